@@ -1,0 +1,1 @@
+"""How fast the schedulers are, and a general solver beside them: `python -m benchmarks --help`."""

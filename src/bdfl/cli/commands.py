@@ -1,0 +1,375 @@
+"""The subcommands. Libraries are imported where they are used: `bdfl --help` must not wait for matplotlib."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bdfl import __version__
+from bdfl.cli.terminal import (
+    OneLineErrors,
+    print_files,
+    print_json,
+    print_out,
+    progress,
+    read_input,
+    writing_to,
+)
+
+if TYPE_CHECKING:
+    from bdfl.scenario import Scenario
+
+RESULTS = Path("results")
+
+app = typer.Typer(
+    cls=OneLineErrors,
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    add_completion=False,
+    pretty_exceptions_show_locals=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Who trains, at which speed, who mines: schedulers for blockchain-aided federated learning over wireless.",
+)
+scenario_app = typer.Typer(no_args_is_help=True, help="Look at scenarios.")
+schedulers_app = typer.Typer(invoke_without_command=True, help="List the installed schedulers, or check one.")
+app.add_typer(scenario_app, name="scenario")
+app.add_typer(schedulers_app, name="schedulers")
+
+ScenarioArgument = Annotated[
+    str, typer.Argument(metavar="SCENARIO", help="A scenario file, or the name of a shipped one such as paper-cifar10.")
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a value, such as radio.bandwidth_hz=360e3. Repeatable."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="JSON on standard output, for machines; no files.")]
+RoundsOption = Annotated[int | None, typer.Option("--rounds", help="Rounds to play; the scenario's unless given.")]
+SeedOption = Annotated[int | None, typer.Option("--seed", help="The (first) seed; the scenario's unless given.")]
+SeedsOption = Annotated[int, typer.Option("--seeds", help="Number of seeds.")]
+WorkersOption = Annotated[
+    int | None, typer.Option("--workers", help="Processes; one per core unless given. Results do not depend on it.")
+]
+OutOption = Annotated[
+    Path | None, typer.Option("--out", help="Folder for figures and CSV files, results unless given.")
+]
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"bdfl {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def start(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Options of the command itself."""
+
+
+@app.command()
+def solve(
+    problem: Annotated[str, typer.Argument(metavar="PROBLEM.json", help="A round's problem, or - for standard input.")],
+    scheduler: Annotated[str, typer.Option("--scheduler", help="Any name that `bdfl schedulers` lists.")] = "exact",
+    parameter: Annotated[
+        list[str] | None, typer.Option("--parameter", metavar="KEY=VALUE", help="The scheduler's own. Repeatable.")
+    ] = None,
+    table: Annotated[bool, typer.Option("--table", help="A table for people instead of JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON on standard output, as it is anyway.")] = False,
+) -> None:
+    """Decide one round: who trains, at which frequencies and powers, with a proven gap.
+
+    Examples:
+
+      bdfl solve round.json --scheduler exact
+
+      bdfl solve - --scheduler drc < round.json
+    """
+    from bdfl.experiment.choices import parse_parameters
+    from bdfl.experiment.solving import decode_problem
+    from bdfl.experiment.solving import solve as solve_problem
+
+    answer = solve_problem(decode_problem(read_input(problem)), scheduler, parse_parameters(parameter or []))
+    if table and not as_json:
+        from bdfl.report.tables import tabulate_answer
+
+        print_out(tabulate_answer(answer, scheduler))
+    else:
+        print_json(answer)
+
+
+@app.command()
+def simulate(
+    scenario: ScenarioArgument,
+    scheduler: Annotated[
+        str | None, typer.Option("--scheduler", help="Such as drc or exact:tradeoff=50; the scenario's unless given.")
+    ] = None,
+    rounds: RoundsOption = None,
+    seed: SeedOption = None,
+    gaps: Annotated[bool, typer.Option(help="Prove every round's gap, with exact where the scheduler cannot.")] = True,
+    changes: SetOption = None,
+    out: OutOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Play one run and show who trained when, delays, energies and queues of every round.
+
+    Examples:
+
+      bdfl simulate paper-cifar10
+
+      bdfl simulate my.toml --scheduler exact:tradeoff=50 --set energy.budget_j=0.8
+    """
+    from bdfl.experiment import simulate as simulate_scenario
+    from bdfl.experiment.choices import choose_scheduler
+    from bdfl.records import encode_run
+
+    played = _load(scenario, changes, rounds, seed)
+    played = played if scheduler is None else choose_scheduler(played, scheduler)
+    with progress(f"simulating {played.name}", "rounds") as on_progress:
+        record = simulate_scenario(played, prove_gaps=gaps, on_round=lambda row: on_progress(row.round, played.rounds))
+    if not as_json:
+        from bdfl.report.tables import tabulate_run
+
+        print_out(*tabulate_run(record))
+    if out is not None or not as_json:
+        from bdfl.report.figures import draw_run
+        from bdfl.report.style import save_picture
+
+        folder = out or RESULTS
+        with writing_to(folder):
+            files = save_picture(draw_run(record), folder, f"simulate-{record.scenario}-{record.scheduler}")
+        if not as_json:
+            print_files(files)
+    if as_json:
+        print_json(encode_run(record))
+
+
+@app.command()
+def compare(
+    scenario: ScenarioArgument,
+    schedulers: Annotated[
+        str | None, typer.Option("--schedulers", help="Comma-separated, such as drc,exact:tradeoff=50.")
+    ] = None,
+    seeds: SeedsOption = 20,
+    rounds: RoundsOption = None,
+    seed: SeedOption = None,
+    reference: Annotated[
+        str | None, typer.Option("--reference", help="Differences are against it; the best baseline unless given.")
+    ] = None,
+    frontier: Annotated[bool, typer.Option(help="Also play over many V, for delay against shortfall.")] = True,
+    bound: Annotated[bool, typer.Option(help="Also compute what no scheduler can beat.")] = True,
+    workers: WorkersOption = None,
+    changes: SetOption = None,
+    out: OutOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Play schedulers on the same draws and set their delays, fairness and energy side by side.
+
+    Examples:
+
+      bdfl compare paper-cifar10
+
+      bdfl compare my.toml --schedulers random,drc,exact:tradeoff=50 --seeds 20 --rounds 100
+    """
+    from bdfl.experiment import compare as compare_schedulers
+    from bdfl.experiment.choices import split_choices
+    from bdfl.experiment.comparison import DEFAULT_SCHEDULERS, FRONTIER_TRADEOFFS
+
+    played = _load(scenario, changes, rounds, seed)
+    choices = list(DEFAULT_SCHEDULERS) if schedulers is None else split_choices(schedulers)
+    with progress(f"comparing on {played.name}", "seeds") as on_progress:
+        comparison = compare_schedulers(
+            played,
+            choices,
+            num_seeds=seeds,
+            reference=reference,
+            frontier_tradeoffs=FRONTIER_TRADEOFFS if frontier else (),
+            with_bound=bound,
+            workers=workers,
+            on_progress=on_progress,
+        )
+    if as_json:
+        print_json(comparison)
+    else:
+        from bdfl.report.tables import tabulate_comparison
+
+        print_out(*tabulate_comparison(comparison))
+    if out is not None or not as_json:
+        from bdfl.report.figures import draw_comparison
+        from bdfl.report.style import save_picture
+
+        folder = out or RESULTS
+        with writing_to(folder):
+            files = save_picture(draw_comparison(comparison), folder, f"compare-{comparison.scenario}")
+        if not as_json:
+            print_files(files)
+
+
+@app.command()
+def bound(
+    scenario: ScenarioArgument,
+    rounds: RoundsOption = None,
+    seed: SeedOption = None,
+    changes: SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Compute a lower bound on the mean delay of any scheduler that serves every client at its rate.
+
+    Example:
+
+      bdfl bound paper-cifar10 --rounds 500
+    """
+    from bdfl.experiment.bounding import bound_long_run
+    from bdfl.report.tables import tabulate_bound
+
+    found = bound_long_run(_load(scenario, changes, rounds, seed))
+    if as_json:
+        print_json(found)
+    else:
+        print_out(*tabulate_bound(found))
+
+
+@app.command()
+def reproduce(
+    what: Annotated[str, typer.Argument(metavar="WHAT", help="fig2, fig3, fig4, table4 or all.")],
+    seeds: SeedsOption = 20,
+    workers: WorkersOption = None,
+    out: OutOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make the paper's figures and its table of times, our numbers beside the paper's, with verdicts.
+
+    Examples:
+
+      bdfl reproduce table4
+
+      bdfl reproduce all --out results
+    """
+    from bdfl.report.tables import tabulate_numbers, tabulate_verdicts
+    from bdfl.reproduce import Settings, parse_targets
+    from bdfl.reproduce import reproduce as reproduce_target
+
+    folder = out or RESULTS
+    found = []
+    for target in parse_targets(what):
+        with progress(f"reproducing {target.value}", "runs") as on_progress, writing_to(folder):
+            settings = Settings(folder, num_seeds=seeds, workers=workers, on_progress=on_progress)
+            found.append(reproduce_target(target, settings))
+        if not as_json:
+            tables = [tabulate_numbers(table.title, table.header, table.rows) for table in found[-1].tables]
+            verdicts = [(verdict.claim, verdict.holds, verdict.found) for verdict in found[-1].verdicts]
+            print_out(*tables, tabulate_verdicts(verdicts))
+            print_files([Path(file) for file in found[-1].files])
+    if as_json:
+        print_json(found)
+
+
+@scenario_app.command("show")
+def show_scenario(
+    scenario: ScenarioArgument,
+    changes: SetOption = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="What each key means, instead of default and source.")
+    ] = False,
+    toml: Annotated[bool, typer.Option("--toml", help="A complete scenario file instead of a table.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Print every value of a scenario with unit, default and source (paper, calibrated, ours).
+
+    Examples:
+
+      bdfl scenario show paper-cifar10
+
+      bdfl scenario show minimal --toml > mine.toml
+    """
+    from bdfl.scenario import describe_scenario, dump_scenario
+
+    loaded = _load(scenario, changes)
+    if as_json:
+        print_json(describe_scenario(loaded))
+    elif toml:
+        typer.echo(dump_scenario(loaded), nl=False)
+    else:
+        from bdfl.report.tables import tabulate_scenario
+
+        print_out(tabulate_scenario(loaded.name, describe_scenario(loaded), with_meaning=explain))
+
+
+@scenario_app.command("list")
+def list_scenarios(as_json: JsonOption = False) -> None:
+    """List the scenarios that come with bdfl."""
+    from bdfl.report.tables import new_table
+    from bdfl.scenario import load_scenario
+    from bdfl.scenario.shipped import shipped_scenarios
+
+    described = {name: load_scenario(path).description for name, path in shipped_scenarios().items()}
+    if as_json:
+        print_json(described)
+        return
+    table = new_table("Shipped scenarios", ("name", "what it is"), text_columns=2)
+    for name, description in described.items():
+        table.add_row(name, description)
+    print_out(table)
+
+
+@schedulers_app.callback()
+def list_schedulers(context: typer.Context, as_json: JsonOption = False) -> None:
+    """List the installed schedulers with their parameters, ours and third parties'.
+
+    Examples:
+
+      bdfl schedulers
+
+      bdfl schedulers check exact
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from bdfl.report.tables import new_table
+    from bdfl.scheduling.registry import scheduler_names, scheduler_parameters
+
+    parameters = {name: scheduler_parameters(name) for name in scheduler_names()}
+    if as_json:
+        print_json(parameters)
+        return
+    table = new_table("Installed schedulers", ("name", "parameters, with their defaults"), text_columns=2)
+    for name, settings in parameters.items():
+        table.add_row(name, "\n".join(settings) or "-")
+    print_out(table)
+
+
+@schedulers_app.command("check")
+def check(
+    name: Annotated[str, typer.Argument(help="A scheduler that `bdfl schedulers` lists.")],
+    rounds: Annotated[int, typer.Option("--rounds", help="Random and extreme rounds to try it on.")] = 200,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of those rounds.")] = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Judge a scheduler on random and extreme rounds; exit code 1 if it did anything wrong.
+
+    Example:
+
+      bdfl schedulers check drc --rounds 1000
+    """
+    from bdfl.scheduling.registry import check_scheduler, get_scheduler
+
+    report = check_scheduler(get_scheduler(name), num_rounds=rounds, seed=seed)
+    if as_json:
+        print_json(report)
+    else:
+        typer.echo(f"{name}: {report}")
+    if not report.ok:
+        raise typer.Exit(1)
+
+
+def _load(
+    name_or_path: str, changes: list[str] | None, rounds: int | None = None, seed: int | None = None
+) -> "Scenario":
+    from bdfl.scenario import load_scenario
+    from bdfl.scenario.shipped import find_scenario
+
+    overrides = list(changes or [])
+    overrides += [] if rounds is None else [f"rounds={rounds}"]
+    overrides += [] if seed is None else [f"seed={seed}"]
+    return load_scenario(find_scenario(name_or_path), overrides)

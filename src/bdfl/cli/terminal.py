@@ -1,0 +1,117 @@
+"""What the command line looks like: errors in one line, progress with time left, JSON for machines."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import typer
+from rich.console import Console, RenderableType
+from typer.core import TyperGroup
+
+from bdfl.errors import BdflError
+
+ERROR_EXIT = 2
+_PATIENCE_S = 2.0  # what is faster needs no progress; plain lines come no more often than this
+
+
+class OneLineErrors(TyperGroup):
+    """Commands whose expected errors are one line on stderr and exit code 2."""
+
+    def invoke(self, ctx: Any) -> Any:  # Typer does not export the type of its contexts
+        try:
+            return super().invoke(ctx)
+        except BdflError as error:
+            typer.echo(f"error: {' '.join(str(error).split())}", err=True)
+            raise typer.Exit(ERROR_EXIT) from None
+
+
+class CannotAccess(BdflError):
+    """A file that cannot be read or written."""
+
+
+def read_input(path: str) -> bytes:
+    """The bytes of a file, or of standard input for `-`."""
+    if path == "-":
+        return sys.stdin.buffer.read()
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise CannotAccess(f"{path}: {error.strerror}, a readable file expected") from error
+
+
+@contextmanager
+def writing_to(folder: Path) -> Iterator[None]:
+    """Inside, a file that cannot be written is an expected error."""
+    try:
+        yield
+    except OSError as error:
+        raise CannotAccess(f"{error.filename or folder}: {error.strerror}, a writable folder expected") from error
+
+
+def print_json(value: object) -> None:
+    """Writes one JSON document and a newline to standard output."""
+    encoded = value if isinstance(value, bytes) else msgspec.json.encode(value)
+    sys.stdout.write(encoded.decode() + "\n")
+
+
+def print_out(*parts: RenderableType) -> None:
+    """Writes tables and text to standard output, a blank line after each."""
+    console = Console(highlight=False)
+    for part in parts:
+        console.print(part)
+        console.print()
+
+
+def print_files(paths: list[Path]) -> None:
+    """Writes where files went, a line each."""
+    for path in paths:
+        typer.echo(f"wrote {path}")
+
+
+@contextmanager
+def progress(what: str, unit: str) -> Iterator[Callable[[int, int], None]]:
+    """A function of (done, in all) that shows how far `what` is and how long it will take, on stderr.
+
+    A bar on a terminal, plain lines elsewhere; nothing at all for what is over in two seconds.
+    """
+    console = Console(stderr=True)
+    if console.is_terminal:
+        with _progress_bar(console, what) as update:
+            yield update
+    else:
+        yield _plain_progress(what, unit)
+
+
+@contextmanager
+def _progress_bar(console: Console, what: str) -> Iterator[Callable[[int, int], None]]:
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, TextColumn("left"), TimeRemainingColumn(), console=console, transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _plain_progress(what: str, unit: str) -> Callable[[int, int], None]:
+    started = last = time.monotonic()
+
+    def update(done: int, total: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last >= _PATIENCE_S and done < total:
+            last = now
+            left_s = (now - started) / done * (total - done) if done else float("nan")
+            typer.echo(f"{what}: {done} of {total} {unit}, {left_s:.0f} s left", err=True)
+
+    return update

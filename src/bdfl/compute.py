@@ -1,0 +1,46 @@
+"""Training and mining time and energy of a client's processor, as pure functions of arrays."""
+
+import numpy as np
+
+from bdfl.arrays import PerClient
+
+
+def training_cycles(cycles_per_sample: PerClient, local_updates: float, samples: PerClient) -> PerClient:
+    """CPU cycles of one round of local training, (clients,): c_i = phi_i H |D_i|, the numerator of [Li24, Eq. 6]."""
+    return cycles_per_sample * local_updates * samples
+
+
+def training_time(cycles: PerClient, cpu_hz: PerClient) -> PerClient:
+    """Training time (s), (clients,).
+
+    [Li24, Eq. 6] c_i / f_i. No cycles take no time; some cycles at frequency zero never end: infinity.
+    """
+    never = np.where(cycles > 0, np.inf, 0.0)
+    return np.divide(cycles, cpu_hz, out=never, where=cpu_hz > 0)
+
+
+def training_energy(capacitance: PerClient, cycles: PerClient, cpu_hz: PerClient) -> PerClient:
+    """Training energy (J), (clients,): [Li24, Eq. 7] (chi_i / 2) c_i f_i^2."""
+    return 0.5 * capacitance * cycles * cpu_hz**2
+
+
+def mining_work(difficulty: float, miss_probability: float) -> float:
+    """Work A (cycles) such that mining takes A / sum F: A = -alpha ln(1 - p0), from [Li24, Eq. 11].
+
+    `miss_probability` is 1 - p0, the chance that a block takes longer than planned.
+    """
+    return float(-difficulty * np.log(miss_probability))
+
+
+def mining_time(work_cycles: float, mining_hz: PerClient) -> float:
+    """Mining time (s) of a block.
+
+    [Li24, Eq. 11] A / sum_j F_j over all clients. Nobody mining: infinity.
+    """
+    total_hz = float(np.sum(mining_hz))
+    return work_cycles / total_hz if total_hz > 0 else float("inf")
+
+
+def mining_energy(capacitance: PerClient, mining_s: float, mining_hz: PerClient) -> PerClient:
+    """Mining energy (J), (clients,): [Li24, Eq. 12] (chi_i / 2) d_bloc F_i^3; frequency zero costs nothing."""
+    return np.where(mining_hz > 0, 0.5 * capacitance * np.where(mining_hz > 0, mining_s, 0.0) * mining_hz**3, 0.0)

@@ -1,0 +1,62 @@
+"""Every random number of a run comes from (seed, purpose, round, client), whoever asks and in whatever order.
+
+A purpose and a round name a stream; element i of a vector drawn first from it belongs to client i and stays the same
+when clients are added.
+"""
+
+from enum import IntEnum
+
+import numpy as np
+
+from bdfl.arrays import PerClient
+from bdfl.scenario import Choice, Lognormal, Normal, PerClientValue, Uniform
+
+
+class Purpose(IntEnum):
+    """What a stream is for. Numbers are part of a run's definition: never reuse or change one."""
+
+    SAMPLES = 1
+    CYCLES_PER_SAMPLE = 2
+    CAPACITANCE = 3
+    POWER = 4
+    POWER_MAX = 5
+    MODEL_BITS = 6
+    CPU_MAX = 7
+    MINING_MAX = 8
+    INITIAL_CPU = 9
+    INITIAL_MINING = 10
+    ENERGY_BUDGET = 11
+    DISTANCE = 12
+    DIRECTION = 13
+    PLACE = 14
+    WAYPOINT = 15
+    SHADOWING = 16  # its "round" is the number of the access point
+    FADING = 17
+    LABELS = 18
+    PARTICIPATION = 19
+    MINING = 20  # how long a sampled block takes and who finds it
+    SCHEDULER = 21
+
+
+def stream(seed: int, purpose: Purpose, round: int = 0) -> np.random.Generator:
+    """The random stream of one purpose in one round; round 0 is what holds for the whole run."""
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, purpose, round])))
+
+
+def draw_values(rng: np.random.Generator, value: PerClientValue, num_clients: int) -> PerClient:
+    """A value for every client, (clients,): the number or list as given, or draws from the distribution."""
+    match value:
+        case Uniform(low=low, high=high):
+            return low + (high - low) * rng.random(num_clients)
+        case Lognormal(median=median, sigma=sigma):
+            return median * np.exp(sigma * rng.standard_normal(num_clients))
+        case Normal(mean=mean, std=std, low=low, high=high):
+            return np.clip(mean + std * rng.standard_normal(num_clients), low, high)
+        case Choice(values=values, weights=weights):
+            shares = np.cumsum(np.ones(len(values)) if weights is None else weights)
+            picked = np.searchsorted(shares / shares[-1], rng.random(num_clients), side="right")
+            return np.asarray(values, dtype=np.float64)[picked]
+        case tuple():
+            return np.array(value, dtype=np.float64)
+        case _:
+            return np.full(num_clients, float(value))

@@ -1,0 +1,175 @@
+"""What a run's clients are like, and what each round brings them: the same for every scheduler."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bdfl.arrays import PerClient, PerClientMask
+from bdfl.compute import training_cycles
+from bdfl.environment.draws import Purpose, draw_values, stream
+from bdfl.environment.fading import draw_fading, draw_shadowing
+from bdfl.environment.geometry import AccessPoint, Attachment, Points, attach_clients, move_clients, place_clients
+from bdfl.environment.topology import Topology, find_topology, link_nodes
+from bdfl.environment.trace import read_gain_trace
+from bdfl.radio import channel_gain
+from bdfl.scenario import Choice, Lognormal, Normal, PerClientValue, Scenario, Uniform
+
+_Element = TypeVar("_Element", bound=np.generic)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Federation:
+    """What stays the same all run; arrays are read-only and in client order, (clients,) unless said otherwise."""
+
+    samples: PerClient  # |D_i|, whole numbers
+    cycles: PerClient  # c_i = phi_i H |D_i|
+    capacitance: PerClient  # chi_i
+    power_w: PerClient  # P_i
+    power_max_w: PerClient
+    model_bits: PerClient  # m_i
+    cpu_max_hz: PerClient  # infinity: no cap
+    mining_max_hz: PerClient  # infinity: no cap
+    initial_cpu_hz: PerClient
+    initial_mining_hz: PerClient
+    start_m: Points  # (clients, 2): positions in round 1
+    access_point_m: Points  # (access points, 2)
+    shadowing: NDArray[np.float64]  # (access points, clients): power gain, fixed for the run
+
+    @property
+    def num_clients(self) -> int:
+        return len(self.samples)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class RoundState:
+    """What a round brings, whatever anybody decides; arrays are read-only and in client order."""
+
+    round: int  # from 1
+    gain: PerClient  # h_i(t)
+    energy_budget_j: PerClient  # E_i^max(t)
+    reachable: PerClientMask  # may be scheduled: in the component with most clients
+    connectivity: float  # lambda_2, see Topology
+    is_connected: bool  # C1
+    position_m: Points  # (clients, 2)
+    access_point: AccessPoint  # the one that serves the client
+
+
+def draw_federation(scenario: Scenario) -> Federation:
+    """The clients and access points of a run."""
+    num_clients, seed = scenario.clients.count, scenario.seed
+    radio, compute, mining = scenario.radio, scenario.compute, scenario.mining
+
+    def draw(purpose: Purpose, value: PerClientValue) -> PerClient:
+        return draw_values(stream(seed, purpose), value, num_clients)
+
+    unlimited = np.full(num_clients, np.inf)
+    samples = np.maximum(np.rint(draw(Purpose.SAMPLES, scenario.clients.samples)), 1.0)
+    cycles_per_sample = draw(Purpose.CYCLES_PER_SAMPLE, compute.cycles_per_sample)
+    power_w = draw(Purpose.POWER, radio.power_w)
+    access_point_m = np.array(scenario.geometry.access_points_m, dtype=np.float64)
+    shadowing = np.broadcast_to(1.0, (len(access_point_m), num_clients))
+    if radio.shadowing_db > 0:
+        streams = (stream(seed, Purpose.SHADOWING, number) for number in range(len(access_point_m)))
+        shadowing = np.stack([draw_shadowing(rng, radio.shadowing_db, num_clients) for rng in streams])
+    return Federation(
+        samples=_freeze(samples),
+        cycles=_freeze(training_cycles(cycles_per_sample, compute.local_updates, samples)),
+        capacitance=_freeze(draw(Purpose.CAPACITANCE, compute.capacitance)),
+        power_w=_freeze(power_w),
+        power_max_w=_freeze(power_w if radio.power_max_w is None else draw(Purpose.POWER_MAX, radio.power_max_w)),
+        model_bits=_freeze(draw(Purpose.MODEL_BITS, radio.model_bits)),
+        cpu_max_hz=_freeze(unlimited if compute.max_hz is None else draw(Purpose.CPU_MAX, compute.max_hz)),
+        mining_max_hz=_freeze(unlimited if mining.max_hz is None else draw(Purpose.MINING_MAX, mining.max_hz)),
+        initial_cpu_hz=_freeze(draw(Purpose.INITIAL_CPU, compute.initial_hz)),
+        initial_mining_hz=_freeze(draw(Purpose.INITIAL_MINING, mining.initial_hz)),
+        start_m=_freeze(place_clients(scenario.geometry, num_clients, seed)),
+        access_point_m=_freeze(access_point_m),
+        shadowing=_freeze(shadowing),
+    )
+
+
+def draw_rounds(scenario: Scenario, federation: Federation) -> Iterator[RoundState]:
+    """What rounds 1 to T bring, one after the other: the same whoever schedules them.
+
+    Gains are drawn, or read from `radio.trace`, which raises `BadTrace` here and not in some later round.
+    """
+    trace = None
+    if scenario.radio.trace is not None:
+        trace = read_gain_trace(Path(scenario.radio.trace), scenario.rounds, federation.num_clients)
+    return _draw_rounds(scenario, federation, trace)
+
+
+def _draw_rounds(scenario: Scenario, federation: Federation, trace: NDArray[np.float64] | None) -> Iterator[RoundState]:
+    budget_j = _draw_budget(scenario, federation.num_clients, 0)
+    network: _Network | None = None
+    places = move_clients(scenario.geometry, federation.start_m, scenario.seed, scenario.rounds)
+    for round, position_m in enumerate(places, start=1):
+        network = _find_network(scenario, federation, position_m, network)
+        attachment, topology = network.attachment, network.topology
+        if _is_redrawn(scenario.energy.budget_j):
+            budget_j = _draw_budget(scenario, federation.num_clients, round)
+        yield RoundState(
+            round=round,
+            gain=_freeze(_draw_gain(scenario, attachment, round) if trace is None else trace[round - 1]),
+            energy_budget_j=budget_j,
+            reachable=_freeze(topology.reachable),
+            connectivity=topology.connectivity,
+            is_connected=topology.is_connected,
+            position_m=_freeze(position_m),
+            access_point=_freeze(attachment.access_point),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _Network:
+    """Who is where, served by whom, and linked to whom."""
+
+    position_m: Points
+    attachment: Attachment
+    topology: Topology
+
+
+def _find_network(scenario: Scenario, federation: Federation, position_m: Points, last: _Network | None) -> _Network:
+    """The network at these positions; what did not change since the `last` round is not computed again."""
+    if last is not None and position_m is last.position_m:
+        return last
+    geometry, access_point_m = scenario.geometry, federation.access_point_m
+    attachment = attach_clients(
+        scenario.radio, position_m, access_point_m, federation.shadowing, geometry.access_range_m
+    )
+    links = link_nodes(geometry, position_m, attachment)
+    if last is not None and np.array_equal(links, last.topology.links):
+        return _Network(position_m, attachment, last.topology)
+    return _Network(position_m, attachment, find_topology(links, federation.num_clients, len(access_point_m)))
+
+
+def _draw_gain(scenario: Scenario, attachment: Attachment, round: int) -> PerClient:
+    """Power gain of every client to its access point in one round (dimensionless), (clients,)."""
+    radio = scenario.radio
+    fading = draw_fading(stream(scenario.seed, Purpose.FADING, round), radio.fading, len(attachment.distance_m))
+    return channel_gain(
+        radio.reference_gain,
+        fading * attachment.shadowing,
+        attachment.distance_m,
+        radio.reference_distance_m,
+        radio.path_loss_exponent,
+    )
+
+
+def _draw_budget(scenario: Scenario, num_clients: int, round: int) -> PerClient:
+    return _freeze(
+        draw_values(stream(scenario.seed, Purpose.ENERGY_BUDGET, round), scenario.energy.budget_j, num_clients)
+    )
+
+
+def _is_redrawn(value: PerClientValue) -> bool:
+    return isinstance(value, (Uniform, Lognormal, Normal, Choice)) and value.each_round
+
+
+def _freeze(values: NDArray[_Element]) -> NDArray[_Element]:
+    values.setflags(write=False)
+    return values

@@ -1,0 +1,104 @@
+"""Recorded channel gains from a file, CSV or Parquet.
+
+Long layout: columns `round`, `client`, `gain`, one row per value. Wide layout: a column `round` and one column per
+client, named by its number. Rounds count from 1, clients from 0; further rounds, clients and columns are ignored.
+"""
+
+import csv
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bdfl.errors import BdflError
+
+Column: TypeAlias = NDArray[np.float64]
+
+
+class BadTrace(BdflError):
+    """A trace of recorded gains that cannot be used: the file, what was found and what was expected."""
+
+    def __init__(self, path: str, found: str, expected: str) -> None:
+        super().__init__(path, found, expected)
+        self.path = path
+        self.found = found
+        self.expected = expected
+
+    def __str__(self) -> str:
+        return f"radio.trace {self.path}: {self.found}, expected {self.expected}"
+
+
+def read_gain_trace(path: Path, num_rounds: int, num_clients: int) -> NDArray[np.float64]:
+    """Recorded power gains (dimensionless), (rounds, clients). Raises `BadTrace`."""
+    if not path.is_file():
+        raise BadTrace(str(path), "no such file", "a CSV or Parquet file")
+    columns = _read_parquet(path) if path.suffix.lower() in {".parquet", ".pq"} else _read_csv(path)
+    wide = {int(name): name for name in columns if name.isascii() and name.isdigit() and int(name) < num_clients}
+    is_long = "gain" in columns and "client" in columns
+    if "round" not in columns or not (is_long or wide):
+        found = f"columns {', '.join(columns) or 'none'}"
+        raise BadTrace(str(path), found, "round, client, gain, or round and one column per client: 0, 1, ...")
+    if is_long:
+        row, client, gain = columns["round"], columns["client"], columns["gain"]
+    else:
+        row = np.tile(columns["round"], len(wide))
+        client = np.repeat(np.array(list(wide), dtype=np.float64), len(columns["round"]))
+        gain = np.concatenate([columns[name] for name in wide.values()])
+    return _arrange(path, row, client, gain, num_rounds, num_clients)
+
+
+def _arrange(path: Path, row: Column, client: Column, gain: Column, num_rounds: int, num_clients: int) -> Column:
+    """The values in a (rounds, clients) array, each exactly once and a gain: finite and not negative."""
+    for name, numbers, first in (("round", row, 1), ("client", client, 0)):
+        wrong = ~((numbers >= first) & (numbers == np.floor(numbers)))  # True for NaN
+        if wrong.any():
+            raise BadTrace(str(path), f"{name} {numbers[np.argmax(wrong)]:g}", f"whole numbers from {first}")
+    wanted = (row <= num_rounds) & (client < num_clients)
+    round_index, client_index = row[wanted].astype(np.int64) - 1, client[wanted].astype(np.int64)
+    count = np.zeros((num_rounds, num_clients), dtype=np.int64)
+    np.add.at(count, (round_index, client_index), 1)
+    if not (count == 1).all():
+        where, who = np.unravel_index(np.argmax(count != 1), count.shape)
+        found = "no gain" if count[where, who] == 0 else f"{count[where, who]} gains"
+        expected = f"one for each of {num_rounds} rounds and {num_clients} clients"
+        raise BadTrace(str(path), f"{found} for round {where + 1}, client {who}", expected)
+    gains = np.empty((num_rounds, num_clients))
+    gains[round_index, client_index] = gain[wanted]
+    wrong = ~(np.isfinite(gains) & (gains >= 0))
+    if wrong.any():
+        where, who = np.unravel_index(np.argmax(wrong), wrong.shape)
+        found = f"gain {gains[where, who]:g} for round {where + 1}, client {who}"
+        raise BadTrace(str(path), found, "a finite number of at least 0")
+    return gains
+
+
+def _read_csv(path: Path) -> Mapping[str, Column]:
+    """Columns by name; the first line names them."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            names = [name.strip() for name in next(csv.reader([file.readline()]), [])]
+            lines = [line for line in file if line.strip()]
+            table = np.loadtxt(lines, delimiter=",", comments=None, ndmin=2) if lines else np.empty((0, len(names)))
+    except (OSError, ValueError, csv.Error) as error:
+        reason = " ".join(str(error).split(";")[0].split()).rstrip(".")
+        raise BadTrace(str(path), reason, "a line of column names, then numbers between commas") from None
+    if table.shape[1] != len(names):
+        raise BadTrace(str(path), f"{table.shape[1]} values in a row", f"one for each of {len(names)} columns")
+    return dict(zip(names, table.T, strict=True))
+
+
+def _read_parquet(path: Path) -> Mapping[str, Column]:
+    """Columns by name; needs pyarrow, which only this function uses."""
+    try:
+        parquet = import_module("pyarrow.parquet")
+    except ImportError:
+        raise BadTrace(str(path), "pyarrow is not installed", "it for Parquet: pip install 'bdfl[trace]'") from None
+    try:
+        table = parquet.read_table(path)
+        return {name: np.asarray(table[name].to_numpy(), dtype=np.float64) for name in table.column_names}
+    except (OSError, ValueError, TypeError) as error:  # pyarrow's own errors derive from these
+        reason = " ".join(str(error).split())
+        raise BadTrace(str(path), reason, "a Parquet file with columns of numbers") from None

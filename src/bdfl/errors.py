@@ -1,0 +1,21 @@
+"""The errors a caller may expect; every one carries a single line that says what was expected and found."""
+
+
+class BdflError(Exception):
+    """Base of all errors that are the caller's to read, not ours to fix: shown as one line, exit code 2."""
+
+
+class InvalidProblem(BdflError):
+    """A round's problem that has no meaning: wrong shapes, negative sizes, not a number."""
+
+
+class InvalidDecision(BdflError):
+    """A decision that does not have the form its problem asks for."""
+
+
+class UnknownScheduler(BdflError):
+    """A scheduler's name that nothing, or more than one thing, answers to."""
+
+
+class BadSchedulerParameter(BdflError):
+    """A parameter that a scheduler does not have, or a value it does not take."""

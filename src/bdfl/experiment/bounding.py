@@ -1,0 +1,79 @@
+"""How short rounds could be at best: the dual bound on a scenario's long run, and on the very rounds of a run."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+
+from bdfl.experiment.simulation import Draws, draw_run, round_problems
+from bdfl.scenario import Scenario
+from bdfl.scheduling.bound import DualBound, dual_bound
+from bdfl.scheduling.exact import exact
+from bdfl.scheduling.problem import RoundProblem
+
+# Step sizes of the multipliers, relative to a round's least delay: fine for an estimate, one quick pass for a path,
+# where any multipliers give a bound and better ones a slightly higher one (0.05 % on the paper's scenarios).
+_FINE_STEPS = (0.02, 0.005, 0.002)
+_QUICK_STEPS = (0.01,)
+
+
+class LongRunBound(msgspec.Struct, frozen=True, kw_only=True):
+    """A lower bound on the long-run mean delay of any scheduler that serves every client at its rate."""
+
+    scenario: str
+    seed: int
+    rounds: int  # of each of the two samples
+    infeasible_rounds: int  # of the second sample
+    bound_s: float  # estimate, unbiased from below
+    error_s: float  # its standard error
+    confident_s: float  # the estimate minus twice its error
+    multipliers_s: list[float]  # price of each client's participation
+    participation_rate: list[float]
+
+
+def bound_long_run(scenario: Scenario) -> LongRunBound:
+    """The bound with its sampling error: multipliers from one sample of rounds, the bound from another.
+
+    Both samples have as many rounds as the scenario. Infeasible rounds, which nobody could play, are left out.
+    """
+    draws = draw_run(scenario)
+    other = draw_run(msgspec.structs.replace(scenario, seed=scenario.seed + 1))
+    fitted = round_problems(scenario, Draws(draws.federation, draws.participation_rate, other.states))
+    steps = _scaled_steps(_FINE_STEPS, fitted)
+    bound = dual_bound(fitted, round_problems(scenario, draws), draws.participation_rate, steps=steps)
+    scale = 1.0 / max(_share_feasible(bound), 1e-12)
+    return LongRunBound(
+        scenario=scenario.name,
+        seed=scenario.seed,
+        rounds=scenario.rounds,
+        infeasible_rounds=int(np.count_nonzero(bound.values_s == 0.0)),
+        bound_s=bound.mean_s * scale,
+        error_s=bound.error_s * scale,
+        confident_s=(bound.mean_s - 2.0 * bound.error_s) * scale,
+        multipliers_s=bound.multipliers.tolist(),
+        participation_rate=draws.participation_rate.tolist(),
+    )
+
+
+def bound_path(scenario: Scenario, draws: Draws) -> float:
+    """What no schedule of these very rounds can beat in mean delay (s) if it serves every client at its rate.
+
+    No sampling error. NaN if no round is feasible; infeasible rounds are left out, as in the mean delay of a run.
+    """
+    problems = round_problems(scenario, draws)
+    fitted = problems[::2]
+    bound = dual_bound(fitted, problems, draws.participation_rate, steps=_scaled_steps(_QUICK_STEPS, fitted))
+    share = _share_feasible(bound)
+    return bound.mean_s / share if share > 0 else float("nan")
+
+
+def _scaled_steps(relative: Sequence[float], problems: Sequence[RoundProblem]) -> list[float]:
+    """Step sizes (s) for rounds as long as the first feasible one of `problems` is at least."""
+    decisions = (exact(replace(problem, tradeoff=1.0)) for problem in problems)
+    least_s = next((decision.bound for decision in decisions if decision.is_feasible), 1.0)
+    return [step * least_s for step in relative]
+
+
+def _share_feasible(bound: DualBound) -> float:
+    return float(np.count_nonzero(bound.values_s) / len(bound.values_s))

@@ -1,0 +1,218 @@
+"""Schedulers side by side on the same draws: means with intervals, paired differences, bound and frontier."""
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from bdfl.errors import BdflError
+from bdfl.experiment.bounding import bound_path
+from bdfl.experiment.choices import choose_scheduler, validate_choices
+from bdfl.experiment.measures import cumulative_delay
+from bdfl.experiment.simulation import draw_run, play
+from bdfl.experiment.statistics import Interval, mean_interval
+from bdfl.experiment.sweep import Group, Progress, map_parallel, prepare_groups
+from bdfl.records import RunSummary, summarise_run
+from bdfl.scenario import Scenario
+
+BASELINES = ("random", "round-robin", "channel-best", "all")  # they weigh nothing, so V is not theirs to choose
+PAPER_SCHEDULERS = ("random", "round-robin", "channel-best", "drc")
+DEFAULT_SCHEDULERS = (*PAPER_SCHEDULERS, "exact:tradeoff=50")
+FRONTIER_TRADEOFFS = (1.0, 10.0, 30.0, 50.0, 75.0, 100.0, 200.0, 500.0)
+FRONTIER_SEEDS = 3
+
+PerSeed = NDArray[np.float64]  # (seeds,)
+
+
+class InvalidComparison(BdflError):
+    """A comparison that cannot be made: no seeds, or a reference that does not take part."""
+
+
+class SchedulerResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One scheduler over all seeds. Intervals are over seeds; those of two schedulers' differences are paired."""
+
+    scheduler: str  # as asked for, such as `drc` or `exact:tradeoff=50`
+    tradeoff: float
+    total_s: Interval  # time of all rounds that took place
+    delay_s: Interval  # mean delay of those rounds
+    difference_s: Interval  # total of this minus total of the reference
+    reduction_percent: Interval | None  # of the mean delay, against the best baseline; None without a baseline
+    shortfall: Interval  # of each seed's worst served client
+    worst_shortfall: float  # over all seeds
+    energy_use: Interval  # share of the budgets spent
+    infeasible_rounds: int  # over all seeds
+    iterations: Interval  # mean K
+    gap: Interval  # mean proven gap of a round; NaN without a bound
+    above_bound_percent: Interval | None  # of the mean delay; None where no bound was computed
+    cumulative_s: list[float]  # time up to and with each round, mean over seeds
+    per_seed: list[RunSummary]  # in the order of the seeds
+
+
+class FrontierPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """Delay and shortfall of a scheduler at one V."""
+
+    scheduler: str
+    tradeoff: float
+    delay_s: Interval
+    shortfall: Interval
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """Schedulers on the same draws of the same scenario."""
+
+    scenario: str
+    rounds: int
+    seeds: list[int]
+    reference: str  # differences are against it
+    best_baseline: str | None  # the baseline with the least mean delay
+    bound: Interval | None  # dual bound (s) on the mean delay over these very rounds; None where not computed
+    results: list[SchedulerResult]
+    frontier: list[FrontierPoint]
+    frontier_seeds: int  # how many of the seeds the frontier uses
+
+
+class _Run(msgspec.Struct, frozen=True):
+    """What a comparison keeps of a run."""
+
+    summary: RunSummary
+    cumulative_s: list[float]
+
+
+class _Seed(msgspec.Struct, frozen=True):
+    """What comes back from the worker that played a seed."""
+
+    runs: list[_Run]
+    bound_s: float
+
+
+def compare(
+    scenario: Scenario,
+    choices: Sequence[str] = DEFAULT_SCHEDULERS,
+    *,
+    num_seeds: int = 20,
+    reference: str | None = None,
+    frontier_tradeoffs: Sequence[float] = FRONTIER_TRADEOFFS,
+    with_bound: bool = True,
+    workers: int | None = None,
+    on_progress: Progress | None = None,
+) -> Comparison:
+    """The schedulers on the same draws: seeds `scenario.seed` and the `num_seeds - 1` after it.
+
+    Differences are against `reference`, by default the best baseline, or the first scheduler where there is none.
+    Every scheduler that is no baseline is also played at each of `frontier_tradeoffs`, on the first few seeds. With
+    `with_bound` each seed's rounds are also bounded: no schedule of them that serves every client is faster.
+    `workers` (default: one per CPU core) changes the time it takes, never the result.
+    """
+    validate_choices(choices)
+    if num_seeds < 1:
+        raise InvalidComparison(f"seeds: {num_seeds} given, at least 1 is needed")
+    if reference is not None and reference not in choices:
+        raise InvalidComparison(f"reference: {reference!r} given, allowed is one of {', '.join(choices)}")
+    entrants = [choose_scheduler(scenario, choice) for choice in choices]
+    swept = [at_tradeoff(entrant, tradeoff) for entrant in _that_weigh(entrants) for tradeoff in frontier_tradeoffs]
+    seeds = [scenario.seed + offset for offset in range(num_seeds)]
+    groups = [
+        [msgspec.structs.replace(played, seed=seed) for played in (*entrants, *(swept if few else ()))]
+        for few, seed in zip(_first_few(num_seeds), seeds, strict=True)
+    ]
+    tasks = [(group, with_bound) for group in prepare_groups(groups)]
+    played = map_parallel(_play_seed, tasks, workers=workers, on_progress=on_progress)
+    runs = [seed.runs for seed in played]
+    bounds_s = np.array([seed.bound_s for seed in played])
+    per_choice = {choice: [of_seed[place] for of_seed in runs] for place, choice in enumerate(choices)}
+    totals = {choice: np.array([run.summary.total_delay_s for run in of]) for choice, of in per_choice.items()}
+    delays = {choice: np.array([run.summary.mean_delay_s for run in of]) for choice, of in per_choice.items()}
+    baselines = [choice for choice in choices if choice.partition(":")[0] in BASELINES]
+    best = min(baselines, key=lambda choice: mean_interval(delays[choice]).mean, default=None)
+    against = reference or best or choices[0]
+    return Comparison(
+        scenario=scenario.name,
+        rounds=scenario.rounds,
+        seeds=seeds,
+        reference=against,
+        best_baseline=best,
+        bound=mean_interval(bounds_s) if with_bound else None,
+        results=[
+            _result(
+                choice,
+                entrant.scheduler.tradeoff,
+                per_choice[choice],
+                reference_s=totals[against],
+                baseline_s=None if best is None else delays[best],
+                bound_s=bounds_s if with_bound else None,
+            )
+            for choice, entrant in zip(choices, entrants, strict=True)
+        ],
+        frontier=[
+            _frontier_point(point, [of_seed[len(choices) + place] for of_seed in runs[:FRONTIER_SEEDS]])
+            for place, point in enumerate(swept)
+        ],
+        frontier_seeds=min(num_seeds, FRONTIER_SEEDS),
+    )
+
+
+def at_tradeoff(scenario: Scenario, tradeoff: float) -> Scenario:
+    """The scenario with another V."""
+    return msgspec.structs.replace(scenario, scheduler=msgspec.structs.replace(scenario.scheduler, tradeoff=tradeoff))
+
+
+def _that_weigh(entrants: Sequence[Scenario]) -> list[Scenario]:
+    """One scenario for each scheduler that is no baseline; two that differ in V alone have the same frontier."""
+    one_each = {entrant.scheduler.name: entrant for entrant in reversed(entrants)}
+    return [entrant for name, entrant in reversed(one_each.items()) if name not in BASELINES]
+
+
+def _first_few(num_seeds: int) -> list[bool]:
+    return [offset < FRONTIER_SEEDS for offset in range(num_seeds)]
+
+
+def _play_seed(task: tuple[Group, bool]) -> _Seed:
+    group, with_bound = task
+    scenario = group[0][0]
+    draws = draw_run(scenario)
+    runs = [play(entrant, scheduler, draws) for entrant, scheduler in group]
+    return _Seed(
+        [_Run(summarise_run(run), cumulative_delay(run).tolist()) for run in runs],
+        bound_path(scenario, draws) if with_bound else float("nan"),
+    )
+
+
+def _result(
+    choice: str,
+    tradeoff: float,
+    runs: Sequence[_Run],
+    *,
+    reference_s: PerSeed,
+    baseline_s: PerSeed | None,
+    bound_s: PerSeed | None,
+) -> SchedulerResult:
+    summaries = [run.summary for run in runs]
+    total_s = np.array([summary.total_delay_s for summary in summaries])
+    delay_s = np.array([summary.mean_delay_s for summary in summaries])
+    return SchedulerResult(
+        scheduler=choice,
+        tradeoff=tradeoff,
+        total_s=mean_interval(total_s),
+        delay_s=mean_interval(delay_s),
+        difference_s=mean_interval(total_s - reference_s),
+        reduction_percent=None if baseline_s is None else mean_interval(100.0 * (1.0 - delay_s / baseline_s)),
+        shortfall=mean_interval([summary.worst_shortfall for summary in summaries]),
+        worst_shortfall=max(summary.worst_shortfall for summary in summaries),
+        energy_use=mean_interval([summary.mean_energy_use for summary in summaries]),
+        infeasible_rounds=sum(summary.infeasible_rounds for summary in summaries),
+        iterations=mean_interval([summary.mean_iterations for summary in summaries]),
+        gap=mean_interval([summary.mean_gap for summary in summaries]),
+        above_bound_percent=None if bound_s is None else mean_interval(100.0 * (delay_s / bound_s - 1.0)),
+        cumulative_s=np.mean([run.cumulative_s for run in runs], axis=0).tolist(),
+        per_seed=summaries,
+    )
+
+
+def _frontier_point(point: Scenario, runs: Sequence[_Run]) -> FrontierPoint:
+    return FrontierPoint(
+        scheduler=point.scheduler.name,
+        tradeoff=point.scheduler.tradeoff,
+        delay_s=mean_interval([run.summary.mean_delay_s for run in runs]),
+        shortfall=mean_interval([run.summary.worst_shortfall for run in runs]),
+    )

@@ -1,0 +1,65 @@
+"""Curves of a run over its rounds, for means over many runs; apart from the figures, which workers need not load."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from bdfl.records import PerRound, PerRoundClient, RunRecord
+
+
+def cumulative_delay(record: RunRecord) -> PerRound:
+    """Time (s) up to and with each round, (rounds,)."""
+    return np.cumsum(record.delay_s)
+
+
+def mean_backlog(record: RunRecord) -> PerRound:
+    """Mean queue of all clients after each round, (rounds,)."""
+    backlog: PerRound = np.mean(record.next_queue, axis=1)
+    return backlog
+
+
+def running_mean(values: PerRound) -> PerRound:
+    """Mean of all values up to and with each round, (rounds,)."""
+    return np.cumsum(values) / np.arange(1, len(values) + 1)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class EnergyCurves:
+    """Mean energy per client (J) in each round, (rounds,), in parts: over those that train, and over all."""
+
+    training_j: PerRound
+    upload_j: PerRound
+    mining_j: PerRound
+    all_clients_j: PerRound
+    highest_share: PerRound  # of its budget that any client spends
+
+    @property
+    def total_j(self) -> PerRound:
+        """Energy of a client that trains."""
+        return self.training_j + self.upload_j + self.mining_j
+
+
+def energy_curves(record: RunRecord) -> EnergyCurves:
+    """Where the energy goes; zero in rounds that did not take place."""
+    num_trained = np.maximum(record.num_selected, 1)
+
+    def of_trainers(energy_j: PerRoundClient) -> PerRound:
+        total_j: PerRound = np.sum(energy_j, axis=1, where=record.selected)
+        return total_j / num_trained
+
+    budget_j = np.where(record.energy_budget_j > 0, record.energy_budget_j, np.inf)
+    return EnergyCurves(
+        training_j=of_trainers(record.training_j),
+        upload_j=of_trainers(record.upload_j),
+        mining_j=of_trainers(record.mining_j),
+        all_clients_j=np.mean(record.energy_j, axis=1),
+        highest_share=np.max(record.energy_j / budget_j, axis=1),
+    )
+
+
+def mean_curves(runs: Sequence[EnergyCurves]) -> EnergyCurves:
+    """The mean of each curve over runs."""
+    return EnergyCurves(
+        **{item.name: np.mean([getattr(run, item.name) for run in runs], axis=0) for item in fields(EnergyCurves)}
+    )

@@ -1,0 +1,185 @@
+"""One scheduler through one run: draw, decide, judge, record."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from bdfl.arrays import PerClient
+from bdfl.compute import mining_energy, mining_work
+from bdfl.environment import Federation, Purpose, RoundState, draw_federation, draw_rounds, stream
+from bdfl.learning.participation import draw_participation
+from bdfl.records import NOBODY, RoundRecord, RunRecord, collect_run
+from bdfl.scenario import MiningMode, Scenario, scenario_digest
+from bdfl.scheduling.checker import decision_status, evaluate, optimality_gap
+from bdfl.scheduling.exact import exact
+from bdfl.scheduling.problem import Decision, RoundProblem, Scheduler, make_problem
+from bdfl.scheduling.queues import drift_bound, drift_constant, lyapunov, lyapunov_drift, next_queue
+from bdfl.scheduling.registry import get_scheduler
+
+
+@dataclass(frozen=True, eq=False)
+class Draws:
+    """All that chance and the scenario bring to a run, whoever schedules it."""
+
+    federation: Federation
+    participation_rate: PerClient  # beta_i
+    states: Sequence[RoundState]
+
+
+def simulate(
+    scenario: Scenario, *, prove_gaps: bool = False, on_round: Callable[[RoundRecord], None] | None = None
+) -> RunRecord:
+    """The run of the scenario's own scheduler.
+
+    With `prove_gaps` every round is also solved by `exact`, so that schedulers without a bound get a proven gap.
+    """
+    scheduler = get_scheduler(scenario.scheduler.name, scenario.scheduler.parameters)
+    return play(scenario, scheduler, draw_run(scenario), prove_gaps=prove_gaps, on_round=on_round)
+
+
+def draw_run(scenario: Scenario) -> Draws:
+    """The clients of a run, their participation rates and all its rounds."""
+    federation = draw_federation(scenario)
+    return Draws(federation, draw_participation(scenario, federation), list(draw_rounds(scenario, federation)))
+
+
+def play(
+    scenario: Scenario,
+    scheduler: Scheduler,
+    draws: Draws,
+    *,
+    prove_gaps: bool = False,
+    on_round: Callable[[RoundRecord], None] | None = None,
+) -> RunRecord:
+    """The run of `scheduler` on what was drawn before: the same `draws` serve any scheduler."""
+    queue: PerClient = np.zeros(draws.federation.num_clients)
+    memory: object | None = None
+    rounds: list[RoundRecord] = []
+    for state, drawn in zip(draws.states, round_problems(scenario, draws), strict=True):
+        problem = replace(drawn, queue=queue, memory=memory)
+        decision = scheduler(problem)
+        queue, memory = next_queue(queue, draws.participation_rate, decision.selected), decision.memory
+        record = record_round(scenario, problem, state, decision, queue, prove_gap=prove_gaps)
+        rounds.append(record)
+        if on_round is not None:
+            on_round(record)
+    return collect_run(
+        rounds,
+        scenario=scenario.name,
+        scenario_digest=scenario_digest(scenario),
+        scheduler=scenario.scheduler.name,
+        tradeoff=scenario.scheduler.tradeoff,
+        seed=scenario.seed,
+        participation_rate=draws.participation_rate,
+        drift_constant=drift_constant(draws.participation_rate),
+    )
+
+
+def round_problems(scenario: Scenario, draws: Draws) -> list[RoundProblem]:
+    """The checked problem of every round, with empty queues: what a scheduler will know, but for its own past."""
+    federation, first = draws.federation, draws.states[0]
+    problem = make_problem(
+        min_clients=scenario.clients.min_selected,
+        tradeoff=scenario.scheduler.tradeoff,
+        work_cycles=mining_work(scenario.mining.difficulty, scenario.mining.miss_probability),
+        bandwidth_hz=scenario.radio.bandwidth_hz,
+        noise_w_per_hz=scenario.radio.noise_w_per_hz,
+        queue=np.zeros(federation.num_clients),
+        cycles=federation.cycles,
+        capacitance=federation.capacitance,
+        energy_budget_j=first.energy_budget_j,
+        gain=first.gain,
+        power_w=federation.power_w,
+        power_max_w=federation.power_max_w,
+        model_bits=federation.model_bits,
+        cpu_max_hz=federation.cpu_max_hz,
+        mining_max_hz=federation.mining_max_hz,
+        initial_cpu_hz=federation.initial_cpu_hz,
+        initial_mining_hz=federation.initial_mining_hz,
+        reachable=first.reachable,
+        participation_rate=draws.participation_rate,
+        seed=scenario.seed,
+    )
+    return [
+        replace(
+            problem,
+            round=state.round,
+            gain=state.gain,
+            energy_budget_j=state.energy_budget_j,
+            reachable=state.reachable,
+        )
+        for state in draws.states
+    ]
+
+
+def record_round(
+    scenario: Scenario,
+    problem: RoundProblem,
+    state: RoundState,
+    decision: Decision,
+    queue: PerClient,
+    *,
+    prove_gap: bool,
+) -> RoundRecord:
+    """What the decision costs, judged by the checker, and where it leaves the queues (`queue`, after the round)."""
+    outcome = evaluate(problem, decision)
+    bounded = prove_bound(problem, decision) if prove_gap else decision
+    gap = optimality_gap(problem, outcome, bounded.bound)
+    slowest = int(np.argmax(outcome.training_s + outcome.upload_s)) if decision.is_feasible else NOBODY
+    mining_s, winner = outcome.mining_s, NOBODY
+    mining_j = outcome.mining_j
+    if scenario.mining.mode is MiningMode.SAMPLED and decision.is_feasible:
+        mining_s, winner = draw_mining(scenario, state.round, decision.mining_hz)
+        mining_j = mining_energy(problem.capacitance, mining_s, decision.mining_hz)
+    return RoundRecord(
+        round=state.round,
+        status=decision_status(problem, bounded, outcome),
+        reason=decision.reason,
+        selected=decision.selected,
+        cpu_hz=decision.cpu_hz,
+        mining_hz=decision.mining_hz,
+        power_w=decision.power_w,
+        training_j=outcome.training_j,
+        upload_j=outcome.upload_j,
+        mining_j=mining_j,
+        energy_budget_j=state.energy_budget_j,
+        slowest=slowest,
+        training_s=float(outcome.training_s[slowest]) if decision.is_feasible else 0.0,
+        upload_s=float(outcome.upload_s[slowest]) if decision.is_feasible else 0.0,
+        planned_mining_s=outcome.mining_s,
+        mining_s=mining_s,
+        winner=winner,
+        objective=outcome.objective if decision.is_feasible else float("nan"),
+        gap=gap if np.isfinite(gap) else float("nan"),
+        iterations=decision.iterations,
+        queue=problem.queue,
+        next_queue=queue,
+        lyapunov=lyapunov(problem.queue),
+        drift=lyapunov_drift(problem.queue, queue),
+        drift_bound=drift_bound(problem.queue, problem.participation_rate, decision.selected),
+        connectivity=state.connectivity,
+        is_connected=state.is_connected,
+        num_reachable=int(np.count_nonzero(state.reachable)),
+    )
+
+
+def draw_mining(scenario: Scenario, round: int, mining_hz: PerClient) -> tuple[float, int]:
+    """How long mining took (s) and whose block won, drawn instead of planned.
+
+    [Li24, Section III-E] Exponential with mean alpha / sum F; client i wins with probability F_i / sum F. The
+    underlying draws belong to the seed and the round, so they are the same for every scheduler.
+    """
+    draws = stream(scenario.seed, Purpose.MINING, round)
+    total_hz = float(np.sum(mining_hz))
+    mining_s = float(draws.exponential()) * scenario.mining.difficulty / total_hz
+    share = np.cumsum(mining_hz)
+    winner = int(np.searchsorted(share, draws.random() * share[-1], side="right"))
+    return mining_s, winner
+
+
+def prove_bound(problem: RoundProblem, decision: Decision) -> Decision:
+    """The same decision with a proven bound: its own, or where it has none the one that `exact` proves."""
+    if np.isfinite(decision.bound) or not decision.is_feasible:
+        return decision
+    return replace(decision, bound=exact(replace(problem, memory=None)).bound)

@@ -1,0 +1,95 @@
+"""Many runs at once: on all cores, on shared draws, with the same results for any number of workers."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeAlias, TypeVar
+
+import msgspec
+
+from bdfl.errors import BdflError
+from bdfl.experiment.simulation import draw_run, play
+from bdfl.records import RunRecord
+from bdfl.scenario import Scenario
+from bdfl.scheduling.problem import Scheduler
+from bdfl.scheduling.registry import get_scheduler
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+Group: TypeAlias = list[tuple[Scenario, Scheduler]]  # on the same draws
+_DRAWN = [key for key in Scenario.__struct_fields__ if key not in ("name", "description", "scheduler")]
+Progress = Callable[[int, int], None]  # tasks done, tasks in all
+
+
+class InvalidSweep(BdflError):
+    """Runs that cannot be made together: different draws in one group, or a number of workers below one."""
+
+
+def map_runs(
+    groups: Sequence[Sequence[Scenario]],
+    reduce: Callable[[RunRecord], Result],
+    *,
+    workers: int | None = None,
+    on_progress: Progress | None = None,
+) -> list[list[Result]]:
+    """`reduce` of the run of every scenario, in the order given.
+
+    The scenarios of a group differ in their scheduler alone: its rounds are drawn once, and all play on them. Groups
+    are spread over processes, so `reduce` must be a function of a module.
+    """
+    tasks = [(group, reduce) for group in prepare_groups(groups)]
+    return map_parallel(_play_and_reduce, tasks, workers=workers, on_progress=on_progress)
+
+
+def prepare_groups(groups: Sequence[Sequence[Scenario]]) -> list[Group]:
+    """Every scenario with its scheduler, looked up once and here: what is wrong with one is raised before any work."""
+    found: dict[bytes, Scheduler] = {}
+    prepared: list[Group] = []
+    for scenarios in groups:
+        group: Group = []
+        for scenario in scenarios:
+            if any(getattr(scenario, key) != getattr(scenarios[0], key) for key in _DRAWN):
+                raise InvalidSweep(f"scenario {scenario.name!r}: differs from its group in more than its scheduler")
+            choice = scenario.scheduler
+            key = msgspec.json.encode((choice.name, choice.parameters), order="sorted")
+            if key not in found:
+                found[key] = get_scheduler(choice.name, choice.parameters)
+            group.append((scenario, found[key]))
+        prepared.append(group)
+    return prepared
+
+
+def map_parallel(
+    function: Callable[[Task], Result],
+    tasks: Sequence[Task],
+    *,
+    workers: int | None = None,
+    on_progress: Progress | None = None,
+) -> list[Result]:
+    """`function` of every task, in order, computed by `workers` processes (default: one per CPU core).
+
+    Results do not depend on the number of workers. Tasks and results travel between processes.
+    """
+    if workers is not None and workers < 1:
+        raise InvalidSweep(f"workers: {workers} given, at least 1 is needed")
+    results: list[Result] = []
+    for result in _in_order(function, tasks, workers):
+        results.append(result)
+        if on_progress is not None:
+            on_progress(len(results), len(tasks))
+    return results
+
+
+def _in_order(function: Callable[[Task], Result], tasks: Sequence[Task], workers: int | None) -> Iterator[Result]:
+    import joblib  # here, so that importing the package does not pay for it
+
+    num_workers = min(workers or joblib.cpu_count(), len(tasks))
+    if num_workers <= 1:
+        return map(function, tasks)
+    parallel = joblib.Parallel(n_jobs=num_workers, batch_size=1, return_as="generator")
+    results: Iterator[Result] = parallel(joblib.delayed(function)(task) for task in tasks)
+    return results
+
+
+def _play_and_reduce(task: tuple[Group, Callable[[RunRecord], Result]]) -> list[Result]:
+    group, reduce = task
+    draws = draw_run(group[0][0])
+    return [reduce(play(scenario, scheduler, draws)) for scenario, scheduler in group]

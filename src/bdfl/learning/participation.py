@@ -1,0 +1,54 @@
+"""How often each client should train, from how its data differ from everybody's: [Li24, Section III-F]."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bdfl.arrays import PerClient
+from bdfl.environment import Federation, Purpose, draw_values, stream
+from bdfl.learning.partition import draw_label_counts
+from bdfl.scenario import Preference, Scenario
+
+
+def label_divergence(label_counts: NDArray[np.int64]) -> PerClient:
+    """Distance of each client's label shares from the global ones (0 to 2), (clients,): [Li24, Section III-F].
+
+    sum_k |n_ik - p_k |D_i|| / |D_i| with p_k the share of label k in all data; 0 for a client without data.
+    """
+    samples: PerClient = label_counts.sum(axis=1, dtype=np.float64)
+    global_share = label_counts.sum(axis=0) / max(float(samples.sum()), 1.0)
+    score: PerClient = np.abs(label_counts - global_share * samples[:, None]).sum(axis=1)
+    return np.divide(score, samples, out=np.zeros(len(samples)), where=samples > 0)
+
+
+def participation_rates(
+    label_counts: NDArray[np.int64], *, mean: float, spread: float, floor: float, preference: Preference
+) -> PerClient:
+    """Long-run share of rounds beta_i in which each client should train, (clients,): [Li24, Section III-F].
+
+    The divergence of its labels, standardised over clients to z_i (0 where all are equal), around `mean` with standard
+    deviation `spread`, clipped to [`floor`, 1]. `literal` lets clients with unusual data train more, `similar` less.
+    """
+    divergence = label_divergence(label_counts)
+    deviation = divergence - divergence.mean()
+    scale = divergence.std()
+    is_equal = scale <= 1e-12  # rounding alone; divergences are of order 1
+    standard: PerClient = np.zeros_like(deviation) if is_equal else deviation / scale
+    sign = 1.0 if preference is Preference.LITERAL else -1.0
+    return np.clip(mean + sign * spread * standard, floor, 1.0)
+
+
+def draw_participation(scenario: Scenario, federation: Federation) -> PerClient:
+    """The scenario's participation rates beta_i, (clients,): as given, or from label counts drawn with its seed."""
+    settings = scenario.participation
+    if settings.rates is not None:
+        return draw_values(stream(scenario.seed, Purpose.PARTICIPATION), settings.rates, federation.num_clients)
+    label_counts = draw_label_counts(
+        stream(scenario.seed, Purpose.LABELS), federation.samples, settings.num_labels, settings.dirichlet
+    )
+    return participation_rates(
+        label_counts,
+        mean=settings.mean,
+        spread=settings.spread,
+        floor=settings.floor,
+        preference=settings.preference,
+    )

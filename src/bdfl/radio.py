@@ -1,0 +1,60 @@
+"""Gain, rate, upload time and upload energy of a wireless uplink, as pure functions of arrays."""
+
+import numpy as np
+
+from bdfl.arrays import PerClient
+
+
+def channel_gain(
+    reference_gain: float,
+    fading: PerClient,
+    distance_m: PerClient,
+    reference_distance_m: float,
+    path_loss_exponent: float,
+) -> PerClient:
+    """Channel power gain (dimensionless) from client to access point, (clients,).
+
+    [Li24, Section III-D] h_i = h0 rho_i (d0 / d_i)^v. Distances below d0 count as d0: the law is a far-field one.
+    """
+    far_m = np.maximum(distance_m, reference_distance_m)
+    gain: PerClient = reference_gain * fading * (reference_distance_m / far_m) ** path_loss_exponent
+    return gain
+
+
+def uplink_rate(bandwidth_hz: float, power_w: PerClient, gain: PerClient, noise_w_per_hz: float) -> PerClient:
+    """Uplink rate (bit/s), (clients,).
+
+    [Li24, Eq. 8] R_i = B log2(1 + P_i h_i / (B N0)). Zero gain or power gives rate zero.
+    """
+    signal_to_noise = power_w * gain / (bandwidth_hz * noise_w_per_hz)
+    rate: PerClient = bandwidth_hz * np.log1p(signal_to_noise) / np.log(2.0)
+    return rate
+
+
+def upload_time(model_bits: PerClient, rate_bit_per_s: PerClient) -> PerClient:
+    """Upload time (s), (clients,).
+
+    [Li24, Eq. 9] m_i / R_i. A model at rate zero never arrives: infinity.
+    """
+    return np.divide(model_bits, rate_bit_per_s, out=np.full_like(rate_bit_per_s, np.inf), where=rate_bit_per_s > 0)
+
+
+def upload_energy(power_w: PerClient, upload_s: PerClient) -> PerClient:
+    """Upload energy (J), (clients,).
+
+    [Li24, Eq. 10] P_i m_i / R_i. A model that never arrives costs infinity, even at power zero.
+    """
+    return np.multiply(power_w, upload_s, out=np.full_like(upload_s, np.inf), where=np.isfinite(upload_s))
+
+
+def power_for_upload_time(
+    model_bits: PerClient, upload_s: PerClient, bandwidth_hz: float, gain: PerClient, noise_w_per_hz: float
+) -> PerClient:
+    """Transmit power (W) that uploads the model in exactly `upload_s`, (clients,).
+
+    [Li24, Eq. 8] solved for P_i: (B N0 / h_i) (2^(m_i / (B t)) - 1).
+    """
+    with np.errstate(over="ignore"):
+        exponent = model_bits * np.log(2.0) / (bandwidth_hz * upload_s)
+        power_w: PerClient = bandwidth_hz * noise_w_per_hz / gain * np.expm1(exponent)
+    return power_w

@@ -1,0 +1,494 @@
+"""Figures of a run, of a comparison, and of curves over rounds; each with the numbers it shows."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import ListedColormap
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+from bdfl.experiment import Comparison, Interval
+from bdfl.experiment.choices import show_choice
+from bdfl.records import PerRound, PerRoundClient, RunRecord
+from bdfl.report.style import (
+    BOUND,
+    INFEASIBLE,
+    MINING,
+    SOFT_INK,
+    TRAINING,
+    UPLOAD,
+    Picture,
+    Sheet,
+    colour_of,
+    house_style,
+    label_ends,
+    new_figure,
+)
+
+_DASHES = (0, (4, 3))
+_THIN = 0.8
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """A line over rounds: its name, its colour and one value per round."""
+
+    name: str
+    colour: str
+    values: PerRound
+    thin: bool = False  # and not labelled
+
+
+@dataclass(frozen=True, eq=False)
+class Panel:
+    """Curves over rounds on common axes.
+
+    `key` says what thick and thin curves are; `marks` are open diamonds at (round, value, colour).
+    """
+
+    title: str
+    curves: Sequence[Curve]
+    key: tuple[str, str] | None = None
+    marks: Sequence[tuple[float, float, str]] = ()
+    mark_name: str = ""
+
+
+def draw_curves(panels: Sequence[Panel], *, value_label: str, value_column: str) -> Picture:
+    """Panels side by side, each with its curves over rounds and their names at the right."""
+    with house_style():
+        figure = new_figure(4.8 * len(panels), 3.4)
+        for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+            _draw_lines(axes, panel.curves, highest=max((value for _, value, _ in panel.marks), default=0.0))
+            for round, value, colour in panel.marks:
+                axes.plot(
+                    round, value, marker="D", markersize=5.5, markerfacecolor="white", color=colour, clip_on=False
+                )
+            axes.set(title=panel.title, ylabel=value_label)
+            _add_key(axes, panel)
+    rows = [
+        (panel.title, curve.name, round, float(value))
+        for panel in panels
+        for curve in panel.curves
+        for round, value in enumerate(curve.values, start=1)
+    ]
+    return Picture(figure, [Sheet(("panel", "curve", "round", value_column), rows)])
+
+
+def _add_key(axes: Axes, panel: Panel) -> None:
+    if panel.key is not None:
+        widths = (1.8, _THIN)
+        lines = [Line2D([], [], color=SOFT_INK, linewidth=width) for width in widths]
+        axes.legend(lines, panel.key, loc="lower right", handlelength=1.6)
+    elif panel.marks:
+        diamond = Line2D([], [], marker="D", markersize=5.5, markerfacecolor="white", color=SOFT_INK, linestyle="none")
+        axes.legend([diamond], [panel.mark_name], loc="upper left")
+
+
+@dataclass(frozen=True)
+class TimePair:
+    """A scheduler's time (s) in the paper, if it is there, and ours."""
+
+    scheduler: str
+    paper_s: float | None
+    ours_s: Interval
+
+
+def draw_times(panels: Sequence[tuple[str, Sequence[TimePair]]]) -> Picture:
+    """For every data set, the paper's times as open marks and ours as full ones, slowest on top."""
+    with house_style():
+        figure = new_figure(4.8 * len(panels), 3.0)
+        for axes, (title, pairs) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+            order = sorted(pairs, key=lambda pair: pair.ours_s.mean)
+            for height, pair in enumerate(order):
+                colour = colour_of(pair.scheduler, height)
+                if pair.paper_s is not None:
+                    axes.plot(pair.paper_s, height, "D", markersize=6.5, markerfacecolor="none", color=SOFT_INK)
+                half_width = 0.0 if np.isnan(pair.ours_s.half_width) else pair.ours_s.half_width
+                axes.errorbar(pair.ours_s.mean, height, xerr=half_width, fmt="o", markersize=5, color=colour, capsize=3)
+                _label_point(axes, f"{pair.ours_s.mean:.1f} s", pair.ours_s.mean, height, colour)
+            axes.set_yticks(range(len(order)), [show_choice(pair.scheduler) for pair in order])
+            axes.set_ylim(-0.6, len(order) - 0.3)
+            axes.grid(visible=False, axis="y")
+            axes.set_xlim(right=axes.get_xlim()[1] + 0.12 * (axes.get_xlim()[1] - axes.get_xlim()[0]))
+            axes.set(title=title, xlabel="time of the whole run (s)")
+            paper, ours = (
+                Line2D([], [], marker="D", markerfacecolor="none", color=SOFT_INK, linestyle="none"),
+                Line2D([], [], marker="o", color=SOFT_INK, linestyle="none"),
+            )
+            axes.legend([paper, ours], ["paper", "ours, 95 % interval"], loc="lower right")
+    rows = [
+        (title, pair.scheduler, "" if pair.paper_s is None else pair.paper_s, pair.ours_s.mean, pair.ours_s.half_width)
+        for title, pairs in panels
+        for pair in pairs
+    ]
+    return Picture(figure, [Sheet(("data", "scheduler", "paper_s", "ours_s", "half_width_s"), rows)])
+
+
+def draw_comparison(comparison: Comparison) -> Picture:
+    """Cumulative delay, mean delay with its interval against the bound, and delay against shortfall over V."""
+    results, bound = comparison.results, comparison.bound
+    happened = any(result.delay_s.mean > 0 for result in results)  # else all means are NaN
+    with house_style():
+        figure = new_figure(12.6, 3.7)
+        cumulative, means, frontier = figure.subplots(1, 3, width_ratios=(1.0, 1.0, 1.0))
+        curves = [
+            Curve(show_choice(result.scheduler), colour_of(result.scheduler, place), np.array(result.cumulative_s))
+            for place, result in enumerate(results)
+        ]
+        if bound is not None and happened:
+            steady = bound.mean * np.arange(1.0, comparison.rounds + 1)
+            curves.append(Curve("lower bound", BOUND, steady))
+        _draw_lines(cumulative, curves, dashed="lower bound")
+        cumulative.set(title="a  Time until the end of each round", ylabel="cumulative delay (s)")
+        _note_infeasible(cumulative, sum(result.infeasible_rounds for result in results), "rounds over all runs")
+        if happened:
+            _draw_means(means, comparison)
+            _draw_frontier(frontier, comparison)
+    return Picture(
+        figure,
+        [
+            Sheet(
+                ("scheduler", "round", "cumulative_delay_s"),
+                [(curve.name, t, float(value)) for curve in curves for t, value in enumerate(curve.values, start=1)],
+                "cumulative",
+            ),
+            Sheet(
+                ("scheduler", "tradeoff", "mean_delay_s", "half_width_s", "shortfall", "infeasible_rounds"),
+                [
+                    (
+                        result.scheduler,
+                        result.tradeoff,
+                        result.delay_s.mean,
+                        result.delay_s.half_width,
+                        result.shortfall.mean,
+                        result.infeasible_rounds,
+                    )
+                    for result in results
+                ]
+                + ([] if bound is None else [("lower bound", "", bound.mean, bound.half_width, 0.0, "")]),
+                "means",
+            ),
+            Sheet(
+                ("scheduler", "tradeoff", "mean_delay_s", "shortfall"),
+                [
+                    (point.scheduler, point.tradeoff, point.delay_s.mean, point.shortfall.mean)
+                    for point in comparison.frontier
+                ],
+                "frontier",
+            ),
+        ],
+    )
+
+
+def draw_run(record: RunRecord) -> Picture:
+    """A run at a glance: who trained when, delay, backlog, energy and mean-rate stability [Li24, Definition 1]."""
+    with house_style():
+        figure = new_figure(10.4, 7.6)
+        panels = figure.subplot_mosaic(
+            [["who", "who"], ["delay", "energy"], ["backlog", "stability"]], height_ratios=(1.15, 1.0, 1.0)
+        )
+        _draw_participation(panels["who"], record)
+        _draw_delay_parts(panels["delay"], record)
+        _draw_energy(panels["energy"], record)
+        _draw_spread(panels["backlog"], record.next_queue, "c  Queue backlog after each round", "backlog (rounds owed)")
+        _draw_spread(
+            panels["stability"],
+            record.next_queue / record.round[:, np.newaxis],
+            "d  Mean-rate stability: backlog over time tends to 0",
+            "Z(t) / t",
+        )
+        for axes in panels.values():
+            _mark_infeasible(axes, record)
+            axes.set_xlim(0.5, record.num_rounds + 0.5)
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        panels["backlog"].set_xlabel("round")
+        panels["stability"].set_xlabel("round")
+        _title_run(figure, record)
+    return Picture(figure, [_run_sheet(record), _client_sheet(record)])
+
+
+def _draw_lines(axes: Axes, curves: Sequence[Curve], *, dashed: str = "", highest: float = 0.0) -> None:
+    num_rounds = len(curves[0].values)
+    for curve in curves:
+        is_dashed = bool(dashed) and curve.name == dashed
+        axes.plot(
+            np.arange(1, num_rounds + 1),
+            curve.values,
+            color=curve.colour,
+            linestyle=_DASHES if is_dashed else "-",
+            linewidth=_THIN if curve.thin else 1.2 if is_dashed else 1.8,
+        )
+    axes.set_xlabel("round")
+    axes.set_xlim(0, num_rounds)
+    axes.set_ylim(0, 1.06 * max([highest, *(float(np.nanmax(curve.values)) for curve in curves)]) or 1.0)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
+    label_ends(
+        axes, [(num_rounds, float(curve.values[-1]), curve.name, curve.colour) for curve in curves if curve.name]
+    )
+
+
+def _draw_means(axes: Axes, comparison: Comparison) -> None:
+    """Dots with intervals, slowest on top; the dashed line is what no scheduler can beat."""
+    results, bound = comparison.results, comparison.bound
+    happened = [place for place, result in enumerate(results) if result.delay_s.mean > 0]
+    order = sorted(happened, key=lambda place: results[place].delay_s.mean)
+    for height, place in enumerate(order):
+        result = results[place]
+        colour = colour_of(result.scheduler, place)
+        half_width = 0.0 if np.isnan(result.delay_s.half_width) else result.delay_s.half_width
+        axes.errorbar(
+            result.delay_s.mean,
+            height,
+            xerr=half_width,
+            color=colour,
+            marker="o",
+            markersize=5.5,
+            capsize=3,
+            linewidth=1.4,
+        )
+        text = f"{result.delay_s.mean:.3f} s"
+        if result.above_bound_percent is not None:
+            text += f"  ({result.above_bound_percent.mean:+.1f} %)"
+        _label_point(axes, text, result.delay_s.mean, height, colour)
+    axes.set_yticks(range(len(order)), [show_choice(results[place].scheduler) for place in order])
+    axes.set_ylim(-0.7, len(order) - 0.3)
+    axes.grid(visible=False, axis="y")
+    means_s = [results[place].delay_s.mean for place in order]
+    lowest, highest = min([*means_s, *([] if bound is None else [bound.mean])]), means_s[-1]
+    margin = 0.1 * (highest - lowest) or 0.1 * highest
+    axes.set_xlim(lowest - margin, highest + 4.5 * margin)
+    if bound is not None:
+        axes.axvline(bound.mean, color=BOUND, linewidth=1.2, linestyle=_DASHES)
+        axes.axvspan(lowest - margin, bound.mean, color="#f2f2f2", zorder=0)
+    axes.set(
+        title="b  Mean delay of a round, 95 % interval",
+        xlabel="delay (s); in brackets: above the lower bound" if bound else "delay (s)",
+    )
+
+
+def _label_point(axes: Axes, text: str, x: float, y: float, colour: str) -> None:
+    axes.annotate(text, (x, y), xytext=(8, 0), textcoords="offset points", va="center", fontsize=7.5, color=colour)
+
+
+def _draw_frontier(axes: Axes, comparison: Comparison) -> None:
+    """Delay against shortfall: lines over V for schedulers that weigh the two, one mark for each of the others."""
+    bound = comparison.bound
+    swept: list[str] = []
+    for point in comparison.frontier:
+        if point.scheduler not in swept:
+            swept.append(point.scheduler)
+    for place, scheduler in enumerate(swept):
+        points = [point for point in comparison.frontier if point.scheduler == scheduler]
+        colour = colour_of(scheduler, place)
+        shortfall = [point.shortfall.mean for point in points]
+        delay_s = [point.delay_s.mean for point in points]
+        axes.plot(
+            shortfall,
+            delay_s,
+            color=colour,
+            marker="o",
+            markersize=3.5,
+            linewidth=1.4,
+            label=f"{scheduler} over V, {comparison.frontier_seeds} seeds",
+        )
+        for point in (points[0], points[-1]):
+            axes.annotate(
+                f"V={point.tradeoff:g}",
+                (point.shortfall.mean, point.delay_s.mean),
+                xytext=(5, 4),
+                textcoords="offset points",
+                fontsize=7.0,
+                color=colour,
+            )
+    for place, result in enumerate(comparison.results):
+        if result.scheduler.partition(":")[0] not in swept:
+            axes.plot(
+                result.shortfall.mean,
+                result.delay_s.mean,
+                linestyle="none",
+                marker="s",
+                markersize=5,
+                color=colour_of(result.scheduler, place),
+                label=show_choice(result.scheduler),
+            )
+    if bound is not None:
+        axes.axhline(bound.mean, color=BOUND, linewidth=1.2, linestyle=_DASHES, label="lower bound at shortfall 0")
+    axes.set(
+        title="c  Delay against participation owed",
+        xlabel="worst client's shortfall (share of rounds)",
+        ylabel="mean delay (s)",
+    )
+    axes.margins(x=0.1, y=0.12)
+    axes.legend(loc="best", handlelength=1.6)
+
+
+def _draw_participation(axes: Axes, record: RunRecord) -> None:
+    """A dark cell where a client trained; beside it the share of rounds it got and the share it is owed."""
+    axes.imshow(
+        record.selected.T,
+        aspect="auto",
+        interpolation="nearest",
+        cmap=ListedColormap(["#eef2f6", TRAINING]),
+        vmin=0,
+        vmax=1,
+        extent=(0.5, record.num_rounds + 0.5, record.num_clients - 0.5, -0.5),
+    )
+    axes.grid(visible=False)
+    axes.set(title="Who trained when", ylabel="client", xlabel="round")
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
+    if record.num_clients <= 16:
+        for edge in np.arange(0.5, record.num_clients - 0.5):
+            axes.axhline(edge, color="white", linewidth=1.5)
+        axes.annotate(
+            "got, of owed",
+            (record.num_rounds + 0.5, -0.5),
+            xytext=(6, 5),
+            textcoords="offset points",
+            fontsize=7.5,
+            color=SOFT_INK,
+            annotation_clip=False,
+        )
+        for client, (share, rate) in enumerate(zip(record.participation, record.participation_rate, strict=True)):
+            axes.annotate(
+                f"{100 * share:.0f} % of {100 * rate:.0f} %",
+                (record.num_rounds + 0.5, client),
+                xytext=(6, 0),
+                textcoords="offset points",
+                fontsize=7.5,
+                va="center",
+                color=SOFT_INK if share >= rate - 0.01 else INFEASIBLE,
+                annotation_clip=False,
+            )
+
+
+def _draw_delay_parts(axes: Axes, record: RunRecord) -> None:
+    axes.stackplot(
+        record.round,
+        record.training_s,
+        record.upload_s,
+        record.mining_s,
+        step="mid",
+        colors=(TRAINING, UPLOAD, MINING),
+        labels=("training", "upload", "mining"),
+        linewidth=0,
+    )
+    axes.set(title="a  Delay of a round, by the slowest client's parts", ylabel="delay (s)")
+    axes.set_ylim(0, 1.22 * (float(np.max(record.delay_s)) or 1.0))
+    axes.legend(loc="upper left", ncols=3, handlelength=1.0, columnspacing=1.2)
+
+
+def _draw_energy(axes: Axes, record: RunRecord) -> None:
+    """Share of the budget, mean over clients by its parts, and the client that came closest to its limit."""
+    budget_j = np.where(record.energy_budget_j > 0, record.energy_budget_j, np.inf)
+    parts = [np.mean(part / budget_j, axis=1) for part in (record.training_j, record.upload_j, record.mining_j)]
+    axes.stackplot(record.round, *parts, step="mid", colors=(TRAINING, UPLOAD, MINING), linewidth=0)
+    axes.step(
+        record.round,
+        np.max(record.energy_j / budget_j, axis=1),
+        where="mid",
+        color=SOFT_INK,
+        linewidth=1.0,
+        label="highest client",
+    )
+    axes.axhline(1.0, color=BOUND, linewidth=1.0, linestyle=_DASHES, label="budget")
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    axes.set_ylim(0, 1.25)
+    axes.set(title="b  Energy as a share of the budget, mean of all clients", ylabel="energy / budget")
+    axes.legend(loc="upper left", ncols=2, handlelength=1.4, columnspacing=1.2)
+
+
+def _draw_spread(axes: Axes, values: PerRoundClient, title: str, label: str) -> None:
+    """Mean over clients with a band from the least to the greatest."""
+    rounds = np.arange(1, len(values) + 1)
+    axes.fill_between(
+        rounds,
+        values.min(axis=1),
+        values.max(axis=1),
+        color=TRAINING,
+        alpha=0.18,
+        linewidth=0,
+        label="least to greatest",
+    )
+    axes.plot(rounds, values.mean(axis=1), color=TRAINING, label="mean of clients")
+    axes.set(title=title, ylabel=label)
+    axes.set_ylim(bottom=0, top=1.25 * (float(values.max()) or 1.0))
+    axes.legend(loc="upper right", ncols=2, handlelength=1.4, columnspacing=1.2)
+
+
+def _mark_infeasible(axes: Axes, record: RunRecord) -> None:
+    for round in record.round[~record.took_place]:
+        axes.axvspan(round - 0.5, round + 0.5, color=INFEASIBLE, alpha=0.35, linewidth=0, gid=f"infeasible-{round}")
+
+
+def _note_infeasible(axes: Axes, count: int, unit: str = "rounds") -> None:
+    if count:
+        axes.text(
+            0.02,
+            0.97,
+            f"{count} infeasible {unit} left out",
+            transform=axes.transAxes,
+            fontsize=7.5,
+            color=INFEASIBLE,
+            va="top",
+        )
+
+
+def _title_run(figure: Figure, record: RunRecord) -> None:
+    figure.suptitle(
+        f"{record.scenario}: {record.scheduler}, V = {record.tradeoff:g}, seed {record.seed}",
+        x=0.01,
+        ha="left",
+        fontsize=10.5,
+        fontweight="bold",
+    )
+    if record.num_infeasible:
+        figure.legend(
+            handles=[Patch(color=INFEASIBLE, alpha=0.35, label=f"{record.num_infeasible} infeasible rounds")],
+            loc="outside upper right",
+        )
+
+
+def _run_sheet(record: RunRecord) -> Sheet:
+    header = (
+        "round", "status", "selected", "training_s", "upload_s", "mining_s", "delay_s",
+        "mean_energy_j", "mean_backlog", "mean_backlog_over_round",
+    )  # fmt: skip
+    rows = [
+        (
+            row.round,
+            row.status.value,
+            int(np.count_nonzero(row.selected)),
+            row.training_s,
+            row.upload_s,
+            row.mining_s,
+            row.delay_s,
+            float(np.mean(row.energy_j)),
+            float(np.mean(row.next_queue)),
+            float(np.mean(row.next_queue)) / row.round,
+        )
+        for row in record.rounds
+    ]
+    return Sheet(header, rows, "rounds")
+
+
+def _client_sheet(record: RunRecord) -> Sheet:
+    header = ("round", "client", "selected", "training_j", "upload_j", "mining_j", "energy_budget_j", "backlog")
+    rows = [
+        (
+            row.round,
+            client,
+            int(row.selected[client]),
+            float(row.training_j[client]),
+            float(row.upload_j[client]),
+            float(row.mining_j[client]),
+            float(row.energy_budget_j[client]),
+            float(row.next_queue[client]),
+        )
+        for row in record.rounds
+        for client in range(record.num_clients)
+    ]
+    return Sheet(header, rows, "clients")

@@ -1,0 +1,173 @@
+"""One look for all figures: fonts, colours, axes, labels that keep their distance, and files that never differ.
+
+Matplotlib is used through its objects alone: no pyplot, no window, no state shared between figures.
+"""
+
+import csv
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from matplotlib import style
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+# Okabe and Ito's palette, told apart with any colour vision; the paper's algorithm blue, ours vermilion.
+COLOURS = {
+    "random": "#7f7f7f",
+    "round-robin": "#e69f00",
+    "channel-best": "#56b4e9",
+    "all": "#cc79a7",
+    "drc": "#0072b2",
+    "exact": "#d55e00",
+    "exact-power": "#009e73",
+}
+CYCLE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f")
+INK = "#222222"
+SOFT_INK = "#6b6b6b"
+GRID = "#e4e4e4"
+BOUND = "#222222"
+INFEASIBLE = "#b2182b"
+TRAINING, UPLOAD, MINING = "#0072b2", "#e69f00", "#009e73"
+
+DPI = 300
+_SETTINGS = {
+    "font.family": "DejaVu Sans",
+    "font.size": 9.0,
+    "axes.titlesize": 9.5,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.titlepad": 9.0,
+    "axes.labelsize": 9.0,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": "#9a9a9a",
+    "axes.linewidth": 0.7,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": GRID,
+    "grid.linewidth": 0.7,
+    "xtick.color": "#9a9a9a",
+    "ytick.color": "#9a9a9a",
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "xtick.labelsize": 8.0,
+    "ytick.labelsize": 8.0,
+    "lines.linewidth": 1.8,
+    "lines.solid_capstyle": "round",
+    "legend.frameon": False,
+    "legend.fontsize": 8.0,
+    "text.color": INK,
+    "figure.facecolor": "white",
+    "savefig.facecolor": "white",
+    "svg.fonttype": "path",
+    "svg.hashsalt": "bdfl",
+}
+
+Cell = str | int | float
+
+
+@dataclass(frozen=True, eq=False)
+class Sheet:
+    """Numbers as they go into a CSV file; `part` is added to the file's name."""
+
+    header: tuple[str, ...]
+    rows: Sequence[Sequence[Cell]]
+    part: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Picture:
+    """A figure and the very numbers it shows."""
+
+    figure: Figure
+    sheets: Sequence[Sheet]
+
+
+def save_picture(picture: Picture, folder: Path, name: str) -> list[Path]:
+    """Paths of what was written into `folder`: SVG, PNG and CSV, byte for byte the same every time."""
+    folder.mkdir(parents=True, exist_ok=True)
+    svg, png = folder / f"{name}.svg", folder / f"{name}.png"
+    with house_style():
+        picture.figure.savefig(svg, format="svg", metadata={"Date": None})
+        picture.figure.savefig(png, format="png", dpi=DPI, metadata={"Software": None})
+    names = [f"{name}-{sheet.part}" if sheet.part else name for sheet in picture.sheets]
+    tables = [save_sheet(sheet, folder / f"{name}.csv") for sheet, name in zip(picture.sheets, names, strict=True)]
+    return [svg, png, *tables]
+
+
+def save_sheet(sheet: Sheet, path: Path) -> Path:
+    """The path written: a CSV file with one header line."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(sheet.header)
+        writer.writerows(sheet.rows)
+    return path
+
+
+@contextmanager
+def house_style() -> Iterator[None]:
+    """Inside, figures are made and saved in the house style."""
+    with style.context(_SETTINGS):
+        yield
+
+
+def new_figure(width_inch: float, height_inch: float) -> Figure:
+    """An empty figure that lays itself out; make it inside `house_style`."""
+    figure = Figure(figsize=(width_inch, height_inch), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def colour_of(scheduler: str, place: int = 0) -> str:
+    """The colour of a scheduler, the same in every figure; `place` chooses for those without a colour of their own."""
+    return COLOURS.get(scheduler.partition(":")[0], CYCLE[place % len(CYCLE)])
+
+
+def label_ends(axes: Axes, ends: Sequence[tuple[float, float, str, str]], gap: float = 0.055) -> None:
+    """Writes (x, y, text, colour) to the right of each line's end, moved apart where they would touch.
+
+    `gap` is the least distance between two labels, as a share of the axes' height. Call it when limits are final.
+    """
+    low, high = axes.get_ylim()
+    heights = spread([(y - low) / (high - low) for _, y, _, _ in ends], gap)
+    for (x, y, text, colour), height in zip(ends, heights, strict=True):
+        at = axes.transData.inverted().transform(axes.transAxes.transform((0.0, height)))[1]
+        axes.annotate(
+            text,
+            xy=(x, y),
+            xytext=(x + 0.03 * (axes.get_xlim()[1] - axes.get_xlim()[0]), at),
+            color=colour,
+            fontsize=8.0,
+            va="center",
+            annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.5, "shrinkA": 0, "shrinkB": 0},
+        )
+
+
+def spread(heights: Sequence[float], gap: float) -> list[float]:
+    """Positions as close as possible to `heights`, in the same order, at least `gap` apart and within 0 to 1.
+
+    With `gap` per label subtracted, "apart" becomes "not decreasing": neighbours out of order share their mean.
+    """
+    order = sorted(range(len(heights)), key=lambda place: heights[place])
+    blocks: list[list[float]] = []
+    for rank, place in enumerate(order):
+        blocks.append([heights[place] - rank * gap])
+        while len(blocks) > 1 and _mean(blocks[-2]) > _mean(blocks[-1]):
+            last = blocks.pop()
+            blocks[-1] += last
+    highest = max(1.0 - (len(heights) - 1) * gap, 0.0)
+    levels = [min(max(_mean(block), 0.0), highest) for block in blocks for _ in block]
+    placed = [0.0] * len(heights)
+    for rank, place in enumerate(order):
+        placed[place] = levels[rank] + rank * gap
+    return placed
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

@@ -1,0 +1,297 @@
+"""Tables for a terminal of 80 columns, from records and results alone."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from bdfl.experiment import Comparison, Interval
+from bdfl.experiment.bounding import LongRunBound
+from bdfl.experiment.choices import show_choice
+from bdfl.experiment.solving import Answer
+from bdfl.records import RoundRecord, RunRecord, summarise_run
+from bdfl.scenario import ScenarioRow
+from bdfl.scheduling.problem import Status
+
+_SHOWN_ROUNDS = 5  # at the start and at the end of a run
+_SHOWN_CLIENTS = 20
+_UNKNOWN = "-"
+
+
+def new_table(title: str, columns: Sequence[str], *, text_columns: int = 1) -> Table:
+    """An empty table in the house style; the first `text_columns` are words, the others numbers."""
+    table = Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+    for place, column in enumerate(columns):
+        table.add_column(column, justify="left" if place < text_columns else "right", vertical="top")
+    return table
+
+
+def number(value: float | None, digits: int = 3, unit: str = "") -> str:
+    """A number as tables show it, `-` where there is none."""
+    return _UNKNOWN if value is None or np.isnan(value) else f"{value:.{digits}f}{unit}"
+
+
+def interval(value: Interval | None, digits: int = 2) -> str:
+    """A mean with half its interval, as in `91.86 ± 0.07`."""
+    if value is None or np.isnan(value.mean):
+        return _UNKNOWN
+    width = "" if np.isnan(value.half_width) else f" ± {value.half_width:.{digits}f}"
+    return f"{value.mean:.{digits}f}{width}"
+
+
+def gap_text(gap: float | None) -> str:
+    """A relative gap: `0` where it is below what float64 can tell, else in scientific notation."""
+    if gap is None or np.isnan(gap):
+        return _UNKNOWN
+    return "0" if gap < 1e-15 else f"{gap:.1e}"
+
+
+def infeasible_text(count: int) -> Text:
+    """A count of infeasible rounds, red where there are any."""
+    return Text(str(count), style="bold red" if count else "")
+
+
+def tabulate_comparison(comparison: Comparison) -> list[Table]:
+    """How long each scheduler takes, and what it takes it for."""
+    num_seeds = len(comparison.seeds)
+    delays = new_table(
+        f"{comparison.scenario}: {comparison.rounds} rounds, {num_seeds} seeds, mean ± 95 % interval",
+        ("scheduler", "total s", f"minus {show_choice(comparison.reference)}", "reduction", "round s", "above bound"),
+    )
+    for result in comparison.results:
+        reduction = result.reduction_percent
+        delays.add_row(
+            show_choice(result.scheduler),
+            interval(result.total_s),
+            _UNKNOWN if result.scheduler == comparison.reference else interval(result.difference_s),
+            _UNKNOWN
+            if reduction is None or result.scheduler == comparison.best_baseline
+            else f"{reduction.mean:.1f} %",
+            number(result.delay_s.mean, 4),
+            _UNKNOWN if result.above_bound_percent is None else f"{result.above_bound_percent.mean:.2f} %",
+        )
+    if comparison.bound is not None:
+        bound = comparison.bound
+        delays.add_section()
+        delays.add_row(
+            "lower bound",
+            interval(Interval(bound.mean * comparison.rounds, bound.half_width * comparison.rounds)),
+            *(_UNKNOWN, _UNKNOWN, number(bound.mean, 4), _UNKNOWN),
+        )
+    effort = new_table(
+        "Fairness, energy and effort",
+        ("scheduler", "V", "shortfall", "worst", "energy", "infeasible", "K", "gap"),
+    )
+    for result in comparison.results:
+        effort.add_row(
+            show_choice(result.scheduler),
+            f"{result.tradeoff:g}",
+            number(result.shortfall.mean),
+            number(result.worst_shortfall),
+            number(100.0 * result.energy_use.mean, 1, " %"),
+            infeasible_text(result.infeasible_rounds),
+            number(result.iterations.mean, 1),
+            gap_text(result.gap.mean),
+        )
+    return [delays, effort]
+
+
+def tabulate_run(record: RunRecord) -> list[Table]:
+    """A run in a few numbers, its first and last rounds, and its clients."""
+    return [_tabulate_summary(record), _tabulate_rounds(record), _tabulate_clients(record)]
+
+
+def _tabulate_summary(record: RunRecord) -> Table:
+    summary = summarise_run(record)
+    table = new_table(
+        f"{record.scenario}: {record.scheduler}, V = {record.tradeoff:g}, seed {record.seed}, {summary.rounds} rounds",
+        ("total s", "round s", "trained", "shortfall", "energy", "backlog", "infeasible", "K", "gap"),
+        text_columns=0,
+    )
+    table.add_row(
+        number(summary.total_delay_s, 2),
+        number(summary.mean_delay_s, 4),
+        number(summary.mean_selected, 2),
+        number(summary.worst_shortfall),
+        number(100.0 * summary.mean_energy_use, 1, " %"),
+        number(summary.final_queue_mean, 2),
+        infeasible_text(summary.infeasible_rounds),
+        number(summary.mean_iterations, 1),
+        gap_text(summary.mean_gap),
+    )
+    return table
+
+
+def _tabulate_rounds(record: RunRecord) -> Table:
+    table = new_table(
+        "Rounds",
+        ("round", "who trained", "CPU GHz", "mining GHz", "exchange s", "mining s", "delay s", "backlog"),
+        text_columns=2,
+    )
+    last = record.num_rounds
+    first_few = range(1, min(_SHOWN_ROUNDS, last) + 1)
+    last_few = range(max(last - _SHOWN_ROUNDS, _SHOWN_ROUNDS) + 1, last + 1)
+    for round in first_few:
+        _add_round(table, record.round_record(round))
+    if last_few and last_few[0] > first_few[-1] + 1:
+        table.add_row(*["..."] * 8, style="dim")
+    for round in last_few:
+        _add_round(table, record.round_record(round))
+    return table
+
+
+def _add_round(table: Table, row: RoundRecord) -> None:
+    if row.status is Status.INFEASIBLE:
+        table.add_row(
+            str(row.round), Text(f"infeasible: {row.reason}", style="bold red"), *[_UNKNOWN] * 5, _backlog(row)
+        )
+        return
+    cpu_ghz = row.cpu_hz[row.selected] / 1e9
+    table.add_row(
+        str(row.round),
+        client_list(np.flatnonzero(row.selected).tolist()),
+        f"{cpu_ghz.mean():.3f}",
+        f"{row.mining_hz.sum() / 1e9:.2f}",
+        f"{row.exchange_s:.4f}",
+        f"{row.mining_s:.4f}",
+        f"{row.delay_s:.4f}",
+        _backlog(row),
+    )
+
+
+def _backlog(row: RoundRecord) -> str:
+    return f"{row.next_queue.mean():.2f}"
+
+
+def client_list(clients: Sequence[int], shown: int = 8) -> str:
+    """Client numbers, cut after `shown`."""
+    text = " ".join(str(client) for client in clients[:shown])
+    return text if len(clients) <= shown else f"{text} ... {len(clients)} in all"
+
+
+def _tabulate_clients(record: RunRecord) -> Table:
+    table = new_table(
+        "Clients",
+        ("client", "trained", "owed", "training J", "upload J", "mining J", "peak energy", "backlog"),
+    )
+    happened = record.took_place
+    budget_j = np.where(record.energy_budget_j > 0, record.energy_budget_j, np.inf)
+    peak = np.max(record.energy_j / budget_j, axis=0)
+    for client in range(min(record.num_clients, _SHOWN_CLIENTS)):
+        means = [
+            float(np.mean(part[happened, client])) if happened.any() else float("nan")
+            for part in (record.training_j, record.upload_j, record.mining_j)
+        ]
+        table.add_row(
+            str(client),
+            number(100.0 * record.participation[client], 1, " %"),
+            number(100.0 * record.participation_rate[client], 1, " %"),
+            *(number(mean, 4) for mean in means),
+            number(100.0 * peak[client], 1, " %"),
+            number(record.next_queue[-1, client], 2),
+        )
+    if record.num_clients > _SHOWN_CLIENTS:
+        table.caption = f"{record.num_clients - _SHOWN_CLIENTS} more clients: --json or the CSV file"
+    return table
+
+
+def tabulate_answer(answer: Answer, scheduler: str) -> Table:
+    """A round's decision, client by client."""
+    if answer.status is Status.INFEASIBLE:
+        return new_table(f"{scheduler}: infeasible, {answer.reason}", ())
+    table = new_table(
+        f"{scheduler}: {answer.status.value}, delay {answer.delay_s:.6f} s (mining {answer.mining_s:.6f} s), "
+        f"objective {answer.objective:.6g}, gap {gap_text(answer.gap)}",
+        ("client", "trains", "CPU GHz", "mining GHz", "power W", "energy J"),
+        text_columns=2,
+    )
+    chosen = set(answer.selected)
+    for client in range(min(len(answer.cpu_hz), _SHOWN_CLIENTS)):
+        table.add_row(
+            str(client),
+            "yes" if client in chosen else "",
+            number(answer.cpu_hz[client] / 1e9, 4),
+            number(answer.mining_hz[client] / 1e9, 4),
+            number(answer.power_w[client], 4),
+            number(answer.energy_j[client], 6),
+        )
+    if len(answer.cpu_hz) > _SHOWN_CLIENTS:
+        table.caption = f"{len(answer.cpu_hz) - _SHOWN_CLIENTS} more clients: leave out --table"
+    return table
+
+
+def tabulate_scenario(name: str, rows: Sequence[ScenarioRow], *, with_meaning: bool = False) -> Table:
+    """Every key of a scenario with value, unit, default and source; what differs from its default stands out."""
+    columns = ("key", "value", "unit", "meaning") if with_meaning else ("key", "value", "unit", "default", "source")
+    table = new_table(f"Scenario {name}", columns, text_columns=len(columns))
+    section = ""
+    for row in rows:
+        if row.key.rpartition(".")[0] != section:
+            table.add_section()
+            section = row.key.rpartition(".")[0]
+        style = "" if row.is_default else "bold"
+        rest = (row.meaning,) if with_meaning else (row.default_text, row.source)
+        table.add_row(row.key, Text(row.value_text, style=style), row.unit, *rest)
+    return table
+
+
+def tabulate_numbers(title: str, header: Sequence[str], rows: Sequence[Sequence[str | float | int | None]]) -> Table:
+    """Any rows of words and numbers; a word that repeats the one above it is left out in the first column."""
+    num_words = sum(isinstance(cell, str) for cell in rows[0])
+    table = new_table(title, header, text_columns=num_words)
+    above = ""
+    for row in rows:
+        first, *rest = (cell if isinstance(cell, str) else _short(cell) for cell in row)
+        table.add_row("" if first == above else first, *rest)
+        above = first
+    return table
+
+
+def tabulate_verdicts(verdicts: Sequence[tuple[str, bool, str]]) -> Table:
+    """Claims with a word for whether they hold, and the numbers behind it."""
+    table = new_table("Verdicts", ("", "claim", "found"), text_columns=3)
+    for claim, holds, found in verdicts:
+        table.add_row(Text("holds", style="green") if holds else Text("FAILS", style="bold red"), claim, found)
+    return table
+
+
+def _short(value: float | int | None) -> str:
+    """A number with about four digits that count."""
+    if value is None or np.isnan(value):
+        return _UNKNOWN
+    if isinstance(value, int):
+        return str(value)
+    return f"{value:.2f}" if abs(value) >= 10 else f"{value:.3f}"
+
+
+def tabulate_bound(bound: LongRunBound) -> list[Table]:
+    """The bound with its error, and what each client's participation costs."""
+    table = new_table(
+        f"{bound.scenario}: no scheduler that serves every client has shorter rounds in the long run",
+        ("bound s", "standard error s", "bound minus two errors s", "rounds", "infeasible"),
+        text_columns=0,
+    )
+    table.add_row(
+        number(bound.bound_s, 5),
+        number(bound.error_s, 5),
+        number(bound.confident_s, 5),
+        str(bound.rounds),
+        infeasible_text(bound.infeasible_rounds),
+    )
+    prices = new_table("Price of participation", ("client", "rate owed", "delay per participation (ms)"))
+    pairs = list(zip(bound.participation_rate, bound.multipliers_s, strict=True))
+    for client, (rate, price_s) in enumerate(pairs[:_SHOWN_CLIENTS]):
+        prices.add_row(str(client), number(100.0 * rate, 1, " %"), number(1e3 * price_s, 2))
+    if len(pairs) > _SHOWN_CLIENTS:
+        prices.caption = f"{len(pairs) - _SHOWN_CLIENTS} more clients: --json"
+    return [table, prices]

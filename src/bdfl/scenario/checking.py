@@ -1,0 +1,184 @@
+"""Plain data into frozen values, strictly; every refusal is one line: the key, what was given, what is allowed."""
+
+import math
+import re
+from collections.abc import Mapping
+from difflib import get_close_matches
+from functools import cache
+from typing import Any, TypeAlias, TypeVar
+
+import msgspec
+from msgspec import inspect
+
+from bdfl.errors import BdflError
+from bdfl.scenario.toml_text import Plain, toml_value
+
+Annotation: TypeAlias = Any  # a type as written at a field, with its Annotated limits
+_Value = TypeVar("_Value")
+
+_GIVEN_LENGTH = 60  # characters of a given value that a message repeats
+
+
+class ScenarioError(BdflError):
+    """A scenario that cannot be used: the dotted key, what was found there, and what is allowed instead."""
+
+    def __init__(self, key: str, found: str, allowed: str) -> None:
+        super().__init__(key, found, allowed)
+        self.key = key
+        self.found = found
+        self.allowed = allowed
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.found}, {self.allowed}"
+
+
+def refuse_value(key: str, value: Plain, allowed: str) -> ScenarioError:
+    """The error that says `value` was given at `key` where only `allowed` will do."""
+    text = "none" if value is None else toml_value(value)
+    shown = text if len(text) <= _GIVEN_LENGTH else text[: _GIVEN_LENGTH - 3] + "..."
+    return ScenarioError(key, f"{shown} given", f"allowed is {allowed}")
+
+
+@cache
+def type_info(kind: Annotation) -> inspect.Type:
+    """What msgspec knows of a type; kept, since it takes longer to find out than to check a whole scenario."""
+    return inspect.type_info(kind)
+
+
+def convert_strictly(data: Plain, kind: type[_Value], key: str = "") -> _Value:
+    """`data` as a value of type `kind`; raises `ScenarioError` naming the first key below `key` that is wrong."""
+    annotation: Annotation = kind
+    node = type_info(annotation)
+    _check_keys(data, node, key)
+    try:
+        return msgspec.convert(data, kind)
+    except msgspec.ValidationError as error:
+        raise _explain(str(error), data, node, key) from None
+
+
+def check_value(value: object, annotation: Annotation, key: str) -> None:
+    """Raises `ScenarioError` unless `value` keeps to `annotation`: limits hold for values made in code too."""
+    convert_strictly(msgspec.to_builtins(value), annotation, key)
+
+
+def describe_type(node: inspect.Type) -> str:
+    """What a key of this type accepts, in words."""
+    match node:
+        case inspect.Metadata(type=inner):
+            return describe_type(inner)
+        case inspect.FloatType():
+            return "a number" + _limits(node)
+        case inspect.IntType():
+            return "a whole number" + _limits(node)
+        case inspect.StrType(min_length=least):
+            return "a text that is not empty" if least else "a text"
+        case inspect.BoolType():
+            return "true or false"
+        case inspect.EnumType(cls=cls):
+            return "one of " + ", ".join(str(member.value) for member in cls)
+        case inspect.UnionType(types=types) if any(isinstance(member, inspect.StructType) for member in types):
+            return f"{describe_type(types[0])}, a list with one for each client, or a distribution table"
+        case inspect.UnionType(types=types):
+            return " or ".join(describe_type(member) for member in types if not isinstance(member, inspect.NoneType))
+        case inspect.VarTupleType(item_type=item, min_length=least):
+            return f"a list{f' with at least {least} entry' if least else ''}, each {describe_type(item)}"
+        case inspect.TupleType(item_types=items):
+            return f"a list of {len(items)} numbers"
+        case _:
+            return "a table"
+
+
+def unwrap_type(node: inspect.Type) -> inspect.Type:
+    """The type below its descriptions."""
+    return unwrap_type(node.type) if isinstance(node, inspect.Metadata) else node
+
+
+def _limits(node: inspect.IntType | inspect.FloatType) -> str:
+    pairs = (("above", node.gt), ("of at least", node.ge), ("below", node.lt), ("of at most", node.le))
+    words = [f" {word} {limit:.12g}" for word, limit in pairs if limit is not None]
+    return " and".join(words)
+
+
+def _join(key: str, part: str) -> str:
+    return f"{key}.{part}" if key else part
+
+
+def _check_keys(data: Plain, node: inspect.Type, key: str) -> None:
+    """Raises on unknown keys and on numbers that are not finite, anywhere in `data`."""
+    node = unwrap_type(node)
+    if isinstance(data, float) and not math.isfinite(data):
+        raise refuse_value(key, data, "a finite number")
+    if isinstance(data, (list, tuple)):
+        for index, item in enumerate(data):
+            if not isinstance(item, int):  # the common long list costs nothing
+                _check_keys(item, inspect.AnyType(), f"{key}[{index}]")
+    if not isinstance(data, Mapping):
+        return
+    if isinstance(node, inspect.UnionType):
+        node = _choose_table(data, node, key)
+    if isinstance(node, inspect.StructType):
+        fields = {field.encode_name: field.type for field in node.fields}
+        names = [node.tag_field, *fields] if node.tag_field else list(fields)
+        for name, value in data.items():
+            if name not in names:
+                raise _unknown_key(_join(key, name), name, names)
+            if name in fields:
+                _check_keys(value, fields[name], _join(key, name))
+    elif isinstance(node, inspect.DictType):
+        for name, value in data.items():
+            if not isinstance(value, (bool, int, float, str)):
+                raise refuse_value(_join(key, name), value, "a number, a text, true or false")
+            _check_keys(value, node.value_type, _join(key, name))
+
+
+def _unknown_key(key: str, name: str, names: list[str]) -> ScenarioError:
+    close = get_close_matches(name, names, n=1)
+    hint = f"did you mean {close[0]}? " if close else ""
+    return ScenarioError(key, "unknown key", f"{hint}allowed: {', '.join(names)}")
+
+
+def _choose_table(data: Mapping[str, Plain], node: inspect.UnionType, key: str) -> inspect.Type:
+    """The one table type of a union that `data` names by its tag, or the union itself where it has none."""
+    tables = {member.tag: member for member in node.types if isinstance(member, inspect.StructType)}
+    if not tables:
+        return node
+    tag_field = str(next(iter(tables.values())).tag_field)
+    allowed = "one of " + ", ".join(map(str, tables))
+    if tag_field not in data:
+        raise ScenarioError(_join(key, tag_field), "missing", f"allowed is {allowed}")
+    tag = data[tag_field]
+    if not isinstance(tag, str) or tag not in tables:
+        raise refuse_value(_join(key, tag_field), tag, allowed)
+    return tables[tag]
+
+
+def _explain(message: str, data: Plain, node: inspect.Type, key: str) -> ScenarioError:
+    """The converter's complaint in our words: its path finds the value that was given and the type that is allowed."""
+    text, _, path = message.partition(" - at `$")
+    for name, index in re.findall(r"\.(\w+)|\[(\d+)\]", path):
+        part = name or int(index)
+        node = _child_type(node, part)
+        if isinstance(part, str):
+            data, key = data.get(part) if isinstance(data, Mapping) else None, _join(key, part)
+        else:
+            data, key = data[part] if isinstance(data, (list, tuple)) else None, f"{key}[{part}]"
+    if missing := re.search(r"missing required field `(\w+)`", text):
+        allowed = describe_type(_child_type(node, missing[1]))
+        return ScenarioError(_join(key, missing[1]), "missing", f"allowed is {allowed}")
+    return refuse_value(key or "scenario", data, describe_type(node))
+
+
+def _child_type(node: inspect.Type, part: str | int) -> inspect.Type:
+    """The type of field `part` of a table, or of entry `part` of a list."""
+    match unwrap_type(node), part:
+        case inspect.UnionType(types=types), _:
+            below = (_child_type(member, part) for member in types)
+            return next((found for found in below if not isinstance(found, inspect.AnyType)), inspect.AnyType())
+        case inspect.StructType(fields=fields), str():
+            return next((field.type for field in fields if field.encode_name == part), inspect.AnyType())
+        case inspect.VarTupleType(item_type=item), int():
+            return item
+        case inspect.TupleType(item_types=items), int():
+            return items[part]
+        case _:
+            return inspect.AnyType()

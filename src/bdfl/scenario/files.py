@@ -1,0 +1,105 @@
+"""Scenario files: load them with overrides, write them, name them by a digest."""
+
+import hashlib
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+import msgspec
+
+from bdfl.scenario.checking import ScenarioError, convert_strictly
+from bdfl.scenario.model import Scenario
+from bdfl.scenario.toml_text import Plain, toml_document
+
+_Table: TypeAlias = dict[str, Plain]
+
+
+def parse_scenario(data: dict[str, Plain]) -> Scenario:
+    """The scenario that plain data describes, every value checked."""
+    return convert_strictly(data, Scenario)
+
+
+def load_scenario(path: Path, overrides: Sequence[str] = ()) -> Scenario:
+    """The scenario in the TOML file `path`, with "key=value" overrides applied before anything is checked.
+
+    Named after the file unless it names itself; `radio.trace` is taken relative to the file. Raises `ScenarioError`.
+    """
+    try:
+        data: _Table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ScenarioError(str(path), "no such file", "expected a scenario in TOML") from None
+    except OSError as error:
+        raise ScenarioError(str(path), str(error.strerror), "expected a readable scenario in TOML") from None
+    except UnicodeDecodeError:
+        raise ScenarioError(str(path), "not UTF-8 text", "expected a scenario in TOML") from None
+    except tomllib.TOMLDecodeError as error:
+        reason = " ".join(str(error).split())
+        raise ScenarioError(str(path), f"not TOML: {reason}", "expected a scenario in TOML") from None
+    data = {"name": path.stem} | _apply_overrides(data, overrides)
+    scenario = parse_scenario(data)
+    if scenario.radio.trace is None:
+        return scenario
+    trace = str((path.parent / scenario.radio.trace).absolute())
+    return msgspec.structs.replace(scenario, radio=msgspec.structs.replace(scenario.radio, trace=trace))
+
+
+def override_scenario(scenario: Scenario, overrides: Sequence[str]) -> Scenario:
+    """`scenario` with "key=value" overrides, checked again; the one given stays as it is."""
+    return parse_scenario(_apply_overrides(msgspec.to_builtins(scenario), overrides))
+
+
+def dump_scenario(scenario: Scenario) -> str:
+    """TOML text with every value, which loads back to an equal scenario."""
+    return toml_document(msgspec.to_builtins(scenario), inline=("scheduler.parameters",))
+
+
+def scenario_digest(scenario: Scenario) -> str:
+    """SHA-256 (hex) of the scenario's canonical form: JSON with sorted keys.
+
+    A trace counts by its content, wherever it lies; a missing one raises `ScenarioError`.
+    """
+    radio = scenario.radio
+    if radio.trace is not None:
+        try:
+            content = hashlib.sha256(Path(radio.trace).read_bytes()).hexdigest()
+        except OSError as error:
+            raise ScenarioError("radio.trace", f"{radio.trace}: {error.strerror}", "expected a readable file") from None
+        scenario = msgspec.structs.replace(scenario, radio=msgspec.structs.replace(radio, trace=content))
+    return hashlib.sha256(msgspec.json.encode(scenario, order="sorted")).hexdigest()
+
+
+def _apply_overrides(data: _Table, overrides: Sequence[str]) -> _Table:
+    """A copy of `data` with every "key=value" set; values are TOML, or bare text where they are not."""
+    result = data
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        parts = [part.strip() for part in key.split(".")]
+        if not equals or not all(parts):
+            raise ScenarioError(override, "not an override", 'expected key=value, such as "radio.bandwidth_hz=360e3"')
+        result = _set_key(result, parts, _parse_value(text.strip(), key.strip()), key.strip())
+    return result
+
+
+def _set_key(table: _Table, parts: list[str], value: Plain, key: str) -> _Table:
+    name, *rest = parts
+    if not rest:
+        return table | {name: value}
+    below = table.get(name)
+    if below is not None and not isinstance(below, dict):
+        above = key.removesuffix("." + ".".join(rest))
+        raise ScenarioError(key, "no such key", f"{above} is a value, not a table")
+    return table | {name: _set_key(below or {}, rest, value, key)}
+
+
+def _parse_value(text: str, key: str) -> Plain:
+    """`text` as a TOML value, or as it stands if it is a bare word; a bare "unset" takes an optional value away."""
+    if text == "unset":
+        return None
+    try:
+        parsed: _Table = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        if text[:1] in {"{", "[", '"', "'"}:
+            raise ScenarioError(key, f"{text!r} given", "which is not a TOML value") from None
+        return text
+    return parsed["value"] if parsed.keys() == {"value"} else text

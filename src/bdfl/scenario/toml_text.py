@@ -1,0 +1,61 @@
+"""Plain data as TOML text: tables, inline tables, lists and scalars, nothing else."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+Plain: TypeAlias = "bool | int | float | str | Sequence[Plain] | Mapping[str, Plain] | None"
+
+
+def toml_value(value: Plain) -> str:
+    """`value` on one line as TOML writes it; keys of inline tables that hold None are left out."""
+    if value is None:
+        raise ValueError("TOML has no word for None: leave the key out")
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return _toml_float(value)
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, Mapping):
+        pairs = (f"{toml_key(key)} = {toml_value(item)}" for key, item in value.items() if item is not None)
+        return "{" + ", ".join(pairs) + "}"
+    if isinstance(value, Sequence):
+        return "[" + ", ".join(map(toml_value, value)) + "]"
+    return str(value)  # dates and times: no scenario has them, but a message about one must show it
+
+
+def _toml_float(value: float) -> str:
+    """`value` exactly; from a million on as 1.5e9, which people read more easily than its zeros."""
+    if not 1e6 <= abs(value) < math.inf:
+        return repr(value)
+    mantissa, _, exponent = f"{value:e}".partition("e")
+    short = f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
+    return short if float(short) == value else repr(value)
+
+
+def toml_key(key: str) -> str:
+    """`key` bare where TOML allows it, else quoted."""
+    is_bare = key.isascii() and bool(key) and all(letter.isalnum() or letter in "-_" for letter in key)
+    return key if is_bare else toml_value(key)
+
+
+def toml_document(sections: Mapping[str, Plain], inline: Sequence[str] = (), prefix: str = "") -> str:
+    """A TOML document: scalars first, then one [table] per mapping, except those whose dotted key is in `inline`.
+
+    A mapping with a `distribution` is a value, hence written inline too.
+    """
+    lines: list[str] = []
+    tables: list[str] = []
+    for key, value in sections.items():
+        dotted = prefix + toml_key(key)
+        if value is None:
+            continue
+        if isinstance(value, Mapping) and "distribution" not in value and dotted not in inline:
+            tables.append(f"[{dotted}]\n" + toml_document(value, inline, dotted + "."))
+        else:
+            lines.append(f"{toml_key(key)} = {toml_value(value)}\n")
+    return "\n".join(filter(None, ["".join(lines), *tables]))

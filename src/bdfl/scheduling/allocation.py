@@ -1,0 +1,225 @@
+"""The best frequencies for a given training set: one convex search over the exchange time.
+
+With mining roots b_i (see `curves`) and w = s^(-1/3), the largest total mining frequency s solves
+w^-2 = sum_i min(w cap_i, b_i), and mining takes A w^3. Without caps that is w = (sum b_i)^(-1/2). The round delay
+tau + A w(tau)^3 is convex in the exchange time tau, so tangents enclose its minimum.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bdfl.arrays import PerClient
+from bdfl.scheduling.convex import (
+    NOTHING,
+    PRECISION,
+    STEEPEST,
+    Curve,
+    Enclosure,
+    PlainFunction,
+    RowNumbers,
+    Rows,
+    bracket_near,
+    minimise_convex,
+    narrow_brackets,
+)
+from bdfl.scheduling.curves import Curves, FixedPowerCurves, Times
+
+Members = NDArray[np.bool_]  # (rows, clients)
+
+_LEVEL_STEPS = 100
+_GRID = np.linspace(0.0, 1.0, 8) ** 3
+_GRID.setflags(write=False)
+_FEW_CLIENTS = 12  # up to which plain Python floats beat arrays
+CHUNK = 16_384  # clients worked on at a time, to stay in the processor's cache
+
+
+def solve_level(roots: NDArray[np.float64], caps: PerClient | None) -> Rows:
+    """w = s^(-1/3) for the largest payable total mining frequency s, one per row of `roots` (rows, clients).
+
+    The root of w^-2 = sum min(w cap, b). Its two sides differ by a concave increasing function of w, so Newton from the
+    uncapped solution climbs to the root from below and never passes it. Nobody can mine: astronomically high.
+    """
+    total = roots.sum(axis=-1)
+    level: Rows = 1.0 / np.sqrt(np.maximum(total, NOTHING))
+    if caps is None:
+        return level
+    payable = (total > 0.0) & (np.where(roots > 0.0, caps, 0.0).sum(axis=-1) > 0.0)
+    level = np.where(payable, level, 1.0)
+    for _ in range(_LEVEL_STEPS):
+        limit = caps * level[..., None]
+        bound = limit < roots
+        excess = np.where(bound, limit, roots).sum(axis=-1) - level**-2
+        slope = np.where(bound, caps, 0.0).sum(axis=-1) + 2.0 * level**-3
+        step = np.where(payable, -excess / slope, 0.0)
+        level = level + np.maximum(step, 0.0)
+        if np.all(step <= 4e-16 * level):
+            break
+    return np.where(payable, level, NOTHING**-0.5)
+
+
+def level_slope(level: Rows, roots: NDArray[np.float64], root_slopes: NDArray[np.float64], caps: PerClient) -> Rows:
+    """dw/dtau of `solve_level`, one per row, by the implicit function theorem; at most zero."""
+    bound = caps * level[..., None] < roots
+    gain = np.where(bound, 0.0, root_slopes).sum(axis=-1)
+    slope: Rows = -gain / (np.where(bound, caps, 0.0).sum(axis=-1) + 2.0 * level**-3)
+    return slope
+
+
+@dataclass(frozen=True, eq=False)
+class Market:
+    """One round as the selection sees it: reachable clients only, everything reduced to mining roots."""
+
+    curves: Curves
+    idle: PerClient  # mining root of a client that only mines
+    caps: PerClient | None  # mining frequency caps (Hz); None where no cap can bind
+    queue: PerClient
+    tradeoff: float
+    work_cycles: float
+    min_clients: int
+    rest: float = 0.0  # mining roots of idle clients that are not listed; only without caps
+
+    @property
+    def num_clients(self) -> int:
+        return len(self.idle)
+
+    def without_idle(self, members: NDArray[np.bool_]) -> "Market":
+        """The same market with only `members` (clients,) listed, the others idle for good; as it is if caps bind."""
+        if self.caps is not None or members.all():
+            return self
+        index = np.flatnonzero(members)
+        return replace(
+            self,
+            curves=self.curves.take(index),
+            idle=self.idle[index],
+            queue=self.queue[index],
+            rest=self.rest + float(self.idle[~members].sum()),
+        )
+
+
+def sets_delay(market: Market, members: Members, exchange_s: Curve) -> tuple[Curve, Curve]:
+    """Round delay (s) and its slope at (rows, points) exchange times, for the training sets `members` (rows, clients).
+
+    No time may be earlier than the slowest member of its row can be done.
+    """
+    roots, slopes = market.curves.roots(exchange_s[..., None])  # (rows, points, clients)
+    if market.caps is not None:
+        return _capped_delay(market, members, exchange_s, roots, slopes)
+    weights = members.astype(np.float64)[:, :, None]
+    gained = np.matmul(np.maximum(roots, 0.0) - market.idle, weights)[..., 0]
+    return _uncapped_delay(market, exchange_s, gained, np.matmul(slopes, weights)[..., 0])
+
+
+def _uncapped_delay(market: Market, exchange_s: Curve, gained: Curve, rising: Curve) -> tuple[Curve, Curve]:
+    """Delay and slope where training changes the sum of all mining roots by `gained`, which grows at rate `rising`."""
+    total = np.maximum(market.rest + market.idle.sum() + gained, NOTHING)
+    mining_s = market.work_cycles / (total * np.sqrt(total))
+    return exchange_s + mining_s, np.maximum(1.0 - 1.5 * mining_s / total * rising, -STEEPEST)
+
+
+def _capped_delay(
+    market: Market, members: Members, exchange_s: Curve, roots: Times, slopes: Times
+) -> tuple[Curve, Curve]:
+    assert market.caps is not None
+    chosen = members[:, None, :]
+    roots = np.where(chosen, roots, market.idle)
+    level = solve_level(roots, market.caps)
+    rate = level_slope(level, roots, np.where(chosen, slopes, 0.0), market.caps)
+    mining_s = market.work_cycles * level**3
+    return exchange_s + mining_s, np.maximum(1.0 + 3.0 * (mining_s / level) * rate, -STEEPEST)
+
+
+def solve_sets(
+    market: Market,
+    members: Members,
+    is_hopeless: Callable[[Rows, Rows, RowNumbers], NDArray[np.bool_]] | None = None,
+    precision: float = PRECISION,
+) -> Enclosure:
+    """Least round delay (s) of each training set in `members` (rows, clients), with the exchange time it needs.
+
+    Every set must consist of clients that can train. The optimum lies between the time by which the slowest member can
+    be done and the delay reached by allowing twice that. Sets with the same slowest member share one grid of times;
+    then each goes on in the interval in which its slope changes sign.
+    """
+    least = np.where(members, market.curves.least_s, 0.0)
+    slowest, group = np.unique(np.argmax(least, axis=1), return_inverse=True)
+    start = market.curves.least_s[slowest]  # (groups,)
+    union = members.any(axis=0) & (market.curves.least_s <= start[:, None])
+    latest, _ = sets_delay(market, union, 2.0 * start[:, None])
+    grid = start[:, None] + (latest - start[:, None]) * _GRID  # (groups, points)
+    roots, slopes = market.curves.roots(grid[..., None])  # (groups, points, clients)
+    points = grid[group]
+    if market.caps is not None:
+        samples = _capped_delay(market, members, points, roots[group], slopes[group])
+    else:  # every set on every grid by two matrix products, of which its own grid is picked
+        everywhere = np.stack([np.maximum(roots, 0.0) - market.idle, slopes]) @ members.T.astype(np.float64)
+        samples = _uncapped_delay(market, points, *everywhere[:, group, :, np.arange(len(members))].swapaxes(0, 1))
+    brackets = narrow_brackets(start[group], np.stack([points, *samples]))
+    return minimise_convex(
+        lambda at, rows: sets_delay(market, members[rows], at),
+        brackets,
+        is_hopeless,
+        _plain_delays(market, members),
+        precision,
+    )
+
+
+def solve_set(market: Market, members: NDArray[np.bool_], near_s: float, precision: float = PRECISION) -> Enclosure:
+    """Least round delay (s) of one training set `members` (clients,), searched from an exchange time near the best.
+
+    The twin of `solve_sets` for a set of any size, worked on in pieces.
+    """
+    own = market.without_idle(members)
+    chosen = members if own is market else np.ones(own.num_clients, dtype=np.bool_)
+    evaluate = _piecewise_delay(own, chosen)
+    brackets = bracket_near(evaluate, float(np.max(own.curves.least_s[chosen])), near_s)
+    return minimise_convex(
+        lambda at, _: sets_delay(own, chosen[None], at), brackets, None, lambda _: evaluate, precision
+    )
+
+
+def _plain_delays(market: Market, members: Members) -> Callable[[int], PlainFunction] | None:
+    """The fast twin of `sets_delay` for small sets: by row, delay and slope for plain floats; None if unfit."""
+    curves = market.curves
+    if market.caps is not None or market.num_clients > _FEW_CLIENTS or not isinstance(curves, FixedPowerCurves):
+        return None
+
+    def of_row(row: int) -> PlainFunction:
+        idle = market.rest + float(market.idle[~members[row]].sum())
+        trained = curves.plain_sum(np.flatnonzero(members[row]))
+
+        def delay(exchange_s: float) -> tuple[float, float]:
+            total, rising = trained(exchange_s)
+            total = max(idle + total, NOTHING)
+            mining_s = market.work_cycles * total**-1.5
+            return exchange_s + mining_s, max(1.0 - 1.5 * mining_s / total * rising, -STEEPEST)
+
+        return delay
+
+    return of_row
+
+
+def _piecewise_delay(market: Market, members: NDArray[np.bool_]) -> PlainFunction:
+    """The twin of `sets_delay` for one large set: sums are taken piece by piece."""
+    if market.caps is not None or market.num_clients <= CHUNK:
+
+        def whole(exchange_s: float) -> tuple[float, float]:
+            delay, slope = sets_delay(market, members[None], np.array([[exchange_s]]))
+            return float(delay[0, 0]), float(slope[0, 0])
+
+        return whole
+
+    parts = [slice(start, start + CHUNK) for start in range(0, market.num_clients, CHUNK)]
+
+    def piecewise(exchange_s: float) -> tuple[float, float]:
+        gained = rising = 0.0
+        for part in parts:
+            roots, slopes = market.curves.take(part).roots(np.array([exchange_s]))
+            gained += float((roots - market.idle[part])[members[part]].sum())
+            rising += float(slopes[members[part]].sum())
+        delay, slope = _uncapped_delay(market, np.array(exchange_s), np.array(gained), np.array(rising))
+        return float(delay), float(slope)
+
+    return piecewise

@@ -1,0 +1,264 @@
+"""How far from optimal a training set can be, proven: a sweep over all exchange times.
+
+For any prices (mu, theta) and every set S with exchange time tau,
+
+    J >= V tau + [min over w of V A w^3 + mu (w^-2 - offered(w))] + sum_i min(0, mu l_i(tau) - Z_i - theta) + m theta.
+
+Over a cell a <= tau <= b the sum is bounded from below by straight lines: clients already taken at a by their joint
+tangents at a and at b (l_i is convex); those that join inside by a line through their value at b that is neither above
+their tangent nor above zero; the others by zero. The cell's bound is then the minimum of a two-piece linear function.
+Cells grow geometrically away from the incumbent, since the farther away the less precise they need be.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bdfl.arrays import PerClient, PerClientMask
+from bdfl.scheduling.allocation import CHUNK, Market
+from bdfl.scheduling.selection import (
+    Choice,
+    Point,
+    Prices,
+    Terms,
+    earliest_exchange,
+    idle_terms,
+    level_of,
+    point_at,
+    relaxed_objective,
+    settle_prices,
+)
+from bdfl.scheduling.supply import Supply, make_supply
+
+_FIRST_WIDTH = 1e-3  # of the exchange time
+_LEAST_WIDTH = 1e-9
+_GROW, _SHRINK = 2.5, 0.3
+_PART_EVALUATIONS = 200  # for one interval of levels
+_HELPED = 0.8  # halving an interval of levels helps if less than this part of what is missing remains
+_SLACK = 0.1  # a cell need not be more precise than this part of the gap that is left anyway
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """Exchange times from `start_s` to `end_s` with losses by `terms`, the prices that bound them and the bound."""
+
+    terms: Terms
+    start_s: float
+    end_s: float
+    prices: Prices
+    bound: float
+
+
+@dataclass(frozen=True, eq=False)
+class Certificate:
+    """A proven lower bound on the objective of all sets, and the cells in which it lies below the target."""
+
+    bound: float
+    open_cells: tuple[Cell, ...]
+    evaluations: int
+    best_value: float  # lowest relaxed objective seen, with its exchange time and root price
+    best_time_s: float
+    best_price: float
+
+
+def certify(
+    market: Market, supply: Supply, best: Choice, price: float, tolerance: float, max_evaluations: int
+) -> Certificate:
+    """Lower bound on the objective of every set, good to `tolerance` below that of `best` wherever prices can do that.
+
+    Where caps bind, what a client offers depends on the level of mining: levels are cut into intervals, and the one
+    with the worst bound is halved until none is left below the target or the evaluations run out.
+    """
+    target = best.objective - tolerance
+    if market.caps is None:
+        terms = idle_terms(market, supply.least_level)
+        return _sweep(market, supply, {1: terms, -1: terms}, best, price, target, max_evaluations)
+    level = max(level_of(market, best), supply.least_level)
+    spendable = best.objective + float(market.queue.sum()) - market.tradeoff * earliest_exchange(market)
+    highest = max(float(np.cbrt(spendable / supply.scale)) * (1.0 + 1e-12), level)
+    trained, _ = market.curves.roots(np.array([best.exchange_s]))
+    usual = np.where(best.members, trained, market.idle)
+    usual_supply = make_supply(usual, market.caps, supply.scale)
+    evaluations = 0
+
+    def sweep_levels(least: float, most: float) -> _Part:
+        nonlocal evaluations
+        terms, extra = _usual_terms(market, best.members, usual, least, most)
+        part = usual_supply.within(least, most, extra)
+        sweep = _sweep(market, part, terms, best, price, target, _PART_EVALUATIONS)
+        evaluations += sweep.evaluations
+        return least, most, sweep
+
+    parts = [sweep_levels(supply.least_level, level), sweep_levels(level, highest)]
+    stuck: list[_Part] = []  # halving no longer helps: what is missing is due to clients being whole
+    while parts and evaluations < max_evaluations:
+        least, most, sweep = parts.pop(min(range(len(parts)), key=lambda number: parts[number][2].bound))
+        middle = 0.5 * (least + most)
+        if sweep.bound >= target or not least * (1.0 + 1e-12) < middle < most:
+            stuck.append((least, most, sweep))
+            continue
+        for half in (sweep_levels(least, middle), sweep_levels(middle, most)):
+            if half[2].bound < sweep.bound:  # it ran out of evaluations; what is proven for the whole stays so
+                half = (half[0], half[1], sweep)
+            helped = target - half[2].bound < _HELPED * (target - sweep.bound)
+            (parts if helped else stuck).append(half)
+    parts += stuck
+    lowest = min((sweep for _, _, sweep in parts), key=lambda sweep: sweep.best_value)
+    return replace(
+        lowest,
+        bound=min(sweep.bound for _, _, sweep in parts),
+        open_cells=tuple(cell for _, _, sweep in parts for cell in sweep.open_cells),
+        evaluations=evaluations,
+    )
+
+
+_Part = tuple[float, float, Certificate]  # least and most level of mining, and what is proven between them
+
+
+def _usual_terms(
+    market: Market, members: PerClientMask, usual: PerClient, least: float, most: float
+) -> tuple[dict[int, Terms], float]:
+    """Terms for later (+1) and earlier (-1) times than the incumbent's, and what they add to the supply.
+
+    Losses are counted against what each client does in the incumbent, so that the width of the interval of levels costs
+    precision only for clients who do otherwise. Members: being idle is worth at most what it is at the highest level;
+    training longer gains most at the highest level, training shorter costs least at the lowest.
+    """
+    assert market.caps is not None
+    idle = np.minimum(market.caps * least, market.idle)
+    gain = np.where(members, np.minimum(market.caps * most, market.idle) - np.minimum(market.caps * most, usual), 0.0)
+    terms = {}
+    for direction, level in ((1, most), (-1, least)):
+        limit = np.where(members, market.caps * level, idle)
+        terms[direction] = Terms(np.where(members, np.minimum(limit, usual) + gain, idle), limit)
+    return terms, float(gain.sum())
+
+
+def _sweep(
+    market: Market,
+    supply: Supply,
+    terms: dict[int, Terms],
+    best: Choice,
+    price: float,
+    target: float,
+    max_evaluations: int,
+) -> Certificate:
+    """Certificate for the levels of `supply`: cells from the exchange time of `best` outwards.
+
+    First to ever later times until even infinite time cannot help, then to earlier ones until fewer than m clients
+    could be done. When the evaluations run out the rest is bounded by one last cell: coarse, but proven.
+    """
+    final_loss = final_losses(market, terms[1])
+    earliest_s = earliest_exchange(market)
+    start = point_at(market, terms[1], best.exchange_s)
+    start_prices = settle_prices(market, supply, start.loss, price)
+    start_value = relaxed_objective(market, supply, start, start_prices)
+    lowest = (start_value, start.exchange_s, start_prices.root)
+    cells: list[Cell] = []
+    evaluations = 1
+    for direction in (1, -1):
+        point, prices, value = start, start_prices, start_value
+        if direction < 0 and terms[-1] is not terms[1]:
+            point = point_at(market, terms[-1], best.exchange_s)
+        width = _FIRST_WIDTH * point.exchange_s
+        while True:
+            exhausted = evaluations >= max_evaluations
+            if direction > 0:
+                # From here on nobody can lose less than with all the time in the world.
+                rest = relaxed_objective(market, supply, Point(point.exchange_s, final_loss, final_loss), prices)
+                if rest >= target or exhausted:
+                    cells.append(Cell(terms[direction], point.exchange_s, np.inf, prices, rest))
+                    break
+            else:
+                left = point.exchange_s - earliest_s
+                if left <= 0.0:
+                    break
+                if exhausted or left <= 1.2 * width:
+                    width = left
+            other = point_at(market, terms[direction], max(point.exchange_s + direction * width, earliest_s))
+            evaluations += 1
+            early, late = (point, other) if direction > 0 else (other, point)
+            bound = bound_cell(market, supply, prices, early, late)
+            ends = min(value, relaxed_objective(market, supply, other, prices))
+            # A cell should reach the target, or nearly what its prices can show at its ends at all.
+            goal = target if ends >= target else ends - _SLACK * (best.objective - ends)
+            if bound < goal and not exhausted and width > _LEAST_WIDTH * point.exchange_s:
+                width *= _SHRINK
+                continue
+            cells.append(Cell(terms[direction], early.exchange_s, late.exchange_s, prices, bound))
+            prices = settle_prices(market, supply, other.loss, prices.root)
+            point, value = other, relaxed_objective(market, supply, other, prices)
+            lowest = min(lowest, (value, point.exchange_s, prices.root))
+            width *= _GROW
+    bound = min(cell.bound for cell in cells)
+    return Certificate(bound, tuple(cell for cell in cells if cell.bound < target), evaluations, *lowest)
+
+
+def bound_cell(market: Market, supply: Supply, prices: Prices, start: Point, end: Point) -> float:
+    """Proven lower bound on the objective of all sets with exchange times from `start` to `end`."""
+    width = end.exchange_s - start.exchange_s
+    price = prices.root
+    old_start = old_end = old_start_slope = old_end_slope = new_end = new_slope = 0.0
+    for first in range(0, market.num_clients, CHUNK):
+        part = slice(first, first + CHUNK)
+        wanted = market.queue[part] + prices.head
+        at_end = price * end.loss[part] - wanted
+        joined = np.flatnonzero(at_end < 0.0)  # nobody else is ever taken in this cell
+        at_end = at_end[joined]
+        at_start = price * start.loss[part][joined] - wanted[joined]
+        start_slope, end_slope = price * start.slope[part][joined], price * end.slope[part][joined]
+        is_old = at_start <= 0.0
+        old = is_old.astype(np.float64)
+        old_start += float(np.minimum(at_start, 0.0).sum())
+        old_end += float(at_end @ old)
+        old_start_slope += float(start_slope @ old)
+        old_end_slope += float(end_slope @ old)
+        new = 1.0 - old
+        new_end += float(at_end @ new)
+        new_slope += float(np.maximum(end_slope, at_end / width) @ new)
+    # max of two tangents plus a line plus V tau: lowest at an end or where the tangents cross.
+    crossing = 0.0
+    turn = old_start_slope - old_end_slope
+    if turn < 0.0:
+        crossing = min(max((old_end - old_end_slope * width - old_start) / turn, 0.0), width)
+    lowest = min(
+        max(old_start + old_start_slope * step, old_end + old_end_slope * (step - width))
+        + new_end
+        + new_slope * (step - width)
+        + market.tradeoff * (start.exchange_s + step)
+        for step in (0.0, crossing, width)
+    )
+    return lowest + supply.worth(price) + market.min_clients * prices.head
+
+
+def final_losses(market: Market, terms: Terms) -> PerClient:
+    """Losses with all the time in the world, (clients,)."""
+    final = market.curves.final_roots()
+    return terms.offer - (final if terms.limit is None else np.minimum(final, terms.limit))
+
+
+def doubtful_clients(
+    market: Market, cells: tuple[Cell, ...], objective: float
+) -> tuple[PerClientMask, NDArray[np.intp], PerClient]:
+    """Who is in every better set, who might be, and how doubtful each client is (J, small is doubtful).
+
+    A client whose change of mind would lift the bound of every open cell above `objective` is settled.
+    """
+    may_be_in = np.zeros(market.num_clients, dtype=np.bool_)
+    may_be_out = np.zeros(market.num_clients, dtype=np.bool_)
+    doubt = np.full(market.num_clients, np.inf)
+    for cell in cells:
+        wanted = market.queue + cell.prices.head
+        most = point_at(market, cell.terms, cell.start_s).loss
+        least = (
+            point_at(market, cell.terms, cell.end_s).loss
+            if np.isfinite(cell.end_s)
+            else final_losses(market, cell.terms)
+        )
+        lowest, highest = cell.prices.root * least - wanted, cell.prices.root * most - wanted
+        may_be_in |= cell.bound + np.maximum(lowest, 0.0) <= objective
+        may_be_out |= cell.bound + np.maximum(-highest, 0.0) <= objective
+        doubt = np.minimum(doubt, np.maximum(np.maximum(lowest, -highest), 0.0))
+    may_be_in &= np.isfinite(market.curves.least_s)
+    return may_be_in & ~may_be_out, np.flatnonzero(may_be_in & may_be_out), doubt

@@ -1,0 +1,239 @@
+"""The paper's algorithm, DRC-BDFL [Li24, Algorithm 1], with its formulas corrected and made safe.
+
+Repeat until the training set stands still: training frequencies spend what upload and mining leave (P4), mining
+frequencies spend what upload and training leave (P5), and of all clients in order of latency the best prefix of at
+least m trains (P6). Made safe: every round starts from mining frequencies that everybody can pay for; clients whose
+upload and mining alone exhaust the budget are no candidates and keep that frequency; no frequency ever falls, since a
+client that mines less lengthens mining, and with it the mining energy, for all others.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+from msgspec import Meta
+from numpy.typing import NDArray
+
+from bdfl.arrays import PerClient, PerClientMask
+from bdfl.compute import mining_energy, mining_time, training_energy, training_time
+from bdfl.radio import uplink_rate, upload_energy, upload_time
+from bdfl.scheduling.problem import Decision, RoundProblem, infeasible_decision
+
+MAX_ITERATIONS = 100  # 2 without CPU caps; at most 4 seen with them
+_ROOT_TOLERANCE = 1e-15  # relative
+_ROOT_STEPS = 100  # at most 10 seen, with work up to 40 orders of magnitude beyond the paper's
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Start:
+    """Where a round begins for the published algorithm and the baselines alike; it does not depend on the queues."""
+
+    mining_hz: PerClient  # what everybody can pay for, zero where unreachable
+    upload_s: PerClient
+    upload_j: PerClient
+    cpu_hz: PerClient  # Eq. 29 within the cap, zero for those who are no candidates
+    cpu_limit_hz: PerClient
+    candidates: NDArray[np.intp]  # (candidates,) indices of the clients that can train this round
+    reason: str | None  # why nobody can be scheduled; None where a decision exists
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Iterate:
+    """One pass of the inner loop: f, F and S as P4, P5 and P6 left them."""
+
+    cpu_hz: PerClient  # of every candidate, selected or not
+    mining_hz: PerClient
+    selected: PerClientMask
+
+
+def drc(problem: RoundProblem, *, max_iterations: Annotated[int, Meta(ge=1)] = MAX_ITERATIONS) -> Decision:
+    """Decision of [Li24, Algorithm 1] for one round; `iterations` is its K, at least one.
+
+    Stops when the set repeats, so K is 2 whenever the alternation stalls (see `iterate_drc`). The paper carries f and
+    F over to the next round; here they are solved anew, which is the same where budgets stay and no CPU cap binds,
+    and safe where they do not.
+    """
+    return decide_from(problem, start_round(problem), max_iterations)
+
+
+def decide_from(problem: RoundProblem, start: Start, max_iterations: int = MAX_ITERATIONS) -> Decision:
+    """Decision of `drc` from a start already solved, to share it among schedulers of the same round."""
+    if start.reason is not None:
+        return infeasible_decision(problem, start.reason)
+    iterates = _iterate_from(problem, start)
+    iterate = next(iterates)
+    iterations = 1
+    while iterations < max_iterations:
+        previous, iterate = iterate, next(iterates)
+        iterations += 1
+        if np.array_equal(previous.selected, iterate.selected):
+            break
+    return Decision(
+        selected=iterate.selected,
+        cpu_hz=np.where(iterate.selected, iterate.cpu_hz, 0.0),
+        mining_hz=iterate.mining_hz,
+        power_w=np.where(iterate.selected, problem.power_w, 0.0),
+        iterations=iterations,
+    )
+
+
+def iterate_drc(problem: RoundProblem) -> Iterator[Iterate]:
+    """Iterates of the inner loop, without end; none where the round is infeasible.
+
+    They show that the alternation of P4 [Li24, Eq. 25] and P5 [Li24, Eq. 30] stalls: Eq. 29 spends all energy that
+    mining leaves, so Eq. 31 finds exactly the mining energy of the F_i it was given and returns that F_i. Only a client
+    at its CPU cap has energy left to raise F_i.
+    """
+    start = start_round(problem)
+    return iter(()) if start.reason is not None else _iterate_from(problem, start)
+
+
+def start_round(problem: RoundProblem) -> Start:
+    """Mining frequencies everybody can pay for, and who can train beside them.
+
+    Candidates are reachable, have a CPU and energy left after upload and mining, so that [Li24, Eq. 29] is real.
+    """
+    mining_hz = start_mining(problem)
+    mining_s = mining_time(problem.work_cycles, mining_hz)
+    rate = uplink_rate(problem.bandwidth_hz, problem.power_w, problem.gain, problem.noise_w_per_hz)
+    upload_s = upload_time(problem.model_bits, rate)
+    upload_j = upload_energy(problem.power_w, upload_s)
+    left_j = problem.energy_budget_j - upload_j - mining_energy(problem.capacitance, mining_s, mining_hz)
+    can_train = problem.reachable & (left_j > 0) & (problem.cpu_max_hz > 0)
+    # Without cycles any frequency is fast enough and free: the initial one will do.
+    cpu_limit_hz = np.where(
+        problem.cycles > 0, problem.cpu_max_hz, np.minimum(problem.cpu_max_hz, problem.initial_cpu_hz)
+    )
+    spend_all_hz = cpu_for_energy(np.where(can_train, left_j, 0.0), problem.capacitance, problem.cycles)
+    candidates = np.flatnonzero(can_train)
+    return Start(
+        mining_hz=mining_hz,
+        upload_s=upload_s,
+        upload_j=upload_j,
+        cpu_hz=np.where(can_train, np.minimum(spend_all_hz, cpu_limit_hz), 0.0),
+        cpu_limit_hz=cpu_limit_hz,
+        candidates=candidates,
+        reason=_why_infeasible(problem, mining_s, len(candidates)),
+    )
+
+
+def start_mining(problem: RoundProblem) -> PerClient:
+    """Mining frequencies (Hz) closest below the initial ones that nobody's budget forbids, (clients,).
+
+    F_i = min(initial, cap, (2 s E_i / (chi_i A))^(1/3)) with s their sum: [Li24, Eq. 12] within E_i at time A / s.
+    The sum is a concave function of s that starts at 0, so Newton's method comes down on its one positive fixed point
+    from above without overshooting. Unreachable clients and those without a budget get zero.
+    """
+    wanted_hz = np.where(problem.reachable, np.minimum(problem.initial_mining_hz, problem.mining_max_hz), 0.0)
+    payable = np.cbrt(2.0 * problem.energy_budget_j / (problem.capacitance * problem.work_cycles))
+    mining_hz = wanted_hz
+    total_hz = float(np.sum(wanted_hz))
+    for _ in range(_ROOT_STEPS):
+        payable_hz = payable * np.cbrt(total_hz)
+        mining_hz = np.minimum(wanted_hz, payable_hz)
+        paid_hz = float(np.sum(mining_hz))
+        if total_hz - paid_hz <= _ROOT_TOLERANCE * total_hz:
+            break
+        limited_hz = float(np.sum(payable_hz, where=payable_hz < wanted_hz))
+        total_hz -= (total_hz - paid_hz) / (1.0 - limited_hz / (3.0 * total_hz))
+    return mining_hz
+
+
+def cpu_for_energy(energy_j: PerClient, capacitance: PerClient, cycles: PerClient) -> PerClient:
+    """Training frequency (Hz) that spends exactly `energy_j`, (clients,).
+
+    [Li24, Eq. 29] sqrt(2 e_i / (chi_i c_i)) with e_i what upload and mining leave of the budget. No energy gives
+    zero; no cycles, which no frequency can make cost anything, infinity.
+    """
+    free = np.full_like(energy_j, np.inf)
+    return np.sqrt(np.divide(2.0 * np.maximum(energy_j, 0.0), capacitance * cycles, out=free, where=cycles > 0))
+
+
+def mining_root(scale: PerClient, others_hz: PerClient) -> PerClient:
+    """Mining frequency (Hz): the positive root F of F^3 = M (F + N), (clients,).
+
+    [Li24, Eq. 31] corrected, with M = `scale` (Hz^2) and N = `others_hz`: Cardano's formula has the square of M N / 2
+    under its root, and its second cube root is M / (3 u), which the printed difference computes by cancellation.
+    Where the discriminant is negative the root is trigonometric. M at most zero gives zero.
+    """
+    positive = np.maximum(scale, 0.0)
+    half = 0.5 * positive * others_hz
+    third = positive / 3.0
+    discriminant = half**2 - third**3
+    larger = np.cbrt(half + np.sqrt(np.maximum(discriminant, 0.0)))
+    root = larger + np.divide(third, larger, out=np.zeros_like(third), where=larger > 0)
+    oscillating = discriminant < 0
+    if oscillating.any():
+        scale_hz = np.sqrt(third[oscillating])
+        angle = np.arccos(np.minimum(1.5 * others_hz[oscillating] / scale_hz, 1.0))
+        root[oscillating] = 2.0 * scale_hz * np.cos(angle / 3.0)
+    return root
+
+
+def mining_scale(energy_j: PerClient, capacitance: PerClient, work_cycles: float) -> PerClient:
+    """M of [Li24, Eq. 31] (Hz^2), (clients,).
+
+    2 e_i / (chi_i A) with e_i what upload and training leave of the budget; training energy is quadratic in f_i, not
+    cubic as printed.
+    """
+    return 2.0 * energy_j / (capacitance * work_cycles)
+
+
+def fastest_prefix(latency_s: PerClient, queue: PerClient, tradeoff: float, min_clients: int) -> NDArray[np.intp]:
+    """Indices of the best set of at least m clients for given frequencies, in order of latency.
+
+    [Li24, Eq. 32] (P6): since no queue is negative, adding a client that is faster than the slowest never hurts, so
+    one of the U - m + 1 prefixes of the latency order is optimal. Equal latencies go by index; of equal objectives
+    the smallest set wins.
+    """
+    order = np.argsort(latency_s, kind="stable")
+    objective = tradeoff * latency_s[order] - np.cumsum(queue[order])
+    best = int(np.argmin(objective[min_clients - 1 :]))
+    return order[: min_clients + best]
+
+
+def _iterate_from(problem: RoundProblem, start: Start) -> Iterator[Iterate]:
+    """P4, P5 and P6 in turn, without end, for the candidates of a feasible start; O(U log U) each pass.
+
+    P4 of the first pass stands in the start already.
+    """
+    who = start.candidates
+    capacitance, cycles = problem.capacitance[who], problem.cycles[who]
+    queue, mining_max_hz = problem.queue[who], problem.mining_max_hz[who]
+    upload_s, cpu_limit_hz = start.upload_s[who], start.cpu_limit_hz[who]
+    after_upload_j = problem.energy_budget_j[who] - start.upload_j[who]
+    mining_hz, candidate_cpu_hz, candidate_mining_hz = start.mining_hz, start.cpu_hz[who], start.mining_hz[who]
+    # In exact arithmetic neither f nor F can fall: the maxima below only undo rounding.
+    while True:
+        # P5, Eq. 31, for all candidates at once: whatever the others add only shortens mining.
+        left_j = after_upload_j - training_energy(capacitance, cycles, candidate_cpu_hz)
+        others_hz = np.sum(mining_hz) - candidate_mining_hz
+        spend_all_hz = mining_root(mining_scale(left_j, capacitance, problem.work_cycles), others_hz)
+        candidate_mining_hz = np.maximum(candidate_mining_hz, np.minimum(spend_all_hz, mining_max_hz))
+        mining_hz = _with_entries(start.mining_hz, who, candidate_mining_hz)
+        # P6, Eq. 32.
+        latency_s = upload_s + training_time(cycles, candidate_cpu_hz)
+        selected = np.zeros(problem.num_clients, dtype=np.bool_)
+        selected[who[fastest_prefix(latency_s, queue, problem.tradeoff, problem.min_clients)]] = True
+        yield Iterate(cpu_hz=_with_entries(start.cpu_hz, who, candidate_cpu_hz), mining_hz=mining_hz, selected=selected)
+        # P4, Eq. 29, of the next pass.
+        mining_s = mining_time(problem.work_cycles, mining_hz)
+        left_j = after_upload_j - mining_energy(capacitance, mining_s, candidate_mining_hz)
+        spend_all_hz = np.minimum(cpu_for_energy(left_j, capacitance, cycles), cpu_limit_hz)
+        candidate_cpu_hz = np.maximum(candidate_cpu_hz, spend_all_hz)
+
+
+def _with_entries(values: PerClient, indices: NDArray[np.intp], entries: PerClient) -> PerClient:
+    changed = values.copy()
+    changed[indices] = entries
+    return changed
+
+
+def _why_infeasible(problem: RoundProblem, mining_s: float, num_candidates: int) -> str | None:
+    if num_candidates < problem.min_clients:
+        return (
+            f"{num_candidates} of {problem.num_clients} clients can train within their energy budget, "
+            f"{problem.min_clients} needed"
+        )
+    return None if np.isfinite(mining_s) else "no client can pay for mining"

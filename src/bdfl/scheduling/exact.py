@@ -1,0 +1,160 @@
+"""`exact` and `exact-power`: the round's optimum with a proven bound on what is left to gain.
+
+For a given training set the best frequencies are one convex search (`allocation`); up to a dozen clients all sets are
+tried; beyond, prices lead to a set, a sweep over all exchange times proves how good it can be at best (`certificate`),
+and clients that this leaves in doubt are enumerated.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bdfl.arrays import PerClientMask
+from bdfl.scheduling.allocation import Market, solve_level
+from bdfl.scheduling.certificate import Certificate, certify, doubtful_clients
+from bdfl.scheduling.convex import PRECISION
+from bdfl.scheduling.curves import Curves, fixed_power_curves, idle_roots
+from bdfl.scheduling.power import free_power_curves
+from bdfl.scheduling.problem import OPTIMAL_GAP, Decision, RoundProblem, infeasible_decision, restrict_problem
+from bdfl.scheduling.selection import (
+    MAX_ENUMERATED,
+    Choice,
+    enumerate_sets,
+    improve,
+    scan_exchange,
+)
+from bdfl.scheduling.supply import make_supply
+
+_DEFAULT_GAPS = ((2_000, OPTIMAL_GAP), (50_000, 1e-6), (200_000, 1e-3), (float("inf"), 1e-2))
+_ROUNDING = 1e-12  # relative: what rounding may have added to a bound
+_PRECISION_SHARE = 0.01  # of the gap aimed at, that the exchange time of a set may cost
+_ATTEMPTS = 6  # sets tried one after the other before the last is judged
+_ENUMERATION_CELLS = 60_000  # sets times clients that an enumeration may cost
+
+
+def exact(problem: RoundProblem, *, target_gap: float | None = None, max_evaluations: int = 400) -> Decision:
+    """The best decision at the given transmit powers, with a proven lower bound on the objective of any.
+
+    A search of all exchange times ends once the gap is at most `target_gap` (by default `default_gap`) or after
+    `max_evaluations` passes over all clients; whatever gap is left then is proven too.
+    """
+    return _solve(problem, fixed_power_curves, target_gap, max_evaluations)
+
+
+def exact_power(problem: RoundProblem, *, target_gap: float | None = None, max_evaluations: int = 400) -> Decision:
+    """The best decision if clients may also choose their transmit power, up to `power_max_w`; otherwise as `exact`."""
+    return _solve(problem, free_power_curves, target_gap, max_evaluations)
+
+
+def default_gap(num_clients: int) -> float:
+    """The relative gap worth aiming at: proven optimality for up to 2,000 clients, then what takes about a second."""
+    return next(gap for most, gap in _DEFAULT_GAPS if num_clients <= most)
+
+
+def _solve(
+    problem: RoundProblem, curves_of: Callable[[RoundProblem], Curves], target_gap: float | None, max_evaluations: int
+) -> Decision:
+    reachable = problem.reachable
+    inner = problem if reachable.all() else restrict_problem(problem, reachable)
+    curves, idle = curves_of(inner), idle_roots(inner)
+    num_able = int(np.count_nonzero(np.isfinite(curves.least_s)))
+    if num_able < problem.min_clients:
+        return infeasible_decision(
+            problem,
+            f"{num_able} of {problem.num_clients} clients can train within their limits, {problem.min_clients} needed",
+        )
+    if not np.any((idle > 0.0) & (inner.mining_max_hz > 0.0)):
+        return infeasible_decision(problem, "no client can pay for mining")
+    # Mining never runs at a lower level than with everybody idle and uncapped: caps above that never bind.
+    may_bind = inner.mining_max_hz * idle.sum() ** -0.5 < idle
+    market = Market(
+        curves=curves,
+        idle=idle,
+        caps=inner.mining_max_hz if may_bind.any() else None,
+        queue=inner.queue,
+        tradeoff=problem.tradeoff,
+        work_cycles=problem.work_cycles,
+        min_clients=problem.min_clients,
+    )
+    aim = default_gap(market.num_clients) if target_gap is None else target_gap
+    choice, evaluations = choose(market, aim, max_evaluations)
+    cpu_hz, power_w = curves.settle(choice.exchange_s)
+    roots = np.where(choice.members, np.maximum(curves.roots(np.array([choice.exchange_s]))[0], 0.0), idle)
+    mining_hz = np.minimum(inner.mining_max_hz, roots / float(solve_level(roots[None], market.caps)[0]))
+    return Decision(
+        selected=_spread(choice.members, reachable),
+        cpu_hz=_spread(np.where(choice.members, cpu_hz, 0.0), reachable),
+        mining_hz=_spread(mining_hz, reachable),
+        power_w=_spread(np.where(choice.members, power_w, 0.0), reachable),
+        bound=choice.bound - _ROUNDING * _scale(market, choice),
+        iterations=evaluations,
+    )
+
+
+def _spread(values: NDArray[Any], reachable: PerClientMask) -> NDArray[Any]:
+    """`values` of the reachable clients at their places among all, zero elsewhere."""
+    if reachable.all():
+        return values
+    everybody = np.zeros(len(reachable), dtype=values.dtype)
+    everybody[reachable] = values
+    return everybody
+
+
+def choose(market: Market, target_gap: float, max_evaluations: int) -> tuple[Choice, int]:
+    """The best training set found, with a proven bound, and how many passes over all clients that took."""
+    able = np.flatnonzero(np.isfinite(market.curves.least_s))
+    if len(able) <= MAX_ENUMERATED:
+        choice = enumerate_sets(market, np.zeros(market.num_clients, dtype=np.bool_), able)
+        assert choice is not None  # there are at least m able clients
+        return choice, 0
+    supply = make_supply(market.idle, market.caps, market.tradeoff * market.work_cycles)
+    supply = supply.within(supply.level(0.0), np.inf)
+    exchange_s, price = scan_exchange(market, supply)
+    precision = max(PRECISION, _PRECISION_SHARE * target_gap)
+    best = improve(market, supply, exchange_s, price, None, precision)
+    evaluations = 0
+    for attempt in range(_ATTEMPTS):
+        # Where caps bind a full certificate is dear: halve levels only once the set has settled.
+        is_last = market.caps is None or attempt == _ATTEMPTS - 1
+        tolerance = 0.5 * target_gap * _scale(market, best)
+        certificate = certify(market, supply, best, price, tolerance, max_evaluations if is_last else 0)
+        evaluations += certificate.evaluations
+        better = improve(market, supply, certificate.best_time_s, certificate.best_price, best, precision)
+        if better is best:
+            if not is_last and certificate.open_cells:
+                certificate = certify(market, supply, best, price, tolerance, max_evaluations)
+                evaluations += certificate.evaluations
+            break
+        best = better
+    bound = certificate.bound
+    if certificate.open_cells:
+        best, bound = _settle_doubts(market, certificate, best, tolerance)
+    return replace(best, bound=min(bound, best.objective)), evaluations
+
+
+def _settle_doubts(market: Market, certificate: Certificate, best: Choice, tolerance: float) -> tuple[Choice, float]:
+    """A set at least as good as `best`, by trying all that the open cells leave in doubt, and the bound proven then.
+
+    If too many clients are in doubt only the most doubtful are tried: the set may improve, the bound stays.
+    """
+    base, doubtful, doubt = doubtful_clients(market, certificate.open_cells, best.objective)
+    affordable = min(MAX_ENUMERATED, int(np.log2(max(_ENUMERATION_CELLS / market.num_clients, 1.0))))
+    complete = len(doubtful) <= affordable
+    if not complete:
+        tried = doubtful[np.argsort(doubt[doubtful], kind="stable")[:affordable]]
+        base = best.members.copy()
+        base[tried] = False
+        doubtful = tried
+    choice = enumerate_sets(market, base, doubtful)
+    if choice is None:
+        return best, certificate.bound
+    winner = choice if choice.objective < best.objective else best
+    return winner, min(choice.bound, best.objective - tolerance) if complete else certificate.bound
+
+
+def _scale(market: Market, choice: Choice) -> float:
+    """What gaps are relative to: max(|J|, V delay)."""
+    return max(abs(choice.objective), choice.objective + float(market.queue[choice.members].sum()))

@@ -1,0 +1,169 @@
+"""Mining roots where every client may choose its transmit power: the best split of its time is found inside.
+
+By an exchange time tau a client uploads for u seconds, at the power this needs, and trains for tau - u. Upload energy
+is convex and decreasing in u, training energy convex in tau - u, so the least energy is convex and decreasing in tau:
+everything that holds for given powers holds here too.
+"""
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bdfl.arrays import PerClient, PerClientMask
+from bdfl.compute import training_time
+from bdfl.radio import uplink_rate, upload_time
+from bdfl.scheduling.convex import STEEPEST
+from bdfl.scheduling.curves import Indices, Times, training_inertia
+from bdfl.scheduling.problem import RoundProblem
+
+_SPLIT_STEPS = 100
+_LEAST_STEPS = 200  # from the left every step at most doubles the time
+
+
+@dataclass(frozen=True, eq=False)
+class FreePowerCurves:
+    """Curves for transmit powers between zero and each client's limit."""
+
+    least_s: PerClient
+    shortest_upload_s: PerClient  # at the highest power
+    shortest_training_s: PerClient  # at the highest frequency
+    cycles: PerClient
+    inertia: PerClient  # k: training for x seconds costs k / x^2
+    bits_ln2_per_hz: PerClient  # c = m ln 2 / B
+    noise_over_gain_w: PerClient  # n = B N0 / h: uploading for u seconds costs n u (e^(c/u) - 1)
+    budget_j: PerClient
+    per_joule: PerClient  # root^3 gained by a joule
+    max_power_w: PerClient
+
+    def roots(self, exchange_s: Times) -> tuple[Times, Times]:
+        ready = exchange_s >= self.least_s
+        at = np.where(ready, exchange_s, np.where(np.isfinite(self.least_s), self.least_s, 1.0))
+        upload_s, is_last = self._split(at)
+        power_cubed = self.per_joule * np.maximum(self.budget_j - self._energy(at, upload_s), 0.0)
+        root = np.cbrt(power_cubed)
+        saved = np.where(is_last, -self._upload_slope(upload_s), self._training_slope(at - upload_s))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            slope = np.where(saved > 0.0, np.minimum(self.per_joule * saved / (3.0 * root * root), STEEPEST), 0.0)
+        return np.where(ready, root, -STEEPEST), np.where(ready, slope, 0.0)
+
+    def final_roots(self) -> PerClient:
+        spare_j = self.budget_j - self.noise_over_gain_w * self.bits_ln2_per_hz
+        return np.where(np.isfinite(self.least_s), np.cbrt(self.per_joule * np.maximum(spare_j, 0.0)), -STEEPEST)
+
+    def take(self, index: Indices | slice) -> "FreePowerCurves":
+        return FreePowerCurves(*(getattr(self, item.name)[index] for item in fields(self)))
+
+    def settle(self, exchange_s: float) -> tuple[PerClient, PerClient]:
+        at = np.where(exchange_s >= self.least_s, exchange_s, np.where(np.isfinite(self.least_s), self.least_s, 1.0))
+        upload_s, _ = self._split(at)
+        spare_s = at - upload_s
+        cpu_hz = np.divide(self.cycles, spare_s, out=np.zeros_like(spare_s), where=(self.cycles > 0) & (spare_s > 0))
+        power_w = self.noise_over_gain_w * np.expm1(self.bits_ln2_per_hz / upload_s)  # [Li24, Eq. 8] solved for P
+        return cpu_hz, np.minimum(power_w, self.max_power_w)
+
+    def _energy(self, exchange_s: Times, upload_s: Times) -> Times:
+        """Upload and training energy (J) of a split."""
+        spare_s = exchange_s - upload_s
+        training_j = np.divide(
+            self.inertia, spare_s * spare_s, out=np.zeros_like(spare_s), where=(self.inertia > 0) & (spare_s > 0)
+        )
+        return self.noise_over_gain_w * upload_s * np.expm1(self.bits_ln2_per_hz / upload_s) + training_j
+
+    def _upload_slope(self, upload_s: Times) -> Times:
+        """Derivative of the upload energy (W) in the upload time; negative."""
+        exponent = self.bits_ln2_per_hz / upload_s
+        return self.noise_over_gain_w * (np.expm1(exponent) - exponent * np.exp(exponent))
+
+    def _training_slope(self, spare_s: Times) -> Times:
+        """Energy saved per second (W) of more training time; nothing to save where nothing is trained."""
+        return np.divide(
+            2.0 * self.inertia, spare_s**3, out=np.zeros_like(spare_s), where=(self.inertia > 0) & (spare_s > 0)
+        )
+
+    def _split(self, exchange_s: Times) -> tuple[Times, NDArray[np.bool_]]:
+        """Upload time (s) that costs least in all, and where it is as long as training allows.
+
+        The root of upload slope + training slope, which rises in the upload time: Newton, kept inside a bracket.
+        """
+        low = np.broadcast_to(self.shortest_upload_s, np.broadcast_shapes(exchange_s.shape, self.least_s.shape))
+        high = np.maximum(exchange_s - self.shortest_training_s, low)
+        longest = high
+
+        def balance(upload_s: Times) -> Times:
+            trains = self.inertia > 0
+            spare_s = exchange_s - upload_s
+            steep = np.where(trains & (spare_s <= 0.0), STEEPEST, self._training_slope(spare_s))
+            return self._upload_slope(upload_s) + steep
+
+        is_first, is_last = balance(low) >= 0.0, balance(high) <= 0.0
+        upload_s = 0.5 * (low + high)
+        for _ in range(_SPLIT_STEPS):
+            value = balance(upload_s)
+            high = np.where(value >= 0.0, upload_s, high)
+            low = np.where(value >= 0.0, low, upload_s)
+            exponent = self.bits_ln2_per_hz / upload_s
+            curvature = self.noise_over_gain_w * exponent**2 * np.exp(exponent) / upload_s
+            spare_s = exchange_s - upload_s
+            with np.errstate(divide="ignore", invalid="ignore"):
+                curvature = curvature + 3.0 * self._training_slope(spare_s) / spare_s
+                step = upload_s - value / curvature
+            inside = (step > low) & (step < high)
+            following = np.where(inside, step, 0.5 * (low + high))
+            moved = np.abs(following - upload_s)
+            upload_s = following
+            if np.all((moved <= 1e-15 * upload_s) | is_first | is_last):
+                break
+        upload_s = np.where(is_last, longest, np.where(is_first, self.shortest_upload_s, upload_s))
+        return upload_s, is_last & ~is_first
+
+
+def free_power_curves(problem: RoundProblem) -> FreePowerCurves:
+    """Curves of all clients of `problem` with transmit power up to `power_max_w`."""
+    top = problem.power_max_w
+    rate = uplink_rate(problem.bandwidth_hz, top, problem.gain, problem.noise_w_per_hz)
+    able = (rate > 0.0) & (problem.cpu_max_hz > 0.0) & (problem.energy_budget_j > 0.0)
+    gain = np.where(able, problem.gain, 1.0)
+    bits_ln2_per_hz = problem.model_bits * np.log(2.0) / problem.bandwidth_hz
+    noise_over_gain_w = problem.bandwidth_hz * problem.noise_w_per_hz / gain
+    spare_j = problem.energy_budget_j - noise_over_gain_w * bits_ln2_per_hz  # with all the time in the world
+    able &= spare_j > 0.0
+    inertia = training_inertia(problem)
+    shortest_upload_s = np.where(able, upload_time(problem.model_bits, np.where(able, rate, 1.0)), 1.0)
+    shortest_training_s = np.where(able, training_time(problem.cycles, problem.cpu_max_hz), 0.0)
+    paid_s = np.sqrt(inertia / np.where(able, spare_j, 1.0))
+    start_s = shortest_upload_s + np.maximum(shortest_training_s, paid_s)
+    curves = FreePowerCurves(
+        least_s=np.where(able, start_s, np.inf),
+        shortest_upload_s=shortest_upload_s,
+        shortest_training_s=shortest_training_s,
+        cycles=problem.cycles,
+        inertia=inertia,
+        bits_ln2_per_hz=bits_ln2_per_hz,
+        noise_over_gain_w=noise_over_gain_w,
+        budget_j=problem.energy_budget_j,
+        per_joule=2.0 / (problem.capacitance * problem.work_cycles),
+        max_power_w=top,
+    )
+    return FreePowerCurves(
+        np.where(able, _payable_from(curves, start_s, able), np.inf),
+        *(getattr(curves, item.name) for item in fields(curves)[1:]),
+    )
+
+
+def _payable_from(curves: FreePowerCurves, start_s: PerClient, able: PerClientMask) -> PerClient:
+    """Earliest exchange time (s) that the budget pays for, (clients,).
+
+    Newton from the left on the energy, which falls and is convex: it never passes the root.
+    """
+    time_s = start_s
+    for _ in range(_LEAST_STEPS):
+        upload_s, is_last = curves._split(time_s)
+        saved_w = np.where(is_last, -curves._upload_slope(upload_s), curves._training_slope(time_s - upload_s))
+        missing_j = curves._energy(time_s, upload_s) - curves.budget_j
+        short = able & (missing_j > 1e-15 * curves.budget_j) & (saved_w > 0.0)
+        step_s = np.divide(missing_j, saved_w, out=np.zeros_like(missing_j), where=short)
+        time_s = time_s + step_s
+        if np.all(step_s <= 1e-15 * time_s):
+            break
+    return time_s

@@ -1,0 +1,235 @@
+"""One round's scheduling problem and a scheduler's answer to it: plain values, no solver.
+
+[Li24, Eq. 24] (P3): choose the training set S, training frequencies f and mining frequencies F to minimise
+V d(t) - sum_{i in S} Z_i subject to C1 (reachable clients only), C2 (at least m of them) and C3 (energy budgets).
+"""
+
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Protocol
+
+import numpy as np
+
+from bdfl.arrays import PerClient, PerClientMask
+from bdfl.errors import InvalidProblem
+
+PAPER_INITIAL_CPU_HZ = 1e9
+PAPER_INITIAL_MINING_HZ = 1.5e9
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class RoundProblem:
+    """Everything a scheduler may know about one round; arrays are float64, read-only and in client order."""
+
+    min_clients: int  # m of C2
+    tradeoff: float  # V
+    work_cycles: float  # A = -alpha ln(1 - p0)
+    bandwidth_hz: float
+    noise_w_per_hz: float
+    queue: PerClient  # Z_i
+    cycles: PerClient  # c_i = phi_i H |D_i|
+    capacitance: PerClient  # chi_i
+    energy_budget_j: PerClient  # E_i^max
+    gain: PerClient  # h_i
+    power_w: PerClient  # P_i; what every scheduler but exact-power transmits with
+    power_max_w: PerClient  # only exact-power may choose another power, up to this
+    model_bits: PerClient  # m_i
+    cpu_max_hz: PerClient  # infinity: no cap
+    mining_max_hz: PerClient  # infinity: no cap
+    reachable: PerClientMask  # in the component that may be scheduled (C1); the others neither train nor mine
+    initial_cpu_hz: PerClient  # where the published algorithm and the baselines start
+    initial_mining_hz: PerClient
+    participation_rate: PerClient  # beta_i, for schedulers that look ahead; zero where unknown
+    round: int = 1
+    seed: int = 0  # for schedulers that draw: derive every stream from (seed, purpose, round)
+    memory: object | None = None  # what the same scheduler left in its last decision of this run
+
+    @property
+    def num_clients(self) -> int:
+        return len(self.queue)
+
+
+# Field, smallest allowed value, whether that value itself is allowed, whether infinity is.
+_LIMITS: tuple[tuple[str, float, bool, bool], ...] = (
+    ("queue", 0.0, True, False),
+    ("cycles", 0.0, True, False),
+    ("capacitance", 0.0, False, False),
+    ("energy_budget_j", 0.0, True, False),
+    ("gain", 0.0, True, False),
+    ("power_w", 0.0, True, False),
+    ("power_max_w", 0.0, True, False),
+    ("model_bits", 0.0, False, False),
+    ("cpu_max_hz", 0.0, True, True),
+    ("mining_max_hz", 0.0, True, True),
+    ("initial_cpu_hz", 0.0, False, False),
+    ("initial_mining_hz", 0.0, False, False),
+    ("participation_rate", 0.0, True, False),
+)
+
+
+def make_problem(
+    *,
+    min_clients: int,
+    tradeoff: float,
+    work_cycles: float,
+    bandwidth_hz: float,
+    noise_w_per_hz: float,
+    queue: PerClient,
+    cycles: PerClient,
+    capacitance: PerClient,
+    energy_budget_j: PerClient,
+    gain: PerClient,
+    power_w: PerClient,
+    model_bits: PerClient,
+    power_max_w: PerClient | None = None,
+    cpu_max_hz: PerClient | None = None,
+    mining_max_hz: PerClient | None = None,
+    reachable: PerClientMask | None = None,
+    initial_cpu_hz: PerClient | None = None,
+    initial_mining_hz: PerClient | None = None,
+    participation_rate: PerClient | None = None,
+    round: int = 1,
+    seed: int = 0,
+) -> RoundProblem:
+    """A checked, read-only problem; what is left out is unlimited, reachable, or as in the paper.
+
+    Raises `InvalidProblem` naming the first field (and client) that has no meaning.
+    """
+    num = len(queue)
+
+    def column(values: PerClient | None, default: float) -> PerClient:
+        filled = np.full(num, default) if values is None else np.array(values, dtype=np.float64)
+        filled.setflags(write=False)
+        return filled
+
+    mask = np.ones(num, dtype=np.bool_) if reachable is None else np.array(reachable, dtype=np.bool_)
+    mask.setflags(write=False)
+    power = column(power_w, 0.0)
+    problem = RoundProblem(
+        min_clients=min_clients,
+        tradeoff=tradeoff,
+        work_cycles=work_cycles,
+        bandwidth_hz=bandwidth_hz,
+        noise_w_per_hz=noise_w_per_hz,
+        queue=column(queue, 0.0),
+        cycles=column(cycles, 0.0),
+        capacitance=column(capacitance, 0.0),
+        energy_budget_j=column(energy_budget_j, 0.0),
+        gain=column(gain, 0.0),
+        power_w=power,
+        power_max_w=power if power_max_w is None else column(power_max_w, 0.0),
+        model_bits=column(model_bits, 0.0),
+        cpu_max_hz=column(cpu_max_hz, np.inf),
+        mining_max_hz=column(mining_max_hz, np.inf),
+        reachable=mask,
+        initial_cpu_hz=column(initial_cpu_hz, PAPER_INITIAL_CPU_HZ),
+        initial_mining_hz=column(initial_mining_hz, PAPER_INITIAL_MINING_HZ),
+        participation_rate=column(participation_rate, 0.0),
+        round=round,
+        seed=seed,
+    )
+    validate_problem(problem)
+    return problem
+
+
+def validate_problem(problem: RoundProblem) -> None:
+    """Raises `InvalidProblem` naming the first value that has no meaning; returns nothing."""
+    num = problem.num_clients
+    if num == 0:
+        raise InvalidProblem("clients: at least one is needed, none given")
+    if not 1 <= problem.min_clients <= num:
+        raise InvalidProblem(f"min_clients: {problem.min_clients} given, allowed 1 to the {num} clients there are")
+    for name in ("tradeoff", "work_cycles", "bandwidth_hz", "noise_w_per_hz"):
+        value = getattr(problem, name)
+        if not (np.isfinite(value) and value > 0):
+            raise InvalidProblem(f"{name}: {value!r} given, must be a finite number above 0")
+    if problem.reachable.shape != (num,):
+        raise InvalidProblem(f"reachable: shape {problem.reachable.shape} given, ({num},) expected")
+    for name, least, inclusive, unlimited in _LIMITS:
+        values = getattr(problem, name)
+        if values.shape != (num,):
+            raise InvalidProblem(f"{name}: shape {values.shape} given, ({num},) expected")
+        good = (values >= least) if inclusive else (values > least)  # False for NaN
+        if not unlimited:
+            good &= np.isfinite(values)
+        if not good.all():
+            where = int(np.argmin(good))
+            sign = "at least" if inclusive else "above"
+            raise InvalidProblem(f"{name} of client {where}: {values[where]!r} given, must be {sign} {least:g}")
+
+
+def restrict_problem(problem: RoundProblem, keep: PerClientMask) -> RoundProblem:
+    """The same problem with only the clients in `keep`; `min_clients` is left as it is."""
+    return replace(
+        problem,
+        queue=problem.queue[keep],
+        cycles=problem.cycles[keep],
+        capacitance=problem.capacitance[keep],
+        energy_budget_j=problem.energy_budget_j[keep],
+        gain=problem.gain[keep],
+        power_w=problem.power_w[keep],
+        power_max_w=problem.power_max_w[keep],
+        model_bits=problem.model_bits[keep],
+        cpu_max_hz=problem.cpu_max_hz[keep],
+        mining_max_hz=problem.mining_max_hz[keep],
+        reachable=problem.reachable[keep],
+        initial_cpu_hz=problem.initial_cpu_hz[keep],
+        initial_mining_hz=problem.initial_mining_hz[keep],
+        participation_rate=problem.participation_rate[keep],
+    )
+
+
+class Status(StrEnum):
+    """How good a decision is known to be."""
+
+    OPTIMAL = "optimal"  # proven gap at most OPTIMAL_GAP
+    FEASIBLE = "feasible"
+    INFEASIBLE = "infeasible"  # fewer than m clients can take part, or nobody can pay for mining
+
+
+OPTIMAL_GAP = 1e-9
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Decision:
+    """A scheduler's answer: who trains, at which frequency, who mines at which, at which transmit power.
+
+    Arrays have one entry per client, zero where idle. An infeasible decision has nobody selected, all zeros and a
+    reason. `bound` is a proven lower bound on the objective of any decision for the same problem (-inf: none known).
+    """
+
+    selected: PerClientMask
+    cpu_hz: PerClient
+    mining_hz: PerClient
+    power_w: PerClient
+    reason: str | None = None  # why infeasible; None where feasible
+    bound: float = -np.inf
+    iterations: int = 0  # K: inner iterations of the scheduler, as it counts them
+    memory: object | None = field(default=None, repr=False)  # handed back to the scheduler with the next problem
+
+    @property
+    def is_feasible(self) -> bool:
+        return self.reason is None
+
+
+def infeasible_decision(problem: RoundProblem, reason: str, memory: object | None = None) -> Decision:
+    """The decision that nobody trains and nobody mines, because of `reason`."""
+    nothing = np.zeros(problem.num_clients)
+    return Decision(
+        selected=np.zeros(problem.num_clients, dtype=np.bool_),
+        cpu_hz=nothing,
+        mining_hz=nothing,
+        power_w=nothing,
+        reason=reason,
+        memory=memory,
+    )
+
+
+class Scheduler(Protocol):
+    """Any callable from a round's problem to a decision; found by name through entry points.
+
+    State is explicit: what a scheduler needs to remember goes into `Decision.memory` and comes back as
+    `RoundProblem.memory`. Randomness comes from `RoundProblem.seed` and `.round` alone.
+    """
+
+    def __call__(self, problem: RoundProblem) -> Decision: ...

@@ -1,0 +1,241 @@
+"""Choosing the training set: exhaustive where that is cheap, by prices where it is not.
+
+For an exchange time tau, selecting client i costs the mining side l_i(tau) = a_i - b_i(tau) of its mining root (a_i
+idle, b_i trained; convex and decreasing in tau). Mining itself is a market: a price mu per unit of root, and a bonus
+theta per head where fewer than m clients would come on their own. At given prices everybody decides alone: client i is
+taken iff mu l_i(tau) < Z_i + theta. `certificate` turns the same prices into a proven bound.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bdfl.arrays import PerClient, PerClientMask
+from bdfl.scheduling.allocation import CHUNK, Market, solve_set, solve_sets
+from bdfl.scheduling.convex import PRECISION, STEEPEST, RowNumbers, Rows
+from bdfl.scheduling.supply import Supply
+
+MAX_ENUMERATED = 12  # clients whose subsets are all tried
+
+_SAMPLE = 4096  # clients that stand for all of a larger crowd in the first search
+_SCAN_POINTS = 20
+_SCAN_ROUNDS = 2
+_IMPROVEMENTS = 10
+_PRICE_STEPS = 40
+_LARGE_PRICE_STEPS = 8
+_LARGE = 20_000  # clients from which on every pass over them counts
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """A training set with its best exchange time and objective."""
+
+    members: PerClientMask
+    exchange_s: float
+    objective: float
+    bound: float  # proven lower bound on the objective of the sets that were compared
+
+
+@lru_cache(maxsize=64)
+def _subsets(num: int, at_least: int) -> NDArray[np.bool_]:
+    """All subsets of `num` things with `at_least` so many members, (subsets, num)."""
+    everything = ((np.arange(2**num)[:, None] >> np.arange(num)) & 1).astype(np.bool_)
+    table: NDArray[np.bool_] = everything[everything.sum(axis=1) >= at_least]
+    table.setflags(write=False)
+    return table
+
+
+def enumerate_sets(market: Market, base: PerClientMask, free: NDArray[np.intp]) -> Choice | None:
+    """The best of all sets that consist of `base` and any of the `free` clients; None if none has enough members."""
+    missing = max(market.min_clients - int(np.count_nonzero(base)), 0)
+    combinations = _subsets(len(free), missing)
+    if not len(combinations):
+        return None
+    members = np.empty((len(combinations), market.num_clients), dtype=np.bool_)
+    members[:] = base
+    members[:, free] = combinations
+    queues = members @ market.queue
+    best = np.inf
+
+    def is_hopeless(value: Rows, bound: Rows, rows: RowNumbers) -> NDArray[np.bool_]:
+        nonlocal best
+        best = min(best, float(np.min(market.tradeoff * value - queues[rows])))
+        return market.tradeoff * bound - queues[rows] > best
+
+    listed: PerClientMask = np.logical_or.reduce(members, axis=0)
+    enclosure = solve_sets(
+        market.without_idle(listed), members if market.caps is not None else members[:, listed], is_hopeless
+    )
+    objectives = market.tradeoff * enclosure.value - queues
+    winner = int(np.argmin(objectives))
+    return Choice(
+        members=members[winner],
+        exchange_s=float(enclosure.at[winner]),
+        objective=float(objectives[winner]),
+        bound=float(np.min(market.tradeoff * enclosure.bound - queues)),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Point:
+    """Losses of all clients at one exchange time, with their slopes; STEEPEST where a client cannot be done by then."""
+
+    exchange_s: float
+    loss: PerClient
+    slope: PerClient
+
+
+@dataclass(frozen=True)
+class Prices:
+    """What the market pays: `root` per unit of mining root, `head` per client where fewer than m would come."""
+
+    root: float
+    head: float
+
+
+@dataclass(frozen=True, eq=False)
+class Terms:
+    """How losses are counted: l_i(tau) = offer_i - min(b_i(tau), limit_i)."""
+
+    offer: PerClient
+    limit: PerClient | None = None  # None: no cap can bind
+
+
+def idle_terms(market: Market, level: float) -> Terms:
+    """Losses against being idle, at one level of mining: exact there, too low at higher levels."""
+    if market.caps is None:
+        return Terms(market.idle)
+    offer = np.minimum(market.caps * level, market.idle)
+    return Terms(offer, offer)
+
+
+def point_at(market: Market, terms: Terms, exchange_s: float) -> Point:
+    """Losses and their slopes at one exchange time."""
+    num = market.num_clients
+    loss, slope = np.empty(num), np.empty(num)
+    time = np.array([exchange_s])
+    for start in range(0, num, CHUNK):
+        part = slice(start, min(start + CHUNK, num))
+        curves = market.curves if num <= CHUNK else market.curves.take(part)
+        roots, rises = curves.roots(time)
+        np.negative(rises, out=slope[part])
+        if terms.limit is not None:
+            capped = roots >= terms.limit[part]
+            roots = np.where(capped, terms.limit[part], roots)
+            slope[part][capped] = 0.0
+        np.subtract(terms.offer[part], roots, out=loss[part])
+    return Point(exchange_s, loss, slope)
+
+
+def takers(market: Market, loss: PerClient, price: float, weight: float = 1.0) -> tuple[PerClientMask, float]:
+    """Who is taken at this price, and the head bonus needed to bring m of them."""
+    reduced = price * loss - market.queue
+    taken = reduced < 0.0
+    needed = int(np.ceil(market.min_clients / weight))
+    if np.count_nonzero(taken) >= needed:
+        return taken, 0.0
+    bonus = float(np.partition(reduced, needed - 1)[needed - 1])
+    return reduced <= bonus, max(bonus, 0.0)
+
+
+def settle_prices(market: Market, supply: Supply, loss: PerClient, start: float, weight: float = 1.0) -> Prices:
+    """Prices at which demand and price agree, or straddle each other as closely as whole clients allow.
+
+    The demand falls with the price, so the search keeps a bracket. `weight` is how many clients each one stands for.
+    """
+    low, high, price = 0.0, np.inf, start
+    for _ in range(_PRICE_STEPS if len(loss) <= _LARGE else _LARGE_PRICE_STEPS):
+        taken, _bonus = takers(market, loss, price, weight)
+        answer = supply.price(weight * float(loss[taken].sum()), price)
+        if answer > price:
+            low = price
+        else:
+            high = price
+        if abs(answer - price) <= 1e-9 * price or high - low <= 1e-9 * high:
+            break
+        price = answer if low < answer < high else (0.5 * (low + high) if np.isfinite(high) else 2.0 * low)
+    return Prices(price, takers(market, loss, price, weight)[1])
+
+
+def relaxed_objective(market: Market, supply: Supply, point: Point, prices: Prices, weight: float = 1.0) -> float:
+    """Lower bound on the objective of every set at this exchange time, by the given prices."""
+    reduced = np.minimum(prices.root * point.loss - (market.queue + prices.head), 0.0)
+    return (
+        market.tradeoff * point.exchange_s
+        + supply.worth(prices.root)
+        + weight * float(reduced.sum())
+        + market.min_clients * prices.head
+    )
+
+
+def earliest_exchange(market: Market) -> float:
+    """Earliest time (s) by which m clients can be done."""
+    return float(np.partition(market.curves.least_s, market.min_clients - 1)[market.min_clients - 1])
+
+
+def scan_exchange(market: Market, supply: Supply) -> tuple[float, float]:
+    """A promising exchange time (s) and root price: the lowest relaxed objective on a grid that closes in.
+
+    Large crowds are scanned by a sample of them; nothing is proven here.
+    """
+    weight = 1.0
+    if market.num_clients > 2 * _SAMPLE:
+        step = market.num_clients // _SAMPLE
+        weight = float(step)
+        index = slice(0, None, step)
+        market = Market(
+            curves=market.curves.take(index),
+            idle=market.idle[index],
+            caps=None if market.caps is None else market.caps[index],
+            queue=market.queue[index],
+            tradeoff=market.tradeoff,
+            work_cycles=market.work_cycles,
+            min_clients=market.min_clients,
+        )
+    least = market.curves.least_s[np.isfinite(market.curves.least_s)]
+    needed = min(int(np.ceil(market.min_clients / weight)), len(least))
+    low, high = float(np.partition(least, needed - 1)[needed - 1]), 1.5 * float(least.max())
+    terms = idle_terms(market, supply.least_level)
+    price = supply.price(0.0, 1.0)
+    best_time, best_price, best_value = high, price, np.inf
+    for _ in range(_SCAN_ROUNDS):
+        grid = np.geomspace(low, high, _SCAN_POINTS)
+        for time in grid:
+            point = point_at(market, terms, float(time))
+            prices = settle_prices(market, supply, point.loss, price, weight)
+            price = prices.root
+            value = relaxed_objective(market, supply, point, prices, weight)
+            if value < best_value:
+                best_time, best_price, best_value = float(time), price, value
+        ratio = (high / low) ** (1.0 / (_SCAN_POINTS - 1))
+        low, high = max(low, best_time / ratio), min(high, best_time * ratio)
+    return best_time, best_price
+
+
+def level_of(market: Market, choice: Choice) -> float:
+    """Level of mining under a choice: mining takes A w^3."""
+    delay_s = (choice.objective + float(market.queue[choice.members].sum())) / market.tradeoff
+    return float(np.cbrt(max(delay_s - choice.exchange_s, 0.0) / market.work_cycles))
+
+
+def improve(
+    market: Market, supply: Supply, exchange_s: float, price: float, best: Choice | None, precision: float = PRECISION
+) -> Choice:
+    """The best set found by following prices from one exchange time to the next; `best` if none is better."""
+    level = supply.least_level if best is None else level_of(market, best)
+    for _ in range(_IMPROVEMENTS):
+        point = point_at(market, idle_terms(market, level), max(exchange_s, earliest_exchange(market)))
+        prices = settle_prices(market, supply, point.loss, price)
+        taken, _bonus = takers(market, point.loss, prices.root)
+        members = taken & (point.loss < STEEPEST / 2)
+        enclosure = solve_set(market, members, point.exchange_s, precision)
+        objective = market.tradeoff * float(enclosure.value[0]) - float(market.queue[members].sum())
+        choice = Choice(members, float(enclosure.at[0]), objective, -np.inf)
+        if best is not None and choice.objective >= best.objective:
+            break
+        best, exchange_s, price = choice, choice.exchange_s, prices.root
+        level = level_of(market, best)
+    assert best is not None  # the first set has m members, since m clients can be done by its time
+    return best

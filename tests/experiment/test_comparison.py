@@ -1,0 +1,85 @@
+"""Comparison: paired on the same draws, the same for any number of workers."""
+
+import msgspec
+import numpy as np
+import pytest
+
+from bdfl.experiment.choices import choose_scheduler
+from bdfl.experiment.comparison import InvalidComparison, compare
+from bdfl.experiment.simulation import simulate
+from bdfl.scenario import Scenario, override_scenario
+
+SMALL = Scenario(name="small", rounds=6)
+CHOICES = ("random", "channel-best", "drc", "exact:tradeoff=50")
+
+
+@pytest.fixture(scope="module")
+def comparison():
+    return compare(SMALL, CHOICES, num_seeds=4, frontier_tradeoffs=(1.0, 100.0), workers=1)
+
+
+def test_one_and_two_workers_give_the_same(comparison):
+    again = compare(SMALL, CHOICES, num_seeds=4, frontier_tradeoffs=(1.0, 100.0), workers=2)
+    assert msgspec.json.encode(again) == msgspec.json.encode(comparison)
+
+
+def test_every_run_is_the_one_that_simulate_plays(comparison):
+    scenario = msgspec.structs.replace(choose_scheduler(SMALL, "exact:tradeoff=50"), seed=2)
+    assert comparison.results[3].per_seed[2].total_delay_s == simulate(scenario).total_delay_s
+
+
+def test_differences_are_paired_and_against_the_best_baseline(comparison):
+    totals = {
+        result.scheduler: np.array([summary.total_delay_s for summary in result.per_seed])
+        for result in comparison.results
+    }
+    assert comparison.best_baseline == comparison.reference == "channel-best"
+    drc = comparison.results[2]
+    assert drc.difference_s.mean == pytest.approx(np.mean(totals["drc"] - totals["channel-best"]))
+    assert drc.reduction_percent.mean == pytest.approx(np.mean(100 * (1 - totals["drc"] / totals["channel-best"])))
+    assert comparison.results[1].difference_s.mean == 0.0
+
+
+def test_the_reference_may_be_chosen():
+    chosen = compare(SMALL, ("drc", "random"), num_seeds=2, reference="drc", frontier_tradeoffs=(), with_bound=False)
+    assert chosen.reference == "drc"
+    assert chosen.best_baseline == "random"
+
+
+def test_without_a_baseline_the_first_is_the_reference_and_there_is_no_reduction():
+    chosen = compare(SMALL, ("drc", "exact"), num_seeds=2, frontier_tradeoffs=(), with_bound=False, workers=1)
+    assert chosen.reference == "drc"
+    assert chosen.results[1].reduction_percent is None
+
+
+def test_the_frontier_has_every_v_for_every_scheduler_that_weighs(comparison):
+    points = [(point.scheduler, point.tradeoff) for point in comparison.frontier]
+    assert points == [("drc", 1.0), ("drc", 100.0), ("exact", 1.0), ("exact", 100.0)]
+
+
+def test_a_larger_v_is_never_slower_in_the_long_run():
+    frontier = compare(
+        Scenario(rounds=40), ("exact",), num_seeds=2, frontier_tradeoffs=(1.0, 100.0), with_bound=False, workers=1
+    ).frontier
+    assert frontier[1].delay_s.mean < frontier[0].delay_s.mean
+    assert frontier[1].shortfall.mean >= frontier[0].shortfall.mean
+
+
+def test_infeasible_rounds_are_counted():
+    starving = override_scenario(SMALL, ["energy.budget_j=0.01"])
+    found = compare(starving, ("drc", "random"), num_seeds=2, frontier_tradeoffs=(), with_bound=False, workers=1)
+    assert [result.infeasible_rounds for result in found.results] == [12, 12]
+    assert np.isnan(found.results[0].delay_s.mean)
+
+
+def test_cumulative_time_ends_at_the_total(comparison):
+    for result in comparison.results:
+        assert result.cumulative_s[-1] == pytest.approx(result.total_s.mean)
+
+
+@pytest.mark.parametrize(
+    ("seeds", "reference", "message"), [(0, None, "seeds: 0 given"), (1, "exact", "reference: 'exact' given")]
+)
+def test_what_cannot_be_compared_is_refused(seeds, reference, message):
+    with pytest.raises(InvalidComparison, match=message):
+        compare(SMALL, ("drc",), num_seeds=seeds, reference=reference)

@@ -1,0 +1,101 @@
+"""Solving a round from JSON: the exact shapes, the proven gap, and errors that name the place."""
+
+import msgspec
+import numpy as np
+import pytest
+
+from bdfl.errors import InvalidProblem
+from bdfl.experiment.solving import decode_problem, solve
+from bdfl.scheduling.problem import Status
+
+CLIENT = {
+    "queue": 0.4,
+    "cycles": 3e8,
+    "capacitance": 5e-28,
+    "energy_budget_j": 0.4,
+    "gain": 2.5e-8,
+    "power_w": 0.2,
+    "power_max_w": 0.2,
+    "model_bits": 1e6,
+    "cpu_max_hz": None,
+    "mining_max_hz": None,
+}
+PROBLEM = {
+    "min_clients": 3,
+    "tradeoff": 50.0,
+    "work_cycles": 690775527.9,
+    "bandwidth_hz": 180000.0,
+    "noise_w_per_hz": 1e-16,
+    "clients": [CLIENT | {"queue": 0.1 * number, "gain": 2e-8 + 1e-9 * number} for number in range(8)],
+}
+ANSWER_KEYS = [
+    "status", "selected", "cpu_hz", "mining_hz", "power_w", "energy_j", "delay_s", "mining_s", "objective", "gap",
+]  # fmt: skip
+
+
+def encode(**changes):
+    return msgspec.json.encode(PROBLEM | changes)
+
+
+def test_the_answer_has_exactly_the_published_keys():
+    answer = msgspec.json.decode(msgspec.json.encode(solve(decode_problem(encode()), "exact")))
+    assert list(answer) == ANSWER_KEYS
+    assert answer["status"] == "optimal"
+    assert all(len(answer[key]) == 8 for key in ("cpu_hz", "mining_hz", "power_w", "energy_j"))
+    idle = [client for client in range(8) if client not in answer["selected"]]
+    assert all(answer["cpu_hz"][client] == 0.0 == answer["power_w"][client] for client in idle)
+    queues = sum(PROBLEM["clients"][client]["queue"] for client in answer["selected"])
+    assert answer["objective"] == pytest.approx(50.0 * answer["delay_s"] - queues)
+
+
+@pytest.mark.parametrize("scheduler", ["random", "round-robin", "channel-best", "all", "drc"])
+def test_a_scheduler_that_proves_nothing_is_measured_against_exact(scheduler):
+    best = solve(decode_problem(encode()), "exact")
+    answer = solve(decode_problem(encode()), scheduler)
+    assert answer.status is Status.FEASIBLE
+    scale = max(abs(answer.objective), 50.0 * answer.delay_s)
+    assert answer.gap == pytest.approx((answer.objective - best.objective) / scale, abs=1e-8)
+
+
+def test_an_infeasible_answer_has_a_reason_and_zeros():
+    answer = solve(decode_problem(encode(clients=[CLIENT | {"energy_budget_j": 0.0}] * 4)), "exact")
+    document = msgspec.json.decode(msgspec.json.encode(answer))
+    assert list(document) == [*ANSWER_KEYS, "reason"]
+    assert document["status"] == "infeasible"
+    assert document["selected"] == []
+    assert document["cpu_hz"] == [0.0] * 4
+    assert document["objective"] is None is document["gap"]
+
+
+def test_missing_caps_mean_none():
+    optional = ("power_max_w", "cpu_max_hz", "mining_max_hz")
+    bare = {key: value for key, value in CLIENT.items() if key not in optional}
+    problem = decode_problem(encode(clients=[bare] * 3))
+    assert np.isinf(problem.cpu_max_hz).all()
+    assert np.isinf(problem.mining_max_hz).all()
+    assert problem.power_max_w.tolist() == [0.2] * 3
+
+
+def test_initial_frequencies_are_the_papers():
+    problem = decode_problem(encode())
+    assert set(problem.initial_cpu_hz) == {1e9}
+    assert set(problem.initial_mining_hz) == {1.5e9}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"{", "problem: input data was truncated"),
+        (encode(clients=[CLIENT | {"gain": "good"}]), r"clients\[0\].gain: expected `float`, got `str`"),
+        (encode(speed=1), "problem: object contains unknown field `speed`"),
+        (encode(clients=[]), "clients: at least one is needed"),
+        (encode(min_clients=9), "min_clients: 9 given, allowed 1 to the 8"),
+        (encode(tradeoff=-1), "tradeoff: -1.0 given"),
+        (encode(clients=[CLIENT | {"gain": -1.0}] * 3), "gain of client 0"),
+        (b"[]", "problem: expected `object`, got `array`"),
+    ],
+)
+def test_what_is_wrong_is_named_in_one_line(text, message):
+    with pytest.raises(InvalidProblem, match=message) as caught:
+        decode_problem(text)
+    assert "\n" not in str(caught.value)

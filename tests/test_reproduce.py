@@ -1,0 +1,48 @@
+"""Reproduction at toy sizes: what is computed, written and judged, not whether the paper is right."""
+
+from pathlib import Path
+
+import pytest
+
+from bdfl.reproduce import PAPER_TIME_S, Settings, Target, UnknownTarget, parse_targets, reproduce
+
+
+@pytest.fixture
+def settings(tmp_path):
+    return Settings(tmp_path, num_seeds=1, workers=1, max_rounds=8)
+
+
+@pytest.mark.parametrize(
+    ("target", "stems"),
+    [
+        (Target.FIG2, {"fig2", "fig2-quarters"}),
+        (Target.FIG3, {"fig3a", "fig3b", "fig3-means"}),
+        (Target.FIG4, {"fig4", "fig4-quarters"}),
+        (Target.TABLE4, {"table4", "table4-times", "table4-exact"}),
+    ],
+)
+def test_every_target_writes_its_pictures_and_numbers_and_is_judged(target, stems, settings):
+    found = reproduce(target, settings)
+    files = [Path(file) for file in found.files]
+    assert {file.stem for file in files} == stems
+    assert all(file.stat().st_size > 0 for file in files)
+    assert {".svg", ".png", ".csv"} == {file.suffix for file in files}
+    assert found.verdicts
+    assert all(table.rows and all(len(row) == len(table.header) for row in table.rows) for table in found.tables)
+
+
+def test_table_four_sets_our_times_beside_the_papers(settings):
+    times = reproduce(Target.TABLE4, settings).tables[0]
+    assert [row[2] for row in times.rows] == [time for of_data in PAPER_TIME_S.values() for time in of_data.values()]
+
+
+def test_eight_rounds_are_not_the_papers_times(settings):
+    verdicts = {verdict.claim: verdict.holds for verdict in reproduce(Target.TABLE4, settings).verdicts}
+    assert not verdicts["SVHN: all 4 times within 3 % of the paper's"]
+
+
+def test_targets_are_one_or_all():
+    assert parse_targets("all") == list(Target)
+    assert parse_targets("fig2") == [Target.FIG2]
+    with pytest.raises(UnknownTarget, match="'fig9' given, allowed are fig2, fig3, fig4, table4 and all"):
+        parse_targets("fig9")
