@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 JOBS ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format bench figures reproduce clean
+.PHONY: help run test check format bench figures stall reproduce clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,13 +26,16 @@ format: $(VENV)/.installed-dev ## rewrite the sources in the house format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/.installed-bench ## measure the schedulers' speed, and a general solver's beside it
-	$(BIN)/python -m benchmarks
+bench: $(VENV)/.installed-bench ## measure the schedulers' speed, and a general solver's beside it (5 minutes)
+	$(BIN)/python -m benchmarks --quick
 
 figures: $(VENV)/.installed ## the paper's figures 2 to 4 as SVG, PNG and CSV
 	$(BIN)/bdfl reproduce fig2
 	$(BIN)/bdfl reproduce fig3
 	$(BIN)/bdfl reproduce fig4
+
+stall: $(VENV)/.installed ## the figure of docs/corrections.md
+	$(BIN)/python docs/figures/make_stall.py
 
 reproduce: $(VENV)/.installed ## every figure and table of the paper, beside the paper's numbers
 	$(BIN)/bdfl reproduce all

@@ -3,8 +3,9 @@
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from benchmarks.clock import best_time_s
 from benchmarks.results import Result, make_result
@@ -38,7 +39,7 @@ def measure_compare(repeats: int, report: Callable[[str], None]) -> list[Result]
         words = ("compare", "paper-cifar10", *options)
         report(f"compare: bdfl {' '.join(words)}")
         with tempfile.TemporaryDirectory() as folder:
-            seconds = best_time_s(lambda words=words, folder=folder: _run_bdfl((*words, "--out", folder)), repeats)
+            seconds = best_time_s(partial(_run_bdfl, *words, "--out", folder), repeats)
         rows.append(CommandRow(f"bdfl {' '.join(words)}", seconds, asked_s, repeats))
     notes = ["Includes starting Python and the workers, and writing figures and CSV files. The last is `make run`."]
     return [make_result("compare", "bdfl compare: wall time", rows, notes)]
@@ -48,9 +49,7 @@ def measure_import(repeats: int, report: Callable[[str], None]) -> list[Result]:
     """`import bdfl` beside an interpreter that does nothing, and beside what the command line needs."""
     report("import: fresh interpreters")
     rows = [
-        CommandRow(
-            f'python -c "{statement}"', best_time_s(lambda code=statement: _run_python(code), repeats), asked_s, repeats
-        )
+        CommandRow(f'python -c "{statement}"', best_time_s(partial(_run_python, statement), repeats), asked_s, repeats)
         for statement, asked_s in (
             ("pass", None),
             ("import bdfl", 0.3),
@@ -65,5 +64,5 @@ def _run_python(code: str, *arguments: str) -> None:
     subprocess.run([sys.executable, "-c", code, *arguments], check=True, capture_output=True)
 
 
-def _run_bdfl(arguments: Sequence[str]) -> None:
+def _run_bdfl(*arguments: str) -> None:
     _run_python("from bdfl.cli import main; main()", *arguments)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -20,8 +21,8 @@ class DrcRow:
 
     rounds: str
     clients: int
-    iterations: float
-    most_iterations: int
+    iterations: float | None
+    most_iterations: int | None
     time_ms: float
     squared_ms: float | None
 
@@ -30,7 +31,7 @@ def measure_drc(sizes: Sequence[int], num_rounds: int, seed: int, report: Callab
     """K and seconds over U, with the fitted exponent in the notes."""
     rows: list[DrcRow] = []
     notes = [
-        "`iterations` is K of the paper's O(T K U^2), mean and most; `squared` is the time at 1,000 clients scaled by U^2.",
+        "`iterations` is K of the paper's O(T K U^2), mean and most; `squared` is the time at 1,000 times (U/1,000)^2.",
         "P6 sorts by latency once and takes running sums, so a pass costs U log U instead of U^2.",
     ]
     for family in _FAMILIES:
@@ -47,15 +48,14 @@ def measure_drc(sizes: Sequence[int], num_rounds: int, seed: int, report: Callab
 
 def _measure_size(family: Family, num_clients: int, num_rounds: int, seed: int, smaller: Sequence[DrcRow]) -> DrcRow:
     problems = [draw_round(family, num_clients, number, seed) for number in range(num_rounds)]
-    decisions = [decision for decision in map(drc, problems) if decision.is_feasible]
-    iterations = [decision.iterations for decision in decisions]
-    time_ms = 1e3 * float(np.median([best_time_s(lambda problem=problem: drc(problem), 3) for problem in problems]))
+    iterations = [decision.iterations for decision in map(drc, problems) if decision.is_feasible]
+    time_ms = 1e3 * float(np.median([best_time_s(partial(drc, problem), 3) for problem in problems]))
     base = next((row for row in smaller if row.clients == 1000), None)
     return DrcRow(
         rounds=str(family),
         clients=num_clients,
-        iterations=float(np.mean(iterations)),
-        most_iterations=max(iterations),
+        iterations=float(np.mean(iterations)) if iterations else None,
+        most_iterations=max(iterations, default=None),
         time_ms=time_ms,
         squared_ms=None if base is None else base.time_ms * (num_clients / base.clients) ** 2,
     )

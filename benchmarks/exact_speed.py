@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from bdfl.scheduling.checker import decision_status, evaluate, find_violations, optimality_gap
 from bdfl.scheduling.drc import drc
 from bdfl.scheduling.exact import exact
-from bdfl.scheduling.problem import OPTIMAL_GAP, RoundProblem, Status
+from bdfl.scheduling.problem import OPTIMAL_GAP, Status
 from benchmarks.clock import best_time_s, growth_exponent, pass_time_s, peak_bytes
 from benchmarks.results import Result, make_result
 from benchmarks.rounds import Family, draw_round
@@ -84,12 +85,10 @@ def measure_case(case: Case, seed: int) -> ExactRow:
     """One row; raises if a decision breaks a constraint, since a wrong answer has no speed."""
     problems = [draw_round(case.family, case.num_clients, number, seed) for number in range(case.num_rounds)]
 
-    def solve(problem: RoundProblem) -> Callable[[], object]:
-        return lambda: exact(problem, target_gap=case.target_gap)
-
+    solve = partial(exact, target_gap=case.target_gap)
     times_s, drc_s, gaps, statuses, evaluations, shares = [], [], [], [], [], []
     for problem in problems:
-        decision = exact(problem, target_gap=case.target_gap)
+        decision = solve(problem)
         violations = find_violations(problem, decision)
         if violations:
             raise AssertionError(f"{case}: {violations[0]}")
@@ -99,9 +98,9 @@ def measure_case(case: Case, seed: int) -> ExactRow:
             gaps.append(optimality_gap(problem, outcome, decision.bound))
             shares.append(float(np.mean(decision.selected)))
         evaluations.append(decision.iterations)
-        times_s.append(best_time_s(solve(problem), case.repeats))
-        drc_s.append(best_time_s(lambda problem=problem: drc(problem), case.repeats))
-    peak = peak_bytes(solve(problems[0]))
+        times_s.append(best_time_s(partial(solve, problem), case.repeats))
+        drc_s.append(best_time_s(partial(drc, problem), case.repeats))
+    peak = peak_bytes(partial(solve, problems[0]))
     median_s = float(np.median(times_s))
     return ExactRow(
         rounds=str(case.family),
@@ -142,9 +141,7 @@ def fit_growth(rows: Sequence[ExactRow]) -> list[GrowthRow]:
     growth = []
     for family, target_gap in dict.fromkeys((row.rounds, row.target_gap) for row in rows):
         series = [
-            row
-            for row in rows
-            if (row.rounds, row.target_gap) == (family, target_gap) and row.clients >= GROWTH_FROM
+            row for row in rows if (row.rounds, row.target_gap) == (family, target_gap) and row.clients >= GROWTH_FROM
         ]
         sizes = [row.clients for row in series]
         if len(sizes) > 1:

@@ -4,10 +4,10 @@ import csv
 import os
 import platform
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import Field, dataclass, fields
 from datetime import date
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 from rich.table import Table
@@ -17,11 +17,13 @@ from bdfl.report.tables import new_table
 
 Cell = str | int | float | None
 
+_COMPARED = ("objective", "bound")
+
 
 class Row(Protocol):
     """A frozen dataclass of cells; field names are the columns, units last."""
 
-    __dataclass_fields__: dict[str, object]
+    __dataclass_fields__: ClassVar[dict[str, Field[Cell]]]
 
 
 @dataclass(frozen=True)
@@ -35,9 +37,11 @@ class Result:
     notes: tuple[str, ...] = ()
 
 
-def make_result(name: str, title: str, rows: Sequence[Row], notes: Sequence[str], without: Sequence[str] = ()) -> Result:
+def make_result(
+    name: str, title: str, rows: Sequence[Row], notes: Sequence[str], without: Sequence[str] = ()
+) -> Result:
     """A table of `rows`, leaving out the columns `without`."""
-    columns = tuple(item.name for item in fields(rows[0]) if item.name not in without)  # type: ignore[arg-type]
+    columns = tuple(item.name for item in fields(rows[0]) if item.name not in without)
     cells = tuple(tuple(getattr(row, column) for column in columns) for row in rows)
     return Result(name, title, columns, cells, tuple(notes))
 
@@ -47,13 +51,15 @@ def heading(column: str) -> str:
     return column.replace("_", " ")
 
 
-def cell_text(cell: Cell) -> str:
-    """A cell for people: four digits, thousands set apart, `-` for nothing."""
+def cell_text(column: str, cell: Cell) -> str:
+    """A cell for people: three digits (objectives, which are to be compared, more), `-` for nothing."""
     if cell is None or (isinstance(cell, float) and np.isnan(cell)):
         return "-"
     if isinstance(cell, int):
         return f"{cell:,}"
     if isinstance(cell, float):
+        if column.endswith(_COMPARED):
+            return f"{cell:.8g}"
         return f"{cell:,.0f}" if 1e3 <= abs(cell) < 1e9 else f"{cell:.3g}"
     return cell
 
@@ -65,7 +71,7 @@ def tabulate(result: Result) -> Table:
         num_words += 1
     table = new_table(result.title, [heading(column) for column in result.columns], text_columns=num_words)
     for row in result.cells:
-        table.add_row(*(cell_text(cell) for cell in row))
+        table.add_row(*map(cell_text, result.columns, row))
     return table
 
 
@@ -101,7 +107,7 @@ def _markdown(results: Sequence[Result], description: Sequence[str]) -> str:
         lines += ["", f"## {result.title}", ""]
         lines += ["| " + " | ".join(heading(column) for column in result.columns) + " |"]
         lines += ["|" + "---|" * len(result.columns)]
-        lines += ["| " + " | ".join(cell_text(cell) for cell in row) + " |" for row in result.cells]
+        lines += ["| " + " | ".join(map(cell_text, result.columns, row)) + " |" for row in result.cells]
         lines += ["", *(f"- {note}" for note in result.notes)] if result.notes else []
     return "\n".join(lines) + "\n"
 

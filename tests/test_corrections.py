@@ -6,13 +6,13 @@ from math import log
 import numpy as np
 import pytest
 
-from bdfl.compute import mining_energy, mining_time, mining_work, training_energy
+from bdfl.compute import mining_energy, mining_scale, mining_time, mining_work, training_energy
 from bdfl.experiment import simulate
 from bdfl.reproduce import PAPER_TIME_S
 from bdfl.scenario import load_scenario
 from bdfl.scenario.shipped import find_scenario
 from bdfl.scheduling.convergence import convergence_bound
-from bdfl.scheduling.drc import fastest_prefix, mining_root, mining_scale
+from bdfl.scheduling.drc import fastest_prefix, mining_root
 from bdfl.scheduling.queues import drift_bound, lyapunov_drift, next_queue
 
 WORK_CYCLES = mining_work(3e7, 1e-10)

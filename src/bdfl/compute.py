@@ -1,8 +1,13 @@
 """Training and mining time and energy of a client's processor, as pure functions of arrays."""
 
+from typing import TypeVar
+
 import numpy as np
+from numpy.typing import NDArray
 
 from bdfl.arrays import PerClient
+
+Seconds = TypeVar("Seconds", float, NDArray[np.float64])  # of one round, or of many
 
 
 def training_cycles(cycles_per_sample: PerClient, local_updates: float, samples: PerClient) -> PerClient:
@@ -44,3 +49,20 @@ def mining_time(work_cycles: float, mining_hz: PerClient) -> float:
 def mining_energy(capacitance: PerClient, mining_s: float, mining_hz: PerClient) -> PerClient:
     """Mining energy (J), (clients,): [Li24, Eq. 12] (chi_i / 2) d_bloc F_i^3; frequency zero costs nothing."""
     return np.where(mining_hz > 0, 0.5 * capacitance * np.where(mining_hz > 0, mining_s, 0.0) * mining_hz**3, 0.0)
+
+
+def mining_scale(energy_j: PerClient | float, capacitance: PerClient, work_cycles: float) -> PerClient:
+    """F_i^3 / sum F (Hz^2) that `energy_j` pays for, (clients,): M of [Li24, Eq. 31], which is [Li24, Eq. 12] inverted.
+
+    2 e_i / (chi_i A) with e_i what upload and training leave of the budget; training energy is quadratic in f_i, not
+    cubic as printed.
+    """
+    return 2.0 * energy_j / (capacitance * work_cycles)
+
+
+def round_delay(exchange_s: Seconds, mining_s: Seconds, overhead_s: Seconds) -> Seconds:
+    """Round delay (s): [Li24, Eq. 13], the slowest selected client's training and upload, then mining.
+
+    The paper leaves out what comes on top in every round (downlink, verification, voting): `overhead_s`.
+    """
+    return exchange_s + mining_s + overhead_s

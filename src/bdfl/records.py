@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bdfl.arrays import PerClient, PerClientMask
+from bdfl.compute import round_delay
 from bdfl.errors import BdflError
 from bdfl.scheduling.problem import Status
 
@@ -54,6 +55,7 @@ class RoundRecord:
     upload_s: float  # of the slowest client
     planned_mining_s: float  # what the scheduler counted with; `mining_s` is what it took
     mining_s: float
+    overhead_s: float  # downlink, verification and voting
     winner: int  # whose block won; NOBODY unless mining is sampled
     objective: float  # as planned; NaN where infeasible
     gap: float  # proven; NaN where no bound is known
@@ -78,8 +80,8 @@ class RoundRecord:
 
     @property
     def delay_s(self) -> float:
-        """Round delay (s): exchange, then mining."""
-        return self.exchange_s + self.mining_s
+        """Round delay (s): exchange, then mining, and what comes on top."""
+        return round_delay(self.exchange_s, self.mining_s, self.overhead_s)
 
     @property
     def energy_j(self) -> PerClient:
@@ -114,6 +116,7 @@ class RunRecord:
     upload_s: PerRound
     planned_mining_s: PerRound
     mining_s: PerRound
+    overhead_s: PerRound
     winner: PerRoundCount
     objective: PerRound
     gap: PerRound
@@ -148,7 +151,7 @@ class RunRecord:
     @cached_property
     def delay_s(self) -> PerRound:
         """Round delay (s), (rounds,); zero where infeasible."""
-        return self.exchange_s + self.mining_s
+        return round_delay(self.exchange_s, self.mining_s, self.overhead_s)
 
     @cached_property
     def energy_j(self) -> PerRoundClient:
@@ -303,6 +306,7 @@ class RoundRow(msgspec.Struct, frozen=True, kw_only=True):
     exchange_s: float
     planned_mining_s: float
     mining_s: float
+    overhead_s: float
     delay_s: float
     winner: int | None
     objective: float | None

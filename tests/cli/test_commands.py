@@ -157,7 +157,7 @@ def test_reproduce_prints_verdicts(monkeypatch):
 
 def test_scenario_show_prints_values_with_their_sources():
     text = run("scenario", "show", "paper-cifar10").stdout
-    assert "radio.bandwidth_hz" in text
+    assert "bandwidth_hz" in text
     assert "calibrated" in text
     assert "bandwidth B" in run("scenario", "show", "minimal", "--explain").stdout
     rows = answer_of("scenario", "show", "minimal", "--json")

@@ -83,3 +83,21 @@ def test_cumulative_time_ends_at_the_total(comparison):
 def test_what_cannot_be_compared_is_refused(seeds, reference, message):
     with pytest.raises(InvalidComparison, match=message):
         compare(SMALL, ("drc",), num_seeds=seeds, reference=reference)
+
+
+def test_no_scheduler_that_serves_every_client_beats_the_bound(comparison):
+    assert comparison.bound.mean > 0
+    for result in comparison.results:
+        assert result.worst_shortfall > 0 or result.above_bound_percent.mean > 0
+
+
+def test_the_bound_holds_for_a_scheduler_that_chooses_its_power():
+    scenario = Scenario(name="small", rounds=20)
+    found = compare(scenario, ("exact", "exact-power:tradeoff=10"), num_seeds=1, frontier_tradeoffs=(), workers=1)
+    assert found.results[1].above_bound_percent.mean > 0
+
+
+def test_sampled_delays_are_not_held_against_a_bound_on_planned_ones():
+    sampled = override_scenario(SMALL, ["mining.mode=sampled"])
+    found = compare(sampled, ("drc",), num_seeds=1, frontier_tradeoffs=(), workers=1)
+    assert found.bound is None is found.results[0].above_bound_percent

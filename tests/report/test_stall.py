@@ -1,13 +1,18 @@
 """The figure of the stall shows what it says: F stands still, and the optimum is elsewhere and faster."""
 
 import runpy
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from bdfl.experiment.simulation import draw_run, round_problems
 from bdfl.report.stall import STARTS_HZ, best_frequencies, draw_stall, trace_alternation
+from bdfl.scenario import Scenario
 from bdfl.scheduling.checker import evaluate, find_violations
+from bdfl.scheduling.drc import drc
+from bdfl.scheduling.queues import next_queue
 
 FIGURES = Path(__file__).parents[2] / "docs" / "figures"
 
@@ -31,6 +36,19 @@ def test_the_optimum_for_the_same_set_is_feasible_elsewhere_and_four_percent_fas
     assert find_violations(problem, decision) == []
     assert np.ptp(decision.mining_hz) > 2e9
     assert evaluate(problem, decision).delay_s < 0.96 * min(trace.delay_s[-1] for trace in traces)
+
+
+def test_over_a_whole_run_the_stall_costs_two_to_five_percent():
+    queue, gains = np.zeros(8), []
+    for problem in round_problems(Scenario(), draw_run(Scenario())):
+        known = replace(problem, queue=queue)
+        decision = drc(known)
+        best_s = evaluate(known, best_frequencies(known, decision.selected)).delay_s
+        gains.append(100 * (1 - best_s / evaluate(known, decision).delay_s))
+        queue = next_queue(queue, known.participation_rate, decision.selected)
+    assert min(gains) > 1.9
+    assert max(gains) < 5.3
+    assert np.mean(gains) == pytest.approx(4.4, abs=0.05)
 
 
 def test_the_picture_holds_the_numbers_of_every_curve(problem):

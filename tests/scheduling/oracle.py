@@ -11,7 +11,7 @@ import numpy as np
 
 GOLDEN = (np.sqrt(5.0) - 1.0) / 2.0
 TIME_STEPS = 46  # golden sections of the exchange time, which leave 2e-10 of the interval: caps make kinks
-POWER_STEPS = 30
+POWER_STEPS = 44
 POWER_GRID = 13  # logarithmic
 LEAST_POWER = 1e-6  # of the highest
 
@@ -202,9 +202,10 @@ def exhaustive_search(problems, with_power=False):
         if not len(mine):
             answers.append(Optimum(np.inf, np.inf, np.zeros(problem.num_clients, dtype=bool)))
             continue
-        objective = problem.tradeoff * delay_s[mine] - members[mine] @ problem.queue[problem.reachable]
+        rounds_s = delay_s[mine] + problem.overhead_s
+        objective = problem.tradeoff * rounds_s - members[mine] @ problem.queue[problem.reachable]
         best = int(np.argmin(objective))
         chosen = np.zeros(problem.num_clients, dtype=bool)
         chosen[problem.reachable] = members[mine[best]]
-        answers.append(Optimum(float(objective[best]), float(delay_s[mine[best]]), chosen))
+        answers.append(Optimum(float(objective[best]), float(rounds_s[best]), chosen))
     return answers

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bdfl.compute import mining_energy, mining_time, training_energy
+from bdfl.compute import mining_energy, mining_scale, mining_time, training_energy
 from bdfl.scheduling.checker import evaluate, find_violations
 from bdfl.scheduling.drc import (
     cpu_for_energy,
@@ -17,7 +17,6 @@ from bdfl.scheduling.drc import (
     fastest_prefix,
     iterate_drc,
     mining_root,
-    mining_scale,
     start_mining,
     start_round,
 )

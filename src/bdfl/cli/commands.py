@@ -42,7 +42,9 @@ SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Change a value, such as radio.bandwidth_hz=360e3. Repeatable."),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="JSON on standard output, for machines; no files.")]
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="JSON on standard output, for machines; files only with --out.")
+]
 RoundsOption = Annotated[int | None, typer.Option("--rounds", help="Rounds to play; the scenario's unless given.")]
 SeedOption = Annotated[int | None, typer.Option("--seed", help="The (first) seed; the scenario's unless given.")]
 SeedsOption = Annotated[int, typer.Option("--seeds", help="Number of seeds.")]
@@ -254,7 +256,7 @@ def reproduce(
     folder = out or RESULTS
     found = []
     for target in parse_targets(what):
-        with progress(f"reproducing {target.value}", "runs") as on_progress, writing_to(folder):
+        with progress(f"reproducing {target.value}", "tasks") as on_progress, writing_to(folder):
             settings = Settings(folder, num_seeds=seeds, workers=workers, on_progress=on_progress)
             found.append(reproduce_target(target, settings))
         if not as_json:

@@ -100,17 +100,27 @@ def _progress_bar(console: Console, what: str) -> Iterator[Callable[[int, int], 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, TextColumn("left"), TimeRemainingColumn(), console=console, transient=True) as bar:
         task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+        def update(done: int, total: int) -> None:
+            if done < bar.tasks[0].completed:  # the next of several sweeps
+                bar.reset(task)
+            bar.update(task, completed=done, total=total)
+
+        yield update
 
 
 def _plain_progress(what: str, unit: str) -> Callable[[int, int], None]:
-    started = last = time.monotonic()
+    started = last_said = time.monotonic()
+    last_done = 0
 
     def update(done: int, total: int) -> None:
-        nonlocal last
+        nonlocal started, last_said, last_done
         now = time.monotonic()
-        if now - last >= _PATIENCE_S and done < total:
-            last = now
+        if done < last_done:  # the next of several sweeps
+            started = now
+        last_done = done
+        if now - last_said >= _PATIENCE_S and done < total:
+            last_said = now
             left_s = (now - started) / done * (total - done) if done else float("nan")
             typer.echo(f"{what}: {done} of {total} {unit}, {left_s:.0f} s left", err=True)
 

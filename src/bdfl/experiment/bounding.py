@@ -1,16 +1,17 @@
 """How short rounds could be at best: the dual bound on a scenario's long run, and on the very rounds of a run."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import msgspec
 import numpy as np
 
+from bdfl.errors import BdflError
 from bdfl.experiment.simulation import Draws, draw_run, round_problems
-from bdfl.scenario import Scenario
+from bdfl.scenario import MiningMode, Scenario
 from bdfl.scheduling.bound import DualBound, dual_bound
-from bdfl.scheduling.exact import exact
-from bdfl.scheduling.problem import RoundProblem
+from bdfl.scheduling.exact import exact, exact_power
+from bdfl.scheduling.problem import RoundProblem, Scheduler
 
 # Step sizes of the multipliers, relative to a round's least delay: fine for an estimate, one quick pass for a path,
 # where any multipliers give a bound and better ones a slightly higher one (0.05 % on the paper's scenarios).
@@ -32,16 +33,25 @@ class LongRunBound(msgspec.Struct, frozen=True, kw_only=True):
     participation_rate: list[float]
 
 
+class NoBound(BdflError):
+    """A scenario whose delays the bound says nothing about."""
+
+
 def bound_long_run(scenario: Scenario) -> LongRunBound:
     """The bound with its sampling error: multipliers from one sample of rounds, the bound from another.
 
-    Both samples have as many rounds as the scenario. Infeasible rounds, which nobody could play, are left out.
+    Both samples have as many rounds as the scenario. Infeasible rounds, which nobody could play, are left out. Raises
+    `NoBound` where mining is sampled: the bound is on delays as planned.
     """
+    if not is_bounded(scenario):
+        raise NoBound("mining.mode: sampled given, the bound is on planned delays: allowed is quantile")
+    solver = bounding_solver([scenario.scheduler.name])
     draws = draw_run(scenario)
     other = draw_run(msgspec.structs.replace(scenario, seed=scenario.seed + 1))
     fitted = round_problems(scenario, Draws(draws.federation, draws.participation_rate, other.states))
     steps = _scaled_steps(_FINE_STEPS, fitted)
-    bound = dual_bound(fitted, round_problems(scenario, draws), draws.participation_rate, steps=steps)
+    played = round_problems(scenario, draws)
+    bound = dual_bound(fitted, played, draws.participation_rate, solver=solver, steps=steps)
     scale = 1.0 / max(_share_feasible(bound), 1e-12)
     return LongRunBound(
         scenario=scenario.name,
@@ -56,14 +66,25 @@ def bound_long_run(scenario: Scenario) -> LongRunBound:
     )
 
 
-def bound_path(scenario: Scenario, draws: Draws) -> float:
+def is_bounded(scenario: Scenario) -> bool:
+    """Whether delays are the planned ones, which the dual bounds; sampled ones are shorter."""
+    return scenario.mining.mode is MiningMode.QUANTILE
+
+
+def bounding_solver(schedulers: Iterable[str]) -> Scheduler:
+    """The solver whose bounds hold for all of these schedulers: only `exact-power` chooses its transmit power."""
+    return exact_power if "exact-power" in schedulers else exact
+
+
+def bound_path(scenario: Scenario, draws: Draws, solver: Scheduler = exact) -> float:
     """What no schedule of these very rounds can beat in mean delay (s) if it serves every client at its rate.
 
     No sampling error. NaN if no round is feasible; infeasible rounds are left out, as in the mean delay of a run.
     """
     problems = round_problems(scenario, draws)
     fitted = problems[::2]
-    bound = dual_bound(fitted, problems, draws.participation_rate, steps=_scaled_steps(_QUICK_STEPS, fitted))
+    steps = _scaled_steps(_QUICK_STEPS, fitted)
+    bound = dual_bound(fitted, problems, draws.participation_rate, solver=solver, steps=steps)
     share = _share_feasible(bound)
     return bound.mean_s / share if share > 0 else float("nan")
 

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bdfl.errors import BdflError
-from bdfl.experiment.bounding import bound_path
+from bdfl.experiment.bounding import bound_path, bounding_solver, is_bounded
 from bdfl.experiment.choices import choose_scheduler, validate_choices
 from bdfl.experiment.measures import cumulative_delay
 from bdfl.experiment.simulation import draw_run, play
@@ -15,6 +15,7 @@ from bdfl.experiment.statistics import Interval, mean_interval
 from bdfl.experiment.sweep import Group, Progress, map_parallel, prepare_groups
 from bdfl.records import RunSummary, summarise_run
 from bdfl.scenario import Scenario
+from bdfl.scheduling.problem import Scheduler
 
 BASELINES = ("random", "round-robin", "channel-best", "all")  # they weigh nothing, so V is not theirs to choose
 PAPER_SCHEDULERS = ("random", "round-robin", "channel-best", "drc")
@@ -101,7 +102,8 @@ def compare(
 
     Differences are against `reference`, by default the best baseline, or the first scheduler where there is none.
     Every scheduler that is no baseline is also played at each of `frontier_tradeoffs`, on the first few seeds. With
-    `with_bound` each seed's rounds are also bounded: no schedule of them that serves every client is faster.
+    `with_bound` each seed's rounds are also bounded (unless mining is sampled): no schedule of them that serves every
+    client is faster.
     `workers` (default: one per CPU core) changes the time it takes, never the result.
     """
     validate_choices(choices)
@@ -116,7 +118,9 @@ def compare(
         [msgspec.structs.replace(played, seed=seed) for played in (*entrants, *(swept if few else ()))]
         for few, seed in zip(_first_few(num_seeds), seeds, strict=True)
     ]
-    tasks = [(group, with_bound) for group in prepare_groups(groups)]
+    bounded = with_bound and is_bounded(scenario)
+    solver = bounding_solver(entrant.scheduler.name for entrant in entrants) if bounded else None
+    tasks = [(group, solver) for group in prepare_groups(groups)]
     played = map_parallel(_play_seed, tasks, workers=workers, on_progress=on_progress)
     runs = [seed.runs for seed in played]
     bounds_s = np.array([seed.bound_s for seed in played])
@@ -132,7 +136,7 @@ def compare(
         seeds=seeds,
         reference=against,
         best_baseline=best,
-        bound=mean_interval(bounds_s) if with_bound else None,
+        bound=mean_interval(bounds_s) if bounded else None,
         results=[
             _result(
                 choice,
@@ -140,7 +144,7 @@ def compare(
                 per_choice[choice],
                 reference_s=totals[against],
                 baseline_s=None if best is None else delays[best],
-                bound_s=bounds_s if with_bound else None,
+                bound_s=bounds_s if bounded else None,
             )
             for choice, entrant in zip(choices, entrants, strict=True)
         ],
@@ -167,14 +171,14 @@ def _first_few(num_seeds: int) -> list[bool]:
     return [offset < FRONTIER_SEEDS for offset in range(num_seeds)]
 
 
-def _play_seed(task: tuple[Group, bool]) -> _Seed:
-    group, with_bound = task
+def _play_seed(task: tuple[Group, Scheduler | None]) -> _Seed:
+    group, solver = task
     scenario = group[0][0]
     draws = draw_run(scenario)
     runs = [play(entrant, scheduler, draws) for entrant, scheduler in group]
     return _Seed(
         [_Run(summarise_run(run), cumulative_delay(run).tolist()) for run in runs],
-        bound_path(scenario, draws) if with_bound else float("nan"),
+        float("nan") if solver is None else bound_path(scenario, draws, solver),
     )
 
 

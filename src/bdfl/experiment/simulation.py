@@ -99,6 +99,7 @@ def round_problems(scenario: Scenario, draws: Draws) -> list[RoundProblem]:
         initial_mining_hz=federation.initial_mining_hz,
         reachable=first.reachable,
         participation_rate=draws.participation_rate,
+        overhead_s=scenario.protocol.downlink_s + scenario.protocol.verification_s + scenario.protocol.voting_s,
         seed=scenario.seed,
     )
     return [
@@ -149,6 +150,7 @@ def record_round(
         upload_s=float(outcome.upload_s[slowest]) if decision.is_feasible else 0.0,
         planned_mining_s=outcome.mining_s,
         mining_s=mining_s,
+        overhead_s=problem.overhead_s if decision.is_feasible else 0.0,
         winner=winner,
         objective=outcome.objective if decision.is_feasible else float("nan"),
         gap=gap if np.isfinite(gap) else float("nan"),

@@ -109,11 +109,11 @@ def draw_times(panels: Sequence[tuple[str, Sequence[TimePair]]]) -> Picture:
                     axes.plot(pair.paper_s, height, "D", markersize=6.5, markerfacecolor="none", color=SOFT_INK)
                 half_width = 0.0 if np.isnan(pair.ours_s.half_width) else pair.ours_s.half_width
                 axes.errorbar(pair.ours_s.mean, height, xerr=half_width, fmt="o", markersize=5, color=colour, capsize=3)
-                _label_point(axes, f"{pair.ours_s.mean:.1f} s", pair.ours_s.mean, height, colour)
+                _label_point(axes, f"{pair.ours_s.mean:.1f} s", pair.ours_s.mean, height, colour, above=True)
             axes.set_yticks(range(len(order)), [show_choice(pair.scheduler) for pair in order])
             axes.set_ylim(-0.6, len(order) - 0.3)
             axes.grid(visible=False, axis="y")
-            axes.set_xlim(right=axes.get_xlim()[1] + 0.12 * (axes.get_xlim()[1] - axes.get_xlim()[0]))
+            axes.margins(x=0.1)
             axes.set(title=title, xlabel="time of the whole run (s)")
             paper, ours = (
                 Line2D([], [], marker="D", markerfacecolor="none", color=SOFT_INK, linestyle="none"),
@@ -204,7 +204,7 @@ def draw_run(record: RunRecord) -> Picture:
         for axes in panels.values():
             _mark_infeasible(axes, record)
             axes.set_xlim(0.5, record.num_rounds + 0.5)
-            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
         panels["backlog"].set_xlabel("round")
         panels["stability"].set_xlabel("round")
         _title_run(figure, record)
@@ -225,10 +225,9 @@ def _draw_lines(axes: Axes, curves: Sequence[Curve], *, dashed: str = "", highes
     axes.set_xlabel("round")
     axes.set_xlim(0, num_rounds)
     axes.set_ylim(0, 1.06 * max([highest, *(float(np.nanmax(curve.values)) for curve in curves)]) or 1.0)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
-    label_ends(
-        axes, [(num_rounds, float(curve.values[-1]), curve.name, curve.colour) for curve in curves if curve.name]
-    )
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5, steps=[1, 2, 5, 10]))
+    ends = [(num_rounds, float(curve.values[-1]), curve.name, curve.colour) for curve in curves if not curve.thin]
+    label_ends(axes, ends)
 
 
 def _draw_means(axes: Axes, comparison: Comparison) -> None:
@@ -270,8 +269,17 @@ def _draw_means(axes: Axes, comparison: Comparison) -> None:
     )
 
 
-def _label_point(axes: Axes, text: str, x: float, y: float, colour: str) -> None:
-    axes.annotate(text, (x, y), xytext=(8, 0), textcoords="offset points", va="center", fontsize=7.5, color=colour)
+def _label_point(axes: Axes, text: str, x: float, y: float, colour: str, *, above: bool = False) -> None:
+    axes.annotate(
+        text,
+        (x, y),
+        xytext=(0, 10) if above else (8, 0),
+        textcoords="offset points",
+        ha="center" if above else "left",
+        va="center",
+        fontsize=7.5,
+        color=colour,
+    )
 
 
 def _draw_frontier(axes: Axes, comparison: Comparison) -> None:
@@ -366,19 +374,24 @@ def _draw_participation(axes: Axes, record: RunRecord) -> None:
 
 
 def _draw_delay_parts(axes: Axes, record: RunRecord) -> None:
+    parts = {
+        "training": (record.training_s, TRAINING),
+        "upload": (record.upload_s, UPLOAD),
+        "mining": (record.mining_s, MINING),
+    }
+    if record.overhead_s.any():
+        parts["protocol"] = (record.overhead_s, SOFT_INK)
     axes.stackplot(
         record.round,
-        record.training_s,
-        record.upload_s,
-        record.mining_s,
+        *(values for values, _ in parts.values()),
         step="mid",
-        colors=(TRAINING, UPLOAD, MINING),
-        labels=("training", "upload", "mining"),
+        colors=[colour for _, colour in parts.values()],
+        labels=list(parts),
         linewidth=0,
     )
     axes.set(title="a  Delay of a round, by the slowest client's parts", ylabel="delay (s)")
     axes.set_ylim(0, 1.22 * (float(np.max(record.delay_s)) or 1.0))
-    axes.legend(loc="upper left", ncols=3, handlelength=1.0, columnspacing=1.2)
+    axes.legend(loc="upper left", ncols=len(parts), handlelength=1.0, columnspacing=1.2)
 
 
 def _draw_energy(axes: Axes, record: RunRecord) -> None:
@@ -388,7 +401,7 @@ def _draw_energy(axes: Axes, record: RunRecord) -> None:
     axes.stackplot(record.round, *parts, step="mid", colors=(TRAINING, UPLOAD, MINING), linewidth=0)
     axes.step(
         record.round,
-        np.max(record.energy_j / budget_j, axis=1),
+        np.where(record.took_place, np.max(record.energy_j / budget_j, axis=1), np.nan),
         where="mid",
         color=SOFT_INK,
         linewidth=1.0,

@@ -26,6 +26,7 @@ def new_table(title: str, columns: Sequence[str], *, text_columns: int = 1) -> T
         title=title,
         title_justify="left",
         title_style="bold",
+        caption_justify="left",
         box=box.SIMPLE_HEAD,
         show_edge=False,
         pad_edge=False,
@@ -147,6 +148,9 @@ def _tabulate_rounds(record: RunRecord) -> Table:
         table.add_row(*["..."] * 8, style="dim")
     for round in last_few:
         _add_round(table, record.round_record(round))
+    if record.num_infeasible:
+        missed = record.round[~record.took_place].tolist()
+        table.caption = f"infeasible: round {list_numbers(missed, 12)}, since {record.reason[missed[0] - 1]}"
     return table
 
 
@@ -159,7 +163,7 @@ def _add_round(table: Table, row: RoundRecord) -> None:
     cpu_ghz = row.cpu_hz[row.selected] / 1e9
     table.add_row(
         str(row.round),
-        client_list(np.flatnonzero(row.selected).tolist()),
+        list_numbers(np.flatnonzero(row.selected).tolist()),
         f"{cpu_ghz.mean():.3f}",
         f"{row.mining_hz.sum() / 1e9:.2f}",
         f"{row.exchange_s:.4f}",
@@ -173,10 +177,10 @@ def _backlog(row: RoundRecord) -> str:
     return f"{row.next_queue.mean():.2f}"
 
 
-def client_list(clients: Sequence[int], shown: int = 8) -> str:
-    """Client numbers, cut after `shown`."""
-    text = " ".join(str(client) for client in clients[:shown])
-    return text if len(clients) <= shown else f"{text} ... {len(clients)} in all"
+def list_numbers(numbers: Sequence[int], shown: int = 8) -> str:
+    """Numbers, cut after `shown`."""
+    text = " ".join(str(value) for value in numbers[:shown])
+    return text if len(numbers) <= shown else f"{text} ... {len(numbers)} in all"
 
 
 def _tabulate_clients(record: RunRecord) -> Table:
@@ -231,17 +235,19 @@ def tabulate_answer(answer: Answer, scheduler: str) -> Table:
 
 
 def tabulate_scenario(name: str, rows: Sequence[ScenarioRow], *, with_meaning: bool = False) -> Table:
-    """Every key of a scenario with value, unit, default and source; what differs from its default stands out."""
+    """Every key of a scenario, under its section as in a file; what differs from its default stands out."""
     columns = ("key", "value", "unit", "meaning") if with_meaning else ("key", "value", "unit", "default", "source")
     table = new_table(f"Scenario {name}", columns, text_columns=len(columns))
+    sections = list(dict.fromkeys(row.key.rpartition(".")[0] for row in rows))
     section = ""
-    for row in rows:
-        if row.key.rpartition(".")[0] != section:
+    for row in sorted(rows, key=lambda row: sections.index(row.key.rpartition(".")[0])):
+        where, _, key = row.key.rpartition(".")
+        if where != section:
             table.add_section()
-            section = row.key.rpartition(".")[0]
-        style = "" if row.is_default else "bold"
+            table.add_row(Text(f"[{where}]", style="bold"))
+            section = where
         rest = (row.meaning,) if with_meaning else (row.default_text, row.source)
-        table.add_row(row.key, Text(row.value_text, style=style), row.unit, *rest)
+        table.add_row(key, Text(row.value_text, style="" if row.is_default else "bold"), row.unit, *rest)
     return table
 
 

@@ -166,6 +166,16 @@ class Mining(Section, frozen=True, kw_only=True):
     )
 
 
+class Protocol(Section, frozen=True, kw_only=True):
+    """What a round takes beside training, upload and mining; the paper leaves it out."""
+
+    downlink_s: Annotated[NotNegative, about("s", "ours", "time until all have all updates and the block")] = (
+        0.0
+    )
+    verification_s: Annotated[NotNegative, about("s", "ours", "time to verify updates and block")] = 0.0
+    voting_s: Annotated[NotNegative, about("s", "ours", "time to vote and commit")] = 0.0
+
+
 class Energy(Section, frozen=True, kw_only=True):
     """What a client may spend."""
 
@@ -235,6 +245,7 @@ class Scenario(Section, frozen=True, kw_only=True):
     radio: Radio = Radio()
     compute: Compute = Compute()
     mining: Mining = Mining()
+    protocol: Protocol = Protocol()
     energy: Energy = Energy()
     geometry: Geometry = Geometry()
     scheduler: SchedulerChoice = SchedulerChoice()

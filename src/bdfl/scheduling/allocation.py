@@ -107,9 +107,9 @@ def sets_delay(market: Market, members: Members, exchange_s: Curve) -> tuple[Cur
     roots, slopes = market.curves.roots(exchange_s[..., None])  # (rows, points, clients)
     if market.caps is not None:
         return _capped_delay(market, members, exchange_s, roots, slopes)
-    weights = members.astype(np.float64)[:, :, None]
-    gained = np.matmul(np.maximum(roots, 0.0) - market.idle, weights)[..., 0]
-    return _uncapped_delay(market, exchange_s, gained, np.matmul(slopes, weights)[..., 0])
+    chosen = members[:, None, :]
+    gained = np.where(chosen, roots - market.idle, 0.0).sum(axis=2)
+    return _uncapped_delay(market, exchange_s, gained, np.where(chosen, slopes, 0.0).sum(axis=2))
 
 
 def _uncapped_delay(market: Market, exchange_s: Curve, gained: Curve, rising: Curve) -> tuple[Curve, Curve]:
@@ -153,8 +153,13 @@ def solve_sets(
     points = grid[group]
     if market.caps is not None:
         samples = _capped_delay(market, members, points, roots[group], slopes[group])
-    else:  # every set on every grid by two matrix products, of which its own grid is picked
-        everywhere = np.stack([np.maximum(roots, 0.0) - market.idle, slopes]) @ members.T.astype(np.float64)
+    else:  # every set on every grid at once, of which its own grid is picked
+        terms = np.stack([np.maximum(roots, 0.0) - market.idle, slopes])
+        # A matrix product is fastest, but long sums would depend on how many threads it uses.
+        weights = members.astype(np.float64)
+        everywhere = (
+            terms @ weights.T if len(members[0]) <= _FEW_CLIENTS else np.einsum("tgpc,rc->tgpr", terms, weights)
+        )
         samples = _uncapped_delay(market, points, *everywhere[:, group, :, np.arange(len(members))].swapaxes(0, 1))
     brackets = narrow_brackets(start[group], np.stack([points, *samples]))
     return minimise_convex(

@@ -45,7 +45,7 @@ class DualBound:
 
         No sampling error: it holds on every path.
         """
-        return float(np.mean(self.values_s) + self.multipliers @ achieved)
+        return float(np.mean(self.values_s) + np.sum(self.multipliers * achieved))
 
 
 def dual_bound(

@@ -55,6 +55,7 @@ class Certificate:
     """A proven lower bound on the objective of all sets, and the cells in which it lies below the target."""
 
     bound: float
+    target: float
     open_cells: tuple[Cell, ...]
     evaluations: int
     best_value: float  # lowest relaxed objective seen, with its exchange time and root price
@@ -63,17 +64,31 @@ class Certificate:
 
 
 def certify(
-    market: Market, supply: Supply, best: Choice, price: float, tolerance: float, max_evaluations: int
+    market: Market,
+    supply: Supply,
+    best: Choice,
+    price: float,
+    tolerance: float,
+    max_evaluations: int,
+    previous: Certificate | None = None,
 ) -> Certificate:
     """Lower bound on the objective of every set, good to `tolerance` below that of `best` wherever prices can do that.
 
-    Where caps bind, what a client offers depends on the level of mining: levels are cut into intervals, and the one
-    with the worst bound is halved until none is left below the target or the evaluations run out.
+    After a better set was found, only what `previous` left open is swept again: its other cells are above the old
+    target and so above the new one. Where caps bind, what a client offers depends on the level of mining: levels are
+    cut into intervals, and the one with the worst bound is halved until none is left below the target or the
+    evaluations run out.
     """
     target = best.objective - tolerance
     if market.caps is None:
         terms = idle_terms(market, supply.least_level)
-        return _sweep(market, supply, {1: terms, -1: terms}, best, price, target, max_evaluations)
+        sides = {1: terms, -1: terms}
+        if previous is None:
+            return _sweep(market, supply, sides, best, price, target, max_evaluations)
+        first = min((cell.start_s for cell in previous.open_cells), default=best.exchange_s)
+        last = max((cell.end_s for cell in previous.open_cells), default=best.exchange_s)
+        sweep = _sweep(market, supply, sides, best, price, target, max_evaluations, first, last)
+        return replace(sweep, bound=min(sweep.bound, previous.target))
     level = max(level_of(market, best), supply.least_level)
     spendable = best.objective + float(market.queue.sum()) - market.tradeoff * earliest_exchange(market)
     highest = max(float(np.cbrt(spendable / supply.scale)) * (1.0 + 1e-12), level)
@@ -143,15 +158,18 @@ def _sweep(
     price: float,
     target: float,
     max_evaluations: int,
+    first_s: float = 0.0,
+    last_s: float = np.inf,
 ) -> Certificate:
-    """Certificate for the levels of `supply`: cells from the exchange time of `best` outwards.
+    """Certificate for the levels of `supply` and times from `first_s` to `last_s`: cells from that of `best` outwards.
 
     First to ever later times until even infinite time cannot help, then to earlier ones until fewer than m clients
     could be done. When the evaluations run out the rest is bounded by one last cell: coarse, but proven.
     """
     final_loss = final_losses(market, terms[1])
-    earliest_s = earliest_exchange(market)
-    start = point_at(market, terms[1], best.exchange_s)
+    earliest_s = max(earliest_exchange(market), first_s)
+    start_s = min(max(best.exchange_s, earliest_s), last_s)
+    start = point_at(market, terms[1], start_s)
     start_prices = settle_prices(market, supply, start.loss, price)
     start_value = relaxed_objective(market, supply, start, start_prices)
     lowest = (start_value, start.exchange_s, start_prices.root)
@@ -160,23 +178,23 @@ def _sweep(
     for direction in (1, -1):
         point, prices, value = start, start_prices, start_value
         if direction < 0 and terms[-1] is not terms[1]:
-            point = point_at(market, terms[-1], best.exchange_s)
+            point = point_at(market, terms[-1], start_s)
         width = _FIRST_WIDTH * point.exchange_s
         while True:
             exhausted = evaluations >= max_evaluations
+            left = last_s - point.exchange_s if direction > 0 else point.exchange_s - earliest_s
+            if left <= 0.0:
+                break
             if direction > 0:
                 # From here on nobody can lose less than with all the time in the world.
                 rest = relaxed_objective(market, supply, Point(point.exchange_s, final_loss, final_loss), prices)
                 if rest >= target or exhausted:
-                    cells.append(Cell(terms[direction], point.exchange_s, np.inf, prices, rest))
+                    cells.append(Cell(terms[direction], point.exchange_s, last_s, prices, rest))
                     break
-            else:
-                left = point.exchange_s - earliest_s
-                if left <= 0.0:
-                    break
-                if exhausted or left <= 1.2 * width:
-                    width = left
-            other = point_at(market, terms[direction], max(point.exchange_s + direction * width, earliest_s))
+            if exhausted or left <= 1.2 * width:
+                width = left
+            other_s = min(max(point.exchange_s + direction * width, earliest_s), last_s)
+            other = point_at(market, terms[direction], other_s)
             evaluations += 1
             early, late = (point, other) if direction > 0 else (other, point)
             bound = bound_cell(market, supply, prices, early, late)
@@ -191,15 +209,15 @@ def _sweep(
             point, value = other, relaxed_objective(market, supply, other, prices)
             lowest = min(lowest, (value, point.exchange_s, prices.root))
             width *= _GROW
-    bound = min(cell.bound for cell in cells)
-    return Certificate(bound, tuple(cell for cell in cells if cell.bound < target), evaluations, *lowest)
+    bound = min((cell.bound for cell in cells), default=start_value)
+    return Certificate(bound, target, tuple(cell for cell in cells if cell.bound < target), evaluations, *lowest)
 
 
 def bound_cell(market: Market, supply: Supply, prices: Prices, start: Point, end: Point) -> float:
     """Proven lower bound on the objective of all sets with exchange times from `start` to `end`."""
     width = end.exchange_s - start.exchange_s
     price = prices.root
-    old_start = old_end = old_start_slope = old_end_slope = new_end = new_slope = 0.0
+    old, new = np.zeros(4), np.zeros(2)
     for first in range(0, market.num_clients, CHUNK):
         part = slice(first, first + CHUNK)
         wanted = market.queue[part] + prices.head
@@ -209,14 +227,10 @@ def bound_cell(market: Market, supply: Supply, prices: Prices, start: Point, end
         at_start = price * start.loss[part][joined] - wanted[joined]
         start_slope, end_slope = price * start.slope[part][joined], price * end.slope[part][joined]
         is_old = at_start <= 0.0
-        old = is_old.astype(np.float64)
-        old_start += float(np.minimum(at_start, 0.0).sum())
-        old_end += float(at_end @ old)
-        old_start_slope += float(start_slope @ old)
-        old_end_slope += float(end_slope @ old)
-        new = 1.0 - old
-        new_end += float(at_end @ new)
-        new_slope += float(np.maximum(end_slope, at_end / width) @ new)
+        old += np.where(is_old, np.stack([at_start, at_end, start_slope, end_slope]), 0.0).sum(axis=1)
+        new += np.where(is_old, 0.0, np.stack([at_end, np.maximum(end_slope, at_end / width)])).sum(axis=1)
+    old_start, old_end, old_start_slope, old_end_slope = old.tolist()
+    new_end, new_slope = new.tolist()
     # max of two tangents plus a line plus V tau: lowest at an end or where the tangents cross.
     crossing = 0.0
     turn = old_start_slope - old_end_slope

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bdfl.arrays import PerClient
-from bdfl.compute import mining_energy, mining_time, training_energy, training_time
+from bdfl.compute import mining_energy, mining_time, round_delay, training_energy, training_time
 from bdfl.errors import InvalidDecision
 from bdfl.radio import uplink_rate, upload_energy, upload_time
 from bdfl.scheduling.problem import OPTIMAL_GAP, Decision, RoundProblem, Status
@@ -70,7 +70,8 @@ def evaluate(problem: RoundProblem, decision: Decision) -> Outcome:
             objective=np.inf,
         )
     chosen = decision.selected
-    rate = uplink_rate(problem.bandwidth_hz, decision.power_w, problem.gain, problem.noise_w_per_hz)
+    radiated_w = np.maximum(decision.power_w, 0.0)  # a negative power is a violation, not a logarithm's problem
+    rate = uplink_rate(problem.bandwidth_hz, radiated_w, problem.gain, problem.noise_w_per_hz)
     airtime_s = upload_time(problem.model_bits, rate)
     upload_s = np.where(chosen, airtime_s, 0.0)
     upload_j = np.where(chosen, upload_energy(decision.power_w, airtime_s), 0.0)
@@ -78,7 +79,7 @@ def evaluate(problem: RoundProblem, decision: Decision) -> Outcome:
     training_j = np.where(chosen, training_energy(problem.capacitance, problem.cycles, decision.cpu_hz), 0.0)
     mining_s = mining_time(problem.work_cycles, decision.mining_hz)
     exchange_s = float(np.max(upload_s + training_s, initial=0.0))
-    delay_s = round_delay(exchange_s, mining_s)
+    delay_s = round_delay(exchange_s, mining_s, problem.overhead_s)
     return Outcome(
         training_s=training_s,
         upload_s=upload_s,
@@ -90,11 +91,6 @@ def evaluate(problem: RoundProblem, decision: Decision) -> Outcome:
         delay_s=delay_s,
         objective=drift_plus_penalty(problem.tradeoff, delay_s, float(np.sum(problem.queue[chosen]))),
     )
-
-
-def round_delay(exchange_s: float, mining_s: float) -> float:
-    """Round delay (s): [Li24, Eq. 13], the slowest selected client's training and upload, then mining."""
-    return exchange_s + mining_s
 
 
 def drift_plus_penalty(tradeoff: float, delay_s: float, selected_queue: float) -> float:

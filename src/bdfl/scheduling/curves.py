@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bdfl.arrays import PerClient
-from bdfl.compute import training_energy, training_time
+from bdfl.compute import mining_scale, training_energy, training_time
 from bdfl.radio import uplink_rate, upload_energy, upload_time
 from bdfl.scheduling.convex import NOTHING, STEEPEST
 from bdfl.scheduling.problem import RoundProblem
@@ -50,7 +50,7 @@ class Curves(Protocol):
 
 def idle_roots(problem: RoundProblem) -> PerClient:
     """Mining root of a client that does nothing but mine, (clients,): [Li24, Eq. 12] with the whole budget spent."""
-    return np.cbrt(2.0 * problem.energy_budget_j / (problem.capacitance * problem.work_cycles))
+    return np.cbrt(mining_scale(problem.energy_budget_j, problem.capacitance, problem.work_cycles))
 
 
 def training_inertia(problem: RoundProblem) -> PerClient:
@@ -73,7 +73,8 @@ class FixedPowerCurves:
         inverse = 1.0 / np.maximum(exchange_s - self.upload_s, NOTHING)
         lost = self.loss * inverse * inverse
         root = np.cbrt(np.maximum(self.ceiling - lost, 0.0))
-        slope = np.minimum(lost * inverse / np.maximum(1.5 * root * root, 1.0 / STEEPEST), STEEPEST)
+        with np.errstate(over="ignore"):  # long training, and a time before the upload could be over
+            slope = np.minimum(lost * inverse / np.maximum(1.5 * root * root, 1.0 / STEEPEST), STEEPEST)
         ready = exchange_s >= self.least_s
         return np.where(ready, root, -STEEPEST), np.where(ready, slope, 0.0)
 
@@ -114,7 +115,7 @@ def fixed_power_curves(problem: RoundProblem) -> FixedPowerCurves:
     inertia = training_inertia(problem)
     paid_s = np.sqrt(inertia / np.where(able, spare_j, 1.0))
     capped_s = training_time(problem.cycles, problem.cpu_max_hz)
-    per_joule = 2.0 / (problem.capacitance * problem.work_cycles)
+    per_joule = mining_scale(1.0, problem.capacitance, problem.work_cycles)
     return FixedPowerCurves(
         least_s=np.where(able, upload_s + np.maximum(paid_s, capped_s), np.inf),
         upload_s=np.where(able, upload_s, 0.0),

@@ -16,8 +16,9 @@ from msgspec import Meta
 from numpy.typing import NDArray
 
 from bdfl.arrays import PerClient, PerClientMask
-from bdfl.compute import mining_energy, mining_time, training_energy, training_time
+from bdfl.compute import mining_energy, mining_scale, mining_time, training_energy, training_time
 from bdfl.radio import uplink_rate, upload_energy, upload_time
+from bdfl.scheduling.curves import idle_roots
 from bdfl.scheduling.problem import Decision, RoundProblem, infeasible_decision
 
 MAX_ITERATIONS = 100  # 2 without CPU caps; at most 4 seen with them
@@ -126,7 +127,7 @@ def start_mining(problem: RoundProblem) -> PerClient:
     from above without overshooting. Unreachable clients and those without a budget get zero.
     """
     wanted_hz = np.where(problem.reachable, np.minimum(problem.initial_mining_hz, problem.mining_max_hz), 0.0)
-    payable = np.cbrt(2.0 * problem.energy_budget_j / (problem.capacitance * problem.work_cycles))
+    payable = idle_roots(problem)
     mining_hz = wanted_hz
     total_hz = float(np.sum(wanted_hz))
     for _ in range(_ROOT_STEPS):
@@ -169,15 +170,6 @@ def mining_root(scale: PerClient, others_hz: PerClient) -> PerClient:
         angle = np.arccos(np.minimum(1.5 * others_hz[oscillating] / scale_hz, 1.0))
         root[oscillating] = 2.0 * scale_hz * np.cos(angle / 3.0)
     return root
-
-
-def mining_scale(energy_j: PerClient, capacitance: PerClient, work_cycles: float) -> PerClient:
-    """M of [Li24, Eq. 31] (Hz^2), (clients,).
-
-    2 e_i / (chi_i A) with e_i what upload and training leave of the budget; training energy is quadratic in f_i, not
-    cubic as printed.
-    """
-    return 2.0 * energy_j / (capacitance * work_cycles)
 
 
 def fastest_prefix(latency_s: PerClient, queue: PerClient, tradeoff: float, min_clients: int) -> NDArray[np.intp]:

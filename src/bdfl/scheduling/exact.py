@@ -89,7 +89,7 @@ def _solve(
         cpu_hz=_spread(np.where(choice.members, cpu_hz, 0.0), reachable),
         mining_hz=_spread(mining_hz, reachable),
         power_w=_spread(np.where(choice.members, power_w, 0.0), reachable),
-        bound=choice.bound - _ROUNDING * _scale(market, choice),
+        bound=choice.bound - _ROUNDING * _scale(market, choice) + problem.tradeoff * problem.overhead_s,
         iterations=evaluations,
     )
 
@@ -116,11 +116,13 @@ def choose(market: Market, target_gap: float, max_evaluations: int) -> tuple[Cho
     precision = max(PRECISION, _PRECISION_SHARE * target_gap)
     best = improve(market, supply, exchange_s, price, None, precision)
     evaluations = 0
+    certificate: Certificate | None = None
     for attempt in range(_ATTEMPTS):
         # Where caps bind a full certificate is dear: halve levels only once the set has settled.
         is_last = market.caps is None or attempt == _ATTEMPTS - 1
         tolerance = 0.5 * target_gap * _scale(market, best)
-        certificate = certify(market, supply, best, price, tolerance, max_evaluations if is_last else 0)
+        budget = max_evaluations if is_last else 0
+        certificate = certify(market, supply, best, price, tolerance, budget, certificate)
         evaluations += certificate.evaluations
         better = improve(market, supply, certificate.best_time_s, certificate.best_price, best, precision)
         if better is best:
@@ -129,6 +131,7 @@ def choose(market: Market, target_gap: float, max_evaluations: int) -> tuple[Cho
                 evaluations += certificate.evaluations
             break
         best = better
+    assert certificate is not None
     bound = certificate.bound
     if certificate.open_cells:
         best, bound = _settle_doubts(market, certificate, best, tolerance)

@@ -11,13 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bdfl.arrays import PerClient, PerClientMask
-from bdfl.compute import training_time
+from bdfl.compute import mining_scale, training_time
 from bdfl.radio import uplink_rate, upload_time
-from bdfl.scheduling.convex import STEEPEST
+from bdfl.scheduling.convex import NOTHING, STEEPEST
 from bdfl.scheduling.curves import Indices, Times, training_inertia
 from bdfl.scheduling.problem import RoundProblem
 
 _SPLIT_STEPS = 100
+_SPLIT_TOLERANCE = 1e-9  # relative: the step after it is exact to rounding
+_SMALL_EXPONENT = 1e-3
 _LEAST_STEPS = 200  # from the left every step at most doubles the time
 
 
@@ -42,7 +44,7 @@ class FreePowerCurves:
         upload_s, is_last = self._split(at)
         power_cubed = self.per_joule * np.maximum(self.budget_j - self._energy(at, upload_s), 0.0)
         root = np.cbrt(power_cubed)
-        saved = np.where(is_last, -self._upload_slope(upload_s), self._training_slope(at - upload_s))
+        saved = np.where(is_last, self._upload_saving(upload_s), self._training_saving(at - upload_s))
         with np.errstate(divide="ignore", invalid="ignore"):
             slope = np.where(saved > 0.0, np.minimum(self.per_joule * saved / (3.0 * root * root), STEEPEST), 0.0)
         return np.where(ready, root, -STEEPEST), np.where(ready, slope, 0.0)
@@ -64,58 +66,61 @@ class FreePowerCurves:
 
     def _energy(self, exchange_s: Times, upload_s: Times) -> Times:
         """Upload and training energy (J) of a split."""
-        spare_s = exchange_s - upload_s
-        training_j = np.divide(
-            self.inertia, spare_s * spare_s, out=np.zeros_like(spare_s), where=(self.inertia > 0) & (spare_s > 0)
-        )
-        return self.noise_over_gain_w * upload_s * np.expm1(self.bits_ln2_per_hz / upload_s) + training_j
+        upload_j = self.noise_over_gain_w * upload_s * np.expm1(self.bits_ln2_per_hz / upload_s)
+        energy_j: Times = upload_j + self.inertia / np.maximum(exchange_s - upload_s, NOTHING) ** 2
+        return energy_j
 
-    def _upload_slope(self, upload_s: Times) -> Times:
-        """Derivative of the upload energy (W) in the upload time; negative."""
-        exponent = self.bits_ln2_per_hz / upload_s
-        return self.noise_over_gain_w * (np.expm1(exponent) - exponent * np.exp(exponent))
+    def _upload_saving(self, upload_s: Times) -> Times:
+        """Energy saved per second (W) of more upload time."""
+        saved_w: Times = self.noise_over_gain_w * _convexity(self.bits_ln2_per_hz / upload_s)
+        return saved_w
 
-    def _training_slope(self, spare_s: Times) -> Times:
-        """Energy saved per second (W) of more training time; nothing to save where nothing is trained."""
-        return np.divide(
-            2.0 * self.inertia, spare_s**3, out=np.zeros_like(spare_s), where=(self.inertia > 0) & (spare_s > 0)
-        )
+    def _training_saving(self, spare_s: Times) -> Times:
+        """Energy saved per second (W) of more training time."""
+        saved_w: Times = 2.0 * self.inertia / np.maximum(spare_s, NOTHING) ** 3
+        return saved_w
 
     def _split(self, exchange_s: Times) -> tuple[Times, NDArray[np.bool_]]:
         """Upload time (s) that costs least in all, and where it is as long as training allows.
 
-        The root of upload slope + training slope, which rises in the upload time: Newton, kept inside a bracket.
+        Another second is worth the same to upload and to training there. The logarithm of that ratio falls in the
+        upload time and is nearly straight: Newton, kept inside a bracket.
         """
-        low = np.broadcast_to(self.shortest_upload_s, np.broadcast_shapes(exchange_s.shape, self.least_s.shape))
-        high = np.maximum(exchange_s - self.shortest_training_s, low)
-        longest = high
+        shape = np.broadcast_shapes(exchange_s.shape, self.least_s.shape)
+        shortest = np.broadcast_to(self.shortest_upload_s, shape)
+        longest = np.maximum(exchange_s - self.shortest_training_s, shortest)
+        trains = self.inertia > 0.0
+        log_inertia = np.log(2.0 * np.where(trains, self.inertia, 1.0) / self.noise_over_gain_w)
 
-        def balance(upload_s: Times) -> Times:
-            trains = self.inertia > 0
-            spare_s = exchange_s - upload_s
-            steep = np.where(trains & (spare_s <= 0.0), STEEPEST, self._training_slope(spare_s))
-            return self._upload_slope(upload_s) + steep
-
-        is_first, is_last = balance(low) >= 0.0, balance(high) <= 0.0
-        upload_s = 0.5 * (low + high)
-        for _ in range(_SPLIT_STEPS):
-            value = balance(upload_s)
-            high = np.where(value >= 0.0, upload_s, high)
-            low = np.where(value >= 0.0, low, upload_s)
+        def log_ratio(upload_s: Times) -> tuple[Times, Times]:
             exponent = self.bits_ln2_per_hz / upload_s
-            curvature = self.noise_over_gain_w * exponent**2 * np.exp(exponent) / upload_s
-            spare_s = exchange_s - upload_s
-            with np.errstate(divide="ignore", invalid="ignore"):
-                curvature = curvature + 3.0 * self._training_slope(spare_s) / spare_s
-                step = upload_s - value / curvature
-            inside = (step > low) & (step < high)
-            following = np.where(inside, step, 0.5 * (low + high))
-            moved = np.abs(following - upload_s)
+            spare_s = np.maximum(exchange_s - upload_s, NOTHING)
+            worth = _convexity(exponent)
+            value = np.log(worth) - log_inertia + 3.0 * np.log(spare_s)
+            return value, exponent**2 * np.exp(exponent) / (worth * upload_s) + 3.0 / spare_s
+
+        is_first = trains & (log_ratio(shortest)[0] <= 0.0)
+        is_last = ~is_first & (~trains | (log_ratio(longest)[0] >= 0.0))
+        settled = is_first | is_last
+        low, high, upload_s = shortest, longest, 0.5 * (shortest + longest)
+        for _ in range(_SPLIT_STEPS):
+            value, fall = log_ratio(upload_s)
+            low, high = np.where(value > 0.0, upload_s, low), np.where(value > 0.0, high, upload_s)
+            following = upload_s + value / fall
+            inside = (following >= low) & (following <= high)
+            following = np.where(inside, following, 0.5 * (low + high))
+            settled |= np.abs(following - upload_s) <= _SPLIT_TOLERANCE * upload_s
             upload_s = following
-            if np.all((moved <= 1e-15 * upload_s) | is_first | is_last):
+            if settled.all():
                 break
-        upload_s = np.where(is_last, longest, np.where(is_first, self.shortest_upload_s, upload_s))
-        return upload_s, is_last & ~is_first
+        return np.where(is_last, longest, np.where(is_first, shortest, upload_s)), is_last
+
+
+def _convexity(exponent: Times) -> Times:
+    """x e^x - (e^x - 1), without cancellation for small x."""
+    small = exponent < _SMALL_EXPONENT
+    series = exponent**2 * (1 / 2 + exponent * (1 / 3 + exponent * (1 / 8 + exponent * (1 / 30 + exponent / 144))))
+    return np.where(small, series, exponent * np.exp(exponent) - np.expm1(exponent))
 
 
 def free_power_curves(problem: RoundProblem) -> FreePowerCurves:
@@ -142,7 +147,7 @@ def free_power_curves(problem: RoundProblem) -> FreePowerCurves:
         bits_ln2_per_hz=bits_ln2_per_hz,
         noise_over_gain_w=noise_over_gain_w,
         budget_j=problem.energy_budget_j,
-        per_joule=2.0 / (problem.capacitance * problem.work_cycles),
+        per_joule=mining_scale(1.0, problem.capacitance, problem.work_cycles),
         max_power_w=top,
     )
     return FreePowerCurves(
@@ -159,7 +164,7 @@ def _payable_from(curves: FreePowerCurves, start_s: PerClient, able: PerClientMa
     time_s = start_s
     for _ in range(_LEAST_STEPS):
         upload_s, is_last = curves._split(time_s)
-        saved_w = np.where(is_last, -curves._upload_slope(upload_s), curves._training_slope(time_s - upload_s))
+        saved_w = np.where(is_last, curves._upload_saving(upload_s), curves._training_saving(time_s - upload_s))
         missing_j = curves._energy(time_s, upload_s) - curves.budget_j
         short = able & (missing_j > 1e-15 * curves.budget_j) & (saved_w > 0.0)
         step_s = np.divide(missing_j, saved_w, out=np.zeros_like(missing_j), where=short)

@@ -40,6 +40,7 @@ class RoundProblem:
     initial_cpu_hz: PerClient  # where the published algorithm and the baselines start
     initial_mining_hz: PerClient
     participation_rate: PerClient  # beta_i, for schedulers that look ahead; zero where unknown
+    overhead_s: float = 0.0  # downlink, verification and voting, which no decision changes
     round: int = 1
     seed: int = 0  # for schedulers that draw: derive every stream from (seed, purpose, round)
     memory: object | None = None  # what the same scheduler left in its last decision of this run
@@ -88,6 +89,7 @@ def make_problem(
     initial_cpu_hz: PerClient | None = None,
     initial_mining_hz: PerClient | None = None,
     participation_rate: PerClient | None = None,
+    overhead_s: float = 0.0,
     round: int = 1,
     seed: int = 0,
 ) -> RoundProblem:
@@ -125,6 +127,7 @@ def make_problem(
         initial_cpu_hz=column(initial_cpu_hz, PAPER_INITIAL_CPU_HZ),
         initial_mining_hz=column(initial_mining_hz, PAPER_INITIAL_MINING_HZ),
         participation_rate=column(participation_rate, 0.0),
+        overhead_s=overhead_s,
         round=round,
         seed=seed,
     )
@@ -143,6 +146,8 @@ def validate_problem(problem: RoundProblem) -> None:
         value = getattr(problem, name)
         if not (np.isfinite(value) and value > 0):
             raise InvalidProblem(f"{name}: {value!r} given, must be a finite number above 0")
+    if not (np.isfinite(problem.overhead_s) and problem.overhead_s >= 0):
+        raise InvalidProblem(f"overhead_s: {problem.overhead_s!r} given, must be a finite number of at least 0")
     if problem.reachable.shape != (num,):
         raise InvalidProblem(f"reachable: shape {problem.reachable.shape} given, ({num},) expected")
     for name, least, inclusive, unlimited in _LIMITS:

@@ -12,7 +12,7 @@ def next_queue(queue: PerClient, rate: PerClient, participated: PerClientMask) -
 
 def lyapunov(queue: PerClient) -> float:
     """Lyapunov function of the queues: [Li24, Eq. 18] half the sum of Z_i^2."""
-    return 0.5 * float(np.dot(queue, queue))
+    return 0.5 * float(np.sum(queue**2))
 
 
 def lyapunov_drift(queue: PerClient, queue_after: PerClient) -> float:
@@ -38,4 +38,4 @@ def drift_constant(rate: PerClient) -> float:
 
 def drift_bound(queue: PerClient, rate: PerClient, participated: PerClientMask) -> float:
     """Upper bound on the drift of a round: [Li24, Eq. 21] sum of Z_i (beta_i - Gamma_i), plus Q."""
-    return float(np.dot(queue, rate - participated)) + drift_constant(rate)
+    return float(np.sum(queue * (rate - participated))) + drift_constant(rate)

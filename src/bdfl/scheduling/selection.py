@@ -56,13 +56,14 @@ def enumerate_sets(market: Market, base: PerClientMask, free: NDArray[np.intp]) 
     members = np.empty((len(combinations), market.num_clients), dtype=np.bool_)
     members[:] = base
     members[:, free] = combinations
-    queues = members @ market.queue
+    queues = np.where(members, market.queue, 0.0).sum(axis=1)
     best = np.inf
 
     def is_hopeless(value: Rows, bound: Rows, rows: RowNumbers) -> NDArray[np.bool_]:
         nonlocal best
         best = min(best, float(np.min(market.tradeoff * value - queues[rows])))
-        return market.tradeoff * bound - queues[rows] > best
+        hopeless: NDArray[np.bool_] = market.tradeoff * bound - queues[rows] > best
+        return hopeless
 
     listed: PerClientMask = np.logical_or.reduce(members, axis=0)
     enclosure = solve_sets(
@@ -148,14 +149,14 @@ def settle_prices(market: Market, supply: Supply, loss: PerClient, start: float,
     low, high, price = 0.0, np.inf, start
     for _ in range(_PRICE_STEPS if len(loss) <= _LARGE else _LARGE_PRICE_STEPS):
         taken, _bonus = takers(market, loss, price, weight)
-        answer = supply.price(weight * float(loss[taken].sum()), price)
+        answer = supply.price(weight * float(loss[taken].sum()))
         if answer > price:
             low = price
         else:
             high = price
-        if abs(answer - price) <= 1e-9 * price or high - low <= 1e-9 * high:
+        if abs(answer - price) <= 1e-9 * price or high <= low * (1.0 + 1e-9):
             break
-        price = answer if low < answer < high else (0.5 * (low + high) if np.isfinite(high) else 2.0 * low)
+        price = answer if low < answer < high else 0.5 * (low + high)
     return Prices(price, takers(market, loss, price, weight)[1])
 
 
@@ -198,7 +199,7 @@ def scan_exchange(market: Market, supply: Supply) -> tuple[float, float]:
     needed = min(int(np.ceil(market.min_clients / weight)), len(least))
     low, high = float(np.partition(least, needed - 1)[needed - 1]), 1.5 * float(least.max())
     terms = idle_terms(market, supply.least_level)
-    price = supply.price(0.0, 1.0)
+    price = supply.price(0.0)
     best_time, best_price, best_value = high, price, np.inf
     for _ in range(_SCAN_ROUNDS):
         grid = np.geomspace(low, high, _SCAN_POINTS)
@@ -224,7 +225,7 @@ def improve(
     market: Market, supply: Supply, exchange_s: float, price: float, best: Choice | None, precision: float = PRECISION
 ) -> Choice:
     """The best set found by following prices from one exchange time to the next; `best` if none is better."""
-    level = supply.least_level if best is None else level_of(market, best)
+    level = supply.least_level if best is None else max(level_of(market, best), supply.least_level)
     for _ in range(_IMPROVEMENTS):
         point = point_at(market, idle_terms(market, level), max(exchange_s, earliest_exchange(market)))
         prices = settle_prices(market, supply, point.loss, price)
@@ -236,6 +237,6 @@ def improve(
         if best is not None and choice.objective >= best.objective:
             break
         best, exchange_s, price = choice, choice.exchange_s, prices.root
-        level = level_of(market, best)
+        level = max(level_of(market, best), supply.least_level)
     assert best is not None  # the first set has m members, since m clients can be done by its time
     return best

@@ -39,7 +39,9 @@ class Supply:
 
     def offered(self, level: float) -> tuple[float, float]:
         """What clients offer at this level, and by how much more per unit of level."""
-        place = int(np.searchsorted(self.ratio, level, side="right"))
+        if not len(self.ratio):
+            return self.total, 0.0
+        place = int(self.ratio.searchsorted(level, side="right"))
         growth = float(self.caps_above[place])
         return float(self.roots_below[place]) + level * growth, growth
 
@@ -58,16 +60,9 @@ class Supply:
                 break
         return float(level)
 
-    def price(self, demand: float, current: float) -> float:
-        """Price of a unit of root if clients withhold `demand`: the slope of V A w^3 in the demand.
-
-        Where the level this needs is outside the limits no price fits, and `current` is moved by half or double.
-        """
+    def price(self, demand: float) -> float:
+        """Price of a unit of root if clients withhold `demand`: the slope of V A w^3 in the demand, limits or not."""
         level = self.level(demand)
-        if level > self.most_level:
-            return 2.0 * current
-        if level < self.least_level:
-            return 0.5 * current
         return 3.0 * self.scale * level**2 / (2.0 * level**-3 + self.offered(level)[1])
 
     def worth(self, price: float) -> float:

@@ -1,0 +1,74 @@
+"""The command: measures what was asked for, shows tables, writes them where `--out` says."""
+
+import importlib.util
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from benchmarks import commands, drc_growth, exact_speed, general_solver
+from benchmarks.results import Result, describe_run, tabulate, write_results
+
+_LEAST_WIDTH = 150  # columns; narrower would cut the numbers
+
+
+class Part(StrEnum):
+    """What can be measured by itself."""
+
+    EXACT = "exact"
+    SCIP = "scip"
+    COMPARE = "compare"
+    DRC = "drc"
+    IMPORT = "import"
+
+
+def measure(part: Part, seed: int, quick: bool, report: Callable[[str], None]) -> list[Result]:
+    """The tables of one part."""
+    match part:
+        case Part.EXACT:
+            return exact_speed.measure_exact(exact_speed.plan_cases(quick=quick), seed, report)
+        case Part.SCIP:
+            num_rounds, limit_s = (1, 20.0) if quick else (4, 120.0)
+            return general_solver.measure_scip(general_solver.SIZES, num_rounds, limit_s, seed, report)
+        case Part.COMPARE:
+            return commands.measure_compare(1 if quick else 3, report)
+        case Part.DRC:
+            sizes = drc_growth.SIZES[:-1] if quick else drc_growth.SIZES
+            return drc_growth.measure_drc(sizes, 3 if quick else 9, seed, report)
+        case Part.IMPORT:
+            return commands.measure_import(3 if quick else 10, report)
+
+
+def main(
+    only: Annotated[list[Part] | None, typer.Option("--only", help="Measure this part alone. Repeatable.")] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Fewer and smaller rounds: minutes instead of an hour.")
+    ] = False,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="All rounds are drawn from it.")] = 0,
+    out: Annotated[Path | None, typer.Option("--out", help="Folder for benchmarks.md and benchmarks.csv.")] = None,
+) -> None:
+    """Measure the schedulers' speed, and a general solver's beside it. Nothing else should run meanwhile."""
+    parts = only or list(Part)
+    if Part.SCIP in parts and importlib.util.find_spec("pyscipopt") is None:
+        typer.echo("error: part scip needs pyscipopt: pip install -c constraints.txt -e '.[bench]'", err=True)
+        raise typer.Exit(2)
+    options = [f" --only {part}" for part in only or ()] + [" --quick"] * quick + [f" --seed {seed}"]
+    results: list[Result] = []
+    console = Console(highlight=False)
+    console.width = max(console.width, _LEAST_WIDTH)
+    for part in parts:
+        found = measure(part, seed, quick, lambda line: typer.echo(line, err=True))
+        for result in found:
+            console.print(tabulate(result))
+            console.print(*(f"- {note}" for note in result.notes), "", sep="\n")
+        results += found
+    if out is not None:
+        for path in write_results(out, results, describe_run(f"python -m benchmarks{''.join(options)}", seed)):
+            typer.echo(f"wrote {path}")
+
+
+if __name__ == "__main__":
+    typer.run(main)
