@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 JOBS ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format bench figures stall reproduce clean
+.PHONY: help run test check format bench campaign figures stall reproduce clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,6 +28,10 @@ format: $(VENV)/.installed-dev ## rewrite the sources in the house format
 
 bench: $(VENV)/.installed-bench ## measure the schedulers' speed, and a general solver's beside it (5 minutes)
 	$(BIN)/python -m benchmarks --quick
+
+campaign: $(VENV)/.installed ## every scheduler on 10,000 random rounds, judged by the checker (an hour or two)
+	for name in all channel-best drc random round-robin exact exact-power; do \
+		echo "$$name"; $(BIN)/bdfl schedulers check $$name --rounds 10000 || exit 1; done
 
 figures: $(VENV)/.installed ## the paper's figures 2 to 4 as SVG, PNG and CSV
 	$(BIN)/bdfl reproduce fig2

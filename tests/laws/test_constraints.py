@@ -1,4 +1,7 @@
-"""No scheduler ever breaks C1 to C3, whatever the round: 10,000 random ones, and every corner."""
+"""No scheduler ever breaks C1 to C3, whatever the round: 10,000 random ones, and every corner.
+
+The two that search for long get fewer here; `make campaign` gives each of them 10,000 too.
+"""
 
 import numpy as np
 import pytest
@@ -9,15 +12,14 @@ from bdfl.scheduling.instances import Extreme, draw_instances, draw_problem, mak
 from bdfl.scheduling.problem import restrict_problem
 from bdfl.scheduling.registry import get_scheduler, scheduler_names
 
-NUM_ROUNDS = 10_000
+NUM_ROUNDS = {"exact": 1_500, "exact-power": 400}
 NAMES = scheduler_names()
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_no_decision_violates_a_constraint_in_ten_thousand_rounds(name):
+def test_no_decision_violates_a_constraint_in_thousands_of_random_rounds(name):
     scheduler = get_scheduler(name)
-    share = -(-NUM_ROUNDS // len(NAMES))
-    for instance in draw_instances(np.random.default_rng([NAMES.index(name), 1]), share):
+    for instance in draw_instances(np.random.default_rng(1), NUM_ROUNDS.get(name, 10_000)):
         assert list(find_faults(instance.problem, scheduler(instance.problem))) == [], instance.description
 
 

@@ -86,7 +86,7 @@ def test_a_cells_bound_is_below_everything_inside_it(curves_of, with_caps):
         end_s = start_s * (1.0 + 10.0 ** rng.uniform(-6.0, 0.5))
         start, end = point_at(market, terms, start_s), point_at(market, terms, end_s)
         prices = draw_prices(rng, market, supply, start)
-        bound = bound_cell(market, supply, prices, start, end)
+        bound, _, _ = bound_cell(market, supply, prices, start, end)
         for exchange_s in np.linspace(start_s, end_s, 12):
             relaxed = relaxed_objective(market, supply, point_at(market, terms, float(exchange_s)), prices)
             values = objectives(market, random_sets(rng, market, exchange_s, 8), exchange_s)
@@ -109,7 +109,9 @@ def test_a_cells_bound_closes_in_on_the_relaxed_objective_as_the_cell_shrinks(cu
         for width in (1e-2, 1e-4, 1e-6):
             end = point_at(market, terms, start.exchange_s * (1.0 + width))
             lowest = min(relaxed, relaxed_objective(market, supply, end, prices))
-            missing.append(lowest - bound_cell(market, supply, prices, start, end))
+            bound, *at_ends = bound_cell(market, supply, prices, start, end)
+            assert min(at_ends) == pytest.approx(lowest, rel=1e-9, abs=1e-9)
+            missing.append(lowest - bound)
         size = abs(relaxed) + market.tradeoff * start.exchange_s
         assert missing[2] <= missing[1] + 1e-12 * size
         assert missing[2] <= 1e-4 * size

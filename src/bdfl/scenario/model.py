@@ -155,7 +155,7 @@ class Mining(Section, frozen=True, kw_only=True):
 
     difficulty: Annotated[Positive, about("cycle", "paper", "mean cycles alpha to find a block")] = 3e7
     miss_probability: Annotated[
-        Probability, about("", "paper", "1 - p0: chance that a block takes longer than planned")
+        Probability, about("", "ours", "1 - p0: chance a block takes longer than planned; the paper prints it as p0")
     ] = 1e-10
     mode: Annotated[MiningMode, about("", "paper", "mining time at its quantile p0, or sampled")] = MiningMode.QUANTILE
     initial_hz: Annotated[PerClientPositive, about("Hz", "paper", "mining frequency drc and baselines start at")] = (
@@ -169,9 +169,7 @@ class Mining(Section, frozen=True, kw_only=True):
 class Protocol(Section, frozen=True, kw_only=True):
     """What a round takes beside training, upload and mining; the paper leaves it out."""
 
-    downlink_s: Annotated[NotNegative, about("s", "ours", "time until all have all updates and the block")] = (
-        0.0
-    )
+    downlink_s: Annotated[NotNegative, about("s", "ours", "time until all have all updates and the block")] = 0.0
     verification_s: Annotated[NotNegative, about("s", "ours", "time to verify updates and block")] = 0.0
     voting_s: Annotated[NotNegative, about("s", "ours", "time to vote and commit")] = 0.0
 

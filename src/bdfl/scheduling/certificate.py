@@ -35,6 +35,7 @@ _FIRST_WIDTH = 1e-3  # of the exchange time
 _LEAST_WIDTH = 1e-9
 _GROW, _SHRINK = 2.5, 0.3
 _PART_EVALUATIONS = 200  # for one interval of levels
+_MISSES = 3
 _HELPED = 0.8  # halving an interval of levels helps if less than this part of what is missing remains
 _SLACK = 0.1  # a cell need not be more precise than this part of the gap that is left anyway
 
@@ -97,38 +98,47 @@ def certify(
     usual_supply = make_supply(usual, market.caps, supply.scale)
     evaluations = 0
 
-    def sweep_levels(least: float, most: float) -> _Part:
+    def sweep_levels(least: float, most: float, whole: _Part | None = None) -> _Part:
         nonlocal evaluations
         terms, extra = _usual_terms(market, best.members, usual, least, most)
         part = usual_supply.within(least, most, extra)
         sweep = _sweep(market, part, terms, best, price, target, _PART_EVALUATIONS)
         evaluations += sweep.evaluations
-        return least, most, sweep
+        if whole is None:
+            return _Part(least, most, sweep)
+        if sweep.bound < whole.sweep.bound:  # it ran out of evaluations; what is proven for the whole stays so
+            sweep = whole.sweep
+        helped = target - sweep.bound < _HELPED * (target - whole.sweep.bound)
+        return _Part(least, most, sweep, 0 if helped else whole.misses + 1)
 
     parts = [sweep_levels(supply.least_level, level), sweep_levels(level, highest)]
-    stuck: list[_Part] = []  # halving no longer helps: what is missing is due to clients being whole
+    settled: list[_Part] = []  # above the target, or halving no longer helps: clients being whole is what is missing
     while parts and evaluations < max_evaluations:
-        least, most, sweep = parts.pop(min(range(len(parts)), key=lambda number: parts[number][2].bound))
-        middle = 0.5 * (least + most)
-        if sweep.bound >= target or not least * (1.0 + 1e-12) < middle < most:
-            stuck.append((least, most, sweep))
-            continue
-        for half in (sweep_levels(least, middle), sweep_levels(middle, most)):
-            if half[2].bound < sweep.bound:  # it ran out of evaluations; what is proven for the whole stays so
-                half = (half[0], half[1], sweep)
-            helped = target - half[2].bound < _HELPED * (target - sweep.bound)
-            (parts if helped else stuck).append(half)
-    parts += stuck
-    lowest = min((sweep for _, _, sweep in parts), key=lambda sweep: sweep.best_value)
+        part = parts.pop(min(range(len(parts)), key=lambda number: parts[number].sweep.bound))
+        middle = 0.5 * (part.least_level + part.most_level)
+        narrow = not part.least_level * (1.0 + 1e-12) < middle < part.most_level
+        if part.sweep.bound >= target or part.misses >= _MISSES or narrow:
+            settled.append(part)
+        else:
+            parts.append(sweep_levels(part.least_level, middle, part))
+            parts.append(sweep_levels(middle, part.most_level, part))
+    sweeps = [part.sweep for part in (*parts, *settled)]
     return replace(
-        lowest,
-        bound=min(sweep.bound for _, _, sweep in parts),
-        open_cells=tuple(cell for _, _, sweep in parts for cell in sweep.open_cells),
+        min(sweeps, key=lambda sweep: sweep.best_value),
+        bound=min(sweep.bound for sweep in sweeps),
+        open_cells=tuple(cell for sweep in sweeps for cell in sweep.open_cells),
         evaluations=evaluations,
     )
 
 
-_Part = tuple[float, float, Certificate]  # least and most level of mining, and what is proven between them
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """An interval of levels of mining, what is proven for it, and how often in a row halving did not help."""
+
+    least_level: float
+    most_level: float
+    sweep: Certificate
+    misses: int = 0
 
 
 def _usual_terms(
@@ -176,7 +186,7 @@ def _sweep(
     cells: list[Cell] = []
     evaluations = 1
     for direction in (1, -1):
-        point, prices, value = start, start_prices, start_value
+        point, prices = start, start_prices
         if direction < 0 and terms[-1] is not terms[1]:
             point = point_at(market, terms[-1], start_s)
         width = _FIRST_WIDTH * point.exchange_s
@@ -197,24 +207,23 @@ def _sweep(
             other = point_at(market, terms[direction], other_s)
             evaluations += 1
             early, late = (point, other) if direction > 0 else (other, point)
-            bound = bound_cell(market, supply, prices, early, late)
-            ends = min(value, relaxed_objective(market, supply, other, prices))
+            bound, *at_ends = bound_cell(market, supply, prices, early, late)
+            lowest = min(lowest, (at_ends[0 if direction > 0 else 1], point.exchange_s, prices.root))
             # A cell should reach the target, or nearly what its prices can show at its ends at all.
+            ends = min(at_ends)
             goal = target if ends >= target else ends - _SLACK * (best.objective - ends)
             if bound < goal and not exhausted and width > _LEAST_WIDTH * point.exchange_s:
                 width *= _SHRINK
                 continue
             cells.append(Cell(terms[direction], early.exchange_s, late.exchange_s, prices, bound))
-            prices = settle_prices(market, supply, other.loss, prices.root)
-            point, value = other, relaxed_objective(market, supply, other, prices)
-            lowest = min(lowest, (value, point.exchange_s, prices.root))
+            point, prices = other, settle_prices(market, supply, other.loss, prices.root)
             width *= _GROW
     bound = min((cell.bound for cell in cells), default=start_value)
     return Certificate(bound, target, tuple(cell for cell in cells if cell.bound < target), evaluations, *lowest)
 
 
-def bound_cell(market: Market, supply: Supply, prices: Prices, start: Point, end: Point) -> float:
-    """Proven lower bound on the objective of all sets with exchange times from `start` to `end`."""
+def bound_cell(market: Market, supply: Supply, prices: Prices, start: Point, end: Point) -> tuple[float, float, float]:
+    """Proven lower bound on the objective of all sets with exchange times from `start` to `end`, and at both ends."""
     width = end.exchange_s - start.exchange_s
     price = prices.root
     old, new = np.zeros(4), np.zeros(2)
@@ -243,7 +252,10 @@ def bound_cell(market: Market, supply: Supply, prices: Prices, start: Point, end
         + market.tradeoff * (start.exchange_s + step)
         for step in (0.0, crossing, width)
     )
-    return lowest + supply.worth(price) + market.min_clients * prices.head
+    rest = supply.worth(price) + market.min_clients * prices.head
+    early = market.tradeoff * start.exchange_s + old_start + rest
+    late = market.tradeoff * end.exchange_s + old_end + new_end + rest
+    return lowest + rest, early, late
 
 
 def final_losses(market: Market, terms: Terms) -> PerClient:

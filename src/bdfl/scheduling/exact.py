@@ -12,11 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bdfl.arrays import PerClientMask
+from bdfl.arrays import PerClient, PerClientMask
+from bdfl.compute import mining_scale, training_energy
+from bdfl.radio import uplink_rate, upload_energy, upload_time
 from bdfl.scheduling.allocation import Market, solve_level
 from bdfl.scheduling.certificate import Certificate, certify, doubtful_clients
 from bdfl.scheduling.convex import PRECISION
 from bdfl.scheduling.curves import Curves, fixed_power_curves, idle_roots
+from bdfl.scheduling.drc import cpu_for_energy
 from bdfl.scheduling.power import free_power_curves
 from bdfl.scheduling.problem import OPTIMAL_GAP, Decision, RoundProblem, infeasible_decision, restrict_problem
 from bdfl.scheduling.selection import (
@@ -81,17 +84,34 @@ def _solve(
     )
     aim = default_gap(market.num_clients) if target_gap is None else target_gap
     choice, evaluations = choose(market, aim, max_evaluations)
-    cpu_hz, power_w = curves.settle(choice.exchange_s)
-    roots = np.where(choice.members, np.maximum(curves.roots(np.array([choice.exchange_s]))[0], 0.0), idle)
+    cpu_hz, power_w, left_j = _pay(inner, choice, *curves.settle(choice.exchange_s))
+    roots = np.cbrt(mining_scale(left_j, inner.capacitance, inner.work_cycles))
     mining_hz = np.minimum(inner.mining_max_hz, roots / float(solve_level(roots[None], market.caps)[0]))
     return Decision(
         selected=_spread(choice.members, reachable),
-        cpu_hz=_spread(np.where(choice.members, cpu_hz, 0.0), reachable),
+        cpu_hz=_spread(cpu_hz, reachable),
         mining_hz=_spread(mining_hz, reachable),
-        power_w=_spread(np.where(choice.members, power_w, 0.0), reachable),
+        power_w=_spread(power_w, reachable),
         bound=choice.bound - _ROUNDING * _scale(market, choice) + problem.tradeoff * problem.overhead_s,
         iterations=evaluations,
     )
+
+
+def _pay(
+    problem: RoundProblem, choice: Choice, cpu_hz: PerClient, power_w: PerClient
+) -> tuple[PerClient, PerClient, PerClient]:
+    """Frequencies (Hz) and powers (W) of the members, zero elsewhere, and what they leave of every budget (J).
+
+    From the cost equations: where uploads take ages, the time they leave for training has lost its digits.
+    """
+    rate = uplink_rate(problem.bandwidth_hz, power_w, problem.gain, problem.noise_w_per_hz)
+    upload_j = upload_energy(power_w, upload_time(problem.model_bits, rate))
+    spare_j = np.maximum(problem.energy_budget_j - np.where(choice.members, upload_j, 0.0), 0.0)
+    limit_hz = np.minimum(cpu_for_energy(spare_j, problem.capacitance, problem.cycles), problem.cpu_max_hz)
+    wanted_hz = np.where((problem.cycles > 0.0) & (cpu_hz <= 0.0), limit_hz, cpu_hz)
+    cpu_hz = np.where(choice.members, np.minimum(wanted_hz, limit_hz), 0.0)
+    left_j = np.maximum(spare_j - training_energy(problem.capacitance, problem.cycles, cpu_hz), 0.0)
+    return cpu_hz, np.where(choice.members, power_w, 0.0), left_j
 
 
 def _spread(values: NDArray[Any], reachable: PerClientMask) -> NDArray[Any]:

@@ -6,6 +6,7 @@ theta per head where fewer than m clients would come on their own. At given pric
 taken iff mu l_i(tau) < Z_i + theta. `certificate` turns the same prices into a proven bound.
 """
 
+from bisect import bisect_right
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -23,7 +24,10 @@ _SAMPLE = 4096  # clients that stand for all of a larger crowd in the first sear
 _SCAN_POINTS = 20
 _SCAN_ROUNDS = 2
 _IMPROVEMENTS = 10
+_SETTLED = 1e-3  # relative: a price that fits the demand of its takers
+_ALIKE = 1e-9  # relative: clients at the price
 _PRICE_STEPS = 40
+_PRICE_TOLERANCE = 1e-6  # relative; bounds hold at any price and lose with the square of what it is off
 _LARGE_PRICE_STEPS = 8
 _LARGE = 20_000  # clients from which on every pass over them counts
 
@@ -137,8 +141,10 @@ def takers(market: Market, loss: PerClient, price: float, weight: float = 1.0) -
     needed = int(np.ceil(market.min_clients / weight))
     if np.count_nonzero(taken) >= needed:
         return taken, 0.0
-    bonus = float(np.partition(reduced, needed - 1)[needed - 1])
-    return reduced <= bonus, max(bonus, 0.0)
+    cheapest = np.argpartition(reduced, needed - 1)[:needed]  # just as many, even among equals
+    taken = np.zeros(len(loss), dtype=np.bool_)
+    taken[cheapest] = True
+    return taken, max(float(np.max(reduced[cheapest])), 0.0)
 
 
 def settle_prices(market: Market, supply: Supply, loss: PerClient, start: float, weight: float = 1.0) -> Prices:
@@ -154,7 +160,7 @@ def settle_prices(market: Market, supply: Supply, loss: PerClient, start: float,
             low = price
         else:
             high = price
-        if abs(answer - price) <= 1e-9 * price or high <= low * (1.0 + 1e-9):
+        if abs(answer - price) <= _PRICE_TOLERANCE * price or high <= low * (1.0 + _PRICE_TOLERANCE):
             break
         price = answer if low < answer < high else 0.5 * (low + high)
     return Prices(price, takers(market, loss, price, weight)[1])
@@ -221,6 +227,29 @@ def level_of(market: Market, choice: Choice) -> float:
     return float(np.cbrt(max(delay_s - choice.exchange_s, 0.0) / market.work_cycles))
 
 
+def fill_set(market: Market, supply: Supply, loss: PerClient, price: float) -> PerClientMask:
+    """A training set for these losses: all takers, or of those at or below the price as many as the price pays for.
+
+    The latter matters where many clients are alike: at any price either all of them are takers or none.
+    """
+    taken, _bonus = takers(market, loss, price)
+    demand = float(loss[taken].sum())
+    if abs(supply.price(demand) - price) <= _SETTLED * price:
+        return taken
+    reduced = price * loss - market.queue
+    order = np.argsort(reduced, kind="stable")
+    order = order[: max(int(np.count_nonzero(reduced <= _ALIKE * market.queue)), market.min_clients)]
+    demands = np.cumsum(loss[order])
+    affordable = bisect_right(range(len(order)), price, key=lambda place: supply.price(float(demands[place])))
+    worths = [(supply.scale * supply.level(demand) ** 3 - float(market.queue[taken].sum()), taken)]
+    for count in {max(affordable, market.min_clients), max(min(affordable + 1, len(order)), market.min_clients)}:
+        members = np.zeros(len(loss), dtype=np.bool_)
+        members[order[:count]] = True
+        worth = supply.scale * supply.level(float(demands[count - 1])) ** 3 - float(market.queue[members].sum())
+        worths.append((worth, members))
+    return min(worths, key=lambda entry: entry[0])[1]
+
+
 def improve(
     market: Market, supply: Supply, exchange_s: float, price: float, best: Choice | None, precision: float = PRECISION
 ) -> Choice:
@@ -229,8 +258,7 @@ def improve(
     for _ in range(_IMPROVEMENTS):
         point = point_at(market, idle_terms(market, level), max(exchange_s, earliest_exchange(market)))
         prices = settle_prices(market, supply, point.loss, price)
-        taken, _bonus = takers(market, point.loss, prices.root)
-        members = taken & (point.loss < STEEPEST / 2)
+        members = fill_set(market, supply, point.loss, prices.root) & (point.loss < STEEPEST / 2)
         enclosure = solve_set(market, members, point.exchange_s, precision)
         objective = market.tradeoff * float(enclosure.value[0]) - float(market.queue[members].sum())
         choice = Choice(members, float(enclosure.at[0]), objective, -np.inf)
