@@ -21,7 +21,7 @@ _NUM_TRADEOFFS = 3  # V of a large round goes through this many values
 class Family(StrEnum):
     """What the clients of a round are like."""
 
-    PAPER = "paper"  # identical clients, Rician channels
+    PAPER = "paper"  # identical clients, Rician channels, calibrated values included
     CELL = "cell"  # the paper's values spread by a factor of a few, clients anywhere around the access point
     WIDE = "wide"  # different by orders of magnitude, as in the tests
     CAPPED = "wide, caps"  # and most clients with caps on both frequencies
@@ -65,7 +65,7 @@ def _draw_paper_round(rng: np.random.Generator, num_clients: int, number: int, s
 
 
 def _draw_cell_round(rng: np.random.Generator, num_clients: int, number: int) -> RoundProblem:
-    paper = Scenario()  # its defaults are the paper's
+    paper = Scenario()  # its defaults are the paper's, and what was calibrated to it
     radio, compute = paper.radio, paper.compute
 
     def spread(low: float, high: float) -> PerClient:
@@ -85,8 +85,10 @@ def _draw_cell_round(rng: np.random.Generator, num_clients: int, number: int) ->
         bandwidth_hz=radio.bandwidth_hz,
         noise_w_per_hz=radio.noise_w_per_hz,
         queue=spread(0.0, 2.0),
-        cycles=training_cycles(np.full(num_clients, 5e3), compute.local_updates, spread(1000.0, 5000.0)),
-        capacitance=5.4e-28 * spread(0.5, 2.0),
+        cycles=training_cycles(
+            np.full(num_clients, compute.cycles_per_sample), compute.local_updates, spread(1000.0, 5000.0)
+        ),
+        capacitance=compute.capacitance * spread(0.5, 2.0),
         energy_budget_j=spread(0.2, 0.8),
         gain=gain,
         power_w=spread(0.1, 0.4),

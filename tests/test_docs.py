@@ -89,6 +89,14 @@ def test_what_does_not_parse_is_found(command):
         parse(command)
 
 
+@pytest.mark.parametrize(
+    "block", [block for block in BLOCKS if block.language == "python"], ids=lambda block: block.page
+)
+def test_every_python_block_shown_runs(block):
+    known = runpy.run_path(str(ROOT / "examples" / "own_scheduler.py"))  # what the pages build upon
+    exec(compile(block.text.replace("num_rounds=1000", "num_rounds=20"), block.page, "exec"), known)
+
+
 def test_the_example_scheduler_is_short_and_passes_the_published_check():
     example = ROOT / "examples" / "own_scheduler.py"
     assert len(example.read_text().splitlines()) <= 30

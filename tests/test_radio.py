@@ -47,4 +47,5 @@ def test_a_model_at_rate_zero_never_arrives_and_costs_everything():
 def test_the_power_for_an_upload_time_uploads_in_that_time(power_w, gain, bits):
     gains, model_bits = np.array([gain]), np.array([bits])
     time_s = upload_time(model_bits, uplink_rate(180e3, np.array([power_w]), gains, 1e-16))
-    assert power_for_upload_time(model_bits, time_s, 180e3, gains, 1e-16) == pytest.approx([power_w], rel=1e-9)
+    again_w = power_for_upload_time(model_bits * np.log(2.0) / 180e3, time_s, 180e3 * 1e-16 / gains)
+    assert again_w == pytest.approx([power_w], rel=1e-9)

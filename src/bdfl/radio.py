@@ -1,6 +1,7 @@
 """Gain, rate, upload time and upload energy of a wireless uplink, as pure functions of arrays."""
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bdfl.arrays import PerClient
 
@@ -48,13 +49,10 @@ def upload_energy(power_w: PerClient, upload_s: PerClient) -> PerClient:
 
 
 def power_for_upload_time(
-    model_bits: PerClient, upload_s: PerClient, bandwidth_hz: float, gain: PerClient, noise_w_per_hz: float
-) -> PerClient:
-    """Transmit power (W) that uploads the model in exactly `upload_s`, (clients,).
+    nats_per_hz: NDArray[np.float64], upload_s: NDArray[np.float64], noise_over_gain_w: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Transmit power (W) that uploads a model in exactly `upload_s`, shaped as its arguments together.
 
-    [Li24, Eq. 8] solved for P_i: (B N0 / h_i) (2^(m_i / (B t)) - 1).
+    [Li24, Eq. 8] solved for P_i: (B N0 / h_i) (2^(m_i / (B t)) - 1), with m_i ln 2 / B and B N0 / h_i given.
     """
-    with np.errstate(over="ignore"):
-        exponent = model_bits * np.log(2.0) / (bandwidth_hz * upload_s)
-        power_w: PerClient = bandwidth_hz * noise_w_per_hz / gain * np.expm1(exponent)
-    return power_w
+    return noise_over_gain_w * np.expm1(nats_per_hz / upload_s)

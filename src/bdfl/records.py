@@ -158,6 +158,10 @@ class RunRecord:
         """Energy of every client in every round (J), (rounds, clients)."""
         return self.training_j + self.upload_j + self.mining_j
 
+    def share_of_budget(self, energy_j: PerRoundClient) -> PerRoundClient:
+        """An energy (J) as a share of the round's budget, (rounds, clients); zero where there is no budget."""
+        return np.divide(energy_j, self.energy_budget_j, out=np.zeros_like(energy_j), where=self.energy_budget_j > 0)
+
     @property
     def num_selected(self) -> PerRoundCount:
         """How many clients trained, (rounds,)."""

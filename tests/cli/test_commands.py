@@ -149,6 +149,7 @@ def test_reproduce_prints_verdicts(monkeypatch):
     result = run("reproduce", "fig4", "--seeds", "1", "--workers", "1", "--out", "here")
     assert result.exit_code == 0
     assert "holds" in result.stdout
+    assert "Calibrated, not in the paper: participation.mean" in result.stdout
     assert Path("here/fig4.svg").exists()
 
 
@@ -193,7 +194,20 @@ def test_version_and_help():
     assert run("--version").stdout.strip() == f"bdfl {__version__}"
     for command in ("solve", "simulate", "compare", "bound", "reproduce", "scenario", "schedulers"):
         assert run(command, "--help").exit_code == 0
-    assert "Examples" in run("compare", "--help").stdout
+
+
+COMMANDS = [
+    ("solve",), ("simulate",), ("compare",), ("bound",), ("reproduce",), ("scenario", "show"), ("scenario", "list"),
+    ("schedulers",), ("schedulers", "check"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_every_command_has_an_example_and_speaks_json(command):
+    shown = run(*command, "--help").stdout
+    assert "Example" in shown
+    assert f"bdfl {' '.join(command)}" in shown
+    assert "--json" in shown
 
 
 # mistakes

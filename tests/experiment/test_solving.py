@@ -1,11 +1,16 @@
 """Solving a round from JSON: the exact shapes, the proven gap, and errors that name the place."""
 
+from dataclasses import replace
+
 import msgspec
 import numpy as np
 import pytest
 
 from bdfl.errors import InvalidProblem
+from bdfl.experiment.simulation import prove_bound
 from bdfl.experiment.solving import decode_problem, solve
+from bdfl.scenario import Scenario
+from bdfl.scheduling.exact import exact_power
 from bdfl.scheduling.problem import Status
 
 CLIENT = {
@@ -57,6 +62,25 @@ def test_a_scheduler_that_proves_nothing_is_measured_against_exact(scheduler):
     assert answer.gap == pytest.approx((answer.objective - best.objective) / scale, abs=1e-8)
 
 
+def test_a_decision_with_powers_of_its_own_is_measured_against_all_powers():
+    problem = decode_problem(encode(clients=[client | {"power_max_w": 0.8} for client in PROBLEM["clients"]]))
+    proven = exact_power(problem)
+    chosen = replace(proven, bound=-np.inf)  # as of a scheduler that proves nothing
+    assert prove_bound(problem, chosen).bound == proven.bound
+
+
+def test_a_hundred_thousand_clients_come_from_a_file():
+    clients = [
+        CLIENT | {"queue": 0.001 * (number % 997), "gain": 2e-8 + 1e-13 * (number % 8_191)} for number in range(100_000)
+    ]
+    text = encode(clients=clients, min_clients=10_000, tradeoff=5e5, work_cycles=8.6e12)
+    answer = solve(decode_problem(text), "exact", {"target_gap": 0.05})
+    assert answer.status in (Status.OPTIMAL, Status.FEASIBLE)
+    assert answer.gap <= 0.05
+    assert len(answer.energy_j) == 100_000
+    assert len(answer.selected) >= 10_000
+
+
 def test_an_infeasible_answer_has_a_reason_and_zeros():
     answer = solve(decode_problem(encode(clients=[CLIENT | {"energy_budget_j": 0.0}] * 4)), "exact")
     document = msgspec.json.decode(msgspec.json.encode(answer))
@@ -78,8 +102,8 @@ def test_missing_caps_mean_none():
 
 def test_initial_frequencies_are_the_papers():
     problem = decode_problem(encode())
-    assert set(problem.initial_cpu_hz) == {1e9}
-    assert set(problem.initial_mining_hz) == {1.5e9}
+    assert set(problem.initial_cpu_hz) == {Scenario().compute.initial_hz} == {1e9}
+    assert set(problem.initial_mining_hz) == {Scenario().mining.initial_hz} == {1.5e9}
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,7 @@ def test_a_run_is_drawn_with_its_infeasible_rounds_marked(tmp_path):
     assert all(path.stat().st_size > 500 for path in files)
     rows = rows_of(tmp_path / "run-rounds.csv")
     assert [float(row["delay_s"]) for row in rows] == record.delay_s.tolist()
+    assert [float(row["drift_bound"]) for row in rows] == record.drift_bound.tolist()
     assert [row["status"] for row in rows] == [status.value for status in record.status]
 
 

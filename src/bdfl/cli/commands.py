@@ -17,6 +17,7 @@ from bdfl.cli.terminal import (
 )
 
 if TYPE_CHECKING:
+    from bdfl.report.style import Picture
     from bdfl.scenario import Scenario
 
 RESULTS = Path("results")
@@ -31,7 +32,7 @@ app = typer.Typer(
     help="Who trains, at which speed, who mines: schedulers for blockchain-aided federated learning over wireless.",
 )
 scenario_app = typer.Typer(no_args_is_help=True, help="Look at scenarios.")
-schedulers_app = typer.Typer(invoke_without_command=True, help="List the installed schedulers, or check one.")
+schedulers_app = typer.Typer(invoke_without_command=True)
 app.add_typer(scenario_app, name="scenario")
 app.add_typer(schedulers_app, name="schedulers")
 
@@ -137,13 +138,8 @@ def simulate(
         print_out(*tabulate_run(record))
     if out is not None or not as_json:
         from bdfl.report.figures import draw_run
-        from bdfl.report.style import save_picture
 
-        folder = out or RESULTS
-        with writing_to(folder):
-            files = save_picture(draw_run(record), folder, f"simulate-{record.scenario}-{record.scheduler}")
-        if not as_json:
-            print_files(files)
+        _save(draw_run(record), f"simulate-{record.scenario}-{record.scheduler}", out, quiet=as_json)
     if as_json:
         print_json(encode_run(record))
 
@@ -200,13 +196,8 @@ def compare(
         print_out(*tabulate_comparison(comparison))
     if out is not None or not as_json:
         from bdfl.report.figures import draw_comparison
-        from bdfl.report.style import save_picture
 
-        folder = out or RESULTS
-        with writing_to(folder):
-            files = save_picture(draw_comparison(comparison), folder, f"compare-{comparison.scenario}")
-        if not as_json:
-            print_files(files)
+        _save(draw_comparison(comparison), f"compare-{comparison.scenario}", out, quiet=as_json)
 
 
 @app.command()
@@ -226,7 +217,9 @@ def bound(
     from bdfl.experiment.bounding import bound_long_run
     from bdfl.report.tables import tabulate_bound
 
-    found = bound_long_run(_load(scenario, changes, rounds, seed))
+    bounded = _load(scenario, changes, rounds, seed)
+    with progress(f"bounding {bounded.name}", "rounds solved") as on_progress:
+        found = bound_long_run(bounded, on_progress=on_progress)
     if as_json:
         print_json(found)
     else:
@@ -262,7 +255,8 @@ def reproduce(
         if not as_json:
             tables = [tabulate_numbers(table.title, table.header, table.rows) for table in found[-1].tables]
             verdicts = [(verdict.claim, verdict.holds, verdict.found) for verdict in found[-1].verdicts]
-            print_out(*tables, tabulate_verdicts(verdicts))
+            calibrated = f"Calibrated, not in the paper: {', '.join(found[-1].calibrated)}."
+            print_out(*tables, tabulate_verdicts(verdicts), calibrated)
             print_files([Path(file) for file in found[-1].files])
     if as_json:
         print_json(found)
@@ -301,7 +295,12 @@ def show_scenario(
 
 @scenario_app.command("list")
 def list_scenarios(as_json: JsonOption = False) -> None:
-    """List the scenarios that come with bdfl."""
+    """List the scenarios that come with bdfl.
+
+    Example:
+
+      bdfl scenario list
+    """
     from bdfl.report.tables import new_table
     from bdfl.scenario import load_scenario
     from bdfl.scenario.shipped import shipped_scenarios
@@ -318,7 +317,7 @@ def list_scenarios(as_json: JsonOption = False) -> None:
 
 @schedulers_app.callback()
 def list_schedulers(context: typer.Context, as_json: JsonOption = False) -> None:
-    """List the installed schedulers with their parameters, ours and third parties'.
+    """List the installed schedulers with their parameters, ours and third parties', or check one.
 
     Examples:
 
@@ -344,8 +343,8 @@ def list_schedulers(context: typer.Context, as_json: JsonOption = False) -> None
 @schedulers_app.command("check")
 def check(
     name: Annotated[str, typer.Argument(help="A scheduler that `bdfl schedulers` lists.")],
-    rounds: Annotated[int, typer.Option("--rounds", help="Random and extreme rounds to try it on.")] = 200,
-    seed: Annotated[int, typer.Option("--seed", help="Seed of those rounds.")] = 0,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Random and extreme rounds to try it on.")] = 200,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of those rounds.")] = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Judge a scheduler on random and extreme rounds; exit code 1 if it did anything wrong.
@@ -356,7 +355,9 @@ def check(
     """
     from bdfl.scheduling.registry import check_scheduler, get_scheduler
 
-    report = check_scheduler(get_scheduler(name), num_rounds=rounds, seed=seed)
+    scheduler = get_scheduler(name)
+    with progress(f"checking {name}", "rounds") as on_progress:
+        report = check_scheduler(scheduler, num_rounds=rounds, seed=seed, on_progress=on_progress)
     if as_json:
         print_json(report)
     else:
@@ -375,3 +376,14 @@ def _load(
     overrides += [] if rounds is None else [f"rounds={rounds}"]
     overrides += [] if seed is None else [f"seed={seed}"]
     return load_scenario(find_scenario(name_or_path), overrides)
+
+
+def _save(picture: "Picture", name: str, out: Path | None, *, quiet: bool) -> None:
+    """Writes a picture with its numbers into `out`, or where results go, and says so unless told to be quiet."""
+    from bdfl.report.style import save_picture
+
+    folder = out or RESULTS
+    with writing_to(folder):
+        files = save_picture(picture, folder, name)
+    if not quiet:
+        print_files(files)

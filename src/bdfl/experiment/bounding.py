@@ -1,6 +1,6 @@
 """How short rounds could be at best: the dual bound on a scenario's long run, and on the very rounds of a run."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import msgspec
@@ -11,12 +11,13 @@ from bdfl.experiment.simulation import Draws, draw_run, round_problems
 from bdfl.scenario import MiningMode, Scenario
 from bdfl.scheduling.bound import DualBound, dual_bound
 from bdfl.scheduling.exact import exact, exact_power
-from bdfl.scheduling.problem import RoundProblem, Scheduler
+from bdfl.scheduling.problem import Decision, RoundProblem, Scheduler
 
 # Step sizes of the multipliers, relative to a round's least delay: fine for an estimate, one quick pass for a path,
 # where any multipliers give a bound and better ones a slightly higher one (0.05 % on the paper's scenarios).
 _FINE_STEPS = (0.02, 0.005, 0.002)
 _QUICK_STEPS = (0.01,)
+_KEEP_POWER = frozenset({"random", "round-robin", "channel-best", "all", "drc", "exact"})  # transmit with `power_w`
 
 
 class LongRunBound(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,11 +38,11 @@ class NoBound(BdflError):
     """A scenario whose delays the bound says nothing about."""
 
 
-def bound_long_run(scenario: Scenario) -> LongRunBound:
+def bound_long_run(scenario: Scenario, *, on_progress: Callable[[int, int], None] | None = None) -> LongRunBound:
     """The bound with its sampling error: multipliers from one sample of rounds, the bound from another.
 
     Both samples have as many rounds as the scenario. Infeasible rounds, which nobody could play, are left out. Raises
-    `NoBound` where mining is sampled: the bound is on delays as planned.
+    `NoBound` where mining is sampled: the bound is on delays as planned. `on_progress` hears of rounds solved, of all.
     """
     if not is_bounded(scenario):
         raise NoBound("mining.mode: sampled given, the bound is on planned delays: allowed is quantile")
@@ -51,6 +52,8 @@ def bound_long_run(scenario: Scenario) -> LongRunBound:
     fitted = round_problems(scenario, Draws(draws.federation, draws.participation_rate, other.states))
     steps = _scaled_steps(_FINE_STEPS, fitted)
     played = round_problems(scenario, draws)
+    if on_progress is not None:
+        solver = _counting(solver, len(steps) * len(fitted) + len(played), on_progress)
     bound = dual_bound(fitted, played, draws.participation_rate, solver=solver, steps=steps)
     scale = 1.0 / max(_share_feasible(bound), 1e-12)
     return LongRunBound(
@@ -72,8 +75,8 @@ def is_bounded(scenario: Scenario) -> bool:
 
 
 def bounding_solver(schedulers: Iterable[str]) -> Scheduler:
-    """The solver whose bounds hold for all of these schedulers: only `exact-power` chooses its transmit power."""
-    return exact_power if "exact-power" in schedulers else exact
+    """The solver whose bounds hold for all of these schedulers; one we do not know may choose its transmit power."""
+    return exact if _KEEP_POWER.issuperset(schedulers) else exact_power
 
 
 def bound_path(scenario: Scenario, draws: Draws, solver: Scheduler = exact) -> float:
@@ -87,6 +90,20 @@ def bound_path(scenario: Scenario, draws: Draws, solver: Scheduler = exact) -> f
     bound = dual_bound(fitted, problems, draws.participation_rate, solver=solver, steps=steps)
     share = _share_feasible(bound)
     return bound.mean_s / share if share > 0 else float("nan")
+
+
+def _counting(solver: Scheduler, total: int, on_progress: Callable[[int, int], None]) -> Scheduler:
+    """The same solver, which says after every round how many of `total` it has solved."""
+    done = 0
+
+    def solve(problem: RoundProblem) -> Decision:
+        nonlocal done
+        decision = solver(problem)
+        done += 1
+        on_progress(done, total)
+        return decision
+
+    return solve
 
 
 def _scaled_steps(relative: Sequence[float], problems: Sequence[RoundProblem]) -> list[float]:

@@ -48,13 +48,12 @@ def energy_curves(record: RunRecord) -> EnergyCurves:
         total_j: PerRound = np.sum(energy_j, axis=1, where=record.selected)
         return total_j / num_trained
 
-    budget_j = np.where(record.energy_budget_j > 0, record.energy_budget_j, np.inf)
     return EnergyCurves(
         training_j=of_trainers(record.training_j),
         upload_j=of_trainers(record.upload_j),
         mining_j=of_trainers(record.mining_j),
         all_clients_j=np.mean(record.energy_j, axis=1),
-        highest_share=np.max(record.energy_j / budget_j, axis=1),
+        highest_share=np.max(record.share_of_budget(record.energy_j), axis=1),
     )
 
 

@@ -12,7 +12,7 @@ from bdfl.learning.participation import draw_participation
 from bdfl.records import NOBODY, RoundRecord, RunRecord, collect_run
 from bdfl.scenario import MiningMode, Scenario, scenario_digest
 from bdfl.scheduling.checker import decision_status, evaluate, optimality_gap
-from bdfl.scheduling.exact import exact
+from bdfl.scheduling.exact import exact, exact_power
 from bdfl.scheduling.problem import Decision, RoundProblem, Scheduler, make_problem
 from bdfl.scheduling.queues import drift_bound, drift_constant, lyapunov, lyapunov_drift, next_queue
 from bdfl.scheduling.registry import get_scheduler
@@ -181,7 +181,12 @@ def draw_mining(scenario: Scenario, round: int, mining_hz: PerClient) -> tuple[f
 
 
 def prove_bound(problem: RoundProblem, decision: Decision) -> Decision:
-    """The same decision with a proven bound: its own, or where it has none the one that `exact` proves."""
+    """The same decision with a proven bound: its own, or where it has none the one that `exact` proves.
+
+    A decision with powers of its own is measured against `exact-power`: the bound of `exact` is for the given ones.
+    """
     if np.isfinite(decision.bound) or not decision.is_feasible:
         return decision
-    return replace(decision, bound=exact(replace(problem, memory=None)).bound)
+    keeps_power = np.array_equal(decision.power_w[decision.selected], problem.power_w[decision.selected])
+    solver = exact if keeps_power else exact_power
+    return replace(decision, bound=solver(replace(problem, memory=None)).bound)

@@ -396,12 +396,13 @@ def _draw_delay_parts(axes: Axes, record: RunRecord) -> None:
 
 def _draw_energy(axes: Axes, record: RunRecord) -> None:
     """Share of the budget, mean over clients by its parts, and the client that came closest to its limit."""
-    budget_j = np.where(record.energy_budget_j > 0, record.energy_budget_j, np.inf)
-    parts = [np.mean(part / budget_j, axis=1) for part in (record.training_j, record.upload_j, record.mining_j)]
+    parts = [
+        np.mean(record.share_of_budget(part), axis=1) for part in (record.training_j, record.upload_j, record.mining_j)
+    ]
     axes.stackplot(record.round, *parts, step="mid", colors=(TRAINING, UPLOAD, MINING), linewidth=0)
     axes.step(
         record.round,
-        np.where(record.took_place, np.max(record.energy_j / budget_j, axis=1), np.nan),
+        np.where(record.took_place, np.max(record.share_of_budget(record.energy_j), axis=1), np.nan),
         where="mid",
         color=SOFT_INK,
         linewidth=1.0,
@@ -468,7 +469,8 @@ def _title_run(figure: Figure, record: RunRecord) -> None:
 def _run_sheet(record: RunRecord) -> Sheet:
     header = (
         "round", "status", "selected", "training_s", "upload_s", "mining_s", "delay_s",
-        "mean_energy_j", "mean_backlog", "mean_backlog_over_round",
+        "mean_energy_j", "mean_backlog", "mean_backlog_over_round", "lyapunov", "drift", "drift_bound",
+        "objective", "gap", "iterations",
     )  # fmt: skip
     rows = [
         (
@@ -482,6 +484,12 @@ def _run_sheet(record: RunRecord) -> Sheet:
             float(np.mean(row.energy_j)),
             float(np.mean(row.next_queue)),
             float(np.mean(row.next_queue)) / row.round,
+            row.lyapunov,
+            row.drift,
+            row.drift_bound,
+            row.objective,
+            row.gap,
+            row.iterations,
         )
         for row in record.rounds
     ]

@@ -189,8 +189,7 @@ def _tabulate_clients(record: RunRecord) -> Table:
         ("client", "trained", "owed", "training J", "upload J", "mining J", "peak energy", "backlog"),
     )
     happened = record.took_place
-    budget_j = np.where(record.energy_budget_j > 0, record.energy_budget_j, np.inf)
-    peak = np.max(record.energy_j / budget_j, axis=0)
+    peak = np.max(record.share_of_budget(record.energy_j), axis=0)
     for client in range(min(record.num_clients, _SHOWN_CLIENTS)):
         means = [
             float(np.mean(part[happened, client])) if happened.any() else float("nan")

@@ -4,12 +4,14 @@ For any prices (mu, theta) and every set S with exchange time tau,
 
     J >= V tau + [min over w of V A w^3 + mu (w^-2 - offered(w))] + sum_i min(0, mu l_i(tau) - Z_i - theta) + m theta.
 
-Over a cell a <= tau <= b the sum is bounded from below by straight lines: clients already taken at a by their joint
-tangents at a and at b (l_i is convex); those that join inside by a line through their value at b that is neither above
-their tangent nor above zero; the others by zero. The cell's bound is then the minimum of a two-piece linear function.
+Over a cell a <= tau <= b the sum is bounded from below piece by piece: clients already taken at a by their joint
+tangents at a and at b (l_i is convex); those that join inside by what they bring at b, from the moment on at which
+they can be done and their tangent at b is below zero; the others by zero. The cell's bound is then the minimum of a
+two-piece linear function with steps.
 Cells grow geometrically away from the incumbent, since the farther away the less precise they need be.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,6 +19,7 @@ from numpy.typing import NDArray
 
 from bdfl.arrays import PerClient, PerClientMask
 from bdfl.scheduling.allocation import CHUNK, Market
+from bdfl.scheduling.convex import NOTHING, PRECISION
 from bdfl.scheduling.selection import (
     Choice,
     Point,
@@ -24,6 +27,7 @@ from bdfl.scheduling.selection import (
     Terms,
     earliest_exchange,
     idle_terms,
+    improve,
     level_of,
     point_at,
     relaxed_objective,
@@ -59,6 +63,7 @@ class Certificate:
     target: float
     open_cells: tuple[Cell, ...]
     evaluations: int
+    best: Choice  # the best set met on the way
     best_value: float  # lowest relaxed objective seen, with its exchange time and root price
     best_time_s: float
     best_price: float
@@ -72,24 +77,29 @@ def certify(
     tolerance: float,
     max_evaluations: int,
     previous: Certificate | None = None,
+    precision: float = PRECISION,
 ) -> Certificate:
     """Lower bound on the objective of every set, good to `tolerance` below that of `best` wherever prices can do that.
 
-    After a better set was found, only what `previous` left open is swept again: its other cells are above the old
-    target and so above the new one. Where caps bind, what a client offers depends on the level of mining: levels are
-    cut into intervals, and the one with the worst bound is halved until none is left below the target or the
-    evaluations run out.
+    Where the relaxed objective has a valley below the target, a better set is looked for there. After one was found,
+    only what `previous` left open need be swept again: its other cells are above the new target. Where caps bind, what
+    a client offers depends on the level of mining: levels are cut into intervals, and the one with the worst bound is
+    halved until none is left below the target or the evaluations run out.
     """
-    target = best.objective - tolerance
     if market.caps is None:
         terms = idle_terms(market, supply.least_level)
         sides = {1: terms, -1: terms}
+
+        def look(exchange_s: float, price: float, best: Choice) -> Choice:
+            return improve(market, supply, exchange_s, price, best, precision)
+
         if previous is None:
-            return _sweep(market, supply, sides, best, price, target, max_evaluations)
-        first = min((cell.start_s for cell in previous.open_cells), default=best.exchange_s)
-        last = max((cell.end_s for cell in previous.open_cells), default=best.exchange_s)
-        sweep = _sweep(market, supply, sides, best, price, target, max_evaluations, first, last)
-        return replace(sweep, bound=min(sweep.bound, previous.target))
+            return _sweep(market, supply, sides, best, price, tolerance, max_evaluations, look)
+        first = min(cell.start_s for cell in previous.open_cells)
+        last = max(cell.end_s for cell in previous.open_cells)
+        sweep = _sweep(market, supply, sides, best, price, tolerance, max_evaluations, look, first, last)
+        return replace(sweep, bound=min(sweep.bound, previous.target), target=min(sweep.target, previous.target))
+    target = best.objective - tolerance
     level = max(level_of(market, best), supply.least_level)
     spendable = best.objective + float(market.queue.sum()) - market.tradeoff * earliest_exchange(market)
     highest = max(float(np.cbrt(spendable / supply.scale)) * (1.0 + 1e-12), level)
@@ -102,7 +112,7 @@ def certify(
         nonlocal evaluations
         terms, extra = _usual_terms(market, best.members, usual, least, most)
         part = usual_supply.within(least, most, extra)
-        sweep = _sweep(market, part, terms, best, price, target, _PART_EVALUATIONS)
+        sweep = _sweep(market, part, terms, best, price, tolerance, _PART_EVALUATIONS)
         evaluations += sweep.evaluations
         if whole is None:
             return _Part(least, most, sweep)
@@ -166,16 +176,20 @@ def _sweep(
     terms: dict[int, Terms],
     best: Choice,
     price: float,
-    target: float,
+    tolerance: float,
     max_evaluations: int,
+    look: Callable[[float, float, Choice], Choice] | None = None,
     first_s: float = 0.0,
     last_s: float = np.inf,
 ) -> Certificate:
     """Certificate for the levels of `supply` and times from `first_s` to `last_s`: cells from that of `best` outwards.
 
     First to ever later times until even infinite time cannot help, then to earlier ones until fewer than m clients
-    could be done. When the evaluations run out the rest is bounded by one last cell: coarse, but proven.
+    could be done. When the evaluations run out the rest is bounded by one last cell: coarse, but proven. `look` looks
+    for a set better than the best so far from an exchange time and a root price: it is asked at the bottom of every
+    valley below the target that is deeper than those before.
     """
+    target, deepest = best.objective - tolerance, np.inf
     final_loss = final_losses(market, terms[1])
     earliest_s = max(earliest_exchange(market), first_s)
     start_s = min(max(best.exchange_s, earliest_s), last_s)
@@ -216,46 +230,59 @@ def _sweep(
                 width *= _SHRINK
                 continue
             cells.append(Cell(terms[direction], early.exchange_s, late.exchange_s, prices, bound))
+            here, there = at_ends if direction > 0 else reversed(at_ends)
+            bottom = min((here, point.exchange_s), (there, other_s)) if width >= left else (here, point.exchange_s)
+            if look is not None and bottom[0] < min(target, deepest) and bottom[0] <= there:
+                best = look(bottom[1], prices.root, best)
+                target, deepest = best.objective - tolerance, bottom[0]
             point, prices = other, settle_prices(market, supply, other.loss, prices.root)
             width *= _GROW
     bound = min((cell.bound for cell in cells), default=start_value)
-    return Certificate(bound, target, tuple(cell for cell in cells if cell.bound < target), evaluations, *lowest)
+    still_open = tuple(cell for cell in cells if cell.bound < target)
+    return Certificate(bound, target, still_open, evaluations, best, *lowest)
 
 
 def bound_cell(market: Market, supply: Supply, prices: Prices, start: Point, end: Point) -> tuple[float, float, float]:
     """Proven lower bound on the objective of all sets with exchange times from `start` to `end`, and at both ends."""
     width = end.exchange_s - start.exchange_s
     price = prices.root
-    old, new = np.zeros(4), np.zeros(2)
+    old = np.zeros(4)
+    joiners: list[Joiners] = []
     for first in range(0, market.num_clients, CHUNK):
         part = slice(first, first + CHUNK)
         wanted = market.queue[part] + prices.head
         at_end = price * end.loss[part] - wanted
-        joined = np.flatnonzero(at_end < 0.0)  # nobody else is ever taken in this cell
-        at_end = at_end[joined]
-        at_start = price * start.loss[part][joined] - wanted[joined]
-        start_slope, end_slope = price * start.slope[part][joined], price * end.slope[part][joined]
+        taken = np.flatnonzero(at_end < 0.0)  # nobody else is ever taken in this cell
+        at_end = at_end[taken]
+        at_start = price * start.loss[part][taken] - wanted[taken]
+        start_slope, end_slope = price * start.slope[part][taken], price * end.slope[part][taken]
         is_old = at_start <= 0.0
         old += np.where(is_old, np.stack([at_start, at_end, start_slope, end_slope]), 0.0).sum(axis=1)
-        new += np.where(is_old, 0.0, np.stack([at_end, np.maximum(end_slope, at_end / width)])).sum(axis=1)
+        new = np.flatnonzero(~is_old)
+        # Not before they can be done at all, and not before their tangent at the end falls below zero.
+        ready = market.curves.least_s[part][taken[new]] - start.exchange_s
+        turned = width - at_end[new] / np.minimum(end_slope[new], -NOTHING)
+        joiners.append((np.minimum(np.maximum(np.maximum(ready, turned), 0.0), width), at_end[new]))
     old_start, old_end, old_start_slope, old_end_slope = old.tolist()
-    new_end, new_slope = new.tolist()
-    # max of two tangents plus a line plus V tau: lowest at an end or where the tangents cross.
     crossing = 0.0
     turn = old_start_slope - old_end_slope
     if turn < 0.0:
         crossing = min(max((old_end - old_end_slope * width - old_start) / turn, 0.0), width)
-    lowest = min(
-        max(old_start + old_start_slope * step, old_end + old_end_slope * (step - width))
-        + new_end
-        + new_slope * (step - width)
-        + market.tradeoff * (start.exchange_s + step)
-        for step in (0.0, crossing, width)
-    )
+    # V tau, the higher of two tangents, a step down wherever somebody joins: lowest at a step, an end or the crossing.
+    steps = np.concatenate([np.array([0.0, crossing, width]), *(when for when, _ in joiners)])
+    order = np.argsort(steps, kind="stable")
+    joined = np.cumsum(np.concatenate([np.zeros(3), *(gain for _, gain in joiners)])[order])
+    steps = steps[order]
+    tangents = np.maximum(old_start + old_start_slope * steps, old_end + old_end_slope * (steps - width))
+    lowest = float(np.min(tangents + joined + market.tradeoff * (start.exchange_s + steps)))
     rest = supply.worth(price) + market.min_clients * prices.head
     early = market.tradeoff * start.exchange_s + old_start + rest
-    late = market.tradeoff * end.exchange_s + old_end + new_end + rest
+    late = market.tradeoff * end.exchange_s + old_end + float(joined[-1]) + rest
     return lowest + rest, early, late
+
+
+# How far into a cell clients may join, and what they bring.
+Joiners = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 
 def final_losses(market: Market, terms: Terms) -> PerClient:

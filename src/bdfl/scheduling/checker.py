@@ -136,8 +136,13 @@ def optimality_gap(problem: RoundProblem, outcome: Outcome, bound: float) -> flo
     """
     if not np.isfinite(outcome.objective):
         return np.inf
-    scale = max(abs(outcome.objective), problem.tradeoff * outcome.delay_s)
+    scale = gap_scale(problem, outcome)
     return max(outcome.objective - bound, 0.0) / scale if scale > 0 else 0.0
+
+
+def gap_scale(problem: RoundProblem, outcome: Outcome) -> float:
+    """What gaps are relative to: max(|J|, V delay)."""
+    return max(abs(outcome.objective), problem.tradeoff * outcome.delay_s)
 
 
 def decision_status(problem: RoundProblem, decision: Decision, outcome: Outcome) -> Status:

@@ -3,12 +3,12 @@
 It judges feasibility and form on random and extreme rounds, never how good the decisions are.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bdfl.scheduling.checker import TOLERANCE, evaluate, find_violations
+from bdfl.scheduling.checker import TOLERANCE, evaluate, find_violations, gap_scale
 from bdfl.scheduling.drc import start_round
 from bdfl.scheduling.instances import draw_instances, problem_columns
 from bdfl.scheduling.problem import Decision, RoundProblem, Scheduler
@@ -50,17 +50,23 @@ class CheckReport:
         return "\n".join(lines)
 
 
-def check_scheduler(scheduler: Scheduler, num_rounds: int = 200, seed: int = 0, max_clients: int = 40) -> CheckReport:
+def check_scheduler(
+    scheduler: Scheduler,
+    num_rounds: int = 200,
+    seed: int = 0,
+    max_clients: int = 40,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> CheckReport:
     """Report on a scheduler over `num_rounds` published random rounds; the same for the same arguments.
 
     In each round the scheduler decides twice, which must give the same, and then once more for the following round
     with its own memory. Judged: C1 to C3 and caps by the checker; form (types, shapes, finite, zero where idle);
-    that the problem is left as it was; that a claimed bound is one; that "infeasible" is said only where it is so. An
-    exception is a failure like any other.
+    that the problem is left as it was; that a claimed bound is not above its own objective; that "infeasible" is said
+    only where it is so. An exception is a failure like any other. `on_progress` hears of rounds done, of all.
     """
     failures: list[CheckFailure] = []
     num_feasible = 0
-    for instance in draw_instances(np.random.default_rng(seed), num_rounds, max_clients):
+    for number, instance in enumerate(draw_instances(np.random.default_rng(seed), num_rounds, max_clients), start=1):
         problem = instance.problem
         before = {name: column.copy() for name, column in problem_columns(problem).items()}
         try:
@@ -79,6 +85,8 @@ def check_scheduler(scheduler: Scheduler, num_rounds: int = 200, seed: int = 0, 
         ]
         found.extend(f"changed the problem's {name}" for name in changed)
         failures.extend(CheckFailure(instance.description, what) for what in found)
+        if on_progress is not None:
+            on_progress(number, num_rounds)
     return CheckReport(num_rounds, num_feasible, tuple(failures))
 
 
@@ -94,8 +102,7 @@ def find_faults(problem: RoundProblem, decision: Decision) -> Iterator[str]:
             yield f"infeasible ({decision.reason}), but {problem.min_clients} clients can train"
         return
     outcome = evaluate(problem, decision)
-    scale = max(abs(outcome.objective), problem.tradeoff * outcome.delay_s)
-    if decision.bound > outcome.objective + TOLERANCE * scale:
+    if decision.bound > outcome.objective + TOLERANCE * gap_scale(problem, outcome):
         yield f"bound {decision.bound:.12g} is above its own objective {outcome.objective:.12g}"
 
 

@@ -27,7 +27,7 @@ _AROUND = np.array([-1.0, 0.0, 1.0])
 _AROUND.setflags(write=False)
 _FEW_ROWS = 8  # up to which plain Python floats beat arrays
 _PLAIN_STEPS = 40
-_PLAIN_WIDTH = 0.03  # of the square root of the precision: an enclosure goes with the square of its width
+_SLOW_RUN = 3  # steps from one side after which a bracket is halved
 _EDGE = 0.02
 _FIRST_STRIDE, _STRIDE_GROWTH = 1e-3, 8.0  # relative, of a search for a bracket
 
@@ -131,7 +131,7 @@ def minimise_convex(
         if not is_open.all():
             rows, brackets = rows[is_open], brackets.take(is_open)
         if evaluate_one is not None and len(rows) <= _FEW_ROWS and closeness != _SLOW_CLOSENESS:
-            narrowed = _narrow_each(evaluate_one, rows, brackets, _PLAIN_WIDTH * precision**0.5)
+            narrowed = _narrow_each(evaluate_one, rows, brackets, precision)
         else:
             points = brackets.probes(closeness * _AROUND)  # they bracket the minimum closely or cut the interval
             inner = np.stack([points, *evaluate(points, rows)])
@@ -146,34 +146,45 @@ def minimise_convex(
 
 
 def _narrow_each(
-    evaluate_one: Callable[[int], PlainFunction], rows: RowNumbers, brackets: Brackets, width: float
+    evaluate_one: Callable[[int], PlainFunction], rows: RowNumbers, brackets: Brackets, precision: float
 ) -> Brackets:
-    """Brackets narrowed row by row to a relative `width`."""
+    """Brackets narrowed row by row until their tangents enclose the minimum to `precision`."""
     ends = np.stack([brackets.left, brackets.right])  # (2, 3, rows)
     for place, row in enumerate(rows.tolist()):
         sides = ends[:, :, place].tolist()
-        ends[:, :, place] = _narrow_one(evaluate_one(row), float(brackets.origin[place]), sides, width)
+        ends[:, :, place] = _narrow_one(evaluate_one(row), float(brackets.origin[place]), sides, precision)
     return Brackets(brackets.origin, ends[0], ends[1])
 
 
-def _narrow_one(evaluate: PlainFunction, origin: float, sides: list[list[float]], width: float) -> list[list[float]]:
-    """Both ends (point, value, slope) of a narrower bracket: regula falsi (Illinois) on the slope."""
+def _narrow_one(
+    evaluate: PlainFunction, origin: float, sides: list[list[float]], precision: float
+) -> list[list[float]]:
+    """Both ends (point, value, slope) of a narrower bracket: regula falsi (Illinois) on the slope, halving if slow."""
     distance = [(side[0] - origin) ** (1.0 / 3.0) for side in sides]
     weight = [_turning(side[2], away) for side, away in zip(sides, distance, strict=True)]
-    last = -1
+    last, run = -1, 0
     for _ in range(_PLAIN_STEPS):
-        fraction = weight[0] / (weight[0] - weight[1]) if weight[0] < 0.0 < weight[1] else 0.5
+        is_usable = weight[0] < 0.0 < weight[1] and run < _SLOW_RUN
+        fraction = weight[0] / (weight[0] - weight[1]) if is_usable else 0.5
         middle = distance[0] + min(max(fraction, _EDGE), 1.0 - _EDGE) * (distance[1] - distance[0])
         point = origin + middle**3
         value, slope = evaluate(point)
         moved = int(slope >= 0.0)  # which side comes nearer
         sides[moved], distance[moved], weight[moved] = [point, value, slope], middle, _turning(slope, middle)
+        run = run + 1 if moved == last and is_usable else 0
         if moved == last:
             weight[1 - moved] *= 0.5
         last = moved
-        if distance[1] - distance[0] <= width * distance[1]:
+        if _missing(*sides) <= precision * abs(value) or distance[1] - distance[0] <= 4e-16 * distance[1]:
             break
     return sides
+
+
+def _missing(left: list[float], right: list[float]) -> float:
+    """How far the crossing of the tangents lies below the better end: the plain twin of `Brackets.lower_bound`."""
+    width = right[0] - left[0]
+    offset = 0.0 if left[2] <= -STEEPEST else (left[1] - right[1] + right[2] * width) / max(right[2] - left[2], NOTHING)
+    return min(left[1], right[1]) - right[1] - right[2] * (min(max(offset, 0.0), width) - width)
 
 
 def _turning(slope: float, distance: float) -> float:

@@ -7,9 +7,10 @@ and clients that this leaves in doubt are enumerated.
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from msgspec import Meta
 from numpy.typing import NDArray
 
 from bdfl.arrays import PerClient, PerClientMask
@@ -31,6 +32,10 @@ from bdfl.scheduling.selection import (
 )
 from bdfl.scheduling.supply import make_supply
 
+Gap = Annotated[float, Meta(ge=0.0)]
+Evaluations = Annotated[int, Meta(ge=1)]
+MAX_EVALUATIONS = 400
+
 _DEFAULT_GAPS = ((2_000, OPTIMAL_GAP), (50_000, 1e-6), (200_000, 1e-3), (float("inf"), 1e-2))
 _ROUNDING = 1e-12  # relative: what rounding may have added to a bound
 _PRECISION_SHARE = 0.01  # of the gap aimed at, that the exchange time of a set may cost
@@ -38,7 +43,9 @@ _ATTEMPTS = 6  # sets tried one after the other before the last is judged
 _ENUMERATION_CELLS = 60_000  # sets times clients that an enumeration may cost
 
 
-def exact(problem: RoundProblem, *, target_gap: float | None = None, max_evaluations: int = 400) -> Decision:
+def exact(
+    problem: RoundProblem, *, target_gap: Gap | None = None, max_evaluations: Evaluations = MAX_EVALUATIONS
+) -> Decision:
     """The best decision at the given transmit powers, with a proven lower bound on the objective of any.
 
     A search of all exchange times ends once the gap is at most `target_gap` (by default `default_gap`) or after
@@ -47,7 +54,9 @@ def exact(problem: RoundProblem, *, target_gap: float | None = None, max_evaluat
     return _solve(problem, fixed_power_curves, target_gap, max_evaluations)
 
 
-def exact_power(problem: RoundProblem, *, target_gap: float | None = None, max_evaluations: int = 400) -> Decision:
+def exact_power(
+    problem: RoundProblem, *, target_gap: Gap | None = None, max_evaluations: Evaluations = MAX_EVALUATIONS
+) -> Decision:
     """The best decision if clients may also choose their transmit power, up to `power_max_w`; otherwise as `exact`."""
     return _solve(problem, free_power_curves, target_gap, max_evaluations)
 
@@ -142,23 +151,23 @@ def choose(market: Market, target_gap: float, max_evaluations: int) -> tuple[Cho
         is_last = market.caps is None or attempt == _ATTEMPTS - 1
         tolerance = 0.5 * target_gap * _scale(market, best)
         budget = max_evaluations if is_last else 0
-        certificate = certify(market, supply, best, price, tolerance, budget, certificate)
+        certificate = certify(market, supply, best, price, tolerance, budget, certificate, precision)
         evaluations += certificate.evaluations
-        better = improve(market, supply, certificate.best_time_s, certificate.best_price, best, precision)
-        if better is best:
-            if not is_last and certificate.open_cells:
-                certificate = certify(market, supply, best, price, tolerance, max_evaluations)
-                evaluations += certificate.evaluations
+        better = improve(market, supply, certificate.best_time_s, certificate.best_price, certificate.best, precision)
+        settled, best = better is best, better
+        if settled and not is_last and certificate.open_cells:
+            certificate = certify(market, supply, best, price, tolerance, max_evaluations)
+            evaluations += certificate.evaluations
+        if settled or not certificate.open_cells:
             break
-        best = better
     assert certificate is not None
     bound = certificate.bound
     if certificate.open_cells:
-        best, bound = _settle_doubts(market, certificate, best, tolerance)
+        best, bound = _settle_doubts(market, certificate, best)
     return replace(best, bound=min(bound, best.objective)), evaluations
 
 
-def _settle_doubts(market: Market, certificate: Certificate, best: Choice, tolerance: float) -> tuple[Choice, float]:
+def _settle_doubts(market: Market, certificate: Certificate, best: Choice) -> tuple[Choice, float]:
     """A set at least as good as `best`, by trying all that the open cells leave in doubt, and the bound proven then.
 
     If too many clients are in doubt only the most doubtful are tried: the set may improve, the bound stays.
@@ -175,7 +184,7 @@ def _settle_doubts(market: Market, certificate: Certificate, best: Choice, toler
     if choice is None:
         return best, certificate.bound
     winner = choice if choice.objective < best.objective else best
-    return winner, min(choice.bound, best.objective - tolerance) if complete else certificate.bound
+    return winner, min(choice.bound, certificate.target) if complete else certificate.bound
 
 
 def _scale(market: Market, choice: Choice) -> float:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from bdfl.arrays import PerClient, PerClientMask
 from bdfl.compute import mining_scale, training_time
-from bdfl.radio import uplink_rate, upload_time
+from bdfl.radio import power_for_upload_time, uplink_rate, upload_time
 from bdfl.scheduling.convex import NOTHING, STEEPEST
 from bdfl.scheduling.curves import Indices, Times, training_inertia
 from bdfl.scheduling.problem import RoundProblem
@@ -32,7 +32,7 @@ class FreePowerCurves:
     shortest_training_s: PerClient  # at the highest frequency
     cycles: PerClient
     inertia: PerClient  # k: training for x seconds costs k / x^2
-    bits_ln2_per_hz: PerClient  # c = m ln 2 / B
+    nats_per_hz: PerClient  # c = m ln 2 / B
     noise_over_gain_w: PerClient  # n = B N0 / h: uploading for u seconds costs n u (e^(c/u) - 1)
     budget_j: PerClient
     per_joule: PerClient  # root^3 gained by a joule
@@ -50,7 +50,7 @@ class FreePowerCurves:
         return np.where(ready, root, -STEEPEST), np.where(ready, slope, 0.0)
 
     def final_roots(self) -> PerClient:
-        spare_j = self.budget_j - self.noise_over_gain_w * self.bits_ln2_per_hz
+        spare_j = self.budget_j - self.noise_over_gain_w * self.nats_per_hz
         return np.where(np.isfinite(self.least_s), np.cbrt(self.per_joule * np.maximum(spare_j, 0.0)), -STEEPEST)
 
     def take(self, index: Indices | slice) -> "FreePowerCurves":
@@ -61,18 +61,18 @@ class FreePowerCurves:
         upload_s, _ = self._split(at)
         spare_s = at - upload_s
         cpu_hz = np.divide(self.cycles, spare_s, out=np.zeros_like(spare_s), where=(self.cycles > 0) & (spare_s > 0))
-        power_w = self.noise_over_gain_w * np.expm1(self.bits_ln2_per_hz / upload_s)  # [Li24, Eq. 8] solved for P
+        power_w = power_for_upload_time(self.nats_per_hz, upload_s, self.noise_over_gain_w)
         return cpu_hz, np.minimum(power_w, self.max_power_w)
 
     def _energy(self, exchange_s: Times, upload_s: Times) -> Times:
         """Upload and training energy (J) of a split."""
-        upload_j = self.noise_over_gain_w * upload_s * np.expm1(self.bits_ln2_per_hz / upload_s)
+        upload_j = upload_s * power_for_upload_time(self.nats_per_hz, upload_s, self.noise_over_gain_w)
         energy_j: Times = upload_j + self.inertia / np.maximum(exchange_s - upload_s, NOTHING) ** 2
         return energy_j
 
     def _upload_saving(self, upload_s: Times) -> Times:
         """Energy saved per second (W) of more upload time."""
-        saved_w: Times = self.noise_over_gain_w * _convexity(self.bits_ln2_per_hz / upload_s)
+        saved_w: Times = self.noise_over_gain_w * _convexity(self.nats_per_hz / upload_s)
         return saved_w
 
     def _training_saving(self, spare_s: Times) -> Times:
@@ -93,7 +93,7 @@ class FreePowerCurves:
         log_inertia = np.log(2.0 * np.where(trains, self.inertia, 1.0) / self.noise_over_gain_w)
 
         def log_ratio(upload_s: Times) -> tuple[Times, Times]:
-            exponent = self.bits_ln2_per_hz / upload_s
+            exponent = self.nats_per_hz / upload_s
             spare_s = np.maximum(exchange_s - upload_s, NOTHING)
             worth = _convexity(exponent)
             value = np.log(worth) - log_inertia + 3.0 * np.log(spare_s)
@@ -129,9 +129,9 @@ def free_power_curves(problem: RoundProblem) -> FreePowerCurves:
     rate = uplink_rate(problem.bandwidth_hz, top, problem.gain, problem.noise_w_per_hz)
     able = (rate > 0.0) & (problem.cpu_max_hz > 0.0) & (problem.energy_budget_j > 0.0)
     gain = np.where(able, problem.gain, 1.0)
-    bits_ln2_per_hz = problem.model_bits * np.log(2.0) / problem.bandwidth_hz
+    nats_per_hz = problem.model_bits * np.log(2.0) / problem.bandwidth_hz
     noise_over_gain_w = problem.bandwidth_hz * problem.noise_w_per_hz / gain
-    spare_j = problem.energy_budget_j - noise_over_gain_w * bits_ln2_per_hz  # with all the time in the world
+    spare_j = problem.energy_budget_j - noise_over_gain_w * nats_per_hz  # with all the time in the world
     able &= spare_j > 0.0
     inertia = training_inertia(problem)
     shortest_upload_s = np.where(able, upload_time(problem.model_bits, np.where(able, rate, 1.0)), 1.0)
@@ -144,7 +144,7 @@ def free_power_curves(problem: RoundProblem) -> FreePowerCurves:
         shortest_training_s=shortest_training_s,
         cycles=problem.cycles,
         inertia=inertia,
-        bits_ln2_per_hz=bits_ln2_per_hz,
+        nats_per_hz=nats_per_hz,
         noise_over_gain_w=noise_over_gain_w,
         budget_j=problem.energy_budget_j,
         per_joule=mining_scale(1.0, problem.capacitance, problem.work_cycles),

@@ -24,6 +24,7 @@ _SAMPLE = 4096  # clients that stand for all of a larger crowd in the first sear
 _SCAN_POINTS = 20
 _SCAN_ROUNDS = 2
 _IMPROVEMENTS = 10
+_COARSE = 1e-5  # precision of a set's exchange time that is enough to see most improvements
 _SETTLED = 1e-3  # relative: a price that fits the demand of its takers
 _ALIKE = 1e-9  # relative: clients at the price
 _PRICE_STEPS = 40
@@ -255,16 +256,31 @@ def improve(
 ) -> Choice:
     """The best set found by following prices from one exchange time to the next; `best` if none is better."""
     level = supply.least_level if best is None else max(level_of(market, best), supply.least_level)
+    before, coarse = best, max(precision, _COARSE)
     for _ in range(_IMPROVEMENTS):
         point = point_at(market, idle_terms(market, level), max(exchange_s, earliest_exchange(market)))
         prices = settle_prices(market, supply, point.loss, price)
         members = fill_set(market, supply, point.loss, prices.root) & (point.loss < STEEPEST / 2)
-        enclosure = solve_set(market, members, point.exchange_s, precision)
-        objective = market.tradeoff * float(enclosure.value[0]) - float(market.queue[members].sum())
-        choice = Choice(members, float(enclosure.at[0]), objective, -np.inf)
+        choice = _solve_choice(market, members, point.exchange_s, coarse)
+        if best is not None and choice.objective >= best.objective > choice.bound:
+            choice = _solve_choice(market, members, choice.exchange_s, precision)
         if best is not None and choice.objective >= best.objective:
             break
         best, exchange_s, price = choice, choice.exchange_s, prices.root
         level = max(level_of(market, best), supply.least_level)
     assert best is not None  # the first set has m members, since m clients can be done by its time
-    return best
+    if best is before or precision >= coarse:
+        return best
+    return _solve_choice(market, best.members, best.exchange_s, precision)
+
+
+def _solve_choice(market: Market, members: PerClientMask, near_s: float, precision: float) -> Choice:
+    """The set `members` with its best exchange time, searched from one near it; bounded for this set alone."""
+    enclosure = solve_set(market, members, near_s, precision)
+    queues = float(market.queue[members].sum())
+    return Choice(
+        members,
+        float(enclosure.at[0]),
+        market.tradeoff * float(enclosure.value[0]) - queues,
+        market.tradeoff * float(enclosure.bound[0]) - queues,
+    )
