@@ -20,7 +20,7 @@ from bdfl.scheduling.problem import Scheduler
 BASELINES = ("random", "round-robin", "channel-best", "all")  # they weigh nothing, so V is not theirs to choose
 PAPER_SCHEDULERS = ("random", "round-robin", "channel-best", "drc")
 DEFAULT_SCHEDULERS = (*PAPER_SCHEDULERS, "exact:tradeoff=50")
-FRONTIER_TRADEOFFS = (1.0, 10.0, 30.0, 50.0, 75.0, 100.0, 200.0, 500.0)
+FRONTIER_TRADEOFFS = (1.0, 10.0, 50.0, 150.0, 500.0)
 FRONTIER_SEEDS = 3
 
 PerSeed = NDArray[np.float64]  # (seeds,)

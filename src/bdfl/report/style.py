@@ -32,7 +32,7 @@ BOUND = "#222222"
 INFEASIBLE = "#b2182b"
 TRAINING, UPLOAD, MINING = "#0072b2", "#e69f00", "#009e73"
 
-DPI = 300
+DPI = 200
 _SETTINGS = {
     "font.family": "DejaVu Sans",
     "font.size": 9.0,

@@ -21,7 +21,7 @@ from bdfl.scheduling.supply import Supply
 MAX_ENUMERATED = 12  # clients whose subsets are all tried
 
 _SAMPLE = 4096  # clients that stand for all of a larger crowd in the first search
-_SCAN_POINTS = 20
+_SCAN_POINTS = 10
 _SCAN_ROUNDS = 2
 _IMPROVEMENTS = 10
 _COARSE = 1e-5  # precision of a set's exchange time that is enough to see most improvements
