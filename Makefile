@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 JOBS ?= auto
+RESULTS ?= results
 
 .DEFAULT_GOAL := help
 .PHONY: help run test check format bench campaign figures stall reproduce clean
@@ -34,15 +35,15 @@ campaign: $(VENV)/.installed ## every scheduler on 10,000 random rounds, judged 
 		echo "$$name"; $(BIN)/bdfl schedulers check $$name --rounds 10000 || exit 1; done
 
 figures: $(VENV)/.installed ## the paper's figures 2 to 4 as SVG, PNG and CSV
-	$(BIN)/bdfl reproduce fig2
-	$(BIN)/bdfl reproduce fig3
-	$(BIN)/bdfl reproduce fig4
+	$(BIN)/bdfl reproduce fig2 --out $(RESULTS)
+	$(BIN)/bdfl reproduce fig3 --out $(RESULTS)
+	$(BIN)/bdfl reproduce fig4 --out $(RESULTS)
 
 stall: $(VENV)/.installed ## the figure of docs/corrections.md
 	$(BIN)/python docs/figures/make_stall.py
 
 reproduce: $(VENV)/.installed ## every figure and table of the paper, beside the paper's numbers
-	$(BIN)/bdfl reproduce all
+	$(BIN)/bdfl reproduce all --out $(RESULTS)
 
 clean: ## remove the environment, caches and results
 	rm -rf $(VENV) build dist runs results .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
