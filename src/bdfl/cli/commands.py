@@ -137,7 +137,7 @@ def simulate(
 
         print_out(*tabulate_run(record))
     if out is not None or not as_json:
-        from bdfl.report.figures import draw_run
+        from bdfl.report.run_figure import draw_run
 
         _save(draw_run(record), f"simulate-{record.scenario}-{record.scheduler}", out, quiet=as_json)
     if as_json:

@@ -33,6 +33,7 @@ INFEASIBLE = "#b2182b"
 TRAINING, UPLOAD, MINING = "#0072b2", "#e69f00", "#009e73"
 
 DPI = 200
+DASHES = (0, (4, 3))  # of bounds and limits
 _SETTINGS = {
     "font.family": "DejaVu Sans",
     "font.size": 9.0,
