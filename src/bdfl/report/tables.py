@@ -101,7 +101,7 @@ def tabulate_comparison(comparison: Comparison) -> list[Table]:
             number(result.worst_shortfall),
             number(100.0 * result.energy_use.mean, 1, " %"),
             infeasible_text(result.infeasible_rounds),
-            number(result.iterations.mean, 1),
+            number(result.iterations.mean, 1 if result.iterations.mean < 10 else 0),
             gap_text(result.gap.mean),
         )
     return [delays, effort]
@@ -127,7 +127,7 @@ def _tabulate_summary(record: RunRecord) -> Table:
         number(100.0 * summary.mean_energy_use, 1, " %"),
         number(summary.final_queue_mean, 2),
         infeasible_text(summary.infeasible_rounds),
-        number(summary.mean_iterations, 1),
+        number(summary.mean_iterations, 1 if summary.mean_iterations < 10 else 0),
         gap_text(summary.mean_gap),
     )
     return table
