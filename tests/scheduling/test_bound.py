@@ -15,7 +15,7 @@ from bdfl.scheduling.checker import evaluate
 from bdfl.scheduling.exact import exact
 from bdfl.scheduling.registry import get_scheduler
 
-CIFAR10 = override_scenario(Scenario(rounds=150), ["participation.dirichlet=0.3"])
+CIFAR10 = override_scenario(Scenario(rounds=150), ["partition.dirichlet=0.3"])
 RAYLEIGH = override_scenario(Scenario(rounds=60), ["radio.fading.kind=rayleigh", "clients.min_selected=1"])
 CHOICES = ("random", "round-robin", "channel-best", "all", "drc", "exact:tradeoff=1", "exact:tradeoff=1000")
 

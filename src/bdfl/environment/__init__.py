@@ -3,7 +3,7 @@
 from bdfl.environment.draws import Purpose, draw_values, stream
 from bdfl.environment.fading import draw_fading, draw_shadowing
 from bdfl.environment.geometry import Attachment, attach_clients, move_clients, place_clients
-from bdfl.environment.rounds import Federation, RoundState, draw_federation, draw_rounds
+from bdfl.environment.rounds import Federation, RoundState, draw_federation, draw_rounds, draw_samples
 from bdfl.environment.topology import (
     TooManyLinks,
     Topology,
@@ -27,6 +27,7 @@ __all__ = [
     "draw_fading",
     "draw_federation",
     "draw_rounds",
+    "draw_samples",
     "draw_shadowing",
     "draw_values",
     "find_topology",

@@ -36,11 +36,20 @@ class Purpose(IntEnum):
     PARTICIPATION = 19
     MINING = 20  # how long a sampled block takes and who finds it
     SCHEDULER = 21
+    PARTITION = 22  # which samples fall to whom
+    MODEL = 23  # the initial weights
+    BATCHES = 24  # a client's mini-batches in a round
+    TRAINING = 25  # what else is random in a client's training, such as dropout
 
 
-def stream(seed: int, purpose: Purpose, round: int = 0) -> np.random.Generator:
-    """The random stream of one purpose in one round; round 0 is what holds for the whole run."""
-    return np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, purpose, round])))
+def stream(seed: int, purpose: Purpose, round: int = 0, client: int | None = None) -> np.random.Generator:
+    """The random stream of one purpose in one round; round 0 is what holds for the whole run.
+
+    A purpose draws for all clients from one stream, or for each from its own, never both: numpy does not tell a
+    missing client from client 0.
+    """
+    words = [seed, purpose, round] if client is None else [seed, purpose, round, client]
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(words)))
 
 
 def draw_values(rng: np.random.Generator, value: PerClientValue, num_clients: int) -> PerClient:

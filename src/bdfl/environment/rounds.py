@@ -58,8 +58,8 @@ class RoundState:
     access_point: AccessPoint  # the one that serves the client
 
 
-def draw_federation(scenario: Scenario) -> Federation:
-    """The clients and access points of a run."""
+def draw_federation(scenario: Scenario, samples: PerClient | None = None) -> Federation:
+    """The clients and access points of a run; `samples` are the sizes of their real data sets, where there are any."""
     num_clients, seed = scenario.clients.count, scenario.seed
     radio, compute, mining = scenario.radio, scenario.compute, scenario.mining
 
@@ -67,7 +67,7 @@ def draw_federation(scenario: Scenario) -> Federation:
         return draw_values(stream(seed, purpose), value, num_clients)
 
     unlimited = np.full(num_clients, np.inf)
-    samples = np.maximum(np.rint(draw(Purpose.SAMPLES, scenario.clients.samples)), 1.0)
+    samples = draw_samples(scenario) if samples is None else samples
     cycles_per_sample = draw(Purpose.CYCLES_PER_SAMPLE, compute.cycles_per_sample)
     power_w = draw(Purpose.POWER, radio.power_w)
     access_point_m = np.array(scenario.geometry.access_points_m, dtype=np.float64)
@@ -90,6 +90,12 @@ def draw_federation(scenario: Scenario) -> Federation:
         access_point_m=_freeze(access_point_m),
         shadowing=_freeze(shadowing),
     )
+
+
+def draw_samples(scenario: Scenario) -> PerClient:
+    """Size |D_i| of every client's data set as the scenario has it: whole numbers of at least 1, (clients,)."""
+    drawn = draw_values(stream(scenario.seed, Purpose.SAMPLES), scenario.clients.samples, scenario.clients.count)
+    return np.maximum(np.rint(drawn), 1.0)
 
 
 def draw_rounds(scenario: Scenario, federation: Federation) -> Iterator[RoundState]:

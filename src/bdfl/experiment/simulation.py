@@ -1,11 +1,11 @@
 """One scheduler through one run: draw, decide, judge, record."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bdfl.arrays import PerClient
+from bdfl.arrays import PerClient, PerClientMask
 from bdfl.compute import mining_energy, mining_work
 from bdfl.environment import Federation, Purpose, RoundState, draw_federation, draw_rounds, stream
 from bdfl.learning.participation import draw_participation
@@ -53,17 +53,53 @@ def play(
     on_round: Callable[[RoundRecord], None] | None = None,
 ) -> RunRecord:
     """The run of `scheduler` on what was drawn before: the same `draws` serve any scheduler."""
-    queue: PerClient = np.zeros(draws.federation.num_clients)
-    memory: object | None = None
     rounds: list[RoundRecord] = []
-    for state, drawn in zip(draws.states, round_problems(scenario, draws), strict=True):
-        problem = replace(drawn, queue=queue, memory=memory)
-        decision = scheduler(problem)
-        queue, memory = next_queue(queue, draws.participation_rate, decision.selected), decision.memory
-        record = record_round(scenario, problem, state, decision, queue, prove_gap=prove_gaps)
+    for planned in play_rounds(scenario, scheduler, draws):
+        record = planned.settle(planned.decision.selected, prove_gap=prove_gaps)
         rounds.append(record)
         if on_round is not None:
             on_round(record)
+    return collect_rounds(scenario, draws, rounds)
+
+
+@dataclass(eq=False)
+class PlannedRound:
+    """A decided round that waits for its outcome: settle it before asking for the next one."""
+
+    scenario: Scenario
+    problem: RoundProblem
+    state: RoundState
+    decision: Decision
+    next_queue: PerClient | None = None  # known once settled
+
+    @property
+    def clients(self) -> list[int]:
+        """Numbers of the clients that train, ascending."""
+        return [int(client) for client in np.flatnonzero(self.decision.selected)]
+
+    def settle(self, delivered: PerClientMask, *, prove_gap: bool = False) -> RoundRecord:
+        """The round's record; those who `delivered` an update count as having taken part [Li24, Eq. 16]."""
+        self.next_queue = next_queue(self.problem.queue, self.problem.participation_rate, delivered)
+        return record_round(
+            self.scenario, self.problem, self.state, self.decision, self.next_queue, delivered, prove_gap=prove_gap
+        )
+
+
+def play_rounds(scenario: Scenario, scheduler: Scheduler, draws: Draws) -> Iterator[PlannedRound]:
+    """The rounds of a run, one after the other, each decided from what became of those before."""
+    queue: PerClient = np.zeros(draws.federation.num_clients)
+    memory: object | None = None
+    for state, drawn in zip(draws.states, round_problems(scenario, draws), strict=True):
+        problem = replace(drawn, queue=queue, memory=memory)
+        planned = PlannedRound(scenario, problem, state, scheduler(problem))
+        yield planned
+        if planned.next_queue is None:
+            raise RuntimeError(f"round {state.round} was not settled before the next one")
+        queue, memory = planned.next_queue, planned.decision.memory
+
+
+def collect_rounds(scenario: Scenario, draws: Draws, rounds: Sequence[RoundRecord]) -> RunRecord:
+    """The record of a run, or of its first rounds."""
     return collect_run(
         rounds,
         scenario=scenario.name,
@@ -120,10 +156,14 @@ def record_round(
     state: RoundState,
     decision: Decision,
     queue: PerClient,
+    delivered: PerClientMask,
     *,
     prove_gap: bool,
 ) -> RoundRecord:
-    """What the decision costs, judged by the checker, and where it leaves the queues (`queue`, after the round)."""
+    """What the decision costs, judged by the checker, and where it leaves the queues (`queue`, after the round).
+
+    Whoever trained pays for it, whether or not it `delivered` an update in the end; the drift counts those who did.
+    """
     outcome = evaluate(problem, decision)
     bounded = prove_bound(problem, decision) if prove_gap else decision
     gap = optimality_gap(problem, outcome, bounded.bound)
@@ -138,6 +178,7 @@ def record_round(
         status=decision_status(problem, bounded, outcome),
         reason=decision.reason,
         selected=decision.selected,
+        delivered=delivered,
         cpu_hz=decision.cpu_hz,
         mining_hz=decision.mining_hz,
         power_w=decision.power_w,
@@ -159,7 +200,7 @@ def record_round(
         next_queue=queue,
         lyapunov=lyapunov(problem.queue),
         drift=lyapunov_drift(problem.queue, queue),
-        drift_bound=drift_bound(problem.queue, problem.participation_rate, decision.selected),
+        drift_bound=drift_bound(problem.queue, problem.participation_rate, delivered),
         connectivity=state.connectivity,
         is_connected=state.is_connected,
         num_reachable=int(np.count_nonzero(state.reachable)),

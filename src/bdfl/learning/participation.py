@@ -43,7 +43,10 @@ def draw_participation(scenario: Scenario, federation: Federation) -> PerClient:
     if settings.rates is not None:
         return draw_values(stream(scenario.seed, Purpose.PARTICIPATION), settings.rates, federation.num_clients)
     label_counts = draw_label_counts(
-        stream(scenario.seed, Purpose.LABELS), federation.samples, settings.num_labels, settings.dirichlet
+        stream(scenario.seed, Purpose.LABELS),
+        federation.samples,
+        scenario.partition.num_labels,
+        scenario.partition.dirichlet,
     )
     return participation_rates(
         label_counts,

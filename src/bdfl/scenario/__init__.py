@@ -3,6 +3,17 @@
 from bdfl.scenario.checking import ScenarioError
 from bdfl.scenario.describing import ScenarioRow, describe_scenario
 from bdfl.scenario.files import dump_scenario, load_scenario, override_scenario, parse_scenario, scenario_digest
+from bdfl.scenario.learning import (
+    Aggregation,
+    DataChoice,
+    Engine,
+    Learning,
+    LocalUnit,
+    Normalisation,
+    PartitionChoice,
+    PartitionMethod,
+    PartitionSizes,
+)
 from bdfl.scenario.model import (
     Clients,
     Compute,
@@ -26,21 +37,30 @@ from bdfl.scenario.model import (
 from bdfl.scenario.values import Choice, Distribution, Lognormal, Normal, PerClientValue, Uniform
 
 __all__ = [
+    "Aggregation",
     "Choice",
     "Clients",
     "Compute",
+    "DataChoice",
     "Distribution",
     "Energy",
+    "Engine",
     "Fading",
     "FadingKind",
     "Geometry",
+    "Learning",
+    "LocalUnit",
     "Lognormal",
     "Mining",
     "MiningMode",
     "Mobility",
     "MobilityModel",
     "Normal",
+    "Normalisation",
     "Participation",
+    "PartitionChoice",
+    "PartitionMethod",
+    "PartitionSizes",
     "PerClientValue",
     "Placement",
     "Preference",

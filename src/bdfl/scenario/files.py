@@ -9,6 +9,7 @@ from typing import TypeAlias
 import msgspec
 
 from bdfl.scenario.checking import ScenarioError, convert_strictly
+from bdfl.scenario.learning import is_path
 from bdfl.scenario.model import Scenario
 from bdfl.scenario.toml_text import Plain, toml_document
 
@@ -23,7 +24,8 @@ def parse_scenario(data: dict[str, Plain]) -> Scenario:
 def load_scenario(path: Path, overrides: Sequence[str] = ()) -> Scenario:
     """The scenario in the TOML file `path`, with "key=value" overrides applied before anything is checked.
 
-    Named after the file unless it names itself; `radio.trace` is taken relative to the file. Raises `ScenarioError`.
+    Named after the file unless it names itself. `radio.trace` and a `data.source` that is a path are taken relative to
+    the file; a source that is not there, relative to the working folder. Raises `ScenarioError`.
     """
     try:
         data: _Table = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -38,10 +40,14 @@ def load_scenario(path: Path, overrides: Sequence[str] = ()) -> Scenario:
         raise ScenarioError(str(path), f"not TOML: {reason}", "expected a scenario in TOML") from None
     data = {"name": path.stem} | _apply_overrides(data, overrides)
     scenario = parse_scenario(data)
-    if scenario.radio.trace is None:
-        return scenario
-    trace = str((path.parent / scenario.radio.trace).absolute())
-    return msgspec.structs.replace(scenario, radio=msgspec.structs.replace(scenario.radio, trace=trace))
+    if scenario.radio.trace is not None:
+        trace = str((path.parent / scenario.radio.trace).absolute())
+        scenario = msgspec.structs.replace(scenario, radio=msgspec.structs.replace(scenario.radio, trace=trace))
+    if is_path(scenario.data.source):
+        beside = (path.parent / scenario.data.source).absolute()
+        source = str(beside if beside.exists() else Path(scenario.data.source).absolute())
+        scenario = msgspec.structs.replace(scenario, data=msgspec.structs.replace(scenario.data, source=source))
+    return scenario
 
 
 def override_scenario(scenario: Scenario, overrides: Sequence[str]) -> Scenario:

@@ -9,10 +9,11 @@ from enum import StrEnum
 from functools import cache
 from typing import Annotated, TypeAlias, get_type_hints
 
-import msgspec
 from msgspec import Meta, inspect
 
 from bdfl.scenario.checking import Annotation, ScenarioError, check_value, refuse_value, type_info
+from bdfl.scenario.learning import DataChoice, Learning, PartitionChoice
+from bdfl.scenario.section import Section, Text
 from bdfl.scenario.values import (
     Drawn,
     Fraction,
@@ -31,7 +32,6 @@ from bdfl.scenario.values import (
     is_per_client,
 )
 
-Text = Annotated[str, Meta(min_length=1)]
 Parameter: TypeAlias = bool | int | float | str
 
 
@@ -74,10 +74,6 @@ class MobilityModel(StrEnum):
     RANDOM_WAYPOINT = "random-waypoint"
 
 
-class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A table of a scenario file: unknown keys are refused."""
-
-
 class Clients(Section, frozen=True, kw_only=True):
     """Who takes part."""
 
@@ -94,10 +90,6 @@ class Participation(Section, frozen=True, kw_only=True):
     floor: Annotated[Fraction, about("", "ours", "least rate of any client")] = 0.2
     preference: Annotated[Preference, about("", "paper", "whether skewed (literal) or typical data train more")] = (
         Preference.LITERAL
-    )
-    num_labels: Annotated[WholePositive, about("", "paper", "number of labels in the data")] = 10
-    dirichlet: Annotated[Positive, about("", "paper", "concentration of a client's label shares; small is skewed")] = (
-        0.3
     )
     rates: Annotated[PerClientFraction | None, about("", "ours", "participation rates as given, not from labels")] = (
         None
@@ -228,7 +220,7 @@ class SchedulerChoice(Section, frozen=True, kw_only=True):
     tradeoff: Annotated[Positive, about("1/s", "calibrated", "weight V of delay against the queues")] = 100.0
     parameters: Annotated[
         dict[str, Parameter], about("", "ours", "the scheduler's own parameters, checked by the scheduler")
-    ] = {}
+    ] = {}  # noqa: RUF012 (every scenario gets a copy)
 
 
 class Scenario(Section, frozen=True, kw_only=True):
@@ -239,6 +231,8 @@ class Scenario(Section, frozen=True, kw_only=True):
     rounds: Annotated[WholePositive, about("", "paper", "number of rounds T")] = 100
     seed: Annotated[int, Meta(ge=0), about("", "ours", "all draws of a run derive from it")] = 0
     clients: Clients = Clients()
+    data: DataChoice = DataChoice()
+    partition: PartitionChoice = PartitionChoice()
     participation: Participation = Participation()
     radio: Radio = Radio()
     compute: Compute = Compute()
@@ -247,6 +241,7 @@ class Scenario(Section, frozen=True, kw_only=True):
     energy: Energy = Energy()
     geometry: Geometry = Geometry()
     scheduler: SchedulerChoice = SchedulerChoice()
+    learning: Learning = Learning()
 
     def __post_init__(self) -> None:
         validate_scenario(self)

@@ -1,4 +1,4 @@
-"""What happened in a run, as typed columns: everything shown to people comes from these values.
+"""What was decided in a run and what it cost, as typed columns.
 
 As JSON a run is one object: who played what (`scenario`, `scheduler`, `seed`, ...), a `summary`, and `rounds`, a list
 with one object per round whose fields are those of `RoundRecord`. Units stand in the names; what is not known
@@ -43,6 +43,7 @@ class RoundRecord:
     status: Status
     reason: str | None
     selected: PerClientMask
+    delivered: PerClientMask  # whose update counts: all that were selected, unless their training failed
     cpu_hz: PerClient
     mining_hz: PerClient
     power_w: PerClient
@@ -104,6 +105,7 @@ class RunRecord:
     status: tuple[Status, ...]
     reason: tuple[str | None, ...]
     selected: PerRoundClientMask
+    delivered: PerRoundClientMask
     cpu_hz: PerRoundClient
     mining_hz: PerRoundClient
     power_w: PerRoundClient
@@ -184,8 +186,8 @@ class RunRecord:
 
     @property
     def participation(self) -> PerClient:
-        """Share of all rounds in which each client trained, (clients,)."""
-        share: PerClient = np.mean(self.selected, axis=0)
+        """Share of all rounds in which each client took part with an update that counts, (clients,)."""
+        share: PerClient = np.mean(self.delivered, axis=0)
         return share
 
     @property
@@ -296,6 +298,7 @@ class RoundRow(msgspec.Struct, frozen=True, kw_only=True):
     status: Status
     reason: str | None
     selected: list[int]  # numbers of the clients that train
+    delivered: list[int]  # those of them whose update counts
     cpu_hz: list[float]  # from here on one entry per client in every list
     mining_hz: list[float]
     power_w: list[float]
@@ -358,7 +361,8 @@ def encode_run(record: RunRecord) -> bytes:
 
 def _row_of(record: RoundRecord) -> RoundRow:
     cells = {name: getattr(record, name) for name in RoundRow.__struct_fields__}
-    cells["selected"] = np.flatnonzero(record.selected)
+    for name in ("selected", "delivered"):
+        cells[name] = np.flatnonzero(cells[name])
     for name in ("slowest", "winner"):
         cells[name] = None if cells[name] == NOBODY else cells[name]
     plain = {name: cell.tolist() if isinstance(cell, np.ndarray) else cell for name, cell in cells.items()}

@@ -1,0 +1,33 @@
+"""What happened in a run, as typed columns: everything shown to people comes from these values."""
+
+from bdfl.records.learning import LearningRecord, LearningRound, collect_learning
+from bdfl.records.run import (
+    NOBODY,
+    InvalidRecord,
+    PerRound,
+    PerRoundClient,
+    RoundRecord,
+    RunDocument,
+    RunRecord,
+    RunSummary,
+    collect_run,
+    encode_run,
+    summarise_run,
+)
+
+__all__ = [
+    "NOBODY",
+    "InvalidRecord",
+    "LearningRecord",
+    "LearningRound",
+    "PerRound",
+    "PerRoundClient",
+    "RoundRecord",
+    "RunDocument",
+    "RunRecord",
+    "RunSummary",
+    "collect_learning",
+    "collect_run",
+    "encode_run",
+    "summarise_run",
+]

@@ -1,0 +1,129 @@
+"""What a run learned, round by round: rows as a journal keeps them, columns as people look at them.
+
+A number that is not known (no evaluation in this round, no loss of a client without data) is `None` in a row and NaN in
+a column.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from bdfl.arrays import PerClient
+from bdfl.records.run import PerRound, PerRoundClient
+
+
+class LearningRound(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One round of learning; lists of clients are in the order of `selected`."""
+
+    round: int  # 1-based
+    selected: list[int]  # numbers of the clients that trained, ascending
+    outcome: list[str]  # of each: trained, no-samples or diverged
+    local_loss: list[float | None]  # mean loss over the local steps
+    local_gradient_norm: list[float | None]  # largest norm of a mini-batch gradient
+    update_norm: float  # how far the global model moved, |W(t) - W(t-1)|
+    accuracy: float | None  # of the model after the round, on the test set
+    loss: float | None
+    recall: list[float | None] | None  # per label
+    gradient_norm: float | None  # of the global training loss F, at the model before the round
+    global_loss: float | None  # F there
+    smoothness: float | None  # |grad F(w') - grad F(w)| / |w' - w| since it was last measured
+    model: str  # SHA-256 of the model after the round, as it is stored
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class LearningRecord:
+    """What a run learned, as columns with one row per round; rounds are those of the `RunRecord` beside it."""
+
+    label_names: tuple[str, ...]
+    samples: PerClient  # |D_i|
+    label_counts: NDArray[np.int64]  # (clients, labels)
+    num_parameters: int
+    initial_accuracy: float  # of the untrained model
+    initial_loss: float
+    outcome: NDArray[np.str_]  # (rounds, clients); empty where a client was not selected
+    local_loss: PerRoundClient
+    local_gradient_norm: PerRoundClient
+    update_norm: PerRound
+    accuracy: PerRound
+    loss: PerRound
+    recall: NDArray[np.float64]  # (rounds, labels)
+    gradient_norm: PerRound
+    global_loss: PerRound
+    smoothness: PerRound
+
+    @property
+    def num_rounds(self) -> int:
+        return len(self.accuracy)
+
+    @property
+    def best_round(self) -> int | None:
+        """The round with the highest accuracy, the first of equals; none if no evaluation gave finite numbers."""
+        return best_round(self.accuracy.tolist(), self.loss.tolist())
+
+    @property
+    def final_accuracy(self) -> float:
+        """Accuracy of the last model evaluated; NaN if none was."""
+        known = self.accuracy[np.isfinite(self.accuracy)]
+        return float(known[-1]) if known.size else float("nan")
+
+    def count_outcomes(self, outcome: str) -> int:
+        """How many local trainings ended so."""
+        return int(np.count_nonzero(self.outcome == outcome))
+
+
+def best_round(accuracy: Sequence[float | None], loss: Sequence[float | None]) -> int | None:
+    """The round (1-based) with the highest accuracy among those with finite loss, the first of equals."""
+    best, highest = None, -np.inf
+    for round, (found, lost) in enumerate(zip(accuracy, loss, strict=True), start=1):
+        if found is not None and lost is not None and np.isfinite(lost) and found > highest:
+            best, highest = round, found
+    return best
+
+
+def collect_learning(
+    rounds: Sequence[LearningRound],
+    *,
+    label_names: tuple[str, ...],
+    label_counts: NDArray[np.int64],
+    num_parameters: int,
+    initial_accuracy: float,
+    initial_loss: float,
+) -> LearningRecord:
+    """The columns of these rounds, in order."""
+    num_clients, num_labels = label_counts.shape
+    longest = max((len(text) for row in rounds for text in row.outcome), default=1)
+    outcome = np.zeros((len(rounds), num_clients), dtype=f"<U{longest}")
+    local_loss = np.full((len(rounds), num_clients), np.nan)
+    local_gradient_norm = np.full((len(rounds), num_clients), np.nan)
+    recall = np.full((len(rounds), num_labels), np.nan)
+    for place, row in enumerate(rounds):
+        outcome[place, row.selected] = row.outcome
+        local_loss[place, row.selected] = _floats(row.local_loss)
+        local_gradient_norm[place, row.selected] = _floats(row.local_gradient_norm)
+        if row.recall is not None:
+            recall[place] = _floats(row.recall)
+    return LearningRecord(
+        label_names=label_names,
+        samples=label_counts.sum(axis=1, dtype=np.float64),
+        label_counts=label_counts,
+        num_parameters=num_parameters,
+        initial_accuracy=initial_accuracy,
+        initial_loss=initial_loss,
+        outcome=outcome,
+        local_loss=local_loss,
+        local_gradient_norm=local_gradient_norm,
+        update_norm=_floats([row.update_norm for row in rounds]),
+        accuracy=_floats([row.accuracy for row in rounds]),
+        loss=_floats([row.loss for row in rounds]),
+        recall=recall,
+        gradient_norm=_floats([row.gradient_norm for row in rounds]),
+        global_loss=_floats([row.global_loss for row in rounds]),
+        smoothness=_floats([row.smoothness for row in rounds]),
+    )
+
+
+def _floats(values: Sequence[float | None]) -> NDArray[np.float64]:
+    return np.array([np.nan if value is None else value for value in values], dtype=np.float64)

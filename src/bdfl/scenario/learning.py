@@ -1,0 +1,125 @@
+"""What the clients learn: the data, who holds which of them, the model, local training and aggregation."""
+
+import re
+from enum import StrEnum
+from typing import Annotated
+
+from msgspec import Meta
+
+from bdfl.scenario.section import Section, Text
+from bdfl.scenario.values import NotNegative, Positive, WholePositive, about
+
+DIGITS = "digits"
+HUB_PREFIX = "hub:"
+_FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+
+
+def is_function(text: str) -> bool:
+    """Whether `text` names somebody's own function, as module:function."""
+    return _FUNCTION.fullmatch(text) is not None
+
+
+def is_path(source: str) -> bool:
+    """Whether a source of data is a file or folder."""
+    return source != DIGITS and not source.startswith(HUB_PREFIX) and not is_function(source)
+
+
+class Normalisation(StrEnum):
+    """What is done to the inputs before the model sees them."""
+
+    CHANNEL = "channel"  # each channel to mean 0 and standard deviation 1 over the training data
+    NONE = "none"  # bytes become 0 to 1, floats stay as they are
+
+
+class PartitionMethod(StrEnum):
+    """By which rule the training data fall to clients."""
+
+    DIRICHLET = "dirichlet"  # label shares from a Dirichlet law: the paper's
+    IID = "iid"  # everybody draws from everything
+    SHARDS = "shards"  # sorted by label and cut into shards, so many for each client
+    QUANTITY = "quantity"  # sizes from a Dirichlet law, labels alike
+
+
+class PartitionSizes(StrEnum):
+    """How much data the clients hold."""
+
+    FIXED = "fixed"  # clients.samples each
+    NATURAL = "natural"  # all data are dealt out, sizes fall as the method has it
+
+
+class LocalUnit(StrEnum):
+    """What the number of local steps counts."""
+
+    UPDATES = "updates"  # mini-batch updates
+    EPOCHS = "epochs"  # passes over the client's data
+
+
+class Engine(StrEnum):
+    """How the clients of a round are computed; results agree up to rounding."""
+
+    LOOP = "loop"  # one client after the other, or in parallel processes
+    VMAP = "vmap"  # all clients in one vectorised call: for small models
+
+
+class DataChoice(Section, frozen=True, kw_only=True):
+    """What is learned from."""
+
+    source: Annotated[
+        Text, about("", "ours", "digits, a folder of Parquet files, a .npz file, hub:NAME[:CONFIG] or module:function")
+    ] = "digits"
+    input_column: Annotated[Text | None, about("", "ours", "column of the images; none: img, image or input")] = None
+    label_column: Annotated[Text | None, about("", "ours", "column of the labels; none: label or labels")] = None
+    normalise: Annotated[Normalisation, about("", "ours", "what is done to inputs before the model sees them")] = (
+        Normalisation.CHANNEL
+    )
+    test_samples: Annotated[WholePositive | None, about("", "ours", "test samples used, the first; none: all")] = None
+
+
+class PartitionChoice(Section, frozen=True, kw_only=True):
+    """Who holds which data."""
+
+    method: Annotated[PartitionMethod, about("", "paper", "rule by which the data fall to clients")] = (
+        PartitionMethod.DIRICHLET
+    )
+    sizes: Annotated[PartitionSizes, about("", "paper", "clients.samples each (fixed), or all data (natural)")] = (
+        PartitionSizes.FIXED
+    )
+    dirichlet: Annotated[Positive, about("", "paper", "concentration of a client's label shares; small is skewed")] = (
+        0.3
+    )
+    shards_per_client: Annotated[WholePositive, about("", "ours", "shards each client gets, for shards")] = 2
+    size_dirichlet: Annotated[Positive, about("", "ours", "concentration of the clients' sizes, for quantity")] = 0.5
+    num_labels: Annotated[WholePositive, about("", "paper", "number of labels where no data are loaded")] = 10
+
+
+class Aggregation(Section, frozen=True, kw_only=True):
+    """How updates become the next global model."""
+
+    rule: Annotated[
+        Text, about("", "paper", "mean, median, trimmed-mean, krum, multi-krum or your own module:function")
+    ] = "mean"
+    faulty: Annotated[int, Meta(ge=0), about("", "ours", "wrong updates a robust rule must bear in a round")] = 0
+
+
+class Learning(Section, frozen=True, kw_only=True):
+    """The model and its training."""
+
+    model: Annotated[Text, about("", "paper", "mlp, paper-cnn or your own module:function")] = "mlp"
+    hidden: Annotated[tuple[WholePositive, ...], about("", "ours", "sizes of the hidden layers of mlp")] = (64,)
+    unit: Annotated[LocalUnit, about("", "paper", "what local_steps counts: mini-batch updates or epochs")] = (
+        LocalUnit.UPDATES
+    )
+    local_steps: Annotated[
+        WholePositive | None, about("", "ours", "local steps really made; none: compute.local_updates, as charged")
+    ] = None
+    batch: Annotated[WholePositive, about("", "ours", "samples in a mini-batch")] = 64
+    learning_rate: Annotated[Positive, about("", "paper", "step eta of stochastic gradient descent")] = 0.001
+    momentum: Annotated[float, Meta(ge=0, lt=1), about("", "ours", "momentum, from zero in every round")] = 0.0
+    weight_decay: Annotated[NotNegative, about("", "ours", "weight of the squared norm of the model")] = 0.0
+    engine: Annotated[Engine, about("", "ours", "client after client (loop) or all in one call (vmap)")] = Engine.LOOP
+    threads: Annotated[WholePositive, about("", "ours", "threads of a training process; part of the result's bits")] = 1
+    evaluate_every: Annotated[WholePositive, about("", "ours", "rounds from one evaluation to the next")] = 1
+    gradient_every: Annotated[
+        int, Meta(ge=0), about("", "ours", "rounds between measurements of the full gradient, for Lemma 1; 0: none")
+    ] = 0
+    aggregation: Aggregation = Aggregation()
