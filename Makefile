@@ -4,15 +4,20 @@ VENV := .venv
 BIN := $(VENV)/bin
 JOBS ?= auto
 RESULTS ?= results
+QUICKSTART := runs/quickstart
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format bench campaign figures stall reproduce clean
+.PHONY: help run compare test check format bench bench-learning campaign figures stall reproduce table4 clean
 
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-run: $(VENV)/.installed ## compare the schedulers on the paper's CIFAR-10 scenario
-	$(BIN)/bdfl compare scenarios/paper-cifar10.toml
+run: $(VENV)/.installed-learn ## quick start: eight clients learn handwritten digits
+	rm -rf $(QUICKSTART)
+	$(BIN)/bdfl run quickstart --out $(QUICKSTART)
+
+compare: $(VENV)/.installed ## compare the schedulers on the paper's CIFAR-10 scenario
+	$(BIN)/bdfl compare paper-cifar10
 
 test: $(VENV)/.installed-dev ## run all tests
 	$(BIN)/python -m pytest -n $(JOBS)
@@ -30,6 +35,9 @@ format: $(VENV)/.installed-dev ## rewrite the sources in the house format
 bench: $(VENV)/.installed-bench ## measure the schedulers' speed, and a general solver's beside it (5 minutes)
 	$(BIN)/python -m benchmarks --quick
 
+bench-learning: $(VENV)/.installed-learn .venv-flower/.installed .venv-pfl/.installed ## rounds of learning beside plain PyTorch, Flower and pfl-research (half an hour)
+	$(BIN)/python -m benchmarks --only learning
+
 campaign: $(VENV)/.installed ## every scheduler on 10,000 random rounds, judged by the checker (an hour or two)
 	for name in all channel-best drc random round-robin exact exact-power; do \
 		echo "$$name"; $(BIN)/bdfl schedulers check $$name --rounds 10000 || exit 1; done
@@ -45,8 +53,11 @@ stall: $(VENV)/.installed ## the figure of docs/corrections.md
 reproduce: $(VENV)/.installed ## every figure and table of the paper, beside the paper's numbers
 	$(BIN)/bdfl reproduce all --out $(RESULTS)
 
+table4: $(VENV)/.installed-learn ## Table IV with accuracies, make table4 DATA=folder TABLE4="--rounds 20" (hours)
+	$(BIN)/bdfl reproduce table4 --data $(DATA) --out $(RESULTS) $(TABLE4)
+
 clean: ## remove the environment, caches and results
-	rm -rf $(VENV) build dist runs results .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) .venv-flower .venv-pfl build dist runs results .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # One stamp per set of extras; installing again only when a file that decides the versions changed.
@@ -59,10 +70,21 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
 	@touch $@
 
+$(VENV)/.installed-learn: pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[learn]'
+	@touch $@ $(VENV)/.installed
+
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	@touch $@ $(VENV)/.installed
+	@touch $@ $(VENV)/.installed $(VENV)/.installed-learn
 
 $(VENV)/.installed-bench: pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	@touch $@ $(VENV)/.installed
+
+# Other frameworks, for comparison only: their versions would not go together with ours.
+.venv-%/.installed: benchmarks/requirements-%.txt
+	$(PYTHON) -m venv .venv-$*
+	.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
+	.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@

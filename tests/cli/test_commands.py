@@ -145,7 +145,7 @@ def test_bound_is_below_what_exact_achieves():
 
 
 def test_reproduce_prints_verdicts(monkeypatch):
-    monkeypatch.setattr("bdfl.reproduce.DATA_SETS", ("cifar10", "cifar10"))
+    monkeypatch.setattr("bdfl.reproduce.figures.DATA_SETS", ("cifar10", "cifar10"))
     result = run("reproduce", "fig4", "--seeds", "1", "--workers", "1", "--out", "here")
     assert result.exit_code == 0
     assert "holds" in result.stdout

@@ -6,10 +6,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bdfl.environment import draw_federation
-from bdfl.learning.participation import draw_participation, label_divergence, participation_rates
+from bdfl.learning.participation import draw_participation, label_divergence, participation_of, participation_rates
 from bdfl.scenario import Preference, Scenario, override_scenario
 
 SETTINGS = {"mean": 0.4, "spread": 0.05, "floor": 0.2}
+GOLDEN = [
+    0.386566359106719,
+    0.490748898318424,
+    0.36992657124233,
+    0.428786373342744,
+    0.421178956515241,
+    0.305275019774754,
+    0.384153130203735,
+    0.413364691496053,
+]
 COUNTS = np.array([[5, 5], [9, 1], [1, 9], [10, 10]])
 
 
@@ -62,3 +72,20 @@ def test_given_rates_are_taken_as_they_are():
     scenario = override_scenario(Scenario(), ["participation.rates=[0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8]"])
     rates = draw_participation(scenario, draw_federation(scenario))
     assert rates.tolist() == [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8]
+
+
+def test_rates_follow_the_counts_of_real_data():
+    rates = participation_of(override_scenario(Scenario(), ["clients.count=4"]), COUNTS)
+    assert rates == pytest.approx([0.35, 0.45, 0.45, 0.35])
+
+
+def test_given_rates_do_not_ask_for_counts():
+    scenario = override_scenario(Scenario(), ["participation.rates={distribution='uniform', low=0.2, high=0.6}"])
+    drawn = draw_participation(scenario, draw_federation(scenario))
+    assert (participation_of(scenario, np.ones((8, 3), dtype=np.int64)) == drawn).all()
+
+
+def test_rates_without_data_are_what_they_always_were():
+    # golden: simulations without data must not change when learning does
+    rates = draw_participation(Scenario(), draw_federation(Scenario()))
+    assert rates == pytest.approx(GOLDEN, abs=1e-12)

@@ -1,26 +1,32 @@
 """The subcommands. Libraries are imported where they are used: `bdfl --help` must not wait for matplotlib."""
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from bdfl import __version__
+from bdfl.cli.data import data_app
+from bdfl.cli.options import (
+    JsonOption,
+    OutOption,
+    RoundsOption,
+    ScenarioArgument,
+    SeedOption,
+    SeedsOption,
+    SetOption,
+    WorkersOption,
+    open_scenario,
+    save_result,
+)
+from bdfl.cli.reproduce import reproduce
+from bdfl.cli.run import report, run
 from bdfl.cli.terminal import (
     OneLineErrors,
-    print_files,
     print_json,
     print_out,
     progress,
     read_input,
-    writing_to,
 )
-
-if TYPE_CHECKING:
-    from bdfl.report.style import Picture
-    from bdfl.scenario import Scenario
-
-RESULTS = Path("results")
 
 app = typer.Typer(
     cls=OneLineErrors,
@@ -34,27 +40,10 @@ app = typer.Typer(
 scenario_app = typer.Typer(no_args_is_help=True, help="Look at scenarios.")
 schedulers_app = typer.Typer(invoke_without_command=True)
 app.add_typer(scenario_app, name="scenario")
+app.add_typer(data_app, name="data")
 app.add_typer(schedulers_app, name="schedulers")
-
-ScenarioArgument = Annotated[
-    str, typer.Argument(metavar="SCENARIO", help="A scenario file, or the name of a shipped one such as paper-cifar10.")
-]
-SetOption = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Change a value, such as radio.bandwidth_hz=360e3. Repeatable."),
-]
-JsonOption = Annotated[
-    bool, typer.Option("--json", help="JSON on standard output, for machines; files only with --out.")
-]
-RoundsOption = Annotated[int | None, typer.Option("--rounds", help="Rounds to play; the scenario's unless given.")]
-SeedOption = Annotated[int | None, typer.Option("--seed", help="The (first) seed; the scenario's unless given.")]
-SeedsOption = Annotated[int, typer.Option("--seeds", help="Number of seeds.")]
-WorkersOption = Annotated[
-    int | None, typer.Option("--workers", help="Processes; one per core unless given. Results do not depend on it.")
-]
-OutOption = Annotated[
-    Path | None, typer.Option("--out", help="Folder for figures and CSV files, results unless given.")
-]
+app.command()(run)
+app.command()(report)
 
 
 def _show_version(wanted: bool) -> None:
@@ -128,7 +117,7 @@ def simulate(
     from bdfl.experiment.choices import choose_scheduler
     from bdfl.records import encode_run
 
-    played = _load(scenario, changes, rounds, seed)
+    played = open_scenario(scenario, changes, rounds, seed)
     played = played if scheduler is None else choose_scheduler(played, scheduler)
     with progress(f"simulating {played.name}", "rounds") as on_progress:
         record = simulate_scenario(played, prove_gaps=gaps, on_round=lambda row: on_progress(row.round, played.rounds))
@@ -139,7 +128,7 @@ def simulate(
     if out is not None or not as_json:
         from bdfl.report.run_figure import draw_run
 
-        _save(draw_run(record), f"simulate-{record.scenario}-{record.scheduler}", out, quiet=as_json)
+        save_result(draw_run(record), f"simulate-{record.scenario}-{record.scheduler}", out, quiet=as_json)
     if as_json:
         print_json(encode_run(record))
 
@@ -175,7 +164,7 @@ def compare(
     from bdfl.experiment.choices import split_choices
     from bdfl.experiment.comparison import DEFAULT_SCHEDULERS, FRONTIER_TRADEOFFS
 
-    played = _load(scenario, changes, rounds, seed)
+    played = open_scenario(scenario, changes, rounds, seed)
     choices = list(DEFAULT_SCHEDULERS) if schedulers is None else split_choices(schedulers)
     with progress(f"comparing on {played.name}", "seeds") as on_progress:
         comparison = compare_schedulers(
@@ -197,7 +186,7 @@ def compare(
     if out is not None or not as_json:
         from bdfl.report.figures import draw_comparison
 
-        _save(draw_comparison(comparison), f"compare-{comparison.scenario}", out, quiet=as_json)
+        save_result(draw_comparison(comparison), f"compare-{comparison.scenario}", out, quiet=as_json)
 
 
 @app.command()
@@ -217,7 +206,7 @@ def bound(
     from bdfl.experiment.bounding import bound_long_run
     from bdfl.report.tables import tabulate_bound
 
-    bounded = _load(scenario, changes, rounds, seed)
+    bounded = open_scenario(scenario, changes, rounds, seed)
     with progress(f"bounding {bounded.name}", "rounds solved") as on_progress:
         found = bound_long_run(bounded, on_progress=on_progress)
     if as_json:
@@ -226,40 +215,7 @@ def bound(
         print_out(*tabulate_bound(found))
 
 
-@app.command()
-def reproduce(
-    what: Annotated[str, typer.Argument(metavar="WHAT", help="fig2, fig3, fig4, table4 or all.")],
-    seeds: SeedsOption = 20,
-    workers: WorkersOption = None,
-    out: OutOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Make the paper's figures and its table of times, our numbers beside the paper's, with verdicts.
-
-    Examples:
-
-      bdfl reproduce table4
-
-      bdfl reproduce all --out results
-    """
-    from bdfl.report.tables import tabulate_numbers, tabulate_verdicts
-    from bdfl.reproduce import Settings, parse_targets
-    from bdfl.reproduce import reproduce as reproduce_target
-
-    folder = out or RESULTS
-    found = []
-    for target in parse_targets(what):
-        with progress(f"reproducing {target.value}", "tasks") as on_progress, writing_to(folder):
-            settings = Settings(folder, num_seeds=seeds, workers=workers, on_progress=on_progress)
-            found.append(reproduce_target(target, settings))
-        if not as_json:
-            tables = [tabulate_numbers(table.title, table.header, table.rows) for table in found[-1].tables]
-            verdicts = [(verdict.claim, verdict.holds, verdict.found) for verdict in found[-1].verdicts]
-            calibrated = f"Calibrated, not in the paper: {', '.join(found[-1].calibrated)}."
-            print_out(*tables, tabulate_verdicts(verdicts), calibrated)
-            print_files([Path(file) for file in found[-1].files])
-    if as_json:
-        print_json(found)
+app.command()(reproduce)
 
 
 @scenario_app.command("show")
@@ -282,7 +238,7 @@ def show_scenario(
     """
     from bdfl.scenario import describe_scenario, dump_scenario
 
-    loaded = _load(scenario, changes)
+    loaded = open_scenario(scenario, changes)
     if as_json:
         print_json(describe_scenario(loaded))
     elif toml:
@@ -364,26 +320,3 @@ def check(
         typer.echo(f"{name}: {report}")
     if not report.ok:
         raise typer.Exit(1)
-
-
-def _load(
-    name_or_path: str, changes: list[str] | None, rounds: int | None = None, seed: int | None = None
-) -> "Scenario":
-    from bdfl.scenario import load_scenario
-    from bdfl.scenario.shipped import find_scenario
-
-    overrides = list(changes or [])
-    overrides += [] if rounds is None else [f"rounds={rounds}"]
-    overrides += [] if seed is None else [f"seed={seed}"]
-    return load_scenario(find_scenario(name_or_path), overrides)
-
-
-def _save(picture: "Picture", name: str, out: Path | None, *, quiet: bool) -> None:
-    """Writes a picture with its numbers into `out`, or where results go, and says so unless told to be quiet."""
-    from bdfl.report.style import save_picture
-
-    folder = out or RESULTS
-    with writing_to(folder):
-        files = save_picture(picture, folder, name)
-    if not quiet:
-        print_files(files)

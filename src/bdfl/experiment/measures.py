@@ -5,7 +5,9 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
+from bdfl.arrays import PerClient, PerClientMask
 from bdfl.records import PerRound, PerRoundClient, RunRecord
+from bdfl.scheduling.checker import TOLERANCE
 
 
 def cumulative_delay(record: RunRecord) -> PerRound:
@@ -22,6 +24,22 @@ def mean_backlog(record: RunRecord) -> PerRound:
 def running_mean(values: PerRound) -> PerRound:
     """Mean of all values up to and with each round, (rounds,)."""
     return np.cumsum(values) / np.arange(1, len(values) + 1)
+
+
+def rounds_owed(record: RunRecord) -> PerClient:
+    """By how many rounds each client took part less often than its rate asks, (clients,); negative if more often."""
+    return (record.participation_rate - record.participation) * record.num_rounds
+
+
+def is_below_rate(record: RunRecord) -> PerClientMask:
+    """Who is owed a whole round or more, (clients,): less than that is no more than counting in whole rounds."""
+    return rounds_owed(record) >= 1.0
+
+
+def is_overdrawn(record: RunRecord) -> PerClientMask:
+    """Whose energy exceeded its budget in some round, (clients,); possible only where mining is sampled."""
+    overdrawn: PerClientMask = np.any(record.energy_j > record.energy_budget_j * (1.0 + TOLERANCE), axis=0)
+    return overdrawn
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

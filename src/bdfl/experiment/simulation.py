@@ -78,7 +78,7 @@ class PlannedRound:
         return [int(client) for client in np.flatnonzero(self.decision.selected)]
 
     def settle(self, delivered: PerClientMask, *, prove_gap: bool = False) -> RoundRecord:
-        """The round's record; those who `delivered` an update count as having taken part [Li24, Eq. 16]."""
+        """The round's record; those who `delivered` an update count as having taken part."""
         self.next_queue = next_queue(self.problem.queue, self.problem.participation_rate, delivered)
         return record_round(
             self.scenario, self.problem, self.state, self.decision, self.next_queue, delivered, prove_gap=prove_gap

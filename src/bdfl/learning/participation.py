@@ -37,17 +37,11 @@ def participation_rates(
     return np.clip(mean + sign * spread * standard, floor, 1.0)
 
 
-def draw_participation(scenario: Scenario, federation: Federation) -> PerClient:
-    """The scenario's participation rates beta_i, (clients,): as given, or from label counts drawn with its seed."""
+def participation_of(scenario: Scenario, label_counts: NDArray[np.int64]) -> PerClient:
+    """The scenario's participation rates beta_i, (clients,): as given, or from these label counts."""
     settings = scenario.participation
     if settings.rates is not None:
-        return draw_values(stream(scenario.seed, Purpose.PARTICIPATION), settings.rates, federation.num_clients)
-    label_counts = draw_label_counts(
-        stream(scenario.seed, Purpose.LABELS),
-        federation.samples,
-        scenario.partition.num_labels,
-        scenario.partition.dirichlet,
-    )
+        return draw_values(stream(scenario.seed, Purpose.PARTICIPATION), settings.rates, len(label_counts))
     return participation_rates(
         label_counts,
         mean=settings.mean,
@@ -55,3 +49,16 @@ def draw_participation(scenario: Scenario, federation: Federation) -> PerClient:
         floor=settings.floor,
         preference=settings.preference,
     )
+
+
+def draw_participation(scenario: Scenario, federation: Federation) -> PerClient:
+    """The scenario's participation rates where no data are loaded: the label counts are drawn with its seed."""
+    if scenario.participation.rates is not None:  # label counts play no part, whatever they are
+        return participation_of(scenario, np.zeros((federation.num_clients, 0), dtype=np.int64))
+    label_counts = draw_label_counts(
+        stream(scenario.seed, Purpose.LABELS),
+        federation.samples,
+        scenario.partition.num_labels,
+        scenario.partition.dirichlet,
+    )
+    return participation_of(scenario, label_counts)

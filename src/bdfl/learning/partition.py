@@ -1,9 +1,84 @@
-"""How labelled data fall to clients."""
+"""How labelled data fall to clients: who holds which sample, none of them twice."""
+
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bdfl.arrays import PerClient
+from bdfl.environment import Purpose, draw_samples, stream
+from bdfl.errors import BdflError
+from bdfl.learning.label_supply import fit_to_supply
+from bdfl.scenario import PartitionMethod, PartitionSizes, Scenario
+
+Owners = NDArray[np.int64]  # (samples,): number of the client that holds a sample, NOBODY where none does
+NOBODY = -1
+
+
+class BadPartition(BdflError):
+    """Clients that want more samples than there are."""
+
+    def __init__(self, wanted: int, num_clients: int, available: int) -> None:
+        super().__init__(wanted, num_clients, available)
+        self.wanted = wanted
+        self.num_clients = num_clients
+        self.available = available
+
+    def __str__(self) -> str:
+        each = self.available // self.num_clients
+        fits = f"at most {each} each" if each else f"at most {self.available} clients"
+        return (
+            f"clients.samples: {self.num_clients} clients want {self.wanted} samples together, "
+            f'the training set has {self.available}, expected {fits}, or partition.sizes = "natural"'
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """Which samples of the training set each client holds; arrays are read-only."""
+
+    indices: tuple[NDArray[np.int64], ...]  # of each client, ascending; may be empty
+    label_counts: NDArray[np.int64]  # (clients, labels)
+
+    @property
+    def samples(self) -> PerClient:
+        """Size |D_i| of every client's data set, (clients,)."""
+        sizes: PerClient = self.label_counts.sum(axis=1, dtype=np.float64)
+        return sizes
+
+
+def draw_partition(scenario: Scenario, labels: NDArray[np.int64], num_labels: int) -> Partition:
+    """Who holds which of the samples with these labels, by the scenario's rule and seed.
+
+    Every sample is used at most once, with natural sizes exactly once. With fixed sizes client i holds as many as
+    `draw_samples` says, and `quantity` as many in all; raises `BadPartition` where there are fewer.
+    """
+    choice = scenario.partition
+    rng = stream(scenario.seed, Purpose.PARTITION)
+    num_clients = scenario.clients.count
+    is_natural = choice.sizes is PartitionSizes.NATURAL
+    sizes = _even_sizes(len(labels), num_clients) if is_natural else draw_samples(scenario).astype(np.int64)
+    total = int(sizes.sum())
+    if total > len(labels):
+        raise BadPartition(total, num_clients, len(labels))
+    match choice.method:
+        case PartitionMethod.DIRICHLET:
+            supply = np.bincount(labels, minlength=num_labels)
+            if is_natural:
+                counts = _draw_parts(rng, supply.astype(np.float64), num_clients, choice.dirichlet).T
+            else:
+                wish_rng = stream(scenario.seed, Purpose.LABELS)  # as where no data are loaded
+                wishes = draw_label_counts(wish_rng, sizes.astype(np.float64), num_labels, choice.dirichlet)
+                counts = fit_to_supply(wishes, supply)
+            owners = _deal_labels(rng, labels, counts)
+        case PartitionMethod.IID:
+            owners = _deal_sizes(rng, len(labels), sizes)
+        case PartitionMethod.SHARDS:
+            owners = _deal_shards(rng, labels, sizes, choice.shards_per_client, is_natural=is_natural)
+        case PartitionMethod.QUANTITY:
+            drawn = _draw_parts(rng, np.array([float(total)]), num_clients, choice.size_dirichlet)[0]
+            owners = _deal_sizes(rng, len(labels), drawn)
+    return _partition_of(owners, labels, num_clients, num_labels)
 
 
 def draw_label_counts(
@@ -14,10 +89,76 @@ def draw_label_counts(
     Label shares are drawn for every client from a symmetric Dirichlet distribution [Li24, Section VI-A] and rounded to
     whole samples by largest remainder, the lower label where remainders are equal.
     """
-    shares = rng.dirichlet(np.full(num_labels, dirichlet), size=len(samples))
-    exact = shares * samples[:, None]
+    return _draw_parts(rng, samples, num_labels, dirichlet)
+
+
+def _draw_parts(
+    rng: np.random.Generator, totals: NDArray[np.float64], num_parts: int, concentration: float
+) -> NDArray[np.int64]:
+    """Each of `totals` in `num_parts` whole parts with shares from a symmetric Dirichlet law, (totals, parts)."""
+    shares = rng.dirichlet(np.full(num_parts, concentration), size=len(totals))
+    exact = shares * totals[:, None]
     counts = np.floor(exact).astype(np.int64)
-    missing = samples.astype(np.int64) - counts.sum(axis=1)
+    missing = totals.astype(np.int64) - counts.sum(axis=1)
     rank = np.argsort(np.argsort(counts - exact, axis=1, kind="stable"), axis=1, kind="stable")
     gets_one_more: NDArray[np.bool_] = rank < missing[:, None]
     return counts + gets_one_more
+
+
+def _even_sizes(total: int, num_parts: int) -> NDArray[np.int64]:
+    """`total` in parts that differ by at most one, the larger first."""
+    return total // num_parts + (np.arange(num_parts) < total % num_parts)
+
+
+def _deal_labels(rng: np.random.Generator, labels: NDArray[np.int64], counts: NDArray[np.int64]) -> Owners:
+    """Owners such that client i holds `counts[i, k]` samples of label k, drawn at random."""
+    owners = np.full(len(labels), NOBODY)
+    clients = np.arange(len(counts))
+    for label, wanted in enumerate(counts.T):
+        there = rng.permutation(np.flatnonzero(labels == label))
+        owners[there[: wanted.sum()]] = np.repeat(clients, wanted)
+    return owners
+
+
+def _deal_sizes(rng: np.random.Generator, num_samples: int, sizes: NDArray[np.int64]) -> Owners:
+    """Owners such that client i holds `sizes[i]` samples, drawn at random from all."""
+    owners = np.full(num_samples, NOBODY)
+    owners[rng.permutation(num_samples)[: sizes.sum()]] = np.repeat(np.arange(len(sizes)), sizes)
+    return owners
+
+
+def _deal_shards(
+    rng: np.random.Generator,
+    labels: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    shards_per_client: int,
+    *,
+    is_natural: bool,
+) -> Owners:
+    """Owners of samples sorted by label and cut into shards, so many for each client, dealt at random.
+
+    Natural shards are equal, up to one sample; fixed ones share their client's size equally. Where not all samples are
+    wanted, those used are drawn at random before they are sorted.
+    """
+    clients = np.repeat(np.arange(len(sizes)), shards_per_client)  # owner of each shard
+    if is_natural:
+        shards = _even_sizes(len(labels), len(clients))
+        dealt = np.repeat(rng.permutation(clients), shards)
+    else:
+        shards = np.concatenate([_even_sizes(int(size), shards_per_client) for size in sizes])
+        order = rng.permutation(len(clients))
+        dealt = np.repeat(clients[order], shards[order])
+    used = rng.permutation(len(labels))[: len(dealt)]
+    owners = np.full(len(labels), NOBODY)
+    owners[used[np.argsort(labels[used], kind="stable")]] = dealt
+    return owners
+
+
+def _partition_of(owners: Owners, labels: NDArray[np.int64], num_clients: int, num_labels: int) -> Partition:
+    held = np.flatnonzero(owners != NOBODY)
+    by_client = held[np.argsort(owners[held], kind="stable")]  # ascending within a client
+    cells = np.bincount(owners[held] * num_labels + labels[held], minlength=num_clients * num_labels)
+    counts = cells.reshape(num_clients, num_labels)
+    for array in (by_client, counts):
+        array.setflags(write=False)
+    return Partition(tuple(np.split(by_client, np.cumsum(counts.sum(axis=1))[:-1])), counts)

@@ -2,12 +2,12 @@
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from matplotlib.ticker import MaxNLocator, PercentFormatter
+from matplotlib.ticker import PercentFormatter
 
-from bdfl.records import PerRoundClient, RunRecord
+from bdfl.records import RunRecord
+from bdfl.report.panels import draw_delay_parts, draw_schedule, draw_spread, fit_rounds, stack_steps
 from bdfl.report.style import (
     BOUND,
     DASHES,
@@ -18,6 +18,7 @@ from bdfl.report.style import (
     UPLOAD,
     Picture,
     Sheet,
+    drawable,
     house_style,
     new_figure,
 )
@@ -30,96 +31,34 @@ def draw_run(record: RunRecord) -> Picture:
         panels = figure.subplot_mosaic(
             [["who", "who"], ["delay", "energy"], ["backlog", "stability"]], height_ratios=(1.15, 1.0, 1.0)
         )
-        _draw_participation(panels["who"], record)
-        _draw_delay_parts(panels["delay"], record)
+        draw_schedule(panels["who"], record)
+        draw_delay_parts(panels["delay"], record)
+        panels["delay"].set_title("a  Delay of a round, by the slowest client's parts")
         _draw_energy(panels["energy"], record)
-        _draw_spread(panels["backlog"], record.next_queue, "c  Queue backlog after each round", "backlog (rounds owed)")
-        _draw_spread(
-            panels["stability"],
-            record.next_queue / record.round[:, np.newaxis],
-            "d  Mean-rate stability: backlog over time tends to 0",
-            "Z(t) / t",
-        )
+        draw_spread(panels["backlog"], record.next_queue, "backlog (rounds owed)")
+        panels["backlog"].set(title="c  Queue backlog after each round", xlabel="round")
+        draw_spread(panels["stability"], record.next_queue / record.round[:, np.newaxis], "Z(t) / t")
+        panels["stability"].set(title="d  Mean-rate stability: backlog over time tends to 0", xlabel="round")
         for axes in panels.values():
-            _mark_infeasible(axes, record)
-            axes.set_xlim(0.5, record.num_rounds + 0.5)
-            axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
-        panels["backlog"].set_xlabel("round")
-        panels["stability"].set_xlabel("round")
+            fit_rounds(axes, record)
         _title_run(figure, record)
     return Picture(figure, [_run_sheet(record), _client_sheet(record)])
 
 
-def _draw_participation(axes: Axes, record: RunRecord) -> None:
-    """A dark cell where a client trained; beside it the share of rounds it got and the share it is owed."""
-    axes.imshow(
-        record.selected.T,
-        aspect="auto",
-        interpolation="nearest",
-        cmap=ListedColormap(["#eef2f6", TRAINING]),
-        vmin=0,
-        vmax=1,
-        extent=(0.5, record.num_rounds + 0.5, record.num_clients - 0.5, -0.5),
-    )
-    axes.grid(visible=False)
-    axes.set(title="Who trained when", ylabel="client", xlabel="round")
-    axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
-    if record.num_clients <= 16:
-        for edge in np.arange(0.5, record.num_clients - 0.5):
-            axes.axhline(edge, color="white", linewidth=1.5)
-        axes.annotate(
-            "got, of owed",
-            (record.num_rounds + 0.5, -0.5),
-            xytext=(6, 5),
-            textcoords="offset points",
-            fontsize=7.5,
-            color=SOFT_INK,
-            annotation_clip=False,
-        )
-        for client, (share, rate) in enumerate(zip(record.participation, record.participation_rate, strict=True)):
-            axes.annotate(
-                f"{100 * share:.0f} % of {100 * rate:.0f} %",
-                (record.num_rounds + 0.5, client),
-                xytext=(6, 0),
-                textcoords="offset points",
-                fontsize=7.5,
-                va="center",
-                color=SOFT_INK if share >= rate - 0.01 else INFEASIBLE,
-                annotation_clip=False,
-            )
-
-
-def _draw_delay_parts(axes: Axes, record: RunRecord) -> None:
-    parts = {
-        "training": (record.training_s, TRAINING),
-        "upload": (record.upload_s, UPLOAD),
-        "mining": (record.mining_s, MINING),
-    }
-    if record.overhead_s.any():
-        parts["protocol"] = (record.overhead_s, SOFT_INK)
-    axes.stackplot(
-        record.round,
-        *(values for values, _ in parts.values()),
-        step="mid",
-        colors=[colour for _, colour in parts.values()],
-        labels=list(parts),
-        linewidth=0,
-    )
-    axes.set(title="a  Delay of a round, by the slowest client's parts", ylabel="delay (s)")
-    axes.set_ylim(0, 1.22 * (float(np.max(record.delay_s)) or 1.0))
-    axes.legend(loc="upper left", ncols=len(parts), handlelength=1.0, columnspacing=1.2)
-
-
 def _draw_energy(axes: Axes, record: RunRecord) -> None:
     """Share of the budget, mean over clients by its parts, and the client that came closest to its limit."""
-    parts = [
-        np.mean(record.share_of_budget(part), axis=1) for part in (record.training_j, record.upload_j, record.mining_j)
-    ]
-    axes.stackplot(record.round, *parts, step="mid", colors=(TRAINING, UPLOAD, MINING), linewidth=0)
-    axes.step(
-        record.round,
-        np.where(record.took_place, np.max(record.share_of_budget(record.energy_j), axis=1), np.nan),
-        where="mid",
+    parts = {
+        "_training": (record.training_j, TRAINING),  # not named again: the panel beside it does
+        "_upload": (record.upload_j, UPLOAD),
+        "_mining": (record.mining_j, MINING),
+    }
+    means = {name: (record.share_of_budget(part).mean(axis=1), colour) for name, (part, colour) in parts.items()}
+    stack_steps(axes, means, first=0.5)
+    highest = np.where(record.took_place, np.max(record.share_of_budget(record.energy_j), axis=1), np.nan)
+    axes.stairs(
+        highest,
+        0.5 + np.arange(record.num_rounds + 1),
+        baseline=None,
         color=SOFT_INK,
         linewidth=1.0,
         label="highest client",
@@ -131,32 +70,10 @@ def _draw_energy(axes: Axes, record: RunRecord) -> None:
     axes.legend(loc="upper left", ncols=2, handlelength=1.4, columnspacing=1.2)
 
 
-def _draw_spread(axes: Axes, values: PerRoundClient, title: str, label: str) -> None:
-    """Mean over clients with a band from the least to the greatest."""
-    rounds = np.arange(1, len(values) + 1)
-    axes.fill_between(
-        rounds,
-        values.min(axis=1),
-        values.max(axis=1),
-        color=TRAINING,
-        alpha=0.18,
-        linewidth=0,
-        label="least to greatest",
-    )
-    axes.plot(rounds, values.mean(axis=1), color=TRAINING, label="mean of clients")
-    axes.set(title=title, ylabel=label)
-    axes.set_ylim(bottom=0, top=1.25 * (float(values.max()) or 1.0))
-    axes.legend(loc="upper right", ncols=2, handlelength=1.4, columnspacing=1.2)
-
-
-def _mark_infeasible(axes: Axes, record: RunRecord) -> None:
-    for round in record.round[~record.took_place]:
-        axes.axvspan(round - 0.5, round + 0.5, color=INFEASIBLE, alpha=0.35, linewidth=0, gid=f"infeasible-{round}")
-
-
 def _title_run(figure: Figure, record: RunRecord) -> None:
+    name = drawable(record.scenario, otherwise="scenario")
     figure.suptitle(
-        f"{record.scenario}: {record.scheduler}, V = {record.tradeoff:g}, seed {record.seed}",
+        f"{name}: {record.scheduler}, V = {record.tradeoff:g}, seed {record.seed}",
         x=0.01,
         ha="left",
         fontsize=10.5,

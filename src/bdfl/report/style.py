@@ -7,12 +7,15 @@ import csv
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache, cached_property
+from io import BytesIO
 from pathlib import Path
 
 from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.font_manager import findfont, get_font
 
 # Okabe and Ito's palette, told apart with any colour vision; the paper's algorithm blue, ours vermilion.
 COLOURS = {
@@ -27,15 +30,18 @@ COLOURS = {
 CYCLE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f")
 INK = "#222222"
 SOFT_INK = "#6b6b6b"
+AXIS = "#9a9a9a"
 GRID = "#e4e4e4"
+HOLLOW = "#eef2f6"  # where something could be and is not
 BOUND = "#222222"
 INFEASIBLE = "#b2182b"
 TRAINING, UPLOAD, MINING = "#0072b2", "#e69f00", "#009e73"
 
 DPI = 200
 DASHES = (0, (4, 3))  # of bounds and limits
+_FONT = "DejaVu Sans"  # comes with Matplotlib
 _SETTINGS = {
-    "font.family": "DejaVu Sans",
+    "font.family": _FONT,
     "font.size": 9.0,
     "axes.titlesize": 9.5,
     "axes.titleweight": "bold",
@@ -43,7 +49,7 @@ _SETTINGS = {
     "axes.titlepad": 9.0,
     "axes.labelsize": 9.0,
     "axes.labelcolor": INK,
-    "axes.edgecolor": "#9a9a9a",
+    "axes.edgecolor": AXIS,
     "axes.linewidth": 0.7,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -51,8 +57,8 @@ _SETTINGS = {
     "axes.axisbelow": True,
     "grid.color": GRID,
     "grid.linewidth": 0.7,
-    "xtick.color": "#9a9a9a",
-    "ytick.color": "#9a9a9a",
+    "xtick.color": AXIS,
+    "ytick.color": AXIS,
     "xtick.labelcolor": INK,
     "ytick.labelcolor": INK,
     "xtick.labelsize": 8.0,
@@ -87,13 +93,21 @@ class Picture:
     figure: Figure
     sheets: Sequence[Sheet]
 
+    @cached_property
+    def svg(self) -> bytes:
+        """The figure as an SVG document, byte for byte the same every time."""
+        buffer = BytesIO()
+        with house_style():
+            self.figure.savefig(buffer, format="svg", metadata={"Date": None})
+        return buffer.getvalue()
+
 
 def save_picture(picture: Picture, folder: Path, name: str) -> list[Path]:
     """Paths of what was written into `folder`: SVG, PNG and CSV, byte for byte the same every time."""
     folder.mkdir(parents=True, exist_ok=True)
     svg, png = folder / f"{name}.svg", folder / f"{name}.png"
+    svg.write_bytes(picture.svg)
     with house_style():
-        picture.figure.savefig(svg, format="svg", metadata={"Date": None})
         picture.figure.savefig(png, format="png", dpi=DPI, metadata={"Software": None})
     names = [f"{name}-{sheet.part}" if sheet.part else name for sheet in picture.sheets]
     tables = [save_sheet(sheet, folder / f"{name}.csv") for sheet, name in zip(picture.sheets, names, strict=True)]
@@ -129,15 +143,31 @@ def colour_of(scheduler: str, place: int = 0) -> str:
     return COLOURS.get(scheduler.partition(":")[0], CYCLE[place % len(CYCLE)])
 
 
+def drawable(text: str, *, otherwise: str, longest: int = 60) -> str:
+    """Somebody's own words as a figure can show them: cut, and never read as a formula.
+
+    `otherwise` stands in for words with characters that the figures' font does not have.
+    """
+    cut = text if len(text) <= longest else text[: longest - 1] + "…"
+    if not cut.strip() or any(ord(character) not in _characters() for character in cut):
+        return otherwise
+    return cut.replace("$", r"\$")
+
+
+@cache
+def _characters() -> frozenset[int]:
+    return frozenset(code for code in get_font(findfont(_FONT)).get_charmap() if code >= ord(" "))
+
+
 def label_ends(axes: Axes, ends: Sequence[tuple[float, float, str, str]], gap: float = 0.055) -> None:
     """Writes (x, y, text, colour) to the right of each line's end, moved apart where they would touch.
 
     `gap` is the least distance between two labels, as a share of the axes' height. Call it when limits are final.
     """
-    low, high = axes.get_ylim()
-    heights = spread([(y - low) / (high - low) for _, y, _, _ in ends], gap)
+    to_axes = axes.transData + axes.transAxes.inverted()  # whatever the scales
+    heights = spread([float(to_axes.transform((x, y))[1]) for x, y, _, _ in ends], gap)
     for (x, y, text, colour), height in zip(ends, heights, strict=True):
-        at = axes.transData.inverted().transform(axes.transAxes.transform((0.0, height)))[1]
+        at = to_axes.inverted().transform((0.0, height))[1]
         axes.annotate(
             text,
             xy=(x, y),

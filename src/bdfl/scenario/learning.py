@@ -11,6 +11,8 @@ from bdfl.scenario.values import NotNegative, Positive, WholePositive, about
 
 DIGITS = "digits"
 HUB_PREFIX = "hub:"
+MLP = "mlp"
+PAPER_CNN = "paper-cnn"
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
@@ -66,7 +68,7 @@ class DataChoice(Section, frozen=True, kw_only=True):
 
     source: Annotated[
         Text, about("", "ours", "digits, a folder of Parquet files, a .npz file, hub:NAME[:CONFIG] or module:function")
-    ] = "digits"
+    ] = DIGITS
     input_column: Annotated[Text | None, about("", "ours", "column of the images; none: img, image or input")] = None
     label_column: Annotated[Text | None, about("", "ours", "column of the labels; none: label or labels")] = None
     normalise: Annotated[Normalisation, about("", "ours", "what is done to inputs before the model sees them")] = (
@@ -104,7 +106,7 @@ class Aggregation(Section, frozen=True, kw_only=True):
 class Learning(Section, frozen=True, kw_only=True):
     """The model and its training."""
 
-    model: Annotated[Text, about("", "paper", "mlp, paper-cnn or your own module:function")] = "mlp"
+    model: Annotated[Text, about("", "paper", "mlp, paper-cnn or your own module:function")] = MLP
     hidden: Annotated[tuple[WholePositive, ...], about("", "ours", "sizes of the hidden layers of mlp")] = (64,)
     unit: Annotated[LocalUnit, about("", "paper", "what local_steps counts: mini-batch updates or epochs")] = (
         LocalUnit.UPDATES

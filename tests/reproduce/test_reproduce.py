@@ -2,9 +2,13 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from bdfl.experiment import compare, simulate
 from bdfl.reproduce import PAPER_TIME_S, Settings, Target, UnknownTarget, parse_targets, reproduce
+from bdfl.scenario import Scenario, load_scenario
+from bdfl.scenario.shipped import find_scenario
 
 
 @pytest.fixture
@@ -39,6 +43,21 @@ def test_table_four_sets_our_times_beside_the_papers(settings):
 def test_eight_rounds_are_not_the_papers_times(settings):
     verdicts = {verdict.claim: verdict.holds for verdict in reproduce(Target.TABLE4, settings).verdicts}
     assert not verdicts["SVHN: all 4 times within 3 % of the paper's"]
+
+
+@pytest.mark.parametrize("name", ["paper-cifar10", "paper-svhn"])
+def test_what_is_learned_changes_no_delay_and_is_not_loaded(name, monkeypatch):
+    def refuse(*_, **__):
+        raise AssertionError("data were loaded")
+
+    monkeypatch.setattr("bdfl.learning.data.load_data", refuse)
+    monkeypatch.setattr("bdfl.experiment.training_run.load_data", refuse)
+    monkeypatch.setattr("bdfl.learning.data_hub.load_hub", refuse)
+    path, without = find_scenario(name), Scenario()
+    shipped = load_scenario(path, ["rounds=12"])
+    plain = msgspec.structs.replace(shipped, data=without.data, learning=without.learning)
+    assert simulate(shipped).delay_s.tolist() == simulate(plain).delay_s.tolist()
+    compare(shipped, ("random", "drc"), num_seeds=1, frontier_tradeoffs=(), workers=1)
 
 
 def test_targets_are_one_or_all():

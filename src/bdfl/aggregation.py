@@ -1,0 +1,240 @@
+"""Many updates into one model: the paper's weighted mean, and rules that bear wrong updates.
+
+Every rule adds up in float64 in a fixed order and rounds once to float32, so the same updates give the same bytes on
+any machine; `aggregate` sees to it that the order of arrival does not matter. The robust rules do not look at sample
+counts: a faulty client may claim any number, and with it the whole mean.
+
+[Blanchard17] Blanchard, El Mhamdi, Guerraoui, Stainer: "Machine Learning with Adversaries: Byzantine Tolerant Gradient
+Descent", NeurIPS 2017.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bdfl.errors import BdflError
+from bdfl.learning.own_function import find_function, importing_from_here, show_exception
+from bdfl.learning.weights import Vector, is_finite
+from bdfl.scenario.learning import Aggregation, is_function
+
+SAMPLES_LIMIT = 2**29  # below it the product of a sample count and a float32 is exact in float64
+_BLOCK_ENTRIES = 2**21  # numbers sorted at a time: 8 MiB
+_DISTANCE_BLOCK = 2**14  # coordinates of a distance summed at a time
+
+
+class InvalidAggregation(BdflError):
+    """A rule that does not exist or cannot bear so many faults, or updates that cannot be aggregated."""
+
+
+class Aggregator(Protocol):
+    """From updates of the same length and their sample counts, both in client order, to the next global model."""
+
+    def __call__(self, updates: Sequence[Vector], samples: Sequence[int]) -> Vector: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Update:
+    """A client's trained model and how many samples it was trained on."""
+
+    client: int
+    weights: Vector
+    samples: int
+
+
+def aggregate(aggregator: Aggregator, updates: Iterable[Update]) -> Vector:
+    """The next global model: the same bytes in whatever order the updates arrived."""
+    ordered = sorted(updates, key=lambda update: update.client)
+    for former, latter in pairwise(ordered):
+        if former.client == latter.client:
+            raise InvalidAggregation(f"client {latter.client}: two updates given, expected one from each client")
+    return aggregator([update.weights for update in ordered], [update.samples for update in ordered])
+
+
+def min_updates(choice: Aggregation) -> int:
+    """Fewest updates that the rule can make a model of while `choice.faulty` of them are wrong."""
+    faulty = choice.faulty
+    match choice.rule:
+        case "median" | "trimmed-mean":
+            return 2 * faulty + 1
+        case "krum" | "multi-krum":
+            return 2 * faulty + 3  # [Blanchard17, Proposition 4.2]
+        case rule:
+            _validate_faultless(rule, faulty)
+            return 1
+
+
+def get_aggregator(choice: Aggregation) -> Aggregator:
+    """The rule of that name; it refuses too few updates and any that is not finite with `InvalidAggregation`."""
+    return partial(_aggregate_checked, _get_rule(choice), min_updates(choice))
+
+
+def _get_rule(choice: Aggregation) -> Aggregator:
+    rules: dict[str, Aggregator] = {
+        "mean": weighted_mean,
+        "median": coordinate_median,
+        "trimmed-mean": partial(trimmed_mean, faulty=choice.faulty),
+        "krum": partial(krum, faulty=choice.faulty),
+        "multi-krum": partial(multi_krum, faulty=choice.faulty),
+    }
+    if is_function(choice.rule):
+        return partial(_call_own, find_function(choice.rule), choice.rule)
+    if choice.rule not in rules:
+        raise InvalidAggregation(
+            f"learning.aggregation.rule: {choice.rule!r} given, expected {', '.join(rules)} or module:function"
+        )
+    return rules[choice.rule]
+
+
+def weighted_mean(updates: Sequence[Vector], samples: Sequence[int]) -> Vector:
+    """W = sum |D_i| w_i / sum |D_i|, (parameters,): [Li24, Eq. 3].
+
+    Products are exact, sums are taken in client order, and there is one division and one rounding.
+    """
+    total = sum(samples)
+    if total == 0:
+        raise InvalidAggregation("samples: all 0 given, expected at least one above 0 for a weighted mean")
+    return _mean(updates, samples, float(total))
+
+
+def coordinate_median(updates: Sequence[Vector], samples: Sequence[int]) -> Vector:
+    """The median of every coordinate, (parameters,); of an even number the mean of the middle two."""
+    low, high = (len(updates) - 1) // 2, len(updates) // 2
+
+    def middle(ordered: Vector) -> NDArray[np.float64]:
+        half: NDArray[np.float64] = (ordered[low].astype(np.float64) + ordered[high]) / 2.0
+        return half
+
+    return _by_coordinate(updates, middle)
+
+
+def trimmed_mean(updates: Sequence[Vector], samples: Sequence[int], *, faulty: int) -> Vector:
+    """The mean of every coordinate without its `faulty` largest and `faulty` smallest values, (parameters,)."""
+    num_kept = len(updates) - 2 * faulty
+
+    def inner_mean(ordered: Vector) -> NDArray[np.float64]:
+        total = np.zeros(ordered.shape[1])
+        for row in ordered[faulty : faulty + num_kept]:
+            total += row
+        return total / num_kept
+
+    return _by_coordinate(updates, inner_mean)
+
+
+def krum(updates: Sequence[Vector], samples: Sequence[int], *, faulty: int) -> Vector:
+    """The update nearest to its neighbours, as it is, (parameters,): [Blanchard17, Section 4]; first of equals."""
+    return updates[int(np.argmin(krum_scores(updates, faulty)))].copy()
+
+
+def multi_krum(updates: Sequence[Vector], samples: Sequence[int], *, faulty: int) -> Vector:
+    """The plain mean of the n - f updates with the lowest Krum scores, (parameters,): [Blanchard17, Section 5].
+
+    The paper leaves the number open; n - f is as many as may be right. Of equal scores the first are taken.
+    """
+    best = np.argsort(krum_scores(updates, faulty), kind="stable")[: len(updates) - faulty]
+    chosen = [updates[index] for index in sorted(best.tolist())]
+    return _mean(chosen, [1] * len(chosen), float(len(chosen)))
+
+
+def krum_scores(updates: Sequence[Vector], faulty: int) -> NDArray[np.float64]:
+    """Sum of every update's squared distances to its n - f - 2 nearest others, (updates,)."""
+    distances = squared_distances(updates)
+    np.fill_diagonal(distances, np.inf)
+    nearest = np.sort(distances, axis=1)[:, : len(updates) - faulty - 2]
+    scores = np.zeros(len(updates))
+    for column in nearest.T:
+        scores += column
+    return scores
+
+
+def squared_distances(updates: Sequence[Vector]) -> NDArray[np.float64]:
+    """Squared distance of every pair of updates, (updates, updates); additions in a fixed tree, in float64."""
+    count, length = len(updates), updates[0].size
+    distances = np.zeros((count, count))
+    for start in range(0, length, _DISTANCE_BLOCK):
+        block = np.stack([update[start : start + _DISTANCE_BLOCK] for update in updates]).astype(np.float64)
+        for row in range(count - 1):
+            gaps = block[row + 1 :] - block[row]
+            gaps *= gaps
+            distances[row, row + 1 :] += _tree_sum(gaps)
+    return distances + distances.T
+
+
+def _tree_sum(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Sum of each row, (rows,): the second half is added to the first until one column is left.
+
+    Only single additions, so no library's way of summing has a say; uses up `rows`.
+    """
+    width = rows.shape[1]
+    while width > 1:
+        half = (width + 1) // 2
+        rows[:, : width - half] += rows[:, half:width]
+        width = half
+    return rows[:, 0]
+
+
+def _mean(updates: Sequence[Vector], weights: Sequence[int], total: float) -> Vector:
+    accumulated = np.zeros(updates[0].size)
+    product = np.empty_like(accumulated)
+    for update, weight in zip(updates, weights, strict=True):
+        np.multiply(update, np.float64(weight), out=product)
+        accumulated += product
+    accumulated /= total
+    return accumulated.astype(np.float32)
+
+
+def _by_coordinate(updates: Sequence[Vector], reduce: Callable[[Vector], NDArray[np.float64]]) -> Vector:
+    """`reduce` of the sorted values of every coordinate, block by block so that all updates are not held twice."""
+    result = np.empty_like(updates[0])
+    for part in _blocks(result.size, max(1, _BLOCK_ENTRIES // len(updates))):
+        values = np.stack([update[part] for update in updates])
+        values.sort(axis=0)
+        result[part] = reduce(values)
+    return result
+
+
+def _blocks(length: int, size: int) -> Iterator[slice]:
+    return (slice(start, min(start + size, length)) for start in range(0, length, size))
+
+
+def _aggregate_checked(rule: Aggregator, fewest: int, updates: Sequence[Vector], samples: Sequence[int]) -> Vector:
+    if len(updates) < fewest:
+        raise InvalidAggregation(f"updates: {len(updates)} given, expected at least {fewest} for this rule")
+    if len(samples) != len(updates):
+        raise InvalidAggregation(f"samples: {len(samples)} given, expected one for each of {len(updates)} updates")
+    for position, (update, count) in enumerate(zip(updates, samples, strict=True)):
+        if update.dtype != np.float32 or update.ndim != 1 or update.size != updates[0].size:
+            raise InvalidAggregation(
+                f"update {position}: {update.dtype} of shape {update.shape} given, expected float32 of shape "
+                f"({updates[0].size},)"
+            )
+        if not is_finite(update):
+            raise InvalidAggregation(f"update {position}: not finite, expected finite numbers only")
+        if not 0 <= count < SAMPLES_LIMIT:
+            raise InvalidAggregation(f"samples {position}: {count} given, expected 0 to {SAMPLES_LIMIT - 1}")
+    return rule(updates, samples)
+
+
+def _call_own(function: Callable[..., object], name: str, updates: Sequence[Vector], samples: Sequence[int]) -> Vector:
+    """What somebody's own rule gives, if it is a model like the updates."""
+    try:
+        with importing_from_here():
+            result = np.asarray(function(updates, samples), dtype=np.float32)
+    except Exception as error:  # somebody else's code: any error is theirs to read
+        raise InvalidAggregation(f"rule {name!r} failed: {show_exception(error)}") from error
+    if result.shape != updates[0].shape or not is_finite(result):
+        raise InvalidAggregation(
+            f"rule {name!r}: gave shape {result.shape}, expected finite numbers of shape {updates[0].shape}"
+        )
+    return result
+
+
+def _validate_faultless(rule: str, faulty: int) -> None:
+    if rule == "mean" and faulty > 0:
+        raise InvalidAggregation(
+            f"learning.aggregation.faulty: {faulty} given, expected 0: the mean bears no wrong update"
+        )

@@ -1,0 +1,73 @@
+"""Options, arguments and steps that several commands share."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bdfl.cli.terminal import print_files, writing_to
+from bdfl.scenario.toml_text import toml_value
+
+if TYPE_CHECKING:
+    from bdfl.report.style import Picture
+    from bdfl.scenario import Scenario
+
+RESULTS = Path("results")
+
+ScenarioArgument = Annotated[
+    str, typer.Argument(metavar="SCENARIO", help="A scenario file, or the name of a shipped one such as paper-cifar10.")
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a value, such as radio.bandwidth_hz=360e3. Repeatable."),
+]
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="JSON on standard output, for machines; files only with --out.")
+]
+RoundsOption = Annotated[int | None, typer.Option("--rounds", help="Rounds to play; the scenario's unless given.")]
+SeedOption = Annotated[int | None, typer.Option("--seed", help="The (first) seed; the scenario's unless given.")]
+DataOption = Annotated[
+    str | None,
+    typer.Option(
+        "--data", metavar="SOURCE", help="Learn from this: digits, a folder, .npz, hub:NAME or module:function."
+    ),
+]
+SeedsOption = Annotated[int, typer.Option("--seeds", help="Number of seeds.")]
+WorkersOption = Annotated[
+    int | None, typer.Option("--workers", help="Processes; one per core unless given. Results do not depend on it.")
+]
+OutOption = Annotated[
+    Path | None, typer.Option("--out", help="Folder for figures and CSV files, results unless given.")
+]
+
+
+def open_scenario(
+    name_or_path: str,
+    changes: list[str] | None,
+    rounds: int | None = None,
+    seed: int | None = None,
+    data: str | None = None,
+) -> "Scenario":
+    """The scenario asked for, with what the options change; a path to data is relative to the working folder."""
+    from bdfl.scenario import load_scenario
+    from bdfl.scenario.learning import is_path
+    from bdfl.scenario.shipped import find_scenario
+
+    overrides = list(changes or [])
+    overrides += [] if rounds is None else [f"rounds={rounds}"]
+    overrides += [] if seed is None else [f"seed={seed}"]
+    if data is not None:
+        source = str(Path(data).absolute()) if is_path(data) else data
+        overrides.append(f"data.source={toml_value(source)}")
+    return load_scenario(find_scenario(name_or_path), overrides)
+
+
+def save_result(picture: "Picture", name: str, out: Path | None, *, quiet: bool) -> None:
+    """Writes a picture with its numbers into `out`, or where results go, and says so unless told to be quiet."""
+    from bdfl.report.style import save_picture
+
+    folder = out or RESULTS
+    with writing_to(folder):
+        files = save_picture(picture, folder, name)
+    if not quiet:
+        print_files(files)

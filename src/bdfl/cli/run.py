@@ -1,0 +1,137 @@
+"""The commands that learn: `bdfl run` and `bdfl report`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bdfl.cli.options import DataOption, JsonOption, RoundsOption, SeedOption, SetOption, open_scenario
+from bdfl.cli.terminal import print_files, print_json, print_out, writing_to
+from bdfl.errors import BdflError
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from bdfl.experiment.run_folder import RunFolder
+    from bdfl.experiment.training_run import Federated
+    from bdfl.learning.training import Trainer
+
+RUNS = Path("runs")
+INTERRUPTED_EXIT = 130
+
+
+class BadUsage(BdflError):
+    """Options that do not go together."""
+
+
+def run(
+    scenario: Annotated[
+        str | None, typer.Argument(metavar="[SCENARIO]", help="A scenario file, or a shipped one such as quickstart.")
+    ] = None,
+    resume: Annotated[
+        Path | None, typer.Option("--resume", metavar="FOLDER", help="Go on with the run in this folder.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder of the run; runs/NAME-SCHEDULER-SEED unless given.")
+    ] = None,
+    scheduler: Annotated[
+        str | None, typer.Option("--scheduler", help="Such as drc or exact:tradeoff=50; the scenario's unless given.")
+    ] = None,
+    data: DataOption = None,
+    rounds: RoundsOption = None,
+    seed: SeedOption = None,
+    workers: Annotated[
+        int | None,
+        typer.Option("--workers", min=1, help="Training processes; by engine and cores unless given."),
+    ] = None,
+    changes: SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Train a real model under a real schedule: accuracy, delay and energy, round after round.
+
+    Writes a folder with the resolved scenario, records (Parquet), models (safetensors), figures and report.html. A run
+    that was stopped, however, goes on with --resume and ends in the same bytes.
+
+    Examples:
+
+      bdfl run quickstart
+
+      bdfl run paper-cifar10 --data path/to/cifar10 --scheduler exact:tradeoff=50 --rounds 20
+
+      bdfl run --resume runs/quickstart-drc-0
+    """
+    from bdfl.experiment.choices import choose_scheduler
+    from bdfl.experiment.run_folder import create_run_folder, open_run_folder, refuse_existing
+    from bdfl.experiment.training_run import prepare_run
+
+    if resume is not None:
+        if scenario is not None or out is not None or data or rounds or seed is not None or scheduler or changes:
+            raise BadUsage("--resume: goes on with what its folder says, no scenario or other options beside --workers")
+        with writing_to(resume), open_run_folder(resume) as folder:
+            federated = prepare_run(folder.scenario)
+            with _open(federated, workers) as trainer:
+                _train(federated, trainer, folder, as_json=as_json)
+        return
+    if scenario is None:
+        raise BadUsage("run: a SCENARIO is missing, such as quickstart, or --resume FOLDER")
+    chosen = open_scenario(scenario, changes, rounds, seed, data)
+    chosen = chosen if scheduler is None else choose_scheduler(chosen, scheduler)
+    path = out or RUNS / f"{chosen.name}-{chosen.scheduler.name}-{chosen.seed}"
+    refuse_existing(path)
+    federated = prepare_run(chosen)
+    # Data and model first: a mistake in them leaves no folder behind.
+    with _open(federated, workers) as trainer, writing_to(path), create_run_folder(path, chosen) as folder:
+        _train(federated, trainer, folder, as_json=as_json)
+
+
+def report(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder of a run, finished or not.")],
+) -> None:
+    """Write a run's tables, figures and report.html again, from what its folder holds.
+
+    Example:
+
+      bdfl report runs/quickstart-drc-0
+    """
+    from bdfl.experiment.run_folder import open_run_folder
+    from bdfl.experiment.training_run import prepare_run, replay_run
+    from bdfl.report.run_report import write_run
+
+    with writing_to(folder), open_run_folder(folder) as opened:
+        federated = prepare_run(opened.scenario)
+        records = replay_run(federated, opened)
+        if records is None:
+            raise BadUsage(f"{folder}: no round is over yet, nothing to report")
+        print_files(write_run(*records, opened.scenario, folder))
+
+
+def _open(federated: "Federated", workers: int | None) -> "AbstractContextManager[Trainer]":
+    from bdfl.experiment.training_run import default_workers
+    from bdfl.learning.workers import open_trainer
+
+    num_workers = default_workers(federated.scenario) if workers is None else workers
+    return open_trainer(federated.scenario, federated.data, federated.partition, workers=num_workers)
+
+
+def _train(federated: "Federated", trainer: "Trainer", folder: "RunFolder", *, as_json: bool) -> None:
+    """Trains what is left of a run, shows it meanwhile, and writes what people look at."""
+    from bdfl.cli.live import RunView, show_run
+    from bdfl.experiment.training_run import train_run
+    from bdfl.report.run_report import summarise_training, tabulate_training, write_run
+
+    scenario = folder.scenario
+    try:
+        with show_run(RunView(scenario, len(folder.rounds))) as view:
+            records = train_run(federated, trainer, folder, on_planned=view.plan_round, on_settled=view.recall_round)
+    except KeyboardInterrupt:
+        done = len(folder.rounds)
+        typer.echo(f"stopped after round {done} of {scenario.rounds}; go on: bdfl run --resume {folder.path}", err=True)
+        raise typer.Exit(INTERRUPTED_EXIT) from None
+    files = write_run(*records, scenario, folder.path)
+    if as_json:
+        print_json(summarise_training(*records, folder.path))
+        return
+    print_out(*tabulate_training(*records))
+    page = next(path for path in files if path.suffix == ".html")
+    typer.echo(f"run    {folder.path}")
+    typer.echo(f"report {page}")

@@ -1,0 +1,210 @@
+"""The folder of a run: its scenario, a journal of the rounds done, the models that going on from there needs.
+
+The journal is one JSON document per line: a header, then a row per round. A round counts once its line is complete; its
+model is in place before. So whatever moment a run ends at, at most the round under way is lost.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO, TypeVar
+
+import msgspec
+
+from bdfl import __version__
+from bdfl.errors import BdflError
+from bdfl.learning.weights import Layout, Vector, decode_weights, encode_weights
+from bdfl.records.learning import LearningRound, best_round
+from bdfl.scenario import Scenario, dump_scenario, load_scenario
+
+FORMAT = 1
+SCENARIO_FILE = "scenario.toml"
+FINAL_MODEL = "final.safetensors"
+BEST_MODEL = "best.safetensors"
+_JOURNAL = "journal.jsonl"
+_MODELS = "models"
+_LOCK = ".lock"
+_Line = TypeVar("_Line")
+
+
+class BadRunFolder(BdflError):
+    """A run folder that is not one, is in use, is damaged, or belongs to another run."""
+
+
+class JournalHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the rounds of a journal rest on: going on with anything else would not end in the same bytes."""
+
+    format: int
+    version: str  # of bdfl
+    torch: str
+    scenario_digest: str
+    data_digest: str
+    num_parameters: int
+    initial_model: str  # SHA-256
+    initial_accuracy: float | None
+    initial_loss: float | None
+
+
+@dataclass(eq=False)
+class RunFolder:
+    """A run on disk, open for going on; made by `create_run_folder` or `open_run_folder`."""
+
+    path: Path
+    scenario: Scenario
+    header: JournalHeader | None
+    rounds: list[LearningRound]
+    _needed_before: set[int] = field(default_factory=set)  # rounds whose models going on from the last but one needs
+
+    def write_header(self, header: JournalHeader, weights: Vector, layout: Layout) -> None:
+        """Begins the journal, with the untrained model as round 0."""
+        self._write_model(0, encode_weights(weights, layout))
+        _replace(self.path / _JOURNAL, msgspec.json.encode(header) + b"\n")
+        self.header = header
+
+    def append(self, row: LearningRound, model: bytes, keep: Sequence[int] = ()) -> None:
+        """Makes a round count; `model` are the bytes whose digest the row has. Rounds in `keep` keep their models.
+
+        What the round before needed stays too: should the machine go down, the last line may be lost.
+        """
+        self._write_model(row.round, model)
+        with (self.path / _JOURNAL).open("ab") as file:
+            file.write(msgspec.json.encode(row) + b"\n")
+        self.rounds.append(row)
+        needed = {*keep, row.round, self.best_round or 0}
+        self._sweep(needed | self._needed_before)
+        self._needed_before = needed
+
+    @property
+    def best_round(self) -> int | None:
+        """The round with the best model so far; none if no evaluation gave finite numbers."""
+        return best_round([row.accuracy for row in self.rounds], [row.loss for row in self.rounds])
+
+    def read_model(self, round: int, layout: Layout) -> Vector:
+        """The model after a round (0: untrained), checked against the journal before it is parsed."""
+        path = self._model_path(round)
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise BadRunFolder(f"{path}: {error.strerror}, the model after round {round} expected") from None
+        if digest(data) != self._model_digest(round):
+            raise BadRunFolder(f"{path}: not the model that the journal names for round {round}")
+        return decode_weights(data, layout)
+
+    def finish(self) -> None:
+        """Puts the final and the best model where people look for them; no best where none is finite."""
+        _replace(self.path / FINAL_MODEL, self._model_path(len(self.rounds)).read_bytes())
+        if self.best_round is None:
+            (self.path / BEST_MODEL).unlink(missing_ok=True)
+        else:
+            _replace(self.path / BEST_MODEL, self._model_path(self.best_round).read_bytes())
+        self._sweep({len(self.rounds), self.best_round or 0})
+
+    def _model_path(self, round: int) -> Path:
+        return self.path / _MODELS / f"round-{round:06d}.safetensors"
+
+    def _model_digest(self, round: int) -> str:
+        if round == 0:
+            return "" if self.header is None else self.header.initial_model
+        return self.rounds[round - 1].model
+
+    def _write_model(self, round: int, model: bytes) -> None:
+        path = self._model_path(round)
+        path.parent.mkdir(exist_ok=True)
+        _replace(path, model)
+
+    def _sweep(self, keep: set[int]) -> None:
+        for path in (self.path / _MODELS).iterdir():
+            if path not in {self._model_path(round) for round in keep}:
+                path.unlink()
+
+
+@contextmanager
+def create_run_folder(path: Path, scenario: Scenario) -> Iterator[RunFolder]:
+    """A new folder for a run of `scenario`; one that exists and is not empty is refused."""
+    refuse_existing(path)
+    path.mkdir(parents=True, exist_ok=True)
+    with _lock(path):
+        _replace(path / SCENARIO_FILE, dump_scenario(scenario).encode())
+        yield RunFolder(path, scenario, None, [])
+
+
+def refuse_existing(path: Path) -> None:
+    """Raises `BadRunFolder` if a run cannot be begun at `path`."""
+    if path.exists() and (not path.is_dir() or any(file.name != _LOCK for file in path.iterdir())):
+        raise BadRunFolder(f"{path}: exists already; go on with --resume {path}, or choose another folder with --out")
+
+
+@contextmanager
+def open_run_folder(path: Path) -> Iterator[RunFolder]:
+    """A run that was begun, at the last round that counts; a line that was being written when it ended is dropped."""
+    if not (path / SCENARIO_FILE).is_file():
+        raise BadRunFolder(f"{path}: no {SCENARIO_FILE} in it, the folder of a run expected")
+    with _lock(path):
+        scenario = load_scenario(path / SCENARIO_FILE)
+        header, rounds = _read_journal(path / _JOURNAL)
+        if len(rounds) > scenario.rounds:
+            raise BadRunFolder(f"{path / _JOURNAL}: {len(rounds)} rounds, at most {scenario.rounds} expected")
+        yield RunFolder(path, scenario, header, rounds)
+
+
+def digest(data: bytes) -> str:
+    """SHA-256 as text."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def _read_journal(path: Path) -> tuple[JournalHeader | None, list[LearningRound]]:
+    if not path.exists():
+        return None, []
+    content = path.read_bytes()
+    complete = content[: content.rfind(b"\n") + 1]
+    if len(complete) < len(content):
+        _replace(path, complete)
+    lines = complete.splitlines()
+    if not lines:
+        return None, []
+    header = _decode_line(path, lines, 0, JournalHeader)
+    if header.format != FORMAT:
+        raise BadRunFolder(f"{path}: format {header.format}, this is bdfl {__version__} with format {FORMAT}")
+    rounds = [_decode_line(path, lines, number, LearningRound) for number in range(1, len(lines))]
+    for number, row in enumerate(rounds, start=1):
+        if row.round != number:
+            raise BadRunFolder(f"{path}: line {number + 1} is round {row.round}, round {number} expected")
+    return header, rounds
+
+
+def _decode_line(path: Path, lines: Sequence[bytes], number: int, kind: type[_Line]) -> _Line:
+    try:
+        return msgspec.json.decode(lines[number], type=kind)
+    except msgspec.DecodeError as error:
+        raise BadRunFolder(f"{path}: line {number + 1} is damaged: {' '.join(str(error).split())}") from None
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Writes a file such that there is never half of it."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_bytes(content)
+    os.replace(temporary, path)
+
+
+@contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    """Inside, no other process goes on with this run; the lock ends with the process, however it ends."""
+    with (path / _LOCK).open("wb") as file:
+        if not _try_lock(file):
+            raise BadRunFolder(f"{path}: another process is at work on this run")
+        yield
+
+
+def _try_lock(file: BinaryIO) -> bool:
+    try:
+        import fcntl
+    except ImportError:  # not there on Windows, where this is left to people's care
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,163 @@
+"""Where training is done: the model and the data of one process, and the tasks it can be given."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from bdfl.environment import Purpose
+from bdfl.errors import BdflError
+from bdfl.learning.batches import Samples, draw_batches
+from bdfl.learning.data_set import DataSet
+from bdfl.learning.evaluation import EvaluationPart, GradientPart, differentiate_block, evaluate_block
+from bdfl.learning.flat_model import FlatModel
+from bdfl.learning.inputs import Scaling, find_scaling, input_shape, make_inputs
+from bdfl.learning.loop import make_descent, train_client
+from bdfl.learning.mapped import pack, unpack
+from bdfl.learning.models import draw_model, suits_channels_last
+from bdfl.learning.own_function import importing_from_here, show_exception
+from bdfl.learning.steady import seed_torch, steady_torch
+from bdfl.learning.training import LocalResult, TrainingFailed, num_local_steps
+from bdfl.learning.vectorised import VectorisedModel
+from bdfl.learning.weights import Vector
+from bdfl.scenario import Engine, Scenario
+
+
+@dataclass(frozen=True, eq=False)
+class Material:
+    """The data that training needs, as arrays."""
+
+    train_inputs: NDArray[Any]
+    train_labels: NDArray[np.int64]
+    test_inputs: NDArray[Any]
+    test_labels: NDArray[np.int64]
+    indices: tuple[Samples, ...]  # of each client
+    scaling: Scaling | None
+    input_shape: tuple[int, ...]
+    num_labels: int
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """On the way to another process, arrays that lie in files stay there."""
+        return _receive_material, tuple(pack(getattr(self, field.name)) for field in fields(self))
+
+
+def _receive_material(*parts: object) -> Material:
+    return Material(*map(unpack, parts))
+
+
+@dataclass(frozen=True, eq=False)
+class ClientTask:
+    """A client to train in a round."""
+
+    weights: Vector
+    round: int
+    client: int
+
+
+@dataclass(frozen=True, eq=False)
+class BlockTask:
+    """A block of samples to judge a model on."""
+
+    weights: Vector
+    block: range
+
+
+def gather_material(scenario: Scenario, data: DataSet, indices: tuple[Samples, ...]) -> Material:
+    """All that training takes from the data set, with means and deviations computed once."""
+    return Material(
+        data.train_inputs,
+        data.train_labels,
+        data.test_inputs,
+        data.test_labels,
+        indices,
+        find_scaling(data.train_inputs, scenario.data.normalise),
+        input_shape(data),
+        data.num_labels,
+    )
+
+
+class Bench:
+    """Owns a model and the tensors of the data; every task is a pure function of what it is given."""
+
+    def __init__(self, scenario: Scenario, material: Material) -> None:
+        learning = scenario.learning
+        self.scenario = scenario
+        self.material = material
+        self.num_steps = num_local_steps(scenario)
+        self.descent = make_descent(learning)
+        with self._working("built"):
+            module = draw_model(learning, material.input_shape, material.num_labels, scenario.seed)
+            channels_last = suits_channels_last(module, material.input_shape)
+            self.model = FlatModel(module, channels_last=channels_last)
+        self.train_inputs, self.test_inputs = (
+            make_inputs(inputs, labels, material.scaling, keeps_channels_last=channels_last)
+            for inputs, labels in (
+                (material.train_inputs, material.train_labels),
+                (material.test_inputs, material.test_labels),
+            )
+        )
+        self.initial_weights = self.model.read()
+        self.vectorised = self._vectorise() if learning.engine is Engine.VMAP else None
+        self.held = torch.from_numpy(np.concatenate([np.zeros(0, np.int64), *material.indices]))
+
+    def batches(self, round: int, client: int) -> list[Samples]:
+        """The client's mini-batches in that round."""
+        return draw_batches(
+            self.scenario.seed,
+            round,
+            client,
+            self.material.indices[client],
+            unit=self.scenario.learning.unit,
+            steps=self.num_steps,
+            batch=self.scenario.learning.batch,
+        )
+
+    def train(self, task: ClientTask) -> LocalResult:
+        """The client's training in a round; whatever is random in it belongs to this client and round."""
+        batches = self.batches(task.round, task.client)
+        with self._working("trained"):
+            seed_torch(self.scenario.seed, Purpose.TRAINING, task.round, task.client)
+            return train_client(self.model, self.train_inputs, task.weights, task.client, batches, self.descent)
+
+    def train_together(self, weights: Vector, round: int, clients: Sequence[int]) -> list[LocalResult]:
+        """The training of these clients in a round in one call; only with the engine vmap."""
+        assert self.vectorised is not None, "only with the engine vmap"
+        batches = [self.batches(round, client) for client in clients]
+        with self._working("trained"):
+            return self.vectorised.train(weights, clients, batches, self.descent)
+
+    def evaluate(self, task: BlockTask) -> EvaluationPart:
+        """How the model does on a block of the test set."""
+        with self._working("evaluated"):
+            self.model.load(task.weights)
+            samples = torch.arange(task.block.start, task.block.stop)
+            return evaluate_block(self.model, self.test_inputs, samples, self.material.num_labels)
+
+    def differentiate(self, task: BlockTask) -> GradientPart:
+        """Loss and gradient over a block of all clients' data, which stand one client after the other."""
+        with self._working("differentiated"):
+            self.model.load(task.weights)
+            return differentiate_block(self.model, self.train_inputs, self.held[task.block.start : task.block.stop])
+
+    def _vectorise(self) -> VectorisedModel:
+        learning = self.scenario.learning
+        with self._working("vectorised"):
+            return VectorisedModel(
+                self.model, self.train_inputs, self.material.num_labels, batch=learning.batch, name=learning.model
+            )
+
+    @contextmanager
+    def _working(self, what: str) -> Iterator[None]:
+        """PyTorch as the scenario wants it; what a model raises becomes one line."""
+        try:
+            with steady_torch(self.scenario.learning.threads), importing_from_here():
+                yield
+        except BdflError:
+            raise
+        except Exception as error:  # somebody else's model: any error is theirs to read
+            name = self.scenario.learning.model
+            raise TrainingFailed(f"learning.model: {name!r} cannot be {what}: {show_exception(error)}") from error

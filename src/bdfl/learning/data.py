@@ -1,0 +1,51 @@
+"""What the clients learn from, by the name a scenario gives it."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from bdfl.learning.data_cache import default_cache
+from bdfl.learning.data_hub import load_hub
+from bdfl.learning.data_parquet import load_folder
+from bdfl.learning.data_set import BadData, DataSet, make_data_set
+from bdfl.learning.data_sources import load_arrays, load_digits, load_own
+from bdfl.scenario import DataChoice
+from bdfl.scenario.learning import DIGITS, HUB_PREFIX, is_function
+
+__all__ = ["SOURCES", "BadData", "DataSet", "default_cache", "load_data", "make_data_set"]
+
+SOURCES = {
+    "digits": "1,797 handwritten digits, 8x8, with scikit-learn: nothing to download",
+    "FOLDER": "Parquet files as on the hub: train-*.parquet and test-*.parquet",
+    "FILE.npz": "arrays train_inputs, train_labels, test_inputs, test_labels",
+    "hub:NAME[:CONFIG]": "a data set of the Hugging Face hub, such as hub:cifar10",
+    "module:function": "your own function that returns the four arrays or a DataSet",
+}
+
+
+def load_data(choice: DataChoice, *, cache: Path | None = None) -> DataSet:
+    """The data set that a scenario names; images come memory-mapped from the folder `cache`, or the user's cache.
+
+    Raises `BadData` with one line on whatever cannot be used.
+    """
+    data = _load_source(choice, default_cache() if cache is None else cache)
+    if choice.test_samples is None or choice.test_samples >= len(data.test_labels):
+        return data
+    used = choice.test_samples
+    return replace(data, test_inputs=data.test_inputs[:used], test_labels=data.test_labels[:used])
+
+
+def _load_source(choice: DataChoice, cache: Path) -> DataSet:
+    source = choice.source
+    if source == DIGITS:
+        return load_digits()
+    if source.startswith(HUB_PREFIX):
+        return load_hub(source.removeprefix(HUB_PREFIX), choice, cache)
+    if is_function(source):
+        return load_own(source)
+    path = Path(source)
+    if path.is_dir():
+        return load_folder(path, choice, cache)
+    if path.is_file() and path.suffix == ".npz":
+        return load_arrays(path)
+    found = "not a folder and not a .npz file" if path.exists() else "not found"
+    raise BadData(source, found, f"one of {', '.join(SOURCES)}")

@@ -1,0 +1,161 @@
+"""Labelled data in memory: a training set and a test set, checked however they came about."""
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from types import ModuleType
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from bdfl.errors import BdflError
+
+Inputs: TypeAlias = NDArray[Any]  # uint8 images (samples, height, width, channels), or float32 features (samples, ...)
+Labels: TypeAlias = NDArray[np.int64]  # (samples,): 0 to num_labels - 1
+
+SPLITS = ("train", "test")
+_INPUTS_EXPECTED = "uint8 images (samples, height, width, channels) or float features (samples, ...)"
+
+
+class BadData(BdflError):
+    """Data that cannot be used: where, what was found there and what was expected."""
+
+    def __init__(self, where: str, found: str, expected: str) -> None:
+        super().__init__(where, found, expected)
+        self.where = where
+        self.found = found
+        self.expected = expected
+
+    def __str__(self) -> str:
+        return " ".join(f"data {self.where}: {self.found}, expected {self.expected}".split())
+
+
+@dataclass(frozen=True, eq=False)
+class DataSet:
+    """Inputs with their labels to learn from, and others to be judged by. Raises `BadData` on what does not fit."""
+
+    name: str
+    train_inputs: Inputs
+    train_labels: Labels
+    test_inputs: Inputs
+    test_labels: Labels
+    label_names: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        for split, inputs, labels in self._splits():
+            _validate_split(self.name, split, inputs, labels, self.num_labels)
+        train, test = self.train_inputs, self.test_inputs
+        if train.shape[1:] != test.shape[1:] or train.dtype != test.dtype:
+            found = f"test inputs {_describe(test)}"
+            raise BadData(self.name, found, f"samples like the training inputs, {_describe(train)}")
+
+    @property
+    def num_labels(self) -> int:
+        return len(self.label_names)
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one input: (height, width, channels) of an image."""
+        return tuple(int(side) for side in self.train_inputs.shape[1:])
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 (hex) over shapes, types and bytes of the four arrays."""
+        whole = hashlib.sha256()
+        for _, *arrays in self._splits():
+            for array in arrays:
+                whole.update(f"{array.shape} {array.dtype.str};".encode())
+                whole.update(np.ascontiguousarray(array).data)
+        return whole.hexdigest()
+
+    def _splits(self) -> tuple[tuple[str, Inputs, Labels], ...]:
+        return (
+            ("train", self.train_inputs, self.train_labels),
+            ("test", self.test_inputs, self.test_labels),
+        )
+
+
+def make_data_set(
+    name: str,
+    train_inputs: ArrayLike,
+    train_labels: ArrayLike,
+    test_inputs: ArrayLike,
+    test_labels: ArrayLike,
+    *,
+    label_names: tuple[str, ...] | None = None,
+) -> DataSet:
+    """The data set these arrays make; labels are named by their numbers unless they have names.
+
+    Images without an axis of channels get one, features become float32, labels int64 where they are whole numbers. The
+    greatest label of the training set says how many there are, where no names do.
+    """
+    train, test = convert_labels(f"{name} train", train_labels), convert_labels(f"{name} test", test_labels)
+    names = number_labels(name, train) if label_names is None else label_names
+    return DataSet(name, _convert_inputs(train_inputs), train, _convert_inputs(test_inputs), test, names)
+
+
+def convert_labels(where: str, given: ArrayLike) -> Labels:
+    """Labels as int64, (samples,); raises `BadData` unless they are whole numbers."""
+    labels = np.asarray(given)
+    if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
+        raise BadData(where, f"labels {_describe(labels)}", "whole numbers from 0, one for each sample")
+    if labels.size and labels.max() > np.iinfo(np.int64).max:
+        raise BadData(where, f"label {labels.max()}", "labels from 0 without gaps")
+    return labels.astype(np.int64, copy=False)
+
+
+def number_labels(name: str, train_labels: Labels) -> tuple[str, ...]:
+    """Names "0", "1", ... up to the greatest label of the training set, which must not be absurd."""
+    if not len(train_labels):
+        raise BadData(f"{name} train", "no samples", "at least one")
+    greatest = int(train_labels.max())
+    if greatest >= len(train_labels):
+        found = f"label {greatest} among {len(train_labels)} samples"
+        raise BadData(f"{name} train", found, "labels from 0 without gaps")
+    return tuple(str(label) for label in range(greatest + 1))
+
+
+def import_extra(module: str, package: str, extra: str, purpose: str) -> ModuleType:
+    """A library that only some sources need; raises `BadData` with the command that installs it."""
+    try:
+        return import_module(module)
+    except ImportError:
+        expected = f"it for {purpose}: pip install 'bdfl[{extra}]'"
+        raise BadData(purpose, f"{package} is not installed", expected) from None
+
+
+def _convert_inputs(given: ArrayLike) -> Inputs:
+    inputs = np.asarray(given)
+    if inputs.dtype == np.uint8 and inputs.ndim == 3:
+        return inputs[..., np.newaxis]
+    if np.issubdtype(inputs.dtype, np.floating) and inputs.dtype != np.float32:
+        with np.errstate(over="ignore"):  # what does not fit becomes infinite and is refused
+            return inputs.astype(np.float32)
+    return inputs
+
+
+def _validate_split(name: str, split: str, inputs: Inputs, labels: Labels, num_labels: int) -> None:
+    where = f"{name} {split}"
+    is_image = inputs.dtype == np.uint8 and inputs.ndim == 4
+    is_feature = inputs.dtype == np.float32 and inputs.ndim >= 2
+    if not (is_image or is_feature):
+        raise BadData(where, f"inputs {_describe(inputs)}", _INPUTS_EXPECTED)
+    if labels.dtype != np.int64 or labels.ndim != 1:
+        raise BadData(where, f"labels {_describe(labels)}", "whole numbers from 0, one for each sample")
+    if len(inputs) != len(labels):
+        raise BadData(where, f"{len(inputs)} inputs and {len(labels)} labels", "as many of one as of the other")
+    if not inputs.size:
+        raise BadData(where, "no samples" if not len(inputs) else f"inputs {_describe(inputs)}", "at least one value")
+    wrong = (labels < 0) | (labels >= num_labels)
+    if wrong.any():
+        place = int(np.argmax(wrong))
+        raise BadData(where, f"label {labels[place]} of sample {place}", f"0 to {num_labels - 1}")
+    if is_feature and not np.isfinite(inputs).all():
+        place = int(np.argmin(np.isfinite(inputs).reshape(len(inputs), -1).all(axis=1)))
+        raise BadData(where, f"a value that is not finite in sample {place}", "finite numbers")
+
+
+def _describe(array: NDArray[Any]) -> str:
+    return f"of type {array.dtype} and shape {array.shape}"

@@ -1,0 +1,73 @@
+"""Data that need no decoding: the digits that come with scikit-learn, `.npz` files, and somebody's own function."""
+
+import zlib
+from pathlib import Path
+from zipfile import BadZipFile
+
+import numpy as np
+
+from bdfl.learning.data_set import BadData, DataSet, import_extra, make_data_set
+from bdfl.learning.own_function import BadFunction, find_function, importing_from_here, show_exception
+
+_ARRAYS = ("train_inputs", "train_labels", "test_inputs", "test_labels")
+# What numpy raises on a file that is cut short, damaged, not what it claims to be or larger than memory.
+_UNREADABLE = (
+    OSError,
+    ValueError,
+    EOFError,
+    KeyError,
+    TypeError,
+    MemoryError,
+    NotImplementedError,
+    BadZipFile,
+    zlib.error,
+)
+_TEST_EVERY = 5  # every fifth digit of a class is for the test
+_GREY_STEP = 15  # digits have 17 shades: 0 to 16 become 0 to 240, so that nothing is lost
+
+
+def load_digits() -> DataSet:
+    """1,797 handwritten digits of 8x8 pixels, four fifths of every class to train and one fifth to test."""
+    bunch = import_extra("sklearn.datasets", "scikit-learn", "learn", "digits").load_digits()
+    images = (bunch.images * _GREY_STEP).astype(np.uint8)[..., np.newaxis]
+    labels = bunch.target.astype(np.int64)
+    is_test = np.zeros(len(labels), dtype=np.bool_)
+    for label in range(10):
+        is_test[np.flatnonzero(labels == label)[_TEST_EVERY - 1 :: _TEST_EVERY]] = True
+    return make_data_set("digits", images[~is_test], labels[~is_test], images[is_test], labels[is_test])
+
+
+def load_arrays(path: Path) -> DataSet:
+    """The data set in a `.npz` file with the four arrays under their names."""
+    try:
+        with path.open("rb") as content, np.load(content, allow_pickle=False) as file:
+            missing = [name for name in _ARRAYS if name not in file.files]
+            if missing:
+                raise BadData(str(path), f"arrays {', '.join(file.files) or 'none'}", ", ".join(_ARRAYS))
+            arrays = [file[name] for name in _ARRAYS]
+    except _UNREADABLE as error:
+        raise BadData(str(path), f"not readable: {error}", "a .npz file of plain arrays") from None
+    return make_data_set(path.stem, *arrays)
+
+
+def load_own(name: str) -> DataSet:
+    """What somebody's function returns: a `DataSet`, or the four arrays of one."""
+    try:
+        function = find_function(name)
+    except BadFunction as error:
+        raise BadData(name, error.found, error.expected) from error
+    try:
+        with importing_from_here():
+            answer = function()
+    except Exception as error:  # anything may go wrong in a user's function
+        raise BadData(name, show_exception(error), "a function that returns data") from error
+    if isinstance(answer, DataSet):
+        return answer
+    if not isinstance(answer, tuple) or len(answer) != len(_ARRAYS):
+        found = f"a {type(answer).__name__}" + (f" of {len(answer)}" if isinstance(answer, tuple) else "")
+        raise BadData(name, found, f"a DataSet, or a tuple of {', '.join(_ARRAYS)}")
+    try:
+        arrays = [np.asarray(array) for array in answer]
+    except ValueError as error:
+        raise BadData(name, str(error), "arrays of numbers") from None
+    return make_data_set(name, *arrays)

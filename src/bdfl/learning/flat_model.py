@@ -1,0 +1,68 @@
+"""A model whose trained parameters are parts of one tensor, so that one call reaches them all."""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from bdfl.learning.inputs import share_array
+from bdfl.learning.models import layout_of
+from bdfl.learning.weights import Layout, Vector
+
+_ALIGNMENT = 16  # entries: parameters start at multiples of 64 bytes, where vector instructions are fastest
+
+
+class FlatModel:
+    """Owns a module: its trained parameters are views of `parameters`, their gradients views of `gradient`.
+
+    Entries of both that belong to no parameter are and stay 0.
+    """
+
+    def __init__(self, module: nn.Module, *, channels_last: bool) -> None:
+        self.module = module
+        self.layout: Layout = layout_of(module)
+        trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        starts = np.cumsum([0] + [-(-parameter.numel() // _ALIGNMENT) * _ALIGNMENT for parameter in trained]).tolist()
+        self.parameters = torch.zeros(starts[-1])
+        self.gradient = torch.zeros(starts[-1])
+        for parameter, start in zip(trained, starts, strict=False):
+            place = _view(self.parameters, start, parameter.shape, channels_last=channels_last)
+            place.copy_(parameter.detach())
+            parameter.data = place
+            parameter.grad = _view(self.gradient, start, parameter.shape, channels_last=channels_last)
+        self._restarted = {
+            name: buffer.clone() for name, buffer in module.named_buffers() if name not in set(self.layout.names)
+        }
+
+    def load(self, weights: Vector) -> None:
+        """Puts `weights` into the module; what is not part of them (counters) starts anew."""
+        state = self.module.state_dict()
+        for name, part in self.layout.split(weights):
+            state[name].copy_(share_array(part))
+        for name, buffer in self.module.named_buffers():
+            if name in self._restarted:
+                buffer.copy_(self._restarted[name])
+
+    def read(self) -> Vector:
+        """The module's weights now, in a vector of their own."""
+        state = self.module.state_dict()
+        weights: Vector = torch.cat([state[name].reshape(-1) for name in self.layout.names]).numpy()
+        return weights
+
+    def read_gradient(self) -> NDArray[np.float64]:
+        """The gradient now, (parameters,) in the order of the weights; 0 for what is not trained."""
+        gradients = {name: parameter.grad for name, parameter in self.module.named_parameters()}
+        parts: list[NDArray[np.float64]] = []
+        for name, size in zip(self.layout.names, self.layout.sizes, strict=True):
+            gradient = gradients.get(name)
+            parts.append(np.zeros(size) if gradient is None else gradient.double().reshape(-1).numpy())
+        return np.concatenate(parts)
+
+
+def _view(flat: torch.Tensor, start: int, shape: torch.Size, *, channels_last: bool) -> torch.Tensor:
+    """A part of `flat` in the given shape; filters of convolutions with channels last in memory, if asked."""
+    part = flat[start : start + shape.numel()]
+    if channels_last and len(shape) == 4:
+        filters, channels, height, width = shape
+        return part.view(filters, height, width, channels).permute(0, 3, 1, 2)
+    return part.view(shape)

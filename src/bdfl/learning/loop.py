@@ -1,0 +1,84 @@
+"""Training one client after the other: H mini-batch updates of stochastic gradient descent."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch.nn.functional import cross_entropy
+
+from bdfl.learning.batches import Samples
+from bdfl.learning.flat_model import FlatModel
+from bdfl.learning.inputs import Inputs
+from bdfl.learning.training import NAN, InvalidTraining, LocalResult, Outcome, no_samples
+from bdfl.learning.weights import Vector, is_finite
+from bdfl.scenario import Learning
+
+_LARGEST = float(np.finfo(np.float32).max)
+_GATHERED_BYTES = 2**20  # of inputs made ready at a time: small batches together, large ones each by itself
+
+
+@dataclass(frozen=True)
+class Descent:
+    """How a step is made of a gradient, as `torch.optim.SGD` defines it; the momentum is zero before the first."""
+
+    learning_rate: float
+    momentum: float
+    weight_decay: float
+
+
+def make_descent(choice: Learning) -> Descent:
+    """The steps that the scenario asks for; its numbers must be ones that float32 can hold."""
+    for key in ("learning_rate", "weight_decay"):
+        value: float = getattr(choice, key)
+        if value > _LARGEST:
+            raise InvalidTraining(f"learning.{key}: {value:g} given, expected at most {_LARGEST:g}")
+    return Descent(choice.learning_rate, choice.momentum, choice.weight_decay)
+
+
+def train_client(
+    model: FlatModel, inputs: Inputs, weights: Vector, client: int, batches: Sequence[Samples], descent: Descent
+) -> LocalResult:
+    """The client's result after a step on each of `batches`, starting from `weights`: [Li24, Eq. 2].
+
+    A loss, gradient norm or weight that is not finite ends the training of this client at once.
+    """
+    if not batches:
+        return no_samples(client)
+    model.load(weights)
+    model.module.train()
+    module, parameters, gradient = model.module, model.parameters, model.gradient
+    velocity = torch.zeros_like(gradient)
+    losses: list[float] = []
+    largest_norm = 0.0
+    for batch, labels in gather_batches(inputs, batches):
+        loss = cross_entropy(module(batch), labels)
+        gradient.zero_()
+        loss.backward()  # type: ignore[no-untyped-call]
+        value, norm = loss.item(), torch.linalg.vector_norm(gradient).item()
+        if not (math.isfinite(value) and math.isfinite(norm)):
+            return LocalResult(client, Outcome.DIVERGED, None, NAN, NAN, len(losses))
+        losses.append(value)
+        largest_norm = max(largest_norm, norm)
+        step = gradient
+        if descent.weight_decay:
+            step.add_(parameters, alpha=descent.weight_decay)
+        if descent.momentum:
+            step = velocity.mul_(descent.momentum).add_(gradient)
+        parameters.add_(step, alpha=-descent.learning_rate)
+    trained = model.read()
+    if not is_finite(trained):
+        return LocalResult(client, Outcome.DIVERGED, None, NAN, NAN, len(losses))
+    return LocalResult(client, Outcome.TRAINED, trained, math.fsum(losses) / len(losses), largest_norm, len(losses))
+
+
+def gather_batches(inputs: Inputs, batches: Sequence[Samples]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Inputs and labels of every batch; as many batches at a time as make a call worth while, and memory small."""
+    together = max(1, _GATHERED_BYTES // (inputs.bytes_per_sample * len(batches[0])))
+    for start in range(0, len(batches), together):
+        group = batches[start : start + together]
+        sizes = [len(batch) for batch in group]
+        samples = torch.from_numpy(np.concatenate(group))
+        taken, labels = inputs.take(samples), inputs.labels.index_select(0, samples)
+        yield from zip(torch.split(taken, sizes), torch.split(labels, sizes), strict=True)

@@ -1,0 +1,57 @@
+"""Somebody's own function, by the name module:function."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module, invalidate_caches
+
+from bdfl.errors import BdflError
+
+
+class BadFunction(BdflError):
+    """An own function that is not there, or fails: its name, what happened and what was expected."""
+
+    def __init__(self, name: str, found: str, expected: str) -> None:
+        super().__init__(name, found, expected)
+        self.name = name
+        self.found = found
+        self.expected = expected
+
+    def __str__(self) -> str:
+        return " ".join(f"{self.name}: {self.found}, expected {self.expected}".split())
+
+
+@contextmanager
+def importing_from_here() -> Iterator[None]:
+    """Inside, modules in the working folder can be imported, as a script there could."""
+    here = os.getcwd()
+    sys.path.insert(0, here)
+    invalidate_caches()  # a module may have been written since Python last looked
+    try:
+        yield
+    finally:
+        if here in sys.path:  # unless the code imported took it away
+            sys.path.remove(here)
+
+
+def find_function(name: str) -> Callable[..., object]:
+    """The function that module:function names; raises `BadFunction`. Modules of the working folder count."""
+    module_name, _, attribute = name.partition(":")
+    with importing_from_here():
+        try:
+            module = import_module(module_name)
+        except Exception as error:  # a user's module may raise anything
+            raise BadFunction(name, show_exception(error), f"a module {module_name} that can be imported") from error
+    function = getattr(module, attribute, None)
+    if not callable(function):
+        found = f"no {attribute} in module {module_name}" if function is None else f"{attribute} is no function"
+        raise BadFunction(name, found, "a function of that name")
+    found_function: Callable[..., object] = function
+    return found_function
+
+
+def show_exception(error: Exception) -> str:
+    """What happened, in one line."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

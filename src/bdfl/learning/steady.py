@@ -1,0 +1,37 @@
+"""PyTorch held to one way of computing, and put back as it was."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.utils.deterministic
+
+from bdfl.environment import Purpose, stream
+
+
+@contextmanager
+def steady_torch(threads: int) -> Iterator[None]:
+    """Inside, PyTorch computes with that many threads and only in ways that give the same bits every time.
+
+    Afterwards its threads, its random generator and the rest are as they were before.
+    """
+    former_threads = torch.get_num_threads()
+    former_mode = torch.get_deterministic_debug_mode()
+    deterministic: Any = torch.utils.deterministic  # its setting is a property, unknown to type checkers
+    former_fill = deterministic.fill_uninitialized_memory
+    try:
+        torch.set_num_threads(threads)
+        torch.set_deterministic_debug_mode("error")  # not use_deterministic_algorithms, which loads the compiler
+        deterministic.fill_uninitialized_memory = False  # it is for finding errors, and takes time
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        deterministic.fill_uninitialized_memory = former_fill
+        torch.set_deterministic_debug_mode(former_mode)
+        torch.set_num_threads(former_threads)
+
+
+def seed_torch(seed: int, purpose: Purpose, round: int, client: int) -> None:
+    """From here on PyTorch draws what belongs to this purpose, round and client."""
+    torch.manual_seed(int(stream(seed, purpose, round, client).integers(2**63)))

@@ -1,0 +1,63 @@
+"""Trainers: what is asked becomes tasks, tasks become results, and these are put together in order."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol, TypeVar
+
+from bdfl.learning.bench import Bench, BlockTask, ClientTask
+from bdfl.learning.evaluation import blocks_of, combine_evaluation, combine_gradient
+from bdfl.learning.training import Evaluation, FullGradient, InvalidTraining, LocalResult
+from bdfl.learning.weights import Layout, Vector, validate_weights
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+
+class Map(Protocol):
+    """Does the same with every task, on this process's bench or on others like it; results come in order."""
+
+    def __call__(self, function: Callable[[Bench, Task], Result], tasks: Sequence[Task], /) -> Iterator[Result]: ...
+
+
+class LoopTrainer:
+    """Trains one client after the other, or as many at once as `map` does."""
+
+    def __init__(self, bench: Bench, map: Map) -> None:
+        self.layout: Layout = bench.model.layout
+        self._bench = bench
+        self._map = map
+
+    def initial_weights(self) -> Vector:
+        return self._bench.initial_weights.copy()
+
+    def train(self, weights: Vector, round: int, clients: Sequence[int]) -> list[LocalResult]:
+        self._validate(weights, clients)
+        return list(self._map(Bench.train, [ClientTask(weights, round, client) for client in clients]))
+
+    def evaluate(self, weights: Vector) -> Evaluation:
+        self._validate(weights)
+        blocks = blocks_of(len(self._bench.test_inputs))
+        return combine_evaluation(self._map(Bench.evaluate, [BlockTask(weights, block) for block in blocks]))
+
+    def full_gradient(self, weights: Vector) -> FullGradient:
+        self._validate(weights)
+        blocks = blocks_of(len(self._bench.held))
+        if not blocks:
+            raise InvalidTraining("partition: no client holds data, expected some for the gradient of their loss")
+        return combine_gradient(self._map(Bench.differentiate, [BlockTask(weights, block) for block in blocks]))
+
+    def _validate(self, weights: Vector, clients: Sequence[int] = ()) -> None:
+        validate_weights(weights, self.layout)
+        num_clients = len(self._bench.material.indices)
+        for client in clients:
+            if not 0 <= client < num_clients:
+                raise InvalidTraining(f"client {client}: not there, expected 0 to {num_clients - 1}")
+        if len(set(clients)) != len(clients):
+            raise InvalidTraining(f"clients: {list(clients)} given, expected each at most once")
+
+
+class VmapTrainer(LoopTrainer):
+    """Trains all clients of a round in one call."""
+
+    def train(self, weights: Vector, round: int, clients: Sequence[int]) -> list[LocalResult]:
+        self._validate(weights, clients)
+        return self._bench.train_together(weights, round, clients)

@@ -1,0 +1,148 @@
+"""A trainer for a scenario, in this process or spread over several: the same bits either way."""
+
+import os
+import pickle
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from functools import cache
+from itertools import repeat
+from multiprocessing import active_children, get_context, parent_process
+from multiprocessing.connection import wait
+from threading import Thread
+from typing import TYPE_CHECKING, TypeVar
+
+from bdfl.errors import BdflError
+from bdfl.learning.data import DataSet
+from bdfl.learning.own_function import show_exception
+from bdfl.learning.partition import Partition
+from bdfl.learning.training import InvalidTraining, Trainer, TrainingFailed
+from bdfl.scenario import Engine, Scenario
+
+if TYPE_CHECKING:
+    from bdfl.learning.bench import Bench, Material
+    from bdfl.learning.trainers import Map
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+
+class MissingTorch(BdflError):
+    """PyTorch is not installed."""
+
+
+@contextmanager
+def open_trainer(scenario: Scenario, data: DataSet, partition: Partition, *, workers: int = 1) -> Iterator[Trainer]:
+    """A trainer of the scenario's model on these data.
+
+    With one worker everything is computed in this process. With more, clients are spread over as many spawned
+    processes, each with `learning.threads` threads; results are the same to the bit. The engine `vmap` computes all
+    clients in one call and stays in this process, whatever `workers` says.
+    """
+    if workers < 1:
+        raise InvalidTraining(f"workers: {workers} given, at least 1 is needed")
+    try:
+        import torch  # noqa: F401
+    except ImportError:
+        raise MissingTorch("training needs PyTorch: pip install -c constraints.txt 'bdfl[learn]'") from None
+    from bdfl.learning.bench import Bench, gather_material
+    from bdfl.learning.trainers import LoopTrainer, VmapTrainer
+
+    material = gather_material(scenario, data, partition.indices)
+    bench = Bench(scenario, material)
+
+    def map_here(function: Callable[[Bench, Task], Result], tasks: Sequence[Task]) -> Iterator[Result]:
+        return (function(bench, task) for task in tasks)
+
+    if scenario.learning.engine is Engine.VMAP:
+        yield VmapTrainer(bench, map_here)
+    elif workers == 1:
+        yield LoopTrainer(bench, map_here)
+    else:
+        with _open_pool(scenario, material, workers) as map_there:
+            yield LoopTrainer(bench, map_there)
+
+
+@contextmanager
+def _open_pool(scenario: Scenario, material: "Material", workers: int) -> "Iterator[Map]":
+    """Processes with a bench each; they end with this block, at once if it is left by an exception."""
+    executor = ProcessPoolExecutor(
+        workers,
+        mp_context=get_context("spawn"),
+        initializer=_start_worker,
+        initargs=(scenario, pickle.dumps(material)),
+    )
+
+    def map_there(function: "Callable[[Bench, Task], Result]", tasks: Sequence[Task]) -> Iterator[Result]:
+        try:
+            yield from executor.map(_work, repeat(function), tasks)
+        except BrokenProcessPool:
+            raise TrainingFailed(
+                "a training process ended by itself (killed, or out of memory); fewer workers may help"
+            ) from None
+
+    others = active_children()
+    try:
+        with _interrupts_held():
+            for _ in range(workers):
+                executor.submit(_get_ready)  # a first task for each, so that all start now
+        yield map_there
+    except BaseException:
+        for child in active_children():
+            if child not in others:
+                child.terminate()
+        raise
+    finally:
+        executor.shutdown(wait=True, cancel_futures=True)
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Ctrl-C waits until the end of the block; processes started inside never see it: it is for this one to handle."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    former = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, former)
+
+
+_given: list[tuple[Scenario, bytes]] = []  # in a worker: its scenario and its pickled material
+
+
+def _start_worker(scenario: Scenario, material: bytes) -> None:
+    """First thing in a worker: Ctrl-C is for its parent alone, and without its parent it ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    Thread(target=_end_with_parent, daemon=True).start()
+    _given.append((scenario, material))
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)  # in the middle of whatever is being computed: nobody waits for it any more
+
+
+@cache
+def _worker_bench() -> "Bench":
+    """The bench of this worker, built when it is first needed: what is wrong with it is then the task's to tell."""
+    from bdfl.learning.bench import Bench
+
+    scenario, material = _given[0]
+    try:
+        return Bench(scenario, pickle.loads(material))  # from the parent, which made it
+    except OSError as error:
+        raise TrainingFailed(f"the data cannot be opened in a training process: {show_exception(error)}") from error
+
+
+def _get_ready() -> None:
+    _worker_bench()
+
+
+def _work(function: "Callable[[Bench, Task], Result]", task: Task) -> Result:
+    return function(_worker_bench(), task)

@@ -1,0 +1,96 @@
+"""The records of a run as two Parquet tables: a row per round, and a row per round and client.
+
+Units stand in the column names; what is not known is null. The file's metadata say whose run it is. The same records
+give the same bytes.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+from numpy.typing import NDArray
+
+from bdfl import __version__
+from bdfl.records.learning import LearningRecord
+from bdfl.records.run import NOBODY, RunRecord
+
+ROUNDS_FILE = "rounds.parquet"
+CLIENTS_FILE = "clients.parquet"
+
+_PER_ROUND = (
+    "training_s", "upload_s", "planned_mining_s", "mining_s", "overhead_s", "delay_s", "objective", "gap", "iterations",
+    "lyapunov", "drift", "drift_bound", "connectivity", "is_connected", "num_reachable",
+)  # fmt: skip
+_LEARNED_PER_ROUND = ("accuracy", "loss", "update_norm", "gradient_norm", "global_loss", "smoothness")
+_PER_CLIENT = (
+    "selected", "delivered", "cpu_hz", "mining_hz", "power_w", "training_j", "upload_j", "mining_j", "energy_j",
+    "energy_budget_j", "queue", "next_queue",
+)  # fmt: skip
+_LEARNED_PER_CLIENT = ("outcome", "local_loss", "local_gradient_norm")
+
+
+def write_parquet(run: RunRecord, learning: LearningRecord, folder: Path) -> list[Path]:
+    """The two files written into `folder`."""
+    metadata = {
+        "bdfl": __version__,
+        "scenario": run.scenario,
+        "scenario_digest": run.scenario_digest,
+        "scheduler": run.scheduler,
+        "tradeoff": repr(run.tradeoff),
+        "seed": str(run.seed),
+    }
+    tables = {ROUNDS_FILE: tabulate_rounds(run, learning), CLIENTS_FILE: tabulate_clients(run, learning)}
+    for name, table in tables.items():
+        pyarrow.parquet.write_table(table.replace_schema_metadata(metadata), folder / name, compression="zstd")
+    return [folder / name for name in tables]
+
+
+def tabulate_rounds(run: RunRecord, learning: LearningRecord) -> pyarrow.Table:
+    """A row per round; `recall` is a list with one share per label."""
+    columns: dict[str, object] = {
+        "round": run.round,
+        "status": [status.value for status in run.status],
+        "reason": pyarrow.array(run.reason, type=pyarrow.string()),
+        "num_selected": run.num_selected,
+        "slowest": _clients(run.slowest),
+        "winner": _clients(run.winner),
+        "time_s": np.cumsum(run.delay_s),
+    }
+    columns |= {name: _known(getattr(run, name)) for name in _PER_ROUND}
+    columns |= {name: _known(getattr(learning, name)) for name in _LEARNED_PER_ROUND}
+    recall = [_known(row).to_pylist() if np.isfinite(row).any() else None for row in learning.recall]
+    columns["recall"] = pyarrow.array(recall, type=pyarrow.list_(pyarrow.float64()))
+    return _table(columns)
+
+
+def tabulate_clients(run: RunRecord, learning: LearningRecord) -> pyarrow.Table:
+    """A row per round and client, by round, then client."""
+    num_rounds, num_clients = run.num_rounds, run.num_clients
+    columns: dict[str, object] = {
+        "round": np.repeat(run.round, num_clients),
+        "client": np.tile(np.arange(num_clients), num_rounds),
+        "samples": np.tile(learning.samples.astype(np.int64), num_rounds),
+        "participation_rate": np.tile(run.participation_rate, num_rounds),
+    }
+    columns |= {name: _known(getattr(run, name).ravel()) for name in _PER_CLIENT}
+    columns |= {name: _known(getattr(learning, name).ravel()) for name in _LEARNED_PER_CLIENT}
+    return _table(columns)
+
+
+def _table(columns: Mapping[str, object]) -> pyarrow.Table:
+    return pyarrow.table(dict(columns))
+
+
+def _known(values: NDArray[np.generic]) -> pyarrow.Array:
+    """The values with null for NaN and for empty text."""
+    if values.dtype.kind == "f":
+        return pyarrow.array(values, mask=np.isnan(values))
+    if values.dtype.kind == "U":
+        return pyarrow.array(values.tolist(), type=pyarrow.string(), mask=values == "")
+    return pyarrow.array(values)
+
+
+def _clients(numbers: NDArray[np.int64]) -> pyarrow.Array:
+    return pyarrow.array(numbers, mask=numbers == NOBODY)

@@ -1,0 +1,131 @@
+"""What a run comes to, in plain words: one line for the top of a report, and what must not be overlooked."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from bdfl.experiment.measures import is_below_rate, is_overdrawn, rounds_owed
+from bdfl.learning.training import Outcome
+from bdfl.records import LearningRecord, RunRecord
+from bdfl.scenario import Scenario
+
+_SHOWN_NUMBERS = 12  # of rounds or clients in a sentence
+
+
+def summarise_findings(run: RunRecord, learning: LearningRecord, scenario: Scenario) -> str:
+    """Accuracy, time, energy and fairness of the run in one line."""
+    rounds = count(run.num_rounds, "round")
+    if run.num_rounds < scenario.rounds:
+        rounds = f"{run.num_rounds} of {scenario.rounds} rounds"
+    reached = (
+        f"{100 * learning.final_accuracy:.1f} % test accuracy"
+        if np.isfinite(learning.final_accuracy)
+        else "Test accuracy unknown"
+    )
+    return f"{reached} after {rounds}, {run.total_delay_s:.1f} simulated seconds; {_energy(run)}; {_fairness(run)}."
+
+
+def _energy(run: RunRecord) -> str:
+    overdrawn = int(np.count_nonzero(is_overdrawn(run)))
+    return f"{count(overdrawn, 'energy budget')} overdrawn" if overdrawn else "no energy budget overdrawn"
+
+
+def _fairness(run: RunRecord) -> str:
+    below = int(np.count_nonzero(is_below_rate(run)))
+    if below:
+        return f"{below} of {count(run.num_clients, 'client')} below {'its' if below == 1 else 'their'} rate"
+    if np.any(rounds_owed(run) > 1e-9):
+        return "every client within one round of its rate"
+    return "every client at its rate or above"
+
+
+def list_warnings(run: RunRecord, learning: LearningRecord, scenario: Scenario) -> list[str]:
+    """What went wrong or is missing, one sentence each, the gravest first; empty if nothing did."""
+    found = [
+        _unfinished(run, scenario),
+        _infeasible(run),
+        _diverged(learning),
+        _unlearned(learning),
+        _overdrawn(run),
+        _below_rate(run),
+        _without_data(learning),
+    ]
+    return [sentence for sentence in found if sentence]
+
+
+def _unfinished(run: RunRecord, scenario: Scenario) -> str:
+    if run.num_rounds >= scenario.rounds:
+        return ""
+    return f"The run is not over: {run.num_rounds} of {scenario.rounds} rounds are here."
+
+
+def _infeasible(run: RunRecord) -> str:
+    if not run.num_infeasible:
+        return ""
+    missed = run.round[~run.took_place].tolist()
+    were, them = ("was", "it: round") if len(missed) == 1 else ("were", "them: rounds")
+    return (
+        f"{run.num_infeasible} of {count(run.num_rounds, 'round')} {were} infeasible, nobody trained in {them}"
+        f" {_list(missed)}. The first: {run.reason[missed[0] - 1]}."
+    )
+
+
+def _diverged(learning: LearningRecord) -> str:
+    failed = learning.outcome == Outcome.DIVERGED
+    if not failed.any():
+        return ""
+    updates, clients = int(np.count_nonzero(failed)), np.flatnonzero(failed.any(axis=0)).tolist()
+    whose = "client" if len(clients) == 1 else "clients"
+    return (
+        f"{count(updates, 'update')} diverged and {'was' if updates == 1 else 'were'} left out, of"
+        f" {whose} {_list(clients)}: the learning rate may be too high."
+    )
+
+
+def _unlearned(learning: LearningRecord) -> str:
+    if learning.best_round is None:
+        return "No evaluation of the model gave finite numbers: whether it learned anything is not known."
+    if not learning.final_accuracy > learning.initial_accuracy:
+        return (
+            f"The model did not learn: it ends at {100 * learning.final_accuracy:.1f} %, untrained it had"
+            f" {100 * learning.initial_accuracy:.1f} %."
+        )
+    return ""
+
+
+def _overdrawn(run: RunRecord) -> str:
+    overdrawn = is_overdrawn(run)
+    if not overdrawn.any():
+        return ""
+    highest = float(np.max(run.share_of_budget(run.energy_j)))
+    return (
+        f"Clients {_list(np.flatnonzero(overdrawn).tolist())} spent more than their energy budget in some"
+        f" round, up to {100 * highest:.0f} % of it: mining took longer than planned."
+    )
+
+
+def _below_rate(run: RunRecord) -> str:
+    below = np.flatnonzero(is_below_rate(run))
+    if not below.size:
+        return ""
+    owed = rounds_owed(run)
+    worst = int(np.argmax(owed))
+    return (
+        f"{len(below)} of {count(run.num_clients, 'client')} took part less often than the rate beta asks; client"
+        f" {worst} is owed most, {owed[worst]:.1f} rounds."
+    )
+
+
+def _without_data(learning: LearningRecord) -> str:
+    empty = np.flatnonzero(learning.samples == 0).tolist()
+    return f"{count(len(empty), 'client')} without data: {_list(empty)}." if empty else ""
+
+
+def _list(numbers: Sequence[int]) -> str:
+    shown = ", ".join(str(value) for value in numbers[:_SHOWN_NUMBERS])
+    return shown if len(numbers) <= _SHOWN_NUMBERS else f"{shown} and {len(numbers) - _SHOWN_NUMBERS} more"
+
+
+def count(number: int, noun: str) -> str:
+    """A number with its noun, as in `1 round` or `1,000 clients`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -1,0 +1,253 @@
+"""What a run learned, as figures small enough to read on a telephone; each says how to read it."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
+from matplotlib.ticker import LogLocator, MaxNLocator, PercentFormatter
+from numpy.typing import NDArray
+
+from bdfl.experiment.convergence import CannotSay, estimate_convergence
+from bdfl.experiment.measures import cumulative_delay
+from bdfl.learning.training import Outcome
+from bdfl.records import LearningRecord, PerRound, RunRecord
+from bdfl.report.convergence_figure import show_convergence
+from bdfl.report.cost_figures import (
+    show_backlog,
+    show_delay,
+    show_energy,
+    show_participation,
+    show_schedule,
+    show_stability,
+)
+from bdfl.report.exhibit import FEW_POINTS, WIDTH, Exhibit, say
+from bdfl.report.panels import draw_cells, fit_rounds
+from bdfl.report.style import INFEASIBLE, TRAINING, Cell, Picture, Sheet, drawable, house_style, new_figure
+from bdfl.scenario import Scenario
+
+_MOST_NAMES = 30  # labels that are named one by one
+_LOCAL = "#e69f00"
+
+
+def draw_exhibits(run: RunRecord, learning: LearningRecord, scenario: Scenario) -> list[Exhibit]:
+    """All figures of a run that learned, in the order of a report; Lemma 1 only where the run tells its constants."""
+    exhibits = [
+        show_learning_over_rounds(run, learning),
+        show_learning_over_time(run, learning),
+        show_recall(run, learning),
+        show_delay(run),
+        show_energy(run),
+        show_backlog(run),
+        show_stability(run),
+        show_participation(run),
+        show_schedule(run),
+    ]
+    estimate = estimate_convergence(run, learning, scenario)
+    return exhibits if isinstance(estimate, CannotSay) else [*exhibits, show_convergence(estimate)]
+
+
+def show_learning_over_rounds(run: RunRecord, learning: LearningRecord) -> Exhibit:
+    """Accuracy and loss after every round; diverged updates and infeasible rounds are marked."""
+    rounds = np.arange(run.num_rounds + 1.0)
+    local = _with_start(mean_local_loss(learning))
+    with house_style():
+        figure = new_figure(WIDTH, 4.5)
+        upper, lower = figure.subplots(2, 1, sharex=True)
+        _draw_accuracy(upper, rounds, learning)
+        _draw_loss(lower, rounds, learning, local)
+        _mark_diverged(upper, learning)
+        for axes in (upper, lower):
+            fit_rounds(axes, run)
+            axes.set_xlim(0, run.num_rounds + 0.5)
+        lower.set_xlabel("round")
+    rows = _learning_rows(run, learning)
+    header = ("round", "simulated_s", "accuracy", "test_loss", "mean_local_loss", "diverged")
+    return Exhibit(
+        "learning-rounds",
+        "Accuracy and loss, round by round",
+        "Above, the share of test samples that the global model gets right after each round; round 0 is the untrained"
+        " model. Below, its loss on the test set, and the loss that training clients saw on their own data. A test loss"
+        " that rises while the local one falls is overfitting." + _marks_text(run, learning),
+        f"Line chart of accuracy and loss over {run.num_rounds} rounds. {_accuracy_text(learning)}",
+        Picture(figure, [Sheet(header, rows)]),
+    )
+
+
+def show_learning_over_time(run: RunRecord, learning: LearningRecord) -> Exhibit:
+    """The same against the simulated time at which each round ends."""
+    time_s = _with_start(cumulative_delay(run), start=0.0)
+    with house_style():
+        figure = new_figure(WIDTH, 4.5)
+        upper, lower = figure.subplots(2, 1, sharex=True)
+        _draw_accuracy(upper, time_s, learning)
+        _draw_loss(lower, time_s, learning, _with_start(mean_local_loss(learning)))
+        upper.set_xlim(0, 1.02 * float(time_s[-1]) or 1.0)
+        lower.set_xlabel("simulated time (s)")
+    rows = [(row[1], row[2], row[3], row[4]) for row in _learning_rows(run, learning)]
+    return Exhibit(
+        "learning-seconds",
+        "The same against simulated time",
+        "Time is the sum of the rounds' delays: what the federation would take, not what this computer took. Compare"
+        " schedulers here: one that needs more rounds can still be there earlier.",
+        f"Line chart of accuracy and loss over {run.total_delay_s:.1f} simulated seconds. {_accuracy_text(learning)}",
+        Picture(figure, [Sheet(("simulated_s", "accuracy", "test_loss", "mean_local_loss"), rows)]),
+    )
+
+
+def show_recall(run: RunRecord, learning: LearningRecord) -> Exhibit:
+    """Recall of every label as a map over the rounds; rounds without evaluation show the one before."""
+    num_labels = len(learning.label_names)
+    shown = _hold(learning.recall).T  # (labels, rounds)
+    known = np.isfinite(shown)
+    cells = np.zeros((num_labels, run.num_rounds, 4))  # unknown is transparent, and zero still has a tint
+    cells[known, :3] = to_rgb(TRAINING)
+    cells[known, 3] = 0.1 + 0.9 * shown[known]
+    names = [drawable(name, otherwise=f"label {place}", longest=16) for place, name in enumerate(learning.label_names)]
+    with house_style():
+        figure = new_figure(WIDTH, 3.3)
+        axes, key = figure.subplots(1, 2, width_ratios=(40, 1))
+        draw_cells(axes, cells)
+        fit_rounds(axes, run)
+        axes.set(title="Recall of each label", xlabel="round")
+        if num_labels <= _MOST_NAMES:
+            axes.set_yticks(range(num_labels), names, fontsize=8.0 if num_labels <= 16 else 6.0)
+        else:
+            axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
+            axes.set_ylabel("label")
+        ramp = np.zeros((64, 1, 4))
+        ramp[:, 0, :3], ramp[:, 0, 3] = to_rgb(TRAINING), np.linspace(1.0, 0.1, 64)
+        key.imshow(ramp, aspect="auto", extent=(0, 1, 0, 1))
+        key.grid(visible=False)
+        key.set_xticks([])
+        key.yaxis.tick_right()
+        key.yaxis.set_major_formatter(PercentFormatter(1.0))
+        if not known.any():
+            say(axes, "never evaluated")
+    rows = [
+        (round, name, float(learning.recall[round - 1, place]))
+        for round in range(1, run.num_rounds + 1)
+        for place, name in enumerate(learning.label_names)
+        if np.isfinite(learning.recall[round - 1, place])
+    ]
+    return Exhibit(
+        "recall",
+        "Which classes it recognises",
+        "Recall is the share of a class's test samples that are recognised as that class. A row that stays pale is a"
+        " class the model never learned: see whether the clients that hold it took part. Blank is not known; rounds"
+        " without evaluation show the one before.",
+        f"Heat map of the recall of {num_labels} classes over {run.num_rounds} rounds. {_recall_text(learning)}",
+        Picture(figure, [Sheet(("round", "label", "recall"), rows)]),
+    )
+
+
+def mean_local_loss(learning: LearningRecord) -> PerRound:
+    """Mean loss of those who trained, on their own data, (rounds,); NaN where nobody has one."""
+    known = np.isfinite(learning.local_loss)
+    count = known.sum(axis=1)
+    total = np.where(known, learning.local_loss, 0.0).sum(axis=1)
+    mean: PerRound = np.divide(total, count, out=np.full(learning.num_rounds, np.nan), where=count > 0)
+    return mean
+
+
+def _draw_accuracy(axes: Axes, x: PerRound, learning: LearningRecord) -> None:
+    values = _with_start(learning.accuracy, start=learning.initial_accuracy)
+    _plot_known(axes, x, values, TRAINING, "test accuracy")
+    axes.set(title="Test accuracy")
+    axes.set_ylim(0, 1.04)
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    best = learning.best_round
+    if best is None:
+        say(axes, "no evaluation gave a number")
+        return
+    accuracy = float(learning.accuracy[best - 1])
+    axes.plot(x[best], accuracy, marker="D", markersize=5.5, markerfacecolor="white", color=TRAINING)
+    axes.set_title(f"best {100 * accuracy:.1f} %, round {best}", loc="right", color=TRAINING, fontweight="normal")
+
+
+def _draw_loss(axes: Axes, x: PerRound, learning: LearningRecord, local: PerRound) -> None:
+    test = _with_start(learning.loss, start=learning.initial_loss)
+    curves = [(local, _LOCAL, "training clients, own data"), (test, TRAINING, "test set")]
+    for values, colour, name in curves:
+        _plot_known(axes, x, values, colour, name)
+    known = np.concatenate([values[np.isfinite(values)] for values, _, _ in curves])
+    positive = known[known > 0]
+    if positive.size and positive.max() > 100.0 * positive.min():
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(numticks=6))
+    elif known.size:
+        axes.set_ylim(0, 1.3 * float(known.max()) or 1.0)
+    axes.set(title="Loss")
+    if known.size:
+        axes.legend(loc="upper right", handlelength=1.4, ncols=2, columnspacing=1.2)
+    else:
+        say(axes, "no loss is a finite number")
+
+
+def _plot_known(axes: Axes, x: PerRound, values: PerRound, colour: str, name: str) -> None:
+    """The line through the known values, with dots where they are few."""
+    known = np.isfinite(values)
+    if known.any():
+        marker = "." if np.count_nonzero(known) <= FEW_POINTS else ""
+        axes.plot(x[known], values[known], color=colour, marker=marker, label=name)
+
+
+def _mark_diverged(axes: Axes, learning: LearningRecord) -> None:
+    rounds = 1 + np.flatnonzero(np.any(learning.outcome == Outcome.DIVERGED, axis=1))
+    if rounds.size:
+        heights = np.full(len(rounds), 0.04)
+        (marks,) = axes.plot(rounds, heights, "x", color=INFEASIBLE, markersize=4, gid="diverged")
+        axes.legend([marks], ["an update diverged"], loc="lower right", handletextpad=0.2)
+
+
+def _with_start(values: PerRound, *, start: float = float("nan")) -> PerRound:
+    """The values with one for round 0 in front."""
+    return np.concatenate([[start], values])
+
+
+def _hold(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Each row, or where none of its numbers is known the last one that had some."""
+    known = np.isfinite(values).any(axis=1)
+    last = np.maximum.accumulate(np.where(known, np.arange(len(values)), -1))
+    return np.where(last[:, np.newaxis] >= 0, values[last], np.nan)
+
+
+def _learning_rows(run: RunRecord, learning: LearningRecord) -> list[Sequence[Cell]]:
+    start: Sequence[Cell] = (0, 0.0, learning.initial_accuracy, learning.initial_loss, float("nan"), 0)
+    diverged = np.count_nonzero(learning.outcome == Outcome.DIVERGED, axis=1)
+    columns = (cumulative_delay(run), learning.accuracy, learning.loss, mean_local_loss(learning))
+    return [
+        start,
+        *((place + 1, *(float(column[place]) for column in columns), int(diverged[place]))
+          for place in range(run.num_rounds)),
+    ]  # fmt: skip
+
+
+def _accuracy_text(learning: LearningRecord) -> str:
+    if learning.best_round is None:
+        return "No evaluation gave a number."
+    best = 100 * float(learning.accuracy[learning.best_round - 1])
+    start = f"{100 * learning.initial_accuracy:.1f} %" if np.isfinite(learning.initial_accuracy) else "an unknown value"
+    return (
+        f"Test accuracy starts at {start}, is best in round {learning.best_round} with {best:.1f} %"
+        f" and ends at {100 * learning.final_accuracy:.1f} %."
+    )
+
+
+def _recall_text(learning: LearningRecord) -> str:
+    if learning.best_round is None:
+        return "It was never evaluated."
+    recall = learning.recall[learning.best_round - 1]
+    if not np.isfinite(recall).any():
+        return "No class has a recall."
+    worst, best = int(np.nanargmin(recall)), int(np.nanargmax(recall))
+    names = learning.label_names
+    return (
+        f"At its best, in round {learning.best_round}, the model recognises {names[best]} most often"
+        f" ({100 * recall[best]:.0f} %) and {names[worst]} least often ({100 * recall[worst]:.0f} %)."
+    )
+
+
+def _marks_text(run: RunRecord, learning: LearningRecord) -> str:
+    diverged = " A red cross: an update diverged and was left out." if learning.count_outcomes(Outcome.DIVERGED) else ""
+    return diverged + (" A red column: an infeasible round, in which nobody trains." if run.num_infeasible else "")

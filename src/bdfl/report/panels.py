@@ -1,0 +1,130 @@
+"""Panels over the rounds of a run that several figures share: who trained when, delay by its parts, a spread."""
+
+from collections.abc import Mapping
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
+
+from bdfl.experiment.measures import is_below_rate
+from bdfl.records import PerRound, PerRoundClient, RunRecord
+from bdfl.report.style import HOLLOW, INFEASIBLE, MINING, SOFT_INK, TRAINING, UPLOAD
+
+MOST_ROWS = 16  # clients that a panel of usual height can name one by one
+_EVERY_TICK = 6  # rounds that get a tick each
+_MOST_CELLS = 400  # rows or columns of an image drawn cell by cell; more of them are averaged
+
+
+def fit_rounds(axes: Axes, record: RunRecord) -> None:
+    """Limits and ticks of an axis over the rounds; infeasible ones in red."""
+    for round in record.round[~record.took_place]:
+        axes.axvspan(round - 0.5, round + 0.5, color=INFEASIBLE, alpha=0.35, linewidth=0, gid=f"infeasible-{round}")
+    axes.set_xlim(0.5, record.num_rounds + 0.5)
+    tick_rounds(axes, record.num_rounds)
+
+
+def tick_rounds(axes: Axes, num_rounds: int) -> None:
+    """Ticks at whole rounds only."""
+    if num_rounds <= _EVERY_TICK:
+        axes.set_xticks(range(1, num_rounds + 1))
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
+
+
+def draw_schedule(axes: Axes, record: RunRecord) -> None:
+    """A blue cell where a client trained, a red one where its update failed; beside it what it got and is owed."""
+    failed = record.selected & ~record.delivered
+    cells = np.zeros((record.num_clients, record.num_rounds, 4))  # transparent
+    cells[record.selected.T] = (*to_rgb(TRAINING), 1.0)
+    cells[failed.T] = (*to_rgb(INFEASIBLE), 1.0)
+    draw_cells(axes, cells)
+    axes.set_facecolor(HOLLOW)
+    axes.set(title="Who trained when", ylabel="client", xlabel="round")
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
+    if record.num_clients <= MOST_ROWS:
+        for edge in np.arange(0.5, record.num_clients - 0.5):
+            axes.axhline(edge, color="white", linewidth=1.5)
+        axes.annotate(
+            "got, of owed",
+            (record.num_rounds + 0.5, -0.5),
+            xytext=(6, 5),
+            textcoords="offset points",
+            fontsize=7.5,
+            color=SOFT_INK,
+            annotation_clip=False,
+        )
+        below = is_below_rate(record)
+        for client, (share, rate) in enumerate(zip(record.participation, record.participation_rate, strict=True)):
+            axes.annotate(
+                f"{100 * share:.0f} % of {100 * rate:.0f} %",
+                (record.num_rounds + 0.5, client),
+                xytext=(6, 0),
+                textcoords="offset points",
+                fontsize=7.5,
+                va="center",
+                color=INFEASIBLE if below[client] else SOFT_INK,
+                annotation_clip=False,
+            )
+
+
+def draw_cells(axes: Axes, cells: NDArray[np.float64]) -> None:
+    """An image of (rows, rounds, RGBA) with sharp cells, rows from 0 downwards, rounds from 1."""
+    num_rows, num_rounds = cells.shape[:2]
+    is_sharp = max(num_rows, num_rounds) <= _MOST_CELLS
+    axes.imshow(
+        cells,
+        aspect="auto",
+        interpolation="none" if is_sharp else "antialiased",
+        extent=(0.5, num_rounds + 0.5, num_rows - 0.5, -0.5),
+    )
+    axes.grid(visible=False)
+
+
+def draw_delay_parts(axes: Axes, record: RunRecord) -> None:
+    """The delay of every round as a stack: training and upload of the slowest client, mining, protocol if any."""
+    parts = {
+        "training": (record.training_s, TRAINING),
+        "upload": (record.upload_s, UPLOAD),
+        "mining": (record.mining_s, MINING),
+    }
+    if record.overhead_s.any():
+        parts["protocol"] = (record.overhead_s, SOFT_INK)
+    stack_steps(axes, parts, first=0.5)
+    axes.set(ylabel="delay (s)")
+    axes.set_ylim(0, 1.22 * (float(np.max(record.delay_s)) or 1.0))
+    axes.legend(loc="upper left", ncols=len(parts), handlelength=1.0, columnspacing=1.2)
+
+
+def stack_steps(axes: Axes, parts: Mapping[str, tuple[PerRound, str]], *, first: float) -> None:
+    """Values with their colours on top of each other, each as wide as 1, from `first` on."""
+    num_steps = len(next(iter(parts.values()))[0])
+    axes.stackplot(
+        first + np.arange(num_steps + 1),
+        *(np.append(values, values[-1]) for values, _ in parts.values()),
+        step="post",
+        colors=[colour for _, colour in parts.values()],
+        labels=list(parts),
+        linewidth=0,
+    )
+
+
+def draw_spread(axes: Axes, values: PerRoundClient, label: str) -> None:
+    """Mean over clients with a band from the least to the greatest."""
+    rounds = np.arange(1, len(values) + 1)
+    if len(values) == 1:  # a band without width is made one round wide
+        rounds, values = np.array([0.6, 1.4]), np.repeat(values, 2, axis=0)
+    axes.fill_between(
+        rounds,
+        values.min(axis=1),
+        values.max(axis=1),
+        color=TRAINING,
+        alpha=0.18,
+        linewidth=0,
+        label="least to greatest",
+    )
+    axes.plot(rounds, values.mean(axis=1), color=TRAINING, label="mean of clients")
+    axes.set(ylabel=label)
+    axes.set_ylim(bottom=0, top=1.25 * (float(values.max()) or 1.0))
+    axes.legend(loc="upper right", ncols=2, handlelength=1.4, columnspacing=1.2)

@@ -1,0 +1,91 @@
+"""What a run leaves for people: tables, figures and the page in its folder, and a summary on the terminal."""
+
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from rich.table import Table
+
+from bdfl.records import LearningRecord, RunRecord, RunSummary, summarise_run
+from bdfl.records.parquet import write_parquet
+from bdfl.report.learning_figures import draw_exhibits
+from bdfl.report.page import write_report
+from bdfl.report.style import save_picture
+from bdfl.report.tables import new_table, number
+from bdfl.scenario import Scenario
+
+FIGURES = "figures"
+REPORT_FILE = "report.html"
+_SHOWN_ROUNDS = 10
+
+
+class TrainingSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that learned in a few numbers; `null` where a number has no meaning."""
+
+    folder: str
+    schedule: RunSummary
+    final_accuracy: float
+    best_accuracy: float
+    best_round: int | None
+    diverged_updates: int
+    num_parameters: int
+    report: str
+
+
+def write_run(run: RunRecord, learning: LearningRecord, scenario: Scenario, folder: Path) -> list[Path]:
+    """Everything written into the run's folder, the page last."""
+    files = write_parquet(run, learning, folder)
+    exhibits = draw_exhibits(run, learning, scenario)
+    for exhibit in exhibits:
+        files += save_picture(exhibit.picture, folder / FIGURES, exhibit.name)
+    return [*files, write_report(run, learning, scenario, folder / REPORT_FILE, exhibits)]
+
+
+def summarise_training(run: RunRecord, learning: LearningRecord, folder: Path) -> TrainingSummary:
+    """What a machine wants to know of a run that is over."""
+    best = learning.best_round
+    return TrainingSummary(
+        folder=str(folder),
+        schedule=summarise_run(run),
+        final_accuracy=learning.final_accuracy,
+        best_accuracy=float("nan") if best is None else float(learning.accuracy[best - 1]),
+        best_round=best,
+        diverged_updates=learning.count_outcomes("diverged"),
+        num_parameters=learning.num_parameters,
+        report=str(folder / REPORT_FILE),
+    )
+
+
+def tabulate_training(run: RunRecord, learning: LearningRecord) -> list[Table]:
+    """A run on a terminal: some of its rounds, evenly spread, and what it comes to."""
+    rounds = new_table(
+        f"{run.scenario}: {run.scheduler}, seed {run.seed}",
+        ("round", "clients", "delay s", "time s", "accuracy", "loss", "highest energy"),
+        text_columns=0,
+    )
+    time_s = np.cumsum(run.delay_s)
+    highest = np.max(run.share_of_budget(run.energy_j), axis=1)
+    for place in np.unique(np.linspace(0, run.num_rounds - 1, _SHOWN_ROUNDS).round().astype(int)):
+        rounds.add_row(
+            str(run.round[place]),
+            str(run.num_selected[place]),
+            number(run.delay_s[place]),
+            number(time_s[place], 2),
+            number(100 * learning.accuracy[place], 1, " %"),
+            number(learning.loss[place]),
+            number(100 * highest[place], 0, " %"),
+        )
+    best = learning.best_round
+    summary = new_table("In all", ("", ""), text_columns=2)
+    summary.show_header = False
+    summary.add_row("accuracy", f"{number(100 * learning.final_accuracy, 1, ' %')} at the end")
+    if best is not None:
+        summary.add_row("", f"{number(100 * learning.accuracy[best - 1], 1, ' %')} at best, in round {best}")
+    summary.add_row("simulated time", number(run.total_delay_s, 2, " s"))
+    summary.add_row("worst shortfall", f"{run.worst_shortfall:.3f} of a client's participation rate")
+    if run.num_infeasible:
+        summary.add_row("infeasible", f"{run.num_infeasible} of {run.num_rounds} rounds: nobody trained in them")
+    diverged = learning.count_outcomes("diverged")
+    if diverged:
+        summary.add_row("diverged", f"{diverged} local trainings were left out: the learning rate may be too high")
+    return [rounds, summary]

@@ -1,0 +1,222 @@
+"""The training runs behind Table IV's accuracies: each in a folder of its own, so that whatever stops them, they go on.
+
+Apart from the other modules, since it needs what the extra `learn` installs.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from bdfl.errors import BdflError
+from bdfl.experiment.choices import choose_scheduler, show_choice, validate_choices
+from bdfl.experiment.run_folder import (
+    SCENARIO_FILE,
+    BadRunFolder,
+    JournalHeader,
+    RunFolder,
+    create_run_folder,
+    open_run_folder,
+)
+from bdfl.experiment.training_run import Federated, default_workers, prepare_run, replay_run, train_run
+from bdfl.learning.workers import open_trainer
+from bdfl.records import LearningRecord, LearningRound, RoundRecord, RunRecord
+from bdfl.reproduce.changes import differing_keys
+from bdfl.reproduce.paper import DATA_SET_NAMES, DATA_SETS
+from bdfl.reproduce.results import CampaignProgress, TrainingSettings
+from bdfl.scenario import Scenario, load_scenario, scenario_digest
+from bdfl.scenario.shipped import find_scenario
+from bdfl.scenario.toml_text import toml_value
+
+_NOT_OVERRIDDEN = {"scheduler.name": "--schedulers", "data.source": "--data"}  # and what says it instead
+
+
+class InvalidCampaign(BdflError):
+    """Training runs that cannot be planned: no such data, or settings without a meaning."""
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """A training run to be made, and where."""
+
+    data_set: str
+    choice: str  # of the scheduler, as asked for
+    scenario: Scenario
+    folder: Path
+
+    @property
+    def title(self) -> str:
+        """The run as people call it."""
+        return f"{DATA_SET_NAMES[self.data_set]}, {show_choice(self.choice)}, seed {self.scenario.seed}"
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedRun:
+    """A run that is over."""
+
+    planned: PlannedRun
+    record: RunRecord
+    learning: LearningRecord
+    header: JournalHeader
+    num_train: int  # images there are, not only those that clients hold
+    num_test: int
+
+
+def find_data(folder: Path, only: str | None = None) -> dict[str, Path]:
+    """The folder of every data set to be learned: those inside `folder`, or `folder` itself if it is one."""
+    if only is not None and only not in DATA_SETS:
+        raise InvalidCampaign(f"--only: {only!r} given, allowed are {' and '.join(sorted(DATA_SETS))}")
+    if not folder.is_dir():
+        found = "not a folder" if folder.exists() else "not found"
+        raise InvalidCampaign(f"--data: {folder} {found}, a folder with cifar10 and svhn in it expected")
+    inside = {name: folder / name for name in DATA_SETS if (folder / name).is_dir()}
+    if not inside and any(folder.rglob("*.parquet")):
+        return {_name_data(folder, only): folder}
+    wanted = DATA_SETS if only is None else (only,)
+    missing = [name for name in wanted if name not in inside]
+    if missing:
+        others = [name for name in inside if name in wanted]
+        hint = f", or --only {others[0]}" if others else ""
+        raise InvalidCampaign(
+            f"--data: {folder} has no folder {' and none '.join(missing)}, expected with Parquet{hint}"
+        )
+    return {name: inside[name] for name in wanted}
+
+
+def _name_data(folder: Path, only: str | None) -> str:
+    """Which data set a folder is, by its name; never guessed, since training on the wrong one would go unnoticed."""
+    called = [name for name in DATA_SETS if name in folder.absolute().name.lower().replace("-", "")]
+    if only is None and len(called) != 1:
+        raise InvalidCampaign(f"--data: {folder} is one data set, but which? expected --only cifar10 or --only svhn")
+    if only is not None and called and only not in called:
+        raise InvalidCampaign(f"--data: {folder} is {called[0]} by its name, --only {only} given")
+    return only or called[0]
+
+
+def plan_campaign(settings: TrainingSettings, folder: Path) -> list[PlannedRun]:
+    """All runs in the order they are made: seed after seed, so that a campaign that is stopped leaves whole seeds."""
+    validate_choices(settings.schedulers)
+    if settings.num_seeds < 1:
+        raise InvalidCampaign(f"seeds: {settings.num_seeds} given, at least 1 is needed")
+    for override in settings.overrides:
+        key = override.partition("=")[0].strip()
+        if key in _NOT_OVERRIDDEN:
+            raise InvalidCampaign(f"--set: {key} given, it is chosen with {_NOT_OVERRIDDEN[key]}")
+    bases = {
+        data_set: load_used(data_set, source, settings)
+        for data_set, source in find_data(settings.data, settings.only).items()
+    }
+    runs: list[PlannedRun] = []
+    for offset in range(settings.num_seeds):
+        for data_set, base in bases.items():
+            for choice in settings.schedulers:
+                chosen = choose_scheduler(base, choice)
+                scenario = msgspec.structs.replace(chosen, seed=base.seed + offset)
+                name = re.sub(r"[^\w.]+", "-", f"{data_set}-{choice}-{scenario.seed}")
+                runs.append(PlannedRun(data_set, choice, scenario, folder / "runs" / name))
+    return runs
+
+
+def load_used(data_set: str, source: Path, settings: TrainingSettings) -> Scenario:
+    """The shipped scenario of a data set with the folder of its data and what the settings change."""
+    overrides = [*settings.overrides, f"data.source={toml_value(str(source.absolute()))}"]
+    return load_scenario(find_scenario(f"paper-{data_set}"), overrides)
+
+
+def run_campaign(runs: Sequence[PlannedRun], settings: TrainingSettings) -> list[TrainedRun]:
+    """Every run, trained as far as it is not yet; one after the other.
+
+    Before any work, every folder that is there is checked to belong to its run.
+    """
+    done = [count_done(run) for run in runs]
+    in_all = sum(run.scenario.rounds for run in runs)
+    counter = _Counter(len(runs), in_all - sum(done), settings)
+    return [_finish_run(run, place, counter) for place, run in enumerate(runs, start=1)]
+
+
+def count_done(run: PlannedRun) -> int:
+    """Rounds that a run's folder has already; raises where the folder is another run's."""
+    if not run.folder.exists():
+        return 0
+    if run.folder.is_dir() and not any(run.folder.iterdir()):
+        return 0
+    with open_run_folder(run.folder) as opened:
+        validate_same(opened, run)
+        return len(opened.rounds)
+
+
+def validate_same(opened: RunFolder, run: PlannedRun) -> None:
+    """Raises `BadRunFolder` with what differs unless the folder was begun with this very scenario."""
+    if scenario_digest(opened.scenario) == scenario_digest(run.scenario):
+        return
+    differing = differing_keys(run.scenario, opened.scenario, leave_out=())
+    shown = "; ".join(f"{key} {was}, now {value}" for key, value, was in differing[:2]) or "another name"
+    more = f" and {len(differing) - 2} more" if len(differing) > 2 else ""
+    raise BadRunFolder(f"{opened.path}: begun with {shown}{more}: another --out, or remove the folder to start again")
+
+
+@dataclass
+class _Counter:
+    """How far the campaign is, and who wants to know."""
+
+    num_runs: int
+    rounds_left: int
+    settings: TrainingSettings
+    rounds_trained: int = 0
+
+    def count(self, place: int, run: PlannedRun, row: LearningRound) -> None:
+        self.rounds_trained += 1
+        self.rounds_left -= 1
+        if self.settings.on_progress is not None:
+            self.settings.on_progress(
+                CampaignProgress(
+                    run=place,
+                    num_runs=self.num_runs,
+                    title=run.title,
+                    round=row.round,
+                    rounds=run.scenario.rounds,
+                    accuracy=row.accuracy,
+                    rounds_trained=self.rounds_trained,
+                    rounds_left=self.rounds_left,
+                )
+            )
+
+
+def _finish_run(run: PlannedRun, place: int, counter: _Counter) -> TrainedRun:
+    federated = prepare_run(run.scenario)  # before the folder, so that a mistake leaves nothing behind
+    is_begun = (run.folder / SCENARIO_FILE).is_file()
+    with open_run_folder(run.folder) if is_begun else create_run_folder(run.folder, run.scenario) as folder:
+        validate_same(folder, run)
+        if len(folder.rounds) == run.scenario.rounds:
+            record, learning = _recall(federated, folder)
+        else:
+            record, learning = _train(federated, folder, run, place, counter)
+        if folder.header is None:
+            raise BadRunFolder(f"{folder.path}: no round was begun")
+        header = folder.header
+    data = federated.data
+    return TrainedRun(run, record, learning, header, len(data.train_labels), len(data.test_labels))
+
+
+def _train(
+    federated: Federated, folder: RunFolder, run: PlannedRun, place: int, counter: _Counter
+) -> tuple[RunRecord, LearningRecord]:
+    done_before = len(folder.rounds)
+
+    def count(_: RoundRecord, row: LearningRound) -> None:
+        if row.round > done_before:
+            counter.count(place, run, row)
+
+    workers = counter.settings.workers or default_workers(run.scenario)
+    with open_trainer(run.scenario, federated.data, federated.partition, workers=workers) as trainer:
+        return train_run(federated, trainer, folder, on_settled=count)
+
+
+def _recall(federated: Federated, folder: RunFolder) -> tuple[RunRecord, LearningRecord]:
+    """The records of a finished run without training."""
+    found = replay_run(federated, folder)
+    if found is None:
+        raise BadRunFolder(f"{folder.path}: no round is over")
+    return found

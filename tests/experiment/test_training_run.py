@@ -1,0 +1,220 @@
+"""Runs that learn: the same bytes however they were made, and a typed outcome for whatever goes wrong."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from bdfl.experiment.run_folder import BadRunFolder, create_run_folder, open_run_folder
+from bdfl.experiment.training_run import default_workers, prepare_run, replay_run, train_run
+from bdfl.learning.workers import open_trainer
+from bdfl.records.parquet import write_parquet
+from bdfl.scenario import load_scenario
+from bdfl.scenario.shipped import find_scenario
+
+LOCK = ".lock"
+
+
+class Killed(Exception):
+    """The end of a run from outside."""
+
+
+def small(*changes):
+    return load_scenario(find_scenario("quickstart"), ["rounds=4", *changes])
+
+
+def run(scenario, path, *, workers=1, stop_after=None):
+    """The records of a whole run in a new folder, or `Killed` once so many rounds are done."""
+    with create_run_folder(path, scenario) as folder:
+        return finish(folder, workers=workers, stop_after=stop_after)
+
+
+def resume(path, *, workers=1, stop_after=None):
+    with open_run_folder(path) as folder:
+        return finish(folder, workers=workers, stop_after=stop_after)
+
+
+def finish(folder, *, workers, stop_after=None):
+    federated = prepare_run(folder.scenario)
+
+    def on_settled(record, row):
+        if row.round == stop_after:
+            raise Killed
+
+    with open_trainer(folder.scenario, federated.data, federated.partition, workers=workers) as trainer:
+        records = train_run(federated, trainer, folder, on_settled=on_settled)
+    write_parquet(*records, folder.path)
+    return records
+
+
+def contents(path):
+    """Every file of a run folder, by its name."""
+    files = sorted(file for file in path.rglob("*") if file.is_file() and file.name != LOCK)
+    return {str(file.relative_to(path)): file.read_bytes() for file in files}
+
+
+@pytest.mark.parametrize("engine", ["loop", "vmap"])
+def test_the_same_scenario_and_seed_give_the_same_bytes(tmp_path, engine):
+    for name in ("first", "second"):
+        run(small(f"learning.engine={engine}"), tmp_path / name)
+    assert contents(tmp_path / "first") == contents(tmp_path / "second")
+    assert {"final.safetensors", "best.safetensors", "rounds.parquet", "clients.parquet"} <= contents(
+        tmp_path / "first"
+    ).keys()
+
+
+def test_two_workers_give_the_same_bytes_as_one(tmp_path):
+    for workers in (1, 2):
+        run(small("learning.engine=loop"), tmp_path / str(workers), workers=workers)
+    assert contents(tmp_path / "1") == contents(tmp_path / "2")
+
+
+def test_another_seed_gives_another_model(tmp_path):
+    for seed in (0, 1):
+        run(small("rounds=1", f"seed={seed}"), tmp_path / str(seed))
+    first, second = (load_file(tmp_path / str(seed) / "final.safetensors") for seed in (0, 1))
+    assert any(not np.array_equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.parametrize("every", [1, 2])
+@pytest.mark.parametrize("stop_after", [1, 2, 3])
+def test_a_run_that_was_stopped_ends_in_the_same_bytes(tmp_path, stop_after, every):
+    scenario = small("rounds=5", f"learning.gradient_every={every}", f"learning.evaluate_every={every}")
+    run(scenario, tmp_path / "whole")
+    with pytest.raises(Killed):
+        run(scenario, tmp_path / "stopped", stop_after=stop_after)
+    resume(tmp_path / "stopped")
+    assert contents(tmp_path / "stopped") == contents(tmp_path / "whole")
+
+
+def test_a_round_whose_line_is_cut_is_trained_again(tmp_path):
+    scenario = small()
+    run(scenario, tmp_path / "whole")
+    with pytest.raises(Killed):
+        run(scenario, tmp_path / "cut", stop_after=2)
+    journal = tmp_path / "cut" / "journal.jsonl"
+    journal.write_bytes(journal.read_bytes()[:-20])
+    resume(tmp_path / "cut")
+    assert contents(tmp_path / "cut") == contents(tmp_path / "whole")
+
+
+def test_a_process_that_is_killed_loses_at_most_the_round_under_way(tmp_path):
+    changes = ("rounds=40", "learning.local_steps=200", "learning.engine=loop", "learning.gradient_every=0")
+    options = [word for change in changes for word in ("--set", change)]
+    command = [sys.executable, "-m", "bdfl.cli", "run", "quickstart", *options, "--out", str(tmp_path / "killed")]
+    journal = tmp_path / "killed" / "journal.jsonl"
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline and process.poll() is None:
+            if journal.exists() and journal.read_bytes().count(b"\n") >= 4:  # the header and three rounds
+                break
+            time.sleep(0.01)
+        os.kill(process.pid, signal.SIGKILL)
+    num_done = journal.read_bytes().count(b"\n") - 1
+    assert 3 <= num_done < 40
+    resume(tmp_path / "killed")
+    run(load_scenario(find_scenario("quickstart"), list(changes)), tmp_path / "whole")
+    assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
+
+
+def test_a_folder_that_exists_is_refused(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(BadRunFolder, match="exists already"), create_run_folder(tmp_path, small()):
+        pass
+
+
+def test_a_run_is_gone_on_with_by_one_process_at_a_time(tmp_path):
+    with (
+        create_run_folder(tmp_path / "run", small()),
+        pytest.raises(BadRunFolder, match="another process"),
+        open_run_folder(tmp_path / "run"),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("damage", "expected"),
+    [
+        (lambda path: (path / "models" / "round-000002.safetensors").write_bytes(b"other"), "not the model"),
+        (lambda path: (path / "models" / "round-000002.safetensors").unlink(), "the model after round 2 expected"),
+        (lambda path: (path / "scenario.toml").unlink(), "the folder of a run expected"),
+        (lambda path: _replace(path / "journal.jsonl", b'"round":1', b'"round":7'), "round 1 expected"),
+        (lambda path: _replace(path / "journal.jsonl", b'"selected":[', b'"selected":["x",'), "line 2 is damaged"),
+        (lambda path: _replace(path / "scenario.toml", b"batch = 32", b"batch = 31"), "begun with scenario digest"),
+        (lambda path: _replace(path / "journal.jsonl", b'"format":1', b'"format":9'), "format 9"),
+    ],
+)
+def test_what_does_not_belong_to_the_run_is_refused(tmp_path, damage, expected):
+    with pytest.raises(Killed):
+        run(small(), tmp_path / "run", stop_after=2)
+    damage(tmp_path / "run")
+    with pytest.raises(BadRunFolder, match=expected):
+        resume(tmp_path / "run")
+
+
+def _replace(path: Path, old: bytes, new: bytes) -> None:
+    content = path.read_bytes()
+    assert old in content
+    path.write_bytes(content.replace(old, new, 1))
+
+
+def test_training_that_diverges_never_becomes_a_model(tmp_path):
+    record, learning = run(small("learning.learning_rate=1e30"), tmp_path / "run")
+    assert learning.count_outcomes("diverged") == np.count_nonzero(record.selected)
+    assert not record.delivered.any()
+    assert (learning.update_norm == 0).all()
+    for name in ("final.safetensors", "best.safetensors"):
+        assert all(np.isfinite(values).all() for values in load_file(tmp_path / "run" / name).values())
+
+
+def test_clients_that_diverge_are_owed_the_rounds(tmp_path):
+    record, _ = run(small("learning.learning_rate=1e30"), tmp_path / "run")
+    assert record.next_queue[-1] == pytest.approx(4 * record.participation_rate)
+
+
+def test_clients_without_data_and_with_one_label_take_part(tmp_path):
+    scenario = small(
+        "partition.sizes=natural", "partition.dirichlet=0.01", "clients.count=40", "clients.min_selected=20"
+    )
+    record, learning = run(scenario, tmp_path / "run")
+    assert (learning.samples == 0).any()
+    assert (np.count_nonzero(learning.label_counts, axis=1) == 1).any()
+    assert learning.count_outcomes("no-samples") > 0
+    assert learning.count_outcomes("diverged") == 0
+    assert np.array_equal(record.delivered, record.selected)
+    assert np.isfinite(learning.accuracy).all()
+
+
+def test_rounds_that_cannot_take_place_leave_the_model_as_it_is(tmp_path):
+    record, learning = run(small("energy.budget_j=1e-9"), tmp_path / "run")
+    assert record.num_infeasible == 4
+    assert (learning.update_norm == 0).all()
+    assert (learning.accuracy == learning.initial_accuracy).all()
+
+
+def test_the_quick_start_learns(tmp_path):
+    scenario = load_scenario(find_scenario("quickstart"))
+    record, learning = run(scenario, tmp_path / "run")
+    assert scenario.rounds == record.num_rounds == 30
+    assert learning.final_accuracy > 0.93
+    assert record.worst_shortfall < 0.1
+
+
+def test_a_replay_gives_the_records_without_training(tmp_path):
+    record, learning = run(small(), tmp_path / "run")
+    with open_run_folder(tmp_path / "run") as folder:
+        again = replay_run(prepare_run(folder.scenario), folder)
+    assert again is not None
+    assert np.array_equal(again[0].next_queue, record.next_queue)
+    assert np.array_equal(again[1].accuracy, learning.accuracy)
+
+
+def test_small_models_train_in_one_process():
+    assert default_workers(small("learning.engine=loop")) == 1
+    assert default_workers(small()) == 1
