@@ -40,12 +40,13 @@ class Material:
     input_shape: tuple[int, ...]
     num_labels: int
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """On the way to another process, arrays that lie in files stay there."""
-        return _receive_material, tuple(pack(getattr(self, field.name)) for field in fields(self))
+    def pack(self) -> tuple[object, ...]:
+        """The parts as they travel to another process: arrays that lie in files stay there."""
+        return tuple(pack(getattr(self, field.name)) for field in fields(self))
 
 
-def _receive_material(*parts: object) -> Material:
+def unpack_material(parts: tuple[object, ...]) -> Material:
+    """What was packed."""
     return Material(*map(unpack, parts))
 
 

@@ -1,7 +1,6 @@
 """A trainer for a scenario, in this process or spread over several: the same bits either way."""
 
 import os
-import pickle
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -72,7 +71,7 @@ def _open_pool(scenario: Scenario, material: "Material", workers: int) -> "Itera
         workers,
         mp_context=get_context("spawn"),
         initializer=_start_worker,
-        initargs=(scenario, pickle.dumps(material)),
+        initargs=(scenario, material.pack()),
     )
 
     def map_there(function: "Callable[[Bench, Task], Result]", tasks: Sequence[Task]) -> Iterator[Result]:
@@ -111,10 +110,10 @@ def _interrupts_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, former)
 
 
-_given: list[tuple[Scenario, bytes]] = []  # in a worker: its scenario and its pickled material
+_given: list[tuple[Scenario, tuple[object, ...]]] = []  # in a worker, once: its scenario and its packed material
 
 
-def _start_worker(scenario: Scenario, material: bytes) -> None:
+def _start_worker(scenario: Scenario, material: tuple[object, ...]) -> None:
     """First thing in a worker: Ctrl-C is for its parent alone, and without its parent it ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     Thread(target=_end_with_parent, daemon=True).start()
@@ -131,11 +130,11 @@ def _end_with_parent() -> None:
 @cache
 def _worker_bench() -> "Bench":
     """The bench of this worker, built when it is first needed: what is wrong with it is then the task's to tell."""
-    from bdfl.learning.bench import Bench
+    from bdfl.learning.bench import Bench, unpack_material
 
     scenario, material = _given[0]
     try:
-        return Bench(scenario, pickle.loads(material))  # from the parent, which made it
+        return Bench(scenario, unpack_material(material))
     except OSError as error:
         raise TrainingFailed(f"the data cannot be opened in a training process: {show_exception(error)}") from error
 
