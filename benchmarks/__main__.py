@@ -23,6 +23,10 @@ class Part(StrEnum):
     COMPARE = "compare"
     DRC = "drc"
     IMPORT = "import"
+    LEARNING = "learning"
+
+
+_ASKED_FOR = (Part.LEARNING,)  # half an hour, and environments of its own: only by name
 
 
 def measure(part: Part, seed: int, quick: bool, report: Callable[[str], None]) -> list[Result]:
@@ -40,20 +44,29 @@ def measure(part: Part, seed: int, quick: bool, report: Callable[[str], None]) -
             return drc_growth.measure_drc(sizes, 3 if quick else 9, seed, report)
         case Part.IMPORT:
             return commands.measure_import(3 if quick else 10, report)
+        case Part.LEARNING:
+            from benchmarks.learning.speed import measure_learning  # needs torch
+
+            return measure_learning(quick=quick, seed=seed, report=report)
 
 
 def main(
-    only: Annotated[list[Part] | None, typer.Option("--only", help="Measure this part alone. Repeatable.")] = None,
+    only: Annotated[
+        list[Part] | None, typer.Option("--only", help="Measure this part alone; learning by name alone. Repeatable.")
+    ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Fewer and smaller rounds: minutes instead of an hour.")
     ] = False,
     seed: Annotated[int, typer.Option("--seed", min=0, help="All rounds are drawn from it.")] = 0,
     out: Annotated[Path | None, typer.Option("--out", help="Folder for benchmarks.md and benchmarks.csv.")] = None,
 ) -> None:
-    """Measure the schedulers' speed, and a general solver's beside it. Nothing else should run meanwhile."""
-    parts = only or list(Part)
+    """Measure the schedulers' speed and that of learning, and others beside it. Nothing else should run meanwhile."""
+    parts = only or [part for part in Part if part not in _ASKED_FOR]
     if Part.SCIP in parts and importlib.util.find_spec("pyscipopt") is None:
         typer.echo("error: part scip needs pyscipopt: pip install -c constraints.txt -e '.[bench]'", err=True)
+        raise typer.Exit(2)
+    if Part.LEARNING in parts and importlib.util.find_spec("torch") is None:
+        typer.echo("error: part learning needs PyTorch: pip install -c constraints.txt -e '.[learn]'", err=True)
         raise typer.Exit(2)
     options = [f" --only {part}" for part in only or ()] + [" --quick"] * quick + [f" --seed {seed}"]
     results: list[Result] = []

@@ -2,13 +2,27 @@
 
 import csv
 import math
+from dataclasses import replace
 
+import numpy as np
 import pytest
+import torch
 
+from bdfl.aggregation import get_aggregator
+from bdfl.learning.data import load_data
+from bdfl.learning.partition import draw_partition
+from bdfl.learning.workers import open_trainer
+from bdfl.scenario import Aggregation
 from bdfl.scheduling.exact import exact
 from benchmarks.clock import growth_exponent, peak_bytes
 from benchmarks.drc_growth import measure_drc
 from benchmarks.exact_speed import Case, fit_growth, measure_case, measure_exact
+from benchmarks.learning import speed
+from benchmarks.learning.cases import digits_scenario, make_workload
+from benchmarks.learning.models import build_model
+from benchmarks.learning.plain_side import average, make_loop, make_vmap
+from benchmarks.learning.sides import Side, is_running, open_side
+from benchmarks.learning.workload import Workload, load_workload, save_workload
 from benchmarks.results import describe_run, tabulate, write_results
 from benchmarks.rounds import Family, draw_round
 
@@ -66,3 +80,76 @@ def test_growth_is_fitted_from_a_thousand_clients_on():
 
 def test_peak_memory_is_what_an_action_held_at_once():
     assert peak_bytes(lambda: bytearray(1_000_000)) == pytest.approx(1_000_000, rel=0.01)
+
+
+@pytest.fixture(scope="module")
+def digits() -> Workload:
+    return make_workload(digits_scenario(0), num_rounds=2)
+
+
+def test_a_workload_comes_back_from_its_file(tmp_path, digits):
+    save_workload(digits, tmp_path / "workload.npz")
+    found = load_workload(tmp_path / "workload.npz")
+    assert (found.name, found.model, found.learning_rate) == (digits.name, digits.model, digits.learning_rate)
+    assert all(
+        np.array_equal(getattr(found, name), getattr(digits, name))
+        for name in ("inputs", "labels", "test_inputs", "test_labels", "batches", "initial")
+    )
+
+
+def test_the_plain_network_has_the_papers_number_of_parameters(digits):
+    weights = np.zeros(1_072_458, np.float32)
+    images = np.zeros((1, 32, 32, 3), np.float32)
+    build_model(replace(digits, model="paper-cnn", inputs=images, initial=weights))
+    with pytest.raises(ValueError, match="1072459 weights given, 1072458 expected"):
+        build_model(replace(digits, model="paper-cnn", inputs=images, initial=np.append(weights, 0)))
+
+
+def test_bdfl_and_plain_pytorch_get_the_same_model_from_the_same_batches(digits):
+    scenario = digits_scenario(0)
+    data = load_data(scenario.data)
+    partition = draw_partition(scenario, data.train_labels, data.num_labels)
+    everybody = range(scenario.clients.count)
+    plain = [make_loop(digits, everybody), make_vmap(digits, everybody)]
+    models = [torch.from_numpy(digits.initial)] * len(plain)
+    with open_trainer(scenario, data, partition) as trainer:
+        ours = trainer.initial_weights()
+        assert (ours == digits.initial).all()
+        for round in (1, 2):
+            updates = [result.weights for result in trainer.train(ours, round, everybody)]
+            ours = get_aggregator(Aggregation())(updates, [1] * len(updates))
+            models = [average(train(model, round)) for train, model in zip(plain, models, strict=True)]
+    assert not np.allclose(ours, digits.initial, atol=1e-2)
+    assert all(np.allclose(model.numpy(), ours, atol=1e-5) for model in models)
+
+
+def test_sides_take_turns_agree_and_say_what_is_missing(tmp_path):
+    sides = (
+        speed.bdfl_side("vmap", 1, 1),
+        speed.plain_side("loop", 1, 1),
+        Side("elsewhere", "benchmarks.learning.pfl_side", "usual", 1, 1, environment="nowhere"),
+        Side("broken", "benchmarks.learning.nothing", "usual", 1, 1),
+    )
+    lines: list[str] = []
+    case = speed.Case(digits_scenario(0), sides, speed.Plan(0, turns=2, untimed_rounds=0, rounds=2), asked_ms=20.0)
+    found = speed.take_turns(case, tmp_path, lines.append)
+    ours, plain, elsewhere, broken = speed.speed_rows(found)
+    assert (ours.state, plain.state, broken.state) == ("measured", "measured", "failed")
+    assert elsewhere.state == f"not installed: {speed.INSTALL}"
+    assert any("No module named benchmarks.learning.nothing" in line for line in lines)
+    assert (ours.rounds, plain.rounds, plain.speed) == (4, 4, 1.0)
+    assert ours.test_loss == pytest.approx(plain.test_loss, rel=1e-5)
+    assert all(0.0 < row.median_s <= row.worst_s < row.first_round_s for row in (ours, plain))
+    assert all(round.phases_s["schedule"] + round.phases_s["train"] < round.seconds for round in found[0].rounds)
+
+
+def test_no_process_of_a_side_outlives_it(tmp_path, digits):
+    path = tmp_path / "workload.npz"
+    save_workload(digits, path)
+    with open_side(speed.plain_side("loop", 2, 1), path, tmp_path) as side:
+        with side.awake():
+            side.play()
+        members = side.members()
+        assert len(members) >= 2
+        assert all(map(is_running, members))
+    assert not any(map(is_running, members))

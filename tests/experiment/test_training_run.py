@@ -173,6 +173,15 @@ def test_training_that_diverges_never_becomes_a_model(tmp_path):
         assert all(np.isfinite(values).all() for values in load_file(tmp_path / "run" / name).values())
 
 
+@pytest.mark.parametrize("engine", ["loop", "vmap"])
+def test_a_learning_rate_of_a_million_saves_no_model_that_is_not_finite(tmp_path, engine):
+    _, learning = run(small("learning.learning_rate=1e6", f"learning.engine={engine}"), tmp_path / "run")
+    assert learning.count_outcomes("diverged") + learning.count_outcomes("trained") > 0
+    for path in (tmp_path / "run").glob("*.safetensors"):
+        assert all(np.isfinite(values).all() for values in load_file(path).values())
+    assert learning.best_round is None or np.isfinite(learning.loss[learning.best_round - 1])
+
+
 def test_clients_that_diverge_are_owed_the_rounds(tmp_path):
     record, _ = run(small("learning.learning_rate=1e30"), tmp_path / "run")
     assert record.next_queue[-1] == pytest.approx(4 * record.participation_rate)

@@ -1,5 +1,6 @@
 """Models by name, their weights and their layout."""
 
+import math
 from itertools import pairwise
 
 import numpy as np
@@ -179,8 +180,15 @@ def test_the_layout_has_all_floats_of_the_state_in_order(batch_norm):
     assert layout.num_parameters == 54 + 3 + 3 + 3 + 3 + 3 + 48 + 4
 
 
+@pytest.fixture(params=["small", "large"])
+def size(request, monkeypatch):
+    """Any model counts as small, with its gradients in one tensor, or as large."""
+    monkeypatch.setattr("bdfl.learning.flat_model._GATHERED_ENTRIES", 2**30 if request.param == "small" else 0)
+    return request.param
+
+
 @pytest.mark.parametrize("channels_last", [False, True])
-def test_a_flat_model_computes_and_reads_as_before(batch_norm, channels_last):
+def test_a_flat_model_computes_and_reads_as_before(batch_norm, channels_last, size):
     inputs = torch.randn(5, 2, 4, 4)
     batch_norm.eval()
     scores = batch_norm(inputs)
@@ -191,7 +199,7 @@ def test_a_flat_model_computes_and_reads_as_before(batch_norm, channels_last):
     assert torch.allclose(model.module(inputs), scores, atol=1e-6)
     parts = dict(model.layout.split(model.read()))
     assert all((parts[name] == state[name].numpy()).all() for name in parts)
-    model.gradient.zero_()
+    model.forget_gradient()
     model.module(inputs).square().sum().backward()
     found = dict(model.layout.split(model.read_gradient().astype(np.float32)))
     for (name, _), gradient in zip(model.module.named_parameters(), gradients, strict=True):
@@ -199,12 +207,16 @@ def test_a_flat_model_computes_and_reads_as_before(batch_norm, channels_last):
     assert (found["1.running_mean"] == 0).all()
 
 
-def test_one_tensor_reaches_all_parameters_and_gradients(batch_norm):
+def test_tensors_reach_all_parameters_and_gradients(batch_norm, size):
     model = FlatModel(batch_norm, channels_last=True)
     model.module(torch.randn(5, 2, 4, 4)).square().sum().backward()
     norm = torch.linalg.vector_norm(torch.cat([item.grad.reshape(-1) for item in model.module.parameters()]))
-    assert float(torch.linalg.vector_norm(model.gradient)) == pytest.approx(float(norm), rel=1e-6)
-    model.parameters.zero_()
+    gradients = model.gradients()
+    assert (len(model.tensors) == len(gradients) == 1) == (size == "small")
+    found = math.hypot(*(float(torch.linalg.vector_norm(gradient)) for gradient in gradients))
+    assert found == pytest.approx(float(norm), rel=1e-6)
+    for tensor in model.tensors:
+        tensor.zero_()
     assert all((item == 0).all() for item in model.module.parameters())
 
 

@@ -94,7 +94,9 @@ def by_hand(scenario, data, samples, weights, layout, client, *, steps, round=1)
 
 @pytest.mark.parametrize("changes", [[], ["momentum=0.9"], ["weight_decay=0.1"], ["momentum=0.5", "weight_decay=0.01"]])
 @pytest.mark.parametrize("unit", ["updates", "epochs"])
-def test_steps_are_those_of_sgd(settings, small_data, deal, changes, unit):
+@pytest.mark.parametrize("gathered", [0, 2**30])  # entries: gradients apart as for large models, or in one tensor
+def test_steps_are_those_of_sgd(settings, small_data, deal, monkeypatch, changes, unit, gathered):
+    monkeypatch.setattr("bdfl.learning.flat_model._GATHERED_ENTRIES", gathered)
     scenario = settings(f"learning.unit={unit}", *(f"learning.{change}" for change in changes))
     data = small_data()
     partition = deal(data, SIZES)

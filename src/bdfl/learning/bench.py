@@ -25,6 +25,7 @@ from bdfl.learning.training import LocalResult, TrainingFailed, num_local_steps
 from bdfl.learning.vectorised import VectorisedModel
 from bdfl.learning.weights import Vector
 from bdfl.scenario import Engine, Scenario
+from bdfl.scenario.learning import is_function
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,7 +156,8 @@ class Bench:
     def _working(self, what: str) -> Iterator[None]:
         """PyTorch as the scenario wants it; what a model raises becomes one line."""
         try:
-            with steady_torch(self.scenario.learning.threads), importing_from_here():
+            learning = self.scenario.learning
+            with steady_torch(learning.threads, strict=is_function(learning.model)), importing_from_here():
                 yield
         except BdflError:
             raise

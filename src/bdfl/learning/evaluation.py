@@ -81,7 +81,7 @@ def differentiate_block(model: FlatModel, inputs: Inputs, samples: torch.Tensor)
     model.module.eval()
     for chunk in torch.split(samples, _CHUNK):
         loss = cross_entropy(model.module(inputs.take(chunk)), inputs.labels.index_select(0, chunk), reduction="sum")
-        model.gradient.zero_()
+        model.forget_gradient()
         loss.backward()  # type: ignore[no-untyped-call]
         losses.append(loss.item())
         gradient_sum += model.read_gradient()

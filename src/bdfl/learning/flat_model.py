@@ -9,13 +9,15 @@ from bdfl.learning.inputs import share_array
 from bdfl.learning.models import layout_of
 from bdfl.learning.weights import Layout, Vector
 
+_GATHERED_ENTRIES = 2**16  # above, one call for all gradients saves less than adding into them costs
 _ALIGNMENT = 16  # entries: parameters start at multiples of 64 bytes, where vector instructions are fastest
 
 
 class FlatModel:
-    """Owns a module: its trained parameters are views of `parameters`, their gradients views of `gradient`.
+    """Owns a module whose trained parameters are views of one tensor.
 
-    Entries of both that belong to no parameter are and stay 0.
+    Of a small model the gradients are views of one tensor too, so that `tensors` and `gradients` are single ones, whose
+    entries that belong to no parameter are and stay 0. Those of a large one are made anew by every backward pass.
     """
 
     def __init__(self, module: nn.Module, *, channels_last: bool) -> None:
@@ -23,16 +25,36 @@ class FlatModel:
         self.layout: Layout = layout_of(module)
         trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
         starts = np.cumsum([0] + [-(-parameter.numel() // _ALIGNMENT) * _ALIGNMENT for parameter in trained]).tolist()
-        self.parameters = torch.zeros(starts[-1])
-        self.gradient = torch.zeros(starts[-1])
+        flat = torch.zeros(starts[-1])
+        gradient = torch.zeros(starts[-1]) if len(flat) <= _GATHERED_ENTRIES else None
         for parameter, start in zip(trained, starts, strict=False):
-            place = _view(self.parameters, start, parameter.shape, channels_last=channels_last)
+            place = _view(flat, start, parameter.shape, channels_last=channels_last)
             place.copy_(parameter.detach())
             parameter.data = place
-            parameter.grad = _view(self.gradient, start, parameter.shape, channels_last=channels_last)
+            if gradient is not None:
+                parameter.grad = _view(gradient, start, parameter.shape, channels_last=channels_last)
+        self._trained = trained
+        self._gradient = gradient
+        self.tensors = [flat] if gradient is not None else [parameter.detach() for parameter in trained]
         self._restarted = {
             name: buffer.clone() for name, buffer in module.named_buffers() if name not in set(self.layout.names)
         }
+
+    def forget_gradient(self) -> None:
+        """Before a backward pass: what the last one left is gone."""
+        if self._gradient is not None:
+            self._gradient.zero_()
+        else:
+            for parameter in self._trained:
+                parameter.grad = None
+
+    def gradients(self) -> list[torch.Tensor]:
+        """The gradient of each of `tensors` after a backward pass; 0 for what it did not reach."""
+        if self._gradient is not None:
+            return [self._gradient]
+        return [
+            torch.zeros_like(parameter) if parameter.grad is None else parameter.grad for parameter in self._trained
+        ]
 
     def load(self, weights: Vector) -> None:
         """Puts `weights` into the module; what is not part of them (counters) starts anew."""

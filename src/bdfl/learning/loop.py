@@ -48,25 +48,27 @@ def train_client(
         return no_samples(client)
     model.load(weights)
     model.module.train()
-    module, parameters, gradient = model.module, model.parameters, model.gradient
-    velocity = torch.zeros_like(gradient)
+    module, tensors = model.module, model.tensors
+    velocity = [torch.zeros_like(tensor) for tensor in tensors] if descent.momentum else []
     losses: list[float] = []
     largest_norm = 0.0
     for batch, labels in gather_batches(inputs, batches):
         loss = cross_entropy(module(batch), labels)
-        gradient.zero_()
+        model.forget_gradient()
         loss.backward()  # type: ignore[no-untyped-call]
-        value, norm = loss.item(), torch.linalg.vector_norm(gradient).item()
+        steps = model.gradients()
+        value, norm = loss.item(), torch.linalg.vector_norm(torch.stack(torch._foreach_norm(steps))).item()
         if not (math.isfinite(value) and math.isfinite(norm)):
             return LocalResult(client, Outcome.DIVERGED, None, NAN, NAN, len(losses))
         losses.append(value)
         largest_norm = max(largest_norm, norm)
-        step = gradient
         if descent.weight_decay:
-            step.add_(parameters, alpha=descent.weight_decay)
+            torch._foreach_add_(steps, tensors, alpha=descent.weight_decay)
         if descent.momentum:
-            step = velocity.mul_(descent.momentum).add_(gradient)
-        parameters.add_(step, alpha=-descent.learning_rate)
+            torch._foreach_mul_(velocity, descent.momentum)
+            torch._foreach_add_(velocity, steps)
+            steps = velocity
+        torch._foreach_add_(tensors, steps, alpha=-descent.learning_rate)
     trained = model.read()
     if not is_finite(trained):
         return LocalResult(client, Outcome.DIVERGED, None, NAN, NAN, len(losses))

@@ -11,10 +11,11 @@ from bdfl.environment import Purpose, stream
 
 
 @contextmanager
-def steady_torch(threads: int) -> Iterator[None]:
-    """Inside, PyTorch computes with that many threads and only in ways that give the same bits every time.
+def steady_torch(threads: int, *, strict: bool) -> Iterator[None]:
+    """Inside, PyTorch computes with that many threads, and gives the same bits every time.
 
-    Afterwards its threads, its random generator and the rest are as they were before.
+    `strict` makes it refuse or replace operations that might not; that takes a few per cent of the time, and is not
+    needed for models that have none. Afterwards its threads, its random generator and the rest are as they were before.
     """
     former_threads = torch.get_num_threads()
     former_mode = torch.get_deterministic_debug_mode()
@@ -22,7 +23,9 @@ def steady_torch(threads: int) -> Iterator[None]:
     former_fill = deterministic.fill_uninitialized_memory
     try:
         torch.set_num_threads(threads)
-        torch.set_deterministic_debug_mode("error")  # not use_deterministic_algorithms, which loads the compiler
+        torch.set_deterministic_debug_mode(
+            "error" if strict else "default"
+        )  # not use_deterministic_algorithms, which loads the compiler
         deterministic.fill_uninitialized_memory = False  # it is for finding errors, and takes time
         with torch.random.fork_rng(devices=[]):
             yield
