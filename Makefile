@@ -35,7 +35,7 @@ format: $(VENV)/.installed-dev ## rewrite the sources in the house format
 bench: $(VENV)/.installed-bench ## measure the schedulers' speed, and a general solver's beside it (5 minutes)
 	$(BIN)/python -m benchmarks --quick
 
-bench-learning: $(VENV)/.installed-learn .venv-flower/.installed .venv-pfl/.installed ## rounds of learning beside plain PyTorch, Flower and pfl-research (half an hour)
+bench-learning: $(VENV)/.installed-learn .venv-flower/.installed .venv-pfl/.installed ## rounds of learning beside plain PyTorch, Flower and pfl-research (quarter of an hour)
 	$(BIN)/python -m benchmarks --only learning
 
 campaign: $(VENV)/.installed ## every scheduler on 10,000 random rounds, judged by the checker (an hour or two)

@@ -24,9 +24,10 @@ class Part(StrEnum):
     DRC = "drc"
     IMPORT = "import"
     LEARNING = "learning"
+    LOOP = "loop"
 
 
-_ASKED_FOR = (Part.LEARNING,)  # half an hour, and environments of its own: only by name
+_ASKED_FOR = (Part.LEARNING, Part.LOOP)  # a quarter of an hour, and environments of its own: only by name
 
 
 def measure(part: Part, seed: int, quick: bool, report: Callable[[str], None]) -> list[Result]:
@@ -48,11 +49,15 @@ def measure(part: Part, seed: int, quick: bool, report: Callable[[str], None]) -
             from benchmarks.learning.speed import measure_learning  # needs torch
 
             return measure_learning(quick=quick, seed=seed, report=report)
+        case Part.LOOP:
+            from benchmarks.learning.speed import measure_loop  # needs torch
+
+            return measure_loop(quick=quick, seed=seed, report=report)
 
 
 def main(
     only: Annotated[
-        list[Part] | None, typer.Option("--only", help="Measure this part alone; learning by name alone. Repeatable.")
+        list[Part] | None, typer.Option("--only", help="Measure this part alone; learning, loop: only so. Repeatable.")
     ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Fewer and smaller rounds: minutes instead of an hour.")
@@ -65,8 +70,8 @@ def main(
     if Part.SCIP in parts and importlib.util.find_spec("pyscipopt") is None:
         typer.echo("error: part scip needs pyscipopt: pip install -c constraints.txt -e '.[bench]'", err=True)
         raise typer.Exit(2)
-    if Part.LEARNING in parts and importlib.util.find_spec("torch") is None:
-        typer.echo("error: part learning needs PyTorch: pip install -c constraints.txt -e '.[learn]'", err=True)
+    if {Part.LEARNING, Part.LOOP} & set(parts) and importlib.util.find_spec("torch") is None:
+        typer.echo("error: learning needs PyTorch: pip install -c constraints.txt -e '.[learn]'", err=True)
         raise typer.Exit(2)
     options = [f" --only {part}" for part in only or ()] + [" --quick"] * quick + [f" --seed {seed}"]
     results: list[Result] = []

@@ -188,6 +188,15 @@ def measure_learning(*, quick: bool, seed: int, report: Report) -> list[Result]:
     return results
 
 
+def measure_loop(*, quick: bool, seed: int, report: Report) -> list[Result]:
+    """The paper's network by bdfl and by plain PyTorch alone: what to look at before and after a change of the loop."""
+    with tempfile.TemporaryDirectory(prefix="bdfl-") as name:
+        sides = tuple(side for side in IMAGES_SIDES if side.environment is None)
+        plan = Plan(warm_up=1, turns=2 if quick else 6, untimed_rounds=0, rounds=2)
+        case = Case(images_scenario(seed, Path(name)), sides, plan, asked_percent=3.0)
+        return measure_case(case, Path(name), report)
+
+
 def plan_cases(folder: Path, *, quick: bool, seed: int) -> list[Case]:
     """The two workloads."""
     small = Plan(warm_up=5, turns=3, untimed_rounds=1, rounds=5) if quick else Plan(10, 10, 2, 10)

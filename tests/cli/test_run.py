@@ -32,6 +32,11 @@ def elsewhere(tmp_path, monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
 
 
+def hear_interrupts():
+    """In a new process: Ctrl-C counts, even where the tests run in the background and ignore it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def run(*arguments):
     return CliRunner().invoke(app, list(arguments))
 
@@ -78,7 +83,8 @@ def test_a_finished_run_that_is_gone_on_with_stays_as_it_is():
 def test_interrupting_says_how_to_go_on():
     slow = ("--set", "rounds=2000", "--set", "learning.gradient_every=0", "--out", "here")
     command = [sys.executable, "-m", "bdfl.cli", "run", "quickstart", *slow]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **pipes, preexec_fn=hear_interrupts) as process:
         deadline = time.monotonic() + 120
         journal = Path("here/journal.jsonl")
         while time.monotonic() < deadline and not (journal.exists() and journal.read_bytes().count(b"\n") > 2):

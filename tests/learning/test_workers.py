@@ -70,12 +70,22 @@ def own(tmp_path, monkeypatch):
     return lambda name: f"learning.model=own_worker_models:{name}"
 
 
+def hear_interrupts():
+    """In a new process: Ctrl-C counts, even where the tests run in the background and ignore it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.fixture
 def parent(own, tmp_path):
     """A process that is training in two others for a long time, and their numbers."""
     (tmp_path / "parent.py").write_text(PARENT)
     process = subprocess.Popen(
-        [sys.executable, "parent.py"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        [sys.executable, "parent.py"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=hear_interrupts,
     )
     children = [int(word) for word in process.stdout.readline().split()]
     assert len(children) == 2, process.stderr.read()
