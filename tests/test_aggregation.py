@@ -21,7 +21,7 @@ from bdfl.aggregation import (
 )
 from bdfl.scenario import Aggregation
 
-RULES = ("mean", "median", "trimmed-mean", "krum", "multi-krum")
+RULES = ("mean", "median", "trimmed-mean", "krum", "multi-krum", "minimum-diameter")
 FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False)
 
 
@@ -127,6 +127,26 @@ def test_krum_agrees_with_brute_force(updates, faulty):
     assert averaged == pytest.approx(np.mean(kept, axis=0), abs=1e-6)
 
 
+@given(
+    updates=st.lists(st.lists(st.integers(-9, 9), min_size=3, max_size=3), min_size=5, max_size=7),
+    faulty=st.integers(0, 2),
+)
+def test_minimum_diameter_agrees_with_brute_force(updates, faulty):
+    def diameter(group):
+        pairs = itertools.combinations(group, 2)
+        return max((int(((np.array(updates[a]) - updates[b]) ** 2).sum()) for a, b in pairs), default=0)
+
+    groups = list(itertools.combinations(range(len(updates)), len(updates) - faulty))
+    best = min(groups, key=diameter)
+    found = rule("minimum-diameter", faulty)(vectors(*updates), [1] * len(updates))
+    assert found == pytest.approx(np.mean([updates[index] for index in best], axis=0), abs=1e-6)
+
+
+def test_minimum_diameter_refuses_what_would_take_for_ever():
+    with pytest.raises(InvalidAggregation, match="groups of 21 among 40 updates, at most 200000 expected"):
+        rule("minimum-diameter", 19)(draw(40, 2), [1] * 40)
+
+
 @pytest.mark.parametrize("length", [1, 2, 3, 1000, 2**14, 2**14 + 1, 40_000])
 def test_distances_do_not_depend_on_who_comes_first(length):
     updates = draw(4, length)
@@ -138,7 +158,7 @@ def test_distances_do_not_depend_on_who_comes_first(length):
         assert distances[one, other] == pytest.approx(exact, rel=1e-12)
 
 
-@pytest.mark.parametrize("name", ["median", "trimmed-mean", "krum", "multi-krum"])
+@pytest.mark.parametrize("name", ["median", "trimmed-mean", "krum", "multi-krum", "minimum-diameter"])
 @pytest.mark.parametrize("size", [1e3, 1e30])
 def test_robust_rules_bear_as_many_outliers_as_they_promise(name, size):
     faulty = 3
@@ -179,7 +199,15 @@ def test_what_cannot_be_aggregated_is_refused_in_one_line(updates, samples, mess
 
 @pytest.mark.parametrize(
     ("name", "faulty", "fewest"),
-    [("mean", 0, 1), ("median", 2, 5), ("trimmed-mean", 2, 5), ("krum", 0, 3), ("krum", 2, 7), ("multi-krum", 1, 5)],
+    [
+        ("mean", 0, 1),
+        ("median", 2, 5),
+        ("trimmed-mean", 2, 5),
+        ("krum", 0, 3),
+        ("krum", 2, 7),
+        ("multi-krum", 1, 5),
+        ("minimum-diameter", 2, 5),
+    ],
 )
 def test_fewer_updates_than_the_rule_needs_are_refused(name, faulty, fewest):
     assert min_updates(Aggregation(rule=name, faulty=faulty)) == fewest
@@ -211,3 +239,10 @@ def test_an_own_rule_is_used_like_ours(tmp_path, monkeypatch):
         rule("own_rules:short")(vectors([1, 5]), [1])
     with pytest.raises(InvalidAggregation, match=r"rule 'own_rules:broken' failed: KeyError: 'no\\nidea'$"):
         rule("own_rules:broken")(vectors([1, 5]), [1])
+
+
+def test_a_median_of_zeros_has_the_same_bits_whatever_their_signs_and_order():
+    zeros = [np.array([0.0, 0.0, -0.0], np.float32), np.array([-0.0, 0.0, -0.0], np.float32)]
+    choice = Aggregation(rule="median", faulty=0)
+    for updates in ([zeros[0], zeros[1], zeros[1]], [zeros[1], zeros[0], zeros[0]], [zeros[1], zeros[0]]):
+        assert get_aggregator(choice)(updates, [1] * len(updates)).tobytes() == bytes(12)

@@ -6,12 +6,15 @@ counts: a faulty client may claim any number, and with it the whole mean.
 
 [Blanchard17] Blanchard, El Mhamdi, Guerraoui, Stainer: "Machine Learning with Adversaries: Byzantine Tolerant Gradient
 Descent", NeurIPS 2017.
+[ElMhamdi20] El Mhamdi, Guerraoui, Guirguis, Hoang, Rouault: "Genuinely Distributed Byzantine Machine Learning",
+PODC 2020.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
+from itertools import combinations, pairwise
+from math import comb
 from typing import Protocol
 
 import numpy as np
@@ -23,7 +26,9 @@ from bdfl.learning.weights import Vector, is_finite
 from bdfl.scenario.learning import Aggregation, is_function
 
 SAMPLES_LIMIT = 2**29  # below it the product of a sample count and a float32 is exact in float64
+MAX_GROUPS = 200_000  # of updates that minimum-diameter may have to compare
 _BLOCK_ENTRIES = 2**21  # numbers sorted at a time: 8 MiB
+_MEAN_BLOCK = 2**16  # coordinates of a mean summed at a time
 _DISTANCE_BLOCK = 2**14  # coordinates of a distance summed at a time
 
 
@@ -59,7 +64,7 @@ def min_updates(choice: Aggregation) -> int:
     """Fewest updates that the rule can make a model of while `choice.faulty` of them are wrong."""
     faulty = choice.faulty
     match choice.rule:
-        case "median" | "trimmed-mean":
+        case "median" | "trimmed-mean" | "minimum-diameter":
             return 2 * faulty + 1
         case "krum" | "multi-krum":
             return 2 * faulty + 3  # [Blanchard17, Proposition 4.2]
@@ -80,6 +85,7 @@ def _get_rule(choice: Aggregation) -> Aggregator:
         "trimmed-mean": partial(trimmed_mean, faulty=choice.faulty),
         "krum": partial(krum, faulty=choice.faulty),
         "multi-krum": partial(multi_krum, faulty=choice.faulty),
+        "minimum-diameter": partial(minimum_diameter, faulty=choice.faulty),
     }
     if is_function(choice.rule):
         return partial(_call_own, find_function(choice.rule), choice.rule)
@@ -107,7 +113,7 @@ def coordinate_median(updates: Sequence[Vector], samples: Sequence[int]) -> Vect
 
     def middle(ordered: Vector) -> NDArray[np.float64]:
         half: NDArray[np.float64] = (ordered[low].astype(np.float64) + ordered[high]) / 2.0
-        return half
+        return half + 0.0  # to a sort 0.0 and -0.0 are equal and come in any order: here both are 0.0
 
     return _by_coordinate(updates, middle)
 
@@ -138,6 +144,32 @@ def multi_krum(updates: Sequence[Vector], samples: Sequence[int], *, faulty: int
     best = np.argsort(krum_scores(updates, faulty), kind="stable")[: len(updates) - faulty]
     chosen = [updates[index] for index in sorted(best.tolist())]
     return _mean(chosen, [1] * len(chosen), float(len(chosen)))
+
+
+def minimum_diameter(updates: Sequence[Vector], samples: Sequence[int], *, faulty: int) -> Vector:
+    """The plain mean of the n - f updates that lie closest together, (parameters,): [ElMhamdi20, Section 2]."""
+    group = closest_group(updates, faulty)
+    return _mean([updates[index] for index in group], [1] * len(group), float(len(group)))
+
+
+def closest_group(updates: Sequence[Vector], faulty: int) -> tuple[int, ...]:
+    """Places of the n - f updates that lie closest together, ascending.
+
+    Closest together: the largest distance between two of them is least; of equal groups the first in client order.
+    """
+    size = len(updates) - faulty
+    num_groups = comb(len(updates), size)
+    if num_groups > MAX_GROUPS:
+        raise InvalidAggregation(
+            f"minimum-diameter: {num_groups} groups of {size} among {len(updates)} updates, at most {MAX_GROUPS}"
+            " expected"
+        )
+    distances = squared_distances(updates)
+
+    def diameter(group: tuple[int, ...]) -> float:
+        return float(np.max(distances[np.ix_(group, group)]))
+
+    return min(combinations(range(len(updates)), size), key=diameter)
 
 
 def krum_scores(updates: Sequence[Vector], faulty: int) -> NDArray[np.float64]:
@@ -178,13 +210,17 @@ def _tree_sum(rows: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _mean(updates: Sequence[Vector], weights: Sequence[int], total: float) -> Vector:
-    accumulated = np.zeros(updates[0].size)
-    product = np.empty_like(accumulated)
-    for update, weight in zip(updates, weights, strict=True):
-        np.multiply(update, np.float64(weight), out=product)
-        accumulated += product
-    accumulated /= total
-    return accumulated.astype(np.float32)
+    """Block by block, so that sums stay in the processor's cache; each coordinate's additions keep their order."""
+    result = np.empty_like(updates[0])
+    for part in _blocks(result.size, _MEAN_BLOCK):
+        accumulated = np.zeros(part.stop - part.start)
+        product = np.empty_like(accumulated)
+        for update, weight in zip(updates, weights, strict=True):
+            np.multiply(update[part], np.float64(weight), out=product)
+            accumulated += product
+        accumulated /= total
+        result[part] = accumulated
+    return result
 
 
 def _by_coordinate(updates: Sequence[Vector], reduce: Callable[[Vector], NDArray[np.float64]]) -> Vector:

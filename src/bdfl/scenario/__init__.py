@@ -14,6 +14,7 @@ from bdfl.scenario.learning import (
     PartitionMethod,
     PartitionSizes,
 )
+from bdfl.scenario.ledger import Adversaries, Behaviour, Faults, Ledger, QuorumRule, WorkKind
 from bdfl.scenario.model import (
     Clients,
     Compute,
@@ -37,7 +38,9 @@ from bdfl.scenario.model import (
 from bdfl.scenario.values import Choice, Distribution, Lognormal, Normal, PerClientValue, Uniform
 
 __all__ = [
+    "Adversaries",
     "Aggregation",
+    "Behaviour",
     "Choice",
     "Clients",
     "Compute",
@@ -47,8 +50,10 @@ __all__ = [
     "Engine",
     "Fading",
     "FadingKind",
+    "Faults",
     "Geometry",
     "Learning",
+    "Ledger",
     "LocalUnit",
     "Lognormal",
     "Mining",
@@ -65,12 +70,14 @@ __all__ = [
     "Placement",
     "Preference",
     "Protocol",
+    "QuorumRule",
     "Radio",
     "Scenario",
     "ScenarioError",
     "ScenarioRow",
     "SchedulerChoice",
     "Uniform",
+    "WorkKind",
     "describe_scenario",
     "dump_scenario",
     "load_scenario",

@@ -98,7 +98,12 @@ class Aggregation(Section, frozen=True, kw_only=True):
     """How updates become the next global model."""
 
     rule: Annotated[
-        Text, about("", "paper", "mean, median, trimmed-mean, krum, multi-krum or your own module:function")
+        Text,
+        about(
+            "",
+            "paper",
+            "mean, median, trimmed-mean, krum, multi-krum, minimum-diameter or your own module:function",
+        ),
     ] = "mean"
     faulty: Annotated[int, Meta(ge=0), about("", "ours", "wrong updates a robust rule must bear in a round")] = 0
 

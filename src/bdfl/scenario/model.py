@@ -13,6 +13,7 @@ from msgspec import Meta, inspect
 
 from bdfl.scenario.checking import Annotation, ScenarioError, check_value, refuse_value, type_info
 from bdfl.scenario.learning import DataChoice, Learning, PartitionChoice
+from bdfl.scenario.ledger import Adversaries, Faults, Ledger
 from bdfl.scenario.section import Section, Text
 from bdfl.scenario.values import (
     Drawn,
@@ -242,6 +243,9 @@ class Scenario(Section, frozen=True, kw_only=True):
     geometry: Geometry = Geometry()
     scheduler: SchedulerChoice = SchedulerChoice()
     learning: Learning = Learning()
+    ledger: Ledger = Ledger()
+    faults: Faults = Faults()
+    adversaries: Adversaries = Adversaries()
 
     def __post_init__(self) -> None:
         validate_scenario(self)
@@ -277,6 +281,9 @@ def validate_scenario(scenario: Scenario) -> None:
         if isinstance(value, Drawn) and value.each_round and key != "energy.budget_j":
             raise refuse_value(f"{key}.each_round", True, "false: only energy.budget_j is drawn in each round")
     _validate_geometry(scenario.geometry, clients.count)
+    for member in scenario.adversaries.members:
+        if not 0 <= member < clients.count:
+            raise refuse_value("adversaries.members", member, f"client numbers, 0 to {clients.count - 1}")
 
 
 def _validate_geometry(geometry: Geometry, num_clients: int) -> None:
