@@ -7,6 +7,7 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
+from safetensors.numpy import save
 
 from bdfl.learning.weights import InvalidWeights, Layout, decode_weights, encode_weights
 
@@ -104,3 +105,21 @@ def test_a_vector_of_another_model_is_not_written(weights):
 def test_a_huge_claimed_header_is_refused_before_anything_is_read():
     with pytest.raises(InvalidWeights, match="bytes given"):
         decode_weights(file_of({"x": {"dtype": "F32", "shape": [2**40], "data_offsets": [0, 2**42]}}, b""), LAYOUT)
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [LAYOUT, Layout((), ()), Layout(("b", "a"), ((0,), (3, 0))), Layout(("é", "w"), ((2,), (1, 2)))],
+    ids=["mixed", "none", "empty-tensors", "other-letters"],
+)
+def test_files_are_those_that_safetensors_itself_writes_and_reads(layout):
+    weights = (np.arange(layout.num_parameters) / 7).astype(np.float32)
+    data = encode_weights(weights, layout)
+    assert data == save(dict(layout.split(weights)))
+    assert decode_weights(data, layout).tobytes() == weights.tobytes()
+
+
+def test_a_file_with_another_header_of_the_same_meaning_gives_the_same_weights():
+    data = encode_weights(WEIGHTS, LAYOUT)
+    other = changed(data, b'"dtype":"F32","shape":[4]', b'"shape":[4],"dtype":"F32"')
+    assert decode_weights(other, LAYOUT).tobytes() == WEIGHTS.tobytes()

@@ -25,6 +25,15 @@ def test_queue_grows_by_the_rate_and_shrinks_by_taking_part():
     np.testing.assert_allclose(after, [0.4, 0.0, 1.4])
 
 
+@given(queues, rates, masks)
+def test_whole_numbers_of_units_stay_whole(queue, rate, participated):
+    nano = 10**9
+    queue_nano, rate_nano = np.rint(queue * nano).astype(np.int64), np.rint(rate * nano).astype(np.int64)
+    after = next_queue(queue_nano, rate_nano, participated * np.int64(nano))
+    assert after.dtype == np.int64
+    np.testing.assert_allclose(after / nano, next_queue(queue, rate, participated), rtol=1e-12, atol=2e-9)
+
+
 def test_lyapunov_is_half_the_squared_length():
     assert lyapunov(np.array([3.0, 4.0])) == 12.5
 

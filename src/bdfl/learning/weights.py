@@ -1,5 +1,6 @@
 """A model's weights as one flat vector, and as bytes that carry no code: safetensors."""
 
+import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,6 +12,9 @@ from numpy.typing import NDArray
 from bdfl.errors import BdflError
 
 Vector = NDArray[np.float32]  # (parameters,): a whole model, flat, in the order of its layout
+
+
+_NUMBER = np.dtype("<f4")  # as safetensors has it on any machine
 
 
 class InvalidWeights(BdflError):
@@ -53,21 +57,37 @@ def validate_weights(weights: Vector, layout: Layout) -> None:
 
 def encode_weights(weights: Vector, layout: Layout) -> bytes:
     """The weights as safetensors, the same bytes for the same values; refuses what `decode_weights` would."""
-    from safetensors.numpy import save
-
     validate_weights(weights, layout)
     _validate_finite(weights)
-    return save(dict(layout.split(np.ascontiguousarray(weights))))
+    form = _file_form(layout)
+    numbers = np.ascontiguousarray(weights, dtype=_NUMBER)
+    return b"".join([form.head, *(numbers[part].data for _, part in form.in_file_order)])
 
 
 def decode_weights(data: bytes, layout: Layout) -> Vector:
     """The weights in safetensors bytes from anywhere: size, names, shapes, type and finiteness are checked first."""
+    form = _file_form(layout)
+    if len(data) != form.size:
+        raise InvalidWeights(f"weights: {len(data)} bytes given, expected {form.size} for this model")
+    weights = _read_own(data, form) if data.startswith(form.head) else _read_any(data, layout)
+    _validate_finite(weights)
+    return weights
+
+
+def _read_own(data: bytes, form: "_FileForm") -> Vector:
+    """The weights in a file with the very head that `encode_weights` writes, which says all about it."""
+    numbers = np.frombuffer(data, dtype=_NUMBER, offset=len(form.head))
+    weights = np.empty(numbers.size, np.float32)
+    for found, part in form.in_file_order:
+        weights[part] = numbers[found]
+    return weights
+
+
+def _read_any(data: bytes, layout: Layout) -> Vector:
+    """The weights in any other file, if it has the layout's tensors."""
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
-    size = _encoded_size(layout)
-    if len(data) != size:
-        raise InvalidWeights(f"weights: {len(data)} bytes given, expected {size} for this model")
     try:
         tensors = load(data)
     except (SafetensorError, KeyError, TypeError, ValueError) as error:  # the last three: types numpy does not have
@@ -82,9 +102,7 @@ def decode_weights(data: bytes, layout: Layout) -> Vector:
                 f"weights: {name!r} is {found.dtype} of shape {found.shape}, expected float32 of shape {shape}"
             )
     parts = [tensors[name].reshape(-1) for name in layout.names]
-    weights: Vector = np.concatenate(parts) if parts else np.zeros(0, np.float32)
-    _validate_finite(weights)
-    return weights
+    return np.concatenate(parts) if parts else np.zeros(0, np.float32)
 
 
 def is_finite(weights: Vector) -> bool:
@@ -98,7 +116,27 @@ def _validate_finite(weights: Vector) -> None:
         raise InvalidWeights(f"weights: {num_wrong} of {weights.size} are not finite")
 
 
+@dataclass(frozen=True)
+class _FileForm:
+    """What files of a layout have in common: the header depends on names and shapes alone."""
+
+    head: bytes
+    size: int  # of the whole file, in bytes
+    in_file_order: tuple[tuple[slice, slice], ...]  # of each tensor: its numbers in the file, and in the vector
+
+
 @cache
-def _encoded_size(layout: Layout) -> int:
-    """Bytes of any weights of this layout: the header depends on names and shapes alone."""
-    return len(encode_weights(np.zeros(layout.num_parameters, np.float32), layout))
+def _file_form(layout: Layout) -> _FileForm:
+    """Taken from a file that safetensors itself writes."""
+    from safetensors.numpy import save
+
+    data = save(dict(layout.split(np.zeros(layout.num_parameters, np.float32))))
+    head = data[: len(data) - _NUMBER.itemsize * layout.num_parameters]
+    described = json.loads(head[8:])  # after its length
+    parts = []
+    start = 0
+    for name, size in zip(layout.names, layout.sizes, strict=True):
+        first, last = (offset // _NUMBER.itemsize for offset in described[name]["data_offsets"])
+        parts.append((slice(first, last), slice(start, start + size)))
+        start += size
+    return _FileForm(head, len(data), tuple(sorted(parts, key=lambda part: (part[0].start, part[0].stop))))

@@ -1,13 +1,21 @@
 """Virtual queues that turn long-run participation (C4) into something one round can see, and their drift."""
 
+from typing import TypeVar
+
 import numpy as np
+from numpy.typing import NDArray
 
 from bdfl.arrays import PerClient, PerClientMask
 
+_Lengths = TypeVar("_Lengths", PerClient, NDArray[np.int64])
 
-def next_queue(queue: PerClient, rate: PerClient, participated: PerClientMask) -> PerClient:
-    """Queues after a round, (clients,): [Li24, Eq. 16] max(Z_i + beta_i - Gamma_i, 0)."""
-    return np.maximum(queue + rate - participated, 0.0)
+
+def next_queue(queue: _Lengths, rate: _Lengths, participated: PerClientMask | NDArray[np.int64]) -> _Lengths:
+    """Queues after a round, (clients,): [Li24, Eq. 16] max(Z_i + beta_i - Gamma_i, 0).
+
+    Whole numbers of some unit stay whole; `participated` then counts the same unit.
+    """
+    return np.maximum(queue + rate - participated, 0)
 
 
 def lyapunov(queue: PerClient) -> float:

@@ -1,0 +1,1 @@
+"""Mining and storing, each beside the least it could take."""

@@ -1,0 +1,124 @@
+"""Files named by the digest of their content: `blobs/ab/abcd...`. A file is there whole or not at all."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from bdfl.encoding import DIGEST_SIZE
+from bdfl.ledger.keeping import NotKept, StoreInUse
+
+LOCK_FILE = "lock"
+_BLOBS = "blobs"
+_TEMPORARY = "tmp"
+
+
+class BlobFolder:
+    """The blobs of a store. Not `durable`: the same order of steps, but nothing waits for the disk."""
+
+    def __init__(self, path: Path, *, durable: bool) -> None:
+        self._blobs = path / _BLOBS
+        self.temporary = path / _TEMPORARY  # what is being written
+        self._durable = durable
+
+    @property
+    def folders(self) -> tuple[Path, Path]:
+        return self._blobs, self.temporary
+
+    def make(self) -> None:
+        """Makes the folders; those that exist stay."""
+        self._blobs.mkdir(parents=True, exist_ok=True)
+        self.temporary.mkdir(exist_ok=True)
+        self.sync(self._blobs.parent)
+
+    def sweep(self) -> None:
+        """Removes what was being written when the process before this one ended."""
+        self.temporary.mkdir(exist_ok=True)
+        for path in self.temporary.iterdir():
+            path.unlink()
+
+    def path(self, blob: bytes) -> Path:
+        name = blob.hex()
+        return self._blobs / name[:2] / name
+
+    def sizes(self) -> dict[bytes, int]:
+        """Bytes of every blob that is there; files with other names are not ours and left alone."""
+        return dict(self._list())
+
+    def _list(self) -> Iterator[tuple[bytes, int]]:
+        for folder in os.scandir(self._blobs) if self._blobs.is_dir() else ():
+            if not folder.is_dir(follow_symlinks=False):
+                continue
+            for file in os.scandir(folder):
+                blob = _blob_of(file.name)
+                if blob is not None and file.name[:2] == folder.name and file.is_file(follow_symlinks=False):
+                    yield blob, file.stat(follow_symlinks=False).st_size
+
+    def read(self, blob: bytes) -> bytes | None:
+        try:
+            return self.path(blob).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def write(self, blob: bytes, data: bytes) -> None:
+        """Puts the blob in its place, for good; raises `NotKept` if the disk does not take it."""
+        path = self.path(blob)
+        temporary = self.temporary / path.name
+        try:
+            with temporary.open("wb") as file:
+                file.write(data)
+                file.flush()
+                if self._durable:
+                    os.fsync(file.fileno())
+            if not path.parent.is_dir():
+                path.parent.mkdir()
+                self.sync(self._blobs)
+            os.replace(temporary, path)
+            self.sync(path.parent)
+        except OSError as error:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            raise NotKept(f"{path}: {error.strerror}, {len(data)} bytes to write; the blob is not kept") from None
+
+    def remove(self, blob: bytes) -> None:
+        self.path(blob).unlink(missing_ok=True)
+
+    def sync(self, folder: Path) -> None:
+        """Waits until the names in a folder are on the disk."""
+        if not self._durable or os.name == "nt":  # Windows opens no folders
+            return
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+@contextmanager
+def lock_folder(path: Path) -> Iterator[None]:
+    """Inside, nobody else writes to the store; raises `StoreInUse`. The lock ends with the process, however it ends."""
+    with (path / LOCK_FILE).open("ab") as file:
+        if not _try_lock(file):
+            raise StoreInUse(f"{path}: this chain is being written to by another process")
+        yield
+
+
+def _try_lock(file: BinaryIO) -> bool:
+    try:
+        import fcntl
+    except ImportError:  # not there on Windows, where this is left to people's care
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _blob_of(name: str) -> bytes | None:
+    try:
+        blob = bytes.fromhex(name)
+    except ValueError:
+        return None
+    return blob if len(blob) == DIGEST_SIZE and blob.hex() == name else None

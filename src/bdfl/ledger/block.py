@@ -1,0 +1,352 @@
+"""What stands on the chain: genesis, blocks and their parts. Integers, bytes and strings only; units are in the names.
+
+`_nano` counts 1e-9 of a unit, `_pj` picojoules, `_ns` nanoseconds, `_uw` microwatts. A client is named by its place in
+the list of members, which is also its number in the scenario.
+"""
+
+from enum import StrEnum
+from typing import Annotated, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from bdfl.encoding import INT_LIMIT, Digest, Positive, Record, Signature, Whole, encode, record_digest
+from bdfl.identity import Place
+from bdfl.ledger.merkle import merkle_root
+from bdfl.scenario.ledger import QuorumRule, WorkKind
+
+FORMAT = 1
+MAX_MEMBERS = 4096
+MAX_ATTEMPT = 10_000
+MAX_TEXT = 200
+NONCE_SIZE = 8
+MAX_BLOCK_SIZE = 64 * 2**20
+
+MemberNumber: TypeAlias = Annotated[int, Meta(ge=0, lt=MAX_MEMBERS)]
+Attempt: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_ATTEMPT)]
+Nonce: TypeAlias = Annotated[bytes, Meta(min_length=NONCE_SIZE, max_length=NONCE_SIZE)]
+Text: TypeAlias = Annotated[str, Meta(max_length=MAX_TEXT)]
+MemberNumbers: TypeAlias = Annotated[tuple[MemberNumber, ...], Meta(max_length=MAX_MEMBERS)]
+PerMember: TypeAlias = Annotated[tuple[Whole, ...], Meta(max_length=MAX_MEMBERS)]
+
+
+class Kind(StrEnum):
+    """The two votes of an attempt."""
+
+    PREVOTE = "prevote"
+    PRECOMMIT = "precommit"
+
+
+class Conditions(Record, frozen=True):
+    """What a client finds in a round: its channel and what it may spend."""
+
+    gain_atto: Whole  # h_i in 1e-18
+    energy_budget_pj: Whole  # E_i^max
+    is_reachable: bool  # in the component that may be scheduled (C1)
+
+
+class Receipt(Record, frozen=True):
+    """What a round really cost a client: measured, or sampled in a simulation."""
+
+    round: Positive
+    energy_pj: Whole
+    training_ns: Whole
+    upload_ns: Whole
+    mining_ns: Whole
+
+
+class Report(Record, frozen=True):
+    """A client's conditions in the round after the block that carries it, and its receipt of the round before it."""
+
+    client: MemberNumber
+    round: Positive  # the round that the conditions are for: the block's height plus one
+    conditions: Conditions
+    receipt: Receipt | None
+
+
+class SignedReport(Record, frozen=True):
+    """Signed as REPORT for the height of the block that carries it."""
+
+    report: Report
+    signature: Signature
+
+
+class ModelUpdate(Record, frozen=True):
+    """A client's trained model, by the digest of its safetensors bytes; no digest: nothing to give, training diverged.
+
+    A client that holds no data gives the parent's model with 0 samples: it takes part and changes nothing.
+    """
+
+    client: MemberNumber
+    samples: Whole
+    size: Whole  # bytes
+    model: Annotated[bytes, Meta(max_length=32)]  # 32 bytes or none
+
+    @property
+    def is_declined(self) -> bool:
+        return not self.model
+
+
+class SignedUpdate(Record, frozen=True):
+    """Signed as UPDATE for the round's height and parent."""
+
+    update: ModelUpdate
+    signature: Signature
+
+
+class Vote(Record, frozen=True):
+    """One member's vote for a block in an attempt, with what the voter holds of the round."""
+
+    kind: Kind
+    attempt: Attempt
+    block: Digest
+    voter: MemberNumber
+    updates: MemberNumbers  # whose updates the voter holds, ascending
+    reports: MemberNumbers  # whose reports the voter holds, ascending
+    mining_ms: Whole  # how long the voter waited for a block; only precommits say, prevotes 0
+
+
+class SignedVote(Record, frozen=True):
+    """Signed as VOTE for the height and parent of the block voted for."""
+
+    vote: Vote
+    signature: Signature
+
+
+Certificate: TypeAlias = Annotated[tuple[SignedVote, ...], Meta(max_length=MAX_MEMBERS)]
+
+
+class Schedule(Record, frozen=True):
+    """Who trains in a round and how fast everybody computes and mines."""
+
+    round: Positive
+    selected: MemberNumbers  # ascending
+    cpu_hz: PerMember  # one for each selected
+    power_uw: PerMember  # one for each selected
+    mining_hz: PerMember  # one for each member
+    objective_nano: Annotated[
+        int, Meta(ge=-INT_LIMIT, le=INT_LIMIT)
+    ]  # V d - sum of the selected queues, rounded half to even
+    reason: Text  # why nobody trains; empty where somebody does
+
+    @property
+    def is_feasible(self) -> bool:
+        return not self.reason
+
+
+class Modelled(Record, frozen=True):
+    """What the cost model says of a round played as scheduled."""
+
+    exchange_ns: Whole  # until the slowest selected client has uploaded
+    mining_ns: Whole
+    delay_ns: Whole
+    energy_pj: PerMember  # one for each member
+
+
+class TwoVotes(Record, frozen=True, tag="two-votes"):
+    """Evidence: votes of one kind by one member in one attempt for different blocks."""
+
+    place: Place
+    first: SignedVote
+    second: SignedVote
+
+
+class SignedHeader(Record, frozen=True):
+    """A block without its body: enough to check its work and its signature."""
+
+    header: "Header"
+    nonce: Nonce
+    signature: Signature
+
+
+class TwoBlocks(Record, frozen=True, tag="two-blocks"):
+    """Evidence: different blocks by one member for one attempt."""
+
+    first: SignedHeader
+    second: SignedHeader
+
+
+class TwoUpdates(Record, frozen=True, tag="two-updates"):
+    """Evidence: different updates by one member for one round."""
+
+    place: Place
+    first: SignedUpdate
+    second: SignedUpdate
+
+
+class FalseWork(Record, frozen=True, tag="false-work"):
+    """Evidence: a signed block whose hash is above its target."""
+
+    block: SignedHeader
+
+
+Evidence: TypeAlias = TwoVotes | TwoBlocks | TwoUpdates | FalseWork
+Entries: TypeAlias = Annotated[tuple[Evidence, ...], Meta(max_length=MAX_MEMBERS)]
+
+
+class Header(Record, frozen=True):
+    """What the proof of work is for."""
+
+    format: Whole
+    chain: Digest
+    height: Positive
+    attempt: Attempt
+    parent: Digest
+    proposer: MemberNumber
+    body: Digest  # Merkle root, see `body_root`
+    difficulty: Positive  # expected number of hashes
+
+    @property
+    def place(self) -> Place:
+        return Place(self.chain, self.height, self.parent)
+
+
+class Body(Record, frozen=True):
+    """A block's content."""
+
+    parent_certificate: Certificate  # the precommits that made the parent final; none for the first block
+    schedule: Schedule  # of this round, as the parent has it
+    is_empty: bool  # too few updates: the model stays
+    model: Digest  # of the global model after this round
+    queue_nano: PerMember  # Z_i after this round
+    modelled: Modelled  # receipts of this round by the cost model
+    reports: Annotated[tuple[SignedReport, ...], Meta(max_length=MAX_MEMBERS)]  # by client, for the next round
+    next_schedule: Schedule  # computed from them
+    entries: Entries
+    updates: Annotated[tuple[SignedUpdate, ...], Meta(max_length=MAX_MEMBERS)]  # by client
+
+
+class Block(Record, frozen=True):
+    """A proposed or committed block; signed as BLOCK by its proposer."""
+
+    header: Header
+    nonce: Nonce
+    signature: Signature
+    body: Body
+
+    @property
+    def digest(self) -> bytes:
+        """The block's name: 32 bytes."""
+        return block_digest(self.header, self.nonce)
+
+    @property
+    def signed_header(self) -> SignedHeader:
+        return SignedHeader(self.header, self.nonce, self.signature)
+
+
+class Seal(Record, frozen=True):
+    """What a proposer signs: the header with its nonce."""
+
+    header: Header
+    nonce: Nonce
+
+
+class Limits(Record, frozen=True):
+    """A client's processor, radio and data, which stay the same."""
+
+    samples: Whole  # |D_i|
+    rate_nano: Whole  # beta_i
+    cycles: Whole  # c_i = phi_i H |D_i|
+    capacitance: Positive  # chi_i in 1e-36 W s^3
+    power_uw: Whole
+    power_max_uw: Whole
+    model_bits: Positive
+    cpu_max_hz: Whole | None  # none: no cap
+    mining_max_hz: Whole | None
+    initial_cpu_hz: Positive
+    initial_mining_hz: Positive
+
+
+class Member(Record, frozen=True):
+    """Somebody who takes part from the beginning."""
+
+    public_key: Digest
+    limits: Limits
+    conditions: Conditions  # of round 1
+
+
+class Physics(Record, frozen=True):
+    """Numbers of the cost model and the objective that hold for all."""
+
+    min_clients: Positive  # m of C2
+    tradeoff_nano: Positive  # V
+    work_cycles: Positive  # A = -alpha ln(1 - p0)
+    bandwidth_hz: Positive
+    noise: Positive  # N0 in 1e-30 W/Hz
+    overhead_ns: Whole
+
+
+class SchedulerName(Record, frozen=True):
+    """Who decides: a scheduler of that name, its parameters as JSON text in the order of their names."""
+
+    name: Text
+    version: Text  # of bdfl
+    parameters: Annotated[tuple[tuple[Text, Text], ...], Meta(max_length=64)]
+    seed: Whole
+
+
+class Tensor(Record, frozen=True):
+    """One tensor of the model."""
+
+    name: Text
+    shape: Annotated[tuple[Whole, ...], Meta(max_length=16)]
+
+
+class ModelForm(Record, frozen=True):
+    """The untrained model and the form that every model has."""
+
+    initial: Digest
+    size: Positive  # bytes of the safetensors file
+    tensors: Annotated[tuple[Tensor, ...], Meta(max_length=4096)]
+
+
+class Law(Record, frozen=True):
+    """Which rules the chain follows."""
+
+    quorum: QuorumRule
+    work: WorkKind
+    difficulty: Positive  # of the first block: expected number of hashes
+    target_ms: Whole  # time a block should take to mine; 0: the difficulty stays
+    aggregation: Text
+    faulty: Whole  # wrong updates the aggregation must bear
+    min_updates: Positive
+
+
+class Genesis(Record, frozen=True):
+    """Where a chain begins; its digest is the chain's id and the parent of block 1."""
+
+    format: Whole
+    name: Text
+    scenario: Digest
+    members: Annotated[tuple[Member, ...], Meta(min_length=1, max_length=MAX_MEMBERS)]
+    physics: Physics
+    scheduler: SchedulerName
+    law: Law
+    model: ModelForm
+    schedule: Schedule  # of round 1
+
+
+def chain_id(genesis: Genesis) -> bytes:
+    """The chain's name, 32 bytes; also the parent of block 1."""
+    return record_digest(genesis)
+
+
+def header_seal(header: Header) -> bytes:
+    """What a nonce is searched for, 32 bytes."""
+    return record_digest(header)
+
+
+def block_digest(header: Header, nonce: bytes) -> bytes:
+    """A block's name, 32 bytes."""
+    return record_digest(Seal(header, nonce))
+
+
+def body_leaves(body: Body) -> list[bytes]:
+    """Leaves of the body's Merkle tree: the body without its updates, then every update."""
+    rest = msgspec.structs.replace(body, updates=())
+    return [encode(rest), *map(encode, body.updates)]
+
+
+def body_root(body: Body) -> bytes:
+    """Merkle root of a body, 32 bytes."""
+    return merkle_root(body_leaves(body))

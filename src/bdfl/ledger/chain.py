@@ -1,0 +1,261 @@
+"""Where a chain stands after a block: all that the next block is judged by, and how a block moves it on."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from types import MappingProxyType
+
+import numpy as np
+
+from bdfl.encoding import DIGEST_SIZE, INT_LIMIT
+from bdfl.identity import Place
+from bdfl.learning.weights import Layout
+from bdfl.ledger.block import (
+    Block,
+    Certificate,
+    Conditions,
+    Evidence,
+    Genesis,
+    Modelled,
+    Schedule,
+    SignedReport,
+    SignedUpdate,
+)
+from bdfl.ledger.charter import Charter, quorum_size
+from bdfl.ledger.evidence import offender_of
+from bdfl.ledger.genesis import first_prospect, validate_genesis
+from bdfl.ledger.planning import Plan, Prospect, assess, find_candidates, plan_round
+from bdfl.ledger.toolbox import Toolbox
+from bdfl.ledger.units import NANO
+from bdfl.scheduling.queues import next_queue
+
+__all__ = [
+    "MAX_REST",
+    "NO_PARENT",
+    "ChainState",
+    "Settlement",
+    "apply_block",
+    "modelled_costs",
+    "plan_after",
+    "quorum_size",
+    "required_difficulty",
+    "settle_round",
+    "start_chain",
+]
+
+NO_PARENT = bytes(DIGEST_SIZE)  # parent of the genesis
+MAX_REST = 63  # rounds that a member sits out at most
+
+
+@dataclass(frozen=True, eq=False)
+class ChainState:
+    """A chain at its tip; per-member tuples are in member order."""
+
+    charter: Charter
+    height: int
+    tip: bytes  # digest of the last block; the chain's id before block 1
+    tip_parent: bytes  # of zeros before block 1
+    model: bytes  # digest of the global model
+    schedule: Schedule  # of the next round, height + 1
+    conditions: Mapping[int, Conditions]  # of the next round, by client: who reported and is no offender
+    queue_nano: tuple[int, ...]
+    misses: tuple[int, ...]  # updates missed in a row
+    rests_until: tuple[int, ...]  # last round that the member sits out; 0: none
+    offenders: frozenset[int]
+    difficulty: int  # of the tip, before attempts halved it
+    memory: object | None  # what the scheduler left; recomputed by everybody, never hashed
+
+    @property
+    def genesis(self) -> Genesis:
+        return self.charter.genesis
+
+    @property
+    def chain(self) -> bytes:
+        return self.charter.chain
+
+    @property
+    def num_members(self) -> int:
+        return self.charter.num_members
+
+    @property
+    def quorum(self) -> int:
+        return self.charter.quorum
+
+    @property
+    def layout(self) -> Layout:
+        return self.charter.layout
+
+    @cached_property
+    def place(self) -> Place:
+        """Where statements for the next block belong."""
+        return Place(self.chain, self.height + 1, self.tip)
+
+    @cached_property
+    def tip_place(self) -> Place:
+        """Where the tip and the votes for it belong."""
+        return Place(self.chain, self.height, self.tip_parent)
+
+    @cached_property
+    def candidates(self) -> Mapping[int, Conditions]:
+        """Conditions of those who could be scheduled in the next round, by client."""
+        return find_candidates(self.conditions, self.rests_until, self.height + 1)
+
+    @cached_property
+    def scheduled(self) -> frozenset[int]:
+        """Who trains in the next round."""
+        return frozenset(self.schedule.selected)
+
+    def is_resting(self, client: int) -> bool:
+        """Whether the member sits the next round out."""
+        return self.rests_until[client] > self.height
+
+
+@dataclass(frozen=True, eq=False)
+class Settlement:
+    """Where a round leaves everybody, as a block of it has it."""
+
+    conditions: Mapping[int, Conditions]  # of the round after
+    queue_nano: tuple[int, ...]
+    misses: tuple[int, ...]
+    rests_until: tuple[int, ...]
+    offenders: frozenset[int]
+
+
+def start_chain(genesis: Genesis, toolbox: Toolbox) -> ChainState:
+    """A chain before its first block; raises `InvalidGenesis`."""
+    charter = validate_genesis(genesis, toolbox)
+    nothing = (0,) * charter.num_members
+    return ChainState(
+        charter=charter,
+        height=0,
+        tip=charter.chain,
+        tip_parent=NO_PARENT,
+        model=genesis.model.initial,
+        schedule=genesis.schedule,
+        conditions=MappingProxyType({client: member.conditions for client, member in enumerate(genesis.members)}),
+        queue_nano=nothing,
+        misses=nothing,
+        rests_until=nothing,
+        offenders=frozenset(),
+        difficulty=genesis.law.difficulty,
+        memory=plan_round(charter, first_prospect(charter), toolbox).decision.memory,
+    )
+
+
+def apply_block(state: ChainState, block: Block, toolbox: Toolbox) -> ChainState:
+    """The chain after one more block, which must be valid."""
+    body = block.body
+    settled = settle_round(state, body.updates, body.reports, body.entries)
+    return ChainState(
+        charter=state.charter,
+        height=state.height + 1,
+        tip=block.digest,
+        tip_parent=state.tip,
+        model=body.model,
+        schedule=body.next_schedule,
+        conditions=settled.conditions,
+        queue_nano=settled.queue_nano,
+        misses=settled.misses,
+        rests_until=settled.rests_until,
+        offenders=settled.offenders,
+        difficulty=_retarget(state, body.parent_certificate),
+        memory=plan_after(state, settled, toolbox).decision.memory,
+    )
+
+
+def settle_round(
+    state: ChainState,
+    updates: Sequence[SignedUpdate],
+    reports: Sequence[SignedReport],
+    entries: Sequence[Evidence],
+) -> Settlement:
+    """Where the next round leaves everybody if its block carries these updates, reports and entries."""
+    offenders = state.offenders.union(map(offender_of, entries))
+    misses, rests_until = _settle_misses(state, {signed.update.client for signed in updates})
+    return Settlement(
+        conditions=MappingProxyType(
+            {
+                signed.report.client: signed.report.conditions
+                for signed in reports
+                if signed.report.client not in offenders
+            }
+        ),
+        queue_nano=_settle_queues(state, [signed.update.client for signed in updates if not signed.update.is_declined]),
+        misses=misses,
+        rests_until=rests_until,
+        offenders=offenders,
+    )
+
+
+def _settle_misses(state: ChainState, heard: set[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Misses in a row and last rounds of rest: a scheduled member that was not heard sits out 2^k - 1 rounds.
+
+    One that said it has nothing to give was heard.
+    """
+    misses, rests_until = list(state.misses), list(state.rests_until)
+    for client in state.schedule.selected:
+        if client in heard:
+            misses[client] = 0
+        else:
+            misses[client] += 1
+            rests_until[client] = state.height + 1 + min(2 ** misses[client] - 1, MAX_REST)
+    return tuple(misses), tuple(rests_until)
+
+
+def _settle_queues(state: ChainState, took_part: Sequence[int]) -> tuple[int, ...]:
+    """Queues after the round; those of members that did not report for it, or rested in it, stand still."""
+    participated = np.zeros(state.num_members, dtype=np.int64)
+    participated[list(took_part)] = NANO
+    grown = next_queue(
+        np.array(state.queue_nano, dtype=np.int64), np.array(state.charter.rate_nano, dtype=np.int64), participated
+    )
+    return tuple(
+        after if client in state.conditions and not state.is_resting(client) else before
+        for client, (before, after) in enumerate(zip(state.queue_nano, grown.tolist(), strict=True))
+    )
+
+
+def prospect_after(state: ChainState, settled: Settlement) -> Prospect:
+    """What will be known of the round after the next one once the next one is settled so."""
+    round = state.height + 2
+    return Prospect(
+        parent=state.tip,
+        round=round,
+        queue_nano=settled.queue_nano,
+        candidates=find_candidates(settled.conditions, settled.rests_until, round),
+        memory=state.memory,
+    )
+
+
+def plan_after(state: ChainState, settled: Settlement, toolbox: Toolbox) -> Plan:
+    """The plan for the round after the next one by the chain's scheduler."""
+    return plan_round(state.charter, prospect_after(state, settled), toolbox)
+
+
+def modelled_costs(state: ChainState, toolbox: Toolbox) -> Modelled:
+    """What the next round costs by the model if it is played as scheduled."""
+    prospect = Prospect(state.tip, state.height + 1, state.queue_nano, state.candidates, None)
+    return assess(state.charter, prospect, state.schedule, toolbox).modelled
+
+
+def required_difficulty(state: ChainState, attempt: int, certificate: Certificate) -> int:
+    """Expected hashes for a block of that attempt that carries this certificate of its parent; at least 1.
+
+    Retargeted by how long the parent's voters waited for it, and halved in every attempt after the first.
+    """
+    return max(1, _retarget(state, certificate) >> (attempt - 1))
+
+
+def _retarget(state: ChainState, certificate: Certificate) -> int:
+    """Difficulty before attempts: the last one times target / median wait of the voters, at most doubled or halved.
+
+    Of an even number of voters the shorter of the middle two waits counts.
+    """
+    target_ms = state.genesis.law.target_ms
+    if target_ms == 0 or not certificate:
+        return state.difficulty
+    waits_ms = sorted(signed.vote.mining_ms for signed in certificate)
+    median_ms = max(1, waits_ms[(len(waits_ms) - 1) // 2])
+    wanted = state.difficulty * target_ms // median_ms
+    least, most = (state.difficulty + 1) // 2, 2 * state.difficulty
+    return min(max(wanted, least), most, INT_LIMIT)

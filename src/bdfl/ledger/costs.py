@@ -1,0 +1,186 @@
+"""What a schedule costs and which constraints it breaks, from the chain's integers: the same answer on every machine.
+
+The decimal twin of `radio`, `compute` and `scheduling.checker`, for one schedule. Sums, products, quotients and
+logarithms have 40 digits and are rounded half to even; results are rounded once more, to whole units. Binary floats
+would not do: logarithms and cube roots of numpy differ between processors in the last bits.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import ROUND_HALF_EVEN, Context, Decimal, DivisionByZero, InvalidOperation, Overflow, localcontext
+
+from bdfl.encoding import INT_LIMIT
+from bdfl.ledger.block import Conditions, Genesis, Modelled, Physics, Schedule
+from bdfl.ledger.units import ATTO, CAPACITANCE, MICROWATT, NANO, NOISE, PICOJOULE
+
+PRECISION = 40  # digits
+# Of a budget, that may be overdrawn: frequencies are rounded down to one Hz, and who mines a Hz less makes mining
+# longer, and so dearer, for all others; whole Hz cannot promise more.
+TOLERANCE = Decimal("1e-6")
+_HALF = Decimal("0.5")
+
+
+@dataclass(frozen=True)
+class Breach:
+    """One broken constraint: which, whose, what was found and what is allowed."""
+
+    constraint: str  # "C1", "C2", "C3", "cap" or "form"
+    client: int | None
+    found: str
+    allowed: str
+
+    def __str__(self) -> str:
+        return self.found if self.client is None else f"client {self.client}: {self.found}"
+
+
+@dataclass(frozen=True)
+class Assessment:
+    """What a schedule costs by the model, and all it breaks; costs are zero where a breach leaves them without end."""
+
+    modelled: Modelled
+    objective_nano: int
+    breaches: tuple[Breach, ...]
+
+
+def assess_schedule(
+    genesis: Genesis, schedule: Schedule, candidates: Mapping[int, Conditions], queue_nano: Sequence[int]
+) -> Assessment:
+    """Delay, energies and objective of a well-formed schedule, and every constraint it breaks.
+
+    [Li24, Eq. 24] C1: only `candidates`, those with conditions who may be scheduled, train or mine. C2: at least m
+    train. C3: no budget is overdrawn by more than `TOLERANCE`. Caps: frequencies and powers within the client's limits.
+    A round in which nobody trains costs nothing and breaks nothing.
+    """
+    num_members = len(genesis.members)
+    if not schedule.is_feasible:
+        return Assessment(no_costs(num_members), 0, ())
+    breaches = _find_outsiders(schedule, candidates)
+    if not breaches:
+        breaches = [*_find_too_few(genesis, schedule), *_find_above_caps(genesis, schedule)]
+        breaches += _find_endless(genesis, schedule, candidates)
+    if breaches:
+        return Assessment(no_costs(num_members), 0, tuple(breaches))
+    with localcontext(_arithmetic()):
+        return _assess(genesis, schedule, candidates, queue_nano)
+
+
+def no_costs(num_members: int) -> Modelled:
+    """What a round costs in which nobody trains or mines."""
+    return Modelled(0, 0, 0, (0,) * num_members)
+
+
+def _arithmetic() -> Context:
+    return Context(
+        prec=PRECISION,
+        rounding=ROUND_HALF_EVEN,
+        Emin=-999_999,
+        Emax=999_999,
+        capitals=1,
+        clamp=0,
+        traps=[InvalidOperation, DivisionByZero, Overflow],
+    )
+
+
+def _assess(
+    genesis: Genesis, schedule: Schedule, candidates: Mapping[int, Conditions], queue_nano: Sequence[int]
+) -> Assessment:
+    physics = genesis.physics
+    exchange_s = Decimal(0)
+    energy_j = [Decimal(0)] * len(genesis.members)
+    for client, cpu_hz, power_uw in zip(schedule.selected, schedule.cpu_hz, schedule.power_uw, strict=True):
+        limits = genesis.members[client].limits
+        power_w = Decimal(power_uw) / MICROWATT
+        upload_s = limits.model_bits / _uplink_rate(physics, power_w, Decimal(candidates[client].gain_atto) / ATTO)
+        capacitance = Decimal(limits.capacitance) / CAPACITANCE
+        training_s = Decimal(limits.cycles) / cpu_hz if limits.cycles else Decimal(0)  # Eq. 6
+        exchange_s = max(exchange_s, training_s + upload_s)
+        training_j = _HALF * capacitance * limits.cycles * cpu_hz**2  # Eq. 7
+        energy_j[client] += training_j + power_w * upload_s  # Eq. 10
+    mining_s = Decimal(physics.work_cycles) / sum(schedule.mining_hz)  # Eq. 11
+    for client, mining_hz in enumerate(schedule.mining_hz):
+        if mining_hz:
+            capacitance = Decimal(genesis.members[client].limits.capacitance) / CAPACITANCE
+            energy_j[client] += _HALF * capacitance * mining_s * mining_hz**3  # Eq. 12
+    delay_s = exchange_s + mining_s + Decimal(physics.overhead_ns) / NANO  # Eq. 13
+    modelled = Modelled(
+        exchange_ns=_count(exchange_s * NANO),
+        mining_ns=_count(mining_s * NANO),
+        delay_ns=_count(delay_s * NANO),
+        energy_pj=tuple(_count(energy * PICOJOULE) for energy in energy_j),
+    )
+    owed_nano = sum(queue_nano[client] for client in schedule.selected)
+    objective_nano = _count(physics.tradeoff_nano * delay_s - owed_nano)  # Eq. 23
+    breaches = [*_find_overdrawn(energy_j, candidates), *_find_too_large(modelled, objective_nano)]
+    if any(breach.constraint == "form" for breach in breaches):
+        return Assessment(no_costs(len(genesis.members)), 0, tuple(breaches))
+    return Assessment(modelled, objective_nano, tuple(breaches))
+
+
+def _uplink_rate(physics: Physics, power_w: Decimal, gain: Decimal) -> Decimal:
+    """Uplink rate (bit/s): B log2(1 + P_i h_i / (B N0)), Eq. 8."""
+    noise_w = physics.bandwidth_hz * (Decimal(physics.noise) / NOISE)
+    return physics.bandwidth_hz * (1 + power_w * gain / noise_w).ln() / Decimal(2).ln()
+
+
+def _count(value: Decimal) -> int:
+    return int(value.to_integral_value(ROUND_HALF_EVEN))
+
+
+def _find_outsiders(schedule: Schedule, candidates: Mapping[int, Conditions]) -> list[Breach]:
+    active = {*schedule.selected, *(client for client, hz in enumerate(schedule.mining_hz) if hz)}
+    return [
+        Breach("C1", client, "trains or mines", "idle: it did not report, rests or is out of reach")
+        for client in sorted(active)
+        if client not in candidates
+    ]
+
+
+def _find_too_few(genesis: Genesis, schedule: Schedule) -> list[Breach]:
+    found, needed = len(schedule.selected), genesis.physics.min_clients
+    return [] if found >= needed else [Breach("C2", None, f"{found} clients train", f"at least {needed}")]
+
+
+def _find_above_caps(genesis: Genesis, schedule: Schedule) -> list[Breach]:
+    breaches = []
+
+    def judge(client: int, name: str, found: int, most: int | None) -> None:
+        if most is not None and found > most:
+            breaches.append(Breach("cap", client, f"{name} {found}", f"at most {most}"))
+
+    for client, cpu_hz, power_uw in zip(schedule.selected, schedule.cpu_hz, schedule.power_uw, strict=True):
+        limits = genesis.members[client].limits
+        judge(client, "cpu_hz", cpu_hz, limits.cpu_max_hz)
+        judge(client, "power_uw", power_uw, max(limits.power_uw, limits.power_max_uw))
+    for client, mining_hz in enumerate(schedule.mining_hz):
+        judge(client, "mining_hz", mining_hz, genesis.members[client].limits.mining_max_hz)
+    return breaches
+
+
+def _find_endless(genesis: Genesis, schedule: Schedule, candidates: Mapping[int, Conditions]) -> list[Breach]:
+    """What would never end: training at 0 Hz, an upload at rate 0, mining by nobody."""
+    breaches = []
+    for client, cpu_hz, power_uw in zip(schedule.selected, schedule.cpu_hz, schedule.power_uw, strict=True):
+        if genesis.members[client].limits.cycles and not cpu_hz:
+            breaches.append(Breach("form", client, "trains at 0 Hz", "a frequency above 0"))
+        if not power_uw or not candidates[client].gain_atto:
+            breaches.append(Breach("form", client, "uploads at rate 0", "a power and a gain above 0"))
+    if not any(schedule.mining_hz):
+        breaches.append(Breach("form", None, "nobody mines", "a mining frequency above 0"))
+    return breaches
+
+
+def _find_overdrawn(energy_j: Sequence[Decimal], candidates: Mapping[int, Conditions]) -> list[Breach]:
+    breaches = []
+    for client, spent_j in enumerate(energy_j):
+        if spent_j:
+            budget_j = Decimal(candidates[client].energy_budget_pj) / PICOJOULE
+            if spent_j > budget_j * (1 + TOLERANCE):
+                breaches.append(Breach("C3", client, f"{spent_j:.12g} J spent", f"at most {budget_j:.12g} J"))
+    return breaches
+
+
+def _find_too_large(modelled: Modelled, objective_nano: int) -> list[Breach]:
+    largest = max(modelled.delay_ns, *modelled.energy_pj, abs(objective_nano))
+    if largest <= INT_LIMIT:
+        return []
+    return [Breach("form", None, f"costs of {largest:.3e} units", f"at most {INT_LIMIT:.3e}")]

@@ -1,0 +1,206 @@
+"""The SQLite file of a store: its tables, its format, and its errors in our words."""
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TypeAlias
+from urllib.parse import quote
+
+from bdfl.ledger.keeping import DamagedStore, NotAStore, NotKept, StoreError, StoreInUse
+
+FORMAT = 1
+_APPLICATION = int.from_bytes(b"bdfl", "big")
+_WAIT_S = 5.0
+
+Value: TypeAlias = int | bytes | str | None
+Row: TypeAlias = tuple[Value, ...]
+
+# `checksum` is the SHA-256 of the row's bytes: SQLite itself would not notice a changed one.
+# `client` is NULL where the blob is the global model; the untrained model is used at height 0.
+_TABLES = """
+CREATE TABLE genesis (data BLOB NOT NULL, checksum BLOB NOT NULL) STRICT;
+CREATE TABLE checkpoint (height INTEGER NOT NULL) STRICT;
+CREATE TABLE blocks (
+    height INTEGER PRIMARY KEY, data BLOB NOT NULL, certificate BLOB NOT NULL, checksum BLOB NOT NULL
+) STRICT;
+CREATE TABLE statements (
+    number INTEGER PRIMARY KEY, height INTEGER NOT NULL, kind TEXT NOT NULL, data BLOB NOT NULL,
+    checksum BLOB NOT NULL, UNIQUE (height, kind, checksum)
+) STRICT;
+CREATE TABLE progress (
+    height INTEGER PRIMARY KEY, attempt INTEGER NOT NULL, lock BLOB NOT NULL, checksum BLOB NOT NULL
+) STRICT;
+CREATE TABLE blobs (blob BLOB PRIMARY KEY, size INTEGER NOT NULL, height INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+CREATE TABLE uses (blob BLOB NOT NULL, height INTEGER NOT NULL, client INTEGER) STRICT;
+CREATE INDEX uses_by_blob ON uses (blob);
+CREATE INDEX uses_by_height ON uses (height);
+CREATE TABLE proofs (
+    height INTEGER NOT NULL, client INTEGER NOT NULL, data BLOB NOT NULL, PRIMARY KEY (height, client)
+) STRICT, WITHOUT ROWID;
+"""
+
+
+class Database:
+    """An open database; every statement by itself is a transaction, unless inside `transaction`."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection, *, durable: bool) -> None:
+        self._path = path
+        self._connection = connection
+        self._durable = durable
+        self._is_written = False
+
+    @classmethod
+    def create(cls, path: Path, *, durable: bool) -> "Database":
+        """A database without tables; call `make_tables` inside the transaction that fills it first."""
+        database = cls(path, _connect(path, "rwc"), durable=durable)
+        database._set_durable()
+        return database
+
+    @classmethod
+    def open(cls, path: Path, *, durable: bool, read_only: bool) -> "Database":
+        """A database with tables of our format; raises `NotAStore` where there is none."""
+        if not path.is_file():
+            raise NotAStore(f"{path.parent}: no {path.name} in it, the folder of a chain expected")
+        connection = _connect_reading(path) if read_only else _connect(path, "rw")
+        database = cls(path, connection, durable=durable)
+        try:
+            database._validate_format()
+            if not read_only:
+                database._set_up()
+        except StoreError:
+            connection.close()
+            raise
+        return database
+
+    def make_tables(self) -> None:
+        for statement in _TABLES.split(";"):
+            self.run(statement)
+        self.run(f"PRAGMA application_id = {_APPLICATION}")
+        self.run(f"PRAGMA user_version = {FORMAT}")
+
+    def run(self, statement: str, *values: Value) -> list[Row]:
+        """The rows that a statement gives."""
+        with self._explaining():
+            return self._connection.execute(statement, values).fetchall()
+
+    def run_many(self, statement: str, rows: list[Row]) -> None:
+        with self._explaining():
+            self._connection.executemany(statement, rows)
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Inside, all or nothing."""
+        self.run("BEGIN IMMEDIATE")
+        try:
+            yield
+            self.run("COMMIT")
+        finally:
+            if self._connection.in_transaction:
+                self.run("ROLLBACK")
+
+    def validate_pages(self) -> None:
+        """Raises `DamagedStore` if the file is not what SQLite wrote."""
+        [(found,)] = self.run("PRAGMA quick_check(1)")
+        if found != "ok":
+            raise DamagedStore(f"{self._path}: {' '.join(str(found).split())}")
+
+    def compact(self, temporary: Path) -> None:
+        """Rewrites the file, by way of a temporary one, so that equal contents are equal bytes; not while others read.
+
+        What the file says of its own history is left behind.
+        """
+        temporary.unlink(missing_ok=True)
+        self.run("VACUUM INTO ?", str(temporary))
+        draft = Database(temporary, _connect(temporary, "rw"), durable=False)
+        draft._set_durable()
+        draft.run("PRAGMA schema_version = 1")  # else it counts how often this was done
+        draft.close()
+        self._connection.close()
+        try:
+            if not _has_log(self._path):  # else somebody reads, and the log belongs to the file as it is
+                if self._durable:
+                    with temporary.open("rb") as file:
+                        os.fsync(file.fileno())
+                os.replace(temporary, self._path)
+        finally:
+            temporary.unlink(missing_ok=True)
+            self._connection = _connect(self._path, "rw")
+            self._set_up()
+
+    def close(self) -> None:
+        if self._is_written:
+            # Without a log, those who only read later leave no files of SQLite's beside this one.
+            with suppress(StoreError):  # somebody reads now: then the log stays
+                self.run("PRAGMA busy_timeout = 0")
+                self.run("PRAGMA journal_mode = DELETE")
+        self._is_written = False
+        self._connection.close()
+
+    def _set_up(self) -> None:
+        self._set_durable()
+        self.run("PRAGMA journal_mode = WAL")
+        self._is_written = True
+
+    def _set_durable(self) -> None:
+        self.run(f"PRAGMA synchronous = {'FULL' if self._durable else 'OFF'}")
+
+    def _validate_format(self) -> None:
+        [(application,)] = self.run("PRAGMA application_id")
+        [(version,)] = self.run("PRAGMA user_version")
+        if application != _APPLICATION:
+            raise NotAStore(f"{self._path}: a database, but not of a chain")
+        if version != FORMAT:
+            raise NotAStore(f"{self._path}: format {version!r}, this bdfl reads format {FORMAT}")
+
+    @contextmanager
+    def _explaining(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.ProgrammingError, sqlite3.IntegrityError):
+            raise  # ours to fix
+        except sqlite3.Error as error:
+            raise _explain(self._path, error) from None
+
+
+def _connect(path: Path, mode: str) -> sqlite3.Connection:
+    # A store may be used from any thread, by one at a time.
+    address = f"file:{quote(str(path.absolute()))}?mode={mode}"
+    try:
+        return sqlite3.connect(address, uri=True, timeout=_WAIT_S, isolation_level=None, check_same_thread=False)
+    except sqlite3.Error as error:
+        raise _explain(path, error) from None
+
+
+def _connect_reading(path: Path) -> sqlite3.Connection:
+    """For reading, also while another process writes."""
+    connection = _connect(path, "ro")
+    try:
+        connection.execute("PRAGMA user_version").fetchall()
+    except sqlite3.OperationalError as error:
+        connection.close()
+        # In a folder that nobody can write to SQLite cannot make the index of its log, and without a log needs none.
+        if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY) or _has_log(path):
+            raise _explain(path, error) from None
+        return _connect(path, "ro&immutable=1")
+    except sqlite3.Error as error:
+        connection.close()
+        raise _explain(path, error) from None
+    return connection
+
+
+def _has_log(path: Path) -> bool:
+    log = path.with_name(f"{path.name}-wal")
+    return log.exists() and log.stat().st_size > 0
+
+
+def _explain(path: Path, error: sqlite3.Error) -> StoreError:
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+    if code == sqlite3.SQLITE_NOTADB:
+        return NotAStore(f"{path}: {error}, the database of a chain expected")
+    if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):
+        return NotKept(f"{path}: {error}; nothing was changed")
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return StoreInUse(f"{path}: {error}")
+    return DamagedStore(f"{path}: {error}")

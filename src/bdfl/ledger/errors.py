@@ -1,0 +1,108 @@
+"""What the law refuses, and why: each error names the rule that was broken, what it expects and what was found."""
+
+from bdfl.errors import BdflError
+
+_SHOWN = 120  # characters of a value that an error shows
+
+
+class RuleBroken(BdflError):
+    """A rule of the chain that something breaks."""
+
+    def __init__(self, rule: str, expected: object, found: object) -> None:
+        super().__init__(rule, expected, found)
+        self.rule = rule
+        self.expected = expected
+        self.found = found
+
+    def __str__(self) -> str:
+        return f"{self.rule}: {_show(self.found)} found, {_show(self.expected)} expected"
+
+
+class InvalidGenesis(RuleBroken):
+    """A genesis that no chain can begin with."""
+
+
+class NotVotable(RuleBroken):
+    """A valid block that this member does not vote for."""
+
+
+class InvalidBlock(RuleBroken):
+    """A block, or a statement for one, that breaks a rule of validity."""
+
+
+class BadLink(InvalidBlock):
+    """A block that does not belong here: another format, chain, height or parent, or a body that is not its own."""
+
+
+class BadProposer(InvalidBlock):
+    """A block by somebody who is no member."""
+
+
+class BadSignature(InvalidBlock):
+    """A statement that was not signed by whom it names, or not for this place."""
+
+
+class BadWork(InvalidBlock):
+    """A block at another difficulty than the chain asks for, or whose hash is above its target."""
+
+
+class BadUpdate(InvalidBlock):
+    """An update that does not count in this round."""
+
+
+class InvalidUpdate(BadUpdate):
+    """An update whose bytes are not a model of this chain."""
+
+
+class BadReport(InvalidBlock):
+    """A report that does not count for the next round."""
+
+
+class BadVote(InvalidBlock):
+    """A vote that has no meaning at this height."""
+
+
+class BadCertificate(InvalidBlock):
+    """Votes that do not make a block final."""
+
+
+class BadEvidence(InvalidBlock):
+    """Evidence that proves nothing, or nothing new."""
+
+
+class WrongModel(InvalidBlock):
+    """A global model that is not the aggregate of the block's updates, or an empty block that is not."""
+
+
+class WrongQueues(InvalidBlock):
+    """Virtual queues that do not follow from the round."""
+
+
+class WrongReceipts(InvalidBlock):
+    """Modelled costs that do not follow from the schedule."""
+
+
+class BadSchedule(InvalidBlock):
+    """A schedule that is not the agreed one, is malformed, breaks a constraint or misstates its objective."""
+
+
+class MissingBlob(BdflError):
+    """Bytes that are needed to judge and were not given; says nothing about who needs them."""
+
+    def __init__(self, digest: bytes) -> None:
+        super().__init__(digest)
+        self.digest = digest
+
+    def __str__(self) -> str:
+        return f"blob {self.digest.hex()[:16]}: not given, its bytes expected"
+
+
+def require_equal(error: type[RuleBroken], rule: str, expected: object, found: object) -> None:
+    """Raises `error` unless both are equal."""
+    if found != expected:
+        raise error(rule, expected, found)
+
+
+def _show(value: object) -> str:
+    text = value.hex()[:16] if isinstance(value, bytes) else " ".join(str(value).split())
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."

@@ -1,0 +1,208 @@
+"""Where a chain begins: a scenario and its first round in integers, and when a chain can begin there."""
+
+from collections.abc import Sequence
+from types import MappingProxyType
+
+import msgspec
+
+from bdfl import __version__
+from bdfl.aggregation import min_updates
+from bdfl.arrays import PerClient
+from bdfl.compute import mining_work
+from bdfl.encoding import BadEncoding, decode, digest, encode
+from bdfl.environment import Federation, RoundState
+from bdfl.learning.weights import InvalidWeights, Layout, decode_weights
+from bdfl.ledger.block import (
+    FORMAT,
+    MAX_BLOCK_SIZE,
+    MAX_MEMBERS,
+    MAX_TEXT,
+    Conditions,
+    Genesis,
+    Law,
+    Limits,
+    Member,
+    ModelForm,
+    Physics,
+    SchedulerName,
+    Tensor,
+)
+from bdfl.ledger.charter import Charter, read_charter
+from bdfl.ledger.errors import BadSchedule, InvalidGenesis
+from bdfl.ledger.planning import Prospect, find_candidates, idle_schedule, plan_round, validate_schedule
+from bdfl.ledger.toolbox import Toolbox
+from bdfl.ledger.units import (
+    ATTO,
+    CAPACITANCE,
+    MICROWATT,
+    NANO,
+    NOISE,
+    ONE,
+    PICOJOULE,
+    count_capped,
+    count_units,
+)
+from bdfl.scenario import Scenario, scenario_digest
+from bdfl.scenario.learning import is_function
+
+
+def make_genesis(
+    scenario: Scenario,
+    federation: Federation,
+    participation_rate: PerClient,
+    first: RoundState,
+    public_keys: Sequence[bytes],
+    layout: Layout,
+    initial_model: bytes,
+    toolbox: Toolbox | None = None,
+) -> Genesis:
+    """The genesis of a scenario's chain, with the schedule of round 1.
+
+    Without a toolbox one is made that may run the scenario's own aggregation rule. Raises `DoesNotFit` for a value that
+    the chain has no whole number for, and `InvalidGenesis` where the parts do not belong together.
+    """
+    num_members = federation.num_clients
+    if not num_members == len(public_keys) == len(participation_rate) <= MAX_MEMBERS:
+        found = f"{len(public_keys)} keys and {len(participation_rate)} rates for {num_members} clients"
+        raise InvalidGenesis("members", f"one of each for at most {MAX_MEMBERS} clients", found)
+    _validate_initial_model(initial_model, layout)
+    draft = Genesis(
+        format=FORMAT,
+        name=scenario.name[:MAX_TEXT],
+        scenario=bytes.fromhex(scenario_digest(scenario)),
+        members=tuple(
+            Member(
+                public_key=public_keys[client],
+                limits=_limits_of(federation, float(participation_rate[client]), client),
+                conditions=conditions_of(first, client),
+            )
+            for client in range(num_members)
+        ),
+        physics=_physics_of(scenario),
+        scheduler=_scheduler_of(scenario),
+        law=_law_of(scenario),
+        model=ModelForm(
+            initial=digest(initial_model),
+            size=len(initial_model),
+            tensors=tuple(map(Tensor, layout.names, layout.shapes)),
+        ),
+        schedule=idle_schedule(1, num_members, "not planned yet"),
+    )
+    toolbox = make_toolbox(scenario) if toolbox is None else toolbox
+    charter = read_charter(draft, toolbox)
+    plan = plan_round(charter, first_prospect(charter), toolbox)
+    return _validate_encoding(msgspec.structs.replace(draft, schedule=plan.schedule))
+
+
+def make_toolbox(scenario: Scenario) -> Toolbox:
+    """A toolbox that may run the scenario's own aggregation rule, if it has one."""
+    rule = scenario.learning.aggregation.rule
+    return Toolbox(own_functions=frozenset([rule] if is_function(rule) else []))
+
+
+def conditions_of(state: RoundState, client: int) -> Conditions:
+    """What a client finds in a drawn round, in the chain's units."""
+    return Conditions(
+        gain_atto=count_units(state.gain[client], ATTO, f"gain of client {client}"),
+        energy_budget_pj=count_units(state.energy_budget_j[client], PICOJOULE, f"energy budget of client {client}"),
+        is_reachable=bool(state.reachable[client]),
+    )
+
+
+def validate_genesis(genesis: Genesis, toolbox: Toolbox) -> Charter:
+    """What the genesis means; raises `InvalidGenesis` unless it means something and its first schedule is valid."""
+    charter = read_charter(genesis, toolbox)
+    try:
+        validate_schedule(charter, first_prospect(charter), genesis.schedule, toolbox)
+    except BadSchedule as error:
+        raise InvalidGenesis(f"first-{error.rule}", error.expected, error.found) from None
+    return charter
+
+
+def validate_initial_model(genesis: Genesis, data: bytes, toolbox: Toolbox) -> None:
+    """Raises `InvalidGenesis` unless the bytes are the model that the chain begins with."""
+    charter = read_charter(genesis, toolbox)
+    if len(data) != genesis.model.size or digest(data) != genesis.model.initial:
+        raise InvalidGenesis("initial-model", genesis.model.initial, digest(data))
+    _validate_initial_model(data, charter.layout)
+
+
+def first_prospect(charter: Charter) -> Prospect:
+    """What is known of round 1."""
+    num_members = charter.num_members
+    nothing = (0,) * num_members
+    conditions = MappingProxyType({client: member.conditions for client, member in enumerate(charter.genesis.members)})
+    return Prospect(
+        parent=charter.chain,
+        round=1,
+        queue_nano=nothing,
+        candidates=find_candidates(conditions, nothing, 1),
+        memory=None,
+    )
+
+
+def _limits_of(federation: Federation, rate: float, client: int) -> Limits:
+    def count(name: str, values: PerClient, per_one: int, least: int = 0) -> int:
+        return count_units(float(values[client]), per_one, f"{name} of client {client}", least=least)
+
+    return Limits(
+        samples=count("samples", federation.samples, ONE),
+        rate_nano=count_units(rate, NANO, f"participation rate of client {client}"),
+        cycles=count("cycles", federation.cycles, ONE),
+        capacitance=count("capacitance", federation.capacitance, CAPACITANCE, 1),
+        power_uw=count("power_w", federation.power_w, MICROWATT),
+        power_max_uw=count("power_max_w", federation.power_max_w, MICROWATT),
+        model_bits=count("model_bits", federation.model_bits, ONE, 1),
+        cpu_max_hz=count_capped(float(federation.cpu_max_hz[client]), ONE, f"compute.max_hz of client {client}"),
+        mining_max_hz=count_capped(float(federation.mining_max_hz[client]), ONE, f"mining.max_hz of client {client}"),
+        initial_cpu_hz=count("compute.initial_hz", federation.initial_cpu_hz, ONE, 1),
+        initial_mining_hz=count("mining.initial_hz", federation.initial_mining_hz, ONE, 1),
+    )
+
+
+def _physics_of(scenario: Scenario) -> Physics:
+    mining, protocol = scenario.mining, scenario.protocol
+    work_cycles = mining_work(mining.difficulty, mining.miss_probability)
+    overhead_s = protocol.downlink_s + protocol.verification_s + protocol.voting_s
+    return Physics(
+        min_clients=scenario.clients.min_selected,
+        tradeoff_nano=count_units(scenario.scheduler.tradeoff, NANO, "scheduler.tradeoff", least=1),
+        work_cycles=count_units(work_cycles, ONE, "mining work", least=1),
+        bandwidth_hz=count_units(scenario.radio.bandwidth_hz, ONE, "radio.bandwidth_hz", least=1),
+        noise=count_units(scenario.radio.noise_w_per_hz, NOISE, "radio.noise_w_per_hz", least=1),
+        overhead_ns=count_units(overhead_s, NANO, "protocol overhead"),
+    )
+
+
+def _scheduler_of(scenario: Scenario) -> SchedulerName:
+    choice = scenario.scheduler
+    parameters = tuple((key, msgspec.json.encode(value).decode()) for key, value in sorted(choice.parameters.items()))
+    return SchedulerName(choice.name, __version__, parameters, count_units(scenario.seed, ONE, "seed"))
+
+
+def _law_of(scenario: Scenario) -> Law:
+    ledger, aggregation = scenario.ledger, scenario.learning.aggregation
+    return Law(
+        quorum=ledger.quorum,
+        work=ledger.work,
+        difficulty=max(1, count_units(scenario.mining.difficulty / ledger.cycles_per_hash, ONE, "ledger difficulty")),
+        target_ms=0,
+        aggregation=aggregation.rule,
+        faulty=aggregation.faulty,
+        min_updates=min_updates(aggregation),
+    )
+
+
+def _validate_encoding(genesis: Genesis) -> Genesis:
+    """The same genesis, if everybody else can read it: limits of length are checked where values are decoded."""
+    try:
+        return decode(encode(genesis), Genesis, MAX_BLOCK_SIZE)
+    except BadEncoding as error:
+        raise InvalidGenesis("encoding", "what others can decode", error) from None
+
+
+def _validate_initial_model(data: bytes, layout: Layout) -> None:
+    try:
+        decode_weights(data, layout)
+    except InvalidWeights as error:
+        raise InvalidGenesis("initial-model", "a model of the chain's layout", error) from None

@@ -1,0 +1,73 @@
+"""Merkle trees over lists of bytes: one root for all, and a short proof that something is among them.
+
+Leaves and inner nodes are hashed with different first bytes, so that neither can pass for the other; an odd node at the
+end of a level moves up as it is.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Annotated
+
+from msgspec import Meta
+
+from bdfl.encoding import Digest, Record, Whole, digest
+
+_LEAF = b"\x00"
+_NODE = b"\x01"
+_MAX_DEPTH = 32
+
+
+class MerkleProof(Record, frozen=True):
+    """That a leaf stands at `index` of `count` leaves: the digests beside its way up to the root."""
+
+    index: Whole
+    count: Whole
+    siblings: Annotated[tuple[Digest, ...], Meta(max_length=_MAX_DEPTH)]
+
+
+def merkle_root(leaves: Sequence[bytes]) -> bytes:
+    """Root of the tree over at least one leaf, 32 bytes."""
+    return _levels(leaves)[-1][0]
+
+
+def prove_leaves(leaves: Sequence[bytes]) -> list[MerkleProof]:
+    """The proof of every leaf, that it stands where it stands."""
+    levels = _levels(leaves)[:-1]
+    return [MerkleProof(index, len(leaves), tuple(_siblings(levels, index))) for index in range(len(leaves))]
+
+
+def prove_leaf(leaves: Sequence[bytes], index: int) -> MerkleProof:
+    """The proof that `leaves[index]` stands there."""
+    return MerkleProof(index, len(leaves), tuple(_siblings(_levels(leaves)[:-1], index)))
+
+
+def _siblings(levels: Sequence[Sequence[bytes]], place: int) -> Iterator[bytes]:
+    for level in levels:
+        if place ^ 1 < len(level):
+            yield level[place ^ 1]
+        place //= 2
+
+
+def proven_root(leaf: bytes, proof: MerkleProof) -> bytes | None:
+    """The root that the proof leads to from this leaf; none if the proof has no meaning."""
+    if not proof.index < proof.count:
+        return None
+    siblings = list(proof.siblings)
+    node, place, width = digest(_LEAF + leaf), proof.index, proof.count
+    while width > 1:
+        if place ^ 1 < width:
+            if not siblings:
+                return None
+            beside = siblings.pop(0)
+            node = digest(_NODE + (beside + node if place % 2 else node + beside))
+        place, width = place // 2, (width + 1) // 2
+    return None if siblings else node
+
+
+def _levels(leaves: Sequence[bytes]) -> list[list[bytes]]:
+    level = [digest(_LEAF + leaf) for leaf in leaves]
+    levels = [level]
+    while len(level) > 1:
+        pairs = [level[place : place + 2] for place in range(0, len(level), 2)]
+        level = [digest(_NODE + pair[0] + pair[1]) if len(pair) == 2 else pair[0] for pair in pairs]
+        levels.append(level)
+    return levels

@@ -1,0 +1,220 @@
+"""From the chain's integers to a scheduler's problem, and from its decision back to a schedule of integers."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import floor, isfinite
+from types import MappingProxyType
+
+import numpy as np
+
+from bdfl.encoding import INT_LIMIT, Digest, Positive, Record, record_digest
+from bdfl.ledger.block import MAX_TEXT, Conditions, MemberNumbers, PerMember, Schedule
+from bdfl.ledger.charter import Charter
+from bdfl.ledger.costs import Assessment, assess_schedule
+from bdfl.ledger.errors import BadSchedule, NotVotable, require_equal
+from bdfl.ledger.toolbox import Toolbox
+from bdfl.ledger.units import ATTO, MICROWATT, NANO, PICOJOULE, to_measure
+from bdfl.scheduling.problem import Decision, RoundProblem
+
+INTEGER_TOLERANCE = 1_000_000  # votable: integers that differ by one in so many, or by one
+OBJECTIVE_TOLERANCE = 1_000_000  # votable: objectives that differ by one in so many of V d, doubled in each attempt
+_EXACT = "exact"  # schedulers whose name begins so are judged by their objective
+_MAX_DOUBLINGS = 64
+_REACHED = 1e-12  # relative: what a float may lack of the whole number it stands for
+
+
+@dataclass(frozen=True, eq=False)
+class Prospect:
+    """What is known of a round when its schedule is made."""
+
+    parent: bytes  # the block after which it was known; the chain's id for round 1
+    round: int
+    queue_nano: Sequence[int]
+    candidates: Mapping[int, Conditions]  # who may be scheduled, and how they find the round
+    memory: object | None  # what the scheduler left in the round before
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A schedule by the chain's own scheduler, and the decision that it is the integers of."""
+
+    schedule: Schedule
+    decision: Decision  # with what the scheduler remembers, proved and tried
+
+
+class _Question(Record, frozen=True):
+    """All that a decision depends on; the scheduler's memory follows from the parent."""
+
+    chain: Digest
+    parent: Digest
+    round: Positive
+    queue_nano: PerMember
+    clients: MemberNumbers
+    conditions: tuple[Conditions, ...]
+
+
+def find_candidates(
+    conditions: Mapping[int, Conditions], rests_until: Sequence[int], round: int
+) -> Mapping[int, Conditions]:
+    """Conditions of those who may be scheduled in a round, by client: they reported, are reachable and do not rest."""
+    return MappingProxyType(
+        {
+            client: found
+            for client, found in sorted(conditions.items())
+            if found.is_reachable and rests_until[client] < round
+        }
+    )
+
+
+def round_problem(charter: Charter, prospect: Prospect) -> RoundProblem:
+    """The problem that the scheduler is given; whoever is no candidate is out of reach."""
+    num = charter.num_members
+    reachable = np.zeros(num, dtype=np.bool_)
+    gain, budget_j = np.zeros(num), np.zeros(num)
+    who = list(prospect.candidates)
+    reachable[who] = True
+    gain[who] = to_measure((found.gain_atto for found in prospect.candidates.values()), ATTO)
+    budget_j[who] = to_measure((found.energy_budget_pj for found in prospect.candidates.values()), PICOJOULE)
+    queue = to_measure(prospect.queue_nano, NANO)
+    for values in (reachable, gain, budget_j, queue):
+        values.setflags(write=False)
+    return replace(
+        charter.problem,
+        round=prospect.round,
+        queue=queue,
+        reachable=reachable,
+        gain=gain,
+        energy_budget_j=budget_j,
+        memory=prospect.memory,
+    )
+
+
+def plan_round(charter: Charter, prospect: Prospect, toolbox: Toolbox) -> Plan:
+    """The schedule that the chain's scheduler makes of this prospect."""
+    question = _Question(
+        charter.chain,
+        prospect.parent,
+        prospect.round,
+        tuple(prospect.queue_nano),
+        tuple(prospect.candidates),
+        tuple(prospect.candidates.values()),
+    )
+    problem = round_problem(charter, prospect)
+    decision = toolbox.decide(record_digest(question), problem, charter.scheduler)
+    return Plan(plan_schedule(charter, prospect, decision, toolbox), decision)
+
+
+def plan_schedule(charter: Charter, prospect: Prospect, decision: Decision, toolbox: Toolbox) -> Schedule:
+    """The decision in integers, frequencies and powers rounded down.
+
+    Nobody trains where the decision says so, and where it breaks a constraint once in integers.
+    """
+    if decision.reason is not None:
+        return idle_schedule(prospect.round, charter.num_members, decision.reason)
+    selected = [int(client) for client in np.flatnonzero(decision.selected)]
+    limits = [member.limits for member in charter.genesis.members]
+    schedule = Schedule(
+        round=prospect.round,
+        selected=tuple(selected),
+        cpu_hz=tuple(_round_down(decision.cpu_hz[one], limits[one].cpu_max_hz) for one in selected),
+        power_uw=tuple(
+            _round_down(decision.power_w[one] * MICROWATT, max(limits[one].power_uw, limits[one].power_max_uw))
+            for one in selected
+        ),
+        mining_hz=tuple(_round_down(hz, one.mining_max_hz) for hz, one in zip(decision.mining_hz, limits, strict=True)),
+        objective_nano=0,
+        reason="",
+    )
+    assessment = assess(charter, prospect, schedule, toolbox)
+    if assessment.breaches:
+        breach = assessment.breaches[0]
+        reason = f"in whole units {breach.constraint} is broken, {breach}, allowed {breach.allowed}"
+        return idle_schedule(prospect.round, charter.num_members, reason)
+    return _with_objective(schedule, assessment.objective_nano)
+
+
+def idle_schedule(round: int, num_members: int, reason: str) -> Schedule:
+    """The schedule of a round in which nobody trains or mines, because of `reason`."""
+    return Schedule(round, (), (), (), (0,) * num_members, 0, (reason or "no reason given")[:MAX_TEXT])
+
+
+def assess(charter: Charter, prospect: Prospect, schedule: Schedule, toolbox: Toolbox) -> Assessment:
+    """What a well-formed schedule costs and breaks; its stated objective has no say."""
+    bare = _with_objective(schedule, 0)
+    queue_nano = tuple(prospect.queue_nano)
+    key = "assessment", charter.chain, bare, tuple(prospect.candidates.items()), queue_nano
+    return toolbox.recall(key, lambda: assess_schedule(charter.genesis, bare, prospect.candidates, queue_nano))
+
+
+def validate_schedule(charter: Charter, prospect: Prospect, schedule: Schedule, toolbox: Toolbox) -> None:
+    """Raises `BadSchedule` unless the schedule has the form of one for this round, keeps C1 to C3 and all caps, and
+    states its own objective.
+    """
+    _validate_form(schedule, prospect.round, charter.num_members)
+    assessment = assess(charter, prospect, schedule, toolbox)
+    for breach in assessment.breaches:
+        raise BadSchedule(f"schedule-{breach.constraint}", breach.allowed, breach)
+    require_equal(BadSchedule, "schedule-objective", assessment.objective_nano, schedule.objective_nano)
+
+
+def judge_plan(charter: Charter, own: Schedule, found: Schedule, own_delay_ns: int, attempt: int) -> None:
+    """Raises `NotVotable` if a valid schedule is not as good as one's own.
+
+    Of an exact scheduler the objective counts: at most 1e-6 V d worse, twice as much in each attempt. Of any other the
+    set must be the same, and every integer within one part in a million, or one unit.
+    """
+    if found.is_feasible != own.is_feasible and not (found.is_feasible and _is_exact(charter)):
+        raise NotVotable("own-schedule", own.reason or f"clients {own.selected} train", found.reason or found.selected)
+    if not own.is_feasible or not found.is_feasible:
+        return
+    if _is_exact(charter):
+        doublings = min(attempt - 1, _MAX_DOUBLINGS)
+        slack_nano = charter.genesis.physics.tradeoff_nano * own_delay_ns * 2**doublings // (NANO * OBJECTIVE_TOLERANCE)
+        if found.objective_nano > own.objective_nano + slack_nano:
+            most = f"objective of at most {own.objective_nano} + {slack_nano}"
+            raise NotVotable("own-schedule", most, found.objective_nano)
+        return
+    require_equal(NotVotable, "own-selection", own.selected, found.selected)
+    for name in ("cpu_hz", "power_uw", "mining_hz"):
+        for mine, theirs in zip(getattr(own, name), getattr(found, name), strict=True):
+            if abs(mine - theirs) > max(1, mine // INTEGER_TOLERANCE):
+                raise NotVotable(f"own-{name.replace('_', '-')}", mine, theirs)
+
+
+def _is_exact(charter: Charter) -> bool:
+    return charter.genesis.scheduler.name.startswith(_EXACT)
+
+
+def _validate_form(schedule: Schedule, round: int, num_members: int) -> None:
+    require_equal(BadSchedule, "schedule-round", round, schedule.round)
+    selected = schedule.selected
+    if any(former >= latter for former, latter in pairwise(selected)):
+        raise BadSchedule("schedule-form", "clients in ascending order", selected)
+    if selected and not 0 <= selected[0] <= selected[-1] < num_members:
+        raise BadSchedule("schedule-form", f"clients 0 to {num_members - 1}", selected)
+    for name, length in (("cpu_hz", len(selected)), ("power_uw", len(selected)), ("mining_hz", num_members)):
+        require_equal(BadSchedule, "schedule-form", f"{length} of {name}", f"{len(getattr(schedule, name))} of {name}")
+    if not schedule.is_feasible:
+        idle = idle_schedule(round, num_members, schedule.reason)
+        require_equal(BadSchedule, "schedule-form", idle, schedule)
+
+
+def _with_objective(schedule: Schedule, objective_nano: int) -> Schedule:
+    return Schedule(
+        schedule.round,
+        schedule.selected,
+        schedule.cpu_hz,
+        schedule.power_uw,
+        schedule.mining_hz,
+        objective_nano,
+        schedule.reason,
+    )
+
+
+def _round_down(value: float, cap: int | None) -> int:
+    """The whole number at or just below `value`, within the cap; 0 for what is no number."""
+    most = INT_LIMIT if cap is None else cap
+    if not isfinite(value):
+        return most if value > 0 and cap is not None else 0
+    return max(0, min(floor(value * (1 + _REACHED)), most))

@@ -1,0 +1,321 @@
+"""The law: when a block is valid, when it can be voted for, and how to make one.
+
+`validate_proposal` and `validate_model` together say all that validity asks; each calls one function per rule. Valid is
+a function of the chain and the bytes alone. `judge_schedule` adds the voter's own judgement.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from bdfl.identity import Meaning
+from bdfl.ledger.block import (
+    FORMAT,
+    Block,
+    Body,
+    Certificate,
+    Evidence,
+    Header,
+    ModelUpdate,
+    Seal,
+    SignedReport,
+    SignedUpdate,
+    body_root,
+    header_seal,
+)
+from bdfl.ledger.chain import (
+    ChainState,
+    modelled_costs,
+    plan_after,
+    prospect_after,
+    required_difficulty,
+    settle_round,
+)
+from bdfl.ledger.errors import (
+    BadEvidence,
+    BadLink,
+    BadProposer,
+    BadReport,
+    BadSchedule,
+    BadUpdate,
+    BadWork,
+    WrongModel,
+    WrongQueues,
+    WrongReceipts,
+    require_equal,
+)
+from bdfl.ledger.evidence import offender_of, prove_offence
+from bdfl.ledger.planning import assess, judge_plan, validate_schedule
+from bdfl.ledger.statements import (
+    is_ascending,
+    require_member,
+    require_signed,
+    validate_certificate,
+    validate_report,
+    validate_tip_certificate,
+    validate_update,
+    validate_update_blob,
+    validate_vote,
+)
+from bdfl.ledger.toolbox import Toolbox
+
+__all__ = [
+    "judge_schedule",
+    "make_body",
+    "make_header",
+    "required_blobs",
+    "required_difficulty",
+    "validate_certificate",
+    "validate_evidence",
+    "validate_model",
+    "validate_proposal",
+    "validate_report",
+    "validate_tip_certificate",
+    "validate_update",
+    "validate_update_blob",
+    "validate_vote",
+]
+
+
+def validate_proposal(state: ChainState, block: Block, toolbox: Toolbox) -> None:
+    """Raises `InvalidBlock` unless the block is the next one in all that can be judged without models; cheap first."""
+    validate_format(block)
+    validate_link(state, block)
+    validate_proposer(state, block)
+    validate_block_signature(state, block, toolbox)
+    validate_body_root(block)
+    validate_difficulty(state, block)
+    validate_work(state, block, toolbox)
+    validate_parent_certificate(state, block, toolbox)
+    validate_played_schedule(state, block)
+    validate_updates(state, block, toolbox)
+    validate_emptiness(state, block)
+    validate_reports(state, block, toolbox)
+    validate_entries(state, block, toolbox)
+    validate_queues(state, block)
+    validate_receipts(state, block, toolbox)
+    validate_next_schedule(state, block, toolbox)
+
+
+def validate_model(state: ChainState, block: Block, blobs: Mapping[bytes, bytes], toolbox: Toolbox) -> bytes:
+    """The bytes of the block's global model, aggregated anew; none for an empty block, where the model stays.
+
+    Raises `WrongModel` if they are not what the block names, `InvalidUpdate` if an update's bytes are no model, and
+    `MissingBlob` if they are not among `blobs`. [Li24, Section III-A] step 4: the aggregate agrees in every bit.
+    """
+    if block.body.is_empty:
+        return b""
+    data = aggregate_updates(state, block.body.updates, blobs, toolbox)
+    require_equal(WrongModel, "model-aggregate", toolbox.digest(data), block.body.model)
+    return data
+
+
+def judge_schedule(state: ChainState, block: Block, toolbox: Toolbox) -> None:
+    """Raises `NotVotable` if the next schedule of a valid block is not as good as one's own for the same reports."""
+    body = block.body
+    settled = settle_round(state, body.updates, body.reports, body.entries)
+    own = plan_after(state, settled, toolbox).schedule
+    delay_ns = assess(state.charter, prospect_after(state, settled), own, toolbox).modelled.delay_ns
+    judge_plan(state.charter, own, body.next_schedule, delay_ns, block.header.attempt)
+
+
+# The header
+
+
+def validate_format(block: Block) -> None:
+    """The block is of the format that this law is for."""
+    require_equal(BadLink, "format", FORMAT, block.header.format)
+
+
+def validate_link(state: ChainState, block: Block) -> None:
+    """The block follows the tip."""
+    header = block.header
+    require_equal(BadLink, "chain", state.chain, header.chain)
+    require_equal(BadLink, "height", state.height + 1, header.height)
+    require_equal(BadLink, "parent", state.tip, header.parent)
+
+
+def validate_proposer(state: ChainState, block: Block) -> None:
+    """The proposer is a member."""
+    require_member(BadProposer, "proposer", state, block.header.proposer)
+
+
+def validate_block_signature(state: ChainState, block: Block, toolbox: Toolbox) -> None:
+    """The proposer signed the header with its nonce."""
+    header = block.header
+    seal = Seal(header, block.nonce)
+    require_signed(
+        state, "block-signature", header.proposer, Meaning.BLOCK, header.place, seal, block.signature, toolbox
+    )
+
+
+def validate_body_root(block: Block) -> None:
+    """The body is the one that the header names."""
+    require_equal(BadLink, "body-root", body_root(block.body), block.header.body)
+
+
+def validate_difficulty(state: ChainState, block: Block) -> None:
+    """The difficulty is what the chain asks for in this attempt."""
+    header = block.header
+    required = required_difficulty(state, header.attempt, block.body.parent_certificate)
+    require_equal(BadWork, "difficulty", required, header.difficulty)
+
+
+def validate_work(state: ChainState, block: Block, toolbox: Toolbox) -> None:
+    """The nonce is a proof of work."""
+    header = block.header
+    if not toolbox.is_worked(state.genesis.law.work, header_seal(header), block.nonce, header.difficulty):
+        raise BadWork("work", f"a hash below 2^256 / {header.difficulty}", "one above it")
+
+
+# The body
+
+
+def validate_parent_certificate(state: ChainState, block: Block, toolbox: Toolbox) -> None:
+    """The block carries the votes that made its parent final."""
+    validate_tip_certificate(state, block.body.parent_certificate, toolbox)
+
+
+def validate_played_schedule(state: ChainState, block: Block) -> None:
+    """The round was played under the schedule that the parent holds."""
+    require_equal(BadSchedule, "played-schedule", state.schedule, block.body.schedule)
+
+
+def validate_updates(state: ChainState, block: Block, toolbox: Toolbox) -> None:
+    """Every update is a scheduled member's for this round, one of each, in client order."""
+    clients = [signed.update.client for signed in block.body.updates]
+    if not is_ascending(clients):
+        raise BadUpdate("update-order", "different clients in ascending order", clients)
+    for signed in block.body.updates:
+        validate_update(state, signed, toolbox)
+
+
+def validate_emptiness(state: ChainState, block: Block) -> None:
+    """The block is empty exactly if too few updates can be aggregated, and then the model stays."""
+    body = block.body
+    require_equal(WrongModel, "empty", is_too_few(state, body.updates), body.is_empty)
+    if body.is_empty:
+        require_equal(WrongModel, "empty-model", state.model, body.model)
+
+
+def validate_reports(state: ChainState, block: Block, toolbox: Toolbox) -> None:
+    """Every report is a member's for the next round, one of each, in client order."""
+    clients = [signed.report.client for signed in block.body.reports]
+    if not is_ascending(clients):
+        raise BadReport("report-order", "different clients in ascending order", clients)
+    for signed in block.body.reports:
+        validate_report(state, signed, toolbox)
+
+
+def validate_entries(state: ChainState, block: Block, toolbox: Toolbox) -> None:
+    """Every entry proves an offence of another member, not proven before, in member order."""
+    offenders = [offender_of(entry) for entry in block.body.entries]
+    if not is_ascending(offenders):
+        raise BadEvidence("evidence-order", "different offenders in ascending order", offenders)
+    for entry in block.body.entries:
+        validate_evidence(state, entry, toolbox)
+
+
+def validate_evidence(state: ChainState, evidence: Evidence, toolbox: Toolbox) -> int:
+    """The member that the evidence convicts; raises `BadEvidence` if it proves nothing, or nothing new."""
+    offender = offender_of(evidence)
+    if offender in state.offenders:
+        raise BadEvidence("evidence-known", "an offender that is not known yet", offender)
+    return prove_offence(state.charter, evidence, toolbox)
+
+
+def validate_queues(state: ChainState, block: Block) -> None:
+    """The virtual queues are those after this round."""
+    body = block.body
+    settled = settle_round(state, body.updates, body.reports, body.entries)
+    require_equal(WrongQueues, "queues", settled.queue_nano, body.queue_nano)
+
+
+def validate_receipts(state: ChainState, block: Block, toolbox: Toolbox) -> None:
+    """The modelled receipts are what the cost model says of this round's schedule."""
+    require_equal(WrongReceipts, "modelled-receipts", modelled_costs(state, toolbox), block.body.modelled)
+
+
+def validate_next_schedule(state: ChainState, block: Block, toolbox: Toolbox) -> None:
+    """The next schedule keeps C1 to C3 and states its objective, given the block's reports."""
+    body = block.body
+    settled = settle_round(state, body.updates, body.reports, body.entries)
+    validate_schedule(state.charter, prospect_after(state, settled), body.next_schedule, toolbox)
+
+
+# Which models count
+
+
+def aggregated_updates(updates: Sequence[SignedUpdate]) -> list[ModelUpdate]:
+    """The updates that enter the global model: those with a model of their own, trained on data."""
+    return [signed.update for signed in updates if not signed.update.is_declined and signed.update.samples > 0]
+
+
+def is_too_few(state: ChainState, updates: Sequence[SignedUpdate]) -> bool:
+    """Whether the aggregation rule can make no model of these updates."""
+    return len(aggregated_updates(updates)) < state.genesis.law.min_updates
+
+
+def aggregate_updates(
+    state: ChainState, updates: Sequence[SignedUpdate], blobs: Mapping[bytes, bytes], toolbox: Toolbox
+) -> bytes:
+    """The bytes of the global model that the chain's rule makes of these updates."""
+    return toolbox.aggregate(state.charter.aggregation, state.layout, aggregated_updates(updates), blobs)
+
+
+def required_blobs(state: ChainState, block: Block) -> list[bytes]:
+    """Digests whose bytes `validate_model` needs, each once."""
+    if block.body.is_empty:
+        return []
+    return list(dict.fromkeys(update.model for update in aggregated_updates(block.body.updates)))
+
+
+# Making a block
+
+
+def make_body(
+    state: ChainState,
+    *,
+    certificate: Certificate,
+    updates: Sequence[SignedUpdate],
+    reports: Sequence[SignedReport],
+    entries: Sequence[Evidence],
+    blobs: Mapping[bytes, bytes],
+    toolbox: Toolbox,
+) -> tuple[Body, bytes]:
+    """The body of the next block from valid statements in any order, and the bytes of its model; none if it is empty.
+
+    `certificate` holds the votes for the tip, `blobs` the bytes of all updates that are aggregated.
+    """
+    updates = sorted(updates, key=lambda signed: signed.update.client)
+    reports = sorted(reports, key=lambda signed: signed.report.client)
+    first_proofs = {offender_of(entry): entry for entry in reversed(entries)}
+    entries = [first_proofs[offender] for offender in sorted(first_proofs.keys() - state.offenders)]
+    settled = settle_round(state, updates, reports, entries)
+    is_empty = is_too_few(state, updates)
+    model = b"" if is_empty else aggregate_updates(state, updates, blobs, toolbox)
+    body = Body(
+        parent_certificate=tuple(certificate),
+        schedule=state.schedule,
+        is_empty=is_empty,
+        model=state.model if is_empty else toolbox.digest(model),
+        queue_nano=settled.queue_nano,
+        modelled=modelled_costs(state, toolbox),
+        reports=tuple(reports),
+        next_schedule=plan_after(state, settled, toolbox).schedule,
+        entries=tuple(entries),
+        updates=tuple(updates),
+    )
+    return body, model
+
+
+def make_header(state: ChainState, attempt: int, proposer: int, body: Body) -> Header:
+    """The header of the next block, to be mined."""
+    return Header(
+        format=FORMAT,
+        chain=state.chain,
+        height=state.height + 1,
+        attempt=attempt,
+        parent=state.tip,
+        proposer=proposer,
+        body=body_root(body),
+        difficulty=required_difficulty(state, attempt, body.parent_certificate),
+    )

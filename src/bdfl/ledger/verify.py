@@ -1,0 +1,275 @@
+"""Judging a stored chain from genesis to tip by the law alone: what it says must follow from its bytes.
+
+Every link, proof of work, signature and certificate is checked, queues, receipts and schedules are derived again, and
+every global model is aggregated again, bit for bit. Files are read and hashed in threads meanwhile, each once.
+"""
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+from typing import NoReturn
+
+from bdfl.encoding import digest, encode
+from bdfl.ledger.block import Block, Certificate, FalseWork, chain_id
+from bdfl.ledger.chain import apply_block, plan_after, settle_round, start_chain
+from bdfl.ledger.errors import BadLink, MissingBlob, NotVotable, RuleBroken, WrongModel
+from bdfl.ledger.genesis import validate_initial_model
+from bdfl.ledger.keeping import Store, StoreError, rested_on
+from bdfl.ledger.merkle import proven_root
+from bdfl.ledger.rules import judge_schedule, validate_certificate, validate_model, validate_proposal
+from bdfl.ledger.toolbox import Toolbox
+
+_AHEAD = 2  # blocks whose files are read before it is their turn
+_MAX_THREADS = 4
+_LEAST_MEMORY = 2**26  # bytes that may be remembered; more where models are large
+
+
+class Agreement(StrEnum):
+    """How a block's next schedule compares with what the chain's scheduler makes of the same reports here."""
+
+    SAME = "same"
+    WITHIN_TOLERANCE = "within-tolerance"  # as voters allow: other bits of another processor
+    DIFFERENT = "different"  # valid, but another one: by another version, in a later attempt, or by a liar's choice
+
+
+class ModelCheck(StrEnum):
+    """What was done about a block's global model."""
+
+    RECOMPUTED = "recomputed"  # from the stored updates, and equal in every bit
+    UNCHANGED = "unchanged"  # an empty block: that of its parent
+    PRUNED = "pruned"  # its updates are gone: Merkle proofs of them hold, and a quorum voted for the model
+
+
+@dataclass(frozen=True)
+class BlockVerdict:
+    """A valid block."""
+
+    height: int
+    agreement: Agreement
+    model: ModelCheck
+    num_signatures: int
+    num_bytes: int  # of updates that were read and aggregated
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The first rule that was broken."""
+
+    block: int  # 0: the genesis
+    rule: str
+    message: str  # what was expected and found
+
+    def __str__(self) -> str:
+        return f"{'genesis' if self.block == 0 else f'block {self.block}'}, rule {self.rule}: {self.message}"
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What was verified until the end or the first failure."""
+
+    chain: str  # the chain's id
+    height: int  # blocks that are stored
+    checkpoint: int  # last block whose updates were pruned; 0: none
+    blocks: tuple[BlockVerdict, ...]  # found valid
+    failure: Failure | None
+
+    @property
+    def is_valid(self) -> bool:
+        return self.failure is None
+
+    @property
+    def num_signatures(self) -> int:
+        return sum(block.num_signatures for block in self.blocks)
+
+    @property
+    def num_bytes(self) -> int:
+        """Of updates read, hashed and aggregated."""
+        return sum(block.num_bytes for block in self.blocks)
+
+    def count_models(self, check: ModelCheck) -> int:
+        """Blocks whose model was checked in that way."""
+        return sum(block.model is check for block in self.blocks)
+
+    def count_schedules(self, agreement: Agreement) -> int:
+        """Blocks whose next schedule compares like that."""
+        return sum(block.agreement is agreement for block in self.blocks)
+
+
+def verify_chain(
+    store: Store,
+    *,
+    own_functions: frozenset[str] = frozenset(),
+    on_block: Callable[[BlockVerdict], None] | None = None,
+) -> Verification:
+    """Whether everything in the store follows from its genesis by the law; ends at the first rule that is broken.
+
+    `own_functions` are aggregation rules of the form module:function that may be run, see `Toolbox`. `on_block` hears
+    of every block that was found valid.
+    """
+    verdicts: list[BlockVerdict] = []
+    height = 0  # of what is being verified
+
+    def conclude(failure: Failure | None) -> Verification:
+        return Verification(
+            chain_id(store.genesis).hex(), store.height, store.checkpoint, tuple(verdicts), failure=failure
+        )
+
+    try:
+        verifier = _Verifier(store, own_functions)
+        with _open_pool() as pool:
+            for stage in _read_stages(store, pool):
+                height = stage.height
+                verdicts.append(verifier.verify(stage))
+                if on_block is not None:
+                    on_block(verdicts[-1])
+    except RuleBroken as error:
+        return conclude(Failure(height, error.rule, str(error).removeprefix(f"{error.rule}: ")))
+    except MissingBlob as error:
+        return conclude(Failure(height, "blob-stored", str(error)))
+    except StoreError as error:
+        return conclude(Failure(height, "store", str(error)))
+    return conclude(None)
+
+
+@dataclass(frozen=True, eq=False)
+class _Stage:
+    """A block as it is stored, and its files on their way."""
+
+    height: int
+    read: Callable[[], tuple[Block, Certificate]]  # raises what reading raised
+    updates: Mapping[bytes, "Future[tuple[bytes, bytes] | None]"]  # by digest: bytes, and the digest they really have
+    model: "Future[bytes | None] | None"  # the global model; none: not stored, or that of the block before
+
+
+class _Verifier:
+    """The chain as far as it is verified."""
+
+    def __init__(self, store: Store, own_functions: frozenset[str]) -> None:
+        genesis = store.genesis
+        per_block = (len(genesis.members) + 1) * genesis.model.size
+        self._toolbox = Toolbox(max_bytes=max(_LEAST_MEMORY, 3 * per_block), own_functions=own_functions)
+        self._store = store
+        self._state = start_chain(genesis, self._toolbox)
+        self._certificate: Certificate = ()  # the tip's own
+        initial = store.get_blob(genesis.model.initial)
+        if initial is None:
+            raise MissingBlob(genesis.model.initial)
+        validate_initial_model(genesis, initial, self._toolbox)
+
+    def verify(self, stage: _Stage) -> BlockVerdict:
+        """Moves on by a block; raises `RuleBroken` if it is not valid."""
+        block, certificate = stage.read()
+        state, toolbox = self._state, self._toolbox
+        validate_proposal(state, block, toolbox)
+        validate_certificate(state, block.digest, certificate, toolbox)
+        check, num_bytes = self._verify_model(block, stage)
+        verdict = BlockVerdict(
+            height=stage.height,
+            agreement=self._compare_schedule(block),
+            model=check,
+            num_signatures=_count_signatures(block) + len(certificate) + self._count_other_votes(block),
+            num_bytes=num_bytes,
+        )
+        self._state, self._certificate = apply_block(state, block, toolbox), certificate
+        return verdict
+
+    def _count_other_votes(self, block: Block) -> int:
+        """Votes for the parent that the block carries and the parent was not stored with."""
+        return len(set(block.body.parent_certificate) - set(self._certificate))
+
+    def _verify_model(self, block: Block, stage: _Stage) -> tuple[ModelCheck, int]:
+        if stage.height <= self._store.checkpoint:
+            self._verify_proofs(block)
+            self._verify_checkpoint(block)
+            return (ModelCheck.UNCHANGED if block.body.is_empty else ModelCheck.PRUNED), 0
+        if block.body.is_empty:
+            return ModelCheck.UNCHANGED, 0
+        blobs = {}
+        for blob, future in stage.updates.items():
+            found = future.result()
+            if found is not None:
+                blobs[blob], hashed = found
+                self._toolbox.note_digest(blobs[blob], hashed)
+        model = validate_model(self._state, block, blobs, self._toolbox)
+        stored = None if stage.model is None else stage.model.result()
+        if stored is None:
+            raise MissingBlob(block.body.model)
+        if stored != model:  # the aggregate has the digest that the block names, so other bytes have another one
+            raise WrongModel("model-stored", block.body.model, digest(stored))
+        return ModelCheck.RECOMPUTED, sum(map(len, blobs.values()))
+
+    def _verify_proofs(self, block: Block) -> None:
+        """The kept proofs lead from every update to the block."""
+        height = block.header.height
+        for signed in block.body.updates:
+            proof = self._store.proof(height, signed.update.client)
+            if proof is None or proven_root(encode(signed), proof) != block.header.body:
+                raise BadLink("merkle-proof", f"a proof of the update of client {signed.update.client}", "none")
+
+    def _verify_checkpoint(self, block: Block) -> None:
+        """The oldest model that is kept is there; its bytes are compared with its digest."""
+        if block.header.height == self._store.checkpoint and self._store.get_blob(block.body.model) is None:
+            raise MissingBlob(block.body.model)
+
+    def _compare_schedule(self, block: Block) -> Agreement:
+        body = block.body
+        settled = settle_round(self._state, body.updates, body.reports, body.entries)
+        if plan_after(self._state, settled, self._toolbox).schedule == body.next_schedule:
+            return Agreement.SAME
+        try:
+            judge_schedule(self._state, block, self._toolbox)
+        except NotVotable:
+            return Agreement.DIFFERENT
+        return Agreement.WITHIN_TOLERANCE
+
+
+def _count_signatures(block: Block) -> int:
+    """Signatures in a block beside its certificates'."""
+    evidence = sum(1 if isinstance(entry, FalseWork) else 2 for entry in block.body.entries)
+    return 1 + len(block.body.updates) + len(block.body.reports) + evidence
+
+
+@contextmanager
+def _open_pool() -> Iterator[ThreadPoolExecutor]:
+    """Threads that read and hash; what is not begun when the block is left is dropped."""
+    pool = ThreadPoolExecutor(min(_MAX_THREADS, os.cpu_count() or 1), thread_name_prefix="verify")
+    try:
+        yield pool
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _read_stages(store: Store, pool: ThreadPoolExecutor) -> Iterator[_Stage]:
+    """Block after block, the files of a few more being read and hashed meanwhile."""
+    waiting: deque[_Stage] = deque()
+    for height in range(1, store.height + 1):
+        waiting.append(_read_stage(store, height, pool))
+        if len(waiting) > _AHEAD:
+            yield waiting.popleft()
+    yield from waiting
+
+
+def _read_stage(store: Store, height: int, pool: ThreadPoolExecutor) -> _Stage:
+    try:
+        block, certificate = store.block(height), store.certificate(height)
+    except StoreError as error:
+        return _Stage(height, partial(_raise, error), {}, None)
+    if height <= store.checkpoint or block.body.is_empty:
+        return _Stage(height, lambda: (block, certificate), {}, None)
+    wanted = [use.blob for use in rested_on(block) if use.client is not None]
+    updates = {blob: pool.submit(_read_hashed, store, blob) for blob in dict.fromkeys(wanted)}
+    return _Stage(height, lambda: (block, certificate), updates, pool.submit(store.read_unchecked, block.body.model))
+
+
+def _read_hashed(store: Store, blob: bytes) -> tuple[bytes, bytes] | None:
+    data = store.read_unchecked(blob)
+    return None if data is None else (data, digest(data))
+
+
+def _raise(error: Exception) -> NoReturn:
+    raise error

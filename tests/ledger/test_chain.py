@@ -1,0 +1,258 @@
+"""How a block moves a chain on: queues, rests, offenders, difficulty, and what everybody works out again."""
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bdfl.encoding import INT_LIMIT
+from bdfl.identity import Place
+from bdfl.ledger.block import TwoVotes
+from bdfl.ledger.chain import (
+    MAX_REST,
+    NO_PARENT,
+    apply_block,
+    modelled_costs,
+    quorum_size,
+    required_difficulty,
+    settle_round,
+    start_chain,
+)
+from bdfl.ledger.rules import validate_proposal
+from bdfl.ledger.toolbox import Toolbox
+from bdfl.scenario.ledger import QuorumRule
+from tests.ledger.town import found_town, replace, small_scenario
+
+NANO = 10**9
+TOWN = found_town(small_scenario(4, "all"))
+START = TOWN.start()
+STATE, CERTIFICATE = TOWN.grow(START, 1)
+
+
+def rates(state):
+    return [member.limits.rate_nano for member in state.genesis.members]
+
+
+def advance(town, state, certificate, **parts):
+    """The chain after a valid block of these parts, and the votes for it."""
+    block = town.block(state, town.body(state, certificate, **parts))
+    validate_proposal(state, block, town.toolbox)
+    return apply_block(state, block, town.toolbox), town.certificate(state, block.digest)
+
+
+@pytest.mark.parametrize(
+    ("num_members", "majority", "bft"), [(1, 1, 1), (3, 2, 3), (4, 3, 3), (7, 4, 5), (8, 5, 6), (9, 5, 7)]
+)
+def test_quorums_by_hand(num_members, majority, bft):
+    assert quorum_size(QuorumRule.MAJORITY, num_members) == majority
+    assert quorum_size(QuorumRule.BFT, num_members) == bft
+
+
+@given(st.integers(1, 4096))
+def test_two_quorums_share_a_member_and_under_bft_an_honest_one(num_members):
+    assert 2 * quorum_size(QuorumRule.MAJORITY, num_members) > num_members
+    num_lying = (num_members - 1) // 3
+    assert 2 * quorum_size(QuorumRule.BFT, num_members) - num_members > num_lying
+    assert quorum_size(QuorumRule.BFT, num_members) <= num_members - num_lying
+
+
+def test_a_chain_begins_at_its_genesis():
+    assert START.height == 0
+    assert START.tip == START.chain
+    assert START.tip_parent == NO_PARENT
+    assert START.place == Place(START.chain, 1, START.chain)
+    assert START.model == TOWN.genesis.model.initial
+    assert START.schedule == TOWN.genesis.schedule
+    assert START.difficulty == TOWN.genesis.law.difficulty == 30
+    assert START.queue_nano == (0, 0, 0, 0)
+    assert set(START.conditions) == {0, 1, 2, 3}
+
+
+def test_a_block_becomes_the_tip():
+    block = TOWN.block(STATE, TOWN.body(STATE, CERTIFICATE))
+    after = apply_block(STATE, block, TOWN.toolbox)
+    assert (after.height, after.tip, after.tip_parent) == (2, block.digest, STATE.tip)
+    assert after.place == Place(STATE.chain, 3, block.digest)
+    assert after.tip_place == block.header.place
+    assert after.model == block.body.model
+    assert after.schedule == block.body.next_schedule
+    assert after.queue_nano == block.body.queue_nano
+
+
+# Who counts
+
+
+def test_queues_grow_by_the_rate_and_shrink_by_taking_part():
+    body = TOWN.body(START, updates=TOWN.updates(START, without=[2]))
+    assert body.queue_nano == (0, 0, rates(START)[2], 0)
+
+
+def test_a_declined_update_is_no_participation_and_no_miss():
+    updates = [TOWN.declined(START, 2), *TOWN.updates(START, without=[2])]
+    settled = settle_round(START, updates, [], ())
+    assert settled.queue_nano[2] == rates(START)[2]
+    assert settled.misses == (0, 0, 0, 0)
+    assert settled.rests_until == (0, 0, 0, 0)
+
+
+def test_who_does_not_report_is_no_candidate_and_its_queue_stands_still():
+    state, certificate = advance(TOWN, STATE, CERTIFICATE, reports=TOWN.reports(STATE, without=[1]))
+    assert 1 not in state.conditions
+    assert 1 not in state.schedule.selected
+    assert state.schedule.mining_hz[1] == 0
+    assert state.schedule.mining_hz[0] > 0
+    after, _ = advance(TOWN, state, certificate)
+    assert after.queue_nano[1] == state.queue_nano[1]
+    assert 1 in after.schedule.selected  # it has reported again
+
+
+def test_who_reports_but_cannot_be_scheduled_keeps_growing():
+    reports = TOWN.reports(STATE)
+    for changes in ({"energy_budget_pj": 0}, {"is_reachable": False}, {"gain_atto": 0}):
+        report = reports[1].report
+        poor = TOWN.sign_report(STATE, replace(report, conditions=replace(report.conditions, **changes)))
+        state, certificate = advance(TOWN, STATE, CERTIFICATE, reports=[reports[0], poor, *reports[2:]])
+        assert 1 not in state.schedule.selected
+        after, _ = advance(TOWN, state, certificate)
+        assert after.queue_nano[1] == state.queue_nano[1] + rates(STATE)[1]
+
+
+def test_a_scheduled_member_that_is_not_heard_sits_out_longer_and_longer():
+    town = found_town(small_scenario(4, "all"))
+    state, certificate = town.start(), ()
+    rested = []
+    while state.height < 10:
+        is_scheduled = 2 in state.schedule.selected
+        assert is_scheduled != state.is_resting(2)
+        before = state.queue_nano[2]
+        state, certificate = advance(town, state, certificate, updates=town.updates(state, without=[2]))
+        rested.append(not is_scheduled)
+        assert state.queue_nano[2] == before + (rates(state)[2] if is_scheduled else 0)
+    # missed in 1, rests in 2; missed in 3, rests in 4 to 6; missed in 7, rests in 8 to 14
+    assert rested == [False, True, False, True, True, True, False, True, True, True]
+    assert state.misses[2] == 3
+    assert state.rests_until[2] == 14
+
+
+def test_nobody_sits_out_more_than_63_rounds():
+    for misses in (5, 6, 100):
+        state = dataclasses.replace(STATE, misses=(0, misses, 0, 0))
+        settled = settle_round(state, TOWN.updates(STATE, without=[1]), [], ())
+        assert settled.rests_until[1] == STATE.height + 1 + MAX_REST
+
+
+def test_an_update_ends_the_row_of_misses():
+    state = dataclasses.replace(STATE, misses=(0, 4, 0, 0), rests_until=(0, STATE.height, 0, 0))
+    assert settle_round(state, TOWN.updates(state), [], ()).misses == (0, 0, 0, 0)
+    declined = [TOWN.declined(state, 1), *TOWN.updates(state, without=[1])]
+    assert settle_round(state, declined, [], ()).misses == (0, 0, 0, 0)
+
+
+def test_members_that_were_not_scheduled_miss_nothing():
+    state = dataclasses.replace(STATE, schedule=replace(STATE.schedule, selected=(0,)), misses=(0, 3, 0, 0))
+    settled = settle_round(state, TOWN.updates(STATE, without=[1, 2, 3]), [], ())
+    assert settled.misses == (0, 3, 0, 0)
+
+
+def test_an_offender_is_never_scheduled_again_and_its_queue_stands_still():
+    proof = TwoVotes(STATE.place, TOWN.vote(STATE, bytes(32), 3), TOWN.vote(STATE, bytes([1]) * 32, 3))
+    state, certificate = advance(TOWN, STATE, CERTIFICATE, entries=[proof])
+    assert state.offenders == {3}
+    for _ in range(2):
+        assert 3 not in state.schedule.selected
+        assert state.schedule.mining_hz[3] == 0
+        before = state.queue_nano[3]
+        state, certificate = advance(TOWN, state, certificate, entries=[proof])  # known: left out of the body
+        assert state.queue_nano[3] == before
+    assert state.offenders == {3}
+
+
+def test_a_round_without_reports_is_idle_and_the_chain_goes_on():
+    state, certificate = advance(TOWN, STATE, CERTIFICATE, reports=[])
+    assert not state.schedule.is_feasible
+    assert state.schedule.mining_hz == (0, 0, 0, 0)
+    modelled = modelled_costs(state, TOWN.toolbox)
+    assert (modelled.delay_ns, modelled.energy_pj) == (0, (0, 0, 0, 0))
+    after, certificate = advance(TOWN, state, certificate)
+    assert after.model == state.model
+    assert after.misses == (0, 0, 0, 0)
+    assert after.schedule.is_feasible
+
+
+# Difficulty
+
+
+def waits(*mining_ms):
+    return tuple(TOWN.vote(START, bytes(32), voter, mining_ms=wait) for voter, wait in enumerate(mining_ms))
+
+
+def state_with(target_ms: int, difficulty: int = 1000):
+    law = replace(TOWN.genesis.law, target_ms=target_ms)
+    charter = dataclasses.replace(STATE.charter, genesis=replace(TOWN.genesis, law=law))
+    return dataclasses.replace(STATE, charter=charter, difficulty=difficulty)
+
+
+@pytest.mark.parametrize(
+    ("mining_ms", "expected"),
+    [
+        ((100, 100, 100), 1000),
+        ((80, 80, 5_000_000), 1250),  # one slow voter has no say
+        ((0, 125, 125), 800),
+        ((125, 80, 80, 125), 1250),  # of an even number the shorter middle wait
+        ((1, 1, 1), 2000),
+        ((0, 0, 0), 2000),
+        ((10_000, 10_000, 10_000), 500),
+    ],
+)
+def test_difficulty_follows_the_median_wait_within_a_factor_of_two(mining_ms, expected):
+    assert required_difficulty(state_with(100), 1, waits(*mining_ms)) == expected
+
+
+def test_difficulty_stays_without_a_target_or_votes():
+    assert required_difficulty(state_with(0), 1, waits(1, 1, 1)) == 1000
+    assert required_difficulty(state_with(100), 1, ()) == 1000
+
+
+@pytest.mark.parametrize(("attempt", "expected"), [(1, 1000), (2, 500), (3, 250), (10, 1), (11, 1), (10_000, 1)])
+def test_every_attempt_halves_the_difficulty_down_to_one(attempt, expected):
+    assert required_difficulty(state_with(0), attempt, ()) == expected
+
+
+def test_difficulty_stays_within_what_the_chain_can_hold():
+    assert required_difficulty(state_with(100, INT_LIMIT - 1), 1, waits(1, 1, 1)) == INT_LIMIT
+    assert required_difficulty(state_with(100, 1), 1, waits(9999, 9999, 9999)) == 1
+
+
+def test_attempts_do_not_lower_the_difficulty_of_later_blocks():
+    block = TOWN.block(STATE, TOWN.body(STATE, CERTIFICATE), attempt=4)
+    assert block.header.difficulty == 3
+    assert apply_block(STATE, block, TOWN.toolbox).difficulty == 30
+
+
+# What everybody works out again
+
+
+@pytest.mark.parametrize("scheduler", ["round-robin", "random", "channel-best"])
+def test_a_node_that_applies_the_blocks_remembers_what_the_proposer_did(scheduler):
+    town = found_town(small_scenario(5, scheduler))
+    follower = start_chain(town.genesis, Toolbox(max_entries=0))
+    state, certificate = town.start(), ()
+    for _ in range(4):
+        block = town.block(state, town.body(state, certificate))
+        certificate = town.certificate(state, block.digest)
+        state = apply_block(state, block, town.toolbox)
+        follower = apply_block(follower, block, Toolbox(max_entries=0))
+        assert follower.memory.cursor == state.memory.cursor
+        assert (follower.memory.reference_queue == state.memory.reference_queue).all()
+        assert follower.schedule == state.schedule
+        assert follower.queue_nano == state.queue_nano
+
+
+def test_the_costs_of_a_round_are_those_judged_when_it_was_scheduled():
+    modelled = modelled_costs(STATE, TOWN.toolbox)
+    body = TOWN.body(STATE, CERTIFICATE)
+    assert body.modelled == modelled
+    assert modelled.delay_ns == pytest.approx(modelled.exchange_ns + modelled.mining_ns, abs=1)
+    budgets = [member.conditions.energy_budget_pj for member in TOWN.genesis.members]
+    assert all(spent <= budget * (1 + 1e-6) for spent, budget in zip(modelled.energy_pj, budgets, strict=True))

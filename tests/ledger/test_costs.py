@@ -1,0 +1,202 @@
+"""The decimal twin of the cost model: it agrees with the float one, and with numbers worked out by hand."""
+
+from decimal import getcontext, localcontext
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bdfl.ledger.block import Schedule
+from bdfl.ledger.charter import Charter, read_charter
+from bdfl.ledger.costs import assess_schedule
+from bdfl.ledger.planning import Prospect, find_candidates, idle_schedule, plan_round, round_problem
+from bdfl.ledger.toolbox import Toolbox
+from bdfl.scheduling.checker import evaluate, find_violations
+from bdfl.scheduling.instances import draw_instances
+from bdfl.scheduling.problem import Decision, make_problem
+from tests.ledger.town import genesis_of, replace
+
+NANO = 10**9
+MAX_QUEUE = 10**17  # longer ones, summed, do not fit into 64 bits
+
+
+def prospect_of(charter: Charter, queue) -> Prospect:
+    """Round 1 of the genesis, with queues of this length."""
+    members = charter.genesis.members
+    conditions = {client: member.conditions for client, member in enumerate(members)}
+    queue_nano = [min(round(float(length) * NANO), MAX_QUEUE) for length in queue]
+    return Prospect(charter.chain, 1, queue_nano, find_candidates(conditions, [0] * len(members), 1), None)
+
+
+def decision_of(schedule: Schedule) -> Decision:
+    """A schedule as the decision in floats that it stands for."""
+    num = len(schedule.mining_hz)
+    chosen = list(schedule.selected)
+    selected, cpu_hz, power_w = np.zeros(num, dtype=np.bool_), np.zeros(num), np.zeros(num)
+    selected[chosen] = True
+    cpu_hz[chosen] = schedule.cpu_hz
+    power_w[chosen] = np.array(schedule.power_uw) / 1e6
+    mining_hz = np.array(schedule.mining_hz, dtype=np.float64)
+    return Decision(selected=selected, cpu_hz=cpu_hz, mining_hz=mining_hz, power_w=power_w)
+
+
+def planned_rounds(num_rounds: int, scheduler: str):
+    """Random rounds, ordinary and extreme, in integers: charter, prospect and what the scheduler makes of them."""
+    for instance in draw_instances(np.random.default_rng(7), num_rounds, max_clients=10):
+        toolbox = Toolbox()
+        charter = read_charter(genesis_of(instance.problem, scheduler), toolbox)
+        prospect = prospect_of(charter, instance.problem.queue)
+        yield instance, charter, prospect, plan_round(charter, prospect, toolbox).schedule
+
+
+@pytest.mark.parametrize("scheduler", ["drc", "exact", "exact-power", "all"])
+def test_costs_agree_with_the_float_checker_in_nine_digits(scheduler):
+    num_feasible = 0
+    for instance, charter, prospect, schedule in planned_rounds(80, scheduler):
+        if not schedule.is_feasible:
+            continue
+        num_feasible += 1
+        found = assess_schedule(charter.genesis, schedule, prospect.candidates, prospect.queue_nano)
+        problem = round_problem(charter, prospect)
+        outcome = evaluate(problem, decision_of(schedule))
+        described = instance.description
+        assert found.modelled.exchange_ns == pytest.approx(outcome.exchange_s * 1e9, rel=1e-9, abs=1), described
+        assert found.modelled.mining_ns == pytest.approx(outcome.mining_s * 1e9, rel=1e-9, abs=1), described
+        assert found.modelled.delay_ns == pytest.approx(outcome.delay_s * 1e9, rel=1e-9, abs=1), described
+        np.testing.assert_allclose(
+            found.modelled.energy_pj, outcome.energy_j * 1e12, rtol=1e-9, atol=1, err_msg=described
+        )
+        scale = problem.tradeoff * outcome.delay_s + float(np.sum(problem.queue))
+        assert found.objective_nano == pytest.approx(outcome.objective * 1e9, abs=1 + scale)  # 1e-9 of both terms
+        assert found.objective_nano == schedule.objective_nano
+        assert found.breaches == ()
+    assert num_feasible > 30
+
+
+@pytest.mark.parametrize("factor", [0.5, 0.999, 1.001, 2.0])
+def test_constraints_agree_with_the_float_checker(factor):
+    verdicts = set()
+    for instance, charter, prospect, schedule in planned_rounds(60, "drc"):
+        if not schedule.is_feasible:
+            continue
+        for name in ("cpu_hz", "power_uw", "mining_hz"):
+            changed = replace(schedule, **{name: tuple(int(value * factor) for value in getattr(schedule, name))})
+            found = assess_schedule(charter.genesis, changed, prospect.candidates, prospect.queue_nano)
+            violations = find_violations(round_problem(charter, prospect), decision_of(changed), tolerance=1e-6)
+            assert bool(found.breaches) == bool(violations), (instance.description, name, found.breaches, violations)
+            verdicts.add(bool(violations))
+    assert verdicts == {False, True} or factor < 1
+
+
+# Client 0 trains and mines, client 1 only mines. Signal to noise is 3 and 1, so rates are 2 and 1 Mbit/s.
+GENESIS = genesis_of(
+    make_problem(
+        min_clients=1,
+        tradeoff=10.0,
+        work_cycles=6e8,
+        bandwidth_hz=1e6,
+        noise_w_per_hz=1e-14,
+        queue=np.zeros(2),
+        cycles=np.array([5e8, 2e8]),
+        capacitance=np.array([2e-28, 4e-28]),
+        energy_budget_j=np.array([1.0, 1.0]),
+        gain=np.array([3e-7, 1e-7]),
+        power_w=np.array([0.1, 0.1]),
+        power_max_w=np.array([0.2, 0.1]),
+        model_bits=np.array([1e6, 1e6]),
+        cpu_max_hz=np.array([2e9, 2e9]),
+        mining_max_hz=np.array([3e9, np.inf]),
+        overhead_s=0.25,
+    )
+)
+CANDIDATES = {client: member.conditions for client, member in enumerate(GENESIS.members)}
+QUEUE_NANO = (2 * NANO, NANO)
+SCHEDULE = Schedule(1, (0,), (10**9,), (100_000,), (2 * 10**9, 10**9), 0, "")
+
+
+def assess(schedule=SCHEDULE, candidates=CANDIDATES, genesis=GENESIS):
+    return assess_schedule(genesis, schedule, candidates, QUEUE_NANO)
+
+
+def breaches(schedule=SCHEDULE, candidates=CANDIDATES, genesis=GENESIS):
+    return [(breach.constraint, breach.client) for breach in assess(schedule, candidates, genesis).breaches]
+
+
+def test_costs_are_those_worked_out_by_hand():
+    found = assess()
+    assert found.modelled.exchange_ns == 1_000_000_000  # half a second each for upload and training
+    assert found.modelled.mining_ns == 200_000_000
+    assert found.modelled.delay_ns == 1_450_000_000
+    assert found.modelled.energy_pj == (260_000_000_000, 40_000_000_000)
+    assert found.objective_nano == 12_500_000_000  # 10 * 1.45 - 2
+    assert found.breaches == ()
+
+
+def test_every_constraint_is_watched():
+    assert breaches(candidates={1: CANDIDATES[1]}) == [("C1", 0)]
+    assert breaches(candidates={0: CANDIDATES[0]}) == [("C1", 1)]
+    physics = replace(GENESIS.physics, min_clients=2)
+    assert breaches(genesis=replace(GENESIS, physics=physics)) == [("C2", None)]
+    assert breaches(replace(SCHEDULE, cpu_hz=(2 * 10**9 + 1,))) == [("cap", 0)]
+    assert breaches(replace(SCHEDULE, mining_hz=(3 * 10**9 + 1, 10**9))) == [("cap", 0)]
+    assert breaches(replace(SCHEDULE, power_uw=(200_001,))) == [("cap", 0)]
+    assert breaches(replace(SCHEDULE, power_uw=(200_000,))) == []
+    assert breaches(replace(SCHEDULE, mining_hz=(10**9, 10**10))) == [("C3", 1)]  # client 1 has no cap
+    assert breaches(replace(SCHEDULE, cpu_hz=(0,))) == [("form", 0)]
+    assert breaches(replace(SCHEDULE, power_uw=(0,))) == [("form", 0)]
+    assert breaches(replace(SCHEDULE, mining_hz=(0, 0))) == [("form", None)]
+    deaf = CANDIDATES | {0: replace(CANDIDATES[0], gain_atto=0)}
+    assert breaches(candidates=deaf) == [("form", 0)]
+
+
+def test_a_budget_may_be_overdrawn_by_a_millionth_and_no_more():
+    spent = assess().modelled.energy_pj[0]
+    for budget, expected in ((spent, []), (spent - spent // 1_000_001, []), (spent - spent // 900_000, [("C3", 0)])):
+        candidates = CANDIDATES | {0: replace(CANDIDATES[0], energy_budget_pj=budget)}
+        assert breaches(candidates=candidates) == expected
+
+
+def test_a_client_without_cycles_trains_in_no_time_at_any_frequency():
+    limits = replace(GENESIS.members[0].limits, cycles=0)
+    genesis = replace(GENESIS, members=(replace(GENESIS.members[0], limits=limits), GENESIS.members[1]))
+    found = assess(replace(SCHEDULE, cpu_hz=(0,)), genesis=genesis)
+    assert found.breaches == ()
+    assert found.modelled.exchange_ns == 500_000_000
+
+
+def test_costs_beyond_64_bits_are_a_breach_and_no_crash():
+    candidates = CANDIDATES | {0: replace(CANDIDATES[0], gain_atto=1)}
+    found = assess(replace(SCHEDULE, power_uw=(1,)), candidates)
+    assert ("form", None) in [(breach.constraint, breach.client) for breach in found.breaches]
+    assert found.modelled.delay_ns == 0
+
+
+def test_an_idle_round_costs_nothing():
+    found = assess(idle_schedule(1, 2, "nobody is there"))
+    assert (found.objective_nano, found.breaches) == (0, ())
+    assert found.modelled.delay_ns == 0
+    assert found.modelled.energy_pj == (0, 0)
+
+
+def test_the_arithmetic_of_others_does_not_matter():
+    expected = assess()
+    with localcontext() as context:
+        context.prec = 3
+        assert assess() == expected
+        assert getcontext().prec == 3
+
+
+large = st.integers(0, 2**63 - 1)
+
+
+@given(cpu_hz=large, power_uw=large, first_hz=large, second_hz=large, gain_atto=large, energy_budget_pj=large)
+def test_any_integers_are_judged(cpu_hz, power_uw, first_hz, second_hz, gain_atto, energy_budget_pj):
+    limits = replace(GENESIS.members[0].limits, cpu_max_hz=None, mining_max_hz=None, power_max_uw=2**63 - 1)
+    genesis = replace(GENESIS, members=(replace(GENESIS.members[0], limits=limits), GENESIS.members[1]))
+    conditions = replace(CANDIDATES[0], gain_atto=gain_atto, energy_budget_pj=energy_budget_pj)
+    schedule = Schedule(1, (0,), (cpu_hz,), (power_uw,), (first_hz, second_hz), 0, "")
+    found = assess(schedule, CANDIDATES | {0: conditions}, genesis)
+    assert 0 <= found.modelled.delay_ns < 2**63
+    assert all(0 <= energy < 2**63 for energy in found.modelled.energy_pj)
+    assert abs(found.objective_nano) < 2**63

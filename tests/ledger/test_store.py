@@ -1,0 +1,313 @@
+"""Laws that hold for a store in files and one in memory alike."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bdfl.encoding import digest, encode
+from bdfl.ledger.block import Block, Kind, body_root
+from bdfl.ledger.keeping import BlobUse, MisplacedBlock, NotKept, QuotaExceeded, Store, StoredRound, rested_on
+from bdfl.ledger.memory_store import MemoryStore
+from bdfl.ledger.merkle import proven_root
+from bdfl.ledger.store import ChainStore
+from benchmarks.ledger.sample_chain import SampleChain, Stage, sample_chain, sample_report, sample_vote
+
+CHAIN = sample_chain(8, num_members=3)
+Maker = Callable[..., Store]
+
+
+@pytest.fixture(params=["files", "memory"])
+def make_store(request: pytest.FixtureRequest, tmp_path: Path):
+    """A function that makes a new store of `CHAIN`."""
+    opened: list[ChainStore] = []
+
+    def make(max_bytes: int | None = None) -> Store:
+        if request.param == "memory":
+            return MemoryStore(CHAIN.genesis, CHAIN.initial_model, max_bytes=max_bytes)
+        opened.append(
+            ChainStore.create(
+                tmp_path / "chain", CHAIN.genesis, CHAIN.initial_model, durable=False, max_bytes=max_bytes
+            )
+        )
+        return opened[-1]
+
+    yield make
+    for store in opened:
+        store.close()
+
+
+@pytest.fixture
+def store(make_store: Maker) -> Store:
+    return make_store()
+
+
+def put_stage(store: Store, stage: Stage) -> None:
+    for blob, data in stage.blobs.items():
+        store.put_blob(blob, data)
+    store.append(stage.block, stage.certificate)
+
+
+def fill(store: Store, num_blocks: int) -> None:
+    for stage in CHAIN.stages[:num_blocks]:
+        put_stage(store, stage)
+
+
+def test_a_new_store_holds_genesis_and_the_untrained_model(store: Store) -> None:
+    assert store.genesis == CHAIN.genesis
+    assert store.height == store.checkpoint == 0
+    assert store.get_blob(CHAIN.genesis.model.initial) == CHAIN.initial_model
+    assert list(store.blocks()) == []
+    assert store.read_round(1) == StoredRound(1)
+
+
+def test_what_was_appended_is_read_back(store: Store) -> None:
+    fill(store, 3)
+    assert store.height == 3
+    for stage in CHAIN.stages[:3]:
+        height = stage.block.header.height
+        assert store.block(height) == stage.block
+        assert store.certificate(height) == stage.certificate
+        assert all(store.has_blob(blob) and store.get_blob(blob) == data for blob, data in stage.blobs.items())
+    assert list(store.blocks(2)) == [stage.block for stage in CHAIN.stages[1:3]]
+
+
+@pytest.mark.parametrize("height", [-1, 0, 4])
+def test_there_is_no_block_beyond_the_ends(store: Store, height: int) -> None:
+    fill(store, 3)
+    with pytest.raises(IndexError, match=r"of 1\.\.3"):
+        store.block(height)
+    with pytest.raises(IndexError, match=r"of 1\.\.3"):
+        store.certificate(height)
+
+
+def _changed(block: Block, **changes: object) -> Block:
+    return msgspec.structs.replace(block, header=msgspec.structs.replace(block.header, **changes))
+
+
+@pytest.mark.parametrize(
+    ("block", "reason"),
+    [
+        (CHAIN.stages[0].block, "block 1, block 3 is the next"),
+        (CHAIN.stages[3].block, "block 4, block 3 is the next"),
+        (_changed(CHAIN.stages[2].block, parent=bytes(32)), "its parent is 0000"),
+        (_changed(CHAIN.stages[2].block, chain=bytes(32)), "block of chain 0000"),
+    ],
+)
+def test_only_the_next_block_is_appended(store: Store, block: Block, reason: str) -> None:
+    fill(store, 2)
+    with pytest.raises(MisplacedBlock, match=reason):
+        store.append(block, ())
+    assert store.height == 2
+
+
+@pytest.mark.parametrize("left_out", rested_on(CHAIN.stages[0].block), ids=lambda use: f"client-{use.client}")
+def test_a_block_comes_after_every_blob_it_rests_on(store: Store, left_out: BlobUse) -> None:
+    stage = CHAIN.stages[0]
+    for blob in stage.blobs.keys() - {left_out.blob}:
+        store.put_blob(blob, stage.blobs[blob])
+    with pytest.raises(MisplacedBlock, match=f"block 1: .*{left_out.blob.hex()}: not kept"):
+        store.append(stage.block, stage.certificate)
+    assert store.height == 0
+
+
+def test_an_empty_block_needs_no_updates(store: Store) -> None:
+    first = CHAIN.stages[0].block
+    body = msgspec.structs.replace(first.body, is_empty=True, model=CHAIN.genesis.model.initial)
+    block = _changed(msgspec.structs.replace(first, body=body), body=body_root(body))
+    store.append(block, ())
+    assert store.block(1) == block
+
+
+def test_statements_of_a_height_come_back_in_their_order_and_once(store: Store) -> None:
+    block = CHAIN.stages[0].block
+    votes = [sample_vote(1, attempt, block.digest, 0, kind) for attempt in (2, 1) for kind in Kind]
+    report = sample_report(1, 2)
+    update = block.body.updates[1]
+    for _ in range(2):
+        for vote in votes:
+            store.put_vote(1, vote)
+        store.put_report(1, report)
+        store.put_update(1, update)
+        store.put_candidate(block)
+    store.put_progress(1, 3, ())
+    store.put_progress(1, 4, tuple(votes[:2]))
+    assert store.read_round(1) == StoredRound(1, tuple(votes), (update,), (report,), (block,), 4, tuple(votes[:2]))
+    assert store.read_round(2) == StoredRound(2)
+
+
+def test_a_decided_height_keeps_its_statements_and_forgets_candidates_and_progress(store: Store) -> None:
+    stage = CHAIN.stages[0]
+    vote = sample_vote(1, 1, stage.block.digest, 0)
+    store.put_vote(1, vote)
+    store.put_candidate(stage.block)
+    store.put_progress(1, 2, (vote,))
+    store.put_candidate(CHAIN.stages[1].block)
+    put_stage(store, stage)
+    assert store.read_round(1) == StoredRound(1, votes=(vote,))
+    assert store.read_round(2).candidates == (CHAIN.stages[1].block,)
+
+
+def test_blobs_beyond_the_quota_are_refused_and_change_nothing(make_store: Maker) -> None:
+    size = len(CHAIN.initial_model)
+    store = make_store(max_bytes=2 * size)
+    (first, data), (second, other) = list(CHAIN.stages[0].blobs.items())[:2]
+    store.put_blob(first, data)
+    store.put_blob(first, data)
+    with pytest.raises(QuotaExceeded, match=f"quota of {2 * size}"):
+        store.put_blob(second, other)
+    assert not store.has_blob(second)
+    assert store.get_blob(second) is None
+
+
+def test_pruning_makes_room_in_the_quota(make_store: Maker) -> None:
+    per_block = sum(len(data) for data in CHAIN.stages[0].blobs.values())
+    store = make_store(max_bytes=2 * len(CHAIN.initial_model) + 2 * per_block)
+    for stage in CHAIN.stages:
+        put_stage(store, stage)
+        store.prune(1)
+    assert store.height == len(CHAIN.stages)
+
+
+def test_pruning_keeps_what_the_kept_blocks_and_the_checkpoint_need(store: Store) -> None:
+    fill(store, 5)
+    report = store.prune(2)
+    assert (report.checkpoint, report.num_blocks, store.checkpoint) == (3, 3, 3)
+    models = {stage.block.body.model for stage in CHAIN.stages[:3]}
+    dropped = {blob for stage in CHAIN.stages[:3] for blob in stage.blobs} - {CHAIN.stages[2].block.body.model}
+    assert models - dropped == {CHAIN.stages[2].block.body.model}
+    assert report.num_blobs == len(dropped)
+    assert report.num_bytes == sum(len(CHAIN.initial_model) for _ in dropped)
+    assert not any(store.has_blob(blob) or store.get_blob(blob) for blob in dropped)
+    kept = [blob for stage in CHAIN.stages[3:5] for blob in stage.blobs]
+    assert all(store.get_blob(blob) for blob in [*kept, CHAIN.stages[2].block.body.model, CHAIN.genesis.model.initial])
+    assert list(store.blocks()) == [stage.block for stage in CHAIN.stages[:5]]
+    put_stage(store, CHAIN.stages[5])
+
+
+def test_a_model_that_stays_the_same_outlives_the_block_it_came_from(store: Store) -> None:
+    fill(store, 2)
+    parent = CHAIN.stages[1].block
+    for _ in range(2):
+        body = msgspec.structs.replace(parent.body, is_empty=True, updates=())
+        header = msgspec.structs.replace(
+            parent.header, height=parent.header.height + 1, parent=parent.digest, body=body_root(body)
+        )
+        parent = msgspec.structs.replace(parent, header=header, body=body)
+        store.append(parent, ())
+    store.prune(1)
+    assert store.get_blob(CHAIN.stages[1].block.body.model) is not None
+
+
+def test_pruning_again_changes_nothing(store: Store) -> None:
+    fill(store, 5)
+    store.prune(2)
+    again = store.prune(2)
+    assert (again.checkpoint, again.num_blocks, again.num_blobs, again.num_bytes) == (3, 0, 0, 0)
+    assert store.prune(4).checkpoint == 3
+
+
+def test_pruning_keeps_at_least_one_block(store: Store) -> None:
+    fill(store, 2)
+    with pytest.raises(ValueError, match="at least 1"):
+        store.prune(0)
+
+
+def test_pruning_leaves_the_open_height_alone(store: Store) -> None:
+    """Blobs of a candidate count from when they were put, even before the blocks that are pruned."""
+    candidate = CHAIN.stages[4]
+    for blob, data in candidate.blobs.items():
+        store.put_blob(blob, data)
+    own = CHAIN.stages[5].block.body.updates[0]
+    store.put_blob(own.update.model, CHAIN.stages[5].blobs[own.update.model])
+    fill(store, 4)
+    store.put_candidate(candidate.block)
+    store.put_update(5, own)
+    store.prune(1)
+    store.append(candidate.block, candidate.certificate)
+    assert store.has_blob(own.update.model)
+
+
+def test_blobs_that_no_block_took_are_pruned_with_their_height(store: Store) -> None:
+    left_over = b"a model nobody voted for"
+    store.put_blob(digest(left_over), left_over)
+    fill(store, 2)
+    store.put_blob(digest(b"of the open height"), b"of the open height")
+    store.prune(1)
+    assert not store.has_blob(digest(left_over))
+    assert store.has_blob(digest(b"of the open height"))
+
+
+def test_every_update_is_proven_to_be_in_its_block_before_and_after_pruning(store: Store) -> None:
+    fill(store, 4)
+    store.prune(2)
+    for stage in CHAIN.stages[:4]:
+        height = stage.block.header.height
+        for signed in stage.block.body.updates:
+            proof = store.proof(height, signed.update.client)
+            assert proof is not None
+            assert proven_root(encode(signed), proof) == stage.block.header.body
+        assert store.proof(height, 7) is None
+
+
+def test_a_blob_is_not_taken_under_another_digest(tmp_path: Path) -> None:
+    """In files only: a store in memory takes its caller's word."""
+    with (
+        ChainStore.create(tmp_path, CHAIN.genesis, CHAIN.initial_model, durable=False) as store,
+        pytest.raises(NotKept, match="have digest"),
+    ):
+        store.put_blob(bytes(32), b"something else")
+
+
+_STEPS = st.one_of(
+    st.tuples(st.just("block"), st.integers(0, 3)),
+    st.tuples(st.just("blobs"), st.integers(0, 3)),
+    st.tuples(st.just("vote"), st.integers(1, 3)),
+    st.tuples(st.just("candidate"), st.integers(0, 2)),
+    st.tuples(st.just("prune"), st.integers(1, 3)),
+    st.tuples(st.just("reopen"), st.just(0)),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(steps=st.lists(_STEPS, max_size=25))
+def test_both_stores_always_answer_the_same(tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]]):
+    path = tmp_path_factory.mktemp("chain")
+    files = ChainStore.create(path, CHAIN.genesis, CHAIN.initial_model, durable=False)
+    memory = MemoryStore(CHAIN.genesis, CHAIN.initial_model)
+    try:
+        for name, number in steps:
+            if name == "reopen":
+                files.close()
+                files = ChainStore.open(path, durable=False)
+            else:
+                for store in (files, memory):
+                    _play(store, name, number)
+            assert _answers(files, CHAIN) == _answers(memory, CHAIN)
+    finally:
+        files.close()
+
+
+def _play(store: Store, name: str, number: int) -> None:
+    ahead = CHAIN.stages[store.height + number : store.height + number + 1]
+    if name == "prune":
+        store.prune(number)
+    elif name == "vote":
+        store.put_vote(store.height + 1, sample_vote(store.height + 1, number, bytes(32), 0))
+        store.put_progress(store.height + 1, number, ())
+    elif name == "block" and store.height < len(CHAIN.stages):
+        put_stage(store, CHAIN.stages[store.height])
+    elif name == "candidate" and ahead:
+        store.put_candidate(ahead[0].block)
+    elif name == "blobs" and ahead:
+        for blob, data in ahead[0].blobs.items():
+            store.put_blob(blob, data)
+
+
+def _answers(store: Store, chain: SampleChain) -> object:
+    blobs = {blob for stage in chain.stages for blob in stage.blobs}
+    rounds = [store.read_round(height) for height in range(1, len(chain.stages) + 2)]
+    return store.height, store.checkpoint, rounds, {blob for blob in blobs if store.has_blob(blob)}

@@ -1,0 +1,286 @@
+"""What is wrong with a store is said in one line, exactly; who may write to it is settled."""
+
+import errno
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bdfl.ledger.block import Block
+from bdfl.ledger.keeping import DamagedStore, NotAStore, NotKept, QuotaExceeded, StoreError, StoreInUse
+from bdfl.ledger.store import DATABASE_FILE, ChainStore
+from benchmarks.ledger.sample_chain import sample_chain, sample_genesis, sample_vote
+from tests.ledger.test_store_crashes import ROOT, start_writer
+
+CHAIN = sample_chain(3, num_members=2)
+SECOND = CHAIN.stages[1].block
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A whole store of three blocks."""
+    path = tmp_path / "chain"
+    with ChainStore.create(path, CHAIN.genesis, CHAIN.initial_model, durable=False) as store:
+        for stage in CHAIN.stages:
+            for blob, data in stage.blobs.items():
+                store.put_blob(blob, data)
+            store.append(stage.block, stage.certificate)
+        store.put_vote(4, sample_vote(4, 1, bytes(32), 0))
+        store.put_progress(4, 1, (sample_vote(4, 1, bytes(32), 0),))
+    return path
+
+
+def blob_file(path: Path, blob: bytes) -> Path:
+    return path / "blobs" / blob.hex()[:2] / blob.hex()
+
+
+def change_row(path: Path, statement: str) -> None:
+    connection = sqlite3.connect(path / DATABASE_FILE)
+    with connection:
+        connection.execute(statement)
+    connection.close()
+
+
+def message_of_opening(path: Path, kind: type[StoreError], read_only: bool = False) -> str:
+    with pytest.raises(kind) as caught:
+        ChainStore.open(path, read_only=read_only, durable=False)
+    message = str(caught.value)
+    assert message.startswith(str(path))
+    assert "\n" not in message
+    return message
+
+
+CLIENT_ONE = SECOND.body.updates[1].update.model
+
+
+@pytest.mark.parametrize(
+    ("blob", "place"),
+    [
+        (CLIENT_ONE, f"block 2: the model of client 1, blob {CLIENT_ONE.hex()}"),
+        (SECOND.body.model, f"block 2: the global model, blob {SECOND.body.model.hex()}"),
+        (CHAIN.genesis.model.initial, f"genesis: the untrained model, blob {CHAIN.genesis.model.initial.hex()}"),
+    ],
+    ids=["client", "global", "initial"],
+)
+def test_a_damaged_blob_is_named_with_its_block_and_client(path: Path, blob: bytes, place: str) -> None:
+    file = blob_file(path, blob)
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-1])
+    assert message_of_opening(path, DamagedStore) == f"{path}: {place}: 63 bytes, 64 expected"
+    file.unlink()
+    assert message_of_opening(path, DamagedStore) == f"{path}: {place}: missing"
+    with ChainStore.open(path, read_only=True) as reader, pytest.raises(DamagedStore) as caught:
+        reader.get_blob(blob)
+    assert str(caught.value) == f"{path}: {place}: missing"
+    file.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
+    with ChainStore.open(path, durable=False) as store:
+        with pytest.raises(DamagedStore) as caught:
+            store.get_blob(blob)
+        assert str(caught.value) == f"{path}: {place}: its bytes have another digest"
+        store.put_blob(blob, whole)
+        assert store.get_blob(blob) == whole
+
+
+def test_all_damages_are_counted(path: Path) -> None:
+    shutil.rmtree(path / "blobs")
+    message = message_of_opening(path, DamagedStore)
+    assert "genesis: the untrained model" in message
+    assert message.endswith("missing (and 9 more)")
+
+
+@pytest.mark.parametrize("statement", ["data = x'00'", "certificate = x'9190'", "data = substr(data, 2)"])
+def test_a_changed_row_is_found(path: Path, statement: str) -> None:
+    change_row(path, f"UPDATE blocks SET {statement} WHERE height = 2")
+    assert message_of_opening(path, DamagedStore) == f"{path}: block 2: its row was changed"
+    with ChainStore.open(path, read_only=True) as reader:
+        assert reader.block(1) == CHAIN.stages[0].block
+        with pytest.raises(DamagedStore, match="block 2: its row was changed"):
+            reader.block(2)
+
+
+def test_a_lost_row_is_found(path: Path) -> None:
+    change_row(path, "DELETE FROM blocks WHERE height = 2")
+    assert message_of_opening(path, DamagedStore) == f"{path}: block 2 is missing"
+
+
+def test_a_changed_vote_or_lock_is_found(path: Path) -> None:
+    change_row(path, "UPDATE statements SET data = x'90'")
+    assert message_of_opening(path, DamagedStore) == f"{path}: a vote of height 4: its row was changed"
+    change_row(path, "DELETE FROM statements")
+    change_row(path, "UPDATE progress SET lock = x'90'")
+    assert message_of_opening(path, DamagedStore) == f"{path}: the lock of height 4: its row was changed"
+
+
+def test_a_lost_genesis_is_found(path: Path) -> None:
+    change_row(path, "DELETE FROM genesis")
+    assert message_of_opening(path, DamagedStore) == f"{path}: genesis is missing"
+
+
+def test_overwritten_pages_are_found(path: Path) -> None:
+    database = path / DATABASE_FILE
+    size = database.stat().st_size
+    with database.open("r+b") as file:
+        file.seek(4096)
+        file.write(os.urandom(size - 4096))
+    message_of_opening(path, DamagedStore)
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_another_format_is_refused_by_its_number(path: Path, read_only: bool) -> None:
+    change_row(path, "PRAGMA user_version = 7")
+    message = message_of_opening(path, NotAStore, read_only)
+    assert message == f"{path / DATABASE_FILE}: format 7, this bdfl reads format 1"
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_what_is_not_a_store_is_refused(tmp_path: Path, read_only: bool) -> None:
+    assert "no chain.sqlite in it" in message_of_opening(tmp_path, NotAStore, read_only)
+    assert "no chain.sqlite in it" in message_of_opening(tmp_path / "nowhere", NotAStore, read_only)
+    file = tmp_path / "file"
+    file.write_bytes(b"text")
+    assert "no chain.sqlite in it" in message_of_opening(file, NotAStore, read_only)
+    database = tmp_path / DATABASE_FILE
+    database.write_bytes(b"not a database at all" * 100)
+    assert "not a database" in message_of_opening(tmp_path, NotAStore, read_only)
+    database.unlink()
+    change_row(tmp_path, "CREATE TABLE others (name TEXT)")
+    assert "a database, but not of a chain" in message_of_opening(tmp_path, NotAStore, read_only)
+
+
+def test_a_chain_begins_only_in_a_new_folder_with_its_own_model(path: Path, tmp_path: Path) -> None:
+    with pytest.raises(NotAStore, match="exists already"):
+        ChainStore.create(path, CHAIN.genesis, CHAIN.initial_model)
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "letters" / "dear").write_text("something else")
+    with pytest.raises(NotAStore, match="exists already"):
+        ChainStore.create(tmp_path / "letters", CHAIN.genesis, CHAIN.initial_model)
+    with pytest.raises(NotAStore, match="not the one that genesis names"):
+        ChainStore.create(tmp_path / "new", sample_genesis(2, b"other"), CHAIN.initial_model)
+    with pytest.raises(QuotaExceeded):
+        ChainStore.create(tmp_path / "new", CHAIN.genesis, CHAIN.initial_model, max_bytes=3)
+    with pytest.raises(NotKept, match="no chain was begun"):
+        ChainStore.create(tmp_path / "letters" / "dear" / "below", CHAIN.genesis, CHAIN.initial_model)
+    assert not (tmp_path / "new").exists()
+
+
+def test_only_one_process_writes_and_others_read_meanwhile(tmp_path: Path) -> None:
+    path = tmp_path / "chain"
+    with start_writer(path, "fast") as process:
+        assert process.stdout is not None
+        while not process.stdout.readline().startswith("block 2"):
+            pass
+        with pytest.raises(StoreInUse, match="written to by another process"):
+            ChainStore.open(path)
+        with ChainStore.open(path, read_only=True) as reader:
+            seen = reader.height
+            assert seen >= 2
+            assert reader.block(seen).header.height == seen
+            assert len(list(reader.blocks(seen))) >= 1
+            while not process.stdout.readline().startswith(f"block {seen + 2}"):
+                pass
+            assert reader.height >= seen + 2
+        process.kill()
+        process.communicate()
+    ChainStore.open(path, durable=False).close()
+
+
+def test_one_process_opens_a_store_once_for_writing(path: Path) -> None:
+    with ChainStore.open(path):
+        with pytest.raises(StoreInUse):
+            ChainStore.open(path)
+        ChainStore.open(path, read_only=True).close()
+    ChainStore.open(path).close()
+
+
+def test_a_reader_changes_nothing(path: Path) -> None:
+    (path / "tmp" / "abc").write_bytes(b"half a")
+    with ChainStore.open(path, read_only=True) as reader:
+        block: Block = CHAIN.stages[2].block
+        for write in (
+            lambda: reader.append(block, ()),
+            lambda: reader.put_blob(CHAIN.genesis.model.initial, CHAIN.initial_model),
+            lambda: reader.put_vote(4, sample_vote(4, 1, bytes(32), 0)),
+            lambda: reader.put_candidate(block),
+            lambda: reader.put_progress(4, 1, ()),
+            lambda: reader.prune(1),
+        ):
+            with pytest.raises(NotKept, match="open for reading only"):
+                write()
+        assert reader.has_blob(SECOND.body.model)
+        assert not reader.has_blob(bytes(32))
+        assert reader.get_blob(bytes(32)) is None
+        assert reader.read_round(4).attempt == 1
+    assert (path / "tmp" / "abc").exists()
+
+
+def test_a_store_can_be_used_where_nobody_can_write(path: Path) -> None:
+    """SQLite can then make no index beside the file, so it is read as one that nobody changes."""
+    for file in [*path.rglob("*"), path]:
+        file.chmod(0o555 if file.is_dir() else 0o444)
+    try:
+        with ChainStore.open(path, read_only=True) as reader:
+            assert reader.block(3) == CHAIN.stages[2].block
+    finally:
+        for file in [path, *path.rglob("*")]:
+            file.chmod(0o755 if file.is_dir() else 0o644)
+
+
+@pytest.mark.parametrize("step", ["fsync", "replace"])
+def test_what_the_disk_refuses_is_not_kept_and_leaves_no_trace(
+    path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    blob = sample_chain(1, seed=9).stages[0].block.body.model
+    data = sample_chain(1, seed=9).stages[0].blobs[blob]
+    with ChainStore.open(path) as store:
+        with monkeypatch.context() as patches:
+            patches.setattr(os, step, refuse)
+            with pytest.raises(NotKept, match="No space left on device, 64 bytes to write; the blob is not kept"):
+                store.put_blob(blob, data)
+        assert not store.has_blob(blob)
+        assert not list((path / "tmp").iterdir())
+        store.put_blob(blob, data)
+        assert store.get_blob(blob) == data
+
+
+_FULL_DISK = """
+import resource, sys
+from pathlib import Path
+from benchmarks.ledger.sample_chain import sample_chain, sample_vote
+from bdfl.ledger.keeping import NotKept
+from bdfl.ledger.store import ChainStore
+
+chain = sample_chain(40, num_members=2)
+with ChainStore.open(Path(sys.argv[1])) as store:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))
+    try:
+        store.put_blob(__import__("hashlib").sha256(bytes(70_000)).digest(), bytes(70_000))
+    except NotKept as error:
+        print(error)
+    for attempt in range(1, 1000):
+        try:
+            store.put_vote(4, sample_vote(4, attempt, bytes(32), 1))
+        except NotKept as error:
+            print(error)
+            break
+    print(attempt)
+"""
+
+
+def test_a_full_disk_costs_only_what_did_not_fit(path: Path) -> None:
+    """A real limit of the system on the size of files stands for the full disk."""
+    command = [sys.executable, "-c", _FULL_DISK, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert done.returncode == 0, done.stderr
+    blob_message, row_message, attempt = done.stdout.splitlines()
+    assert "File too large, 70000 bytes to write; the blob is not kept" in blob_message
+    assert "nothing was changed" in row_message
+    with ChainStore.open(path) as store:
+        assert store.height == 3
+        assert len(store.read_round(4).votes) == int(attempt)

@@ -1,0 +1,150 @@
+"""Shared work: done once, never mistaken, never more remembered than allowed."""
+
+import numpy as np
+import pytest
+
+from bdfl import encoding, identity
+from bdfl.encoding import digest
+from bdfl.identity import Meaning, statement_digest
+from bdfl.learning.weights import encode_weights
+from bdfl.ledger import work
+from bdfl.ledger.block import ModelUpdate
+from bdfl.ledger.errors import InvalidUpdate, MissingBlob
+from bdfl.ledger.toolbox import Toolbox
+from bdfl.scenario.learning import Aggregation
+from bdfl.scenario.ledger import WorkKind
+from bdfl.scheduling.problem import infeasible_decision
+from tests.ledger.town import LAYOUT, found_town
+
+TOWN = found_town()
+STATE = TOWN.start()
+BOXES = [Toolbox(max_entries=0), Toolbox(max_entries=1), Toolbox(max_bytes=0), Toolbox()]
+
+
+def counting(monkeypatch, module, name):
+    """Replaces a function by one that also notes its calls."""
+    calls = []
+    original = getattr(module, name)
+
+    def counted(*arguments):
+        calls.append(arguments)
+        return original(*arguments)
+
+    monkeypatch.setattr(module, name, counted)
+    return calls
+
+
+def test_a_signature_is_checked_once(monkeypatch):
+    calls = counting(monkeypatch, identity, "is_signed")
+    signed = TOWN.update(STATE, 0)
+    statement = statement_digest(Meaning.UPDATE, STATE.place, encoding.encode(signed.update))
+    key = TOWN.signers[0].public_key
+    toolbox = Toolbox()
+    for _ in range(3):
+        assert toolbox.is_signed(key, signed.signature, statement)
+        assert not toolbox.is_signed(TOWN.signers[1].public_key, signed.signature, statement)
+        assert not toolbox.is_signed(key, signed.signature, bytes(32))
+        assert not toolbox.is_signed(key, bytes(64), statement)
+    assert len(calls) == 4
+
+
+def test_work_is_checked_once_for_each_difficulty(monkeypatch):
+    calls = counting(monkeypatch, work, "is_worked")
+    nonce = work.search_nonce(WorkKind.SHA256, bytes(32), 50)
+    toolbox = Toolbox()
+    for _ in range(3):
+        assert toolbox.is_worked(WorkKind.SHA256, bytes(32), nonce, 50)
+        assert not toolbox.is_worked(WorkKind.SHA256, bytes(32), nonce, 2**60)
+    assert len(calls) == 2
+
+
+def test_the_same_blob_is_hashed_once(monkeypatch):
+    calls = counting(monkeypatch, encoding, "digest")
+    data = bytes(1000)
+    toolbox = Toolbox()
+    assert toolbox.digest(data) == toolbox.digest(data)
+    assert len(calls) == 1
+    assert toolbox.digest(bytes(bytearray(1000))) == toolbox.digest(data)  # another object with the same bytes
+    assert len(calls) == 2
+    assert Toolbox(max_entries=0).digest(data) == digest(data)
+
+
+def test_digests_of_forgotten_blobs_are_not_taken_for_those_of_new_ones():
+    toolbox = Toolbox(max_entries=2)
+    for number in range(2000):  # objects come and go at the same addresses
+        data = number.to_bytes(40, "big")
+        assert toolbox.digest(data) == digest(data)
+
+
+def test_a_noted_digest_is_used(monkeypatch):
+    calls = counting(monkeypatch, encoding, "digest")
+    data = TOWN.model(0, 1)
+    toolbox = Toolbox()
+    toolbox.note_digest(data, digest(data))
+    assert len(toolbox.decode_model(digest(data), data, LAYOUT)) == 4
+    assert calls == []
+
+
+@pytest.mark.parametrize("toolbox", BOXES)
+def test_models_are_read_only_and_must_be_what_they_are_called(toolbox):
+    data = TOWN.model(0, 1)
+    for _ in range(2):
+        weights = toolbox.decode_model(digest(data), bytes(bytearray(data)), LAYOUT)
+        assert encode_weights(weights, LAYOUT) == data
+        with pytest.raises(ValueError, match="read-only"):
+            weights[0] = 1.0
+        with pytest.raises(InvalidUpdate, match="blob-digest"):
+            toolbox.decode_model(digest(data), TOWN.model(1, 1), LAYOUT)
+
+
+@pytest.mark.parametrize("toolbox", BOXES)
+@pytest.mark.parametrize("rule", ["mean", "median", "krum"])
+def test_aggregates_are_the_same_whatever_is_remembered(toolbox, rule):
+    models = [TOWN.model(client, 1) for client in range(3)]
+    blobs = {digest(data): data for data in models}
+    updates = [ModelUpdate(client, 100 + client, len(data), digest(data)) for client, data in enumerate(models)]
+    choice = Aggregation(rule=rule)
+    expected = Toolbox(max_entries=0).aggregate(choice, LAYOUT, updates, blobs)
+    assert toolbox.aggregate(choice, LAYOUT, updates, blobs) == expected
+    assert toolbox.aggregate(choice, LAYOUT, updates, blobs) == expected
+    with pytest.raises(MissingBlob):
+        toolbox.aggregate(choice, LAYOUT, updates, dict(list(blobs.items())[:2]))
+    others = [ModelUpdate(one.client, 7 ** (1 + one.client), one.size, one.model) for one in updates]
+    assert (toolbox.aggregate(choice, LAYOUT, others, blobs) == expected) == (rule != "mean")
+
+
+def test_decisions_are_made_once_for_each_question():
+    problem = STATE.charter.problem
+    asked = []
+
+    def scheduler(given):
+        asked.append(given)
+        return infeasible_decision(given, "counted")
+
+    toolbox = Toolbox()
+    assert toolbox.decide(b"a", problem, scheduler) is toolbox.decide(b"a", problem, scheduler)
+    toolbox.decide(b"b", problem, scheduler)
+    assert len(asked) == 2
+
+
+def test_no_more_is_remembered_than_allowed():
+    toolbox = Toolbox(max_entries=64, max_bytes=10_000)
+    blobs = [np.random.default_rng(number).bytes(3000) for number in range(20)]
+    for data in blobs:
+        toolbox.digest(data)
+    memo = toolbox._digests
+    assert len(memo._entries) == 3
+    assert memo._num_bytes == 9000
+    toolbox.digest(bytes(20_000))  # larger than all that is allowed: the others stay
+    assert len(memo._entries) == 3
+    for number in range(200):
+        toolbox.is_signed(bytes(32), bytes(64), number.to_bytes(32, "big"))
+    assert len(toolbox._signed._entries) == 64
+
+
+def test_what_was_asked_for_last_is_kept_longest():
+    toolbox = Toolbox(max_entries=32)  # two of the larger values
+    made = []
+    for key in "abacab":
+        toolbox.recall(key, lambda key=key: made.append(key) or key)
+    assert made == ["a", "b", "c", "b"]
