@@ -1,0 +1,1 @@
+"""One node of the federation as a pure function: `step(state, event) -> state, effects`."""

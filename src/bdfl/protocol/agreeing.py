@@ -1,0 +1,195 @@
+"""Agreement on a block: prevotes, locks, precommits, attempts, commit. Each clause was found by a counter-example.
+
+A node prevotes once an attempt: for its locked block; else for the first votable one; in a later attempt for the
+votable one with the lowest proof-of-work hash. A quorum of prevotes makes it lock, and precommit if the attempt is
+still its own. A quorum of precommits of one attempt decides.
+"""
+
+from bdfl.ledger.block import Certificate, Kind, SignedVote, TwoVotes
+from bdfl.ledger.chain import apply_block
+from bdfl.ledger.errors import InvalidBlock
+from bdfl.ledger.rules import validate_vote
+from bdfl.protocol.collecting import enter_round, is_complete
+from bdfl.protocol.draft import Draft
+from bdfl.protocol.events import Commit, KeptBlob, KeptVote, Store, Timer
+from bdfl.protocol.messages import DecidedWanted, Hearsay
+from bdfl.protocol.proposing import is_votable, start_mining, stop_mining, want_block
+from bdfl.protocol.state import Candidate, Lock, Phase
+from bdfl.protocol.votes import collect_votes, find_quorums, key_of, reached_attempt
+from bdfl.scenario.ledger import QuorumRule
+
+MAX_RIVALS = 8  # votes of one member, kind and attempt for different blocks that are counted beside the first
+MAX_VOTES_AHEAD = 16  # attempts: of what a member voted further ahead, only the latest is kept
+
+
+def receive_vote(draft: Draft, sender: int, signed: SignedVote) -> None:
+    """Counts a member's vote; two of one kind and attempt for different blocks are evidence.
+
+    Both are counted: quorums rest on the honest, and a quorum that others saw must be a quorum here too.
+    """
+    vote, key = signed.vote, key_of(signed)
+    if key in draft.votes:
+        return
+    try:
+        validate_vote(draft.chain, signed, draft.toolbox)
+    except InvalidBlock as error:
+        draft.refuse(sender, error)
+        return
+    rivals = [held for held in draft.votes if held[:3] == key[:3]]
+    if rivals:
+        draft.evidence.setdefault(vote.voter, TwoVotes(draft.chain.place, draft.votes[rivals[0]], signed))
+    if len(rivals) >= MAX_RIVALS or not _is_near(draft, signed):
+        return
+    draft.votes[key] = signed
+    want_block(draft, sender, vote.block)
+
+
+def _is_near(draft: Draft, signed: SignedVote) -> bool:
+    """Whether a vote is not far ahead, or the member's latest; what it voted before, too far ahead, is forgotten."""
+    vote, limit = signed.vote, draft.attempt + MAX_VOTES_AHEAD
+    if vote.attempt <= limit:
+        return True
+    ahead = [key for key in draft.votes if key[0] > limit and key[1:3] == (vote.kind, vote.voter)]
+    if any(key[0] >= vote.attempt for key in ahead):
+        return False
+    for key in ahead:
+        del draft.votes[key]
+    return True
+
+
+def progress(draft: Draft) -> None:
+    """Does whatever what is held allows: close, follow to a later attempt, lock, vote, commit, mine."""
+    if draft.phase is Phase.DONE:
+        return
+    if _try_commit(draft):
+        progress(draft)
+        return
+    _follow(draft)
+    _close(draft)
+    _move_lock(draft)
+    _prevote(draft)
+    _precommit(draft)
+    if _try_commit(draft):
+        progress(draft)
+        return
+    if draft.phase is Phase.MINING:
+        start_mining(draft)
+    _time_attempt(draft)
+
+
+def _close(draft: Draft) -> None:
+    """Ends collecting when all is there, or the deadline is over."""
+    if draft.phase is Phase.COLLECTING and (draft.is_deadline_over or is_complete(draft)):
+        draft.move(Phase.MINING)
+        draft.mining_since_ns = draft.now_ns
+
+
+def _follow(draft: Draft) -> None:
+    """Goes to a later attempt that enough others have reached: one that cannot lie, or one more than may lie."""
+    chain = draft.chain
+    is_crash_only = chain.genesis.law.quorum is QuorumRule.MAJORITY
+    num_needed = 1 if is_crash_only else chain.num_members - chain.quorum + 1
+    reached = reached_attempt(draft.votes, num_needed, draft.attempt)
+    if reached:
+        enter_attempt(draft, reached)
+
+
+def enter_attempt(draft: Draft, attempt: int) -> None:
+    """Leaves the current attempt for good: kept, so that a restart does not bring it back."""
+    draft.attempt = attempt
+    draft.is_attempt_timed = False
+    stop_mining(draft)
+    draft.keep_progress()
+    if draft.phase is Phase.VOTING:
+        draft.move(Phase.MINING)
+
+
+def _time_attempt(draft: Draft) -> None:
+    """Limits the attempt, once there is a block to agree on; later attempts last longer."""
+    if not draft.is_attempt_timed and any(candidate.is_valid for candidate in draft.candidates.values()):
+        draft.is_attempt_timed = True
+        draft.set_timer(Timer.ATTEMPT, draft.context.timing.attempt_ns * (2 + draft.attempt) // 2)
+
+
+def _move_lock(draft: Draft) -> None:
+    """Locks on the block of the latest quorum of prevotes, also one of an attempt that is over."""
+    for attempt, block in find_quorums(draft.votes, Kind.PREVOTE, draft.chain.quorum):
+        if attempt > draft.attempt or block in draft.refused:
+            continue
+        if draft.lock is None or attempt > draft.lock.attempt:
+            draft.lock = Lock(attempt, block, collect_votes(draft.votes, Kind.PREVOTE, attempt, block))
+            draft.keep_progress()
+        return
+
+
+def _prevote(draft: Draft) -> None:
+    if draft.own_vote(Kind.PREVOTE) is not None:
+        return
+    candidate = _choose(draft)
+    if candidate is not None:
+        stop_mining(draft)
+        draft.move(Phase.VOTING)
+        _cast(draft, Kind.PREVOTE, candidate.digest)
+
+
+def _choose(draft: Draft) -> Candidate | None:
+    """The block to prevote for, if there is one."""
+    if draft.lock is not None:
+        return _find_valid(draft, draft.lock.block)
+    votable = [candidate for candidate in draft.candidates.values() if is_votable(draft, candidate)]
+    if draft.attempt > 1:
+        votable = draft.lowest_hash_first(votable)
+    return votable[0] if votable else None
+
+
+def _precommit(draft: Draft) -> None:
+    lock = draft.lock
+    if lock is None or lock.attempt != draft.attempt or draft.own_vote(Kind.PRECOMMIT) is not None:
+        return
+    if _find_valid(draft, lock.block) is not None:
+        _cast(draft, Kind.PRECOMMIT, lock.block)
+
+
+def _find_valid(draft: Draft, digest: bytes) -> Candidate | None:
+    candidate = draft.candidates.get(digest)
+    return candidate if candidate is not None and candidate.is_valid else None
+
+
+def _cast(draft: Draft, kind: Kind, block: bytes) -> None:
+    """Keeps a vote, then says it: a restarted node repeats it and casts no other."""
+    signed = draft.sign_vote(kind, block)
+    draft.votes[key_of(signed)] = draft.own_votes[draft.attempt, kind] = signed
+    draft.do(Store(KeptVote(draft.height, signed)))
+    draft.send(None, Hearsay(draft.attempt, votes=(signed,)))
+
+
+def _try_commit(draft: Draft) -> bool:
+    """Commits the decided block if it is here and valid."""
+    for block, certificate in _find_decisions(draft):
+        candidate = _find_valid(draft, block)
+        if candidate is not None:
+            _commit(draft, candidate, certificate)
+            return True
+    return False
+
+
+def _find_decisions(draft: Draft) -> list[tuple[bytes, Certificate]]:
+    quorums = find_quorums(draft.votes, Kind.PRECOMMIT, draft.chain.quorum)
+    found = [(block, collect_votes(draft.votes, Kind.PRECOMMIT, attempt, block)) for attempt, block in quorums]
+    return found if draft.decision is None else [*found, (draft.decision.block, draft.decision.certificate)]
+
+
+def _commit(draft: Draft, candidate: Candidate, certificate: Certificate) -> None:
+    """Appends the block and begins the next round."""
+    stop_mining(draft)
+    if candidate.model:
+        draft.do(Store(KeptBlob(candidate.block.body.model, candidate.model)))
+    draft.do(Commit(candidate.block, certificate))
+    is_last, decision = draft.is_last, draft.decision
+    draft.move(Phase.DONE if is_last else Phase.COLLECTING)
+    draft.chain = apply_block(draft.chain, candidate.block, draft.toolbox)
+    draft.start_height(certificate)
+    if not is_last:
+        enter_round(draft)
+        if decision is not None:  # perhaps there is more to catch up with
+            draft.send(decision.teller, DecidedWanted())

@@ -1,0 +1,153 @@
+"""The first half of a round: report, train, announce, and check what the others give, until collecting is over."""
+
+from bdfl.identity import Meaning
+from bdfl.ledger.block import ModelUpdate, Report, SignedReport, SignedUpdate, TwoUpdates
+from bdfl.ledger.chain import modelled_costs
+from bdfl.ledger.errors import InvalidBlock
+from bdfl.ledger.rules import validate_report, validate_update, validate_update_blob
+from bdfl.protocol.draft import Draft
+from bdfl.protocol.events import (
+    KeptBlob,
+    KeptReport,
+    KeptUpdate,
+    Measure,
+    Measured,
+    Store,
+    Timer,
+    Train,
+    TrainingFinished,
+)
+from bdfl.protocol.messages import BlobWanted, Hearsay
+from bdfl.protocol.state import Phase
+
+
+def enter_round(draft: Draft) -> None:
+    """Sets a round going: its timers, this node's training and its report for the round after."""
+    exchange_ns = modelled_costs(draft.chain, draft.toolbox).exchange_ns
+    draft.set_timer(Timer.DEADLINE, 2 * exchange_ns + draft.context.timing.grace_ns)
+    draft.set_timer(Timer.RESEND, draft.context.timing.resend_ns)
+    if draft.number in draft.chain.schedule.selected and draft.number not in draft.updates:
+        if draft.chain.genesis.members[draft.number].limits.samples == 0:
+            _give_update(draft, draft.chain.model)
+        else:
+            draft.do(Train(draft.height, draft.chain.tip, draft.chain.model))
+    if not draft.is_last and draft.number not in draft.reports:
+        draft.do(Measure(draft.height + 1))
+
+
+def finish_training(draft: Draft, event: TrainingFinished) -> None:
+    """Signs and announces this node's model; one that diverged is announced as such, so that nobody waits for it."""
+    is_due = event.height == draft.height and event.parent == draft.chain.tip and draft.phase is not Phase.DONE
+    if not is_due or draft.number in draft.updates or draft.number not in draft.chain.schedule.selected:
+        return
+    if event.model is None:
+        _give_update(draft, b"")
+        return
+    model = draft.toolbox.digest(event.model)
+    draft.blobs[model] = event.model
+    draft.do(Store(KeptBlob(model, event.model)))
+    _give_update(draft, model)
+
+
+def _give_update(draft: Draft, model: bytes) -> None:
+    samples = draft.chain.genesis.members[draft.number].limits.samples
+    size = draft.chain.genesis.model.size if model else 0
+    update = ModelUpdate(draft.number, samples, size, model)
+    signed = SignedUpdate(update, draft.context.signer.sign(Meaning.UPDATE, draft.chain.place, update))
+    draft.updates[draft.number] = signed
+    note_in_time(draft)
+    draft.do(Store(KeptUpdate(draft.height, signed)))
+    draft.send(None, Hearsay(draft.attempt, updates=(signed,)))
+
+
+def finish_measuring(draft: Draft, event: Measured) -> None:
+    """Signs and announces this node's report for the next round."""
+    if event.round != draft.height + 1 or draft.number in draft.reports or draft.phase is Phase.DONE:
+        return
+    report = Report(draft.number, event.round, event.conditions, event.receipt)
+    signed = SignedReport(report, draft.context.signer.sign(Meaning.REPORT, draft.chain.place, report))
+    draft.reports[draft.number] = signed
+    note_in_time(draft)
+    draft.do(Store(KeptReport(draft.height, signed)))
+    draft.send(None, Hearsay(draft.attempt, reports=(signed,)))
+
+
+def receive_report(draft: Draft, sender: int, signed: SignedReport) -> None:
+    """Takes a member's report; of two the first counts."""
+    if signed.report.client in draft.reports:
+        return
+    try:
+        validate_report(draft.chain, signed, draft.toolbox)
+    except InvalidBlock as error:
+        draft.refuse(sender, error)
+        return
+    draft.reports[signed.report.client] = signed
+    note_in_time(draft)
+
+
+def receive_update(draft: Draft, sender: int, signed: SignedUpdate) -> None:
+    """Takes a member's update and asks the sender for its blob; two different ones are evidence, the first counts."""
+    update = signed.update
+    known = draft.updates.get(update.client)
+    if known == signed or update.model in draft.refused:
+        return
+    try:
+        validate_update(draft.chain, signed, draft.toolbox)
+    except InvalidBlock as error:
+        draft.refuse(sender, error)
+        return
+    if known is not None and known.update != update:
+        draft.evidence.setdefault(update.client, TwoUpdates(draft.chain.place, known, signed))
+        return
+    draft.updates[update.client] = signed
+    if not draft.is_held(signed):
+        want_blob(draft, sender, update.model, update.client)
+    note_in_time(draft)
+
+
+def want_blob(draft: Draft, holder: int, blob: bytes, client: int) -> None:
+    """Asks for a blob once; again when everything is said again."""
+    if blob not in draft.wanted_blobs and blob not in draft.blobs and blob not in draft.refused:
+        draft.wanted_blobs[blob] = client
+        draft.send(holder, BlobWanted(blob))
+
+
+def receive_blob(draft: Draft, sender: int, data: bytes) -> bytes | None:
+    """The digest of a blob that was wanted and is taken, none if it is not; a wrong model is never asked for again."""
+    form = draft.chain.genesis.model
+    if len(data) != form.size:
+        draft.refuse(sender, f"blob: {len(data)} bytes given, {form.size} expected")
+        return None
+    blob = draft.toolbox.digest(data)
+    client = draft.wanted_blobs.pop(blob, None)
+    if client is None:
+        if blob not in draft.blobs:
+            draft.refuse(sender, f"blob {blob.hex()[:12]}: nobody asked for it")
+        return None
+    samples = draft.chain.genesis.members[client].limits.samples
+    try:
+        validate_update_blob(draft.chain, ModelUpdate(client, samples, form.size, blob), data, draft.toolbox)
+    except InvalidBlock as error:
+        draft.refuse(client, error)
+        draft.refused |= {blob}
+        draft.updates = {who: signed for who, signed in draft.updates.items() if signed.update.model != blob}
+        return None
+    draft.blobs[blob] = data
+    draft.do(Store(KeptBlob(blob, data)))
+    note_in_time(draft)
+    return blob
+
+
+def note_in_time(draft: Draft) -> None:
+    """Remembers what is held while collecting: a block of the first attempt may not leave it out."""
+    if draft.phase is Phase.COLLECTING:
+        draft.in_time_updates = frozenset(draft.held_updates)
+        draft.in_time_reports = frozenset(draft.reports)
+
+
+def is_complete(draft: Draft) -> bool:
+    """Whether every scheduled member's update is held, and a report of everybody who reported last time."""
+    chain = draft.chain
+    if not all(client in draft.updates and draft.is_held(draft.updates[client]) for client in chain.schedule.selected):
+        return False
+    return draft.is_last or all(client in draft.reports for client in chain.conditions if client not in chain.offenders)

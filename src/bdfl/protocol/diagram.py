@@ -1,0 +1,12 @@
+"""The states of a node as a diagram, drawn from the very table that `step` obeys."""
+
+from bdfl.protocol.state import MOVES, Phase
+
+
+def draw_diagram() -> str:
+    """Mermaid text of the phases of a node and why it goes from one to another."""
+    lines = ["stateDiagram-v2", f"    [*] --> {Phase.COLLECTING}: started, or started again from its store"]
+    for phase, moves in MOVES.items():
+        lines += [f"    {phase} --> {after}: {why.replace(':', ',')}" for after, why in moves.items()]
+    lines.append(f"    {Phase.DONE} --> [*]")
+    return "\n".join(lines)

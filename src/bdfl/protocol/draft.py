@@ -1,0 +1,167 @@
+"""The next state of a node while one event is worked on, and the effects so far. Lives for one step only."""
+
+from dataclasses import fields
+
+from bdfl.errors import BdflError
+from bdfl.identity import Meaning
+from bdfl.ledger.block import Certificate, Evidence, Kind, SignedUpdate, SignedVote, Vote
+from bdfl.ledger.toolbox import Toolbox
+from bdfl.protocol.events import Effect, KeptProgress, Refused, Send, SetTimer, Store, Timer
+from bdfl.protocol.messages import Content, Message
+from bdfl.protocol.state import MOVES, Candidate, Context, NodeState, Phase
+
+_FIELDS = tuple(field.name for field in fields(NodeState))
+
+
+class IllegalMove(RuntimeError):
+    """A step from one phase to another that is not in `MOVES`: a mistake of ours, whatever came in."""
+
+
+class Draft:
+    """Fields as in `NodeState`, open for change; maps are copies."""
+
+    def __init__(self, context: Context, state: NodeState, now_ns: int) -> None:
+        self.context = context
+        self.now_ns = now_ns
+        self.effects: list[Effect] = []
+        self.inbox: list[Message] = []  # messages that came early and are due now
+        self.chain = state.chain
+        self.certificate = state.certificate
+        self.phase = state.phase
+        self.attempt = state.attempt
+        self.is_deadline_over = state.is_deadline_over
+        self.is_attempt_timed = state.is_attempt_timed
+        self.lock = state.lock
+        self.updates = dict(state.updates)
+        self.reports = dict(state.reports)
+        self.blobs = dict(state.blobs)
+        self.in_time_updates = state.in_time_updates
+        self.in_time_reports = state.in_time_reports
+        self.candidates = dict(state.candidates)
+        self.refused = state.refused
+        self.banned = state.banned
+        self.votes = dict(state.votes)
+        self.own_votes = dict(state.own_votes)
+        self.evidence = dict(state.evidence)
+        self.mined = state.mined
+        self.decision = state.decision
+        self.wanted_blobs = dict(state.wanted_blobs)
+        self.wanted_blocks = state.wanted_blocks
+        self.early = state.early
+        self.turn = state.turn
+        self.mining_since_ns = state.mining_since_ns
+        self.mining_ms = state.mining_ms
+
+    def finish(self) -> tuple[NodeState, tuple[Effect, ...]]:
+        """The state after the event, and what is to be done, in order."""
+        return NodeState(**{name: getattr(self, name) for name in _FIELDS}), tuple(self.effects)
+
+    @property
+    def toolbox(self) -> Toolbox:
+        return self.context.toolbox
+
+    @property
+    def number(self) -> int:
+        return self.context.number
+
+    @property
+    def height(self) -> int:
+        """The height worked on."""
+        return self.chain.height + 1
+
+    @property
+    def is_last(self) -> bool:
+        return self.context.last_height is not None and self.height >= self.context.last_height
+
+    def start_height(self, certificate: Certificate) -> None:
+        """Forgets what was about the height before; what came early for this one is due now."""
+        self.certificate = certificate
+        self.attempt = 1
+        self.is_deadline_over = False
+        self.is_attempt_timed = False
+        self.lock = None
+        self.updates, self.reports, self.blobs = {}, {}, {}
+        self.in_time_updates = self.in_time_reports = frozenset()
+        self.candidates, self.evidence = {}, self._lasting_evidence()
+        self.votes, self.own_votes = {}, {}
+        self.refused, self.banned = frozenset(), frozenset()
+        self.mined, self.decision = None, None
+        self.wanted_blobs, self.wanted_blocks = {}, frozenset()
+        self.inbox.extend(self.early)
+        self.early = ()
+        self.turn = 0
+        self.mining_since_ns = self.mining_ms = 0
+
+    def _lasting_evidence(self) -> dict[int, Evidence]:
+        """Evidence that no block has recorded yet."""
+        return {member: offence for member, offence in self.evidence.items() if member not in self.chain.offenders}
+
+    @property
+    def extent(self) -> tuple[int, ...]:
+        """Grows whenever something new is held: as long as it stays, there is nothing to decide anew."""
+        return (
+            self.chain.height,
+            len(self.updates),
+            len(self.reports),
+            len(self.votes),
+            len(self.candidates),
+            len(self.blobs),
+            len(self.refused),
+            self.decision is not None,
+        )
+
+    def move(self, phase: Phase) -> None:
+        if phase not in MOVES[self.phase]:
+            raise IllegalMove(f"from {self.phase} to {phase}; allowed: {', '.join(MOVES[self.phase]) or 'none'}")
+        self.phase = phase
+
+    def do(self, effect: Effect) -> None:
+        self.effects.append(effect)
+
+    def send(self, to: int | None, content: Content) -> None:
+        self.do(Send(to, Message(self.chain.chain, self.number, self.height, content)))
+
+    def refuse(self, sender: int | None, error: BdflError | str) -> None:
+        self.do(Refused(sender, str(error)))
+
+    def set_timer(self, timer: Timer, delay_ns: int) -> None:
+        self.do(SetTimer(timer, self.height, self.attempt, delay_ns))
+
+    def keep_progress(self) -> None:
+        lock = () if self.lock is None else self.lock.prevotes
+        self.do(Store(KeptProgress(self.height, self.attempt, lock)))
+
+    def own_vote(self, kind: Kind) -> SignedVote | None:
+        """This node's vote of the current attempt, if cast."""
+        return self.own_votes.get((self.attempt, kind))
+
+    def is_held(self, update: SignedUpdate) -> bool:
+        """Whether all there is to an update is here."""
+        model = update.update.model
+        return update.update.is_declined or update.update.samples == 0 or model in self.blobs
+
+    @property
+    def held_updates(self) -> dict[int, SignedUpdate]:
+        """Updates with their blobs, by client."""
+        return {client: update for client, update in sorted(self.updates.items()) if self.is_held(update)}
+
+    def sign_vote(self, kind: Kind, block: bytes) -> SignedVote:
+        vote = Vote(
+            kind,
+            self.attempt,
+            block,
+            self.number,
+            tuple(self.held_updates),
+            tuple(sorted(self.reports)),
+            self.mining_ms if kind is Kind.PRECOMMIT else 0,
+        )
+        return SignedVote(vote, self.context.signer.sign(Meaning.VOTE, self.chain.place, vote))
+
+    def lowest_hash_first(self, candidates: list[Candidate]) -> list[Candidate]:
+        """By proof-of-work hash, then digest, so that all who hold the same blocks agree."""
+        law = self.chain.genesis.law
+
+        def key(candidate: Candidate) -> tuple[bytes, bytes]:
+            return self.toolbox.work_hash(law.work, candidate.block.header, candidate.block.nonce), candidate.digest
+
+        return sorted(candidates, key=key)

@@ -1,0 +1,166 @@
+"""A whole node as a pure function: what it knows and what happens give what it knows next and what is to be done.
+
+No clock, network, file or chance in here: time is an argument, everything else comes as events and leaves as effects.
+Whatever arrives is hostile until checked; what does not hold changes nothing and is named in a `Refused`.
+"""
+
+from bdfl.ledger.block import Kind
+from bdfl.ledger.chain import ChainState
+from bdfl.protocol.agreeing import enter_attempt, progress, receive_vote
+from bdfl.protocol.catching_up import hear_ahead, receive_decided, say_again
+from bdfl.protocol.collecting import (
+    enter_round,
+    finish_measuring,
+    finish_training,
+    receive_blob,
+    receive_report,
+    receive_update,
+)
+from bdfl.protocol.draft import Draft
+from bdfl.protocol.events import (
+    Effect,
+    Event,
+    Measured,
+    MessageArrived,
+    NonceFound,
+    ServeBlob,
+    ServeDecided,
+    Started,
+    Timer,
+    TimerFired,
+    TrainingFinished,
+)
+from bdfl.protocol.messages import Blob, BlobWanted, BlockWanted, Decided, DecidedWanted, Hearsay, Message, Proposal
+from bdfl.protocol.proposing import ask_for_blocks, complete_candidates, finish_mining, receive_block
+from bdfl.protocol.state import Context, Lock, NodeState, Phase, Recovered
+from bdfl.protocol.votes import key_of
+
+NOTHING_RECOVERED = Recovered()
+
+
+def begin(context: Context, chain: ChainState, recovered: Recovered = NOTHING_RECOVERED) -> NodeState:
+    """A node at the tip of its chain, with what its store holds of the height worked on. Give it `Started` first."""
+    number = context.number
+    own_votes = {(vote.vote.attempt, vote.vote.kind): vote for vote in recovered.votes}
+    votes = {key_of(vote): vote for vote in recovered.votes}
+    progress = recovered.progress
+    lock = None
+    if progress is not None and progress.lock:
+        first = progress.lock[0].vote
+        lock = Lock(first.attempt, first.block, progress.lock)
+        votes |= {key_of(vote): vote for vote in progress.lock}
+    reached = 1 if progress is None else progress.attempt
+    attempt = max([reached, *(when for when, _ in own_votes)])
+    is_done = context.last_height is not None and chain.height >= context.last_height
+    has_prevoted = (attempt, Kind.PREVOTE) in own_votes
+    state = NodeState(
+        chain=chain,
+        certificate=recovered.certificate,
+        phase=Phase.DONE if is_done else Phase.VOTING if has_prevoted else Phase.COLLECTING,
+        attempt=attempt,
+        lock=lock,
+        updates={} if recovered.update is None else {number: recovered.update},
+        reports={} if recovered.report is None else {number: recovered.report},
+        blobs=dict(recovered.blobs),
+        votes=votes,
+        own_votes=own_votes,
+    )
+    draft = Draft(context, state, 0)
+    if not is_done:
+        for block in recovered.blocks:
+            receive_block(draft, block.header.proposer, block, is_decided=True)
+    return draft.finish()[0]
+
+
+def step(context: Context, state: NodeState, event: Event, now_ns: int = 0) -> tuple[NodeState, tuple[Effect, ...]]:
+    """The state after an event and the effects to carry out, in order. `now_ns` is a clock that never goes back."""
+    if isinstance(event, TimerFired) and not _is_due(state, event):
+        return state, ()
+    draft = Draft(context, state, now_ns)
+    _handle(draft, event)
+    while draft.inbox:
+        message = draft.inbox.pop(0)
+        _receive(draft, message)
+    return draft.finish()
+
+
+def _is_due(state: NodeState, event: TimerFired) -> bool:
+    """Whether a timer is for the present: those of decided heights and left attempts are not."""
+    is_present = event.height == state.chain.height + 1 and state.phase is not Phase.DONE
+    return is_present and (event.timer is not Timer.ATTEMPT or event.attempt == state.attempt)
+
+
+def _handle(draft: Draft, event: Event) -> None:
+    match event:
+        case MessageArrived(message):
+            _receive(draft, message)
+            return
+        case Started():
+            if draft.phase is not Phase.DONE:
+                enter_round(draft)
+                say_again(draft)
+        case TimerFired(timer=Timer.DEADLINE):
+            draft.is_deadline_over = True
+        case TimerFired(timer=Timer.ATTEMPT):
+            enter_attempt(draft, draft.attempt + 1)
+        case TimerFired(timer=Timer.RESEND):
+            say_again(draft)
+        case TrainingFinished():
+            finish_training(draft, event)
+        case Measured():
+            finish_measuring(draft, event)
+        case NonceFound():
+            finish_mining(draft, event)
+    progress(draft)
+
+
+def _receive(draft: Draft, message: Message) -> None:
+    """Takes a message for what it is, at the height it is about."""
+    sender = message.sender
+    if message.chain != draft.chain.chain:
+        draft.refuse(sender, f"message of chain {message.chain.hex()[:12]}, {draft.chain.chain.hex()[:12]} expected")
+        return
+    if sender >= draft.chain.num_members or sender == draft.number:
+        draft.refuse(sender, f"message from {sender}, another member of {draft.chain.num_members} expected")
+        return
+    match message.content:
+        case BlobWanted(blob):
+            draft.do(ServeBlob(sender, blob))
+        case DecidedWanted():
+            if 1 <= message.height <= draft.chain.height:
+                draft.do(ServeDecided(sender, message.height))
+        case Blob(data):
+            if draft.phase is not Phase.DONE and receive_blob(draft, sender, data) is not None:
+                complete_candidates(draft)
+                progress(draft)
+        case content if message.height < draft.height:
+            if isinstance(content, Hearsay) and content.wants_answer and message.height >= 1:
+                draft.do(ServeDecided(sender, message.height))
+        case _ if message.height > draft.height or draft.phase is Phase.DONE:
+            hear_ahead(draft, message)
+        case _:
+            _receive_present(draft, message)
+
+
+def _receive_present(draft: Draft, message: Message) -> None:
+    """Takes a message about the height worked on."""
+    sender, extent = message.sender, draft.extent
+    match message.content:
+        case BlockWanted(block):
+            if block in draft.candidates:
+                draft.send(sender, Proposal(draft.candidates[block].block))
+            return
+        case Proposal(block):
+            receive_block(draft, sender, block)
+        case Decided() as decided:
+            receive_decided(draft, sender, decided)
+        case Hearsay() as hearsay:
+            for update in hearsay.updates:
+                receive_update(draft, sender, update)
+            for report in hearsay.reports:
+                receive_report(draft, sender, report)
+            for vote in hearsay.votes:
+                receive_vote(draft, sender, vote)
+            ask_for_blocks(draft, sender, hearsay.blocks)
+    if draft.extent != extent:
+        progress(draft)

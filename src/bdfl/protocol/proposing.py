@@ -1,0 +1,207 @@
+"""Blocks of the height worked on: one's own, mined, and the others', checked before anything is believed."""
+
+from collections.abc import Sequence
+
+from bdfl.encoding import encode
+from bdfl.identity import Meaning, statement_digest
+from bdfl.ledger.block import Block, FalseWork, Seal, TwoBlocks, body_root, header_seal
+from bdfl.ledger.errors import BadWork, InvalidBlock, NotVotable
+from bdfl.ledger.rules import (
+    judge_schedule,
+    make_body,
+    make_header,
+    required_blobs,
+    validate_model,
+    validate_proposal,
+)
+from bdfl.protocol.collecting import receive_update, want_blob
+from bdfl.protocol.draft import Draft
+from bdfl.protocol.events import KeptBlock, Mine, NonceFound, StopMining, Store
+from bdfl.protocol.messages import BlockWanted, Proposal
+from bdfl.protocol.state import Candidate, Mined, Phase
+
+MAX_ASKED_PER_MEMBER = 4  # blocks asked for because of one message
+MAX_AHEAD = 2  # attempts: blocks of later ones are left until this node gets there
+
+
+def start_mining(draft: Draft) -> None:
+    """Searches a nonce for this node's own block of the attempt, if it has none yet.
+
+    Who is not scheduled to mine waits for the deadline: a round must not depend on a few.
+    """
+    if draft.mined is not None or _has_proposed(draft):
+        return
+    is_scheduled = draft.chain.schedule.mining_hz[draft.number] > 0 or not draft.chain.schedule.is_feasible
+    if not (is_scheduled or draft.is_deadline_over or draft.attempt > 1):
+        return
+    offences = [draft.evidence[member] for member in sorted(draft.evidence) if member not in draft.chain.offenders]
+    body, model = make_body(
+        draft.chain,
+        certificate=draft.certificate,
+        updates=tuple(draft.held_updates.values()),
+        reports=tuple(draft.reports[client] for client in sorted(draft.reports)),
+        entries=tuple(offences),
+        blobs=draft.blobs,
+        toolbox=draft.toolbox,
+    )
+    draft.mined = Mined(make_header(draft.chain, draft.attempt, draft.number, body), body, model)
+    draft.do(Mine(draft.mined.header))
+
+
+def stop_mining(draft: Draft) -> None:
+    if draft.mined is not None:
+        draft.mined = None
+        draft.do(StopMining())
+
+
+def _has_proposed(draft: Draft) -> bool:
+    """Whether this node gave a block in this attempt: it never gives another."""
+    return any(
+        candidate.block.header.proposer == draft.number and candidate.block.header.attempt == draft.attempt
+        for candidate in draft.candidates.values()
+    )
+
+
+def finish_mining(draft: Draft, event: NonceFound) -> None:
+    """Signs this node's block, keeps it, and gives it to all."""
+    mined = draft.mined
+    if mined is None or event.header != mined.header or draft.phase is not Phase.MINING:
+        return
+    seal = Seal(mined.header, event.nonce)
+    signature = draft.context.signer.sign(Meaning.BLOCK, draft.chain.place, seal)
+    block = Block(mined.header, event.nonce, signature, mined.body)
+    draft.mined = None
+    candidate = Candidate(block, block.digest, True, mined.model, _find_complaint(draft, block))
+    draft.candidates[candidate.digest] = candidate
+    _note_mining_time(draft)
+    draft.do(Store(KeptBlock(block)))
+    draft.send(None, Proposal(block))
+
+
+def receive_block(draft: Draft, sender: int, block: Block, *, is_decided: bool = False) -> None:
+    """Takes a block that breaks no rule; its blobs are asked for and its model is recomputed once they are here.
+
+    Of several blocks by one member for one attempt the first counts, others only if somebody voted for them.
+    """
+    digest, header = block.digest, block.header
+    is_wanted = is_decided or digest in draft.wanted_blocks
+    if digest in draft.candidates or digest in draft.refused:
+        return
+    if not is_wanted and (header.attempt > draft.attempt + MAX_AHEAD or header.proposer in draft.banned):
+        return
+    try:
+        validate_proposal(draft.chain, block, draft.toolbox)
+    except InvalidBlock as error:
+        draft.refuse(sender, error)
+        if _is_authentic(draft, block):  # else somebody spoiled another's block on the way: its digest is not to blame
+            draft.refused |= {digest}
+            draft.banned |= {header.proposer}
+        if isinstance(error, BadWork):  # checked after the signature: only its proposer can have made it
+            _note_false_work(draft, block)
+        return
+    for rival in draft.candidates.values():
+        if (rival.block.header.proposer, rival.block.header.attempt) == (header.proposer, header.attempt):
+            offence = TwoBlocks(rival.block.signed_header, block.signed_header)
+            draft.evidence.setdefault(header.proposer, offence)
+            if not is_wanted:
+                return
+    draft.wanted_blocks -= {digest}
+    draft.candidates[digest] = Candidate(block, digest, False, b"", None)
+    for signed in block.body.updates:
+        receive_update(draft, sender, signed)
+    owners = {signed.update.model: signed.update.client for signed in block.body.updates}
+    for blob in required_blobs(draft.chain, block):
+        want_blob(draft, sender, blob, owners[blob])
+    complete_candidates(draft)
+
+
+def _is_authentic(draft: Draft, block: Block) -> bool:
+    """Whether its proposer signed this very block, body and all."""
+    members = draft.chain.genesis.members
+    if block.header.proposer >= len(members) or body_root(block.body) != block.header.body:
+        return False
+    statement = statement_digest(Meaning.BLOCK, block.header.place, encode(Seal(block.header, block.nonce)))
+    return draft.toolbox.is_signed(members[block.header.proposer].public_key, block.signature, statement)
+
+
+def _note_false_work(draft: Draft, block: Block) -> None:
+    """Evidence if the hash is above the target that the block itself names."""
+    header = block.header
+    work = draft.chain.genesis.law.work
+    if not draft.toolbox.is_worked(work, header_seal(header), block.nonce, header.difficulty):
+        draft.evidence.setdefault(header.proposer, FalseWork(block.signed_header))
+
+
+def complete_candidates(draft: Draft) -> None:
+    """Recomputes the models of those candidates whose blobs are all here now."""
+    for candidate in list(draft.candidates.values()):
+        blobs = () if candidate.is_valid else required_blobs(draft.chain, candidate.block)
+        if candidate.is_valid or not all(blob in draft.blobs for blob in blobs):
+            if any(blob in draft.refused for blob in blobs):
+                _drop(draft, candidate)
+            continue
+        try:
+            model = validate_model(draft.chain, candidate.block, draft.blobs, draft.toolbox)
+        except InvalidBlock as error:
+            draft.refuse(candidate.block.header.proposer, error)
+            _drop(draft, candidate)
+            continue
+        complaint = _find_complaint(draft, candidate.block)
+        draft.candidates[candidate.digest] = Candidate(candidate.block, candidate.digest, True, model, complaint)
+        _note_mining_time(draft)
+        draft.do(Store(KeptBlock(candidate.block)))
+
+
+def _drop(draft: Draft, candidate: Candidate) -> None:
+    del draft.candidates[candidate.digest]
+    draft.refused |= {candidate.digest}
+
+
+def _find_complaint(draft: Draft, block: Block) -> str | None:
+    try:
+        judge_schedule(draft.chain, block, draft.toolbox)
+    except NotVotable as error:
+        return str(error)
+    return None
+
+
+def _note_mining_time(draft: Draft) -> None:
+    """How long a block was waited for, measured at the first one."""
+    if sum(candidate.is_valid for candidate in draft.candidates.values()) == 1:
+        draft.mining_ms = max(0, draft.now_ns - draft.mining_since_ns) // 1_000_000
+
+
+def want_block(draft: Draft, holder: int, digest: bytes) -> None:
+    """Asks for a candidate block once; again when everything is said again."""
+    is_known = digest in draft.candidates or digest in draft.refused or digest in draft.wanted_blocks
+    if not is_known:
+        draft.wanted_blocks |= {digest}
+        draft.send(holder, BlockWanted(digest))
+
+
+def ask_for_blocks(draft: Draft, holder: int, digests: Sequence[bytes]) -> None:
+    """Asks for candidates that somebody says to hold. Nobody signed for it, so it is not remembered."""
+    for digest in digests[: MAX_ASKED_PER_MEMBER * draft.chain.num_members]:
+        if digest not in draft.candidates and digest not in draft.refused:
+            draft.send(holder, BlockWanted(digest))
+
+
+def is_votable(draft: Draft, candidate: Candidate) -> bool:
+    """Whether this node may vote for a block it is not locked on: valid, fairly scheduled, and nobody left out.
+
+    A block without some scheduled member's update has to wait for the deadline, else one that does not train would win
+    every round. In the first attempt a block must have everything that this node held while collecting. Later, members
+    that held different things must come together: then a first block must have every scheduled update, which all see
+    alike, and any later block will do.
+    """
+    header, body = candidate.block.header, candidate.block.body
+    if not candidate.is_valid or candidate.complaint is not None or header.attempt > draft.attempt:
+        return False
+    given = {signed.update.client for signed in body.updates}
+    is_whole = given.issuperset(draft.chain.schedule.selected)
+    if not (is_whole or draft.is_deadline_over):
+        return False
+    if draft.attempt > 1:
+        return is_whole or header.attempt > 1
+    reported = {signed.report.client for signed in body.reports}
+    return given.issuperset(draft.in_time_updates) and reported.issuperset(draft.in_time_reports)

@@ -1,0 +1,150 @@
+"""A node between two events: a frozen value. What it may move through is data, and the diagram is drawn from it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TypeAlias
+
+from bdfl.identity import Signer
+from bdfl.ledger.block import Block, Body, Certificate, Evidence, Header, Kind, SignedReport, SignedUpdate, SignedVote
+from bdfl.ledger.chain import ChainState
+from bdfl.ledger.toolbox import Toolbox
+from bdfl.protocol.events import KeptProgress
+from bdfl.protocol.messages import Message
+
+
+class Phase(StrEnum):
+    """What a node is doing for the height it works on."""
+
+    COLLECTING = "collecting"  # updates and reports come in; training, if scheduled
+    MINING = "mining"  # collecting is over: a block is searched, or somebody's awaited
+    VOTING = "voting"  # a prevote of this attempt is cast
+    DONE = "done"  # the last height is decided
+
+
+# From phase to phase, and why: everything else is a mistake.
+MOVES: Mapping[Phase, Mapping[Phase, str]] = {
+    Phase.COLLECTING: {
+        Phase.MINING: "all updates and reports are in, or the deadline is over",
+        Phase.VOTING: "a votable block is here",
+        Phase.COLLECTING: "somebody's decided block arrived: next height",
+        Phase.DONE: "the last block is decided",
+    },
+    Phase.MINING: {
+        Phase.VOTING: "a votable block is found or arrived, or the locked one is at hand",
+        Phase.COLLECTING: "the block is decided: next height",
+        Phase.DONE: "the last block is decided",
+    },
+    Phase.VOTING: {
+        Phase.MINING: "next attempt",
+        Phase.COLLECTING: "the block is decided: next height",
+        Phase.DONE: "the last block is decided",
+    },
+    Phase.DONE: {},
+}
+
+
+@dataclass(frozen=True)
+class Timing:
+    """How long a node waits."""
+
+    grace_ns: int  # beyond twice the modelled exchange, for updates and reports
+    attempt_ns: int  # attempt a lasts this times 1 + a / 2, from when a block is known
+    resend_ns: int  # between two times that everything is said again
+
+
+@dataclass(frozen=True, eq=False)
+class Context:
+    """What stays the same for a node: who it is and what it works with."""
+
+    number: int
+    signer: Signer
+    timing: Timing
+    toolbox: Toolbox
+    last_height: int | None = None  # after this block all is done; none: goes on for ever
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """A block of the height worked on that breaks no rule as far as it could be checked."""
+
+    block: Block
+    digest: bytes
+    is_valid: bool  # its model was recomputed
+    model: bytes  # the bytes of that model; none where it stays the parent's
+    complaint: str | None  # why its schedule is not votable
+
+
+@dataclass(frozen=True, eq=False)
+class Mined:
+    """A node's own block on its way: only its nonce is missing."""
+
+    header: Header
+    body: Body
+    model: bytes  # as in `Candidate`
+
+
+@dataclass(frozen=True)
+class Lock:
+    """The block a node holds on to, and the attempt whose prevotes made it do so."""
+
+    attempt: int
+    block: bytes
+    prevotes: Certificate
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A block that others decided on; it may still lack its blobs here."""
+
+    block: bytes
+    certificate: Certificate
+    teller: int  # who may know of more
+
+
+@dataclass(frozen=True, eq=False)
+class Recovered:
+    """What a node finds in its store for the height it works on."""
+
+    certificate: Certificate = ()  # of the tip
+    update: SignedUpdate | None = None
+    report: SignedReport | None = None
+    blocks: tuple[Block, ...] = ()
+    votes: tuple[SignedVote, ...] = ()
+    progress: KeptProgress | None = None
+    blobs: Mapping[bytes, bytes] = field(default_factory=dict)
+
+
+VoteKey: TypeAlias = tuple[int, Kind, int, bytes]  # attempt, kind, voter, block: a liar may have voted for several
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class NodeState:
+    """All that a node knows beside its store."""
+
+    chain: ChainState
+    certificate: Certificate  # of the tip
+    phase: Phase = Phase.COLLECTING
+    attempt: int = 1
+    is_deadline_over: bool = False
+    is_attempt_timed: bool = False
+    lock: Lock | None = None
+    updates: Mapping[int, SignedUpdate] = field(default_factory=dict)  # valid statements; their blobs may be missing
+    reports: Mapping[int, SignedReport] = field(default_factory=dict)
+    blobs: Mapping[bytes, bytes] = field(default_factory=dict)  # checked models of this height's updates
+    in_time_updates: frozenset[int] = frozenset()  # held, with their blobs, while collecting
+    in_time_reports: frozenset[int] = frozenset()
+    candidates: Mapping[bytes, Candidate] = field(default_factory=dict)  # in the order of their arrival
+    refused: frozenset[bytes] = frozenset()  # digests of blocks and blobs found wrong
+    banned: frozenset[int] = frozenset()  # signed a block of this height that breaks a rule
+    votes: Mapping[VoteKey, SignedVote] = field(default_factory=dict)
+    own_votes: Mapping[tuple[int, Kind], SignedVote] = field(default_factory=dict)  # by attempt and kind
+    evidence: Mapping[int, Evidence] = field(default_factory=dict)  # by offender
+    mined: Mined | None = None
+    decision: Decision | None = None
+    wanted_blobs: Mapping[bytes, int] = field(default_factory=dict)  # digest and whose update it is
+    wanted_blocks: frozenset[bytes] = frozenset()
+    early: tuple[Message, ...] = ()  # of the next height
+    turn: int = 0  # of asking others for what is missing
+    mining_since_ns: int = 0
+    mining_ms: int = 0  # until the first block was known

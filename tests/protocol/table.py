@@ -1,0 +1,224 @@
+"""Nodes around a table: every message is handed over by the test, so each clause of the protocol can be provoked."""
+
+from dataclasses import dataclass, replace
+
+import msgspec
+import numpy as np
+
+from bdfl.encoding import digest
+from bdfl.environment import draw_federation, draw_rounds
+from bdfl.identity import Meaning, Signer
+from bdfl.learning.participation import draw_participation
+from bdfl.learning.weights import Layout, encode_weights
+from bdfl.ledger.block import Block, Kind, Seal, SignedVote, Vote, header_seal
+from bdfl.ledger.chain import start_chain
+from bdfl.ledger.genesis import conditions_of, make_genesis
+from bdfl.ledger.rules import make_header
+from bdfl.ledger.toolbox import Toolbox
+from bdfl.ledger.work import search_nonce
+from bdfl.protocol.events import (
+    Commit,
+    Measure,
+    Measured,
+    MessageArrived,
+    Mine,
+    NonceFound,
+    Refused,
+    Send,
+    ServeBlob,
+    ServeDecided,
+    SetTimer,
+    Started,
+    Store,
+    TimerFired,
+    Train,
+    TrainingFinished,
+)
+from bdfl.protocol.messages import Blob, Decided, Hearsay, Message
+from bdfl.protocol.node import begin, step
+from bdfl.protocol.state import Context, Timing
+from bdfl.scenario import Clients, Ledger, QuorumRule, Scenario, SchedulerChoice
+
+LAYOUT = Layout(("w",), ((4,),))
+TIMING = Timing(grace_ns=10**9, attempt_ns=10**9, resend_ns=10**9)
+
+
+def signer(number):
+    return Signer(digest(f"member {number}".encode()))
+
+
+def model_bytes(*values):
+    return encode_weights(np.array(values, dtype=np.float32), LAYOUT)
+
+
+@dataclass
+class Seat:
+    """A node and what it did, in order."""
+
+    context: Context
+    state: object
+    effects: list
+
+    def give(self, event, now_ns=0):
+        self.state, effects = step(self.context, self.state, event, now_ns)
+        self.effects += effects
+        return list(effects)
+
+    def hear(self, message):
+        return self.give(MessageArrived(message))
+
+    def did(self, kind):
+        return [effect for effect in self.effects if isinstance(effect, kind)]
+
+    def sent(self, kind):
+        return [effect.message.content for effect in self.did(Send) if isinstance(effect.message.content, kind)]
+
+    def votes(self, kind):
+        """Own votes of a kind, in the order in which they were said for the first time."""
+        said = [vote for content in self.sent(Hearsay) for vote in content.votes if vote.vote.voter == self.number]
+        return list(dict.fromkeys(vote.vote for vote in said if vote.vote.kind == kind))
+
+    @property
+    def number(self):
+        return self.context.number
+
+    def message(self, content, height=None):
+        height = self.state.chain.height + 1 if height is None else height
+        return Message(self.state.chain.chain, self.number, height, content)
+
+
+class Table:
+    """A federation; `scheduler` all selects everybody. Nothing moves but what a test moves."""
+
+    def __init__(self, num_members=4, quorum=QuorumRule.MAJORITY, last_height=None, rounds=12):
+        self.scenario = Scenario(
+            rounds=rounds,
+            clients=Clients(count=num_members, min_selected=1),
+            scheduler=SchedulerChoice(name="all"),
+            ledger=Ledger(quorum=quorum, cycles_per_hash=1e7),
+        )
+        federation = draw_federation(self.scenario)
+        self.rounds = list(draw_rounds(self.scenario, federation))
+        self.initial = model_bytes(0.0, 0.0, 0.0, 0.0)
+        self.genesis = make_genesis(
+            self.scenario,
+            federation,
+            draw_participation(self.scenario, federation),
+            self.rounds[0],
+            [signer(number).public_key for number in range(num_members)],
+            LAYOUT,
+            self.initial,
+        )
+        self.toolbox = Toolbox()
+        self.last_height = last_height
+        self.seats = [self.seat(number) for number in range(num_members)]
+        self.blobs = {digest(self.initial): self.initial}
+        self.decided = {}
+
+    def seat(self, number, recovered=None, chain=None):
+        context = Context(number, signer(number), TIMING, self.toolbox, self.last_height)
+        chain = start_chain(self.genesis, self.toolbox) if chain is None else chain
+        state = begin(context, chain) if recovered is None else begin(context, chain, recovered)
+        return Seat(context, state, [])
+
+    def start(self):
+        for seat in self.seats:
+            seat.give(Started())
+
+    def train(self, seat):
+        """The seat's update of its round: different for everybody."""
+        height = seat.state.chain.height + 1
+        model = model_bytes(height, seat.number, 1.0, -1.0)
+        self.blobs[digest(model)] = model
+        return seat.give(TrainingFinished(height, seat.state.chain.tip, model))
+
+    def measure(self, seat):
+        round = seat.state.chain.height + 2
+        return seat.give(Measured(round, conditions_of(self.rounds[round - 1], seat.number), None))
+
+    def mine(self, seat):
+        mined = seat.state.mined
+        nonce = search_nonce(self.genesis.law.work, header_seal(mined.header), mined.header.difficulty)
+        return seat.give(NonceFound(mined.header, nonce))
+
+    def fire(self, seat, timer):
+        """Fires the seat's timer as it was last set."""
+        found = [effect for effect in seat.did(SetTimer) if effect.timer is timer][-1]
+        return seat.give(TimerFired(found.timer, found.height, found.attempt))
+
+    def deliver(self, sender, effects, to=None):
+        """Hands what `effects` send to those seats, and everything that follows from it, until nobody says more."""
+        queue = [(sender, effect) for effect in effects]
+        while queue:
+            origin, effect = queue.pop(0)
+            match effect:
+                case Send(receiver, message):
+                    for seat in self.seats if receiver is None else [self.seats[receiver]]:
+                        if seat is not origin and (to is None or seat in to):
+                            queue += [(seat, one) for one in seat.hear(message)]
+                case ServeBlob(receiver, blob) if blob in self.blobs:
+                    answer = self.seats[receiver].hear(origin.message(Blob(self.blobs[blob])))
+                    queue += [(self.seats[receiver], one) for one in answer]
+                case ServeDecided(receiver, height) if height in self.decided:
+                    answer = self.seats[receiver].hear(origin.message(Decided(*self.decided[height]), height))
+                    queue += [(self.seats[receiver], one) for one in answer]
+                case Commit(block, certificate):
+                    self.decided.setdefault(block.header.height, (block, certificate))
+
+    def collect(self):
+        """Everybody trains and reports, everybody hears of it: all mine."""
+        for seat in self.seats:
+            self.deliver(seat, self.train(seat))
+            if not (self.last_height and seat.state.chain.height + 1 >= self.last_height):
+                self.deliver(seat, self.measure(seat))
+
+    def play_round(self, winner=0):
+        self.collect()
+        self.deliver(self.seats[winner], self.mine(self.seats[winner]))
+
+
+def vote(seat, kind, attempt, block, *, number=None):
+    """A vote as member `number` would sign it at this seat's height."""
+    number = seat.number if number is None else number
+    content = Vote(kind, attempt, block, number, (), (), 0)
+    return SignedVote(content, signer(number).sign(Meaning.VOTE, seat.state.chain.place, content))
+
+
+def say_votes(seat, *votes):
+    sender = next(vote.vote.voter for vote in votes if vote.vote.voter != seat.number)
+    return seat.hear(replace_sender(seat.message(Hearsay(1, votes=tuple(votes))), sender))
+
+
+def replace_sender(message, sender):
+    return msgspec.structs.replace(message, sender=sender)
+
+
+def make_block(seat, *, attempt=1, proposer=None, change=None):
+    """A block of this seat's candidate as `proposer` signs and mines it, its body changed."""
+    mined = seat.state.mined
+    proposer = seat.number if proposer is None else proposer
+    body = mined.body if change is None else msgspec.structs.replace(mined.body, **change)
+    header = make_header(seat.state.chain, attempt, proposer, body)
+    nonce = search_nonce(seat.state.chain.genesis.law.work, header_seal(header), header.difficulty)
+    signature = signer(proposer).sign(Meaning.BLOCK, header.place, Seal(header, nonce))
+    return Block(header, nonce, signature, body)
+
+
+__all__ = [
+    "TIMING",
+    "Kind",
+    "Measure",
+    "Mine",
+    "Refused",
+    "Seat",
+    "Store",
+    "Table",
+    "Train",
+    "make_block",
+    "model_bytes",
+    "replace",
+    "replace_sender",
+    "say_votes",
+    "signer",
+    "vote",
+]

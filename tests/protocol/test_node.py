@@ -1,0 +1,642 @@
+"""Clauses of the protocol, each provoked by hand."""
+
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from table import Kind, Table, make_block, model_bytes, replace_sender, say_votes, signer, vote
+
+from bdfl.encoding import digest
+from bdfl.identity import Meaning
+from bdfl.ledger.block import FalseWork, ModelUpdate, SignedUpdate, TwoBlocks, TwoUpdates, TwoVotes
+from bdfl.protocol.diagram import draw_diagram
+from bdfl.protocol.draft import Draft, IllegalMove
+from bdfl.protocol.events import (
+    Commit,
+    KeptBlock,
+    KeptProgress,
+    KeptReport,
+    KeptUpdate,
+    KeptVote,
+    Measure,
+    Mine,
+    Refused,
+    Send,
+    SetTimer,
+    Started,
+    StopMining,
+    Store,
+    Timer,
+    TimerFired,
+    Train,
+    TrainingFinished,
+)
+from bdfl.protocol.messages import Blob, BlobWanted, BlockWanted, Decided, DecidedWanted, Hearsay, Proposal
+from bdfl.protocol.state import MOVES, Phase, Recovered
+from bdfl.scenario import QuorumRule
+
+
+@pytest.fixture
+def table():
+    table = Table()
+    table.start()
+    return table
+
+
+def test_a_round_that_nothing_disturbs_is_decided_in_one_attempt_by_all(table):
+    table.play_round(winner=2)
+    blocks = [seat.did(Commit)[0].block for seat in table.seats]
+    assert len(set(blocks)) == 1
+    assert blocks[0].header.proposer == 2
+    assert blocks[0].header.attempt == 1
+    assert [signed.update.client for signed in blocks[0].body.updates] == [0, 1, 2, 3]
+    assert all(seat.state.chain.height == 1 and seat.state.phase is Phase.COLLECTING for seat in table.seats)
+    table.play_round(winner=1)
+    assert all(seat.state.chain.height == 2 for seat in table.seats)
+
+
+def test_a_node_that_starts_trains_measures_and_waits(table):
+    seat = table.seats[0]
+    assert [type(effect) for effect in seat.effects if not isinstance(effect, (SetTimer, Send))] == [Train, Measure]
+    assert {effect.timer for effect in seat.did(SetTimer)} == {Timer.DEADLINE, Timer.RESEND}
+
+
+def test_a_step_changes_nothing_it_was_given(table):
+    table.collect()
+    seat = table.seats[0]
+    before, known = seat.state, {name: getattr(seat.state, name) for name in ("votes", "updates", "candidates")}
+    copies = {name: dict(value) for name, value in known.items()}
+    first = table.mine(seat)
+    again = table.seat(0)
+    again.state = before
+    assert table.mine(again) == first
+    assert {name: dict(value) for name, value in known.items()} == copies
+
+
+def test_everything_is_kept_before_it_is_said(table):
+    table.play_round()
+    for seat in table.seats:
+        kept = set()
+        for effect in seat.effects:
+            match effect:
+                case Store(KeptUpdate(update=signed)) | Store(KeptReport(report=signed)) | Store(KeptVote(vote=signed)):
+                    kept.add(signed)
+                case Store(KeptBlock(block)):
+                    kept.add(block)
+                case Send(None, message):
+                    match message.content:
+                        case Hearsay(updates=updates, reports=reports, votes=votes):
+                            said = [*updates, *reports, *votes]
+                            own = [one for one in said if seat.number in (_author(one),)]
+                            assert kept.issuperset(own)
+                        case Proposal(block):
+                            assert block in kept
+
+
+def _author(signed):
+    match signed:
+        case SignedUpdate():
+            return signed.update.client
+        case _ if hasattr(signed, "report"):
+            return signed.report.client
+        case _:
+            return signed.vote.voter
+
+
+# What is refused
+
+
+def refusals(seat, message):
+    """Reasons; and nothing else happened."""
+    before = seat.state
+    effects = seat.hear(message)
+    assert effects
+    assert all(isinstance(effect, Refused) for effect in effects)
+    for name in ("updates", "reports", "votes", "candidates", "blobs", "attempt", "phase", "lock"):
+        assert getattr(seat.state, name) == getattr(before, name)
+    return " ".join(effect.reason for effect in effects)
+
+
+def test_messages_of_other_chains_and_strangers_are_refused(table):
+    seat, other = table.seats[:2]
+    message = other.message(Hearsay(1))
+    assert "chain" in refusals(seat, msgspec.structs.replace(message, chain=b"x" * 32))
+    assert "member" in refusals(seat, replace_sender(message, 9))
+    assert "member" in refusals(seat, replace_sender(message, 0))
+
+
+def test_a_forged_update_is_refused(table):
+    seat, other = table.seats[:2]
+    update = ModelUpdate(2, seat.state.chain.genesis.members[2].limits.samples, len(table.initial), b"m" * 32)
+    forged = SignedUpdate(update, signer(1).sign(Meaning.UPDATE, seat.state.chain.place, update))
+    assert "update-signature" in refusals(seat, other.message(Hearsay(1, updates=(forged,))))
+
+
+def test_a_forged_vote_is_refused(table):
+    seat = table.seats[0]
+    forged = vote(seat, Kind.PREVOTE, 1, b"b" * 32, number=2)
+    forged = msgspec.structs.replace(forged, vote=msgspec.structs.replace(forged.vote, voter=3))
+    assert "vote-signature" in refusals(seat, table.seats[1].message(Hearsay(1, votes=(forged,))))
+
+
+def test_blobs_nobody_asked_for_or_of_another_size_are_refused(table):
+    seat, other = table.seats[:2]
+    assert "asked" in refusals(seat, other.message(Blob(model_bytes(1, 2, 3, 4))))
+    assert "bytes given" in refusals(seat, other.message(Blob(b"x" * 1000)))
+
+
+def test_a_model_that_is_not_finite_never_counts_and_is_never_asked_for_again(table):
+    seat, other = table.seats[:2]
+    nan = bytearray(model_bytes(1, 2, 3, 4))
+    nan[-4:] = b"\x00\x00\xc0\x7f"
+    data = bytes(nan)
+    effects = other.give(TrainingFinished(1, other.state.chain.tip, data))
+    announced = seat.hear(effects[-1].message)
+    assert [effect.message.content for effect in announced] == [BlobWanted(digest(data))]
+    assert any(
+        "finite" in effect.reason for effect in seat.hear(other.message(Blob(data))) if isinstance(effect, Refused)
+    )
+    assert 1 not in seat.state.updates
+    assert not seat.hear(effects[-1].message)
+
+
+def test_a_block_whose_model_differs_in_one_bit_is_rejected_by_every_node(table):
+    """[Li24, Section III-A, step 4], literally."""
+    table.collect()
+    model = bytearray(table.seats[0].state.mined.model)
+    model[-1] ^= 1
+    block = make_block(table.seats[3], change={"model": digest(bytes(model))})
+    for seat in table.seats[:3]:
+        reasons = [effect.reason for effect in seat.hear(table.seats[3].message(Proposal(block)))]
+        assert len(reasons) == 1
+        assert "model-aggregate" in reasons[0]
+        assert not seat.votes(Kind.PREVOTE)
+
+
+def test_a_block_spoilt_on_its_way_does_not_spoil_the_block(table):
+    table.collect()
+    block = make_block(table.seats[3])
+    seat, relay = table.seats[0], table.seats[1]
+    spoilt = msgspec.structs.replace(block, body=msgspec.structs.replace(block.body, is_empty=True))
+    assert "body-root" in refusals(seat, relay.message(Proposal(spoilt)))
+    unsigned = msgspec.structs.replace(block, signature=b"s" * 64)
+    assert "block-signature" in refusals(seat, relay.message(Proposal(unsigned)))
+    seat.hear(table.seats[3].message(Proposal(block)))
+    assert [one.block for one in seat.votes(Kind.PREVOTE)] == [block.digest]
+
+
+# Who may be voted for
+
+
+def test_a_block_without_a_scheduled_update_waits_for_the_deadline(table):
+    for seat in table.seats[:3]:
+        table.deliver(seat, table.train(seat), to=table.seats[:2])
+        table.deliver(seat, table.measure(seat), to=table.seats[:2])
+    table.deliver(table.seats[3], table.measure(table.seats[3]))
+    proposer, voter = table.seats[:2]
+    assert proposer.state.phase is Phase.COLLECTING
+    table.fire(proposer, Timer.DEADLINE)
+    assert proposer.state.phase is Phase.MINING
+    proposal = next(effect for effect in table.mine(proposer) if isinstance(effect, Send)).message
+    assert isinstance(proposal.content, Proposal)
+    voter.hear(proposal)
+    assert not voter.votes(Kind.PREVOTE)
+    table.fire(voter, Timer.DEADLINE)
+    assert [one.block for one in voter.votes(Kind.PREVOTE)] == [proposal.content.block.digest]
+
+
+@pytest.mark.parametrize("missing", [0, 2])
+def test_a_first_block_that_leaves_out_an_update_held_in_time_is_not_voted_for(table, missing):
+    table.collect()
+    seat = table.seats[0]
+    body = seat.state.mined.body
+    kept = tuple(one for one in body.updates if one.update.client != missing)
+    block = make_partial(table, kept, body.reports, 1)
+    seat.give(TimerFired(Timer.DEADLINE, 1, 1))
+    seat.hear(table.seats[1].message(Proposal(block)))
+    assert seat.state.candidates[block.digest].is_valid
+    assert not seat.votes(Kind.PREVOTE)
+
+
+def test_a_first_block_that_leaves_out_a_scheduled_update_is_not_voted_for_later_either(table):
+    table.collect()
+    seat = table.seats[0]
+    body = seat.state.mined.body
+    block = make_partial(table, body.updates[:-1], body.reports, 1)
+    seat.give(TimerFired(Timer.DEADLINE, 1, 1))
+    seat.hear(table.seats[1].message(Proposal(block)))
+    table.fire(seat, Timer.ATTEMPT)
+    assert not seat.votes(Kind.PREVOTE)
+    assert seat.did(Mine)[-1].header.attempt == 2
+
+
+def test_a_first_block_that_leaves_out_a_report_held_in_time_is_not_voted_for(table):
+    table.collect()
+    seat = table.seats[0]
+    body = seat.state.mined.body
+    block = make_partial(table, body.updates, body.reports[:-1], 1)
+    seat.hear(table.seats[1].message(Proposal(block)))
+    assert seat.state.candidates[block.digest].is_valid
+    assert not seat.votes(Kind.PREVOTE)
+
+
+def test_a_later_block_may_leave_out_what_came_too_late(table):
+    table.collect()
+    seat = table.seats[0]
+    body = seat.state.mined.body
+    block = make_partial(table, body.updates, body.reports[:-1], 2)
+    seat.hear(table.seats[1].message(Proposal(block)))
+    assert not seat.votes(Kind.PREVOTE)
+    table.fire(seat, Timer.ATTEMPT)
+    assert [(one.attempt, one.block) for one in seat.votes(Kind.PREVOTE)] == [(2, block.digest)]
+
+
+def make_partial(table, updates, reports, attempt):
+    """A valid block by member 1 from these statements alone."""
+    from bdfl.ledger.rules import make_body
+
+    seat = table.seats[1]
+    body, _ = make_body(
+        seat.state.chain,
+        certificate=seat.state.certificate,
+        updates=updates,
+        reports=reports,
+        entries=(),
+        blobs=table.blobs,
+        toolbox=table.toolbox,
+    )
+    change = {name: getattr(body, name) for name in body.__struct_fields__}
+    return make_block(seat, attempt=attempt, change=change)
+
+
+# Votes, locks and attempts
+
+
+def prepared(quorum=QuorumRule.MAJORITY, num_members=4):
+    """A table where all mine, and two blocks of the first attempt, by members 1 and 2."""
+    table = Table(num_members, quorum)
+    table.start()
+    table.collect()
+    blocks = [make_block(table.seats[1]), make_block(table.seats[2])]
+    return table, table.seats[0], blocks
+
+
+def show(seat, *blocks):
+    for block in blocks:
+        seat.hear(replace_sender(seat.message(Proposal(block)), block.header.proposer))
+
+
+def test_the_first_votable_block_gets_the_only_prevote_of_an_attempt():
+    _, seat, (first, second) = prepared()
+    show(seat, second, first)
+    assert [one.block for one in seat.votes(Kind.PREVOTE)] == [second.digest]
+    assert seat.did(StopMining)
+
+
+def test_in_a_later_attempt_the_lowest_hash_gets_it():
+    table, seat, (first, second) = prepared()
+    show(seat, first, second)
+    table.fire(seat, Timer.ATTEMPT)
+    law = table.genesis.law
+    lowest = min((first, second), key=lambda block: table.toolbox.work_hash(law.work, block.header, block.nonce))
+    assert [one.block for one in seat.votes(Kind.PREVOTE)] == [first.digest, lowest.digest]
+
+
+def test_a_quorum_of_prevotes_locks_and_gets_the_precommit():
+    _, seat, (first, second) = prepared()
+    show(seat, first, second)
+    say_votes(seat, vote(seat, Kind.PREVOTE, 1, second.digest, number=2))
+    say_votes(seat, vote(seat, Kind.PREVOTE, 1, second.digest, number=3))
+    assert seat.state.lock is None
+    say_votes(seat, vote(seat, Kind.PREVOTE, 1, second.digest, number=1))
+    assert seat.state.lock.block == second.digest
+    assert [one.block for one in seat.votes(Kind.PRECOMMIT)] == [second.digest]
+
+
+def test_a_vote_is_counted_once_however_often_it_is_said():
+    _, seat, (first, _) = prepared()
+    show(seat, first)
+    for _ in range(5):
+        say_votes(seat, vote(seat, Kind.PREVOTE, 1, first.digest, number=2))
+    assert seat.state.lock is None
+
+
+def test_a_locked_node_prevotes_its_lock_whatever_else_it_sees():
+    table, seat, (first, second) = prepared()
+    show(seat, first)
+    say_votes(seat, *[vote(seat, Kind.PREVOTE, 1, first.digest, number=number) for number in (1, 2)])
+    show(seat, second)
+    for attempt in (2, 3, 4):
+        table.fire(seat, Timer.ATTEMPT)
+        assert seat.votes(Kind.PREVOTE)[-1].attempt == attempt
+        assert seat.votes(Kind.PREVOTE)[-1].block == first.digest
+    assert len(seat.votes(Kind.PRECOMMIT)) == 1
+
+
+def test_a_later_quorum_moves_the_lock_even_when_its_attempt_is_over_and_then_without_a_precommit():
+    table, seat, (first, second) = prepared()
+    show(seat, first, second)
+    say_votes(seat, *[vote(seat, Kind.PREVOTE, 1, first.digest, number=number) for number in (1, 2)])
+    table.fire(seat, Timer.ATTEMPT)
+    table.fire(seat, Timer.ATTEMPT)
+    assert seat.state.attempt == 3
+    say_votes(seat, *[vote(seat, Kind.PREVOTE, 2, second.digest, number=number) for number in (1, 2, 3)])
+    assert (seat.state.lock.attempt, seat.state.lock.block) == (2, second.digest)
+    assert [one.block for one in seat.votes(Kind.PRECOMMIT)] == [first.digest]
+
+
+def test_an_earlier_quorum_does_not_move_the_lock():
+    table, seat, (first, second) = prepared()
+    show(seat, first, second)
+    table.fire(seat, Timer.ATTEMPT)
+    lowest = seat.votes(Kind.PREVOTE)[-1].block
+    other = first.digest if lowest == second.digest else second.digest
+    say_votes(seat, *[vote(seat, Kind.PREVOTE, 2, lowest, number=number) for number in (1, 2)])
+    assert seat.state.lock.attempt == 2
+    say_votes(seat, *[vote(seat, Kind.PREVOTE, 1, other, number=number) for number in (1, 2, 3)])
+    assert (seat.state.lock.attempt, seat.state.lock.block) == (2, lowest)
+
+
+def test_precommits_of_different_attempts_decide_nothing():
+    _, seat, (first, _) = prepared()
+    show(seat, first)
+    for attempt, number in ((1, 1), (1, 2), (2, 3)):
+        say_votes(seat, vote(seat, Kind.PRECOMMIT, attempt, first.digest, number=number))
+    assert not seat.did(Commit)
+    say_votes(seat, vote(seat, Kind.PRECOMMIT, 1, first.digest, number=3))
+    assert seat.did(Commit)[0].block == first
+
+
+def test_a_decided_block_that_is_not_here_is_asked_for_and_then_committed():
+    _, seat, (first, _) = prepared()
+    say_votes(seat, *[vote(seat, Kind.PRECOMMIT, 1, first.digest, number=number) for number in (1, 2, 3)])
+    assert BlockWanted(first.digest) in seat.sent(BlockWanted)
+    assert not seat.did(Commit)
+    show(seat, first)
+    assert seat.did(Commit)[0].block == first
+
+
+@pytest.mark.parametrize(("quorum", "needed"), [(QuorumRule.MAJORITY, 1), (QuorumRule.BFT, 2)])
+def test_enough_votes_of_a_later_attempt_take_a_node_there(quorum, needed):
+    _, seat, (first, _) = prepared(quorum)
+    for count, number in enumerate((1, 2, 3), start=1):
+        say_votes(seat, vote(seat, Kind.PREVOTE, 5, first.digest, number=number))
+        assert seat.state.attempt == (5 if count >= needed else 1)
+    assert Store(KeptProgress(1, 5, ())) in seat.effects
+
+
+def test_attempts_last_longer_and_longer_once_a_block_is_known():
+    table, seat, (first, _) = prepared()
+    assert not [effect for effect in seat.did(SetTimer) if effect.timer is Timer.ATTEMPT]
+    show(seat, first)
+    for _ in range(3):
+        table.fire(seat, Timer.ATTEMPT)
+    delays = [effect.delay_ns for effect in seat.did(SetTimer) if effect.timer is Timer.ATTEMPT]
+    assert delays == [1_500_000_000, 2_000_000_000, 2_500_000_000, 3_000_000_000]
+
+
+def test_timers_of_left_attempts_and_heights_do_nothing():
+    _, seat, (first, _) = prepared()
+    show(seat, first)
+    state = seat.state
+    assert seat.give(TimerFired(Timer.ATTEMPT, 1, 2)) == []
+    assert seat.give(TimerFired(Timer.DEADLINE, 2, 1)) == []
+    assert seat.state is state
+
+
+def test_a_vote_far_ahead_replaces_the_one_before_so_nobody_fills_the_memory():
+    _, seat, (first, _) = prepared(QuorumRule.BFT)
+    for attempt in range(100, 300):
+        say_votes(seat, vote(seat, Kind.PREVOTE, attempt, first.digest, number=3))
+    assert [key[0] for key in seat.state.votes if key[2] == 3] == [299]
+
+
+# Evidence
+
+
+def test_two_votes_two_blocks_two_updates_and_false_work_become_evidence():
+    table, seat, (first, second) = prepared()
+    rival = make_block(table.seats[1], change={"entries": ()}, attempt=1)
+    while rival.digest == first.digest:
+        header = rival.header
+        nonce = (int.from_bytes(rival.nonce, "big") + 1).to_bytes(8, "big")
+        from bdfl.ledger.block import Seal, header_seal
+
+        while not table.toolbox.is_worked(table.genesis.law.work, header_seal(header), nonce, header.difficulty):
+            nonce = (int.from_bytes(nonce, "big") + 1).to_bytes(8, "big")
+        signature = signer(1).sign(Meaning.BLOCK, header.place, Seal(header, nonce))
+        rival = msgspec.structs.replace(rival, nonce=nonce, signature=signature)
+    show(seat, first, rival)
+    assert isinstance(seat.state.evidence[1], TwoBlocks)
+    say_votes(seat, *[vote(seat, Kind.PREVOTE, 1, block.digest, number=2) for block in (first, second)])
+    assert isinstance(seat.state.evidence[2], TwoVotes)
+    place, update = seat.state.chain.place, seat.state.updates[3].update
+    other = msgspec.structs.replace(update, model=b"o" * 32)
+    signed = SignedUpdate(other, signer(3).sign(Meaning.UPDATE, place, other))
+    seat.hear(table.seats[3].message(Hearsay(1, updates=(signed,))))
+    assert isinstance(seat.state.evidence[3], TwoUpdates)
+
+
+def test_false_work_is_evidence_and_drops_its_proposer_for_the_height():
+    from bdfl.ledger.block import Seal, header_seal
+
+    table, seat, (first, second) = prepared()
+    header = second.header
+    nonces = (number.to_bytes(8, "big") for number in range(1000))
+    law = table.genesis.law
+    nonce = next(
+        one for one in nonces if not table.toolbox.is_worked(law.work, header_seal(header), one, header.difficulty)
+    )
+    signature = signer(2).sign(Meaning.BLOCK, header.place, Seal(header, nonce))
+    show(seat, msgspec.structs.replace(second, nonce=nonce, signature=signature), second)
+    assert isinstance(seat.state.evidence[2], FalseWork)
+    assert not seat.state.candidates
+    show(seat, first)
+    assert first.digest in seat.state.candidates
+
+
+def test_evidence_goes_into_the_next_own_block_and_the_offender_is_never_scheduled_again(table):
+    table.collect()
+    seat = table.seats[0]
+    say_votes(seat, *[vote(seat, Kind.PREVOTE, 1, bytes([one]) * 32, number=3) for one in (1, 2)])
+    assert 3 in seat.state.evidence
+    table.deliver(table.seats[1], table.mine(table.seats[1]))
+    table.collect()
+    assert [type(entry) for entry in seat.state.mined.body.entries] == [TwoVotes]
+    table.deliver(seat, table.mine(seat))
+    assert all(one.state.chain.offenders == {3} for one in table.seats)
+    assert all(3 not in one.state.chain.schedule.selected for one in table.seats)
+    table.play_round()
+    assert table.seats[1].state.chain.height == 3
+
+
+# Starting again and catching up
+
+
+def recovered_of(table, seat):
+    """What the seat's effects left in its store for the height it works on."""
+    height = seat.state.chain.height + 1
+    kept = [effect.kept for effect in seat.did(Store)]
+    of_height = [one for one in kept if getattr(one, "height", height) == height]
+    blocks = [one.block for one in of_height if isinstance(one, KeptBlock) and one.block.header.height == height]
+    updates = [one.update for one in of_height if isinstance(one, KeptUpdate)]
+    reports = [one.report for one in of_height if isinstance(one, KeptReport)]
+    progress = [one for one in of_height if isinstance(one, KeptProgress)]
+    return Recovered(
+        certificate=seat.state.certificate,
+        update=updates[-1] if updates else None,
+        report=reports[-1] if reports else None,
+        blocks=tuple(blocks),
+        votes=tuple(one.vote for one in of_height if isinstance(one, KeptVote)),
+        progress=progress[-1] if progress else None,
+        blobs=table.blobs,
+    )
+
+
+def test_a_restarted_node_repeats_its_votes_and_casts_no_others():
+    table, seat, (first, second) = prepared()
+    show(seat, first)
+    say_votes(seat, *[vote(seat, Kind.PREVOTE, 1, first.digest, number=number) for number in (1, 2)])
+    cast = [one for kind in Kind for one in seat.votes(kind)]
+    again = table.seat(0, recovered_of(table, seat), seat.state.chain)
+    again.give(Started())
+    show(again, second)
+    assert {one for kind in Kind for one in again.votes(kind)} == set(cast)
+    assert again.state.lock.block == first.digest
+    assert not again.did(Train)
+    table.fire(again, Timer.ATTEMPT)
+    assert again.votes(Kind.PREVOTE)[-1].block == first.digest
+
+
+def test_a_restarted_node_does_not_go_back_to_an_attempt_it_left():
+    table, seat, (first, second) = prepared()
+    show(seat, first)
+    say_votes(seat, vote(seat, Kind.PREVOTE, 7, second.digest, number=2))
+    assert seat.state.attempt == 7
+    again = table.seat(0, recovered_of(table, seat), seat.state.chain)
+    assert again.state.attempt == 7
+
+
+def test_a_restarted_proposer_gives_no_second_block(table):
+    table.collect()
+    seat = table.seats[0]
+    table.mine(seat)
+    again = table.seat(0, recovered_of(table, seat), seat.state.chain)
+    again.give(Started())
+    again.give(TimerFired(Timer.DEADLINE, 1, 1))
+    assert not [effect for effect in again.did(Mine) if effect.header.attempt == 1]
+
+
+def test_a_node_that_missed_blocks_fetches_them_one_by_one():
+    table = Table()
+    table.start()
+    late = table.seats[3]
+    awake = table.seats[:3]
+    for _ in range(3):
+        for seat in awake:
+            table.deliver(seat, table.train(seat), to=awake)
+            table.deliver(seat, table.measure(seat), to=awake)
+        for seat in awake:
+            if seat.state.phase is Phase.COLLECTING:
+                seat.give(TimerFired(Timer.DEADLINE, seat.state.chain.height + 1, 1))
+        table.deliver(awake[0], table.mine(awake[0]), to=awake)
+    assert [seat.state.chain.height for seat in table.seats] == [3, 3, 3, 0]
+    table.deliver(late, table.fire(late, Timer.RESEND))
+    assert late.state.chain.height == 3
+    assert late.state.chain.tip == awake[0].state.chain.tip
+
+
+def test_what_comes_early_is_kept_for_the_next_height(table):
+    table.collect()
+    proposer, late = table.seats[0], table.seats[3]
+    table.deliver(proposer, table.mine(proposer), to=table.seats[:3])
+    assert late.state.chain.height == 0
+    early = table.measure(table.seats[1])
+    late.hear(early[-1].message)
+    assert late.state.early
+    block, certificate = table.decided[1]
+    late.hear(replace_sender(late.message(Decided(block, certificate)), 1))
+    assert late.state.chain.height == 1
+    assert 1 in late.state.reports
+    assert DecidedWanted() in late.sent(DecidedWanted)
+
+
+def test_a_decision_without_a_quorum_is_refused(table):
+    table.collect()
+    proposer, late = table.seats[0], table.seats[3]
+    table.deliver(proposer, table.mine(proposer), to=table.seats[:3])
+    block, certificate = table.decided[1]
+    for votes in (certificate[:2], (*certificate[:2], certificate[1]), ()):
+        late.hear(replace_sender(late.message(Decided(block, votes)), 1))
+        assert late.state.chain.height == 0
+    assert any("certificate" in effect.reason for effect in late.did(Refused))
+
+
+def test_after_the_last_height_a_node_only_answers():
+    table = Table(last_height=1)
+    table.start()
+    table.play_round()
+    for seat in table.seats:
+        assert seat.state.phase is Phase.DONE
+        assert seat.give(TimerFired(Timer.RESEND, 2, 1)) == []
+        assert not seat.hear(replace_sender(seat.message(Hearsay(1, wants_answer=True)), (seat.number + 1) % 4))
+
+
+def test_a_diverged_training_is_said_so_that_nobody_waits(table):
+    for seat in table.seats[:3]:
+        table.deliver(seat, table.train(seat))
+    for seat in table.seats:
+        table.deliver(seat, table.measure(seat))
+    last = table.seats[3]
+    table.deliver(last, last.give(TrainingFinished(1, last.state.chain.tip, None)))
+    assert all(seat.state.phase is Phase.MINING for seat in table.seats)
+    table.deliver(last, table.mine(last))
+    chain = last.state.chain
+    assert chain.height == 1
+    assert chain.misses[3] == 0
+    assert chain.queue_nano[3] == chain.charter.rate_nano[3]
+
+
+def test_a_member_that_is_silent_delays_one_round_by_a_deadline_and_then_rests(table):
+    awake = table.seats[:3]
+    for seat in awake:
+        table.deliver(seat, table.train(seat), to=awake)
+        table.deliver(seat, table.measure(seat), to=awake)
+    assert all(seat.state.phase is Phase.COLLECTING for seat in awake)
+    for seat in awake:
+        seat.give(TimerFired(Timer.DEADLINE, 1, 1))
+    table.deliver(awake[0], table.mine(awake[0]), to=awake)
+    chain = awake[1].state.chain
+    assert chain.height == 1
+    assert chain.rests_until[3] == 2
+    assert 3 not in chain.schedule.selected
+    for seat in awake:
+        table.deliver(seat, table.train(seat), to=awake)
+        table.deliver(seat, table.measure(seat), to=awake)
+    assert all(seat.state.phase is Phase.MINING for seat in awake)
+
+
+# The table of moves
+
+
+def test_a_move_that_is_not_in_the_table_is_a_mistake(table):
+    seat = table.seats[0]
+    draft = Draft(seat.context, seat.state, 0)
+    draft.phase = Phase.DONE
+    with pytest.raises(IllegalMove, match="from done to voting"):
+        draft.move(Phase.VOTING)
+
+
+def test_every_phase_is_in_the_table_and_can_be_reached():
+    assert set(MOVES) == set(Phase)
+    reached = {Phase.COLLECTING} | {after for moves in MOVES.values() for after in moves}
+    assert reached == set(Phase)
+
+
+def test_the_diagram_in_the_documentation_is_the_one_the_code_draws():
+    page = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text(encoding="utf-8")
+    assert f"```mermaid\n{draw_diagram()}\n```" in page
