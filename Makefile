@@ -7,7 +7,7 @@ RESULTS ?= results
 QUICKSTART := runs/quickstart
 
 .DEFAULT_GOAL := help
-.PHONY: help run compare test check format bench bench-learning campaign figures stall reproduce table4 clean
+.PHONY: help run compare test check format bench bench-learning bench-chain campaign faults fuzz poisoning figures stall reproduce table4 clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,6 +37,21 @@ bench: $(VENV)/.installed-bench ## measure the schedulers' speed, and a general 
 
 bench-learning: $(VENV)/.installed-learn .venv-flower/.installed .venv-pfl/.installed ## rounds of learning beside plain PyTorch, Flower and pfl-research (quarter of an hour)
 	$(BIN)/python -m benchmarks --only learning
+
+bench-chain: $(VENV)/.installed-learn ## mining, storing, verifying and what the protocol adds to a round (minutes)
+	$(BIN)/python -m benchmarks --only ledger
+	$(BIN)/python -m benchmarks --only verify
+	$(BIN)/python -m benchmarks --only chain
+
+faults: $(VENV)/.installed ## 10,000 networks in trouble, and the mutants that must be caught (an hour)
+	$(BIN)/bdfl faults --seeds 10000
+	$(BIN)/bdfl faults mutants --out $(RESULTS)/faults
+
+fuzz: $(VENV)/.installed-dev ## a million mutated encodings of every record (an hour)
+	$(BIN)/python -m tests.fuzz --count 1000000
+
+poisoning: $(VENV)/.installed-learn ## aggregation rules against poisoning members (minutes)
+	$(BIN)/bdfl poison --out $(RESULTS)/poisoning
 
 campaign: $(VENV)/.installed ## every scheduler on 10,000 random rounds, judged by the checker (an hour or two)
 	for name in all channel-best drc random round-robin exact exact-power; do \

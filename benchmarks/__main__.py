@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from benchmarks import commands, drc_growth, exact_speed, general_solver
+from benchmarks.ledger import mining, storing
 from benchmarks.results import Result, describe_run, tabulate, write_results
 
 _LEAST_WIDTH = 150  # columns; narrower would cut the numbers
@@ -25,9 +26,12 @@ class Part(StrEnum):
     IMPORT = "import"
     LEARNING = "learning"
     LOOP = "loop"
+    LEDGER = "ledger"
+    VERIFY = "verify"
+    CHAIN = "chain"
 
 
-_ASKED_FOR = (Part.LEARNING, Part.LOOP)  # a quarter of an hour, and environments of its own: only by name
+_ASKED_FOR = (Part.LEARNING, Part.LOOP, Part.VERIFY, Part.CHAIN)  # long, or with environments of its own: only by name
 
 
 def measure(part: Part, seed: int, quick: bool, report: Callable[[str], None]) -> list[Result]:
@@ -53,11 +57,23 @@ def measure(part: Part, seed: int, quick: bool, report: Callable[[str], None]) -
             from benchmarks.learning.speed import measure_loop  # needs torch
 
             return measure_loop(quick=quick, seed=seed, report=report)
+        case Part.LEDGER:
+            plan, num_blocks = (mining.QUICK, 5) if quick else (mining.FULL, 25)
+            return [*mining.measure_mining(plan, report), *storing.measure_storing(num_blocks, report)]
+        case Part.VERIFY:
+            from benchmarks.ledger.verify_speed import measure_verify  # needs safetensors
+
+            return measure_verify(10 if quick else 100, 3, seed, report)
+        case Part.CHAIN:
+            from benchmarks.ledger.round_cost import measure_chain  # needs torch
+
+            return measure_chain(quick=quick, seed=seed, report=report)
 
 
 def main(
     only: Annotated[
-        list[Part] | None, typer.Option("--only", help="Measure this part alone; learning, loop: only so. Repeatable.")
+        list[Part] | None,
+        typer.Option("--only", help="Measure this part alone; learning, loop, verify, chain: only so. Repeatable."),
     ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Fewer and smaller rounds: minutes instead of an hour.")
@@ -65,12 +81,12 @@ def main(
     seed: Annotated[int, typer.Option("--seed", min=0, help="All rounds are drawn from it.")] = 0,
     out: Annotated[Path | None, typer.Option("--out", help="Folder for benchmarks.md and benchmarks.csv.")] = None,
 ) -> None:
-    """Measure the schedulers' speed and that of learning, and others beside it. Nothing else should run meanwhile."""
+    """Measure how fast schedulers, learning and the ledger are, and others beside them. Nothing else should run."""
     parts = only or [part for part in Part if part not in _ASKED_FOR]
     if Part.SCIP in parts and importlib.util.find_spec("pyscipopt") is None:
         typer.echo("error: part scip needs pyscipopt: pip install -c constraints.txt -e '.[bench]'", err=True)
         raise typer.Exit(2)
-    if {Part.LEARNING, Part.LOOP} & set(parts) and importlib.util.find_spec("torch") is None:
+    if {Part.LEARNING, Part.LOOP, Part.CHAIN} & set(parts) and importlib.util.find_spec("torch") is None:
         typer.echo("error: learning needs PyTorch: pip install -c constraints.txt -e '.[learn]'", err=True)
         raise typer.Exit(2)
     options = [f" --only {part}" for part in only or ()] + [" --quick"] * quick + [f" --seed {seed}"]

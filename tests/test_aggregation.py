@@ -246,3 +246,15 @@ def test_a_median_of_zeros_has_the_same_bits_whatever_their_signs_and_order():
     choice = Aggregation(rule="median", faulty=0)
     for updates in ([zeros[0], zeros[1], zeros[1]], [zeros[1], zeros[0], zeros[0]], [zeros[1], zeros[0]]):
         assert get_aggregator(choice)(updates, [1] * len(updates)).tobytes() == bytes(12)
+
+
+@pytest.mark.parametrize("samples", [[1, 2, 3], [0, 2, 3], [2**29 - 1] * 3])
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
+def test_no_mean_hides_a_number_that_is_not_finite(samples, wrong):
+    updates = [np.full(70_000, np.finfo(np.float32).max, np.float32) for _ in samples]
+    mean = get_aggregator(Aggregation())
+    assert np.isfinite(mean(updates, samples)).all()
+    updates[0][-1] = wrong
+    updates[2][-1] = -wrong
+    with pytest.raises(InvalidAggregation, match=r"^update 0: not finite"):
+        mean(updates, samples)

@@ -23,6 +23,7 @@ from benchmarks.learning.models import build_model
 from benchmarks.learning.plain_side import average, make_loop, make_vmap
 from benchmarks.learning.sides import Side, is_running, open_side
 from benchmarks.learning.workload import Workload, load_workload, save_workload
+from benchmarks.ledger import round_cost
 from benchmarks.results import describe_run, tabulate, write_results
 from benchmarks.rounds import Family, draw_round
 
@@ -141,6 +142,18 @@ def test_sides_take_turns_agree_and_say_what_is_missing(tmp_path):
     assert ours.test_loss == pytest.approx(plain.test_loss, rel=1e-5)
     assert all(0.0 < row.median_s <= row.worst_s < row.first_round_s for row in (ours, plain))
     assert all(round.phases_s["schedule"] + round.phases_s["train"] < round.seconds for round in found[0].rounds)
+
+
+def test_what_the_chain_costs_is_told_by_its_parts(tmp_path):
+    case = round_cost.Case(digits_scenario(0), rounds=3, workers=1, asked_ms=50.0)
+    row, parts = round_cost.measure_case(case, tmp_path)
+    assert (row.case, row.members, row.updates) == ("digits", 8, 8.0)
+    assert row.training_ms > 0
+    assert row.worst_chain_ms >= row.chain_ms > 0
+    by_name = {part.part: part for part in parts}
+    assert {"signing", "verifying signatures", "mining", "storing", "records", round_cost.OTHER} <= by_name.keys()
+    assert all(part.ms > 0 for part in parts)
+    assert by_name["signing"].calls >= 8 * 3  # everybody's report or update, and two votes
 
 
 def test_no_process_of_a_side_outlives_it(tmp_path, digits):

@@ -19,7 +19,8 @@ from bdfl.scheduling.registry import check_scheduler
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 FENCE = re.compile(r"^```(\w*) ?(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-SLOW = {"compare", "bound", "reproduce", "run", "report"}  # only parsed here; their own tests run them
+# Only parsed here; their own tests run them.
+SLOW = {"compare", "bound", "reproduce", "run", "report", "poison", "chain"}
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ Report = Callable[[str], None]
 
 
 def bdfl_side(engine: str, processes: int, threads: int) -> Side:
-    """bdfl as `bdfl run` does it, with that engine."""
+    """bdfl's learning without its network, with that engine."""
     return Side(f"bdfl {engine}", "benchmarks.learning.bdfl_side", engine, processes, threads)
 
 
@@ -156,7 +156,7 @@ class OtherRow:
     rounds: int
     round_ms: float
     schedule_ms: float
-    aggregate_and_record_ms: float
+    aggregate_and_account_ms: float
     other_ms: float
     worst_other_ms: float
     other_percent: float
@@ -217,7 +217,7 @@ def measure_case(case: Case, folder: Path, report: Report) -> list[Result]:
     others = [_other_row(one, case) for one in found if _tells_phases(one)]
     if others:
         notes = [
-            "`bdfl run` without its screen: all of a round but the training of its clients, which is its SGD.",
+            "All of a round of learning but the training of its clients, which is its SGD; the chain is another table.",
             "Scheduled by drc with no choice, so that all clients train; medians, so parts need not add up.",
         ]
         results.append(make_result(f"learning-{name}-other", f"Rounds of {name}: what is not SGD", others, notes))
@@ -364,7 +364,7 @@ def _other_row(one: Found, case: Case) -> OtherRow:
         rounds=len(rounds),
         round_ms=1e3 * median(round.seconds for round in rounds),
         schedule_ms=1e3 * median(schedule_s),
-        aggregate_and_record_ms=1e3 * median(after_s),
+        aggregate_and_account_ms=1e3 * median(after_s),
         other_ms=1e3 * median(other_s),
         worst_other_ms=1e3 * max(other_s),
         other_percent=100 * median(other / round.seconds for other, round in zip(other_s, rounds, strict=True)),

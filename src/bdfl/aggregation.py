@@ -157,19 +157,29 @@ def closest_group(updates: Sequence[Vector], faulty: int) -> tuple[int, ...]:
 
     Closest together: the largest distance between two of them is least; of equal groups the first in client order.
     """
+    _validate_groups(len(updates), faulty)
     size = len(updates) - faulty
-    num_groups = comb(len(updates), size)
-    if num_groups > MAX_GROUPS:
-        raise InvalidAggregation(
-            f"minimum-diameter: {num_groups} groups of {size} among {len(updates)} updates, at most {MAX_GROUPS}"
-            " expected"
-        )
     distances = squared_distances(updates)
 
     def diameter(group: tuple[int, ...]) -> float:
         return float(np.max(distances[np.ix_(group, group)]))
 
     return min(combinations(range(len(updates)), size), key=diameter)
+
+
+def validate_crowd(choice: Aggregation, num_updates: int) -> None:
+    """Raises `InvalidAggregation` if the rule would take for ever with so many updates."""
+    if choice.rule == "minimum-diameter":
+        _validate_groups(num_updates, choice.faulty)
+
+
+def _validate_groups(num_updates: int, faulty: int) -> None:
+    num_groups = comb(num_updates, faulty)
+    if num_groups > MAX_GROUPS:
+        raise InvalidAggregation(
+            f"minimum-diameter: {num_groups} groups of {num_updates - faulty} among {num_updates} updates, at most"
+            f" {MAX_GROUPS} expected"
+        )
 
 
 def krum_scores(updates: Sequence[Vector], faulty: int) -> NDArray[np.float64]:
@@ -212,9 +222,10 @@ def _tree_sum(rows: NDArray[np.float64]) -> NDArray[np.float64]:
 def _mean(updates: Sequence[Vector], weights: Sequence[int], total: float) -> Vector:
     """Block by block, so that sums stay in the processor's cache; each coordinate's additions keep their order."""
     result = np.empty_like(updates[0])
+    sums, products = np.empty(_MEAN_BLOCK), np.empty(_MEAN_BLOCK)  # used again and again: new memory is slow
     for part in _blocks(result.size, _MEAN_BLOCK):
-        accumulated = np.zeros(part.stop - part.start)
-        product = np.empty_like(accumulated)
+        accumulated, product = sums[: part.stop - part.start], products[: part.stop - part.start]
+        accumulated.fill(0.0)
         for update, weight in zip(updates, weights, strict=True):
             np.multiply(update[part], np.float64(weight), out=product)
             accumulated += product
@@ -248,10 +259,16 @@ def _aggregate_checked(rule: Aggregator, fewest: int, updates: Sequence[Vector],
                 f"update {position}: {update.dtype} of shape {update.shape} given, expected float32 of shape "
                 f"({updates[0].size},)"
             )
-        if not is_finite(update):
-            raise InvalidAggregation(f"update {position}: not finite, expected finite numbers only")
         if not 0 <= count < SAMPLES_LIMIT:
             raise InvalidAggregation(f"samples {position}: {count} given, expected 0 to {SAMPLES_LIMIT - 1}")
+    if rule is weighted_mean:  # finite if and only if all updates are: one look instead of many
+        with np.errstate(invalid="ignore"):
+            result = rule(updates, samples)
+        if is_finite(result):
+            return result
+    for position, update in enumerate(updates):
+        if not is_finite(update):
+            raise InvalidAggregation(f"update {position}: not finite, expected finite numbers only")
     return rule(updates, samples)
 
 

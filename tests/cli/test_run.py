@@ -1,11 +1,14 @@
 """`bdfl run` and `bdfl report`: a folder per run, going on after any stop, and every mistake in one line."""
 
+import hashlib
 import json
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from io import StringIO
 from pathlib import Path
 
@@ -46,11 +49,13 @@ def test_a_run_leaves_a_folder_that_says_everything():
     assert result.exit_code == 0, result.output
     folder = Path("runs/quickstart-drc-0")
     assert {path.name for path in folder.iterdir() if not path.name.startswith(".")} == {
-        "scenario.toml", "journal.jsonl", "models", "rounds.parquet", "clients.parquet", "final.safetensors",
+        "scenario.toml", "journal.jsonl", "chain", "rounds.parquet", "clients.parquet", "final.safetensors",
         "best.safetensors", "figures", "report.html",
     }  # fmt: skip
     assert load_scenario(folder / "scenario.toml").rounds == 3
     assert f"report {folder / 'report.html'}" in result.stdout
+    assert "3 blocks, verified in" in result.stdout
+    assert "3 models aggregated again" in result.stdout
     assert max(map(len, result.stdout.splitlines())) <= 80
 
 
@@ -60,6 +65,29 @@ def test_json_is_a_summary_for_machines():
     assert summary["schedule"]["rounds"] == 3
     assert 0.1 < summary["final_accuracy"] <= summary["best_accuracy"] <= 1
     assert Path(summary["report"]).is_file()
+    chain = summary["chain"]
+    assert (chain["blocks"], chain["models_recomputed"], chain["is_valid"], chain["failure"]) == (3, 3, True, None)
+    assert chain["signatures"] > 3 * (1 + 8 + 5)
+
+
+def test_the_report_says_how_the_chain_was_verified():
+    run("run", *QUICK, "--out", "here")
+    page = Path("here/report.html").read_text()
+    assert "<h2>Chain</h2>" in page
+    assert "3 global models aggregated again from the members' updates, equal in every bit" in page
+    assert "bdfl chain verify FOLDER" in page
+
+
+def test_a_chain_that_is_not_valid_is_an_error():
+    run("run", *QUICK, "--out", "here")
+    with closing(sqlite3.connect("here/chain/chain.sqlite")) as database, database:
+        [(_, votes), (block, _)] = database.execute("SELECT data, certificate FROM blocks WHERE height < 3").fetchall()
+        checksum = hashlib.sha256(block + votes).digest()
+        database.execute("UPDATE blocks SET certificate = ?, checksum = ? WHERE height = 2", (votes, checksum))
+    result = run("report", "here")
+    assert result.exit_code == 1
+    assert "error: the chain is not valid: block 2" in result.stderr
+    assert "The chain is not valid." in Path("here/report.html").read_text()
 
 
 def test_an_existing_folder_is_refused_and_left_as_it_is():
@@ -120,6 +148,7 @@ def test_report_shows_a_run_that_is_not_over():
         (("run", "quickstart", "--set", "learning.aggregation.rule=vote"), "vote"),
         (("run", "quickstart", "--set", "clients.samples=3000"), "clients.samples"),
         (("run", "quickstart", "--set", "scheduler.name=guess"), "guess"),
+        (("run", "quickstart", "--set", "radio.bandwidth_hz=0.1"), "radio.bandwidth_hz: 0.1 given, the chain holds 1"),
     ],
 )
 def test_mistakes_are_one_line_and_leave_no_folder(arguments, expected):

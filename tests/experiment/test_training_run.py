@@ -1,6 +1,7 @@
 """Runs that learn: the same bytes however they were made, and a typed outcome for whatever goes wrong."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,12 +12,18 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from bdfl.errors import BdflError
+from bdfl.experiment.network_run import NetworkStuck
 from bdfl.experiment.run_folder import BadRunFolder, create_run_folder, open_run_folder
-from bdfl.experiment.training_run import default_workers, prepare_run, replay_run, train_run
+from bdfl.experiment.simulation import play
+from bdfl.experiment.training_run import default_workers, prepare_run, replay_run, train_run, verify_run
 from bdfl.learning.workers import open_trainer
+from bdfl.ledger.store import ChainStore
+from bdfl.ledger.verify import ModelCheck
 from bdfl.records.parquet import write_parquet
 from bdfl.scenario import load_scenario
 from bdfl.scenario.shipped import find_scenario
+from bdfl.scheduling.registry import get_scheduler
 
 LOCK = ".lock"
 
@@ -141,21 +148,41 @@ def test_a_run_is_gone_on_with_by_one_process_at_a_time(tmp_path):
 @pytest.mark.parametrize(
     ("damage", "expected"),
     [
-        (lambda path: (path / "models" / "round-000002.safetensors").write_bytes(b"other"), "not the model"),
-        (lambda path: (path / "models" / "round-000002.safetensors").unlink(), "the model after round 2 expected"),
+        (lambda path: _damage(_model_path(path, 2)), "block 2: the global model, .* another digest"),
+        (lambda path: _model_path(path, 2).unlink(), "block 2: the global model, .* missing"),
+        (lambda path: _damage(path / "chain" / "chain.sqlite"), "chain.sqlite"),
+        (lambda path: _swap_rounds(path / "journal.jsonl"), "round 1 of the journal is not that of block 1"),
         (lambda path: (path / "scenario.toml").unlink(), "the folder of a run expected"),
         (lambda path: _replace(path / "journal.jsonl", b'"round":1', b'"round":7'), "round 1 expected"),
         (lambda path: _replace(path / "journal.jsonl", b'"selected":[', b'"selected":["x",'), "line 2 is damaged"),
         (lambda path: _replace(path / "scenario.toml", b"batch = 32", b"batch = 31"), "begun with scenario digest"),
-        (lambda path: _replace(path / "journal.jsonl", b'"format":1', b'"format":9'), "format 9"),
+        (lambda path: _replace(path / "journal.jsonl", b'"format":2', b'"format":9'), "format 9"),
     ],
 )
 def test_what_does_not_belong_to_the_run_is_refused(tmp_path, damage, expected):
     with pytest.raises(Killed):
         run(small(), tmp_path / "run", stop_after=2)
     damage(tmp_path / "run")
-    with pytest.raises(BadRunFolder, match=expected):
+    with pytest.raises(BdflError, match=expected):
         resume(tmp_path / "run")
+
+
+def _model_path(path: Path, round: int) -> Path:
+    with ChainStore.open(path / "chain", read_only=True) as chain:
+        name = chain.block(round).body.model.hex()
+    return path / "chain" / "blobs" / name[:2] / name
+
+
+def _damage(path: Path) -> None:
+    """As many other bytes."""
+    path.write_bytes(bytes(255 - byte for byte in path.read_bytes()))
+
+
+def _swap_rounds(path: Path) -> None:
+    """The first two rounds change their places, but for their numbers."""
+    header, first, second = path.read_bytes().splitlines(keepends=True)
+    swapped = [second.replace(b'"round":2', b'"round":1'), first.replace(b'"round":1', b'"round":2')]
+    path.write_bytes(b"".join([header, *swapped]))
 
 
 def _replace(path: Path, old: bytes, new: bytes) -> None:
@@ -222,6 +249,86 @@ def test_a_replay_gives_the_records_without_training(tmp_path):
     assert again is not None
     assert np.array_equal(again[0].next_queue, record.next_queue)
     assert np.array_equal(again[1].accuracy, learning.accuracy)
+
+
+def test_a_run_leaves_a_chain_that_anybody_can_verify(tmp_path):
+    record, _ = run(small(), tmp_path / "run")
+    with open_run_folder(tmp_path / "run") as folder:
+        verification = verify_run(folder)
+    assert verification.is_valid, verification.failure
+    assert verification.height == verification.count_models(ModelCheck.RECOMPUTED) == 4
+    with ChainStore.open(tmp_path / "run" / "chain", read_only=True) as chain:
+        blocks = list(chain.blocks())
+        assert chain.get_blob(blocks[-1].body.model) == (tmp_path / "run" / "final.safetensors").read_bytes()
+    for place, block in enumerate(blocks):
+        schedule = block.body.schedule
+        assert np.flatnonzero(record.selected[place]).tolist() == list(schedule.selected)
+        assert record.mining_hz[place].tolist() == list(schedule.mining_hz)
+        assert record.next_queue[place] == pytest.approx(np.array(block.body.queue_nano) / 1e9)
+        assert record.delay_s[place] * 1e9 == pytest.approx(block.body.modelled.delay_ns, abs=1)
+        assert record.energy_j[place] * 1e12 == pytest.approx(block.body.modelled.energy_pj, abs=1)
+
+
+@pytest.mark.parametrize("mode", ["quantile", "sampled"])
+@pytest.mark.parametrize("scheduler", ["drc", "exact"])
+def test_a_run_is_scheduled_as_without_a_network(tmp_path, scheduler, mode):
+    """The chain counts in whole units, which moves times by less than a millionth."""
+    scenario = small("rounds=6", f"scheduler.name={scheduler}", f"mining.mode={mode}")
+    record, _ = run(scenario, tmp_path / "run")
+    federated = prepare_run(scenario)
+    plain = play(scenario, get_scheduler(scheduler), federated.draws)
+    assert np.array_equal(record.selected, plain.selected)
+    assert np.array_equal(record.winner, plain.winner)
+    assert record.delay_s == pytest.approx(plain.delay_s, rel=1e-6)
+    assert record.next_queue == pytest.approx(plain.next_queue, abs=1e-7)
+    assert record.status == plain.status
+
+
+def test_a_chain_that_was_lost_is_made_again(tmp_path):
+    scenario = small()
+    run(scenario, tmp_path / "whole")
+    with pytest.raises(Killed):
+        run(scenario, tmp_path / "run", stop_after=1)
+    shutil.copytree(tmp_path / "run" / "chain", tmp_path / "earlier")
+    with pytest.raises(Killed):
+        resume(tmp_path / "run", stop_after=3)
+    shutil.rmtree(tmp_path / "run" / "chain")
+    (tmp_path / "earlier").rename(tmp_path / "run" / "chain")
+    resume(tmp_path / "run")
+    assert contents(tmp_path / "run") == contents(tmp_path / "whole")
+
+
+def test_a_run_that_forgets_old_updates_verifies_and_goes_on(tmp_path):
+    scenario = small("rounds=6", "ledger.keep_blocks=2")
+    run(scenario, tmp_path / "whole")
+    with pytest.raises(Killed):
+        run(scenario, tmp_path / "stopped", stop_after=4)
+    resume(tmp_path / "stopped")
+    assert contents(tmp_path / "stopped") == contents(tmp_path / "whole")
+    with open_run_folder(tmp_path / "whole") as folder:
+        verification = verify_run(folder)
+    assert verification.is_valid, verification.failure
+    assert verification.count_models(ModelCheck.PRUNED) == 4
+    assert verification.count_models(ModelCheck.RECOMPUTED) == 2
+
+
+FAULTS = ("faults.loss=0.1", "faults.delay_s=0.05", "faults.crashes=3", "faults.partitions=1", "faults.freezes=1")
+
+
+def test_a_run_with_faults_goes_on_and_its_chain_is_valid(tmp_path):
+    scenario = small("rounds=6", *FAULTS)
+    with pytest.raises(Killed):
+        run(scenario, tmp_path / "run", stop_after=3)
+    record, _ = resume(tmp_path / "run")
+    assert record.num_rounds == 6
+    with open_run_folder(tmp_path / "run") as folder:
+        assert verify_run(folder).is_valid
+
+
+def test_a_run_whose_members_cannot_agree_says_so(tmp_path):
+    scenario = small("rounds=1", "adversaries.kind=silent", "adversaries.members=[0, 1, 2, 3]")
+    with pytest.raises(NetworkStuck, match="round 1: no block"):
+        run(scenario, tmp_path / "run")
 
 
 def test_small_models_train_in_one_process():

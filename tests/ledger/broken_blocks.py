@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from bdfl.identity import Meaning
-from bdfl.ledger.block import Block, Certificate, Kind, SignedUpdate, SignedVote, TwoVotes
+from bdfl.ledger.block import MAX_BUDGET_PJ, Block, Certificate, Kind, SignedUpdate, SignedVote, TwoVotes
 from bdfl.ledger.errors import (
     BadCertificate,
     BadEvidence,
@@ -301,6 +301,14 @@ BREAKAGES: dict[str, tuple[Callable[[], Block], str, type[InvalidBlock], str]] =
     ),
     "a receipt that cannot be counted": (
         lambda: with_report(receipt=replace(GOOD.body.reports[0].report.receipt, energy_pj=2**63)),
+        "validate_reports",
+        BadReport,
+        "report-range",
+    ),
+    "a budget that would make all costs too large": (
+        lambda: with_report(
+            conditions=replace(GOOD.body.reports[0].report.conditions, energy_budget_pj=MAX_BUDGET_PJ + 1)
+        ),
         "validate_reports",
         BadReport,
         "report-range",

@@ -22,6 +22,8 @@ from benchmarks.ledger.valid_chain import (
     example_genesis,
     example_weights,
 )
+from benchmarks.ledger.verify_speed import make_chain as make_chain_of
+from benchmarks.ledger.verify_speed import measure_chain
 from tests.ledger.lying import INITIAL, SIGNERS, commit_lie, new_maker, replaced, store_unasked
 from tests.vectors import independent_verifier
 from tests.vectors.make_vectors import describe_chain, make_chain
@@ -264,3 +266,12 @@ def test_chains_of_every_rule_are_verified_by_both_verifiers(rule, faulty):
     maker.grow(3)
     assert verify_chain(maker.store).is_valid
     assert independent_verifier.verify(describe_chain(maker)).model == maker.state.model
+
+
+def test_the_benchmark_measures_a_valid_chain_beside_its_files(tmp_path):
+    make_chain_of(tmp_path / "chain", num_blocks=2, num_parameters=100, seed=0)
+    lines: list[str] = []
+    rows = measure_chain(tmp_path / "chain", num_blocks=2, repeats=1, report=lines.append)
+    assert [row.what for row in rows] == ["read and hash, one thread", "read and hash, two threads", "verify"]
+    assert rows[0].speed == 1.0
+    assert all(row.best_s > 0 and row.files == 2 * 9 for row in rows)

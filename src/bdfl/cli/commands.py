@@ -5,7 +5,9 @@ from typing import Annotated
 import typer
 
 from bdfl import __version__
+from bdfl.cli.chain import chain_app
 from bdfl.cli.data import data_app
+from bdfl.cli.faults import faults_app
 from bdfl.cli.options import (
     JsonOption,
     OutOption,
@@ -18,6 +20,7 @@ from bdfl.cli.options import (
     open_scenario,
     save_result,
 )
+from bdfl.cli.poison import poison
 from bdfl.cli.reproduce import reproduce
 from bdfl.cli.run import report, run
 from bdfl.cli.terminal import (
@@ -41,9 +44,12 @@ scenario_app = typer.Typer(no_args_is_help=True, help="Look at scenarios.")
 schedulers_app = typer.Typer(invoke_without_command=True)
 app.add_typer(scenario_app, name="scenario")
 app.add_typer(data_app, name="data")
+app.add_typer(faults_app, name="faults")
+app.add_typer(chain_app, name="chain")
 app.add_typer(schedulers_app, name="schedulers")
 app.command()(run)
 app.command()(report)
+app.command()(poison)
 
 
 def _show_version(wanted: bool) -> None:

@@ -1,5 +1,6 @@
 """The commands that learn: `bdfl run` and `bdfl report`."""
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,8 +16,10 @@ if TYPE_CHECKING:
     from bdfl.experiment.run_folder import RunFolder
     from bdfl.experiment.training_run import Federated
     from bdfl.learning.training import Trainer
+    from bdfl.ledger.verify import Verification
 
 RUNS = Path("runs")
+INVALID_EXIT = 1
 INTERRUPTED_EXIT = 130
 
 
@@ -49,8 +52,9 @@ def run(
 ) -> None:
     """Train a real model under a real schedule: accuracy, delay and energy, round after round.
 
-    Writes a folder with the resolved scenario, records (Parquet), models (safetensors), figures and report.html. A run
-    that was stopped, however, goes on with --resume and ends in the same bytes.
+    Clients are members of a simulated network that agree on a block in every round and verify each other. Writes a
+    folder with the resolved scenario, the chain, records (Parquet), models (safetensors), figures and report.html. A
+    run that was stopped, however, goes on with --resume and ends in the same bytes.
 
     Examples:
 
@@ -62,7 +66,7 @@ def run(
     """
     from bdfl.experiment.choices import choose_scheduler
     from bdfl.experiment.run_folder import create_run_folder, open_run_folder, refuse_existing
-    from bdfl.experiment.training_run import prepare_run
+    from bdfl.experiment.training_run import found_chain, prepare_run
 
     if resume is not None:
         if scenario is not None or out is not None or data or rounds or seed is not None or scheduler or changes:
@@ -78,10 +82,12 @@ def run(
     chosen = chosen if scheduler is None else choose_scheduler(chosen, scheduler)
     path = out or RUNS / f"{chosen.name}-{chosen.scheduler.name}-{chosen.seed}"
     refuse_existing(path)
+    # Data, model and genesis first: a mistake in them leaves no folder behind.
     federated = prepare_run(chosen)
-    # Data and model first: a mistake in them leaves no folder behind.
-    with _open(federated, workers) as trainer, writing_to(path), create_run_folder(path, chosen) as folder:
-        _train(federated, trainer, folder, as_json=as_json)
+    with _open(federated, workers) as trainer:
+        found_chain(federated, trainer)
+        with writing_to(path), create_run_folder(path, chosen) as folder:
+            _train(federated, trainer, folder, as_json=as_json)
 
 
 def report(
@@ -94,7 +100,7 @@ def report(
       bdfl report runs/quickstart-drc-0
     """
     from bdfl.experiment.run_folder import open_run_folder
-    from bdfl.experiment.training_run import prepare_run, replay_run
+    from bdfl.experiment.training_run import prepare_run, replay_run, verify_run
     from bdfl.report.run_report import write_run
 
     with writing_to(folder), open_run_folder(folder) as opened:
@@ -102,7 +108,9 @@ def report(
         records = replay_run(federated, opened)
         if records is None:
             raise BadUsage(f"{folder}: no round is over yet, nothing to report")
-        print_files(write_run(*records, opened.scenario, folder))
+        verification = verify_run(opened)
+        print_files(write_run(*records, opened.scenario, folder, verification))
+        _refuse_invalid(verification)
 
 
 def _open(federated: "Federated", workers: int | None) -> "AbstractContextManager[Trainer]":
@@ -116,7 +124,7 @@ def _open(federated: "Federated", workers: int | None) -> "AbstractContextManage
 def _train(federated: "Federated", trainer: "Trainer", folder: "RunFolder", *, as_json: bool) -> None:
     """Trains what is left of a run, shows it meanwhile, and writes what people look at."""
     from bdfl.cli.live import RunView, show_run
-    from bdfl.experiment.training_run import train_run
+    from bdfl.experiment.training_run import train_run, verify_run
     from bdfl.report.run_report import summarise_training, tabulate_training, write_run
 
     scenario = folder.scenario
@@ -127,11 +135,21 @@ def _train(federated: "Federated", trainer: "Trainer", folder: "RunFolder", *, a
         done = len(folder.rounds)
         typer.echo(f"stopped after round {done} of {scenario.rounds}; go on: bdfl run --resume {folder.path}", err=True)
         raise typer.Exit(INTERRUPTED_EXIT) from None
-    files = write_run(*records, scenario, folder.path)
+    started_s = time.monotonic()
+    verification = verify_run(folder)
+    verified_s = time.monotonic() - started_s
+    files = write_run(*records, scenario, folder.path, verification)
     if as_json:
-        print_json(summarise_training(*records, folder.path))
-        return
-    print_out(*tabulate_training(*records))
-    page = next(path for path in files if path.suffix == ".html")
-    typer.echo(f"run    {folder.path}")
-    typer.echo(f"report {page}")
+        print_json(summarise_training(*records, folder.path, verification, verified_s))
+    else:
+        print_out(*tabulate_training(*records, verification, verified_s))
+        page = next(path for path in files if path.suffix == ".html")
+        typer.echo(f"run    {folder.path}")
+        typer.echo(f"report {page}")
+    _refuse_invalid(verification)
+
+
+def _refuse_invalid(verification: "Verification") -> None:
+    if verification.failure is not None:
+        typer.echo(f"error: the chain is not valid: {verification.failure}", err=True)
+        raise typer.Exit(INVALID_EXIT)

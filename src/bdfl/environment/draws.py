@@ -40,6 +40,8 @@ class Purpose(IntEnum):
     MODEL = 23  # the initial weights
     BATCHES = 24  # a client's mini-batches in a round
     TRAINING = 25  # what else is random in a client's training, such as dropout
+    ATTACK = 26  # the noise that a misbehaving client sends in a round
+    FAULTS = 27  # what goes wrong with machines and messages
 
 
 def stream(seed: int, purpose: Purpose, round: int = 0, client: int | None = None) -> np.random.Generator:

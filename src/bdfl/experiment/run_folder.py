@@ -1,14 +1,14 @@
-"""The folder of a run: its scenario, a journal of the rounds done, the models that going on from there needs.
+"""The folder of a run: its scenario, a journal of the rounds done, and the chain that they are on.
 
 The journal is one JSON document per line: a header, then a row per round. A round counts once its line is complete; its
-model is in place before. So whatever moment a run ends at, at most the round under way is lost.
+block, with all models, is in the chain before. So whatever moment a run ends at, at most the round under way is lost.
 """
 
 import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
@@ -16,16 +16,15 @@ import msgspec
 
 from bdfl import __version__
 from bdfl.errors import BdflError
-from bdfl.learning.weights import Layout, Vector, decode_weights, encode_weights
 from bdfl.records.learning import LearningRound, best_round
 from bdfl.scenario import Scenario, dump_scenario, load_scenario
 
-FORMAT = 1
+FORMAT = 2
 SCENARIO_FILE = "scenario.toml"
 FINAL_MODEL = "final.safetensors"
 BEST_MODEL = "best.safetensors"
+CHAIN_FOLDER = "chain"
 _JOURNAL = "journal.jsonl"
-_MODELS = "models"
 _LOCK = ".lock"
 _Line = TypeVar("_Line")
 
@@ -56,69 +55,45 @@ class RunFolder:
     scenario: Scenario
     header: JournalHeader | None
     rounds: list[LearningRound]
-    _needed_before: set[int] = field(default_factory=set)  # rounds whose models going on from the last but one needs
 
-    def write_header(self, header: JournalHeader, weights: Vector, layout: Layout) -> None:
-        """Begins the journal, with the untrained model as round 0."""
-        self._write_model(0, encode_weights(weights, layout))
+    @property
+    def chain_path(self) -> Path:
+        return self.path / CHAIN_FOLDER
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether nothing is left to do."""
+        return len(self.rounds) == self.scenario.rounds and (self.path / FINAL_MODEL).exists()
+
+    def write_header(self, header: JournalHeader) -> None:
+        """Begins the journal."""
         _replace(self.path / _JOURNAL, msgspec.json.encode(header) + b"\n")
         self.header = header
 
-    def append(self, row: LearningRound, model: bytes, keep: Sequence[int] = ()) -> None:
-        """Makes a round count; `model` are the bytes whose digest the row has. Rounds in `keep` keep their models.
-
-        What the round before needed stays too: should the machine go down, the last line may be lost.
-        """
-        self._write_model(row.round, model)
+    def append(self, row: LearningRound, model: bytes) -> None:
+        """Makes a round count; `model` are the bytes of the model after it, kept if it is the best so far."""
+        self.rounds.append(row)
+        if self.best_round == row.round:
+            _replace(self.path / BEST_MODEL, model)
         with (self.path / _JOURNAL).open("ab") as file:
             file.write(msgspec.json.encode(row) + b"\n")
-        self.rounds.append(row)
-        needed = {*keep, row.round, self.best_round or 0}
-        self._sweep(needed | self._needed_before)
-        self._needed_before = needed
+
+    def drop_rounds(self, num_rounds: int) -> None:
+        """Only the first rounds count any more: the chain has no others."""
+        del self.rounds[num_rounds:]
+        lines = [self.header, *self.rounds]
+        _replace(self.path / _JOURNAL, b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
 
     @property
     def best_round(self) -> int | None:
         """The round with the best model so far; none if no evaluation gave finite numbers."""
         return best_round([row.accuracy for row in self.rounds], [row.loss for row in self.rounds])
 
-    def read_model(self, round: int, layout: Layout) -> Vector:
-        """The model after a round (0: untrained), checked against the journal before it is parsed."""
-        path = self._model_path(round)
-        try:
-            data = path.read_bytes()
-        except OSError as error:
-            raise BadRunFolder(f"{path}: {error.strerror}, the model after round {round} expected") from None
-        if digest(data) != self._model_digest(round):
-            raise BadRunFolder(f"{path}: not the model that the journal names for round {round}")
-        return decode_weights(data, layout)
-
-    def finish(self) -> None:
-        """Puts the final and the best model where people look for them; no best where none is finite."""
-        _replace(self.path / FINAL_MODEL, self._model_path(len(self.rounds)).read_bytes())
+    def finish(self, final_model: bytes) -> None:
+        """Puts the final model where people look for it; the best one is there, if any is finite."""
+        _replace(self.path / FINAL_MODEL, final_model)
         if self.best_round is None:
             (self.path / BEST_MODEL).unlink(missing_ok=True)
-        else:
-            _replace(self.path / BEST_MODEL, self._model_path(self.best_round).read_bytes())
-        self._sweep({len(self.rounds), self.best_round or 0})
-
-    def _model_path(self, round: int) -> Path:
-        return self.path / _MODELS / f"round-{round:06d}.safetensors"
-
-    def _model_digest(self, round: int) -> str:
-        if round == 0:
-            return "" if self.header is None else self.header.initial_model
-        return self.rounds[round - 1].model
-
-    def _write_model(self, round: int, model: bytes) -> None:
-        path = self._model_path(round)
-        path.parent.mkdir(exist_ok=True)
-        _replace(path, model)
-
-    def _sweep(self, keep: set[int]) -> None:
-        for path in (self.path / _MODELS).iterdir():
-            if path not in {self._model_path(round) for round in keep}:
-                path.unlink()
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import numpy as np
 from bdfl.arrays import PerClient, PerClientMask
 from bdfl.compute import mining_energy, mining_work
 from bdfl.environment import Federation, Purpose, RoundState, draw_federation, draw_rounds, stream
+from bdfl.environment.mining import draw_finding
 from bdfl.learning.participation import draw_participation
 from bdfl.records import NOBODY, RoundRecord, RunRecord, collect_run
 from bdfl.scenario import MiningMode, Scenario, scenario_digest
@@ -159,10 +160,12 @@ def record_round(
     delivered: PerClientMask,
     *,
     prove_gap: bool,
+    mined: tuple[float, int] | None = None,
 ) -> RoundRecord:
     """What the decision costs, judged by the checker, and where it leaves the queues (`queue`, after the round).
 
     Whoever trained pays for it, whether or not it `delivered` an update in the end; the drift counts those who did.
+    `mined` says how long mining took (s) and whose block won, where that is sampled and already known.
     """
     outcome = evaluate(problem, decision)
     bounded = prove_bound(problem, decision) if prove_gap else decision
@@ -171,7 +174,7 @@ def record_round(
     mining_s, winner = outcome.mining_s, NOBODY
     mining_j = outcome.mining_j
     if scenario.mining.mode is MiningMode.SAMPLED and decision.is_feasible:
-        mining_s, winner = draw_mining(scenario, state.round, decision.mining_hz)
+        mining_s, winner = draw_mining(scenario, state.round, decision.mining_hz) if mined is None else mined
         mining_j = mining_energy(problem.capacitance, mining_s, decision.mining_hz)
     return RoundRecord(
         round=state.round,
@@ -210,15 +213,9 @@ def record_round(
 def draw_mining(scenario: Scenario, round: int, mining_hz: PerClient) -> tuple[float, int]:
     """How long mining took (s) and whose block won, drawn instead of planned.
 
-    [Li24, Section III-E] Exponential with mean alpha / sum F; client i wins with probability F_i / sum F. The
-    underlying draws belong to the seed and the round, so they are the same for every scheduler.
+    The underlying draws belong to the seed and the round, so they are the same for every scheduler.
     """
-    draws = stream(scenario.seed, Purpose.MINING, round)
-    total_hz = float(np.sum(mining_hz))
-    mining_s = float(draws.exponential()) * scenario.mining.difficulty / total_hz
-    share = np.cumsum(mining_hz)
-    winner = int(np.searchsorted(share, draws.random() * share[-1], side="right"))
-    return mining_s, winner
+    return draw_finding(stream(scenario.seed, Purpose.MINING, round), scenario.mining.difficulty, mining_hz)
 
 
 def prove_bound(problem: RoundProblem, decision: Decision) -> Decision:

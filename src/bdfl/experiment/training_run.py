@@ -1,23 +1,30 @@
-"""A run that learns: schedule, train, aggregate, account, round after round, into a folder that can be gone on with."""
+"""A run that learns: schedule, train, agree on a block, account, round after round, in a folder that can be gone on
+with.
+"""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
 
-import numpy as np
-from numpy.typing import NDArray
-
 from bdfl import __version__
-from bdfl.aggregation import Update, aggregate, get_aggregator, min_updates
-from bdfl.arrays import PerClientMask
+from bdfl.aggregation import get_aggregator
 from bdfl.environment import draw_federation, draw_rounds
+from bdfl.experiment.learner import Learner, or_none
+from bdfl.experiment.network_run import NetworkRun, open_archive, own_functions, run_genesis, run_toolbox
+from bdfl.experiment.round_book import RoundBook
 from bdfl.experiment.run_folder import FORMAT, BadRunFolder, JournalHeader, RunFolder, digest
-from bdfl.experiment.simulation import Draws, PlannedRound, collect_rounds, play_rounds
+from bdfl.experiment.simulation import Draws, PlannedRound, collect_rounds
+from bdfl.learning.attacks import poison_labels
 from bdfl.learning.data import DataSet, load_data
 from bdfl.learning.participation import participation_of
 from bdfl.learning.partition import Partition, draw_partition
-from bdfl.learning.training import Evaluation, FullGradient, LocalResult, Outcome, Trainer
-from bdfl.learning.weights import Vector, encode_weights
+from bdfl.learning.training import Trainer
+from bdfl.learning.weights import Vector, decode_weights, encode_weights
+from bdfl.ledger.block import Block, Genesis
+from bdfl.ledger.chain import ChainState
+from bdfl.ledger.store import ChainStore
+from bdfl.ledger.toolbox import Toolbox
+from bdfl.ledger.verify import Verification, verify_chain
 from bdfl.records import LearningRecord, LearningRound, RoundRecord, RunRecord, collect_learning
 from bdfl.scenario import Engine, Scenario, scenario_digest
 from bdfl.scenario.learning import MLP
@@ -43,6 +50,7 @@ def prepare_run(scenario: Scenario) -> Federated:
     get_aggregator(scenario.learning.aggregation)
     data = load_data(scenario.data)
     partition = draw_partition(scenario, data.train_labels, data.num_labels)
+    data = poison_labels(scenario, data, partition)
     federation = draw_federation(scenario, partition.samples)
     rates = participation_of(scenario, partition.label_counts)
     draws = Draws(federation, rates, list(draw_rounds(scenario, federation)))
@@ -68,182 +76,177 @@ def train_run(
     on_planned: Planned | None = None,
     on_settled: Settled | None = None,
 ) -> tuple[RunRecord, LearningRecord]:
-    """The whole run; rounds that `folder` has already are not trained again, but checked against the schedule.
+    """The whole run, by the members of a simulated network; rounds that `folder` has already are not trained again.
 
     `on_planned` hears of rounds before they are trained, `on_settled` of all rounds, those already there too.
     """
-    learner = _Learner(federated, trainer, folder)
     scenario = federated.scenario
-    scheduler = get_scheduler(scenario.scheduler.name, scenario.scheduler.parameters)
-    records: list[RoundRecord] = []
-    for planned in play_rounds(scenario, scheduler, federated.draws):
-        is_done = planned.state.round <= len(folder.rounds)
-        if not is_done and on_planned is not None:
-            on_planned(planned)
-        row = folder.rounds[planned.state.round - 1] if is_done else learner.learn(planned)
-        records.append(_settle(planned, row, folder))
-        if on_settled is not None:
-            on_settled(records[-1], row)
-    folder.finish()
-    return collect_rounds(scenario, federated.draws, records), collect_rows(federated, folder)
+    if folder.header is not None:
+        _validate_header(folder, _facts(federated))
+    if folder.is_finished:
+        return _replay(federated, folder, on_settled)
+    genesis, initial = found_chain(federated, trainer)
+    with open_archive(folder.chain_path, genesis, initial) as archive:
+        if folder.header is None:
+            folder.write_header(_make_header(federated, trainer, initial))
+        if len(folder.rounds) > archive.height:
+            folder.drop_rounds(archive.height)
+        toolbox = run_toolbox(scenario, len(initial))
+        played = _Played(federated, folder, archive, toolbox, on_settled)
+        if len(folder.rounds) < scenario.rounds:
+            _Playing(played, trainer, toolbox, on_planned).run()
+        folder.finish(_read_model(archive, scenario.rounds))
+        archive.compact()
+    return played.collect()
+
+
+def found_chain(federated: Federated, trainer: Trainer) -> tuple[Genesis, bytes]:
+    """Where the run's chain begins, and the untrained model; raises where a value does not fit on a chain."""
+    initial = encode_weights(trainer.initial_weights(), trainer.layout)
+    return run_genesis(federated.scenario, federated.draws, trainer.layout, initial), initial
 
 
 def replay_run(federated: Federated, folder: RunFolder) -> tuple[RunRecord, LearningRecord] | None:
     """The records of the rounds that a folder has, without training; none if it has no round yet.
 
-    Raises `BadRunFolder` where its data or its schedule are no longer the same.
+    Raises `BadRunFolder` where its data or its chain are no longer the same.
     """
     if folder.header is not None and folder.header.data_digest != federated.data.digest:
         raise BadRunFolder(f"{folder.path}: trained on other data than {federated.data.name} now holds")
-    scenario = federated.scenario
-    scheduler = get_scheduler(scenario.scheduler.name, scenario.scheduler.parameters)
-    records: list[RoundRecord] = []
-    for planned, row in zip(play_rounds(scenario, scheduler, federated.draws), folder.rounds, strict=False):
-        records.append(_settle(planned, row, folder))
-    if not records:
-        return None
-    return collect_rounds(scenario, federated.draws, records), collect_rows(federated, folder)
+    return _replay(federated, folder, None) if folder.rounds else None
 
 
-def _settle(planned: PlannedRound, row: LearningRound, folder: RunFolder) -> RoundRecord:
-    if row.selected != planned.clients:
-        raise BadRunFolder(
-            f"{folder.path}: round {row.round} was trained by clients {row.selected}, the schedule now says"
-            f" {planned.clients}: another version of the scheduler?"
+def verify_run(folder: RunFolder) -> Verification:
+    """The chain of a run, judged from its genesis on by everything that stands in it."""
+    with ChainStore.open(folder.chain_path, read_only=True) as archive:
+        return verify_chain(archive, own_functions=own_functions(folder.scenario))
+
+
+def _replay(federated: Federated, folder: RunFolder, on_settled: Settled | None) -> tuple[RunRecord, LearningRecord]:
+    with ChainStore.open(folder.chain_path, read_only=True) as archive:
+        toolbox = run_toolbox(federated.scenario, archive.genesis.model.size)
+        return _Played(federated, folder, archive, toolbox, on_settled).collect()
+
+
+class _Played:
+    """The rounds that are over, as the chain and the journal have them."""
+
+    def __init__(
+        self,
+        federated: Federated,
+        folder: RunFolder,
+        archive: ChainStore,
+        toolbox: Toolbox,
+        on_settled: Settled | None,
+    ) -> None:
+        self.federated = federated
+        self.folder = folder
+        self.archive = archive
+        self.book = RoundBook(federated.scenario, federated.draws, archive.genesis, toolbox)
+        self._on_settled = on_settled
+        self._records: list[RoundRecord] = []
+        for row, block in zip(folder.rounds, archive.blocks(), strict=False):
+            self.settle(block, row)
+
+    def settle(self, block: Block, row: LearningRound) -> None:
+        """Takes in the next round, which the folder has."""
+        if row.model != block.body.model.hex() or row.selected != list(block.body.schedule.selected):
+            raise BadRunFolder(f"{self.folder.path}: round {row.round} of the journal is not that of block {row.round}")
+        self._records.append(self.book.settle(block))
+        if self._on_settled is not None:
+            self._on_settled(self._records[-1], row)
+
+    def collect(self) -> tuple[RunRecord, LearningRecord]:
+        federated, header = self.federated, self.folder.header
+        if header is None:
+            raise BadRunFolder(f"{self.folder.path}: no round was begun")
+        learning = collect_learning(
+            self.folder.rounds,
+            label_names=federated.data.label_names,
+            label_counts=federated.partition.label_counts,
+            num_parameters=header.num_parameters,
+            initial_accuracy=_or_nan(header.initial_accuracy),
+            initial_loss=_or_nan(header.initial_loss),
         )
-    return planned.settle(delivered_mask(row, planned.problem.num_clients))
+        return collect_rounds(federated.scenario, federated.draws, self._records), learning
 
 
-def collect_rows(federated: Federated, folder: RunFolder) -> LearningRecord:
-    """What the rounds in a folder learned, as columns."""
-    header = folder.header
-    if header is None:
-        raise BadRunFolder(f"{folder.path}: no round was begun")
-    return collect_learning(
-        folder.rounds,
-        label_names=federated.data.label_names,
-        label_counts=federated.partition.label_counts,
-        num_parameters=header.num_parameters,
-        initial_accuracy=_or_nan(header.initial_accuracy),
-        initial_loss=_or_nan(header.initial_loss),
+class _Playing:
+    """The rounds that are left."""
+
+    def __init__(self, played: _Played, trainer: Trainer, toolbox: Toolbox, on_planned: Planned | None) -> None:
+        self._played = played
+        self._scenario = played.federated.scenario
+        self._on_planned = on_planned
+        self._learner = _recall_learner(self._scenario, trainer, played.archive, len(played.folder.rounds))
+        self._network = NetworkRun(
+            self._scenario,
+            played.federated.draws,
+            played.archive,
+            toolbox,
+            train=self._learner.train,
+            on_block=self._settle,
+        )
+
+    def run(self) -> None:
+        self._plan()
+        self._network.run(len(self._played.folder.rounds))
+
+    def _settle(self, chain: ChainState, block: Block, model: bytes) -> None:
+        row = self._learner.learn(chain, block, model)
+        self._played.folder.append(row, model)
+        self._played.settle(block, row)
+        if row.round < self._scenario.rounds:
+            self._plan()
+
+    def _plan(self) -> None:
+        if self._on_planned is not None:
+            self._on_planned(self._played.book.plan_next())
+
+
+def _recall_learner(scenario: Scenario, trainer: Trainer, archive: ChainStore, num_rounds: int) -> Learner:
+    """A learner after so many rounds, with what the next one needs of them."""
+
+    def read(round: int) -> Vector:
+        return decode_weights(_read_model(archive, round), trainer.layout)
+
+    learner = Learner(scenario, trainer, _model_name(archive, num_rounds), read(num_rounds))
+    every = scenario.learning.gradient_every
+    if every and num_rounds:
+        learner.measure_again(read((num_rounds - 1) // every * every))
+    return learner
+
+
+def _model_name(archive: ChainStore, round: int) -> bytes:
+    return archive.block(round).body.model if round else archive.genesis.model.initial
+
+
+def _read_model(archive: ChainStore, round: int) -> bytes:
+    """The bytes of the model after a round (0: untrained)."""
+    data = archive.get_blob(_model_name(archive, round))
+    if data is None:
+        raise BadRunFolder(f"the chain has no model after round {round}, and going on needs it")
+    return data
+
+
+def _facts(federated: Federated) -> dict[str, str]:
+    return {"scenario_digest": scenario_digest(federated.scenario), "data_digest": federated.data.digest}
+
+
+def _make_header(federated: Federated, trainer: Trainer, initial_model: bytes) -> JournalHeader:
+    found = trainer.evaluate(decode_weights(initial_model, trainer.layout))
+    facts = _facts(federated)
+    return JournalHeader(
+        format=FORMAT,
+        version=__version__,
+        torch=version("torch"),
+        scenario_digest=facts["scenario_digest"],
+        data_digest=facts["data_digest"],
+        num_parameters=trainer.layout.num_parameters,
+        initial_model=digest(initial_model),
+        initial_accuracy=or_none(found.accuracy),
+        initial_loss=or_none(found.loss),
     )
-
-
-def delivered_mask(row: LearningRound, num_clients: int) -> PerClientMask:
-    """Whose update counts, (clients,): everybody's that trained without diverging.
-
-    A client without data has nothing to deliver and counts: it can never do better.
-    """
-    mask = np.zeros(num_clients, dtype=np.bool_)
-    mask[row.selected] = [outcome != Outcome.DIVERGED for outcome in row.outcome]
-    return mask
-
-
-class _Learner:
-    """The global model on its way, and what the next round needs of the last ones."""
-
-    def __init__(self, federated: Federated, trainer: Trainer, folder: RunFolder) -> None:
-        self._scenario = federated.scenario
-        self._settings = federated.scenario.learning
-        self._samples = [int(count) for count in federated.partition.samples]
-        self._trainer = trainer
-        self._folder = folder
-        self._aggregator = get_aggregator(self._settings.aggregation)
-        self._measured: tuple[int, Vector, NDArray[np.float64]] | None = None  # after round, model, full gradient
-        self._evaluated: tuple[str, Evaluation] | None = None  # digest of a model, what it is worth
-        facts = {"scenario_digest": scenario_digest(federated.scenario), "data_digest": federated.data.digest}
-        if folder.header is None:
-            self._weights = trainer.initial_weights()
-            self._start(facts)
-        else:
-            _validate_header(folder, facts)
-            self._weights = folder.read_model(len(folder.rounds), trainer.layout)
-            self._measure_again()
-
-    def _start(self, facts: dict[str, str]) -> None:
-        found = self._trainer.evaluate(self._weights)
-        header = JournalHeader(
-            format=FORMAT,
-            version=__version__,
-            torch=version("torch"),
-            scenario_digest=facts["scenario_digest"],
-            data_digest=facts["data_digest"],
-            num_parameters=self._trainer.layout.num_parameters,
-            initial_model=digest(encode_weights(self._weights, self._trainer.layout)),
-            initial_accuracy=_or_none(found.accuracy),
-            initial_loss=_or_none(found.loss),
-        )
-        self._folder.write_header(header, self._weights, self._trainer.layout)
-
-    def learn(self, planned: PlannedRound) -> LearningRound:
-        """Trains and aggregates one round and makes it count."""
-        round, clients = planned.state.round, planned.clients
-        measured, smoothness = self._measure(round)
-        results = self._trainer.train(self._weights, round, clients) if clients else []
-        weights = self._combine(results)
-        model = encode_weights(weights, self._trainer.layout)
-        name = digest(model)
-        found = self._evaluate(weights, name) if self._is_evaluated(round) else None
-        row = LearningRound(
-            round=round,
-            selected=clients,
-            outcome=[result.outcome.value for result in results],
-            local_loss=[_or_none(result.loss) for result in results],
-            local_gradient_norm=[_or_none(result.gradient_norm) for result in results],
-            update_norm=float(np.sqrt(np.sum(np.square(weights.astype(np.float64) - self._weights)))),
-            accuracy=None if found is None else _or_none(found.accuracy),
-            loss=None if found is None else _or_none(found.loss),
-            recall=None if found is None else [_or_none(share) for share in found.recall.tolist()],
-            gradient_norm=None if measured is None else _or_none(_norm(measured.gradient)),
-            global_loss=None if measured is None else _or_none(measured.loss),
-            smoothness=smoothness,
-            model=name,
-        )
-        self._folder.append(row, model, keep=[] if self._measured is None else [self._measured[0]])
-        self._weights = weights
-        return row
-
-    def _combine(self, results: Sequence[LocalResult]) -> Vector:
-        """The next global model, aggregated; the last one where too few updates arrived."""
-        updates = [
-            Update(result.client, result.weights, self._samples[result.client])
-            for result in results
-            if result.weights is not None
-        ]
-        if len(updates) < min_updates(self._settings.aggregation):
-            return self._weights
-        return aggregate(self._aggregator, updates)
-
-    def _is_evaluated(self, round: int) -> bool:
-        return round % self._settings.evaluate_every == 0 or round == self._scenario.rounds
-
-    def _evaluate(self, weights: Vector, name: str) -> Evaluation:
-        if self._evaluated is None or self._evaluated[0] != name:
-            self._evaluated = name, self._trainer.evaluate(weights)
-        return self._evaluated[1]
-
-    def _measure(self, round: int) -> tuple[FullGradient | None, float | None]:
-        """The full gradient at the model before this round where it is due, and how it changed since the last one."""
-        every = self._settings.gradient_every
-        if every == 0 or (round - 1) % every != 0:
-            return None, None
-        found = self._trainer.full_gradient(self._weights)
-        last, self._measured = self._measured, (round - 1, self._weights, found.gradient)
-        if last is None:
-            return found, None
-        distance = float(_norm(self._weights.astype(np.float64) - last[1]))
-        if not distance > 0:
-            return found, None
-        return found, _or_none(_norm(found.gradient - last[2]) / distance)
-
-    def _measure_again(self) -> None:
-        """The last measurement before the run was left: computed again, which gives the same bits."""
-        every, done = self._settings.gradient_every, len(self._folder.rounds)
-        if every == 0 or done in (0, self._scenario.rounds):
-            return
-        after_round = (done - 1) // every * every
-        weights = self._folder.read_model(after_round, self._trainer.layout)
-        self._measured = after_round, weights, self._trainer.full_gradient(weights).gradient
 
 
 def _validate_header(folder: RunFolder, facts: dict[str, str]) -> None:
@@ -257,14 +260,6 @@ def _validate_header(folder: RunFolder, facts: dict[str, str]) -> None:
                 f"{folder.path}: begun with {name.replace('_', ' ')} {shown[0]}, now it is {shown[1]}:"
                 " going on would not end in the same bytes"
             )
-
-
-def _norm(values: NDArray[np.float64]) -> float:
-    return float(np.sqrt(np.sum(np.square(values))))
-
-
-def _or_none(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None
 
 
 def _or_nan(value: float | None) -> float:

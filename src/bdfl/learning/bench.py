@@ -1,7 +1,7 @@
 """Where training is done: the model and the data of one process, and the tasks it can be given."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -157,7 +157,8 @@ class Bench:
         """PyTorch as the scenario wants it; what a model raises becomes one line."""
         try:
             learning = self.scenario.learning
-            with steady_torch(learning.threads, strict=is_function(learning.model)), importing_from_here():
+            is_own = is_function(learning.model)
+            with steady_torch(learning.threads, strict=is_own), importing_from_here() if is_own else nullcontext():
                 yield
         except BdflError:
             raise

@@ -15,6 +15,7 @@ Vector = NDArray[np.float32]  # (parameters,): a whole model, flat, in the order
 
 
 _NUMBER = np.dtype("<f4")  # as safetensors has it on any machine
+_FINITE_BLOCK = 2**16
 
 
 class InvalidWeights(BdflError):
@@ -64,23 +65,37 @@ def encode_weights(weights: Vector, layout: Layout) -> bytes:
     return b"".join([form.head, *(numbers[part].data for _, part in form.in_file_order)])
 
 
-def decode_weights(data: bytes, layout: Layout) -> Vector:
-    """The weights in safetensors bytes from anywhere: size, names, shapes, type and finiteness are checked first."""
+def decode_weights(data: bytes, layout: Layout, out: Vector | None = None) -> Vector:
+    """The weights in safetensors bytes from anywhere: size, names, shapes, type and finiteness are checked first.
+
+    With `out`, a vector of the layout's length, they are written there: large new arrays are slow to get.
+    """
     form = _file_form(layout)
     if len(data) != form.size:
         raise InvalidWeights(f"weights: {len(data)} bytes given, expected {form.size} for this model")
-    weights = _read_own(data, form) if data.startswith(form.head) else _read_any(data, layout)
+    weights = np.empty(layout.num_parameters, np.float32) if out is None else out
+    validate_weights(weights, layout)
+    if data.startswith(form.head) and _read_own(data, form, weights):
+        return weights
+    weights[:] = _read_any(data, layout)
     _validate_finite(weights)
     return weights
 
 
-def _read_own(data: bytes, form: "_FileForm") -> Vector:
-    """The weights in a file with the very head that `encode_weights` writes, which says all about it."""
+def _read_own(data: bytes, form: "_FileForm", weights: Vector) -> bool:
+    """Takes the weights out of a file with the very head that `encode_weights` writes, which says all about it.
+
+    Whether they are finite: each block is looked at while it is at hand.
+    """
     numbers = np.frombuffer(data, dtype=_NUMBER, offset=len(form.head))
-    weights = np.empty(numbers.size, np.float32)
     for found, part in form.in_file_order:
-        weights[part] = numbers[found]
-    return weights
+        source, target = numbers[found], weights[part]
+        for start in range(0, source.size, _FINITE_BLOCK):
+            block = target[start : start + _FINITE_BLOCK]
+            block[:] = source[start : start + _FINITE_BLOCK]
+            if not np.isfinite(block).all():
+                return False
+    return True
 
 
 def _read_any(data: bytes, layout: Layout) -> Vector:
@@ -106,8 +121,9 @@ def _read_any(data: bytes, layout: Layout) -> Vector:
 
 
 def is_finite(weights: Vector) -> bool:
-    """Whether every entry is a finite number."""
-    return bool(np.isfinite(weights).all())
+    """Whether every entry is a finite number; block by block, as new memory for all at once is slow."""
+    starts = range(0, weights.size, _FINITE_BLOCK)
+    return all(bool(np.isfinite(weights[start : start + _FINITE_BLOCK]).all()) for start in starts)
 
 
 def _validate_finite(weights: Vector) -> None:

@@ -19,6 +19,7 @@ FORMAT = 1
 MAX_MEMBERS = 4096
 MAX_ATTEMPT = 10_000
 MAX_TEXT = 200
+MAX_BUDGET_PJ = 10**18  # a megajoule a round: whoever claims more could make the costs of a schedule too large to write
 NONCE_SIZE = 8
 MAX_BLOCK_SIZE = 64 * 2**20
 
@@ -41,7 +42,7 @@ class Conditions(Record, frozen=True):
     """What a client finds in a round: its channel and what it may spend."""
 
     gain_atto: Whole  # h_i in 1e-18
-    energy_budget_pj: Whole  # E_i^max
+    energy_budget_pj: Annotated[int, Meta(ge=0, le=MAX_BUDGET_PJ)]  # E_i^max
     is_reachable: bool  # in the component that may be scheduled (C1)
 
 

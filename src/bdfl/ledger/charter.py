@@ -7,10 +7,10 @@ from functools import cached_property
 import msgspec
 import numpy as np
 
-from bdfl.aggregation import SAMPLES_LIMIT, get_aggregator, min_updates
+from bdfl.aggregation import SAMPLES_LIMIT, get_aggregator, min_updates, validate_crowd
 from bdfl.errors import BdflError
 from bdfl.learning.weights import Layout, encode_weights
-from bdfl.ledger.block import FORMAT, Genesis, Law, ModelForm, Physics, SchedulerName, chain_id
+from bdfl.ledger.block import FORMAT, MAX_BUDGET_PJ, Genesis, ModelForm, Physics, SchedulerName, chain_id
 from bdfl.ledger.errors import InvalidGenesis, require_equal
 from bdfl.ledger.toolbox import Toolbox
 from bdfl.ledger.units import CAPACITANCE, MICROWATT, NANO, NOISE, ONE, to_cap, to_measure
@@ -63,7 +63,7 @@ def _read_charter(genesis: Genesis, chain: bytes, toolbox: Toolbox) -> Charter:
         chain=chain,
         quorum=quorum_size(genesis.law.quorum, len(genesis.members)),
         layout=read_layout(genesis.model),
-        aggregation=_read_aggregation(genesis.law, toolbox.own_functions),
+        aggregation=_read_aggregation(genesis, toolbox.own_functions),
         scheduler=toolbox.recall(
             ("scheduler", genesis.scheduler.name, genesis.scheduler.parameters),
             lambda: _read_scheduler(genesis.scheduler),
@@ -83,6 +83,9 @@ def _validate_members(genesis: Genesis) -> None:
             raise InvalidGenesis("samples", f"less than {SAMPLES_LIMIT} for member {number}", limits.samples)
         if limits.rate_nano > NANO:
             raise InvalidGenesis("rates", f"at most 1 for member {number}", limits.rate_nano / NANO)
+        budget_pj = member.conditions.energy_budget_pj
+        if budget_pj > MAX_BUDGET_PJ:
+            raise InvalidGenesis("budgets", f"at most {MAX_BUDGET_PJ} pJ for member {number}", budget_pj)
 
 
 def read_layout(form: ModelForm) -> Layout:
@@ -98,15 +101,17 @@ def read_layout(form: ModelForm) -> Layout:
     return layout
 
 
-def _read_aggregation(law: Law, own_functions: frozenset[str]) -> Aggregation:
+def _read_aggregation(genesis: Genesis, own_functions: frozenset[str]) -> Aggregation:
+    law = genesis.law
     choice = Aggregation(rule=law.aggregation, faulty=law.faulty)
     if is_function(choice.rule) and choice.rule not in own_functions:
         raise InvalidGenesis("aggregation", "a rule of bdfl, or a function that is allowed to run here", choice.rule)
     try:
         get_aggregator(choice)
         least = min_updates(choice)
+        validate_crowd(choice, len(genesis.members))
     except BdflError as error:
-        raise InvalidGenesis("aggregation", "a rule that exists", error) from None
+        raise InvalidGenesis("aggregation", "a rule that exists and can be worked out", error) from None
     if law.min_updates < least:
         raise InvalidGenesis("min-updates", f"at least {least} for {choice.rule}", law.min_updates)
     return choice

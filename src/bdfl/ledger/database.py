@@ -132,7 +132,7 @@ class Database:
     def close(self) -> None:
         if self._is_written:
             # Without a log, those who only read later leave no files of SQLite's beside this one.
-            with suppress(StoreError):  # somebody reads now: then the log stays
+            with suppress(StoreError, sqlite3.ProgrammingError):  # somebody reads now, or it broke: the log stays
                 self.run("PRAGMA busy_timeout = 0")
                 self.run("PRAGMA journal_mode = DELETE")
         self._is_written = False

@@ -15,6 +15,7 @@ from bdfl.learning.weights import InvalidWeights, Layout, decode_weights
 from bdfl.ledger.block import (
     FORMAT,
     MAX_BLOCK_SIZE,
+    MAX_BUDGET_PJ,
     MAX_MEMBERS,
     MAX_TEXT,
     Conditions,
@@ -104,7 +105,9 @@ def conditions_of(state: RoundState, client: int) -> Conditions:
     """What a client finds in a drawn round, in the chain's units."""
     return Conditions(
         gain_atto=count_units(state.gain[client], ATTO, f"gain of client {client}"),
-        energy_budget_pj=count_units(state.energy_budget_j[client], PICOJOULE, f"energy budget of client {client}"),
+        energy_budget_pj=count_units(
+            state.energy_budget_j[client], PICOJOULE, f"energy budget of client {client}", most=MAX_BUDGET_PJ
+        ),
         is_reachable=bool(state.reachable[client]),
     )
 

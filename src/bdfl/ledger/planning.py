@@ -117,9 +117,9 @@ def plan_schedule(charter: Charter, prospect: Prospect, decision: Decision, tool
     schedule = Schedule(
         round=prospect.round,
         selected=tuple(selected),
-        cpu_hz=tuple(_round_down(decision.cpu_hz[one], limits[one].cpu_max_hz) for one in selected),
+        cpu_hz=tuple(_round_down(decision.cpu_hz[one], limits[one].cpu_max_hz, least=1) for one in selected),
         power_uw=tuple(
-            _round_down(decision.power_w[one] * MICROWATT, max(limits[one].power_uw, limits[one].power_max_uw))
+            _round_down(decision.power_w[one] * MICROWATT, max(limits[one].power_uw, limits[one].power_max_uw), least=1)
             for one in selected
         ),
         mining_hz=tuple(_round_down(hz, one.mining_max_hz) for hz, one in zip(decision.mining_hz, limits, strict=True)),
@@ -212,9 +212,13 @@ def _with_objective(schedule: Schedule, objective_nano: int) -> Schedule:
     )
 
 
-def _round_down(value: float, cap: int | None) -> int:
-    """The whole number at or just below `value`, within the cap; 0 for what is no number."""
+def _round_down(value: float, cap: int | None, least: int = 0) -> int:
+    """The whole number at or just below `value`, within the cap; 0 for what is no number.
+
+    What is above 0 becomes at least `least`: who has all the time in the world, because another is slow, may plan less
+    than a unit, and nothing at all would never end.
+    """
     most = INT_LIMIT if cap is None else cap
     if not isfinite(value):
         return most if value > 0 and cap is not None else 0
-    return max(0, min(floor(value * (1 + _REACHED)), most))
+    return min(max(floor(value * (1 + _REACHED)), least if value > 0 else 0), most)

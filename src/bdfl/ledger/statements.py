@@ -6,6 +6,7 @@ from itertools import pairwise
 from bdfl.encoding import DIGEST_SIZE, INT_LIMIT, Record, encode
 from bdfl.identity import Meaning, Place, statement_digest
 from bdfl.ledger.block import (
+    MAX_BUDGET_PJ,
     Certificate,
     Kind,
     ModelUpdate,
@@ -82,6 +83,8 @@ def _validate_ranges(report: Report) -> None:
         counts += [receipt.energy_pj, receipt.training_ns, receipt.upload_ns, receipt.mining_ns]
     if not 0 <= min(counts) <= max(counts) <= INT_LIMIT:
         raise BadReport("report-range", f"counts from 0 to {INT_LIMIT}", counts)
+    if conditions.energy_budget_pj > MAX_BUDGET_PJ:
+        raise BadReport("report-range", f"an energy budget of at most {MAX_BUDGET_PJ} pJ", conditions.energy_budget_pj)
 
 
 def validate_vote(state: ChainState, signed: SignedVote, toolbox: Toolbox) -> None:

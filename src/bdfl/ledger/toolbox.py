@@ -56,6 +56,19 @@ class _Memo(Generic[_Key, _Value]):
         return value
 
 
+def decode_blob(blob: bytes, found: bytes, data: bytes, layout: Layout, out: Vector | None = None) -> Vector:
+    """The weights in bytes that should be a blob and have the digest `found`; `out` as for `decode_weights`.
+
+    Raises `InvalidUpdate` if they are not that blob, or no model of this layout with finite weights.
+    """
+    if found != blob:
+        raise InvalidUpdate("blob-digest", blob, found)
+    try:
+        return decode_weights(data, layout, out)
+    except InvalidWeights as error:
+        raise InvalidUpdate("blob-model", "finite weights of the chain's model", error) from None
+
+
 class Toolbox:
     """Signatures, work, models, decisions and aggregates, each worked out once.
 
@@ -114,13 +127,7 @@ class Toolbox:
         known = self._models.get(key)
         if known is not None and (known[0] is data or known[0] == data):
             return known[1]
-        found = self.digest(data)
-        if found != digest:
-            raise InvalidUpdate("blob-digest", digest, found)
-        try:
-            weights = decode_weights(data, layout)
-        except InvalidWeights as error:
-            raise InvalidUpdate("blob-model", "finite weights of the chain's model", error) from None
+        weights = decode_blob(digest, self.digest(data), data, layout)
         weights.setflags(write=False)
         return self._models.put(key, (data, weights), 2 * len(data))[1]
 

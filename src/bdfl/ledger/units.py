@@ -38,12 +38,12 @@ class DoesNotFit(BdflError):
         return f"{self.name}: {self.found!r} given, the chain holds {self.least:g} to {self.most:g}"
 
 
-def count_units(value: float, per_one: int, name: str, *, least: int = 0) -> int:
-    """How many units `value` is, of which `per_one` make one; raises `DoesNotFit` below `least` or beyond 64 bits."""
+def count_units(value: float, per_one: int, name: str, *, least: int = 0, most: int = INT_LIMIT) -> int:
+    """How many units `value` is, of which `per_one` make one; raises `DoesNotFit` below `least` or above `most`."""
     is_number = isinstance(value, int) or isfinite(value)
     count = round(Fraction(value) * per_one) if is_number else -1
-    if not least <= count <= INT_LIMIT:
-        raise DoesNotFit(name, value, least / per_one, INT_LIMIT / per_one)
+    if not least <= count <= most:
+        raise DoesNotFit(name, value, least / per_one, most / per_one)
     return count
 
 

@@ -12,21 +12,27 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
+from queue import Empty, SimpleQueue
+from types import MappingProxyType
 from typing import NoReturn
 
+import numpy as np
+
 from bdfl.encoding import digest, encode
+from bdfl.learning.weights import Layout, Vector
 from bdfl.ledger.block import Block, Certificate, FalseWork, chain_id
 from bdfl.ledger.chain import apply_block, plan_after, settle_round, start_chain
+from bdfl.ledger.charter import read_layout
 from bdfl.ledger.errors import BadLink, MissingBlob, NotVotable, RuleBroken, WrongModel
 from bdfl.ledger.genesis import validate_initial_model
 from bdfl.ledger.keeping import Store, StoreError, rested_on
 from bdfl.ledger.merkle import proven_root
 from bdfl.ledger.rules import judge_schedule, validate_certificate, validate_model, validate_proposal
-from bdfl.ledger.toolbox import Toolbox
+from bdfl.ledger.toolbox import Toolbox, decode_blob
 
-_AHEAD = 2  # blocks whose files are read before it is their turn
+_AHEAD = 1  # blocks whose files are read before it is their turn
 _MAX_THREADS = 4
-_LEAST_MEMORY = 2**26  # bytes that may be remembered; more where models are large
+_MAX_REMEMBERED = 2**20  # bytes: models are needed once, and memory that is used again is fast
 
 
 class Agreement(StrEnum):
@@ -113,18 +119,19 @@ def verify_chain(
     """
     verdicts: list[BlockVerdict] = []
     height = 0  # of what is being verified
+    last, checkpoint = store.height, store.checkpoint  # somebody may be writing more
 
     def conclude(failure: Failure | None) -> Verification:
-        return Verification(
-            chain_id(store.genesis).hex(), store.height, store.checkpoint, tuple(verdicts), failure=failure
-        )
+        return Verification(chain_id(store.genesis).hex(), last, checkpoint, tuple(verdicts), failure)
 
     try:
         verifier = _Verifier(store, own_functions)
+        reader = _Reader(store)
         with _open_pool() as pool:
-            for stage in _read_stages(store, pool):
+            for stage in _read_stages(store, last, reader, pool):
                 height = stage.height
                 verdicts.append(verifier.verify(stage))
+                stage.give_back(reader)
                 if on_block is not None:
                     on_block(verdicts[-1])
     except RuleBroken as error:
@@ -142,8 +149,25 @@ class _Stage:
 
     height: int
     read: Callable[[], tuple[Block, Certificate]]  # raises what reading raised
-    updates: Mapping[bytes, "Future[tuple[bytes, bytes] | None]"]  # by digest: bytes, and the digest they really have
+    updates: Mapping[bytes, "Future[Vector | None]"]  # by digest; raises `InvalidUpdate` for what is no model
     model: "Future[bytes | None] | None"  # the global model; none: not stored, or that of the block before
+
+    def give_back(self, reader: "_Reader") -> None:
+        """Lets others use the memory of a block that is done."""
+        for future in self.updates.values():
+            weights = future.result()
+            if weights is not None:
+                reader.give_back(weights)
+
+
+class _HandedToolbox(Toolbox):
+    """A toolbox that is handed models which threads have read, hashed and decoded already."""
+
+    handed: Mapping[bytes, Vector] = MappingProxyType({})
+
+    def decode_model(self, digest: bytes, data: bytes, layout: Layout) -> Vector:
+        known = self.handed.get(digest)
+        return super().decode_model(digest, data, layout) if known is None else known
 
 
 class _Verifier:
@@ -151,8 +175,7 @@ class _Verifier:
 
     def __init__(self, store: Store, own_functions: frozenset[str]) -> None:
         genesis = store.genesis
-        per_block = (len(genesis.members) + 1) * genesis.model.size
-        self._toolbox = Toolbox(max_bytes=max(_LEAST_MEMORY, 3 * per_block), own_functions=own_functions)
+        self._toolbox = _HandedToolbox(max_bytes=_MAX_REMEMBERED, own_functions=own_functions)
         self._store = store
         self._state = start_chain(genesis, self._toolbox)
         self._certificate: Certificate = ()  # the tip's own
@@ -189,19 +212,16 @@ class _Verifier:
             return (ModelCheck.UNCHANGED if block.body.is_empty else ModelCheck.PRUNED), 0
         if block.body.is_empty:
             return ModelCheck.UNCHANGED, 0
-        blobs = {}
-        for blob, future in stage.updates.items():
-            found = future.result()
-            if found is not None:
-                blobs[blob], hashed = found
-                self._toolbox.note_digest(blobs[blob], hashed)
-        model = validate_model(self._state, block, blobs, self._toolbox)
+        found = {blob: future.result() for blob, future in stage.updates.items()}
+        self._toolbox.handed = {blob: model for blob, model in found.items() if model is not None}
+        model = validate_model(self._state, block, dict.fromkeys(self._toolbox.handed, b""), self._toolbox)
+        self._toolbox.handed = {}
         stored = None if stage.model is None else stage.model.result()
         if stored is None:
             raise MissingBlob(block.body.model)
         if stored != model:  # the aggregate has the digest that the block names, so other bytes have another one
             raise WrongModel("model-stored", block.body.model, digest(stored))
-        return ModelCheck.RECOMPUTED, sum(map(len, blobs.values()))
+        return ModelCheck.RECOMPUTED, len(found) * len(model)
 
     def _verify_proofs(self, block: Block) -> None:
         """The kept proofs lead from every update to the block."""
@@ -244,17 +264,17 @@ def _open_pool() -> Iterator[ThreadPoolExecutor]:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _read_stages(store: Store, pool: ThreadPoolExecutor) -> Iterator[_Stage]:
+def _read_stages(store: Store, last: int, reader: "_Reader", pool: ThreadPoolExecutor) -> Iterator[_Stage]:
     """Block after block, the files of a few more being read and hashed meanwhile."""
     waiting: deque[_Stage] = deque()
-    for height in range(1, store.height + 1):
-        waiting.append(_read_stage(store, height, pool))
+    for height in range(1, last + 1):
+        waiting.append(_read_stage(store, height, reader, pool))
         if len(waiting) > _AHEAD:
             yield waiting.popleft()
     yield from waiting
 
 
-def _read_stage(store: Store, height: int, pool: ThreadPoolExecutor) -> _Stage:
+def _read_stage(store: Store, height: int, reader: "_Reader", pool: ThreadPoolExecutor) -> _Stage:
     try:
         block, certificate = store.block(height), store.certificate(height)
     except StoreError as error:
@@ -262,13 +282,36 @@ def _read_stage(store: Store, height: int, pool: ThreadPoolExecutor) -> _Stage:
     if height <= store.checkpoint or block.body.is_empty:
         return _Stage(height, lambda: (block, certificate), {}, None)
     wanted = [use.blob for use in rested_on(block) if use.client is not None]
-    updates = {blob: pool.submit(_read_hashed, store, blob) for blob in dict.fromkeys(wanted)}
-    return _Stage(height, lambda: (block, certificate), updates, pool.submit(store.read_unchecked, block.body.model))
+    updates = {blob: pool.submit(reader.read_update, blob) for blob in dict.fromkeys(wanted)}
+    return _Stage(height, lambda: (block, certificate), updates, pool.submit(reader.read_model, block.body.model))
 
 
-def _read_hashed(store: Store, blob: bytes) -> tuple[bytes, bytes] | None:
-    data = store.read_unchecked(blob)
-    return None if data is None else (data, digest(data))
+class _Reader:
+    """Reads the files of a store from several threads into vectors that are used again."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._layout = read_layout(store.genesis.model)
+        self._spare: SimpleQueue[Vector] = SimpleQueue()
+
+    def read_update(self, blob: bytes) -> Vector | None:
+        """The model in a file, compared with its digest; none if there is no file."""
+        data = self._store.read_unchecked(blob)
+        return None if data is None else decode_blob(blob, digest(data), data, self._layout, self._take())
+
+    def read_model(self, blob: bytes) -> bytes | None:
+        """The bytes of a file as they are."""
+        return self._store.read_unchecked(blob)
+
+    def give_back(self, weights: Vector) -> None:
+        """Says that a vector is not needed any more."""
+        self._spare.put(weights)
+
+    def _take(self) -> Vector:
+        try:
+            return self._spare.get_nowait()
+        except Empty:
+            return np.empty(self._layout.num_parameters, np.float32)
 
 
 def _raise(error: Exception) -> NoReturn:

@@ -14,7 +14,9 @@ from bdfl import __version__
 from bdfl.experiment.convergence import CannotSay, ConvergenceEstimate, estimate_convergence
 from bdfl.experiment.measures import is_below_rate, is_overdrawn, rounds_owed
 from bdfl.learning.training import Outcome
+from bdfl.ledger.verify import Verification
 from bdfl.records import LearningRecord, RunRecord
+from bdfl.report.chain_section import chain_section
 from bdfl.report.exhibit import Exhibit
 from bdfl.report.findings import count, list_warnings, summarise_findings
 from bdfl.report.html import document, node
@@ -54,21 +56,31 @@ def write_report(
     scenario: Scenario,
     path: Path,
     exhibits: Sequence[Exhibit] | None = None,
+    verification: Verification | None = None,
 ) -> Path:
     """The path written: one HTML file, byte for byte the same for the same records.
 
     `exhibits` are the run's figures where they have been drawn already (`draw_exhibits`).
     """
-    text = render_report(
-        run, learning, scenario, draw_exhibits(run, learning, scenario) if exhibits is None else exhibits
-    )
+    drawn = draw_exhibits(run, learning, scenario) if exhibits is None else exhibits
+    text = render_report(run, learning, scenario, drawn, verification)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8", newline="\n")
     return path
 
 
-def render_report(run: RunRecord, learning: LearningRecord, scenario: Scenario, exhibits: Sequence[Exhibit]) -> str:
-    """The report as HTML: no script, no font, no link to the outside, and a policy that forbids them."""
+def render_report(
+    run: RunRecord,
+    learning: LearningRecord,
+    scenario: Scenario,
+    exhibits: Sequence[Exhibit],
+    verification: Verification | None = None,
+) -> str:
+    """The report as HTML: no script, no font, no link to the outside, and a policy that forbids them.
+
+    `verification` is what became of the chain when it was verified.
+    """
+    chain = [] if verification is None else [node("h2", "Chain"), *chain_section(verification)]
     figures = {exhibit.name: _figure(exhibit, f"f{place}") for place, exhibit in enumerate(exhibits)}
     main = node(
         "main",
@@ -84,6 +96,7 @@ def render_report(run: RunRecord, learning: LearningRecord, scenario: Scenario, 
         *_lemma(estimate_convergence(run, learning, scenario), figures.get("convergence")),
         node("h2", "Clients"),
         node("div.panel", clients_table(run, learning)),
+        *chain,
         node("h2", "Scenario"),
         node("div.panel", scenario_table(scenario)),
     )

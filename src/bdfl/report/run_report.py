@@ -6,6 +6,7 @@ import msgspec
 import numpy as np
 from rich.table import Table
 
+from bdfl.ledger.verify import ModelCheck, Verification
 from bdfl.records import LearningRecord, RunRecord, RunSummary, summarise_run
 from bdfl.records.parquet import write_parquet
 from bdfl.report.learning_figures import draw_exhibits
@@ -19,6 +20,18 @@ REPORT_FILE = "report.html"
 _SHOWN_ROUNDS = 10
 
 
+class ChainSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """How a run's chain was verified."""
+
+    id: str
+    blocks: int
+    is_valid: bool
+    failure: str | None
+    signatures: int
+    models_recomputed: int
+    seconds: float
+
+
 class TrainingSummary(msgspec.Struct, frozen=True, kw_only=True):
     """A run that learned in a few numbers; `null` where a number has no meaning."""
 
@@ -30,19 +43,24 @@ class TrainingSummary(msgspec.Struct, frozen=True, kw_only=True):
     diverged_updates: int
     num_parameters: int
     report: str
+    chain: ChainSummary
 
 
-def write_run(run: RunRecord, learning: LearningRecord, scenario: Scenario, folder: Path) -> list[Path]:
+def write_run(
+    run: RunRecord, learning: LearningRecord, scenario: Scenario, folder: Path, verification: Verification
+) -> list[Path]:
     """Everything written into the run's folder, the page last."""
     files = write_parquet(run, learning, folder)
     exhibits = draw_exhibits(run, learning, scenario)
     for exhibit in exhibits:
         files += save_picture(exhibit.picture, folder / FIGURES, exhibit.name)
-    return [*files, write_report(run, learning, scenario, folder / REPORT_FILE, exhibits)]
+    return [*files, write_report(run, learning, scenario, folder / REPORT_FILE, exhibits, verification)]
 
 
-def summarise_training(run: RunRecord, learning: LearningRecord, folder: Path) -> TrainingSummary:
-    """What a machine wants to know of a run that is over."""
+def summarise_training(
+    run: RunRecord, learning: LearningRecord, folder: Path, verification: Verification, verified_s: float
+) -> TrainingSummary:
+    """What a machine wants to know of a run that is over, and was verified in so many seconds."""
     best = learning.best_round
     return TrainingSummary(
         folder=str(folder),
@@ -53,10 +71,21 @@ def summarise_training(run: RunRecord, learning: LearningRecord, folder: Path) -
         diverged_updates=learning.count_outcomes("diverged"),
         num_parameters=learning.num_parameters,
         report=str(folder / REPORT_FILE),
+        chain=ChainSummary(
+            id=verification.chain,
+            blocks=verification.height,
+            is_valid=verification.is_valid,
+            failure=None if verification.failure is None else str(verification.failure),
+            signatures=verification.num_signatures,
+            models_recomputed=verification.count_models(ModelCheck.RECOMPUTED),
+            seconds=verified_s,
+        ),
     )
 
 
-def tabulate_training(run: RunRecord, learning: LearningRecord) -> list[Table]:
+def tabulate_training(
+    run: RunRecord, learning: LearningRecord, verification: Verification, verified_s: float
+) -> list[Table]:
     """A run on a terminal: some of its rounds, evenly spread, and what it comes to."""
     rounds = new_table(
         f"{run.scenario}: {run.scheduler}, seed {run.seed}",
@@ -88,4 +117,10 @@ def tabulate_training(run: RunRecord, learning: LearningRecord) -> list[Table]:
     diverged = learning.count_outcomes("diverged")
     if diverged:
         summary.add_row("diverged", f"{diverged} local trainings were left out: the learning rate may be too high")
+    recomputed = verification.count_models(ModelCheck.RECOMPUTED)
+    if verification.failure is None:
+        summary.add_row("chain", f"{verification.height} blocks, verified in {verified_s:.1f} s:")
+        summary.add_row("", f"{verification.num_signatures} signatures, {recomputed} models aggregated again")
+    else:
+        summary.add_row("chain", f"NOT VALID: {verification.failure}")
     return [rounds, summary]

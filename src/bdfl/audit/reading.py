@@ -1,0 +1,110 @@
+"""Models and updates of a stored chain, as vectors."""
+
+from collections.abc import Iterator
+
+from bdfl.aggregation import Aggregator, Update, aggregate, get_aggregator
+from bdfl.errors import BdflError
+from bdfl.learning.weights import Layout, Vector, decode_weights
+from bdfl.ledger.block import Block, Genesis, ModelUpdate
+from bdfl.ledger.keeping import Store
+from bdfl.scenario import Aggregation
+from bdfl.scenario.learning import is_function
+
+
+class NotOnChain(BdflError):
+    """A block, a client or bytes that were asked for and are not there."""
+
+
+def get_block(chain: Store, height: int) -> Block:
+    """The block at a height from 1 on; raises `NotOnChain` if there is none."""
+    if not 1 <= height <= chain.height:
+        raise NotOnChain(f"block {height}: not on the chain, {_expected_heights(chain.height)} expected")
+    return chain.block(height)
+
+
+def validate_client(chain: Store, client: int) -> None:
+    """Raises `NotOnChain` unless the client is a member."""
+    num_members = len(chain.genesis.members)
+    if not 0 <= client < num_members:
+        raise NotOnChain(f"client {client}: no member of the chain, 0 to {num_members - 1} expected")
+
+
+def iter_blocks(chain: Store, first: int, last: int) -> Iterator[Block]:
+    """The blocks of these heights, both included."""
+    return (get_block(chain, height) for height in range(first, last + 1))
+
+
+def layout_of(genesis: Genesis) -> Layout:
+    """Where the tensors of every model of the chain stand in its vector."""
+    tensors = genesis.model.tensors
+    return Layout(tuple(tensor.name for tensor in tensors), tuple(tensor.shape for tensor in tensors))
+
+
+def rule_of(genesis: Genesis) -> Aggregation:
+    """How the chain makes one model of many."""
+    return Aggregation(rule=genesis.law.aggregation, faulty=genesis.law.faulty)
+
+
+def aggregated_updates(block: Block) -> list[ModelUpdate]:
+    """The updates that the model of a block is made of, in client order; none if the block is empty."""
+    if block.body.is_empty:
+        return []
+    updates = (signed.update for signed in block.body.updates)
+    return [update for update in updates if not update.is_declined and update.samples > 0]
+
+
+def model_digest(chain: Store, height: int) -> bytes:
+    """Which model the chain has after a block; 0: the untrained one."""
+    return chain.genesis.model.initial if height == 0 else get_block(chain, height).body.model
+
+
+def read_model(chain: Store, height: int) -> Vector:
+    """The model after a block, (parameters,); 0: the untrained one."""
+    name = model_digest(chain, height)
+    return _read_vector(chain, name, f"the model after block {height}")
+
+
+def read_updates(chain: Store, block: Block) -> list[Update]:
+    """The updates that the model of a block is made of, in client order; raises `NotOnChain` where one was pruned."""
+    height = block.header.height
+    return [
+        Update(update.client, _read_vector(chain, update.model, _update_name(update.client, height)), update.samples)
+        for update in aggregated_updates(block)
+    ]
+
+
+def aggregate_without(
+    chain: Store, block: Block, updates: list[Update], client: int, own_functions: frozenset[str] = frozenset()
+) -> Vector:
+    """The model that the block would have without the client's update, (parameters,).
+
+    Where too few updates are left for the chain's rule, the block would have been empty: the model before it.
+    """
+    others = [update for update in updates if update.client != client]
+    if len(others) < chain.genesis.law.min_updates:
+        return read_model(chain, block.header.height - 1)
+    return aggregate(aggregator_of(chain.genesis, own_functions), others)
+
+
+def aggregator_of(genesis: Genesis, own_functions: frozenset[str] = frozenset()) -> Aggregator:
+    """The chain's rule as a function; somebody's own only if it is among those that may run here."""
+    rule = rule_of(genesis)
+    if is_function(rule.rule) and rule.rule not in own_functions:
+        raise NotOnChain(f"aggregation {rule.rule!r}: somebody's own function, which runs only if it is allowed to")
+    return get_aggregator(rule)
+
+
+def _read_vector(chain: Store, digest: bytes, what: str) -> Vector:
+    data = chain.get_blob(digest)
+    if data is None:
+        kept = f"pruned, blocks {chain.checkpoint + 1} to {chain.height} have theirs" if chain.checkpoint else "missing"
+        raise NotOnChain(f"{what}: its bytes ({digest.hex()[:16]}) are not stored: {kept}")
+    return decode_weights(data, layout_of(chain.genesis))
+
+
+def _update_name(client: int, height: int) -> str:
+    return f"the update of client {client} in block {height}"
+
+
+def _expected_heights(height: int) -> str:
+    return f"1 to {height}" if height else "none is there yet: a chain with blocks"

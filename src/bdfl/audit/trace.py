@@ -1,0 +1,134 @@
+"""Which client entered a model, with which weight and since when."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bdfl.aggregation import Update, closest_group, krum_scores
+from bdfl.audit.reading import (
+    aggregated_updates,
+    get_block,
+    iter_blocks,
+    read_updates,
+    rule_of,
+)
+from bdfl.ledger.keeping import Store
+from bdfl.scenario import Aggregation
+
+_BLOCK_ENTRIES = 2**20  # numbers sorted at a time
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """What a client has to do with a model."""
+
+    client: int
+    samples: int | None  # of its update in the block that made the model; none: it gave none, or none that counted
+    weight: float | None  # of its update in that model, see `update_weights`; none: not in it, or the rule is unknown
+    update: str | None  # SHA-256 of it
+    since: int | None  # first block whose model it entered; none: it is in no part of this model
+    last: int | None  # latest such block
+    num_blocks: int  # how many such blocks there are
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A model and where it comes from."""
+
+    block: int  # that was asked about
+    made_in: int  # block that made its model: an earlier one if blocks since were empty; 0: nobody has trained it
+    model: str  # SHA-256
+    rule: str
+    contributions: tuple[Contribution, ...]  # by client, of all members
+
+
+def trace_model(chain: Store, height: int) -> Trace:
+    """Who is in the model of a block: through its own aggregate, and since when through the models it grew from."""
+    model = get_block(chain, height).body.model
+    entered: dict[int, list[int]] = {}
+    made_in = 0
+    for block in iter_blocks(chain, 1, height):
+        for update in aggregated_updates(block):
+            entered.setdefault(update.client, []).append(block.header.height)
+        made_in = made_in if block.body.is_empty else block.header.height
+    last = [] if made_in == 0 else aggregated_updates(get_block(chain, made_in))
+    weights = dict.fromkeys((update.client for update in last), None) | weights_in(chain, made_in)
+    samples = {update.client: update.samples for update in last}
+    digests = {update.client: update.model.hex() for update in last}
+    contributions = []
+    for client in range(len(chain.genesis.members)):
+        blocks = entered.get(client, [])
+        contributions.append(
+            Contribution(
+                client=client,
+                samples=samples.get(client),
+                weight=weights.get(client),
+                update=digests.get(client),
+                since=blocks[0] if blocks else None,
+                last=blocks[-1] if blocks else None,
+                num_blocks=len(blocks),
+            )
+        )
+    return Trace(height, made_in, model.hex(), chain.genesis.law.aggregation, tuple(contributions))
+
+
+def weights_in(chain: Store, height: int) -> dict[int, float]:
+    """The weight of every client's update in the model that a block made; empty if it made none or nobody knows."""
+    if height == 0:
+        return {}
+    block = get_block(chain, height)
+    rule = rule_of(chain.genesis)
+    if rule.rule == "mean":  # the samples say it all: works on a pruned chain too
+        samples = {update.client: update.samples for update in aggregated_updates(block)}
+        return {client: count / sum(samples.values()) for client, count in samples.items()}
+    updates = read_updates(chain, block)
+    weights = update_weights(rule, updates)
+    if weights is None:
+        return {}
+    return {update.client: float(weight) for update, weight in zip(updates, weights, strict=True)}
+
+
+def update_weights(rule: Aggregation, updates: Sequence[Update]) -> NDArray[np.float64] | None:
+    """The weight of every update in the aggregate, (updates,); they sum to 1. None for a rule that is not ours.
+
+    Every rule here gives a weighted mean of the updates in each coordinate, with weights that may differ from one to
+    the next (the median takes the middle one, whoever that is): this is their mean over all coordinates.
+    """
+    vectors = [update.weights for update in updates]
+    count, faulty = len(updates), rule.faulty
+    if count == 0:
+        return np.zeros(0)
+    match rule.rule:
+        case "mean":
+            samples = np.array([update.samples for update in updates], dtype=np.float64)
+            return np.asarray(samples / samples.sum())
+        case "median":
+            return _weights_of_ranks(vectors, np.arange((count - 1) // 2, count // 2 + 1))
+        case "trimmed-mean":
+            return _weights_of_ranks(vectors, np.arange(faulty, count - faulty))
+        case "krum" | "multi-krum":
+            num_chosen = 1 if rule.rule == "krum" else count - faulty
+            weights = np.zeros(count)
+            weights[np.argsort(krum_scores(vectors, faulty), kind="stable")[:num_chosen]] = 1.0 / num_chosen
+            return weights
+        case "minimum-diameter":
+            group = list(closest_group(vectors, faulty))
+            weights = np.zeros(count)
+            weights[group] = 1.0 / len(group)
+            return weights
+        case _:
+            return None
+
+
+def _weights_of_ranks(vectors: Sequence[NDArray[np.float32]], ranks: NDArray[np.intp]) -> NDArray[np.float64]:
+    """How often each update's value has one of these ranks among all values of a coordinate, as shares."""
+    counts = np.zeros(len(vectors), dtype=np.int64)
+    step = max(1, _BLOCK_ENTRIES // len(vectors))
+    for start in range(0, vectors[0].size, step):
+        values = np.stack([vector[start : start + step] for vector in vectors])
+        order = np.argsort(values, axis=0, kind="stable")
+        counts += np.bincount(order[ranks].ravel(), minlength=len(vectors))
+    shares: NDArray[np.float64] = counts / counts.sum()
+    return shares

@@ -1,0 +1,416 @@
+"""`bdfl chain`: verify a chain, look into it and ask it questions."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bdfl.cli.options import JsonOption
+from bdfl.cli.terminal import print_json, print_out, progress, writing_to
+from bdfl.errors import BdflError
+
+if TYPE_CHECKING:
+    from bdfl.audit.blame import LossOf
+    from bdfl.ledger.store import ChainStore
+    from bdfl.ledger.verify import Verification
+    from bdfl.scenario import Scenario
+
+INVALID_EXIT = 1
+
+chain_app = typer.Typer(no_args_is_help=True, help="Verify a chain, look into it and ask who did what.")
+
+PathArgument = Annotated[Path, typer.Argument(metavar="PATH", help="The folder of a run, or of a chain.")]
+BlockArgument = Annotated[
+    int | None, typer.Argument(metavar="[N]", min=1, help="Height of a block, 1 is the first; the tip unless given.")
+]
+ClientArgument = Annotated[int, typer.Argument(metavar="CLIENT", min=0, help="Number of a client.")]
+AllowOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow", metavar="MODULE:FUNCTION", help="An aggregation rule of your own that may run. Repeatable."
+    ),
+]
+
+
+class NoChain(BdflError):
+    """A folder without a chain, or without what a question to it needs."""
+
+
+@chain_app.command("verify")
+def verify(path: PathArgument, allow: AllowOption = None, as_json: JsonOption = False) -> None:
+    """Check everything: links, work, votes, signatures, schedules, queues, receipts, every aggregate bit for bit.
+
+    Exit code 1 at the first broken rule, with its name and the block. Nothing but the folder is needed.
+
+    Examples:
+
+      bdfl chain verify runs/quickstart-drc-0
+
+      bdfl chain verify runs/quickstart-drc-0/chain --json
+    """
+    from bdfl.ledger.keeping import DamagedStore
+    from bdfl.ledger.verify import verify_chain
+
+    started_s = time.monotonic()
+    try:
+        with _open_chain(path) as chain, progress(f"verifying {path}", "blocks") as on_progress:
+            height = chain.height
+            found = verify_chain(
+                chain,
+                own_functions=frozenset(allow or ()),
+                on_block=lambda verdict: on_progress(verdict.height, height),
+            )
+    except DamagedStore as error:  # not even a genesis to begin with
+        if as_json:
+            print_json({"valid": False, "block": 0, "rule": "store", "message": str(error)})
+        typer.echo(f"INVALID at genesis, rule store: {error}", err=True)
+        raise typer.Exit(INVALID_EXIT) from None
+    _print_verification(found, time.monotonic() - started_s, as_json=as_json)
+    if not found.is_valid:
+        raise typer.Exit(INVALID_EXIT)
+
+
+@chain_app.command("show")
+def show(
+    path: PathArgument,
+    all_blocks: Annotated[bool, typer.Option("--all", help="Every block, not only the first and last few.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show a chain: its rules, its blocks and its members. Takes it at its word; `verify` does not.
+
+    Example:
+
+      bdfl chain show runs/quickstart-drc-0
+    """
+    from bdfl.audit.summary import summarise_chain
+
+    with _open_chain(path) as chain:
+        summary = summarise_chain(chain)
+    if as_json:
+        print_json(asdict(summary))
+        return
+    from bdfl.report.chain_tables import tabulate_chain
+
+    print_out(*tabulate_chain(summary, all_blocks=all_blocks))
+
+
+@chain_app.command("block")
+def show_block(path: PathArgument, block: BlockArgument = None, as_json: JsonOption = False) -> None:
+    """Show one block: who proposed it, who voted, whose updates it holds, what it costs and plans.
+
+    Examples:
+
+      bdfl chain block runs/quickstart-drc-0 7
+
+      bdfl chain block runs/quickstart-drc-0 7 --json
+    """
+    from bdfl.audit.export import plain_block
+    from bdfl.audit.reading import get_block
+
+    with _open_chain(path) as chain:
+        found = get_block(chain, chain.height if block is None else block)
+        certificate = chain.certificate(found.header.height)
+    if as_json:
+        print_json(plain_block(found, certificate))
+        return
+    from bdfl.report.chain_tables import tabulate_block
+
+    print_out(*tabulate_block(found, certificate))
+
+
+@chain_app.command("trace")
+def trace(path: PathArgument, block: BlockArgument = None, as_json: JsonOption = False) -> None:
+    """Say which client entered the model of a block, with which weight, and since when.
+
+    Example:
+
+      bdfl chain trace runs/quickstart-drc-0 20
+    """
+    from bdfl.audit.trace import trace_model
+
+    with _open_chain(path) as chain:
+        found = trace_model(chain, chain.height if block is None else block)
+    if as_json:
+        print_json(asdict(found))
+        return
+    from bdfl.report.chain_tables import tabulate_trace
+
+    print_out(*tabulate_trace(found))
+
+
+@chain_app.command("blame")
+def blame(
+    path: PathArgument,
+    data: Annotated[
+        str | None,
+        typer.Option("--data", metavar="SOURCE", help="Judge by this data's test set; the run's own unless given."),
+    ] = None,
+    first: Annotated[int, typer.Option("--first", min=1, help="First block to look at.")] = 1,
+    last: Annotated[
+        int | None, typer.Option("--last", min=1, help="Last block to look at; the tip unless given.")
+    ] = None,
+    allow: AllowOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Find who helps and who harms: what leaving out each client's update does to the test loss of each block.
+
+    The effect of an update is the loss of its block's model aggregated again without it, minus the loss with it. A
+    client whose effect is below 0 in most blocks makes the model worse.
+
+    Examples:
+
+      bdfl chain blame runs/quickstart-drc-0
+
+      bdfl chain blame runs/poisoned --data path/to/cifar10 --first 10
+    """
+    from bdfl.audit.blame import blame_clients
+
+    with (
+        _open_chain(path) as chain,
+        _open_judge(path, chain, data) as loss_of,
+        progress("judging models", "models") as on_progress,
+    ):
+        found = blame_clients(
+            chain,
+            loss_of,
+            first=first,
+            last=last,
+            own_functions=frozenset(allow or ()),
+            on_judged=on_progress,
+        )
+    if as_json:
+        print_json(asdict(found))
+        return
+    from bdfl.report.chain_tables import tabulate_blame
+
+    print_out(*tabulate_blame(found))
+
+
+@chain_app.command("without")
+def without(
+    path: PathArgument,
+    client: ClientArgument,
+    block: Annotated[int | None, typer.Option("--block", min=1, help="Of this block; of the tip unless given.")] = None,
+    since: Annotated[int, typer.Option("--since", min=1, help="Leave its updates out from this block on.")] = 1,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Model file; without-CLIENT-block-N.safetensors unless given.")
+    ] = None,
+    allow: AllowOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Aggregate again from the stored updates leaving a client out, and save that model.
+
+    Every block since --since that holds an update of the client is aggregated again without it, by the chain's rule;
+    what that changes in each block's model is added up and carried on to the last. Other clients' updates are taken as
+    they were sent: those of later rounds were trained on models that knew the client, and are not trained again. So
+    this takes away what the client gave, not what others learned from it.
+
+    Examples:
+
+      bdfl chain without runs/quickstart-drc-0 3
+
+      bdfl chain without runs/quickstart-drc-0 3 --block 10 --since 10 --out ten.safetensors
+    """
+    from bdfl.audit.reading import layout_of
+    from bdfl.audit.without import leave_out
+    from bdfl.learning.weights import encode_weights
+
+    with _open_chain(path) as chain:
+        with progress("aggregating again", "blocks") as on_progress:
+            found = leave_out(
+                chain,
+                client,
+                block=block,
+                since=since,
+                own_functions=frozenset(allow or ()),
+                on_block=on_progress,
+            )
+        layout = layout_of(chain.genesis)
+    target = out or Path(f"without-{client}-block-{found.block}.safetensors")
+    with writing_to(target.parent):
+        target.write_bytes(encode_weights(found.weights, layout))
+    if as_json:
+        facts = {name: getattr(found, name) for name in ("client", "block", "since", "changed_in", "distance")}
+        print_json(facts | {"relative_distance": found.relative_distance, "model": str(target)})
+        return
+    from bdfl.report.chain_tables import show_ranges
+
+    if found.changed_in:
+        blocks = show_ranges(found.changed_in)
+        typer.echo(f"block {found.block} without client {client}: its updates left out of blocks {blocks},")
+        typer.echo(f"{100 * found.relative_distance:.2f} % away from the chain's model")
+        typer.echo("others' later updates are as they were: trained on models that knew it")
+    else:
+        typer.echo(f"block {found.block} without client {client}: the chain's model, it holds no update of this client")
+    typer.echo(f"wrote {target}")
+
+
+@chain_app.command("export")
+def export(
+    path: PathArgument,
+    out: Annotated[Path | None, typer.Option("--out", help="File; standard output unless given.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON lines, as it is anyway.")] = False,
+) -> None:
+    """Write a chain as JSON lines: the genesis, then every block with its certificate. Models are named, not included.
+
+    Example:
+
+      bdfl chain export runs/quickstart-drc-0 --out chain.jsonl
+    """
+    from bdfl.audit.export import export_lines
+
+    with _open_chain(path) as chain, progress("exporting", "blocks") as on_progress:
+        height = chain.height
+        lines = enumerate(export_lines(chain))
+        if out is None:
+            for _, line in lines:
+                print_json(line)
+            return
+        with writing_to(out.parent), out.open("wb") as file:
+            for done, line in lines:
+                file.write(line + b"\n")
+                on_progress(done, height)
+    if not as_json:
+        typer.echo(f"wrote {out}")
+
+
+@chain_app.command("prune")
+def prune(
+    path: PathArgument,
+    keep: Annotated[int, typer.Option("--keep", min=1, help="Newest blocks whose updates are kept.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Drop the models of old updates to save space; blocks, votes and a proof of every dropped update stay.
+
+    What was dropped cannot be aggregated again: `verify` then says for which blocks. There is no way back.
+
+    Example:
+
+      bdfl chain prune runs/quickstart-drc-0 --keep 10
+    """
+    from bdfl.ledger.store import ChainStore
+
+    with ChainStore.open(find_chain(path)) as chain:
+        found = chain.prune(keep)
+    if as_json:
+        print_json(asdict(found))
+    elif found.num_blocks == 0:
+        typer.echo(f"nothing to prune: {path} has no blocks beyond the newest {keep} that are not pruned already")
+    else:
+        typer.echo(
+            f"pruned {found.num_blocks} blocks up to block {found.checkpoint}: {found.num_blobs} files,"
+            f" {found.num_bytes / 1e6:,.1f} MB"
+        )
+
+
+@chain_app.command("prove")
+def prove(
+    path: PathArgument,
+    block: Annotated[int, typer.Argument(metavar="N", min=1, help="Height of a block, 1 is the first.")],
+    client: ClientArgument,
+    as_json: JsonOption = False,
+) -> None:
+    """Prove that a client's update is in a block, also after pruning: a Merkle path to a header that a quorum signed.
+
+    With --json everything that somebody else needs to check it, beside the genesis.
+
+    Example:
+
+      bdfl chain prove runs/quickstart-drc-0 7 3 --json
+    """
+    from bdfl.audit.proof import prove_update
+
+    with _open_chain(path) as chain:
+        found = prove_update(chain, block, client)
+    if as_json:
+        print_json(found.to_plain())
+        return
+    from bdfl.ledger.block import block_digest
+    from bdfl.report.chain_tables import tabulate_facts
+
+    update, proof = found.update.update, found.proof
+    facts = [
+        ("update", update.model.hex() or "none: its training diverged"),
+        ("leaf", f"{proof.index} of {proof.count}"),
+        *((f"beside {level}", sibling.hex()) for level, sibling in enumerate(proof.siblings, start=1)),
+        ("root", found.block.header.body.hex()),
+        ("block", block_digest(found.block.header, found.block.nonce).hex()),
+        ("final by", f"{len(found.certificate)} votes"),
+    ]
+    print_out(tabulate_facts(f"The update of client {client} is in block {block}", facts))
+
+
+def find_chain(path: Path) -> Path:
+    """The folder of the chain in a run's folder, or that folder itself."""
+    from bdfl.ledger.store import DATABASE_FILE
+
+    for folder in (path / "chain", path):
+        if (folder / DATABASE_FILE).is_file():
+            return folder
+    if not path.exists():
+        raise NoChain(f"{path}: not there, the folder of a run or of a chain expected")
+    raise NoChain(f"{path}: no chain in it, the folder of a run or of a chain expected")
+
+
+@contextmanager
+def _open_chain(path: Path) -> "Iterator[ChainStore]":
+    """For reading, also while somebody writes."""
+    from bdfl.ledger.store import ChainStore
+
+    with ChainStore.open(find_chain(path), read_only=True) as chain:
+        yield chain
+
+
+@contextmanager
+def _open_judge(path: Path, chain: "ChainStore", data: str | None) -> "Iterator[LossOf]":
+    """A function from a model to its test loss on the run's data, or on those given."""
+    from bdfl.audit.reading import layout_of
+    from bdfl.experiment.training_run import prepare_run
+    from bdfl.learning.workers import open_trainer
+
+    federated = prepare_run(_find_scenario(path, chain, data))
+    with open_trainer(federated.scenario, federated.data, federated.partition) as trainer:
+        if trainer.layout != layout_of(chain.genesis):
+            raise NoChain(f"{path}: the scenario's model has other tensors than the chain's, the same expected")
+        yield lambda weights: trainer.evaluate(weights).loss
+
+
+def _find_scenario(path: Path, chain: "ChainStore", data: str | None) -> "Scenario":
+    from bdfl.cli.options import open_scenario
+    from bdfl.experiment.run_folder import SCENARIO_FILE
+    from bdfl.scenario import scenario_digest
+
+    found = next((file for file in (path / SCENARIO_FILE, path.parent / SCENARIO_FILE) if file.is_file()), None)
+    if found is None:
+        raise NoChain(f"{path}: no {SCENARIO_FILE} beside the chain, which says what the model and the data are")
+    if bytes.fromhex(scenario_digest(open_scenario(str(found), None))) != chain.genesis.scenario:
+        raise NoChain(f"{found}: not the scenario that the chain was begun with")
+    return open_scenario(str(found), None, data=data)
+
+
+def _print_verification(found: "Verification", seconds: float, *, as_json: bool) -> None:
+    if as_json:
+        failure = {} if found.failure is None else asdict(found.failure)
+        print_json(
+            {
+                "valid": found.is_valid,
+                **failure,
+                "chain": found.chain,
+                "height": found.height,
+                "checkpoint": found.checkpoint,
+                "signatures": found.num_signatures,
+                "bytes": found.num_bytes,
+                "seconds": seconds,
+                "blocks": [asdict(block) for block in found.blocks],
+            }
+        )
+    if found.failure is not None:
+        typer.echo(f"INVALID at {found.failure}; {len(found.blocks)} blocks before it are valid", err=True)
+    elif not as_json:
+        from bdfl.report.chain_tables import describe_verification
+
+        typer.echo("\n".join(describe_verification(found, seconds)))

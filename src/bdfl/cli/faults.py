@@ -1,0 +1,137 @@
+"""`bdfl faults`: networks in trouble, judged by laws that must hold all the same."""
+
+import time
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bdfl.cli.options import JsonOption, WorkersOption
+from bdfl.cli.terminal import print_files, print_json, print_out, progress, writing_to
+
+if TYPE_CHECKING:
+    from bdfl.experiment.fault_campaign import Campaign
+    from bdfl.scenario import QuorumRule
+
+faults_app = typer.Typer(invoke_without_command=True)
+
+FirstOption = Annotated[int, typer.Option("--first", min=0, help="The first seed.")]
+
+
+class QuorumChoice(StrEnum):
+    """Which networks to try."""
+
+    MAJORITY = "majority"
+    BFT = "bft"
+    BOTH = "both"
+
+
+@faults_app.callback()
+def faults(
+    context: typer.Context,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Number of networks, one for each seed.")] = 100,
+    first: FirstOption = 0,
+    quorum: Annotated[
+        QuorumChoice, typer.Option("--quorum", help="Votes that decide; under bft members also lie. Both take turns.")
+    ] = QuorumChoice.BOTH,
+    timeline: Annotated[bool, typer.Option("--timeline", help="Tell what happened, line by line.")] = False,
+    workers: WorkersOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Try the protocol on faulty networks: exit code 1 if any breaks a law.
+
+    Each seed is a network of 4 to 9 nodes on a virtual clock, with lost, late and
+    doubled messages, partitions, crashes, frozen and slow nodes; under bft fewer
+    than a third of the members lie. The laws: no two honest nodes commit different
+    blocks, none commits an invalid one, all agree within three rounds after the
+    faults stop, nothing sent or committed is forgotten, and nobody is left out.
+
+    Examples:
+
+      bdfl faults --seeds 500
+
+      bdfl faults --seeds 1 --first 17 --timeline
+
+      bdfl faults mutants
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from bdfl.experiment.fault_campaign import run_campaign
+    from bdfl.scenario import QuorumRule
+
+    rule = None if quorum is QuorumChoice.BOTH else QuorumRule(quorum.value)
+    started = time.monotonic()
+    with progress("trying networks", "networks") as on_progress:
+        campaign = run_campaign(seeds, first=first, quorum=rule, workers=workers, on_progress=on_progress)
+    elapsed_s = time.monotonic() - started
+    if as_json:
+        print_json(campaign)
+    else:
+        from bdfl.report.fault_tables import tabulate_campaign
+
+        print_out(tabulate_campaign(campaign))
+        _print_failures(campaign, rule)
+        if timeline:
+            _print_stories(range(first, first + seeds), rule)
+        elif campaign.failures:
+            _print_stories([campaign.failures[0].seed], rule)
+        typer.echo(f"{seeds} networks in {elapsed_s:.1f} s, {len(campaign.failures)} of them broke a law")
+    if campaign.failures:
+        raise typer.Exit(1)
+
+
+def _print_failures(campaign: "Campaign", quorum: "QuorumRule | None") -> None:
+    from bdfl.transports.faults.trial import replay_command
+
+    for verdict in campaign.failures:
+        for breach in verdict.breaches:
+            typer.echo(f"seed {verdict.seed}: {breach}")
+        typer.echo(f"  {replay_command(verdict.seed, quorum)}")
+
+
+def _print_stories(seeds: "range | list[int]", quorum: "QuorumRule | None") -> None:
+    from bdfl.transports.faults.trial import try_seed
+
+    for seed in seeds:
+        typer.echo("\n".join(try_seed(seed, quorum, with_story=True).story) + "\n")
+
+
+@faults_app.command("mutants")
+def mutants(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[MUTANT]...", help="Which; all unless given.")] = None,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Networks to try each on, at most.")] = 1000,
+    first: FirstOption = 0,
+    workers: WorkersOption = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Folder for the table as mutants.md.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Break the protocol on purpose, in one rule at a time, and see whether the laws notice.
+
+    Examples:
+
+      bdfl faults mutants forgotten-lock no-work
+
+      bdfl faults mutants --out docs/results/faults
+    """
+    from bdfl.experiment.fault_campaign import hunt_mutants
+
+    with progress("hunting mutants", "mutants") as on_progress:
+        results = hunt_mutants(names or None, num_seeds=seeds, first=first, workers=workers, on_progress=on_progress)
+    if as_json:
+        print_json(results)
+    else:
+        from bdfl.report.fault_tables import tabulate_mutants
+
+        print_out(tabulate_mutants(results))
+    if out is not None:
+        from bdfl.report.fault_tables import mutants_markdown
+
+        path = out / "mutants.md"
+        with writing_to(out):
+            out.mkdir(parents=True, exist_ok=True)
+            path.write_text(mutants_markdown(results, first, seeds), encoding="utf-8")
+        if not as_json:
+            print_files([path])
+    if not all(result.laws for result in results):
+        raise typer.Exit(1)

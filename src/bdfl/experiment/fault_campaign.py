@@ -1,0 +1,139 @@
+"""Many faulty networks at once, and wrong protocols among them: on all cores, with the same results for any number."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from bdfl.errors import BdflError
+from bdfl.experiment.sweep import Progress, map_parallel
+from bdfl.ledger.toolbox import Toolbox
+from bdfl.scenario.ledger import QuorumRule
+from bdfl.transports.faults.mutants import MUTANTS, Mutant
+from bdfl.transports.faults.plan import draw_plan
+from bdfl.transports.faults.trial import Tools, Verdict, judge_plan, try_seed
+
+_SEEDS_PER_TASK = 8
+
+
+class InvalidCampaign(BdflError):
+    """A campaign that cannot be made: a mutant that does not exist."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Networks of one quorum rule."""
+
+    quorum: QuorumRule
+    networks: int
+    nodes: int
+    liars: int
+    crashes: int
+    blocks: int  # of the longest honest chains
+    recovery_median_s: float  # virtual: from the end of the faults until all honest nodes were three rounds further
+    recovery_worst_s: float
+    worst_seed: int
+    breaches: int
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """What became of many seeds."""
+
+    first: int
+    num_seeds: int
+    groups: tuple[Group, ...]
+    failures: tuple[Verdict, ...]
+
+
+@dataclass(frozen=True)
+class MutantResult:
+    """Whether a wrong protocol was noticed: by which laws, at which seed, after how many."""
+
+    name: str
+    change: str
+    laws: tuple[str, ...]  # none: not noticed
+    what: str  # the first breach in words
+    seed: int | None
+    num_seeds: int  # tried, the last one noticed it
+
+
+def run_campaign(
+    num_seeds: int,
+    *,
+    first: int = 0,
+    quorum: QuorumRule | None = None,
+    workers: int | None = None,
+    on_progress: Progress | None = None,
+) -> Campaign:
+    """Plays and judges the networks of consecutive seeds; without a quorum rule both take turns."""
+    end = first + num_seeds
+    tasks = [(start, min(start + _SEEDS_PER_TASK, end), quorum) for start in range(first, end, _SEEDS_PER_TASK)]
+
+    def on_tasks(done: int, total: int) -> None:
+        if on_progress is not None:
+            on_progress(min(done * _SEEDS_PER_TASK, num_seeds), num_seeds)
+
+    batches = map_parallel(_try_seeds, tasks, workers=workers, on_progress=on_tasks)
+    verdicts = [verdict for batch in batches for verdict in batch]
+    groups = [_summarise([one for one in verdicts if one.quorum is rule]) for rule in QuorumRule]
+    return Campaign(
+        first=first,
+        num_seeds=num_seeds,
+        groups=tuple(group for group in groups if group is not None),
+        failures=tuple(verdict for verdict in verdicts if not verdict.is_good),
+    )
+
+
+def _try_seeds(task: tuple[int, int, QuorumRule | None]) -> list[Verdict]:
+    start, end, quorum = task
+    tools = Tools()
+    return [try_seed(seed, quorum, tools=tools) for seed in range(start, end)]
+
+
+def _summarise(verdicts: Sequence[Verdict]) -> Group | None:
+    if not verdicts:
+        return None
+    worst = max(verdicts, key=lambda verdict: verdict.recovery_s)
+    return Group(
+        quorum=worst.quorum,
+        networks=len(verdicts),
+        nodes=sum(verdict.num_nodes for verdict in verdicts),
+        liars=sum(verdict.num_liars for verdict in verdicts),
+        crashes=sum(verdict.num_crashes for verdict in verdicts),
+        blocks=sum(verdict.height for verdict in verdicts),
+        recovery_median_s=median(verdict.recovery_s for verdict in verdicts),
+        recovery_worst_s=worst.recovery_s,
+        worst_seed=worst.seed,
+        breaches=sum(not verdict.is_good for verdict in verdicts),
+    )
+
+
+def hunt_mutants(
+    names: Sequence[str] | None = None,
+    *,
+    num_seeds: int,
+    first: int = 0,
+    workers: int | None = None,
+    on_progress: Progress | None = None,
+) -> list[MutantResult]:
+    """Plays every mutant, or those named, on consecutive seeds until a law is broken."""
+    known = [mutant.name for mutant in MUTANTS]
+    for name in names or ():
+        if name not in known:
+            raise InvalidCampaign(f"no mutant {name!r}; there are: {', '.join(known)}")
+    tasks = [(name, first, num_seeds) for name in known if names is None or name in names]
+    return map_parallel(_hunt, tasks, workers=workers, on_progress=on_progress)
+
+
+def _hunt(task: tuple[str, int, int]) -> MutantResult:
+    name, first, num_seeds = task
+    mutant: Mutant = next(mutant for mutant in MUTANTS if mutant.name == name)
+    judge = Toolbox()
+    for seed in range(first, first + num_seeds):
+        tools = Tools(judge=judge)  # what wrong nodes remember is wrong, too
+        verdict = judge_plan(draw_plan(seed), tools, applied=mutant.applied())
+        if verdict.breaches:
+            laws = tuple(breach.law for breach in verdict.breaches)
+            what = verdict.breaches[0].what
+            return MutantResult(name, mutant.change, laws, what, seed, seed - first + 1)
+    return MutantResult(name, mutant.change, (), "", None, num_seeds)

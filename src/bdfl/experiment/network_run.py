@@ -1,0 +1,226 @@
+"""A run of the protocol: the members of a scenario in a simulated network, and the chain they agree on in a folder."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+
+from bdfl.errors import BdflError
+from bdfl.experiment.run_folder import BadRunFolder
+from bdfl.experiment.simulation import Draws
+from bdfl.identity import Signer
+from bdfl.learning.weights import Layout
+from bdfl.ledger.block import Block, Certificate, Conditions, Genesis
+from bdfl.ledger.chain import ChainState, apply_block, modelled_costs, start_chain
+from bdfl.ledger.errors import MissingBlob
+from bdfl.ledger.genesis import conditions_of, make_genesis
+from bdfl.ledger.keeping import Store, rested_on
+from bdfl.ledger.store import ChainStore
+from bdfl.ledger.toolbox import Toolbox
+from bdfl.ledger.units import NANO
+from bdfl.protocol.node import begin
+from bdfl.protocol.state import Context, Recovered
+from bdfl.scenario import Scenario
+from bdfl.scenario.learning import is_function
+from bdfl.transports.continued_store import ContinuedStore
+from bdfl.transports.faults.trouble import Trouble, faults_of
+from bdfl.transports.simulated import Ending, Network
+from bdfl.transports.simulated_node import SimulatedNode, simulated_signer
+from bdfl.transports.world import ScenarioWorld, Train, simulated_timing
+
+_LEAST_MEMORY = 2**26  # bytes of models and digests that are remembered; more where models are large
+_PATIENCE_NS = 3600 * NANO  # simulated, for a block, beside what ten rounds take
+_PATIENCE_ROUNDS = 10
+_BLOCKS_IN_MEMORY = 1  # whose models a simulated member keeps at hand; the archive has the others
+
+
+class NetworkStuck(BdflError):
+    """A simulated network that cannot agree on a block: too much goes wrong in it."""
+
+
+def member_keys(scenario: Scenario) -> list[Signer]:
+    """The keys of the simulated members: derived from the seed, so that a run can be repeated, and no secret."""
+    return [simulated_signer(scenario.seed, number) for number in range(scenario.clients.count)]
+
+
+def run_genesis(scenario: Scenario, draws: Draws, layout: Layout, initial_model: bytes) -> Genesis:
+    """Where the chain of a run begins."""
+    keys = [signer.public_key for signer in member_keys(scenario)]
+    return make_genesis(
+        scenario, draws.federation, draws.participation_rate, draws.states[0], keys, layout, initial_model
+    )
+
+
+def run_toolbox(scenario: Scenario, model_size: int) -> Toolbox:
+    """What all members of a run work with; it remembers the models of about two rounds."""
+    in_two_rounds = 4 * model_size * (scenario.clients.count + 1)
+    return Toolbox(max_bytes=max(_LEAST_MEMORY, in_two_rounds), own_functions=own_functions(scenario))
+
+
+def own_functions(scenario: Scenario) -> frozenset[str]:
+    """The aggregation rule, if it is somebody's own function: whoever runs the scenario wants it run."""
+    rule = scenario.learning.aggregation.rule
+    return frozenset([rule] if is_function(rule) else [])
+
+
+@contextmanager
+def open_archive(path: Path, genesis: Genesis, initial_model: bytes) -> Iterator[ChainStore]:
+    """The chain in a run's folder, begun if there is none; one with another genesis is refused.
+
+    A simulation can be repeated, so nothing is forced to the disk before going on.
+    """
+    if path.exists() and any(path.iterdir()):
+        archive = ChainStore.open(path, durable=False)
+    else:
+        archive = ChainStore.create(path, genesis, initial_model, durable=False)
+    with archive:
+        if archive.genesis != genesis:
+            raise BadRunFolder(
+                f"{path}: begins otherwise than the scenario now says: another version of the scheduler?"
+            )
+        yield archive
+
+
+class NetworkRun:
+    """A network of simulated members, and an archive of the blocks that they commit."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        draws: Draws,
+        archive: ChainStore,
+        toolbox: Toolbox,
+        *,
+        train: Train,
+        on_block: Callable[[ChainState, Block, bytes], None],
+    ) -> None:
+        """`on_block` hears of every new block in the archive: the chain before, the block, its model's bytes."""
+        self._scenario = scenario
+        self._draws = draws
+        self._archive = archive
+        self._toolbox = toolbox
+        self._train = train
+        self._on_block = on_block
+        self._world = ScenarioWorld(scenario, self._recall_or_train, self._find_conditions)
+        self._num_known = 0  # blocks that were in the archive before
+        self._nodes: Sequence[SimulatedNode] = ()
+        self._liars: frozenset[int] = frozenset()
+
+    def run(self, height: int) -> None:
+        """Plays the rounds after block `height` up to the last one; what the archive has of them is taken as it is.
+
+        Members begin one block before the archive's tip and play its round again with its updates: so they have what a
+        chain does not say, each its own votes for the tip, and all that follows is as if they had never stopped. Where
+        a scenario has faults, chance would have it otherwise: they begin at the tip, all with the same votes for it.
+        """
+        self._chain = self._follow(height)
+        for block in self._archive.blocks(height + 1):
+            self._advance(block, self._archive)
+        self._num_known = self._chain.height
+        if self._chain.height == self._scenario.rounds:
+            return
+        trouble = self._find_trouble()
+        certificate: Certificate = ()
+        if self._num_known:
+            certificate = self._archive.certificate(self._num_known)
+            if trouble is None:
+                certificate = self._archive.block(self._num_known).body.parent_certificate
+                self._chain = self._follow(self._num_known - 1)
+        signers = member_keys(self._scenario)
+        self._nodes = [self._make_node(number, signer, certificate) for number, signer in enumerate(signers)]
+        self._play(trouble)
+
+    def _find_trouble(self) -> Trouble | None:
+        first = start_chain(self._archive.genesis, self._toolbox)
+        return faults_of(self._scenario, max(modelled_costs(first, self._toolbox).delay_ns, 1))
+
+    def _play(self, trouble: Trouble | None) -> None:
+        network = Network(
+            self._nodes,
+            self._world,
+            postman=None if trouble is None else trouble.postman,
+            on_commit=self._settle,
+            voting_ns=round(self._scenario.protocol.voting_s * NANO),
+        )
+        if trouble is not None:
+            self._liars = frozenset(trouble.tampers)
+            trouble.bring_to(network)
+        while self._chain.height < self._scenario.rounds:
+            round_ns = modelled_costs(self._chain, self._toolbox).delay_ns
+            self._play_round(network, network.now_ns + _PATIENCE_NS + _PATIENCE_ROUNDS * round_ns)
+
+    def _play_round(self, network: Network, until_ns: int) -> None:
+        """Goes on until the next block is committed."""
+        height = self._chain.height + 1
+        if network.run(lambda: self._chain.height >= height, until_ns=until_ns) is not Ending.DONE:
+            raise NetworkStuck(
+                f"round {height}: no block up to {until_ns / NANO:.0f} simulated seconds: more members fail or lie than"
+                f" the rule {self._scenario.ledger.quorum.value!r} bears"
+            )
+
+    def _follow(self, height: int) -> ChainState:
+        """The archived chain after a block; the world remembers the round of that block."""
+        chain = start_chain(self._archive.genesis, self._toolbox)
+        for block in islice(self._archive.blocks(), height):
+            if block.header.height == height:
+                self._world.remember(chain)
+            chain = apply_block(chain, block, self._toolbox)
+        return chain
+
+    def _make_node(self, number: int, signer: Signer, certificate: Certificate) -> SimulatedNode:
+        context = Context(number, signer, simulated_timing(self._scenario), self._toolbox, self._scenario.rounds)
+        store = ContinuedStore(self._archive, self._chain.height)
+        return SimulatedNode(context, store, state=begin(context, self._chain, Recovered(certificate=certificate)))
+
+    def _settle(self, number: int, block: Block, certificate: Certificate) -> None:
+        """Archives what the first honest member to do so commits."""
+        store = self._nodes[number].store
+        store.prune(_BLOCKS_IN_MEMORY)
+        height = block.header.height
+        if height <= self._chain.height or number in self._liars:
+            return
+        if height > self._num_known:
+            self._keep(store, block, certificate)
+            self._advance(block, store)
+            return
+        if self._archive.block(height) != block:
+            raise BadRunFolder(
+                f"block {height} comes out as {block.digest.hex()[:12]}, the folder's chain has another one:"
+                " another version of a library, or another machine?"
+            )
+        self._chain = apply_block(self._chain, block, self._toolbox)
+
+    def _advance(self, block: Block, store: Store) -> None:
+        """Goes on to a block that the archive has."""
+        before, self._chain = self._chain, apply_block(self._chain, block, self._toolbox)
+        model = store.get_blob(block.body.model)
+        if model is None:
+            raise MissingBlob(block.body.model)
+        self._on_block(before, block, model)
+
+    def _keep(self, store: Store, block: Block, certificate: Certificate) -> None:
+        for use in rested_on(block):
+            data = store.get_blob(use.blob)
+            if data is not None and not self._archive.has_blob(use.blob):
+                self._archive.put_blob(use.blob, data)
+        self._archive.append(block, certificate)
+        if self._scenario.ledger.keep_blocks:
+            needed = max(self._scenario.ledger.keep_blocks, self._scenario.learning.gradient_every + 1)
+            self._archive.prune(needed)
+
+    def _recall_or_train(self, client: int, chain: ChainState, model: bytes) -> bytes | None:
+        """What the archived block of the round says that the client sent; else what it learns now."""
+        if chain.height < self._num_known:
+            sent = {
+                signed.update.client: signed.update for signed in self._archive.block(chain.height + 1).body.updates
+            }
+            if client in sent and sent[client].is_declined:
+                return None
+            data = self._archive.get_blob(sent[client].model) if client in sent else None
+            if data is not None:
+                return data  # else the block was empty, and its updates were not kept
+        return self._train(client, chain, model)
+
+    def _find_conditions(self, round: int, client: int) -> Conditions | None:
+        states = self._draws.states
+        return conditions_of(states[round - 1], client) if round <= len(states) else None

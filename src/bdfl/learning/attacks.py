@@ -1,0 +1,98 @@
+"""What members that poison the model make of their data or of what they learned.
+
+`W` is the global model that a round starts from and `w` what honest training made of it. Everybody else's data and
+results pass through untouched, the very same objects.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bdfl.environment import Purpose, stream
+from bdfl.learning.data_set import DataSet
+from bdfl.learning.partition import Partition
+from bdfl.learning.training import NAN, LocalResult, Outcome
+from bdfl.learning.weights import Vector
+from bdfl.scenario import Behaviour, Scenario
+
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+def poison_labels(scenario: Scenario, data: DataSet, partition: Partition) -> DataSet:
+    """The data as they are trained on: label k of what a label-flipping member holds becomes K - 1 - k.
+
+    The test set stays, and so does the partition: a member declares the labels that it was dealt.
+    """
+    adversaries = scenario.adversaries
+    if adversaries.kind is not Behaviour.LABEL_FLIP or not adversaries.members:
+        return data
+    held = np.concatenate([partition.indices[member] for member in adversaries.members])
+    labels = data.train_labels.copy()
+    labels[held] = data.num_labels - 1 - data.train_labels[held]
+    labels.setflags(write=False)
+    return replace(data, train_labels=labels)
+
+
+def poison_results(scenario: Scenario, parent: Vector, round: int, results: Sequence[LocalResult]) -> list[LocalResult]:
+    """What the clients of a round send, in the order of `results`; `parent` is the model they started from.
+
+    A member without data, or whose training diverged, has nothing to bend and stays as it is; a lazy one needs no
+    training of its own.
+    """
+    kind, members = scenario.adversaries.kind, frozenset(scenario.adversaries.members)
+    match kind:
+        case Behaviour.LAZY:
+            copied = _first_honest(results, members)
+            return [_copy_result(result, copied, parent) if result.client in members else result for result in results]
+        case Behaviour.SIGN_FLIP | Behaviour.SCALING | Behaviour.GAUSSIAN:
+            return [
+                replace(result, weights=_bend(scenario, parent, round, result.client, result.weights))
+                if result.client in members and result.weights is not None
+                else result
+                for result in results
+            ]
+        case _:
+            return list(results)
+
+
+def _bend(scenario: Scenario, parent: Vector, round: int, client: int, weights: Vector) -> Vector:
+    """The model that the member sends, (parameters,); s is the strength.
+
+    sign-flip: W - s (w - W). scaling: W + s (w - W). gaussian: W + s r z with r the root mean square of w - W and z
+    standard normal, drawn for each round and client. What float32 cannot hold becomes the largest that it can.
+    """
+    start = parent.astype(np.float64)
+    learned = weights - start
+    strength = scenario.adversaries.strength
+    match scenario.adversaries.kind:
+        case Behaviour.SIGN_FLIP:
+            sent = start - strength * learned
+        case Behaviour.SCALING:
+            sent = start + strength * learned
+        case _:
+            rng = stream(scenario.seed, Purpose.ATTACK, round, client)
+            spread = np.sqrt(np.mean(np.square(learned)))
+            sent = start + strength * spread * rng.standard_normal(len(start))
+    return _to_float32(sent)
+
+
+def _to_float32(values: NDArray[np.float64]) -> Vector:
+    """Infinities are refused wherever they arrive: sending them is another behaviour than these."""
+    return np.clip(values, -_LARGEST, _LARGEST).astype(np.float32)
+
+
+def _first_honest(results: Sequence[LocalResult], members: frozenset[int]) -> LocalResult | None:
+    """The trained result of the lowest-numbered client that does not misbehave; none where there is none."""
+    trained = [result for result in results if result.client not in members and result.weights is not None]
+    return min(trained, key=lambda result: result.client, default=None)
+
+
+def _copy_result(own: LocalResult, copied: LocalResult | None, parent: Vector) -> LocalResult:
+    """What a lazy member sends: another's result as its own, or the model it was given where there is nothing else."""
+    if own.outcome is Outcome.NO_SAMPLES:
+        return own
+    if copied is None:
+        return LocalResult(own.client, Outcome.TRAINED, parent.copy(), NAN, NAN, 0)
+    return replace(copied, client=own.client)

@@ -1,0 +1,273 @@
+"""Tables about chains for a terminal of 80 columns."""
+
+from collections.abc import Sequence
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from bdfl.audit.blame import Blame
+from bdfl.audit.summary import BlockSummary, ChainSummary
+from bdfl.audit.trace import Trace
+from bdfl.ledger.block import Block, Certificate, Evidence, FalseWork, TwoBlocks, TwoUpdates, TwoVotes
+from bdfl.ledger.evidence import offender_of
+from bdfl.ledger.units import ATTO, NANO, PICOJOULE
+from bdfl.ledger.verify import Agreement, ModelCheck, Verification
+from bdfl.report.tables import new_table, number
+
+_SHOWN_BLOCKS = 5  # at the start and at the end of a chain
+_SHOWN_MEMBERS = 20
+_SHOWN_RUNS = 6
+_UNKNOWN = "-"
+_SHORT = 16  # characters of a digest in running text
+_SHORTER = 8  # in tables
+_EVIDENCE: dict[type[Evidence], str] = {
+    TwoVotes: "two votes in one attempt",
+    TwoBlocks: "two blocks of one attempt",
+    TwoUpdates: "two updates for one round",
+    FalseWork: "a block with false work",
+}
+
+
+def short_digest(text: str, length: int = _SHORT) -> str:
+    """The first characters of a digest, enough to tell it from others."""
+    return text[:length]
+
+
+def show_ranges(numbers: Sequence[int]) -> str:
+    """Ascending numbers with runs drawn together, as in `0-5 7`; cut where there are many."""
+    parts: list[str] = []
+    start = 0
+    for place, value in enumerate(numbers):
+        if place + 1 < len(numbers) and numbers[place + 1] == value + 1:
+            continue
+        run = numbers[start : place + 1]
+        parts += [f"{run[0]}-{run[-1]}"] if len(run) > 2 else map(str, run)
+        start = place + 1
+    return (
+        " ".join(parts) if len(parts) <= _SHOWN_RUNS else f"{' '.join(parts[:_SHOWN_RUNS])} ... {len(numbers)} in all"
+    )
+
+
+def tabulate_facts(title: str, facts: Sequence[tuple[str, str]]) -> Table:
+    """Names and what they are, without a head."""
+    table = new_table(title, ("", ""), text_columns=2)
+    table.show_header = False
+    for name, value in facts:
+        table.add_row(Text(name, style="dim"), value)
+    return table
+
+
+def tabulate_chain(summary: ChainSummary, *, all_blocks: bool = False) -> list[Table]:
+    """What a chain is, its first and last blocks, and its members."""
+    kept = f"updates of blocks {summary.checkpoint + 1} to {summary.height}"
+    facts = [
+        ("id", summary.chain),
+        ("tip", summary.tip),
+        ("model", summary.model),
+        ("form", f"{summary.num_parameters:,} parameters, {summary.model_bytes:,} bytes"),
+        ("members", f"{len(summary.members)}, of which {summary.quorum} decide ({summary.quorum_rule})"),
+        ("work", f"{summary.work}, {summary.difficulty:,} hashes expected for the first block"),
+        ("scheduler", summary.scheduler),
+        ("aggregation", f"{summary.aggregation} of at least {summary.min_updates}"),
+        ("stored", f"{kept}; those before were pruned" if summary.checkpoint else "everything"),
+    ]
+    title = f"Chain {short_digest(summary.chain)}: {summary.name}, {summary.height} blocks"
+    tables = [tabulate_facts(title, facts)]
+    if summary.blocks:
+        tables.append(_tabulate_blocks(summary.blocks, all_blocks=all_blocks))
+    return [*tables, _tabulate_members(summary)]
+
+
+def _tabulate_blocks(blocks: Sequence[BlockSummary], *, all_blocks: bool) -> Table:
+    columns = ("block", "digest", "by", "try", "trained", "missing", "delay s", "backlog", "note")
+    table = new_table("Blocks", columns, text_columns=0)
+    for place in (1, 4, 5, 8):
+        table.columns[place].justify = "left"
+    is_cut = not all_blocks and len(blocks) > 2 * _SHOWN_BLOCKS + 1
+    shown = [*blocks[:_SHOWN_BLOCKS], None, *blocks[-_SHOWN_BLOCKS:]] if is_cut else list(blocks)
+    for block in shown:
+        if block is None:
+            table.add_row(*["..."] * len(columns), style="dim")
+        else:
+            table.add_row(*_block_cells(block))
+    if is_cut:
+        table.caption = "all of them: --all"
+    return table
+
+
+def _block_cells(block: BlockSummary) -> list[str | Text]:
+    notes = [
+        "empty" if block.is_empty else "",
+        f"diverged: {show_ranges(block.declined)}" if block.declined else "",
+        f"evidence against {show_ranges(block.offenders)}" if block.offenders else "",
+        "nobody could train" if block.reason else "",
+    ]
+    return [
+        str(block.height),
+        short_digest(block.digest, _SHORTER),
+        str(block.proposer),
+        str(block.attempt),
+        show_ranges(block.trained) or _UNKNOWN,
+        show_ranges(block.missing),
+        number(block.delay_s),
+        number(block.mean_queue, 2),
+        Text(", ".join(filter(None, notes)), style="yellow"),
+    ]
+
+
+def _tabulate_members(summary: ChainSummary) -> Table:
+    table = new_table("Members", ("member", "key", "samples", "trained", "missed", "proposed", "voted", "backlog"))
+    table.columns[1].justify = "left"
+    for member in summary.members[:_SHOWN_MEMBERS]:
+        table.add_row(
+            str(member.member),
+            short_digest(member.public_key, _SHORTER),
+            f"{member.samples:,}",
+            str(member.trained),
+            str(member.missing),
+            str(member.proposed),
+            str(member.voted),
+            number(member.queue, 2),
+        )
+    if len(summary.members) > _SHOWN_MEMBERS:
+        table.caption = f"{len(summary.members) - _SHOWN_MEMBERS} more members: --json"
+    return table
+
+
+def tabulate_block(block: Block, certificate: Certificate) -> list[Table]:
+    """Everything that people may want to know of a block; the rest is in its JSON."""
+    header, body = block.header, block.body
+    voters = [signed.vote.voter for signed in certificate]
+    modelled, planned = body.modelled, body.next_schedule
+    facts = [
+        ("digest", block.digest.hex()),
+        ("parent", header.parent.hex()),
+        ("model", body.model.hex() + (" (unchanged: the block is empty)" if body.is_empty else "")),
+        ("proposer", f"member {header.proposer}, attempt {header.attempt}"),
+        ("work", f"difficulty {header.difficulty:,}, nonce {block.nonce.hex()}"),
+        ("final by", f"{len(voters)} votes: members {show_ranges(voters)}"),
+        ("round", f"{_seconds(modelled.delay_ns)}: exchange {_seconds(modelled.exchange_ns)},"
+                  f" mining {_seconds(modelled.mining_ns)}"),
+        ("next round", planned.reason or f"clients {show_ranges(planned.selected)} train,"
+                                         f" objective {planned.objective_nano / NANO:.6g}"),
+    ]  # fmt: skip
+    facts += [("evidence", f"{_EVIDENCE[type(entry)]} by member {offender_of(entry)}") for entry in body.entries]
+    return [
+        tabulate_facts(f"Block {header.height} of chain {short_digest(header.chain.hex())}", facts),
+        _tabulate_parts(block),
+    ]
+
+
+def _tabulate_parts(block: Block) -> Table:
+    body = block.body
+    columns = ("client", "update", "samples", "backlog", "energy J", "gain", "budget J", "spent J")
+    table = new_table("Clients: this round by the cost model, and what they report for the next", columns)
+    table.columns[1].justify = "left"
+    updates = {signed.update.client: signed.update for signed in body.updates}
+    reports = {signed.report.client: signed.report for signed in body.reports}
+    for client in range(min(len(body.queue_nano), _SHOWN_MEMBERS)):
+        update, report = updates.get(client), reports.get(client)
+        is_missing = update is None and client in body.schedule.selected
+        name = "missing" if is_missing else "" if update is None else update.model.hex()[:_SHORTER] or "diverged"
+        receipt = None if report is None else report.receipt
+        table.add_row(
+            str(client),
+            Text(name, style="yellow" if is_missing or name == "diverged" else ""),
+            "" if update is None else f"{update.samples:,}",
+            number(body.queue_nano[client] / NANO, 2),
+            number(body.modelled.energy_pj[client] / PICOJOULE, 4),
+            _UNKNOWN if report is None else f"{report.conditions.gain_atto / ATTO:.2e}",
+            _UNKNOWN if report is None else number(report.conditions.energy_budget_pj / PICOJOULE, 3),
+            _UNKNOWN if receipt is None else number(receipt.energy_pj / PICOJOULE, 4),
+        )
+    if len(body.queue_nano) > _SHOWN_MEMBERS:
+        table.caption = f"{len(body.queue_nano) - _SHOWN_MEMBERS} more clients: --json"
+    return table
+
+
+def tabulate_trace(trace: Trace) -> list[RenderableType]:
+    """Who is in a model."""
+    made = "" if trace.made_in == trace.block else f", made in block {trace.made_in}"
+    nobody = " (nobody has trained it)" if trace.made_in == 0 else ""
+    table = new_table(
+        f"Model {short_digest(trace.model)} of block {trace.block}{made}{nobody}: {trace.rule}",
+        ("client", "weight", "samples", "update", "in models since", "last", "blocks"),
+    )
+    for row in trace.contributions:
+        if row.since is None and len(trace.contributions) > _SHOWN_MEMBERS:
+            continue
+        table.add_row(
+            str(row.client),
+            "" if row.weight is None else f"{100 * row.weight:.2f} %",
+            "" if row.samples is None else f"{row.samples:,}",
+            "" if row.update is None else short_digest(row.update),
+            "never" if row.since is None else f"block {row.since}",
+            _UNKNOWN if row.last is None else str(row.last),
+            str(row.num_blocks),
+        )
+    about = (
+        "weight: of the client's update in the block that made this model.\n"
+        "since: the first block whose model its updates entered; later ones grew from it."
+    )
+    return [table, about]
+
+
+def tabulate_blame(blame: Blame) -> list[RenderableType]:
+    """Who helped and who harmed, the worst first."""
+    table = new_table(
+        f"Blocks {blame.first} to {blame.last}: test loss without a client's update minus with it",
+        ("client", "mean effect", "worst", "in block", "harmed", "of blocks", ""),
+    )
+    table.columns[6].justify = "left"
+    for row in blame.verdicts:
+        if row.mean_effect is None or row.worst_effect is None:
+            table.add_row(str(row.client), _UNKNOWN, _UNKNOWN, _UNKNOWN, "0", "0", "no update")
+            continue
+        harms = row.mean_effect < 0 and 2 * row.num_harmed > row.num_blocks
+        table.add_row(
+            str(row.client),
+            f"{row.mean_effect:+.5f}",
+            f"{row.worst_effect:+.5f}",
+            str(row.worst_block),
+            str(row.num_harmed),
+            str(row.num_blocks),
+            Text("harms", style="bold red") if harms else Text("helps" if row.mean_effect > 0 else "", style="green"),
+        )
+    about = (
+        "Above 0 the update made its block's model better. It is an effect in that block:\n"
+        "what later blocks made of it is not in it."
+    )
+    return [table, about]
+
+
+def describe_verification(found: Verification, seconds: float) -> list[str]:
+    """What was verified, in lines."""
+    counts = {check: found.count_models(check) for check in ModelCheck}
+    agreed = {agreement: found.count_schedules(agreement) for agreement in Agreement}
+    num_blocks = len(found.blocks)
+    lines = [
+        f"valid: chain {short_digest(found.chain)}, {num_blocks:,} blocks, verified in {seconds:.1f} s",
+        f"  {found.num_signatures:,} signatures, {num_blocks:,} proofs of work, {num_blocks:,} certificates",
+        f"  {counts[ModelCheck.RECOMPUTED]:,} models aggregated again, equal in every bit"
+        f" ({found.num_bytes / 1e6:,.1f} MB of updates)",
+    ]
+    if counts[ModelCheck.UNCHANGED]:
+        lines.append(f"  {counts[ModelCheck.UNCHANGED]:,} empty blocks, which keep the model")
+    if counts[ModelCheck.PRUNED]:
+        lines += [
+            f"  {counts[ModelCheck.PRUNED]:,} models NOT aggregated again: updates up to block {found.checkpoint} were"
+            " pruned",
+            "    (their Merkle proofs hold, and a quorum voted for those blocks)",
+        ]
+    lines.append("  queues, receipts and schedules derived again, C1 to C3 in 40 decimal digits")
+    same = f"  the scheduler, run again, gave the same schedule {agreed[Agreement.SAME]:,} times"
+    within, different = agreed[Agreement.WITHIN_TOLERANCE], agreed[Agreement.DIFFERENT]
+    lines.append(same + (f", nearly the same {within:,} times" if within else ""))
+    if different:
+        lines.append(f"    and another one {different:,} times: other version or platform, or a proposer's choice")
+    return lines
+
+
+def _seconds(duration_ns: int) -> str:
+    return f"{duration_ns / NANO:.3f} s"

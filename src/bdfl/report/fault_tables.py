@@ -1,0 +1,70 @@
+"""Faulty networks and wrong protocols, as tables for a terminal of 80 columns and for the documentation."""
+
+from collections.abc import Sequence
+
+from rich.table import Table
+
+from bdfl.experiment.fault_campaign import Campaign, MutantResult
+from bdfl.report.tables import infeasible_text, new_table, number
+
+
+def tabulate_campaign(campaign: Campaign) -> Table:
+    """How many networks of each kind were tried, and how many broke a law."""
+    last = campaign.first + campaign.num_seeds - 1
+    table = new_table(
+        f"Faulty networks, seeds {campaign.first} to {last}",
+        ("quorum", "networks", "liars", "crashes", "blocks", "recovery", "worst", "seed", "broken"),
+    )
+    for group in campaign.groups:
+        table.add_row(
+            group.quorum.value,
+            str(group.networks),
+            str(group.liars),
+            str(group.crashes),
+            str(group.blocks),
+            number(group.recovery_median_s, 1, " s"),
+            number(group.recovery_worst_s, 1, " s"),
+            str(group.worst_seed),
+            infeasible_text(group.breaches),
+        )
+    table.caption = (
+        "recovery: virtual time from the end of the faults until all honest nodes are\n"
+        "three rounds further, median and worst, with the seed of the worst"
+    )
+    return table
+
+
+def tabulate_mutants(results: Sequence[MutantResult]) -> Table:
+    """Which wrong protocol was noticed by which law, and how soon."""
+    table = new_table(
+        "Protocols with one thing wrong", ("mutant", "what is wrong", "noticed by", "seeds"), text_columns=3
+    )
+    for result in results:
+        table.add_row(result.name, result.change, _laws(result), str(result.num_seeds))
+    return table
+
+
+def mutants_markdown(results: Sequence[MutantResult], first: int, num_seeds: int) -> str:
+    """The same as a page of the documentation."""
+    caught = sum(bool(result.laws) for result in results)
+    lines = [
+        "# Mutants: do the laws notice?",
+        "",
+        "Each mutant is the protocol with one thing wrong, put there while a network is played and taken away",
+        "before it is judged. It is played on the faulty networks of consecutive seeds, the same as of `bdfl faults`,",
+        f"until a law is broken. {caught} of {len(results)} are noticed. Made by",
+        f"`bdfl faults mutants --first {first} --seeds {num_seeds} --out docs/results/faults`.",
+        "",
+        "| mutant | what is wrong | noticed by | seed | seeds tried |",
+        "|---|---|---|---:|---:|",
+    ]
+    for result in results:
+        seed = "" if result.seed is None else str(result.seed)
+        lines.append(f"| `{result.name}` | {result.change} | {_laws(result)} | {seed} | {result.num_seeds} |")
+    lines += ["", "## How it shows", "", "The first breach at that seed, in the words of the law.", ""]
+    lines += [f"- `{result.name}`: {result.laws[0]}: {result.what}" for result in results if result.laws]
+    return "\n".join(lines) + "\n"
+
+
+def _laws(result: MutantResult) -> str:
+    return ", ".join(result.laws) or f"not noticed in {result.num_seeds}"

@@ -1,0 +1,48 @@
+"""A store in memory for a node that goes on where a chain in another store is."""
+
+from dataclasses import replace
+
+from bdfl.ledger.block import Block, Certificate
+from bdfl.ledger.keeping import MisplacedBlock, Store, validate_next
+from bdfl.ledger.memory_store import MemoryStore
+
+
+class ContinuedStore(MemoryStore):
+    """A `Store` whose first blocks, and whatever blobs it has not itself, are read from the `past`."""
+
+    def __init__(self, past: Store, height: int) -> None:
+        """The chain as it was after block `height` of `past`, which may have more."""
+        initial = past.get_blob(past.genesis.model.initial)
+        if initial is None or height > past.height:
+            raise MisplacedBlock(f"a chain of {past.height} blocks, one of {height} and the untrained model expected")
+        self._past = past
+        self._first = height
+        super().__init__(past.genesis, initial)
+
+    @property
+    def height(self) -> int:
+        return self._first + len(self._blocks)
+
+    def block(self, height: int) -> Block:
+        return self._past.block(height) if height <= self._first else super().block(height)
+
+    def certificate(self, height: int) -> Certificate:
+        return self._past.certificate(height) if height <= self._first else super().certificate(height)
+
+    def append(self, block: Block, certificate: Certificate) -> None:
+        tip = self.block(self.height).digest if self.height else self._chain
+        validate_next(block, self._chain, self.height, tip, self.has_blob)
+        self._blocks.append(block)
+        self._certificates.append(certificate)
+        decided = self.read_round(self.height)
+        self._rounds[self.height] = replace(decided, candidates=(), attempt=0, lock=())
+
+    def has_blob(self, blob: bytes) -> bool:
+        return super().has_blob(blob) or self._past.has_blob(blob)
+
+    def get_blob(self, blob: bytes) -> bytes | None:
+        own = super().get_blob(blob)
+        return self._past.get_blob(blob) if own is None else own
+
+    def _index(self, height: int) -> int:
+        return super()._index(height) - self._first

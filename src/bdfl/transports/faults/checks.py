@@ -1,0 +1,153 @@
+"""What must hold in every trial, whatever goes wrong: five laws, each a function that names the first breach.
+
+Only honest nodes are judged. The laws look at what nodes did, not at what they think, and judge blocks by the rules
+alone, with a toolbox of their own.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bdfl.ledger.block import Genesis
+from bdfl.ledger.chain import ChainState, apply_block, start_chain
+from bdfl.ledger.errors import MissingBlob, RuleBroken
+from bdfl.ledger.rules import required_blobs, validate_certificate, validate_model, validate_proposal
+from bdfl.ledger.toolbox import Toolbox
+from bdfl.transports.faults.plan import FaultPlan
+from bdfl.transports.faults.recorder import Committed, Recorder
+
+ROUNDS_TO_AGREE = 3
+
+
+@dataclass(frozen=True)
+class Breach:
+    """A law that was broken, and how."""
+
+    law: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.law}: {self.what}"
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """One network's whole story."""
+
+    plan: FaultPlan
+    genesis: Genesis
+    record: Recorder
+    find_blob: Callable[[bytes], bytes | None]  # in the stores of honest nodes
+    quiet_height: int  # of the highest honest node when the faults stopped
+    heights: tuple[int, ...]  # of all nodes at the end
+    end_ns: int
+
+
+def check_agreement(trial: Trial, toolbox: Toolbox) -> Breach | None:
+    """No two honest nodes commit different blocks at a height."""
+    first: dict[int, tuple[int, bytes]] = {}
+    for node in trial.plan.honest:
+        for found in trial.record.nodes[node].commits:
+            name = found.block.digest
+            other, chosen = first.setdefault(found.height, (node, name))
+            if chosen != name:
+                what = f"at height {found.height} node {other} committed {_short(chosen)}, node {node} {_short(name)}"
+                return Breach("agreement", what)
+    return None
+
+
+def check_validity(trial: Trial, toolbox: Toolbox) -> Breach | None:
+    """No invalid block is ever committed, nor without a quorum: every rule again, on every honest node's chain."""
+    start = start_chain(trial.genesis, toolbox)
+    states: dict[bytes, ChainState] = {start.tip: start}
+    for node in trial.plan.honest:
+        for found in trial.record.nodes[node].commits:
+            try:
+                _validate(trial, found, states, toolbox)
+            except (RuleBroken, MissingBlob) as error:
+                return Breach("validity", f"node {node} committed block {found.height}: {error}")
+    return None
+
+
+def _validate(trial: Trial, found: Committed, states: dict[bytes, ChainState], toolbox: Toolbox) -> None:
+    state = states.get(found.block.header.parent)
+    if state is None or state.height + 1 != found.height:
+        raise RuleBroken("parent", "a committed block of the height before", found.block.header.parent)
+    name = found.block.digest
+    validate_certificate(state, name, found.certificate, toolbox)
+    if name in states:
+        return
+    validate_proposal(state, found.block, toolbox)
+    needed = {blob: trial.find_blob(blob) for blob in required_blobs(state, found.block)}
+    blobs = {blob: data for blob, data in needed.items() if data is not None}
+    validate_model(state, found.block, blobs, toolbox)
+    states[name] = apply_block(state, found.block, toolbox)
+
+
+def check_progress(trial: Trial, toolbox: Toolbox) -> Breach | None:
+    """After the faults stop every honest node reaches the same tip within three rounds."""
+    wanted = trial.quiet_height + ROUNDS_TO_AGREE
+    for node in trial.plan.honest:
+        if trial.heights[node] < wanted:
+            waited_s = (trial.end_ns - trial.plan.quiet_ns) / 1e9
+            what = f"{waited_s:.0f} s after the faults stopped node {node} is at height {trial.heights[node]}"
+            return Breach("progress", f"{what}, {wanted} expected")
+    return None
+
+
+def check_memory(trial: Trial, toolbox: Toolbox) -> Breach | None:
+    """No vote sent or block committed is absent after a restart, and none is contradicted by a later vote."""
+    honest = set(trial.plan.honest)
+    for restart in trial.record.restarts:
+        if restart.node not in honest:
+            continue
+        when = f"node {restart.node}, back at {restart.now_ns / 1e9:.3f} s, lost"
+        for sent in restart.lost_votes:
+            vote = sent.signed.vote
+            what = f"its {vote.kind} for {_short(vote.block)} at {sent.height}.{vote.attempt}"
+            return Breach("memory", f"{when} {what}")
+        for found in restart.lost_blocks:
+            return Breach("memory", f"{when} block {found.height}, {_short(found.block.digest)}")
+    for node in trial.plan.honest:
+        cast: dict[tuple[int, int, str], bytes] = {}
+        for sent in trial.record.nodes[node].votes:
+            vote = sent.signed.vote
+            before = cast.setdefault((sent.height, vote.attempt, vote.kind), vote.block)
+            if before != vote.block:
+                what = f"two {vote.kind}s at {sent.height}.{vote.attempt}: {_short(before)} and {_short(vote.block)}"
+                return Breach("memory", f"node {node} cast {what}")
+    return None
+
+
+def check_nobody_left_out(trial: Trial, toolbox: Toolbox) -> Breach | None:
+    """An honest member's update that all honest voters held in time is in the block, if it is a first attempt's."""
+    honest = set(trial.plan.honest)
+    for node in trial.plan.honest:
+        for found in trial.record.nodes[node].commits:
+            if found.block.header.attempt != 1:
+                continue
+            voters = trial.record.held.get((found.height, found.block.digest), {})
+            held = [clients for voter, clients in voters.items() if voter in honest]
+            in_time = frozenset.intersection(*held) & honest if held else frozenset()
+            left_out = in_time - {signed.update.client for signed in found.block.body.updates}
+            if left_out:
+                what = f"block {found.height} leaves out the update of member {min(left_out)}"
+                return Breach("nobody left out", f"{what}, which all its honest voters held in time")
+    return None
+
+
+LAWS: tuple[Callable[[Trial, Toolbox], Breach | None], ...] = (
+    check_agreement,
+    check_validity,
+    check_progress,
+    check_memory,
+    check_nobody_left_out,
+)
+
+
+def find_breaches(trial: Trial, toolbox: Toolbox) -> list[Breach]:
+    """The first breach of every law that was broken; the toolbox must not be one that the nodes used."""
+    return [breach for law in LAWS if (breach := law(trial, toolbox)) is not None]
+
+
+def _short(name: bytes) -> str:
+    return name.hex()[:6]

@@ -1,0 +1,385 @@
+"""Wrong protocols on purpose: each with one rule broken, to show that the laws of `checks` notice.
+
+A mutant replaces functions in this process while a network is played; the laws themselves are asked afterwards, with
+every function back in its place.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from types import ModuleType
+from typing import Any
+
+from bdfl.encoding import encode
+from bdfl.identity import Meaning, statement_digest
+from bdfl.ledger import charter, rules, statements
+from bdfl.ledger.block import Kind
+from bdfl.protocol import agreeing, node, proposing, votes
+from bdfl.protocol.draft import Draft
+from bdfl.protocol.events import Send, Timer
+
+Function = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Swap:
+    """A function of a module, and what makes the wrong one of the right one."""
+
+    module: ModuleType
+    name: str
+    make: Callable[[Function], Function]
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A protocol with one thing wrong."""
+
+    name: str
+    change: str
+    swaps: tuple[Swap, ...]
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Inside, the protocol is wrong."""
+        with ExitStack() as stack:
+            for swap in self.swaps:
+                stack.enter_context(_swapped(swap))
+            yield
+
+
+@contextmanager
+def _swapped(swap: Swap) -> Iterator[None]:
+    """The wrong function wherever the right one is known by its name."""
+    right = getattr(swap.module, swap.name)
+    ours = [module for name, module in sys.modules.items() if name.startswith("bdfl.")]
+    places = [module for module in ours if vars(module).get(swap.name) is right]
+    wrong = swap.make(right)
+    for place in places:
+        setattr(place, swap.name, wrong)
+    try:
+        yield
+    finally:
+        for place in places:
+            setattr(place, swap.name, right)
+
+
+# Rules
+
+
+def _nothing(right: Function) -> Function:
+    """A rule that never complains."""
+    return lambda *arguments, **options: None
+
+
+def _unsigned(rule: str) -> Callable[[Function], Function]:
+    """Signatures are checked, but for one rule's."""
+
+    def make(right: Function) -> Function:
+        def require_signed(state: Any, name: str, *rest: Any) -> None:
+            if name != rule:
+                right(state, name, *rest)
+
+        return require_signed
+
+    return make
+
+
+def _also_last_round(right: Function) -> Function:
+    """Updates may be signed for the round before."""
+
+    def require_signed(
+        state: Any, name: str, number: int, meaning: Meaning, place: Any, content: Any, signature: bytes, tools: Any
+    ) -> None:
+        if name == "update-signature":
+            statement = statement_digest(meaning, state.tip_place, encode(content))
+            if tools.is_signed(state.genesis.members[number].public_key, signature, statement):
+                return
+        right(state, name, number, meaning, place, content, signature, tools)
+
+    return require_signed
+
+
+def _any_aggregate(right: Function) -> Function:
+    def validate_model(state: Any, block: Any, blobs: Any, tools: Any) -> bytes:
+        if block.body.is_empty:
+            return b""
+        chosen = rules.aggregated_updates(block.body.updates)
+        aggregated: bytes = tools.aggregate(state.charter.aggregation, state.layout, chosen, blobs)
+        return aggregated
+
+    return validate_model
+
+
+def _one_less(right: Function) -> Function:
+    return lambda rule, num_members: right(rule, num_members) - 1
+
+
+# Votes
+
+
+def _first_counts_twice(right: Function) -> Function:
+    return lambda held, kind, quorum: right(held, kind, quorum - 1)
+
+
+def _prevotes_decide(right: Function) -> Function:
+    def find_decisions(draft: Draft) -> Any:
+        quorums = votes.find_quorums(draft.votes, Kind.PREVOTE, draft.chain.quorum)
+        found = [(block, votes.collect_votes(draft.votes, Kind.PREVOTE, when, block)) for when, block in quorums]
+        return [*found, *right(draft)]
+
+    return find_decisions
+
+
+def _without_lock(right: Function) -> Function:
+    def choose(draft: Draft) -> Any:
+        lock, draft.lock = draft.lock, None
+        try:
+            return right(draft)
+        finally:
+            draft.lock = lock
+
+    return choose
+
+
+def _only_this_attempt(right: Function) -> Function:
+    """A quorum of an attempt that is over moves no lock."""
+
+    def move_lock(draft: Draft) -> None:
+        before = draft.lock
+        kept = draft.votes
+        draft.votes = {key: vote for key, vote in kept.items() if key[0] == draft.attempt}
+        right(draft)
+        draft.votes = kept
+        assert draft.lock is before or draft.lock is not None
+
+    return move_lock
+
+
+def _again(right: Function) -> Function:
+    """Prevotes again in the same attempt when a better block comes."""
+
+    def prevote(draft: Draft) -> None:
+        key = (draft.attempt, Kind.PREVOTE)
+        cast = draft.own_votes.get(key)
+        if cast is None or draft.lock is not None:
+            right(draft)
+            return
+        votable = [one for one in draft.candidates.values() if proposing.is_votable(draft, one)]
+        best = draft.lowest_hash_first(votable)
+        if best and best[0].digest != cast.vote.block:
+            agreeing._cast(draft, Kind.PREVOTE, best[0].digest)
+
+    return prevote
+
+
+def _late_precommit(right: Function) -> Function:
+    """Precommits for the lock also in an attempt that it has left."""
+
+    def precommit(draft: Draft) -> None:
+        right(draft)
+        lock, now = draft.lock, draft.attempt
+        if lock is None or lock.attempt >= now or (lock.attempt, Kind.PRECOMMIT) in draft.own_votes:
+            return
+        if agreeing._find_valid(draft, lock.block) is not None:
+            draft.attempt = lock.attempt
+            agreeing._cast(draft, Kind.PRECOMMIT, lock.block)
+            draft.attempt = now
+
+    return precommit
+
+
+def _said_first(right: Function) -> Function:
+    """A vote is sent before it is kept."""
+
+    def cast(draft: Draft, kind: Kind, block: bytes) -> None:
+        before = len(draft.effects)
+        right(draft, kind, block)
+        new = draft.effects[before:]
+        draft.effects[before:] = sorted(new, key=lambda effect: not isinstance(effect, Send))
+
+    return cast
+
+
+def _fixed_timer(right: Function) -> Function:
+    """Every attempt lasts as long as the first."""
+
+    def time_attempt(draft: Draft) -> None:
+        if not draft.is_attempt_timed and any(one.is_valid for one in draft.candidates.values()):
+            draft.is_attempt_timed = True
+            draft.set_timer(Timer.ATTEMPT, draft.context.timing.attempt_ns * 3 // 2)
+
+    return time_attempt
+
+
+# Blocks and updates
+
+
+def _leaves_out(right: Function) -> Function:
+    """What was held in time may be missing."""
+
+    def is_votable(draft: Draft, candidate: Any) -> bool:
+        updates, reports = draft.in_time_updates, draft.in_time_reports
+        draft.in_time_updates = draft.in_time_reports = frozenset()
+        try:
+            return bool(right(draft, candidate))
+        finally:
+            draft.in_time_updates, draft.in_time_reports = updates, reports
+
+    return is_votable
+
+
+def _own_block_only(right: Function) -> Function:
+    """A first attempt's block must have all that was held in time, for ever."""
+
+    def is_votable(draft: Draft, candidate: Any) -> bool:
+        header, body = candidate.block.header, candidate.block.body
+        if not right(draft, candidate):
+            now, draft.attempt = draft.attempt, 1
+            try:
+                return header.attempt == 1 and bool(right(draft, candidate))
+            finally:
+                draft.attempt = now
+        given = {signed.update.client for signed in body.updates}
+        return header.attempt > 1 or given.issuperset(draft.in_time_updates)
+
+    return is_votable
+
+
+def _follows_anybody(right: Function) -> Function:
+    """One member in a later attempt is enough to go there."""
+    return lambda held, num_voters: right(held, 1)
+
+
+def _always(right: Function) -> Function:
+    return lambda *arguments: True
+
+
+# Memory
+
+
+def _without_votes(right: Function) -> Function:
+    def begin(context: Any, chain: Any, recovered: Any = node.NOTHING_RECOVERED) -> Any:
+        return right(context, chain, replace(recovered, votes=(), progress=None))
+
+    return begin
+
+
+def _without_progress(right: Function) -> Function:
+    def begin(context: Any, chain: Any, recovered: Any = node.NOTHING_RECOVERED) -> Any:
+        return right(context, chain, replace(recovered, progress=None))
+
+    return begin
+
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "unsigned-votes",
+        "votes are counted without checking their signatures",
+        (Swap(statements, "require_signed", _unsigned("vote-signature")),),
+    ),
+    Mutant(
+        "unsigned-updates",
+        "updates are taken without checking their signatures",
+        (Swap(statements, "require_signed", _unsigned("update-signature")),),
+    ),
+    Mutant(
+        "unsigned-reports",
+        "reports are taken without checking their signatures",
+        (Swap(statements, "require_signed", _unsigned("report-signature")),),
+    ),
+    Mutant(
+        "unsigned-blocks",
+        "blocks are taken without checking their signatures",
+        (Swap(statements, "require_signed", _unsigned("block-signature")),),
+    ),
+    Mutant(
+        "stale-updates",
+        "updates signed for the round before are taken",
+        (Swap(statements, "require_signed", _also_last_round),),
+    ),
+    Mutant(
+        "any-aggregate",
+        "the global model of a block is not compared with one's own aggregate",
+        (Swap(rules, "validate_model", _any_aggregate),),
+    ),
+    Mutant(
+        "any-schedule",
+        "the next schedule of a block is not judged",
+        (Swap(rules, "validate_next_schedule", _nothing), Swap(rules, "judge_schedule", _nothing)),
+    ),
+    Mutant(
+        "any-queues",
+        "the virtual queues of a block are not derived again",
+        (Swap(rules, "validate_queues", _nothing),),
+    ),
+    Mutant(
+        "any-evidence",
+        "accusations in a block are believed without proof",
+        (Swap(rules, "validate_entries", _nothing),),
+    ),
+    Mutant("no-work", "the proof of work is not checked", (Swap(rules, "validate_work", _nothing),)),
+    Mutant(
+        "any-certificate",
+        "a decided block is believed without its quorum",
+        (Swap(statements, "validate_certificate", _nothing),),
+    ),
+    Mutant(
+        "any-blob",
+        "an update's bytes are taken for a model without looking",
+        (Swap(statements, "validate_update_blob", _nothing),),
+    ),
+    Mutant("small-quorum", "a quorum is one vote smaller", (Swap(charter, "quorum_size", _one_less),)),
+    Mutant(
+        "vote-twice-counted",
+        "the first vote for a block counts twice",
+        (Swap(votes, "find_quorums", _first_counts_twice),),
+    ),
+    Mutant(
+        "prevotes-decide",
+        "a quorum of prevotes commits",
+        (Swap(agreeing, "_find_decisions", _prevotes_decide),),
+    ),
+    Mutant("forgotten-lock", "the lock does not bind the next prevote", (Swap(agreeing, "_choose", _without_lock),)),
+    Mutant(
+        "past-quorums-ignored",
+        "a quorum of prevotes of a past attempt moves no lock",
+        (Swap(agreeing, "_move_lock", _only_this_attempt),),
+    ),
+    Mutant(
+        "second-prevote", "a better block is prevoted for in the same attempt", (Swap(agreeing, "_prevote", _again),)
+    ),
+    Mutant(
+        "late-precommit",
+        "a precommit is cast in an attempt that was left",
+        (Swap(agreeing, "_precommit", _late_precommit),),
+    ),
+    Mutant("sent-before-kept", "a vote is sent before it is kept", (Swap(agreeing, "_cast", _said_first),)),
+    Mutant(
+        "follow-anybody",
+        "one member's vote is enough to leave an attempt",
+        (Swap(votes, "reached_attempt", _follows_anybody),),
+    ),
+    Mutant("fixed-timers", "later attempts last no longer", (Swap(agreeing, "_time_attempt", _fixed_timer),)),
+    Mutant(
+        "left-out",
+        "a block may leave out what was held in time",
+        (Swap(proposing, "is_votable", _leaves_out),),
+    ),
+    Mutant(
+        "stubborn",
+        "a first block that leaves out something is never voted for",
+        (Swap(proposing, "is_votable", _own_block_only),),
+    ),
+    Mutant(
+        "blamed-digest",
+        "a spoiled copy of a block makes its name refused",
+        (Swap(proposing, "_is_authentic", _always),),
+    ),
+    Mutant("forgotten-votes", "own votes are forgotten at a restart", (Swap(node, "begin", _without_votes),)),
+    Mutant(
+        "forgotten-progress",
+        "attempt and lock are forgotten at a restart",
+        (Swap(node, "begin", _without_progress),),
+    ),
+)

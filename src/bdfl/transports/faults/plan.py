@@ -1,0 +1,206 @@
+"""What goes wrong in one trial: a network of 4 to 9 nodes and its faults, all drawn from one number.
+
+Under `majority` only what crashes and networks do; under `bft` also fewer than a third of the members lie.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from bdfl.environment import Purpose, stream
+from bdfl.scenario.ledger import Behaviour, QuorumRule
+
+NUM_NODES = (4, 4, 5, 5, 6, 7, 8, 9)  # small ones oftener: there a vote weighs most
+SECOND_NS = 10**9
+
+# What a lying member may do; the plans of consecutive seeds go through all of them.
+LIES = tuple(kind for kind in Behaviour if kind is not Behaviour.HONEST)
+_SCHEDULERS = ("drc", "exact", "all", "round-robin")
+_RULES = (("mean", 0), ("mean", 0), ("median", 1), ("krum", 0))  # name, wrong updates it bears
+
+
+@dataclass(frozen=True)
+class Weather:
+    """What happens to every message on its way."""
+
+    loss: float = 0.0  # share that never arrives
+    duplication: float = 0.0  # share that arrives twice
+    delay_ns: int = 0  # mean of the extra delay, exponential: later messages overtake earlier ones
+
+
+@dataclass(frozen=True)
+class Partition:
+    """For a while nothing passes between an island and the rest, or nothing leaves the island."""
+
+    start_ns: int
+    end_ns: int
+    island: frozenset[int]
+    is_one_way: bool = False  # the island hears the others, but is not heard
+
+    def cuts(self, now_ns: int, sender: int, receiver: int) -> bool:
+        """Whether a message between these two is lost now."""
+        if not self.start_ns <= now_ns < self.end_ns:
+            return False
+        leaves = sender in self.island and receiver not in self.island
+        enters = sender not in self.island and receiver in self.island
+        return leaves or (enters and not self.is_one_way)
+
+
+@dataclass(frozen=True)
+class Crash:
+    """A node stops before it carries out some effect, and starts again from its store."""
+
+    node: int
+    after_ns: int  # earliest
+    effects: int  # that it still carries out from then on
+    down_ns: int
+
+
+@dataclass(frozen=True)
+class Freeze:
+    """A node stands still: everything that happens to it waits."""
+
+    node: int
+    start_ns: int
+    duration_ns: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaultPlan:
+    """One trial, completely described."""
+
+    seed: int
+    quorum: QuorumRule
+    num_nodes: int
+    scheduler: str
+    aggregation: str
+    faulty: int  # wrong updates that the aggregation bears
+    quiet_ns: int  # from then on the network and the machines are well
+    calm_ns: int  # mean delay of messages when all is well
+    attempt_ns: int  # how long the nodes wait for agreement, at first
+    resend_ns: int  # how often they say everything again
+    weather: Weather = Weather()
+    partitions: tuple[Partition, ...] = ()
+    crashes: tuple[Crash, ...] = ()
+    freezes: tuple[Freeze, ...] = ()
+    slow: tuple[tuple[int, float], ...] = ()  # node and how many times slower
+    liars: tuple[tuple[int, tuple[Behaviour, ...]], ...] = ()  # member and what it does, always
+    camp: frozenset[int] = frozenset()  # whom the liars tell the other story
+
+    @property
+    def honest(self) -> tuple[int, ...]:
+        """Nodes that follow the protocol, whatever happens to them."""
+        liars = {member for member, _ in self.liars}
+        return tuple(node for node in range(self.num_nodes) if node not in liars)
+
+
+def draw_plan(seed: int, quorum: QuorumRule | None = None) -> FaultPlan:
+    """The plan of a seed; without a quorum rule, even seeds are `majority` and odd ones `bft`."""
+    if quorum is None:
+        quorum = QuorumRule.BFT if seed % 2 else QuorumRule.MAJORITY
+    rng = stream(seed, Purpose.FAULTS)
+    num_nodes = NUM_NODES[int(rng.integers(len(NUM_NODES)))]
+    quiet_ns = _draw_ns(rng, 4.0, 9.0)
+    pace = _draw_pace(rng, num_nodes)
+    aggregation, faulty = _RULES[int(rng.integers(len(_RULES)))]
+    plan = FaultPlan(
+        seed=seed,
+        quorum=quorum,
+        num_nodes=num_nodes,
+        scheduler=_SCHEDULERS[int(rng.integers(len(_SCHEDULERS)))],
+        aggregation=aggregation,
+        faulty=faulty,
+        quiet_ns=quiet_ns,
+        calm_ns=round(pace.calm_s * SECOND_NS),
+        attempt_ns=round(pace.attempt_s * SECOND_NS),
+        resend_ns=round(pace.resend_s * SECOND_NS),
+        weather=Weather(pace.loss, _choose(rng, (0.0, 0.1, 0.3)), round(pace.delay_s * SECOND_NS)),
+        partitions=tuple(_draw_partition(rng, num_nodes, quiet_ns) for _ in range(_draw_count(rng, pace.share, 3))),
+        crashes=tuple(_draw_crash(rng, num_nodes, quiet_ns) for _ in range(_draw_count(rng, pace.share, 6))),
+        freezes=tuple(_draw_freeze(rng, num_nodes, quiet_ns) for _ in range(_draw_count(rng, pace.share, 3))),
+        slow=tuple((int(node), 10.0) for node in rng.permutation(num_nodes)[: _draw_count(rng, pace.share, 2)]),
+    )
+    if quorum is QuorumRule.MAJORITY:
+        return plan
+    return _add_liars(rng, plan)
+
+
+def _add_liars(rng: np.random.Generator, plan: FaultPlan) -> FaultPlan:
+    """The plan with one to under a third of its members lying: the first in a kind that goes with the seed."""
+    num_liars = int(rng.integers(1, (plan.num_nodes - 1) // 3 + 1))
+    members = sorted(rng.permutation(plan.num_nodes)[:num_liars].tolist())
+    first = LIES[plan.seed // 2 % len(LIES)]
+    liars = []
+    for place, member in enumerate(members):
+        kind = first if place == 0 or rng.random() < 0.5 else _draw_lie(rng)
+        more = (_draw_lie(rng),) if rng.random() < 0.3 else ()
+        liars.append((member, tuple(dict.fromkeys((kind, *more)))))
+    in_camp = rng.random(plan.num_nodes) < 0.5
+    return replace(plan, liars=tuple(liars), camp=frozenset(np.flatnonzero(in_camp).tolist()))
+
+
+def _draw_lie(rng: np.random.Generator) -> Behaviour:
+    return LIES[int(rng.integers(len(LIES)))]
+
+
+@dataclass(frozen=True)
+class _Pace:
+    """How long things take, beside each other: what is found out depends on it."""
+
+    attempt_s: float
+    resend_s: float
+    calm_s: float
+    delay_s: float
+    loss: float
+    share: float  # of networks that meet each of the other faults
+
+
+def _draw_pace(rng: np.random.Generator, num_nodes: int) -> _Pace:
+    kind = rng.random()
+    if kind < 0.1 and num_nodes <= 6:  # impatient: the first attempts are over before any message can arrive
+        return _Pace(0.004, 2.0, 0.012, 0.012, _choose(rng, (0.0, 0.2)), 0.5)
+    if kind < 0.4:  # hasty: attempts are over when messages arrive, and before what was lost is said again
+        pause_s = _choose(rng, (0.02, 0.05))
+        return _Pace(pause_s, 2.0, 0.005, pause_s, _choose(rng, (0.0, 0.05, 0.2)), 0.15)
+    attempt_s, resend_s = _choose(rng, (0.3, 1.0)), _choose(rng, (0.5, 2.0))
+    delay_s, loss = _choose(rng, (0.005, 0.1, 0.3, 1.0)), _choose(rng, (0.0, 0.05, 0.2, 0.4))
+    return _Pace(attempt_s, resend_s, 0.005, delay_s, loss, 0.6)
+
+
+def _draw_partition(rng: np.random.Generator, num_nodes: int, quiet_ns: int) -> Partition:
+    size = int(rng.integers(1, num_nodes // 2 + 1))
+    start_ns = int(rng.integers(quiet_ns))
+    return Partition(
+        start_ns=start_ns,
+        end_ns=min(quiet_ns, start_ns + _draw_ns(rng, 0.2, 4.0)),
+        island=frozenset(rng.permutation(num_nodes)[:size].tolist()),
+        is_one_way=bool(rng.random() < 0.25),
+    )
+
+
+def _draw_crash(rng: np.random.Generator, num_nodes: int, quiet_ns: int) -> Crash:
+    return Crash(
+        node=int(rng.integers(num_nodes)),
+        after_ns=int(rng.integers(quiet_ns)),
+        effects=int(rng.integers(30)),
+        down_ns=_draw_ns(rng, 0.01, 2.0),
+    )
+
+
+def _draw_freeze(rng: np.random.Generator, num_nodes: int, quiet_ns: int) -> Freeze:
+    start_ns = int(rng.integers(quiet_ns))
+    return Freeze(int(rng.integers(num_nodes)), start_ns, min(quiet_ns - start_ns, _draw_ns(rng, 0.1, 3.0)))
+
+
+def _choose(rng: np.random.Generator, values: Sequence[float]) -> float:
+    return values[int(rng.integers(len(values)))]
+
+
+def _draw_count(rng: np.random.Generator, share: float, most: int) -> int:
+    """1 to `most` in that share of the networks, else 0."""
+    return int(rng.integers(1, most + 1)) if rng.random() < share else 0
+
+
+def _draw_ns(rng: np.random.Generator, low_s: float, high_s: float) -> int:
+    return int(rng.uniform(low_s, high_s) * SECOND_NS)

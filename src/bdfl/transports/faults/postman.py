@@ -1,0 +1,54 @@
+"""A network that loses, delays, doubles and reorders messages, and falls apart for a while."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from bdfl.protocol.messages import Message
+from bdfl.transports.faults.plan import Partition, Weather
+
+_AT_ONCE = (0,)
+_LOST = ()
+
+
+class FaultyPostman:
+    """Says how much later than modelled each copy of a message arrives; draws from one stream, in order of asking.
+
+    All is well from `until_ns` on, and for messages about heights above `last_height`: delays have the mean `calm_ns`.
+    """
+
+    def __init__(
+        self,
+        weather: Weather,
+        partitions: Sequence[Partition],
+        rng: np.random.Generator,
+        *,
+        until_ns: int | None = None,
+        last_height: int | None = None,
+        calm_ns: int = 0,
+    ) -> None:
+        self._weather = weather
+        self._partitions = tuple(partitions)
+        self._rng = rng
+        self._until_ns = until_ns
+        self._last_height = last_height
+        self._calm_ns = calm_ns
+
+    def deliveries(self, now_ns: int, sender: int, receiver: int, message: Message) -> Sequence[int]:
+        """Extra delay (ns) of every copy that arrives; none: the message is lost."""
+        if self._until_ns is not None and now_ns >= self._until_ns:
+            return self._in_calm()
+        if any(partition.cuts(now_ns, sender, receiver) for partition in self._partitions):
+            return _LOST
+        if self._last_height is not None and message.height > self._last_height:
+            return self._in_calm()
+        weather, draw = self._weather, self._rng.random
+        if weather.loss and draw() < weather.loss:
+            return _LOST
+        copies = 2 if weather.duplication and draw() < weather.duplication else 1
+        if not weather.delay_ns:
+            return _AT_ONCE * copies
+        return tuple(int(self._rng.exponential(weather.delay_ns)) for _ in range(copies))
+
+    def _in_calm(self) -> Sequence[int]:
+        return (int(self._calm_ns * self._rng.uniform(0.5, 1.5)),) if self._calm_ns else _AT_ONCE

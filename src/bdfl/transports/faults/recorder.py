@@ -1,0 +1,121 @@
+"""What a trial has to show: everything the checks look at, written down by somebody who only watches."""
+
+from dataclasses import dataclass, field
+
+from bdfl.ledger.block import Block, Certificate, Kind, SignedVote
+from bdfl.ledger.keeping import Store
+from bdfl.protocol.events import Commit, Effect, Event, Send
+from bdfl.protocol.messages import Hearsay
+from bdfl.protocol.state import NodeState, Phase
+from bdfl.transports.hooks import Observer
+
+
+@dataclass(frozen=True)
+class SentVote:
+    """A vote of a node's own, when it was first sent."""
+
+    now_ns: int
+    height: int
+    signed: SignedVote
+
+
+@dataclass(frozen=True)
+class Committed:
+    """A block that a node took for final."""
+
+    now_ns: int
+    block: Block
+    certificate: Certificate
+
+    @property
+    def height(self) -> int:
+        return self.block.header.height
+
+
+@dataclass(frozen=True)
+class Restart:
+    """What a node's store lacked when it started again."""
+
+    now_ns: int
+    node: int
+    lost_votes: tuple[SentVote, ...]
+    lost_blocks: tuple[Committed, ...]
+
+
+@dataclass
+class NodeRecord:
+    """One node's acts, in order."""
+
+    votes: list[SentVote] = field(default_factory=list)
+    commits: list[Committed] = field(default_factory=list)
+    closings: dict[int, frozenset[int]] = field(default_factory=dict)  # by height: whose updates it held until then
+    num_refused: int = 0
+
+
+class Recorder(Observer):
+    """Watches a network and remembers what nodes sent, committed, held in time, and had lost when they came back."""
+
+    def __init__(self, num_nodes: int) -> None:
+        self.nodes = tuple(NodeRecord() for _ in range(num_nodes))
+        self.restarts: list[Restart] = []
+        self.num_crashes = 0
+        # Who prevoted for a block of a first attempt, and whose updates each of them held in time.
+        self.held: dict[tuple[int, bytes], dict[int, frozenset[int]]] = {}
+        self._sent: set[tuple[int, bytes]] = set()
+
+    def stepped(
+        self,
+        now_ns: int,
+        number: int,
+        before: NodeState,
+        event: Event,
+        after: NodeState,
+        effects: tuple[Effect, ...],
+    ) -> None:
+        is_same_height = before.chain.height == after.chain.height
+        if before.phase is Phase.COLLECTING and (after.phase is not Phase.COLLECTING or not is_same_height):
+            held = held_updates(after if is_same_height else before)
+            self.nodes[number].closings[before.chain.height + 1] = held
+
+    def did(self, now_ns: int, number: int, effect: Effect) -> None:
+        match effect:
+            case Commit(block=block, certificate=certificate):
+                self.nodes[number].commits.append(Committed(now_ns, block, certificate))
+            case Send(message=message) if isinstance(message.content, Hearsay) and message.content.votes:
+                for signed in message.content.votes:
+                    if signed.vote.voter == number:
+                        self._note_vote(now_ns, number, message.height, signed)
+
+    def crashed(self, now_ns: int, number: int) -> None:
+        self.num_crashes += 1
+
+    def restarted(self, now_ns: int, number: int, state: NodeState, store: Store) -> None:
+        record, height = self.nodes[number], store.height
+        kept = set(store.read_round(height + 1).votes)
+        lost_blocks = tuple(
+            found
+            for found in record.commits
+            if found.height > height or store.block(found.height).digest != found.block.digest
+        )
+        lost_votes = tuple(sent for sent in record.votes if sent.height > height and sent.signed not in kept)
+        self.restarts.append(Restart(now_ns, number, lost_votes, lost_blocks))
+
+    def _note_vote(self, now_ns: int, number: int, height: int, signed: SignedVote) -> None:
+        name = (number, signed.signature)
+        if name in self._sent:
+            return
+        self._sent.add(name)
+        record, vote = self.nodes[number], signed.vote
+        record.votes.append(SentVote(now_ns, height, signed))
+        if vote.kind is Kind.PREVOTE:
+            voters = self.held.setdefault((height, vote.block), {})
+            voters.setdefault(number, record.closings.get(height, frozenset()))
+
+
+def held_updates(state: NodeState) -> frozenset[int]:
+    """Whose updates a node holds with all that belongs to them."""
+    return frozenset(
+        client
+        for client, signed in state.updates.items()
+        if signed.update.is_declined or signed.update.samples == 0 or signed.update.model in state.blobs
+    )

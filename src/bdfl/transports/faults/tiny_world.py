@@ -1,0 +1,106 @@
+"""A federation so small that thousands of its networks can be tried: models of four numbers, trained by a formula."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from bdfl.environment import RoundState, draw_federation, draw_rounds
+from bdfl.learning.weights import Layout, Vector, decode_weights, encode_weights
+from bdfl.ledger.block import Conditions, Genesis
+from bdfl.ledger.chain import ChainState
+from bdfl.ledger.genesis import conditions_of, make_genesis
+from bdfl.ledger.toolbox import Toolbox
+from bdfl.scenario import Clients, Learning, Ledger, Mining, MiningMode, Scenario, SchedulerChoice
+from bdfl.scenario.learning import Aggregation
+from bdfl.scenario.ledger import Behaviour
+from bdfl.transports.faults.plan import FaultPlan
+from bdfl.transports.simulated_node import simulated_signer
+from bdfl.transports.world import ScenarioWorld
+
+LAYOUT = Layout(("w",), ((4,),))
+_HASHES = 8  # expected for a block
+_MOST_ROUNDS = 400  # of conditions; a trial never needs so many
+_EXAGGERATION = np.float32(10.0)
+_POISONS = frozenset({Behaviour.LAZY, Behaviour.LABEL_FLIP, Behaviour.SIGN_FLIP, Behaviour.SCALING, Behaviour.GAUSSIAN})
+
+
+class TinyWorld(ScenarioWorld):
+    """The world of one plan, with the genesis its chain begins with."""
+
+    def __init__(self, plan: FaultPlan, toolbox: Toolbox) -> None:
+        scenario = tiny_scenario(plan)
+        federation = draw_federation(scenario)
+        self._states: Iterator[RoundState] = draw_rounds(scenario, federation)
+        self._drawn: list[RoundState] = []
+        self._poisons = {member: lie for member, lies in plan.liars for lie in lies if lie in _POISONS}
+        self._num_nodes = plan.num_nodes
+        super().__init__(scenario, self._train, self._find_conditions)
+        self.initial_model = encode_weights(np.zeros(LAYOUT.num_parameters, np.float32), LAYOUT)
+        self.signers = [simulated_signer(plan.seed, number) for number in range(plan.num_nodes)]
+        self.genesis: Genesis = make_genesis(
+            scenario,
+            federation,
+            np.full(plan.num_nodes, 0.5),
+            self._state(1),
+            [signer.public_key for signer in self.signers],
+            LAYOUT,
+            self.initial_model,
+            toolbox,
+        )
+
+    def _state(self, round: int) -> RoundState:
+        while len(self._drawn) < round:
+            self._drawn.append(next(self._states))
+        return self._drawn[round - 1]
+
+    def _find_conditions(self, round: int, client: int) -> Conditions | None:
+        return conditions_of(self._state(round), client) if round <= _MOST_ROUNDS else None
+
+    def _train(self, client: int, chain: ChainState, model: bytes) -> bytes:
+        parent = decode_weights(model, LAYOUT)
+        trained = train_by_formula(parent, chain.height + 1, client)
+        lie = self._poisons.get(client)
+        if lie is not None:
+            other = train_by_formula(parent, chain.height + 1, (client + 1) % self._num_nodes)
+            trained = poison(lie, parent, trained, other)
+        return encode_weights(trained, LAYOUT)
+
+
+def tiny_scenario(plan: FaultPlan) -> Scenario:
+    """The paper's radio and processors, few samples and hardly any work."""
+    difficulty = Mining().difficulty
+    return Scenario(
+        name="faults",
+        rounds=_MOST_ROUNDS,
+        seed=plan.seed,
+        clients=Clients(count=plan.num_nodes, min_selected=2, samples=300),
+        mining=Mining(mode=MiningMode.SAMPLED),
+        scheduler=SchedulerChoice(name=plan.scheduler),
+        learning=Learning(aggregation=Aggregation(rule=plan.aggregation, faulty=plan.faulty)),
+        ledger=Ledger(quorum=plan.quorum, cycles_per_hash=difficulty / _HASHES),
+    )
+
+
+def train_by_formula(parent: Vector, round: int, client: int) -> Vector:
+    """What a client makes of the parent's model in a round: another vector for each, and the same every time."""
+    goal = np.array([client + 1, round, client * round % 7, 1.0], dtype=np.float32)
+    moved: Vector = parent + (goal - parent) * np.float32(0.25)
+    return moved
+
+
+def poison(lie: Behaviour, parent: Vector, trained: Vector, other: Vector) -> Vector:
+    """What a member sends that lies with its model; `other` is what another client would send."""
+    match lie:
+        case Behaviour.LAZY:
+            return other
+        case Behaviour.SIGN_FLIP:
+            flipped: Vector = parent - (trained - parent)
+            return flipped
+        case Behaviour.SCALING:
+            scaled: Vector = parent + (trained - parent) * _EXAGGERATION
+            return scaled
+        case Behaviour.GAUSSIAN:
+            noisy: Vector = parent + np.array([3.0, -1.0, 2.0, -4.0], np.float32) * _EXAGGERATION
+            return noisy
+    wrong: Vector = trained[::-1].copy()
+    return wrong

@@ -1,0 +1,127 @@
+"""One trial: a tiny network, its trouble, a while without, and what the laws say to it."""
+
+import traceback
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+
+from bdfl.ledger.toolbox import Toolbox
+from bdfl.protocol.state import Timing
+from bdfl.scenario.ledger import QuorumRule
+from bdfl.transports.faults.checks import ROUNDS_TO_AGREE, Breach, Trial, find_breaches
+from bdfl.transports.faults.plan import SECOND_NS, FaultPlan, draw_plan
+from bdfl.transports.faults.recorder import Recorder
+from bdfl.transports.faults.timeline import Storyteller, describe_plan, render_timeline
+from bdfl.transports.faults.tiny_world import TinyWorld
+from bdfl.transports.faults.trouble import trouble_of_plan
+from bdfl.transports.simulated import Network
+from bdfl.transports.simulated_node import make_nodes
+
+GRACE_NS = 3 * SECOND_NS // 10
+PATIENCE_NS = 30 * SECOND_NS  # for three rounds after the faults stopped
+_MAX_EVENTS = 400_000  # a network that never comes to rest is stopped
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of one seed."""
+
+    seed: int
+    quorum: QuorumRule
+    breaches: tuple[Breach, ...]
+    num_nodes: int
+    num_liars: int
+    num_crashes: int
+    height: int  # of the highest honest node at the end
+    recovery_s: float  # virtual, from the end of the faults until all honest nodes were three rounds further
+    num_events: int
+    story: tuple[str, ...] = ()
+
+    @property
+    def is_good(self) -> bool:
+        return not self.breaches
+
+
+@dataclass(frozen=True, eq=False)
+class Tools:
+    """Toolboxes that several trials may share: the nodes', and another one for those who judge them."""
+
+    nodes: Toolbox = field(default_factory=Toolbox)
+    judge: Toolbox = field(default_factory=Toolbox)
+
+
+def try_seed(
+    seed: int, quorum: QuorumRule | None = None, *, with_story: bool = False, tools: Tools | None = None
+) -> Verdict:
+    """Plays a seed's network and judges it."""
+    return judge_plan(draw_plan(seed, quorum), tools or Tools(), with_story=with_story)
+
+
+def judge_plan(
+    plan: FaultPlan, tools: Tools, *, with_story: bool = False, applied: AbstractContextManager[None] | None = None
+) -> Verdict:
+    """Plays a plan's network and judges it; it is played, and not judged, inside of `applied`."""
+    recorder = Storyteller(plan) if with_story else Recorder(plan.num_nodes)
+    with applied or nullcontext():
+        trial, num_events, error = play(plan, recorder, tools.nodes)
+    breaches = find_breaches(trial, tools.judge) if error is None else [error]
+    story: tuple[str, ...] = ()
+    if isinstance(recorder, Storyteller):
+        story = (*describe_plan(plan), "", *render_timeline(recorder.lines))
+    return Verdict(
+        seed=plan.seed,
+        quorum=plan.quorum,
+        breaches=tuple(breaches),
+        num_nodes=plan.num_nodes,
+        num_liars=len(plan.liars),
+        num_crashes=recorder.num_crashes,
+        height=max(trial.heights[node] for node in plan.honest),
+        recovery_s=(trial.end_ns - plan.quiet_ns) / SECOND_NS,
+        num_events=num_events,
+        story=story,
+    )
+
+
+def play(plan: FaultPlan, recorder: Recorder, toolbox: Toolbox) -> tuple[Trial, int, Breach | None]:
+    """The story of a plan's network, the events it took, and the error if a node failed instead of refusing."""
+    world = TinyWorld(plan, toolbox)
+    trouble = trouble_of_plan(plan)
+    timing = Timing(grace_ns=GRACE_NS, attempt_ns=plan.attempt_ns, resend_ns=plan.resend_ns)
+    nodes = make_nodes(world.genesis, world.initial_model, world.signers, timing, toolbox=toolbox)
+    network = Network(nodes, world, postman=trouble.postman, observer=recorder)
+    trouble.bring_to(network)
+    quiet_height, error = 0, None
+
+    def best_height() -> int:
+        return max(nodes[node].height for node in plan.honest)
+
+    def is_done() -> bool:
+        return all(nodes[node].height >= quiet_height + ROUNDS_TO_AGREE for node in plan.honest)
+
+    def find_blob(blob: bytes) -> bytes | None:
+        found = (nodes[node].store.get_blob(blob) for node in plan.honest)
+        return next((data for data in found if data is not None), None)
+
+    try:
+        network.run(until_ns=plan.quiet_ns, max_events=_MAX_EVENTS)
+        quiet_height = best_height()
+        network.run(is_done, until_ns=plan.quiet_ns + PATIENCE_NS, max_events=_MAX_EVENTS)
+    except Exception as failure:  # a node must never fail, whatever it is given
+        place = traceback.extract_tb(failure.__traceback__)[-1]
+        where = f"{place.filename.rpartition('/')[2]}:{place.lineno}"
+        error = Breach("no failure", f"{type(failure).__name__} at {where}: {failure}")
+    trial = Trial(
+        plan=plan,
+        genesis=world.genesis,
+        record=recorder,
+        find_blob=find_blob,
+        quiet_height=quiet_height,
+        heights=tuple(node.height for node in nodes),
+        end_ns=network.now_ns,
+    )
+    return trial, network.num_events, error
+
+
+def replay_command(seed: int, quorum: QuorumRule | None) -> str:
+    """The command that tells a seed's whole story; `quorum` as it was asked for."""
+    choice = "" if quorum is None else f" --quorum {quorum}"
+    return f"bdfl faults --seeds 1 --first {seed}{choice} --timeline"

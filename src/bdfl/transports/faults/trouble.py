@@ -1,0 +1,155 @@
+"""From settings to what really happens to a network: the same classes for a scenario's faults and for trials."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from bdfl.environment import Purpose, stream
+from bdfl.scenario import Scenario
+from bdfl.scenario.ledger import Behaviour
+from bdfl.transports.faults.false_blocks import (
+    FalseBlocks,
+    block_with_false_accusation,
+    block_with_false_work,
+    block_with_own_schedule,
+    block_with_stale_updates,
+    block_with_wrong_model,
+    block_without_others,
+    twin_block,
+)
+from bdfl.transports.faults.liar import Liar, Lie
+from bdfl.transports.faults.lies import BAD_MODELS, Forgery, OtherUpdate, Replay, Silence, TwoVotes, negated_model
+from bdfl.transports.faults.plan import SECOND_NS, Crash, FaultPlan, Freeze, Partition, Weather
+from bdfl.transports.faults.postman import FaultyPostman
+from bdfl.transports.hooks import Postman, Tamper
+from bdfl.transports.simulated import Network
+
+SLOWNESS = 10.0
+_MESSAGES = 0  # which stream of a seed: 0 for messages, a member's own number plus 1 for its lies
+
+
+@dataclass(frozen=True, eq=False)
+class Trouble:
+    """All that will happen to a network; give it the `postman` when it is made."""
+
+    postman: Postman
+    tampers: Mapping[int, Tamper]
+    crashes: Sequence[Crash] = ()
+    freezes: Sequence[Freeze] = ()
+    slow: Sequence[tuple[int, float]] = ()
+    quiet_ns: int | None = None  # when slow nodes are quick again; none: never
+
+    def bring_to(self, network: Network) -> None:
+        """Puts everything but the postman in its place; to be called before the network runs."""
+        for member, tamper in self.tampers.items():
+            network.nodes[member].tamper = tamper
+        for crash in self.crashes:
+            network.at(crash.after_ns, partial(network.crash_later, crash.node, crash.effects, crash.down_ns))
+        for freeze in self.freezes:
+            network.at(freeze.start_ns, partial(network.freeze, freeze.node, freeze.duration_ns))
+        for node, slowness in self.slow:
+            network.nodes[node].slowness = slowness
+        if self.quiet_ns is not None:
+            network.at(self.quiet_ns, partial(_calm, network))
+
+
+def _calm(network: Network) -> None:
+    """No node is slow any more, and none is about to crash."""
+    for node in network.nodes:
+        node.slowness = 1.0
+        node.effects_left = None
+
+
+def trouble_of_plan(plan: FaultPlan) -> Trouble:
+    """What a trial's plan does."""
+    rng = stream(plan.seed, Purpose.FAULTS, 1, _MESSAGES)
+    postman = FaultyPostman(plan.weather, plan.partitions, rng, until_ns=plan.quiet_ns, calm_ns=plan.calm_ns)
+    tampers = {member: _make_liar(plan.seed, member, kinds, plan.camp) for member, kinds in plan.liars}
+    return Trouble(postman, tampers, plan.crashes, plan.freezes, plan.slow, plan.quiet_ns)
+
+
+def faults_of(scenario: Scenario, round_ns: int) -> Trouble | None:
+    """What a scenario's `[faults]` and `[adversaries]` do to its run; none if they ask for nothing.
+
+    `round_ns` is how long a round takes about; incidents are spread over the rounds that have faults. Members that only
+    poison their models are as honest as others here.
+    """
+    faults, lies = scenario.faults, scenario.adversaries
+    num_nodes = scenario.clients.count
+    num_rounds = faults.until_round or scenario.rounds
+    quiet_ns = num_rounds * round_ns
+    rng = stream(scenario.seed, Purpose.FAULTS)
+    mean_ns = round(faults.duration_s * SECOND_NS)
+    partitions = [_draw_partition(rng, num_nodes, quiet_ns, mean_ns) for _ in range(faults.partitions)]
+    crashes = [_draw_crash(rng, num_nodes, quiet_ns, mean_ns) for _ in range(faults.crashes)]
+    freezes = [_draw_freeze(rng, num_nodes, quiet_ns, mean_ns) for _ in range(faults.freezes)]
+    slow = [(int(node), SLOWNESS) for node in rng.permutation(num_nodes)[: faults.slow]]
+    weather = Weather(faults.loss, faults.duplication, round(faults.delay_s * SECOND_NS))
+    camp = frozenset(range(0, num_nodes, 2))
+    tampers = {
+        member: _make_liar(scenario.seed, member, (lies.kind,), camp)
+        for member in lies.members
+        if _make_lies(lies.kind, camp, rng)
+    }
+    if weather == Weather() and not (partitions or crashes or freezes or slow or tampers):
+        return None
+    postman = FaultyPostman(
+        weather,
+        partitions,
+        stream(scenario.seed, Purpose.FAULTS, 1, _MESSAGES),
+        last_height=faults.until_round or None,
+    )
+    return Trouble(postman, tampers, crashes, freezes, slow, quiet_ns if faults.until_round else None)
+
+
+def _make_liar(seed: int, member: int, kinds: Sequence[Behaviour], camp: frozenset[int]) -> Liar:
+    rng = stream(seed, Purpose.FAULTS, 1, member + 1)
+    return Liar([lie for kind in kinds for lie in _make_lies(kind, camp, rng)])
+
+
+def _make_lies(kind: Behaviour, camp: frozenset[int], rng: np.random.Generator) -> Sequence[Lie]:
+    """What a kind of liar does to its effects; nothing if it lies with its models alone."""
+    match kind:
+        case Behaviour.SILENT:
+            return (Silence(),)
+        case Behaviour.FORGE:
+            return Forgery(), FalseBlocks(block_with_false_accusation)
+        case Behaviour.REPLAY:
+            return (Replay(rng),)
+        case Behaviour.TWO_VOTES:
+            return (TwoVotes(camp),)
+        case Behaviour.TWO_UPDATES:
+            return (OtherUpdate(negated_model, camp),)
+        case Behaviour.BAD_BLOB:
+            return (OtherUpdate(BAD_MODELS[int(rng.integers(len(BAD_MODELS)))]),)
+        case Behaviour.TWO_BLOCKS:
+            return (FalseBlocks(twin_block, camp),)
+        case Behaviour.WRONG_MODEL:
+            return (FalseBlocks(block_with_wrong_model),)
+        case Behaviour.WRONG_SCHEDULE:
+            return (FalseBlocks(block_with_own_schedule),)
+        case Behaviour.STALE_UPDATES:
+            return (FalseBlocks(block_with_stale_updates),)
+        case Behaviour.FALSE_WORK:
+            return (FalseBlocks(block_with_false_work),)
+        case Behaviour.DROP_UPDATES:
+            return (FalseBlocks(block_without_others),)
+    return ()
+
+
+def _draw_partition(rng: np.random.Generator, num_nodes: int, end_ns: int, mean_ns: int) -> Partition:
+    start_ns = int(rng.integers(end_ns))
+    size = int(rng.integers(1, max(2, num_nodes // 2 + 1)))
+    island = frozenset(rng.permutation(num_nodes)[:size].tolist())
+    return Partition(start_ns, min(end_ns, start_ns + int(rng.exponential(mean_ns))), island)
+
+
+def _draw_crash(rng: np.random.Generator, num_nodes: int, end_ns: int, mean_ns: int) -> Crash:
+    node, after_ns = int(rng.integers(num_nodes)), int(rng.integers(end_ns))
+    return Crash(node, after_ns, int(rng.integers(10)), int(rng.exponential(mean_ns)))
+
+
+def _draw_freeze(rng: np.random.Generator, num_nodes: int, end_ns: int, mean_ns: int) -> Freeze:
+    return Freeze(int(rng.integers(num_nodes)), int(rng.integers(end_ns)), int(rng.exponential(mean_ns)))

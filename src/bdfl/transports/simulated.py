@@ -1,0 +1,357 @@
+"""A network of nodes on a virtual clock: effects are answered with durations of the cost model instead of work.
+
+Everything happens in the order of its time, and at equal times in the order in which it was asked for. There is no
+other clock and no randomness here: the same world, postman and incidents give the same run again.
+"""
+
+from collections.abc import Callable, Sequence
+from enum import Enum
+from heapq import heappop, heappush
+from typing import TypeAlias
+
+from bdfl.ledger.block import Block, Certificate, Kind, header_seal
+from bdfl.ledger.work import search_nonce
+from bdfl.protocol.events import (
+    Commit,
+    Effect,
+    Event,
+    Kept,
+    KeptBlob,
+    KeptBlock,
+    KeptProgress,
+    KeptReport,
+    KeptUpdate,
+    KeptVote,
+    Measure,
+    Measured,
+    MessageArrived,
+    Mine,
+    NonceFound,
+    Refused,
+    Send,
+    ServeBlob,
+    ServeDecided,
+    SetTimer,
+    Started,
+    StopMining,
+    Store,
+    TimerFired,
+    Train,
+    TrainingFinished,
+)
+from bdfl.protocol.messages import Blob, Content, Decided, Hearsay, Message, Proposal, decode_message, encode_message
+from bdfl.protocol.node import step
+from bdfl.transports.hooks import Observer, Postman
+from bdfl.transports.simulated_node import SimulatedNode, recover
+from bdfl.transports.world import World
+
+# What waits in the queue for a node: an event, or an effect whose time is over; or an incident, for nobody.
+_Due: TypeAlias = Event | SetTimer | Train | Mine | Callable[[], None]
+_NOBODY = -1
+_ANY_LIFE = -1
+_AT_ONCE = (0,)
+
+
+class Ending(Enum):
+    """Why a network stopped running."""
+
+    DONE = "done"  # what was waited for came true
+    IDLE = "idle"  # nothing will ever happen again
+    TIME = "time"
+    EVENTS = "events"
+
+
+class Network:
+    """Nodes, the messages between them and a clock. A `Started` waits for every node."""
+
+    def __init__(
+        self,
+        nodes: Sequence[SimulatedNode],
+        world: World,
+        *,
+        postman: Postman | None = None,
+        observer: Observer | None = None,
+        on_commit: Callable[[int, Block, Certificate], None] | None = None,
+        voting_ns: int = 0,
+        check_encoding: bool = False,
+    ) -> None:
+        """`voting_ns` is what both votes take together; with `check_encoding` messages travel as bytes."""
+        self.now_ns = 0
+        self.nodes = tuple(nodes)
+        self.num_events = 0
+        self._world = world
+        self._postman = postman
+        self._observer = observer
+        self._on_commit = on_commit
+        self._vote_ns = voting_ns // 2, voting_ns - voting_ns // 2
+        self._check_encoding = check_encoding
+        self._queue: list[tuple[int, int, int, int, _Due]] = []  # time, order, node, its life, what
+        self._order = 0
+        self._is_news = True  # something happened that may be waited for
+        for node in self.nodes:
+            self._push(0, node.number, node.life, Started())
+
+    def run(
+        self,
+        is_done: Callable[[], bool] | None = None,
+        *,
+        until_ns: int | None = None,
+        max_events: int | None = None,
+    ) -> Ending:
+        """Goes on until `is_done`, or nothing happens up to `until_ns`, or `max_events` more were taken in.
+
+        `is_done` is asked first, and after whatever a commit or an incident was part of. May be called again.
+        """
+        queue, nodes = self._queue, self.nodes
+        last_event = None if max_events is None else self.num_events + max_events
+        self._is_news = True
+        while True:
+            if self._is_news:
+                self._is_news = False
+                if is_done is not None and is_done():
+                    return Ending.DONE
+            if not queue:
+                return Ending.IDLE
+            if until_ns is not None and queue[0][0] > until_ns:
+                self.now_ns = max(self.now_ns, until_ns)
+                return Ending.TIME
+            if self.num_events == last_event:
+                return Ending.EVENTS
+            time_ns, _, number, life, due = heappop(queue)
+            self.now_ns = time_ns
+            if number == _NOBODY:
+                due()  # type: ignore[operator]  # only incidents are for nobody
+                self._is_news = True
+                continue
+            node = nodes[number]
+            if not node.is_up or life not in (node.life, _ANY_LIFE):
+                continue
+            if time_ns < node.frozen_until_ns:
+                self._push(node.frozen_until_ns, number, life, due)
+                continue
+            event = self._complete(node, due)
+            if event is not None:
+                self.num_events += 1
+                self._take_in(node, event)
+
+    # Incidents
+
+    def at(self, time_ns: int, incident: Callable[[], None]) -> None:
+        """Calls `incident` at that time."""
+        self._push(time_ns, _NOBODY, _ANY_LIFE, incident)
+
+    def crash(self, number: int, down_ns: int) -> None:
+        """The node loses everything but its store, and begins again from that after `down_ns`.
+
+        What it was about is void; messages on their way arrive if it is up by then.
+        """
+        node = self.nodes[number]
+        if not node.is_up:
+            return
+        node.is_up = False
+        node.life += 1
+        node.effects_left = None
+        node.frozen_until_ns = 0
+        node.forget()
+        if self._observer is not None:
+            self._observer.crashed(self.now_ns, number)
+        self.at(self.now_ns + down_ns, lambda: self._restart(node))
+
+    def crash_later(self, number: int, num_effects: int, down_ns: int) -> None:
+        """The node crashes right before the effect after the next `num_effects` ones."""
+        if self.nodes[number].is_up:
+            self.nodes[number].effects_left = num_effects, down_ns
+
+    def freeze(self, number: int, duration_ns: int) -> None:
+        """The node stands still: all that happens to it waits, timers too, and comes in order afterwards."""
+        node = self.nodes[number]
+        until_ns = self.now_ns + duration_ns
+        if not node.is_up or until_ns <= node.frozen_until_ns:
+            return
+        life, node.frozen_until_ns = node.life, until_ns
+        if self._observer is not None:
+            self._observer.froze(self.now_ns, number)
+        self.at(until_ns, lambda: self._thaw(node, life, until_ns))
+
+    def _restart(self, node: SimulatedNode) -> None:
+        node.is_up = True
+        node.state = recover(node.context, node.store)
+        if self._observer is not None:
+            self._observer.restarted(self.now_ns, node.number, node.state, node.store)
+        self._push(self.now_ns, node.number, node.life, Started())
+
+    def _thaw(self, node: SimulatedNode, life: int, until_ns: int) -> None:
+        if self._observer is not None and life == node.life and node.frozen_until_ns == until_ns:
+            self._observer.thawed(self.now_ns, node.number)
+
+    # Events in
+
+    def _push(self, time_ns: int, number: int, life: int, due: _Due) -> None:
+        self._order += 1
+        heappush(self._queue, (time_ns, self._order, number, life, due))
+
+    def _complete(self, node: SimulatedNode, due: _Due) -> Event | None:
+        """The event that is due; none if an effect is no longer wanted."""
+        match due:
+            case SetTimer():
+                if node.timers.get(due.timer) is not due:
+                    return None
+                del node.timers[due.timer]
+                return TimerFired(due.timer, due.height, due.attempt)
+            case Train():
+                return self._finish_training(node, due)
+            case Mine():
+                if node.mining is not due:
+                    return None
+                node.mining = None
+                law, header = node.store.genesis.law, due.header
+                nonce = search_nonce(law.work, header_seal(header), header.difficulty)
+                return None if nonce is None else NonceFound(header, nonce)
+        return due  # type: ignore[return-value]  # incidents are not for a node
+
+    def _take_in(self, node: SimulatedNode, event: Event) -> None:
+        before, observer = node.state, self._observer
+        after, effects = step(node.context, before, event, self.now_ns)
+        if node.tamper is not None:
+            effects = node.tamper.effects(self.now_ns, node.context, before, event, after, effects)
+        node.state = after
+        if observer is not None:
+            observer.stepped(self.now_ns, node.number, before, event, after, effects)
+        for effect in effects:
+            if node.effects_left is not None:
+                left, down_ns = node.effects_left
+                if left == 0:
+                    self.crash(node.number, down_ns)
+                    self._is_news = True
+                    return
+                node.effects_left = left - 1, down_ns
+            if observer is not None:
+                observer.did(self.now_ns, node.number, effect)
+            self._do(node, effect)
+
+    # Effects out
+
+    def _do(self, node: SimulatedNode, effect: Effect) -> None:
+        match effect:
+            case Send():
+                self._send(node, effect.to, effect.message)
+            case Store():
+                _keep(node, effect.kept)
+            case SetTimer():
+                node.timers[effect.timer] = effect
+                self._push(self.now_ns + effect.delay_ns, node.number, node.life, effect)
+            case Commit():
+                node.store.append(effect.block, effect.certificate)
+                self._is_news = True
+                if self._on_commit is not None:
+                    self._on_commit(node.number, effect.block, effect.certificate)
+            case Mine():
+                self._mine(node, effect)
+            case StopMining():
+                node.mining = None
+            case Train():
+                if effect.parent == node.state.chain.tip:  # else it is already in the past
+                    duration_ns = self._world.training_ns(node.number, node.state.chain)
+                    self._push(self.now_ns + _slowed(node, duration_ns), node.number, node.life, effect)
+            case Measure():
+                self._measure(node, effect)
+            case ServeBlob():
+                data = node.store.get_blob(effect.blob)
+                if data is not None:
+                    self._answer(node, effect.to, node.height + 1, Blob(data))
+            case ServeDecided():
+                if 1 <= effect.height <= node.store.height:
+                    decided = Decided(node.store.block(effect.height), node.store.certificate(effect.height))
+                    self._answer(node, effect.to, effect.height, decided)
+            case Refused():
+                pass
+
+    def _send(self, node: SimulatedNode, to: int | None, message: Message) -> None:
+        if self._check_encoding:
+            data = encode_message(message)
+            message = decode_message(data, node.store.genesis.model.size)
+        arrival_ns = self._arrival_ns(node, message)
+        event = MessageArrived(message)
+        receivers = range(len(self.nodes)) if to is None else (to,)
+        for receiver in receivers:
+            if receiver == node.number:
+                continue
+            postman = self._postman
+            extra = _AT_ONCE if postman is None else postman.deliveries(self.now_ns, node.number, receiver, message)
+            for extra_ns in extra:
+                self._push(arrival_ns + _slowed(node, extra_ns), receiver, _ANY_LIFE, event)
+
+    def _answer(self, node: SimulatedNode, to: int, height: int, content: Content) -> None:
+        self._send(node, to, Message(node.state.chain.chain, node.number, height, content))
+
+    def _arrival_ns(self, node: SimulatedNode, message: Message) -> int:
+        """When a message arrives that nothing delays but the cost model.
+
+        Nothing that carries the sender's own update can arrive before it is uploaded.
+        """
+        content, arrival_ns = message.content, self.now_ns
+        if type(content) is Hearsay:
+            if content.votes and self._vote_ns[1]:
+                is_late = any(signed.vote.kind is Kind.PRECOMMIT for signed in content.votes)
+                arrival_ns += _slowed(node, self._vote_ns[is_late])
+            if not content.updates or all(signed.update.client != node.number for signed in content.updates):
+                return arrival_ns
+            if node.announced != message.height and message.height == node.height + 1:
+                node.announced = message.height
+                upload_ns = self._world.upload_ns(node.number, node.state.chain)
+                node.uploaded_ns = self.now_ns + _slowed(node, upload_ns)
+        elif type(content) not in (Proposal, Blob):
+            return arrival_ns
+        return max(arrival_ns, node.uploaded_ns)
+
+    def _mine(self, node: SimulatedNode, effect: Mine) -> None:
+        """A search for a nonce begins when the node's own update is on its way; a better header does not delay it.
+
+        Searching has no memory: how long it still takes does not depend on the header.
+        """
+        header = effect.header
+        node.mining = effect
+        if node.search is None or node.search[:2] != (header.height, header.attempt):
+            finding_ns = self._world.finding_ns(node.number, node.state.chain, header.attempt)
+            begin_ns = max(self.now_ns, node.uploaded_ns)
+            node.search = header.height, header.attempt, begin_ns + _slowed(node, finding_ns)
+        self._push(max(self.now_ns, node.search[2]), node.number, node.life, effect)
+
+    def _measure(self, node: SimulatedNode, effect: Measure) -> None:
+        chain = node.state.chain
+        if effect.round != chain.height + 2:
+            return
+        tip = node.store.block(chain.height) if chain.height else None
+        found = self._world.measure(node.number, chain, tip)
+        if found is not None:
+            self._push(self.now_ns, node.number, node.life, Measured(effect.round, *found))
+
+    def _finish_training(self, node: SimulatedNode, effect: Train) -> TrainingFinished | None:
+        chain = node.state.chain
+        if effect.parent != chain.tip:
+            return None
+        model = node.store.get_blob(effect.model)
+        if model is None:
+            raise RuntimeError(f"node {node.number}: the model {effect.model.hex()} of round {effect.height} is gone")
+        return TrainingFinished(effect.height, effect.parent, self._world.train(node.number, chain, model))
+
+
+def _keep(node: SimulatedNode, kept: Kept) -> None:
+    store = node.store
+    match kept:
+        case KeptBlob(digest, data):
+            store.put_blob(digest, data)
+        case KeptVote(height, vote):
+            store.put_vote(height, vote)
+        case KeptProgress(height, attempt, lock):
+            store.put_progress(height, attempt, lock)
+        case KeptBlock(block):
+            store.put_candidate(block)
+        case KeptUpdate(height, update):
+            store.put_update(height, update)
+        case KeptReport(height, report):
+            store.put_report(height, report)
+
+
+def _slowed(node: SimulatedNode, duration_ns: int) -> int:
+    return duration_ns if node.slowness == 1.0 else round(duration_ns * node.slowness)

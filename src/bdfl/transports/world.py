@@ -1,0 +1,162 @@
+"""What surrounds simulated nodes: how long things take, what training gives, what a client finds in a round.
+
+Times follow the cost model from what stands on the chain. A round of which nothing goes wrong therefore lasts exactly
+what [Li24, Eq. 13] says: until the slowest update is there, then until a block is found, then the votes.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+
+from bdfl.compute import mining_energy
+from bdfl.ledger.block import Block, Conditions, Receipt, Schedule
+from bdfl.ledger.chain import ChainState
+from bdfl.ledger.planning import Prospect, round_problem
+from bdfl.ledger.units import MICROWATT, NANO, PICOJOULE, count_units
+from bdfl.protocol.state import Timing
+from bdfl.scenario import Scenario
+from bdfl.scheduling.checker import evaluate
+from bdfl.scheduling.problem import Decision, RoundProblem
+from bdfl.transports.mining import MiningRaces
+
+_ROUNDS_REMEMBERED = 16
+_LEAST_WAIT_S = 1.0  # what any node waits at least for something to arrive
+_RESENDS_PER_ATTEMPT = 2
+
+Train = Callable[[int, ChainState, bytes], bytes | None]
+FindConditions = Callable[[int, int], Conditions | None]
+
+
+class World(Protocol):
+    """What a driver asks about client `client`, which works on the block after `chain`. Durations in ns."""
+
+    def train(self, client: int, chain: ChainState, model: bytes) -> bytes | None:
+        """The client's model after training the round on `model`; none if training diverged."""
+        ...
+
+    def training_ns(self, client: int, chain: ChainState) -> int: ...
+
+    def upload_ns(self, client: int, chain: ChainState) -> int:
+        """From announcing an update until anybody has it."""
+        ...
+
+    def finding_ns(self, client: int, chain: ChainState, attempt: int) -> int:
+        """From the start of a search until the client finds a block, the same whenever it is asked."""
+        ...
+
+    def measure(self, client: int, chain: ChainState, tip: Block | None) -> tuple[Conditions, Receipt | None] | None:
+        """What the client finds in the round after the one worked on, and what the round of the tip cost it.
+
+        None if nothing is known of that round; no receipt where the tip's round is not remembered.
+        """
+        ...
+
+
+class ScenarioWorld:
+    """The world of a scenario: times by its cost model, chance from its seed."""
+
+    def __init__(self, scenario: Scenario, train: Train, find_conditions: FindConditions) -> None:
+        """`find_conditions` says what a client finds in a round: called with round and client."""
+        self.train = train
+        self._scenario = scenario
+        self._find_conditions = find_conditions
+        self._rounds: OrderedDict[bytes, _Round] = OrderedDict()  # by the tip before
+
+    def training_ns(self, client: int, chain: ChainState) -> int:
+        return self._round(chain).training_ns[client]
+
+    def upload_ns(self, client: int, chain: ChainState) -> int:
+        return self._round(chain).upload_ns[client]
+
+    def finding_ns(self, client: int, chain: ChainState, attempt: int) -> int:
+        return self._round(chain).finding_ns(client, attempt)
+
+    def measure(self, client: int, chain: ChainState, tip: Block | None) -> tuple[Conditions, Receipt | None] | None:
+        self.remember(chain)
+        conditions = self._find_conditions(chain.height + 2, client)
+        if conditions is None:
+            return None
+        last = None if tip is None else self._rounds.get(tip.header.parent)
+        return conditions, None if last is None or tip is None else last.receipt(client, tip)
+
+    def remember(self, chain: ChainState) -> None:
+        """Keeps the round after `chain` in mind, for its receipts."""
+        self._round(chain)
+
+    def _round(self, chain: ChainState) -> "_Round":
+        found = self._rounds.get(chain.tip)
+        if found is None:
+            found = self._rounds[chain.tip] = _Round(self._scenario, chain)
+            if len(self._rounds) > _ROUNDS_REMEMBERED:
+                self._rounds.popitem(last=False)
+        return found
+
+
+class _Round:
+    """What one round takes everybody."""
+
+    def __init__(self, scenario: Scenario, chain: ChainState) -> None:
+        self.round = chain.height + 1
+        self._problem = scheduled_problem(chain)
+        self._decision = read_decision(chain.schedule)
+        self._outcome = evaluate(self._problem, self._decision)
+        self.training_ns = [round(float(duration_s) * NANO) for duration_s in self._outcome.training_s]
+        self.upload_ns = [round(float(duration_s) * NANO) for duration_s in self._outcome.upload_s]
+        self._races = MiningRaces(scenario, self.round, self._decision.mining_hz, self._outcome.mining_s)
+        self._before_ns = round((scenario.protocol.downlink_s + scenario.protocol.verification_s) * NANO)
+        if not self._decision.is_feasible:
+            self._before_ns = 0  # nothing is sent in a round that does not take place
+
+    def finding_ns(self, client: int, attempt: int) -> int:
+        """Until the client finds a block; before it searches, updates are fetched and verified."""
+        return self._before_ns + round(self._races.finding_s(attempt)[client] * NANO)
+
+    def receipt(self, client: int, block: Block) -> Receipt:
+        """What the round cost a client if it went as modelled, but for how long mining took."""
+        mining_s = self._races.finding_s(block.header.attempt)[block.header.proposer]
+        mining_j = mining_energy(self._problem.capacitance, mining_s, self._decision.mining_hz)[client]
+        energy_j = self._outcome.training_j[client] + self._outcome.upload_j[client] + mining_j
+        return Receipt(
+            round=self.round,
+            energy_pj=count_units(float(energy_j), PICOJOULE, "energy"),
+            training_ns=self.training_ns[client],
+            upload_ns=self.upload_ns[client],
+            mining_ns=round(mining_s * NANO),
+        )
+
+
+def scheduled_problem(chain: ChainState) -> RoundProblem:
+    """The problem that the schedule of the next round answers, as the cost model sees it; without memory."""
+    prospect = Prospect(chain.tip, chain.height + 1, chain.queue_nano, chain.candidates, None)
+    return round_problem(chain.charter, prospect)
+
+
+def read_decision(schedule: Schedule) -> Decision:
+    """A schedule of the chain as a scheduler's decision, in floats."""
+    num = len(schedule.mining_hz)
+    chosen = list(schedule.selected)
+    selected, cpu_hz, power_w = np.zeros(num, dtype=np.bool_), np.zeros(num), np.zeros(num)
+    selected[chosen] = True
+    cpu_hz[chosen] = schedule.cpu_hz
+    power_w[chosen] = np.array(schedule.power_uw, dtype=np.float64) / MICROWATT
+    return Decision(
+        selected=selected,
+        cpu_hz=cpu_hz,
+        mining_hz=np.array(schedule.mining_hz, dtype=np.float64),
+        power_w=power_w,
+        reason=schedule.reason or None,
+    )
+
+
+def simulated_timing(scenario: Scenario) -> Timing:
+    """How long simulated nodes wait: long enough that only what is lost or broken ends a wait, and no longer.
+
+    A wait is at least a second, four times the mean extra delay of messages, and twice what a round takes beside
+    training, upload and mining. An attempt waits four times so long.
+    """
+    protocol = scenario.protocol
+    overhead_s = protocol.downlink_s + protocol.verification_s + protocol.voting_s
+    wait_ns = round(max(_LEAST_WAIT_S, 4.0 * scenario.faults.delay_s, 2.0 * overhead_s) * NANO)
+    return Timing(grace_ns=wait_ns, attempt_ns=4 * wait_ns, resend_ns=_RESENDS_PER_ATTEMPT * wait_ns)

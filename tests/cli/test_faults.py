@@ -1,0 +1,75 @@
+"""`bdfl faults`: tables for people, JSON for machines, and a story of whatever breaks a law."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from bdfl.cli import app
+from bdfl.transports.faults import checks, trial
+from bdfl.transports.faults.checks import Breach
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NO_COLOR", "1")
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["faults", *arguments])
+
+
+def test_a_campaign_says_how_many_networks_broke_a_law():
+    result = run("--seeds", "2", "--workers", "1")
+    assert result.exit_code == 0, result.output
+    assert "majority" in result.stdout
+    assert "bft" in result.stdout
+    assert "2 networks" in result.stdout
+    assert "0 of them broke a law" in result.stdout
+
+
+def test_a_campaign_is_json_for_machines():
+    result = run("--seeds", "1", "--first", "5", "--quorum", "majority", "--workers", "1", "--json")
+    assert result.exit_code == 0, result.output
+    campaign = json.loads(result.stdout)
+    assert campaign["failures"] == []
+    assert [group["quorum"] for group in campaign["groups"]] == ["majority"]
+    assert campaign["groups"][0]["networks"] == 1
+
+
+def test_a_story_is_told_when_asked_for():
+    result = run("--seeds", "1", "--first", "4", "--workers", "1", "--timeline")
+    assert result.exit_code == 0, result.output
+    assert "seed 4:" in result.stdout
+    assert "the faults stop" in result.stdout
+    assert "COMMIT 1:" in result.stdout
+
+
+def test_a_broken_law_gives_the_command_that_replays_it_and_its_story(monkeypatch):
+    def find_breaches(*arguments):
+        return [Breach("agreement", "made up")]
+
+    monkeypatch.setattr(trial, "find_breaches", find_breaches)
+    result = run("--seeds", "1", "--first", "4", "--quorum", "bft", "--workers", "1")
+    assert result.exit_code == 1
+    assert "seed 4: agreement: made up" in result.stdout
+    assert "bdfl faults --seeds 1 --first 4 --quorum bft --timeline" in result.stdout
+    assert "COMMIT 1:" in result.stdout
+    assert checks.find_breaches is not find_breaches
+
+
+def test_mutants_are_tabulated_and_written(tmp_path):
+    result = run("mutants", "small-quorum", "prevotes-decide", "--seeds", "2", "--workers", "1", "--out", "found")
+    assert result.exit_code == 0, result.output
+    assert "small-quorum" in result.stdout
+    page = (tmp_path / "found" / "mutants.md").read_text(encoding="utf-8")
+    assert "| `prevotes-decide` | a quorum of prevotes commits | validity" in page
+    assert "2 of 2 are noticed" in page
+
+
+def test_an_unknown_mutant_is_one_line():
+    result = run("mutants", "nonsense")
+    assert result.exit_code == 2
+    assert "no mutant 'nonsense'" in result.stderr

@@ -1,0 +1,150 @@
+"""Hostile bytes: structure-aware mutations of every kind of record are refused, or are the encoding of what comes out.
+
+`make fuzz` tries fifty times as many.
+"""
+
+import multiprocessing
+import resource
+import tracemalloc
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from bdfl.encoding import INT_LIMIT, BadEncoding, decode, encode
+from bdfl.learning.weights import encode_weights
+from bdfl.ledger.block import MAX_BUDGET_PJ, Block, Conditions, Genesis, Modelled
+from bdfl.ledger.charter import read_charter
+from bdfl.ledger.merkle import MerkleProof
+from bdfl.ledger.planning import Prospect, find_candidates, plan_round, validate_schedule
+from bdfl.ledger.toolbox import Toolbox
+from bdfl.ledger.units import NANO
+from bdfl.protocol.messages import Blob, Hearsay, Message, decode_message
+from benchmarks.ledger.valid_chain import CONDITIONS, SMALL, example_genesis, example_weights
+from tests.bad_input import MAX_SIZE, make_mutator, try_decoding
+from tests.drawn_records import record_kinds
+from tests.hostile import judged_kinds, try_judging
+
+NUM_MUTATIONS = 20_000
+SCHEDULERS = ("all", "random", "round-robin", "channel-best", "drc", "exact", "exact-power")
+EXTREMES = (0, 1, 2, 10**6, 10**9, 10**12, 10**13, 10**15, 10**18, INT_LIMIT // 2, INT_LIMIT)
+BUDGETS = tuple(value for value in EXTREMES if value <= MAX_BUDGET_PJ)
+SPARE_MEMORY = 64 * 2**20  # what a process may use beyond what it has when it begins to decode
+
+
+@pytest.mark.parametrize("kind", record_kinds(), ids=lambda kind: kind.__name__)
+def test_a_mutated_encoding_is_refused_or_is_the_encoding_of_what_comes_out(kind):
+    tally = try_decoding(kind, NUM_MUTATIONS, seed=0)
+    assert tally.tried == NUM_MUTATIONS
+    fields = kind.__struct_fields__
+    assert not fields or tally.decoded - tally.unchanged > NUM_MUTATIONS // 50  # some get through: the rules judge them
+    assert tally.decoded < NUM_MUTATIONS // 2
+
+
+@pytest.mark.parametrize("kind", judged_kinds(), ids=lambda kind: kind.__name__)
+def test_nothing_that_was_changed_is_ever_accepted(kind):
+    tally = try_judging(kind, NUM_MUTATIONS, seed=0)
+    assert tally.decoded - tally.unchanged > NUM_MUTATIONS // 50
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_whatever_members_report_a_scheduler_decides_and_breaks_no_rule(name):
+    for prospect, charter in draw_prospects(name, 100):
+        toolbox = Toolbox(max_entries=0)
+        schedule = plan_round(charter, prospect, toolbox).schedule
+        validate_schedule(charter, prospect, schedule, toolbox)
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_nobody_can_stop_the_others_by_what_it_reports(name):
+    charter = charter_of(name)
+    for gain_atto in EXTREMES:
+        for budget_pj in BUDGETS:
+            conditions = dict.fromkeys(range(5), CONDITIONS) | {5: Conditions(gain_atto, budget_pj, True)}
+            candidates = find_candidates(conditions, (0,) * 6, 2)
+            prospect = Prospect(charter.chain, 2, (NANO,) * 6, candidates, None)
+            plan = plan_round(charter, prospect, Toolbox(max_entries=0))
+            assert plan.schedule.is_feasible, plan.schedule.reason
+
+
+def charter_of(scheduler):
+    initial = encode_weights(example_weights(0), SMALL)
+    return read_charter(example_genesis(initial, samples=[100, 200, 0, 400, 500, 600], scheduler=scheduler), Toolbox())
+
+
+def draw_prospects(scheduler, count):
+    """Rounds of six members whose reports are anything that a report can be."""
+    random = Random(scheduler)
+    charter = charter_of(scheduler)
+    for _ in range(count):
+        conditions = {
+            client: Conditions(random.choice(EXTREMES), random.choice(BUDGETS), random.random() < 0.9)
+            for client in range(6)
+            if random.random() < 0.9
+        }
+        queues = tuple(random.choice((0, NANO // 2, 10**12, 10**15)) for _ in range(6))
+        yield Prospect(charter.chain, 2, queues, find_candidates(conditions, (0,) * 6, 2), None), charter
+
+
+def _decode_within_limit(name, results):
+    kind = {kind.__name__: kind for kind in record_kinds()}[name]
+    decode(encode_example(kind), kind, MAX_SIZE)  # everything imported and built
+    held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (held + SPARE_MEMORY, resource.RLIM_INFINITY))
+    mutator = make_mutator(kind, seed=1)
+    refused = 0
+    for _ in range(300):
+        place = refused % 8
+        for change in (mutator.claim_much, mutator.nest_deeply, mutator.repeat_often):
+            try:
+                decode(change(place), kind, MAX_SIZE)
+            except BadEncoding:
+                refused += 1
+    results.put(refused)
+
+
+def encode_example(kind):
+    return make_mutator(kind, seed=1).mutate()[0]
+
+
+@pytest.mark.parametrize("kind", [Genesis, Block, Message, MerkleProof], ids=lambda kind: kind.__name__)
+def test_claims_of_four_billion_elements_cost_no_memory(kind):
+    context = multiprocessing.get_context("spawn")
+    results = context.SimpleQueue()
+    child = context.Process(target=_decode_within_limit, args=(kind.__name__, results))
+    child.start()
+    child.join(timeout=60)
+    assert child.exitcode == 0
+    assert results.get() > 500
+
+
+@pytest.mark.parametrize(
+    ("kind", "data"),
+    [
+        (MerkleProof, b"\x93\x00\x01\xdd\xff\xff\xff\xff" + (b"\xc4\x20" + bytes(32)) * 1000),
+        (Modelled, b"\x94\x00\x00\x00\xdd\x00\x98\x96\x80" + bytes(10_000_000)),
+        (Blob, b"\x92\xa4blob\xc6\xff\xff\xff\xff" + bytes(100_000)),
+        (Hearsay, b"\x96\xa7hearsay\x01\xdd\xff\xff\xff\xff" + bytes(100_000)),
+        (Genesis, b"\x91" * 100_000),
+        (Genesis, b"\x99\x01" + b"\x81\xa1k" * 100_000),
+    ],
+    ids=["array32", "long-array", "bin32", "records", "nested-arrays", "nested-maps"],
+)
+def test_decoding_never_holds_more_than_a_few_times_its_input(kind, data):
+    with pytest.raises(BadEncoding):
+        decode(b"\xc0", kind, 1)  # the decoder is built before memory is counted
+    tracemalloc.start()
+    try:
+        with pytest.raises(BadEncoding):
+            decode(data, kind, len(data))
+        assert tracemalloc.get_traced_memory()[1] < 16 * len(data) + 2**16
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_message_above_the_size_limit_is_not_even_looked_at():
+    with pytest.raises(BadEncoding, match=r"bytes given, at most \d+ expected"):
+        decode(bytes(1001), Genesis, 1000)
+    blob = encode(Message(bytes(32), 0, 1, Blob(bytes(70_000_000))))
+    with pytest.raises(BadEncoding, match="at most"):
+        decode_message(blob, max_blob_size=1000)

@@ -1,0 +1,105 @@
+"""Models of a chain and their aggregation as FORMAT.md says: section 6; nothing of bdfl."""
+
+import json
+import struct
+from itertools import combinations
+from math import prod
+
+from tests.vectors.independent_format import require
+
+
+def file_head(tensors):
+    parts, start = {}, 0
+    for tensor in sorted(tensors, key=lambda tensor: tensor.name.encode()):
+        end = start + 4 * prod(tensor.shape)
+        parts[tensor.name] = {"dtype": "F32", "shape": tensor.shape, "data_offsets": [start, end]}
+        start = end
+    text = json.dumps(parts, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text
+
+
+def read_model(data, tensors):
+    """All numbers of a model in the order of genesis."""
+    (length,) = struct.unpack("<Q", data[:8])
+    described = json.loads(data[8 : 8 + length])
+    described.pop("__metadata__", None)
+    require(set(described) == {tensor.name for tensor in tensors}, "model: tensors")
+    numbers = []
+    for tensor in tensors:
+        found = described[tensor.name]
+        start, end = found["data_offsets"]
+        require((found["dtype"], found["shape"]) == ("F32", tensor.shape), "model: shape")
+        require(end - start == 4 * prod(tensor.shape), "model: offsets")
+        numbers += struct.unpack(f"<{(end - start) // 4}f", data[8 + length + start : 8 + length + end])
+    require(all(abs(number) < float("inf") for number in numbers), "model: not finite")
+    return numbers
+
+
+def write_model(numbers, tensors):
+    parts, start = {}, 0
+    for tensor in tensors:
+        size = prod(tensor.shape)
+        parts[tensor.name] = struct.pack(f"<{size}f", *numbers[start : start + size])
+        start += size
+    return file_head(tensors) + b"".join(parts[name] for name in sorted(parts, key=str.encode))
+
+
+def aggregate(rule, faulty, updates, samples):
+    """One number for each coordinate; packing them as float32 does the rounding."""
+    count = len(updates)
+    if rule == "mean":
+        return [divide(column, samples, sum(samples)) for column in zip(*updates, strict=True)]
+    if rule in ("median", "trimmed-mean"):
+        columns = [sorted(column) for column in zip(*updates, strict=True)]
+        if rule == "median":
+            return [(column[(count - 1) // 2] + column[count // 2]) / 2 + 0.0 for column in columns]
+        inner = [column[faulty : count - faulty] for column in columns]
+        return [divide(column, [1] * len(column), count - 2 * faulty) for column in inner]
+    if rule == "minimum-diameter":
+        groups = combinations(range(count), count - faulty)
+        chosen = [updates[one] for one in min(groups, key=lambda group: diameter_of(updates, group))]
+        return [divide(column, [1] * len(chosen), len(chosen)) for column in zip(*chosen, strict=True)]
+    require(rule in ("krum", "multi-krum"), f"aggregation: {rule}")
+    order = sorted(range(count), key=lambda one: krum_score(updates, one, count - faulty - 2))
+    if rule == "krum":
+        return updates[order[0]]
+    chosen = [updates[one] for one in sorted(order[: count - faulty])]
+    return [divide(column, [1] * len(chosen), len(chosen)) for column in zip(*chosen, strict=True)]
+
+
+def divide(column, weights, total):
+    added = 0.0
+    for number, weight in zip(column, weights, strict=True):
+        added += weight * number
+    return added / total
+
+
+def krum_score(updates, one, num_nearest):
+    score = 0.0
+    distances = sorted(distance_of(updates, one, other) for other in range(len(updates)) if other != one)
+    for distance in distances[:num_nearest]:
+        score += distance
+    return score
+
+
+def diameter_of(updates, group):
+    return max((distance_of(updates, one, other) for one, other in combinations(group, 2)), default=0.0)
+
+
+def distance_of(updates, one, other):
+    first, second = updates[min(one, other)], updates[max(one, other)]
+    total = 0.0
+    for start in range(0, len(first), 16384):
+        pairs = zip(second[start : start + 16384], first[start : start + 16384], strict=True)
+        gaps = [(right - left) * (right - left) for right, left in pairs]
+        while len(gaps) > 1:
+            half = (len(gaps) + 1) // 2
+            gaps = [gaps[at] + gaps[half + at] if half + at < len(gaps) else gaps[at] for at in range(half)]
+        total += gaps[0]
+    return total
+
+
+def fewest_updates(rule, faulty):
+    fewest = {"mean": 1} | dict.fromkeys(("median", "trimmed-mean", "minimum-diameter"), 2 * faulty + 1)
+    return (fewest | dict.fromkeys(("krum", "multi-krum"), 2 * faulty + 3)).get(rule)

@@ -1,0 +1,297 @@
+"""Verifies a chain as FORMAT.md says, with the standard library and `cryptography` alone: nothing of bdfl is imported.
+
+`python -m tests.vectors.independent_verifier chain.json` prints what it found, or the first thing that is wrong.
+"""
+
+import json
+import sys
+from decimal import ROUND_HALF_EVEN, Context, Decimal, localcontext
+from math import prod
+
+from tests.vectors.independent_format import (
+    MOST,
+    Record,
+    Wrong,
+    block_digest,
+    body_root,
+    decode,
+    is_ascending,
+    is_worked,
+    require,
+    require_signed,
+    sha,
+    to_list,
+)
+from tests.vectors.independent_models import aggregate, fewest_updates, file_head, read_model, write_model
+
+# Section 7: costs of a schedule
+
+
+def count(value):
+    return int(value.to_integral_value(ROUND_HALF_EVEN))
+
+
+def cost_schedule(genesis, schedule, candidates, queue_nano):
+    """(exchange_ns, mining_ns, delay_ns, energy_pj) and the objective; raises where a constraint is broken."""
+    members, physics = genesis.members, genesis.physics
+    if schedule.reason:
+        return [0, 0, 0, [0] * len(members)], 0
+    active = {*schedule.selected, *(client for client, hz in enumerate(schedule.mining_hz) if hz)}
+    require(active <= set(candidates), "schedule-C1")
+    require(len(schedule.selected) >= physics.min_clients, "schedule-C2")
+    require(any(schedule.mining_hz), "schedule-form: nobody mines")
+    for member, hz in zip(members, schedule.mining_hz, strict=True):
+        require(member.limits.mining_max_hz is None or hz <= member.limits.mining_max_hz, "schedule-cap")
+    energy_j, exchange_s = [Decimal(0)] * len(members), Decimal(0)
+    for client, cpu_hz, power_uw in zip(schedule.selected, schedule.cpu_hz, schedule.power_uw, strict=True):
+        limits = members[client].limits
+        require(limits.cpu_max_hz is None or cpu_hz <= limits.cpu_max_hz, "schedule-cap")
+        require(power_uw <= max(limits.power_uw, limits.power_max_uw), "schedule-cap")
+        require((cpu_hz or not limits.cycles) and power_uw and candidates[client].gain_atto, "schedule-form: endless")
+        power_w = Decimal(power_uw) / 10**6
+        gain = Decimal(candidates[client].gain_atto) / 10**18
+        noise_w = physics.bandwidth_hz * (Decimal(physics.noise) / 10**30)
+        rate = physics.bandwidth_hz * (1 + power_w * gain / noise_w).ln() / Decimal(2).ln()
+        upload_s = limits.model_bits / rate
+        training_s = Decimal(limits.cycles) / cpu_hz if limits.cycles else Decimal(0)
+        exchange_s = max(exchange_s, training_s + upload_s)
+        training_j = Decimal("0.5") * (Decimal(limits.capacitance) / 10**36) * limits.cycles * cpu_hz**2
+        energy_j[client] = energy_j[client] + (training_j + power_w * upload_s)
+    mining_s = Decimal(physics.work_cycles) / sum(schedule.mining_hz)
+    for client, hz in enumerate(schedule.mining_hz):
+        if hz:
+            capacitance = Decimal(members[client].limits.capacitance) / 10**36
+            energy_j[client] = energy_j[client] + Decimal("0.5") * capacitance * mining_s * hz**3
+    for client, spent_j in enumerate(energy_j):
+        budget_j = Decimal(candidates[client].energy_budget_pj) / 10**12 if spent_j else 0
+        require(not spent_j or spent_j <= budget_j * (1 + Decimal("0.000001")), "schedule-C3")
+    delay_s = exchange_s + mining_s + Decimal(physics.overhead_ns) / 10**9
+    times = [count(value * 10**9) for value in (exchange_s, mining_s, delay_s)]
+    energy_pj = [count(value * 10**12) for value in energy_j]
+    owed = sum(queue_nano[client] for client in schedule.selected)
+    objective = count(physics.tradeoff_nano * delay_s - owed)
+    require(max(times[2], *energy_pj, abs(objective)) <= MOST, "schedule-form: too large")
+    return [*times, energy_pj], objective
+
+
+def require_schedule(genesis, schedule, round, candidates, queue_nano):
+    num, selected = len(genesis.members), schedule.selected
+    require(schedule.round == round, "schedule-round")
+    require(is_ascending(selected) and all(client < num for client in selected), "schedule-form")
+    require(len(schedule.cpu_hz) == len(schedule.power_uw) == len(selected), "schedule-form")
+    require(len(schedule.mining_hz) == num, "schedule-form")
+    require(not schedule.reason or not (selected or any(schedule.mining_hz)), "schedule-form")
+    with localcontext(Context(prec=40, rounding=ROUND_HALF_EVEN, Emin=-999999, Emax=999999)):
+        _, objective = cost_schedule(genesis, schedule, candidates, queue_nano)
+    require(schedule.objective_nano == objective, "schedule-objective")
+
+
+# Sections 8 and 9: the state and the rules
+
+
+class Chain:
+    """A chain as far as it is verified."""
+
+    def __init__(self, genesis, initial_model):
+        self.genesis, self.id = genesis, sha(genesis.bytes)
+        self.num = len(genesis.members)
+        self.keys = [member.public_key for member in genesis.members]
+        law, form = genesis.law, genesis.model
+        self.quorum = self.num // 2 + 1 if law.quorum == "majority" else 2 * self.num // 3 + 1
+        self.height, self.tip, self.tip_parent, self.model = 0, self.id, bytes(32), form.initial
+        self.schedule = genesis.schedule
+        self.conditions = {client: member.conditions for client, member in enumerate(genesis.members)}
+        self.queue_nano, self.misses, self.rests_until = ([0] * self.num for _ in range(3))
+        self.offenders, self.difficulty = set(), law.difficulty
+        require(genesis.format == 1, "format")
+        require(1 <= self.num == len(set(self.keys)), "public-keys")
+        require(all(member.limits.samples < 2**29 for member in genesis.members), "samples")
+        require(all(member.limits.rate_nano <= 10**9 for member in genesis.members), "rates")
+        require(len({tensor.name for tensor in form.tensors}) == len(form.tensors), "model-tensors")
+        size = len(file_head(form.tensors)) + 4 * sum(prod(tensor.shape) for tensor in form.tensors)
+        require(form.size == size <= 2**31, "model-size")
+        fewest = fewest_updates(law.aggregation, law.faulty)
+        require(fewest is not None and (law.aggregation != "mean" or law.faulty == 0), "aggregation")
+        require(law.min_updates >= fewest, "min-updates")
+        require(genesis.physics.min_clients <= self.num, "physics")
+        require(is_ascending([parameter.name for parameter in genesis.scheduler.parameters]), "scheduler")
+        require_schedule(genesis, genesis.schedule, 1, self.candidates(1), self.queue_nano)
+        require(len(initial_model) == size and sha(initial_model) == form.initial, "initial-model")
+        read_model(initial_model, form.tensors)
+
+    def candidates(self, round):
+        return {
+            client: found
+            for client, found in self.conditions.items()
+            if found.is_reachable and self.rests_until[client] < round
+        }
+
+    def add(self, block, certificate, blobs):
+        """Moves on by a valid block; raises `Wrong` for any other."""
+        header, body, height = block.header, block.body, self.height + 1
+        place = [self.id, height, self.tip]
+        require(header.format == 1, "format")
+        require([header.chain, header.height, header.parent] == place, "link")
+        require(header.proposer < self.num, "proposer")
+        seal = Record(header=header, nonce=block.nonce)
+        require_signed(self.keys[header.proposer], block.signature, "block", place, seal.bytes, "block")
+        require(body_root(body) == header.body, "body-root")
+        difficulty = self.retarget(body.parent_certificate)
+        require(header.difficulty == max(1, difficulty >> (header.attempt - 1)), "difficulty")
+        require(is_worked(self.genesis.law.work, header, block.nonce), "work")
+        if height == 1:
+            require(not body.parent_certificate, "certificate-genesis")
+        else:
+            self.require_certificate(body.parent_certificate, self.tip, [self.id, self.height, self.tip_parent])
+        name = block_digest(header, block.nonce)
+        self.require_certificate(certificate, name, place)
+        require(body.schedule == self.schedule, "played-schedule")
+        self.require_updates(body, place)
+        self.require_model(body, blobs)
+        self.require_reports(body, place, height)
+        convicted = self.require_entries(body.entries)
+        with localcontext(Context(prec=40, rounding=ROUND_HALF_EVEN, Emin=-999999, Emax=999999)):
+            costs, _ = cost_schedule(self.genesis, self.schedule, self.candidates(height), self.queue_nano)
+        require(to_list(body.modelled) == costs, "modelled-receipts")
+        self.settle(body, height, convicted)
+        require(body.queue_nano == self.queue_nano, "queues")
+        require_schedule(self.genesis, body.next_schedule, height + 1, self.candidates(height + 1), self.queue_nano)
+        self.height, self.tip_parent, self.tip = height, self.tip, name
+        self.model, self.schedule, self.difficulty = body.model, body.next_schedule, difficulty
+
+    def retarget(self, certificate):
+        target_ms = self.genesis.law.target_ms
+        if not target_ms or not certificate:
+            return self.difficulty
+        waits = sorted(signed.vote.mining_ms for signed in certificate)
+        wanted = self.difficulty * target_ms // max(1, waits[(len(waits) - 1) // 2])
+        return min(max(wanted, (self.difficulty + 1) // 2), 2 * self.difficulty, MOST)
+
+    def require_certificate(self, certificate, block, place):
+        votes = [signed.vote for signed in certificate]
+        require(len(votes) >= self.quorum, "certificate-quorum")
+        require(is_ascending([vote.voter for vote in votes]), "certificate-order")
+        require({(vote.kind, vote.block) for vote in votes} == {("precommit", block)}, "certificate-block")
+        require(len({vote.attempt for vote in votes}) == 1, "certificate-attempt")
+        for signed in certificate:
+            vote = signed.vote
+            require(vote.voter < self.num, "vote-member")
+            for held in (vote.updates, vote.reports):
+                require(is_ascending(held) and all(client < self.num for client in held), "vote-holdings")
+            require_signed(self.keys[vote.voter], signed.signature, "vote", place, vote.bytes, "vote")
+
+    def require_updates(self, body, place):
+        require(is_ascending([signed.update.client for signed in body.updates]), "update-order")
+        for signed in body.updates:
+            update = signed.update
+            require(update.client in self.schedule.selected, "update-scheduled")
+            require(update.client not in self.offenders, "update-offender")
+            require(update.samples == self.genesis.members[update.client].limits.samples, "update-samples")
+            require(update.size == (self.genesis.model.size if update.model else 0), "update-size")
+            require(not update.model or update.samples or update.model == self.model, "update-without-data")
+            require_signed(self.keys[update.client], signed.signature, "update", place, update.bytes, "update")
+
+    def require_model(self, body, blobs):
+        law, form = self.genesis.law, self.genesis.model
+        updates = [signed.update for signed in body.updates]
+        updates = [update for update in updates if update.model and update.samples]
+        require(body.is_empty == (len(updates) < law.min_updates), "empty")
+        if body.is_empty:
+            require(body.model == self.model, "empty-model")
+            return
+        vectors = []
+        for update in updates:
+            data = blobs.get(update.model)
+            require(data is not None and sha(data) == update.model and len(data) == form.size, "blob-digest")
+            vectors.append(read_model(data, form.tensors))
+        numbers = aggregate(law.aggregation, law.faulty, vectors, [update.samples for update in updates])
+        require(sha(write_model(numbers, form.tensors)) == body.model, "model-aggregate")
+
+    def require_reports(self, body, place, height):
+        require(is_ascending([signed.report.client for signed in body.reports]), "report-order")
+        for signed in body.reports:
+            report = signed.report
+            require(report.client < self.num, "report-member")
+            require(report.round == height + 1, "report-round")
+            require(report.receipt is None or report.receipt.round == height - 1, "receipt-round")
+            require_signed(self.keys[report.client], signed.signature, "report", place, report.bytes, "report")
+
+    def require_entries(self, entries):
+        offenders = [self.convict(entry) for entry in entries]
+        require(is_ascending(offenders) and not self.offenders & set(offenders), "evidence-known")
+        return set(offenders)
+
+    def convict(self, entry):
+        """The offender that an entry proves; raises if it proves nothing."""
+        if entry.kind in ("two-votes", "two-updates"):
+            meaning, who = ("vote", "voter") if entry.kind == "two-votes" else ("update", "client")
+            first, second = entry.first[meaning], entry.second[meaning]
+            same, differs = ((who, "kind", "attempt"), "block") if meaning == "vote" else ((who,), None)
+            require(all(first[name] == second[name] for name in same), "evidence")
+            require(first != second if differs is None else first[differs] != second[differs], "evidence")
+            offender, place = first[who], to_list(entry.place)
+            require(offender < self.num and place[0] == self.id, "evidence")
+            for signed in (entry.first, entry.second):
+                content = signed[meaning].bytes
+                require_signed(self.keys[offender], signed.signature, meaning, place, content, "evidence")
+            return offender
+        blocks = [entry.block] if entry.kind == "false-work" else [entry.first, entry.second]
+        headers = [block.header for block in blocks]
+        require(len({(header.proposer, header.height, header.attempt) for header in headers}) == 1, "evidence")
+        require(headers[0].proposer < self.num, "evidence")
+        for block in blocks:
+            header, seal = block.header, Record(header=block.header, nonce=block.nonce)
+            require(header.chain == self.id, "evidence-chain")
+            place = [header.chain, header.height, header.parent]
+            require_signed(self.keys[header.proposer], block.signature, "block", place, seal.bytes, "evidence")
+        if entry.kind == "false-work":
+            require(not is_worked(self.genesis.law.work, headers[0], entry.block.nonce), "evidence-work")
+        else:
+            names = {block_digest(block.header, block.nonce) for block in blocks}
+            require(len(names) == 2, "evidence-blocks")
+        return headers[0].proposer
+
+    def settle(self, body, height, convicted):
+        heard = {signed.update.client for signed in body.updates}
+        took_part = {signed.update.client for signed in body.updates if signed.update.model}
+        queues = []
+        for client, before in enumerate(self.queue_nano):
+            after = max(before + self.genesis.members[client].limits.rate_nano - 10**9 * (client in took_part), 0)
+            is_counted = client in self.conditions and self.rests_until[client] < height
+            queues.append(after if is_counted else before)
+        self.queue_nano = queues
+        for client in self.schedule.selected:
+            self.misses[client] = 0 if client in heard else self.misses[client] + 1
+            if client not in heard:
+                self.rests_until[client] = height + min(2 ** self.misses[client] - 1, 63)
+        self.offenders |= convicted
+        reports = [signed.report for signed in body.reports]
+        self.conditions = {one.client: one.conditions for one in reports if one.client not in self.offenders}
+
+
+def verify(given):
+    """The chain at its tip; `given` is what chain.json holds."""
+    genesis = decode(bytes.fromhex(given["genesis"]), "Genesis")
+    initial = given["blobs"].get(genesis.model.initial.hex())
+    require(initial is not None, "initial-model")
+    chain = Chain(genesis, bytes.fromhex(initial))
+    for place in range(len(given["blocks"])):
+        add_block(chain, given, place)
+    return chain
+
+
+def add_block(chain, given, place):
+    """Moves the chain on by the block at a place of chain.json."""
+    blobs = {bytes.fromhex(name): bytes.fromhex(data) for name, data in given["blobs"].items()}
+    block = decode(bytes.fromhex(given["blocks"][place]), "Block")
+    chain.add(block, decode(bytes.fromhex(given["certificates"][place]), "[SignedVote]"), blobs)
+
+
+if __name__ == "__main__":
+    with open(sys.argv[1], encoding="utf-8") as file:
+        content = json.load(file)
+    try:
+        found = verify(content)
+    except Wrong as error:
+        sys.exit(f"wrong: {error}")
+    print(f"valid: {found.height} blocks of chain {found.id.hex()}, tip {found.tip.hex()}")

@@ -1,0 +1,176 @@
+"""The golden vectors are what the code makes, and what somebody who has only read FORMAT.md understands."""
+
+import ast
+import json
+import struct
+from copy import deepcopy
+from pathlib import Path
+
+import pytest
+
+from bdfl.encoding import BadEncoding, decode, encode
+from bdfl.identity import Place
+from tests.drawn_records import record_kinds
+from tests.mutations import Mutator
+from tests.vectors import independent_format, independent_models, independent_verifier
+from tests.vectors.format_tables import documented_kinds, with_tables
+from tests.vectors.independent_format import Record, Wrong
+from tests.vectors.make_vectors import CHAIN, FOLDER, FORMAT, VECTORS, describe_chain, make_chain, make_vectors, render
+
+VECTORS_GIVEN = json.loads(VECTORS.read_text(encoding="utf-8"))
+CHAIN_GIVEN = json.loads(CHAIN.read_text(encoding="utf-8"))
+NUM_MUTATIONS = 300  # of each part of the chain
+
+
+def plain(value):
+    """As `value` of the vectors: by name, bytes in hexadecimal."""
+    if isinstance(value, Record):
+        return {name: plain(item) for name, item in vars(value).items()}
+    if isinstance(value, list):
+        return [plain(item) for item in value]
+    return value.hex() if isinstance(value, bytes) else value
+
+
+def named_parameters(value):
+    """The parameters of a scheduler as pairs, which is how they stand in the vectors."""
+    if isinstance(value, dict):
+        if set(value) == {"name", "value"}:
+            return [value["name"], value["value"]]
+        return {name: named_parameters(item) for name, item in value.items()}
+    return [named_parameters(item) for item in value] if isinstance(value, list) else value
+
+
+def test_the_committed_vectors_are_what_the_code_makes():
+    assert VECTORS.read_text(encoding="utf-8") == render(make_vectors()), "python tests/vectors/make_vectors.py"
+    assert CHAIN.read_text(encoding="utf-8") == render(describe_chain(make_chain()))
+
+
+def test_the_tables_of_the_format_are_made_of_the_records_and_none_is_left_out():
+    text = FORMAT.read_text(encoding="utf-8")
+    assert text == with_tables(text), "python tests/vectors/make_vectors.py"
+    assert documented_kinds() == set(record_kinds())
+    assert {entry["kind"] for entry in VECTORS_GIVEN["encodings"]} == {kind.__name__ for kind in record_kinds()}
+
+
+def test_the_independent_verifier_imports_nothing_of_bdfl():
+    allowed = {"json", "struct", "sys", "decimal", "hashlib", "itertools", "math", "cryptography", "tests"}
+    for name in ("independent_format", "independent_models", "independent_verifier"):
+        tree = ast.parse((FOLDER / f"{name}.py").read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            modules += [node.module] if isinstance(node, ast.ImportFrom) else []
+            for module in modules:
+                assert module.split(".")[0] in allowed
+                assert not module.startswith("tests") or module.startswith("tests.vectors.independent")
+
+
+@pytest.mark.parametrize("entry", VECTORS_GIVEN["encodings"], ids=lambda entry: entry["kind"])
+def test_every_record_is_read_as_meant_and_written_as_it_was(entry):
+    data = bytes.fromhex(entry["bytes"])
+    found = independent_format.decode(data, entry["kind"])
+    assert named_parameters(plain(found)) == entry["value"]
+    assert found.bytes == data
+    assert independent_format.sha(data).hex() == entry["digest"]
+    kind = next(kind for kind in record_kinds() if kind.__name__ == entry["kind"])
+    assert encode(decode(data, kind, len(data))) == data
+
+
+@pytest.mark.parametrize("entry", VECTORS_GIVEN["bad_encodings"], ids=lambda entry: entry["why"])
+def test_what_is_not_canonical_is_refused(entry):
+    data = bytes.fromhex(entry["bytes"])
+    assert entry["kind"] == "Place"
+    with pytest.raises(Wrong):
+        independent_format.decode(data, "Place")
+    with pytest.raises(BadEncoding):
+        decode(data, Place, 1000)
+
+
+@pytest.mark.parametrize("entry", VECTORS_GIVEN["statements"], ids=lambda entry: entry["meaning"])
+def test_statements_are_signed_in_their_place(entry):
+    public_key = bytes.fromhex(VECTORS_GIVEN["keys"][entry["member"]]["public"])
+    place, content = (bytes.fromhex(entry[name]) for name in ("place", "content"))
+    place = independent_format.to_list(independent_format.decode(place, "Place"))
+    meaning, signature = entry["meaning"], bytes.fromhex(entry["signature"])
+    assert independent_format.statement(meaning, place, content).hex() == entry["statement"]
+    independent_format.require_signed(public_key, signature, meaning, place, content, "here")
+    for other in (("vote" if meaning != "vote" else "block", place), (meaning, [place[0], place[1] + 1, place[2]])):
+        with pytest.raises(Wrong):
+            independent_format.require_signed(public_key, signature, *other, content, "elsewhere")
+
+
+@pytest.mark.parametrize("entry", VECTORS_GIVEN["merkle"], ids=lambda entry: f"{len(entry['leaves'])}-leaves")
+def test_trees_and_proofs_lead_to_the_root(entry):
+    leaves = [bytes.fromhex(leaf) for leaf in entry["leaves"]]
+    root = bytes.fromhex(entry["root"])
+    assert independent_format.merkle_root(leaves) == root
+    for leaf, proof in zip(leaves, entry["proofs"], strict=True):
+        siblings = [bytes.fromhex(node) for node in proof["siblings"]]
+        given = Record(**(proof | {"siblings": siblings}))
+        assert independent_format.proven_root(leaf, given) == root
+        assert independent_format.proven_root(leaf + b"x", given) != root
+
+
+@pytest.mark.parametrize("entry", VECTORS_GIVEN["work"], ids=lambda entry: f"{entry['kind']}-{entry['nonce'][:4]}")
+def test_work_is_hashed_as_described(entry):
+    hashed = independent_format.work_hash(entry["kind"], bytes.fromhex(entry["seal"]), bytes.fromhex(entry["nonce"]))
+    assert hashed.hex() == entry["hash"]
+    assert int(entry["hash"], 16) < 2**256 // entry["serves"]
+    assert int(entry["hash"], 16) >= 2**256 // (entry["serves"] + 1)
+
+
+@pytest.mark.parametrize("entry", VECTORS_GIVEN["aggregation"], ids=lambda entry: entry["rule"])
+def test_every_rule_of_aggregation_gives_these_bits(entry):
+    updates = [list(struct.unpack("<8f", bytes.fromhex(update))) for update in entry["updates"]]
+    found = independent_models.aggregate(entry["rule"], entry["faulty"], updates, entry["samples"])
+    assert struct.pack("<8f", *found).hex() == entry["result"]
+
+
+def test_the_independent_verifier_accepts_the_chain_and_finds_the_same_state():
+    chain = independent_verifier.verify(CHAIN_GIVEN)
+    found = CHAIN_GIVEN["found"]
+    assert chain.id.hex() == found["chain"]
+    assert (chain.tip.hex(), chain.model.hex()) == (found["digests"][-1], found["model"])
+    for name in ("queue_nano", "misses", "rests_until", "difficulty"):
+        assert getattr(chain, name) == found[name]
+    assert sorted(chain.offenders) == found["offenders"]
+
+
+def test_the_independent_verifier_refuses_another_genesis():
+    original = bytes.fromhex(CHAIN_GIVEN["genesis"])
+    mutator = Mutator([original], seed=0)
+    for _ in range(NUM_MUTATIONS):
+        _, mutated = mutator.mutate()
+        if mutated != original:
+            with pytest.raises(Wrong):
+                independent_verifier.verify(CHAIN_GIVEN | {"genesis": mutated.hex()})
+
+
+@pytest.mark.parametrize(
+    ("part", "place"), [*(("blocks", place) for place in range(4)), ("certificates", 1), ("certificates", 3)]
+)
+def test_the_independent_verifier_refuses_a_block_or_certificate_with_any_change(part, place):
+    def until(end):
+        return {name: value[:end] if isinstance(value, list) else value for name, value in CHAIN_GIVEN.items()}
+
+    before = independent_verifier.verify(until(place))
+    original = bytes.fromhex(CHAIN_GIVEN[part][place])
+    mutator = Mutator([original], seed=place)
+    for _ in range(NUM_MUTATIONS):
+        _, mutated = mutator.mutate()
+        if mutated != original:
+            given = CHAIN_GIVEN | {part: [*CHAIN_GIVEN[part][:place], mutated.hex()]}
+            with pytest.raises(Wrong):
+                independent_verifier.add_block(deepcopy(before), given, place)
+
+
+def test_the_independent_verifier_refuses_a_model_with_one_bit_changed():
+    block = independent_format.decode(bytes.fromhex(CHAIN_GIVEN["blocks"][0]), "Block")
+    name = block.body.updates[0].update.model.hex()
+    data = bytearray.fromhex(CHAIN_GIVEN["blobs"][name])
+    data[-1] ^= 1
+    with pytest.raises(Wrong, match="blob-digest"):
+        independent_verifier.verify(CHAIN_GIVEN | {"blobs": CHAIN_GIVEN["blobs"] | {name: data.hex()}})
+
+
+def test_the_folder_holds_nothing_that_is_not_described():
+    assert {path.suffix for path in Path(FOLDER).iterdir() if path.is_file()} == {".py", ".json", ".md"}
