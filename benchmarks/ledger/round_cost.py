@@ -21,7 +21,7 @@ from bdfl.experiment.training_run import prepare_run, train_run
 from bdfl.learning.training import Evaluation, FullGradient, LocalResult, Trainer
 from bdfl.learning.weights import Vector
 from bdfl.learning.workers import open_trainer
-from bdfl.ledger import planning
+from bdfl.ledger import chain, planning
 from bdfl.ledger.store import ChainStore
 from bdfl.ledger.toolbox import Toolbox
 from bdfl.records import LearningRound, RoundRecord
@@ -109,7 +109,7 @@ _PARTS: Sequence[tuple[object, str, str]] = (
     (encoding, "digest", "hashing models"),
     (Toolbox, "decode_model", "reading models"),
     (Toolbox, "aggregate", "aggregation"),
-    (Toolbox, "decide", "scheduling"),
+    (chain, "plan_round", "scheduling"),
     (planning, "assess_schedule", "costs in decimal"),
     (simulated, "search_nonce", "mining"),
     (ChainStore, "put_blob", "storing"),

@@ -1,5 +1,7 @@
 """Shared work: done once, never mistaken, never more remembered than allowed."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,7 @@ from bdfl.learning.weights import encode_weights
 from bdfl.ledger import work
 from bdfl.ledger.block import ModelUpdate
 from bdfl.ledger.errors import InvalidUpdate, MissingBlob
+from bdfl.ledger.planning import Prospect, plan_round
 from bdfl.ledger.toolbox import Toolbox
 from bdfl.scenario.learning import Aggregation
 from bdfl.scenario.ledger import WorkKind
@@ -113,17 +116,17 @@ def test_aggregates_are_the_same_whatever_is_remembered(toolbox, rule):
     assert (toolbox.aggregate(choice, LAYOUT, others, blobs) == expected) == (rule != "mean")
 
 
-def test_decisions_are_made_once_for_each_question():
-    problem = STATE.charter.problem
+def test_plans_are_made_once_for_each_question():
     asked = []
 
     def scheduler(given):
         asked.append(given)
         return infeasible_decision(given, "counted")
 
-    toolbox = Toolbox()
-    assert toolbox.decide(b"a", problem, scheduler) is toolbox.decide(b"a", problem, scheduler)
-    toolbox.decide(b"b", problem, scheduler)
+    charter, toolbox = replace(STATE.charter, scheduler=scheduler), Toolbox()
+    prospect = Prospect(STATE.tip, 2, STATE.queue_nano, STATE.candidates, None)
+    assert plan_round(charter, prospect, toolbox) is plan_round(charter, prospect, toolbox)
+    plan_round(charter, replace(prospect, round=3), toolbox)
     assert len(asked) == 2
 
 

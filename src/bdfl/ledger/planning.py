@@ -100,9 +100,12 @@ def plan_round(charter: Charter, prospect: Prospect, toolbox: Toolbox) -> Plan:
         tuple(prospect.candidates),
         tuple(prospect.candidates.values()),
     )
-    problem = round_problem(charter, prospect)
-    decision = toolbox.decide(record_digest(question), problem, charter.scheduler)
-    return Plan(plan_schedule(charter, prospect, decision, toolbox), decision)
+
+    def make() -> Plan:
+        decision = charter.scheduler(round_problem(charter, prospect))
+        return Plan(plan_schedule(charter, prospect, decision, toolbox), decision)
+
+    return toolbox.recall(("plan", record_digest(question)), make)
 
 
 def plan_schedule(charter: Charter, prospect: Prospect, decision: Decision, toolbox: Toolbox) -> Schedule:

@@ -17,7 +17,6 @@ from bdfl.ledger.block import Header, ModelUpdate, header_seal
 from bdfl.ledger.errors import InvalidUpdate, MissingBlob
 from bdfl.scenario.learning import Aggregation
 from bdfl.scenario.ledger import WorkKind
-from bdfl.scheduling.problem import Decision, RoundProblem, Scheduler
 
 MAX_ENTRIES = 2**16
 MAX_BYTES = 2**28
@@ -70,7 +69,7 @@ def decode_blob(blob: bytes, found: bytes, data: bytes, layout: Layout, out: Vec
 
 
 class Toolbox:
-    """Signatures, work, models, decisions and aggregates, each worked out once.
+    """Signatures, work, models, plans and aggregates, each worked out once.
 
     `own_functions` are the aggregation rules of the form module:function that may be called: a genesis from elsewhere
     must not choose what code runs here.
@@ -89,7 +88,6 @@ class Toolbox:
         self._digests: _Memo[int, tuple[bytes, bytes]] = _Memo(max_entries, max_bytes)
         self._models: _Memo[tuple[bytes, Layout], tuple[bytes, Vector]] = _Memo(dear, max_bytes)
         self._aggregates: _Memo[Hashable, bytes] = _Memo(dear, max_bytes)
-        self._decisions: _Memo[bytes, Decision] = _Memo(dear)
         self._others: _Memo[Hashable, object] = _Memo(dear)
 
     def is_signed(self, public_key: bytes, signature: bytes, statement: bytes) -> bool:
@@ -130,11 +128,6 @@ class Toolbox:
         weights = decode_blob(digest, self.digest(data), data, layout)
         weights.setflags(write=False)
         return self._models.put(key, (data, weights), 2 * len(data))[1]
-
-    def decide(self, key: bytes, problem: RoundProblem, scheduler: Scheduler) -> Decision:
-        """The scheduler's decision; `key` names scheduler and problem completely, with its memory."""
-        known = self._decisions.get(key)
-        return self._decisions.put(key, scheduler(problem)) if known is None else known
 
     def aggregate(
         self, choice: Aggregation, layout: Layout, updates: Sequence[ModelUpdate], blobs: Mapping[bytes, bytes]

@@ -146,12 +146,10 @@ def _only_this_attempt(right: Function) -> Function:
     """A quorum of an attempt that is over moves no lock."""
 
     def move_lock(draft: Draft) -> None:
-        before = draft.lock
-        kept = draft.votes
-        draft.votes = {key: vote for key, vote in kept.items() if key[0] == draft.attempt}
+        held = draft.votes
+        draft.votes = {key: vote for key, vote in held.items() if key[0] == draft.attempt}
         right(draft)
-        draft.votes = kept
-        assert draft.lock is before or draft.lock is not None
+        draft.votes = held
 
     return move_lock
 
