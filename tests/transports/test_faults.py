@@ -324,12 +324,24 @@ def test_a_scenario_gets_the_faults_it_asks_for():
 
 # Mutants that show quickly; all of them: `bdfl faults mutants`
 
-QUICK = {"small-quorum": 0}
+QUICK = [
+    ("unsigned-reports", 1, "validity"),
+    ("any-aggregate", 11, "validity"),
+    ("small-quorum", 0, "validity"),
+    ("vote-twice-counted", 0, "validity"),
+    ("prevotes-decide", 0, "validity"),
+    ("second-prevote", 0, "memory"),
+    ("sent-before-kept", 6, "memory"),
+]
 
 
-@pytest.mark.parametrize("name", QUICK)
-def test_a_broken_rule_is_noticed(name):
+@pytest.mark.parametrize(("name", "seed", "law"), QUICK)
+def test_a_broken_rule_is_noticed_and_put_right_again(name, seed, law):
     mutant = next(mutant for mutant in MUTANTS if mutant.name == name)
-    plan = draw_plan(QUICK[name])
-    assert judge_plan(plan, Tools(), applied=mutant.applied()).breaches
+    plan = draw_plan(seed)
+    assert judge_plan(plan, Tools(), applied=mutant.applied()).breaches[0].law == law
     assert judge_plan(plan, Tools()).is_good
+
+
+def test_mutants_have_names_of_their_own():
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= 14

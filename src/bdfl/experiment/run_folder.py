@@ -10,12 +10,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from bdfl import __version__
 from bdfl.errors import BdflError
+from bdfl.file_lock import try_lock
 from bdfl.records.learning import LearningRound, best_round
 from bdfl.scenario import Scenario, dump_scenario, load_scenario
 
@@ -168,18 +169,6 @@ def _replace(path: Path, content: bytes) -> None:
 def _lock(path: Path) -> Iterator[None]:
     """Inside, no other process goes on with this run; the lock ends with the process, however it ends."""
     with (path / _LOCK).open("wb") as file:
-        if not _try_lock(file):
+        if not try_lock(file):
             raise BadRunFolder(f"{path}: another process is at work on this run")
         yield
-
-
-def _try_lock(file: BinaryIO) -> bool:
-    try:
-        import fcntl
-    except ImportError:  # not there on Windows, where this is left to people's care
-        return True
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True

@@ -4,9 +4,9 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
 
 from bdfl.encoding import DIGEST_SIZE
+from bdfl.file_lock import try_lock
 from bdfl.ledger.keeping import NotKept, StoreInUse
 
 LOCK_FILE = "lock"
@@ -99,21 +99,9 @@ class BlobFolder:
 def lock_folder(path: Path) -> Iterator[None]:
     """Inside, nobody else writes to the store; raises `StoreInUse`. The lock ends with the process, however it ends."""
     with (path / LOCK_FILE).open("ab") as file:
-        if not _try_lock(file):
+        if not try_lock(file):
             raise StoreInUse(f"{path}: this chain is being written to by another process")
         yield
-
-
-def _try_lock(file: BinaryIO) -> bool:
-    try:
-        import fcntl
-    except ImportError:  # not there on Windows, where this is left to people's care
-        return True
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
 
 
 def _blob_of(name: str) -> bytes | None:
