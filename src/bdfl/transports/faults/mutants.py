@@ -246,7 +246,7 @@ def _own_block_only(right: Function) -> Function:
 
 def _follows_anybody(right: Function) -> Function:
     """One member in a later attempt is enough to go there."""
-    return lambda held, num_voters: right(held, 1)
+    return lambda held, num_voters, beyond: right(held, 1, beyond)
 
 
 def _always(right: Function) -> Function:
