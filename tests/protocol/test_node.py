@@ -290,6 +290,12 @@ def show(seat, *blocks):
         seat.hear(replace_sender(seat.message(Proposal(block)), block.header.proposer))
 
 
+def pass_attempt(table, seat):
+    """The attempt's time is over, and somebody else has come as far."""
+    say_votes(seat, vote(seat, Kind.PREVOTE, seat.state.attempt, b"?" * 32, number=3))
+    table.fire(seat, Timer.ATTEMPT)
+
+
 def test_the_first_votable_block_gets_the_only_prevote_of_an_attempt():
     _, seat, (first, second) = prepared()
     show(seat, second, first)
@@ -300,7 +306,7 @@ def test_the_first_votable_block_gets_the_only_prevote_of_an_attempt():
 def test_in_a_later_attempt_the_lowest_hash_gets_it():
     table, seat, (first, second) = prepared()
     show(seat, first, second)
-    table.fire(seat, Timer.ATTEMPT)
+    pass_attempt(table, seat)
     law = table.genesis.law
     lowest = min((first, second), key=lambda block: table.toolbox.work_hash(law.work, block.header, block.nonce))
     assert [one.block for one in seat.votes(Kind.PREVOTE)] == [first.digest, lowest.digest]
@@ -331,7 +337,7 @@ def test_a_locked_node_prevotes_its_lock_whatever_else_it_sees():
     say_votes(seat, *[vote(seat, Kind.PREVOTE, 1, first.digest, number=number) for number in (1, 2)])
     show(seat, second)
     for attempt in (2, 3, 4):
-        table.fire(seat, Timer.ATTEMPT)
+        pass_attempt(table, seat)
         assert seat.votes(Kind.PREVOTE)[-1].attempt == attempt
         assert seat.votes(Kind.PREVOTE)[-1].block == first.digest
     assert len(seat.votes(Kind.PRECOMMIT)) == 1
@@ -341,8 +347,8 @@ def test_a_later_quorum_moves_the_lock_even_when_its_attempt_is_over_and_then_wi
     table, seat, (first, second) = prepared()
     show(seat, first, second)
     say_votes(seat, *[vote(seat, Kind.PREVOTE, 1, first.digest, number=number) for number in (1, 2)])
-    table.fire(seat, Timer.ATTEMPT)
-    table.fire(seat, Timer.ATTEMPT)
+    pass_attempt(table, seat)
+    pass_attempt(table, seat)
     assert seat.state.attempt == 3
     say_votes(seat, *[vote(seat, Kind.PREVOTE, 2, second.digest, number=number) for number in (1, 2, 3)])
     assert (seat.state.lock.attempt, seat.state.lock.block) == (2, second.digest)
@@ -352,7 +358,7 @@ def test_a_later_quorum_moves_the_lock_even_when_its_attempt_is_over_and_then_wi
 def test_an_earlier_quorum_does_not_move_the_lock():
     table, seat, (first, second) = prepared()
     show(seat, first, second)
-    table.fire(seat, Timer.ATTEMPT)
+    pass_attempt(table, seat)
     lowest = seat.votes(Kind.PREVOTE)[-1].block
     other = first.digest if lowest == second.digest else second.digest
     say_votes(seat, *[vote(seat, Kind.PREVOTE, 2, lowest, number=number) for number in (1, 2)])
@@ -394,9 +400,20 @@ def test_attempts_last_longer_and_longer_once_a_block_is_known():
     assert not [effect for effect in seat.did(SetTimer) if effect.timer is Timer.ATTEMPT]
     show(seat, first)
     for _ in range(3):
-        table.fire(seat, Timer.ATTEMPT)
+        pass_attempt(table, seat)
     delays = [effect.delay_ns for effect in seat.did(SetTimer) if effect.timer is Timer.ATTEMPT]
     assert delays == [1_500_000_000, 2_000_000_000, 2_500_000_000, 3_000_000_000]
+
+
+def test_who_voted_and_is_alone_so_far_waits_for_the_others():
+    table, seat, (first, second) = prepared(QuorumRule.BFT)
+    show(seat, first)
+    for _ in range(3):
+        table.fire(seat, Timer.ATTEMPT)
+        assert seat.state.attempt == 1
+    say_votes(seat, vote(seat, Kind.PREVOTE, 1, second.digest, number=2))
+    table.fire(seat, Timer.ATTEMPT)
+    assert seat.state.attempt == 2
 
 
 def test_timers_of_left_attempts_and_heights_do_nothing():

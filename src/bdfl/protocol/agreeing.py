@@ -104,6 +104,23 @@ def enter_attempt(draft: Draft, attempt: int) -> None:
         draft.move(Phase.MINING)
 
 
+def end_attempt(draft: Draft) -> None:
+    """Goes on to the next attempt when the time of this one is over.
+
+    A node that voted in it and has heard of nobody who came as far waits for the others instead: who ran ahead in a
+    partition would otherwise stay ahead, and its precommit would be missing in every attempt of theirs.
+    """
+    if _is_alone_ahead(draft):
+        draft.is_attempt_timed = False
+    else:
+        enter_attempt(draft, draft.attempt + 1)
+
+
+def _is_alone_ahead(draft: Draft) -> bool:
+    has_voted = any(attempt == draft.attempt for attempt, _ in draft.own_votes)
+    return has_voted and all(voter == draft.number or when < draft.attempt for when, _, voter, _ in draft.votes)
+
+
 def _time_attempt(draft: Draft) -> None:
     """Limits the attempt, once there is a block to agree on; later attempts last longer."""
     if not draft.is_attempt_timed and any(candidate.is_valid for candidate in draft.candidates.values()):

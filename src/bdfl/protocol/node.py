@@ -6,7 +6,7 @@ Whatever arrives is hostile until checked; what does not hold changes nothing an
 
 from bdfl.ledger.block import Kind
 from bdfl.ledger.chain import ChainState
-from bdfl.protocol.agreeing import enter_attempt, progress, receive_vote
+from bdfl.protocol.agreeing import end_attempt, progress, receive_vote
 from bdfl.protocol.catching_up import hear_ahead, receive_decided, say_again
 from bdfl.protocol.collecting import (
     enter_round,
@@ -102,7 +102,7 @@ def _handle(draft: Draft, event: Event) -> None:
         case TimerFired(timer=Timer.DEADLINE):
             draft.is_deadline_over = True
         case TimerFired(timer=Timer.ATTEMPT):
-            enter_attempt(draft, draft.attempt + 1)
+            end_attempt(draft)
         case TimerFired(timer=Timer.RESEND):
             say_again(draft)
         case TrainingFinished():

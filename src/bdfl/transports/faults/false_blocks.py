@@ -25,6 +25,7 @@ from bdfl.ledger.block import (
     header_seal,
 )
 from bdfl.ledger.chain import prospect_after, settle_round
+from bdfl.ledger.errors import MissingBlob
 from bdfl.ledger.planning import assess
 from bdfl.ledger.rules import make_body
 from bdfl.ledger.work import is_worked, search_nonce
@@ -210,15 +211,18 @@ def block_with_false_accusation(moment: Moment, block: Block) -> Block | None:
 def _rebuilt(
     moment: Moment, block: Block, updates: tuple[SignedUpdate, ...], accusations: tuple[Evidence, ...] = ()
 ) -> Block | None:
-    body, _ = make_body(
-        _state_before(moment, block).chain,
-        certificate=block.body.parent_certificate,
-        updates=updates,
-        reports=block.body.reports,
-        entries=(*block.body.entries, *accusations),
-        blobs=moment.memory.blobs,
-        toolbox=moment.context.toolbox,
-    )
+    try:
+        body, _ = make_body(
+            _state_before(moment, block).chain,
+            certificate=block.body.parent_certificate,
+            updates=updates,
+            reports=block.body.reports,
+            entries=(*block.body.entries, *accusations),
+            blobs=moment.memory.blobs,
+            toolbox=moment.context.toolbox,
+        )
+    except MissingBlob:  # the liar never saw a model that it would need
+        return None
     return seal_block(moment, block.header, body)
 
 

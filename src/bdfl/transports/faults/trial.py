@@ -18,7 +18,7 @@ from bdfl.transports.simulated_node import make_nodes
 
 GRACE_NS = 3 * SECOND_NS // 10
 PATIENCE_NS = 30 * SECOND_NS  # for three rounds after the faults stopped
-_MAX_EVENTS = 30_000  # a network that never comes to rest is stopped
+_MAX_EVENTS = 60_000  # a network that never comes to rest is stopped
 
 
 @dataclass(frozen=True)
