@@ -133,5 +133,3 @@ def mutants(
             path.write_text(mutants_markdown(results, first, seeds), encoding="utf-8")
         if not as_json:
             print_files([path])
-    if not all(result.laws for result in results):
-        raise typer.Exit(1)
