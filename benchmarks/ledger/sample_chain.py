@@ -99,6 +99,7 @@ def sample_genesis(num_members: int, initial_model: bytes) -> Genesis:
         law=Law(QuorumRule.MAJORITY, WorkKind.SHA256, 1, 0, "mean", 0, 1),
         model=ModelForm(digest(initial_model), len(initial_model), (Tensor("w", (len(initial_model) // 4,)),)),
         schedule=_schedule(1, num_members),
+        access_points=(),
     )
 
 

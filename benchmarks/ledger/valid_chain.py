@@ -11,6 +11,7 @@ from bdfl.identity import Meaning, Signer
 from bdfl.learning.weights import Layout, Vector, encode_weights
 from bdfl.ledger.block import (
     FORMAT,
+    AccessPoint,
     Block,
     Body,
     Certificate,
@@ -128,6 +129,7 @@ def example_genesis(
         law=law,
         model=ModelForm(digest(initial_model), len(initial_model), tuple(map(Tensor, layout.names, layout.shapes))),
         schedule=idle_schedule(1, len(members), "not planned yet"),
+        access_points=(AccessPoint("ap-0", digest(b"no certificate")),),
     )
     toolbox = Toolbox()
     charter = read_charter(draft, toolbox)

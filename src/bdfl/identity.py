@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.x509 import Certificate, CertificateBuilder
 
 from bdfl.encoding import Digest, Record, Whole, digest, encode, record_digest
 
@@ -23,6 +24,10 @@ class Meaning(StrEnum):
     UPDATE = "update"
     BLOCK = "block"
     VOTE = "vote"
+    MEMBERSHIP = "membership"  # agreement to a change of the members
+    CARD = "card"  # what a future member says of itself
+    GENESIS = "genesis"  # agreement to begin a chain
+    MESSAGE = "message"  # anything said on a live network
 
 
 class Place(Record, frozen=True):
@@ -55,6 +60,10 @@ class Signer:
     def sign(self, meaning: Meaning, place: Place, content: Record) -> bytes:
         """The Ed25519 signature of a record in its place, 64 bytes; the same for the same record."""
         return self._key.sign(statement_digest(meaning, place, encode(content)))
+
+    def sign_certificate(self, draft: CertificateBuilder) -> Certificate:
+        """An X.509 certificate issued by this key. What is signed there is never as short as a statement's digest."""
+        return draft.sign(self._key, None)
 
 
 def is_signed(public_key: bytes, signature: bytes, statement: bytes) -> bool:

@@ -266,4 +266,5 @@ def genesis_of(problem: RoundProblem, scheduler: str = "drc") -> Genesis:
             (Tensor("w", (4,)),),
         ),
         schedule=idle_schedule(1, len(members), "not planned"),
+        access_points=(),
     )

@@ -28,6 +28,7 @@ _SECTIONS: dict[str, Sequence[type[Record]]] = {
         block.Law,
         block.ModelForm,
         block.Tensor,
+        block.AccessPoint,
     ),
     "Blocks": (block.Block, block.Header, block.Seal, block.Body, block.Schedule, block.Modelled),
     "Statements": (*_STATEMENTS, block.SignedUpdate, block.Vote, block.SignedVote),

@@ -105,7 +105,8 @@ def write_head(length, short, below, marks):
 
 RECORDS = {
     "Genesis": "format:w name:t scenario:d members:[Member] physics:Physics scheduler:SchedulerName law:Law"
-    " model:ModelForm schedule:Schedule",
+    " model:ModelForm schedule:Schedule access_points:[AccessPoint]",
+    "AccessPoint": "name:t certificate:d",
     "Member": "public_key:d limits:Limits conditions:Conditions",
     "Limits": "samples:w rate_nano:w cycles:w capacitance:p power_uw:w power_max_uw:w model_bits:p cpu_max_hz:w?"
     " mining_max_hz:w? initial_cpu_hz:p initial_mining_hz:p",

@@ -313,6 +313,13 @@ class Law(Record, frozen=True):
     min_updates: Positive
 
 
+class AccessPoint(Record, frozen=True):
+    """A router between the members of a live network: it forwards, and signs nothing that stands on the chain."""
+
+    name: Text
+    certificate: Digest  # SHA-256 of its X.509 certificate in DER
+
+
 class Genesis(Record, frozen=True):
     """Where a chain begins; its digest is the chain's id and the parent of block 1."""
 
@@ -325,6 +332,7 @@ class Genesis(Record, frozen=True):
     law: Law
     model: ModelForm
     schedule: Schedule  # of round 1
+    access_points: Annotated[tuple[AccessPoint, ...], Meta(max_length=MAX_MEMBERS)]  # none in a simulation
 
 
 def chain_id(genesis: Genesis) -> bytes:

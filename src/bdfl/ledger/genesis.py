@@ -18,6 +18,7 @@ from bdfl.ledger.block import (
     MAX_BUDGET_PJ,
     MAX_MEMBERS,
     MAX_TEXT,
+    AccessPoint,
     Conditions,
     Genesis,
     Law,
@@ -56,8 +57,13 @@ def make_genesis(
     layout: Layout,
     initial_model: bytes,
     toolbox: Toolbox | None = None,
+    *,
+    target_ms: int = 0,
+    access_points: Sequence[AccessPoint] = (),
 ) -> Genesis:
     """The genesis of a scenario's chain, with the schedule of round 1.
+
+    `target_ms` is how long mining a block should take in a live network; 0: the difficulty stays as it is.
 
     Without a toolbox one is made that may run the scenario's own aggregation rule. Raises `DoesNotFit` for a value that
     the chain has no whole number for, and `InvalidGenesis` where the parts do not belong together.
@@ -81,13 +87,14 @@ def make_genesis(
         ),
         physics=_physics_of(scenario),
         scheduler=_scheduler_of(scenario),
-        law=_law_of(scenario),
+        law=_law_of(scenario, target_ms),
         model=ModelForm(
             initial=digest(initial_model),
             size=len(initial_model),
             tensors=tuple(map(Tensor, layout.names, layout.shapes)),
         ),
         schedule=idle_schedule(1, num_members, "not planned yet"),
+        access_points=tuple(access_points),
     )
     toolbox = make_toolbox(scenario) if toolbox is None else toolbox
     charter = read_charter(draft, toolbox)
@@ -183,13 +190,13 @@ def _scheduler_of(scenario: Scenario) -> SchedulerName:
     return SchedulerName(choice.name, __version__, parameters, count_units(scenario.seed, ONE, "seed"))
 
 
-def _law_of(scenario: Scenario) -> Law:
+def _law_of(scenario: Scenario, target_ms: int) -> Law:
     ledger, aggregation = scenario.ledger, scenario.learning.aggregation
     return Law(
         quorum=ledger.quorum,
         work=ledger.work,
         difficulty=max(1, count_units(scenario.mining.difficulty / ledger.cycles_per_hash, ONE, "ledger difficulty")),
-        target_ms=0,
+        target_ms=target_ms,
         aggregation=aggregation.rule,
         faulty=aggregation.faulty,
         min_updates=min_updates(aggregation),

@@ -24,8 +24,9 @@ from bdfl.protocol.state import Phase
 def enter_round(draft: Draft) -> None:
     """Sets a round going: its timers, this node's training and its report for the round after."""
     exchange_ns = modelled_costs(draft.chain, draft.toolbox).exchange_ns
-    draft.set_timer(Timer.DEADLINE, 2 * exchange_ns + draft.context.timing.grace_ns)
-    draft.set_timer(Timer.RESEND, draft.context.timing.resend_ns)
+    timing = draft.context.timing
+    draft.set_timer(Timer.DEADLINE, round(2 * exchange_ns * timing.time_scale) + timing.grace_ns)
+    draft.set_timer(Timer.RESEND, timing.resend_ns)
     if draft.number in draft.chain.schedule.selected and draft.number not in draft.updates:
         if draft.chain.genesis.members[draft.number].limits.samples == 0:
             _give_update(draft, draft.chain.model)

@@ -51,6 +51,7 @@ class Timing:
     grace_ns: int  # beyond twice the modelled exchange, for updates and reports
     attempt_ns: int  # attempt a lasts this times 1 + a / 2, from when a block is known
     resend_ns: int  # between two times that everything is said again
+    time_scale: float = 1.0  # how many times as long as modelled a live network lets things last
 
 
 @dataclass(frozen=True, eq=False)

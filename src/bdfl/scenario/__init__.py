@@ -15,6 +15,7 @@ from bdfl.scenario.learning import (
     PartitionSizes,
 )
 from bdfl.scenario.ledger import Adversaries, Behaviour, Faults, Ledger, QuorumRule, WorkKind
+from bdfl.scenario.live import Live, LiveMode
 from bdfl.scenario.model import (
     Clients,
     Compute,
@@ -54,6 +55,8 @@ __all__ = [
     "Geometry",
     "Learning",
     "Ledger",
+    "Live",
+    "LiveMode",
     "LocalUnit",
     "Lognormal",
     "Mining",

@@ -14,6 +14,7 @@ from msgspec import Meta, inspect
 from bdfl.scenario.checking import Annotation, ScenarioError, check_value, refuse_value, type_info
 from bdfl.scenario.learning import DataChoice, Learning, PartitionChoice
 from bdfl.scenario.ledger import Adversaries, Faults, Ledger
+from bdfl.scenario.live import Live
 from bdfl.scenario.section import Section, Text
 from bdfl.scenario.values import (
     Drawn,
@@ -246,6 +247,7 @@ class Scenario(Section, frozen=True, kw_only=True):
     ledger: Ledger = Ledger()
     faults: Faults = Faults()
     adversaries: Adversaries = Adversaries()
+    live: Live = Live()
 
     def __post_init__(self) -> None:
         validate_scenario(self)

@@ -1,0 +1,1 @@
+"""A real network: nodes as processes, on a real clock."""
