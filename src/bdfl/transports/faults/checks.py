@@ -89,13 +89,14 @@ def check_progress(trial: Trial, toolbox: Toolbox) -> Breach | None:
     for node in trial.plan.honest:
         if trial.heights[node] < wanted:
             waited_s = (trial.end_ns - trial.plan.quiet_ns) / 1e9
-            what = f"{waited_s:.0f} s after the faults stopped node {node} is at height {trial.heights[node]}"
+            when = f"{waited_s:.0f} s after the faults stopped" if waited_s >= 0 else "in a network that never rests"
+            what = f"{when} node {node} is at height {trial.heights[node]}"
             return Breach("progress", f"{what}, {wanted} expected")
     return None
 
 
 def check_memory(trial: Trial, toolbox: Toolbox) -> Breach | None:
-    """No vote sent or block committed is absent after a restart, and none is contradicted by a later vote."""
+    """No vote sent, lock kept or block committed is absent after a restart, and no vote contradicts an earlier one."""
     honest = set(trial.plan.honest)
     for restart in trial.record.restarts:
         if restart.node not in honest:
@@ -107,6 +108,10 @@ def check_memory(trial: Trial, toolbox: Toolbox) -> Breach | None:
             return Breach("memory", f"{when} {what}")
         for found in restart.lost_blocks:
             return Breach("memory", f"{when} block {found.height}, {_short(found.block.digest)}")
+        if restart.lost_progress is not None:
+            kept = restart.lost_progress
+            held = f" and its lock on {_short(kept.lock[0].vote.block)}" if kept.lock else ""
+            return Breach("memory", f"{when} attempt {kept.height}.{kept.attempt}{held}")
     for node in trial.plan.honest:
         cast: dict[tuple[int, int, str], bytes] = {}
         for sent in trial.record.nodes[node].votes:

@@ -4,7 +4,8 @@ from dataclasses import dataclass, field
 
 from bdfl.ledger.block import Block, Certificate, Kind, SignedVote
 from bdfl.ledger.keeping import Store
-from bdfl.protocol.events import Commit, Effect, Event, Send
+from bdfl.protocol.events import Commit, Effect, Event, KeptProgress, Send
+from bdfl.protocol.events import Store as Keep
 from bdfl.protocol.messages import Hearsay
 from bdfl.protocol.state import NodeState, Phase
 from bdfl.transports.hooks import Observer
@@ -40,6 +41,7 @@ class Restart:
     node: int
     lost_votes: tuple[SentVote, ...]
     lost_blocks: tuple[Committed, ...]
+    lost_progress: KeptProgress | None = None  # what it had kept last, if it began as if it had not
 
 
 @dataclass
@@ -48,6 +50,7 @@ class NodeRecord:
 
     votes: list[SentVote] = field(default_factory=list)
     commits: list[Committed] = field(default_factory=list)
+    progress: KeptProgress | None = None  # kept last
     closings: dict[int, frozenset[int]] = field(default_factory=dict)  # by height: whose updates it held until then
     num_refused: int = 0
 
@@ -81,6 +84,8 @@ class Recorder(Observer):
         match effect:
             case Commit(block=block, certificate=certificate):
                 self.nodes[number].commits.append(Committed(now_ns, block, certificate))
+            case Keep(kept=KeptProgress() as progress):
+                self.nodes[number].progress = progress
             case Send(message=message) if isinstance(message.content, Hearsay) and message.content.votes:
                 for signed in message.content.votes:
                     if signed.vote.voter == number:
@@ -98,7 +103,8 @@ class Recorder(Observer):
             if found.height > height or store.block(found.height).digest != found.block.digest
         )
         lost_votes = tuple(sent for sent in record.votes if sent.height > height and sent.signed not in kept)
-        self.restarts.append(Restart(now_ns, number, lost_votes, lost_blocks))
+        lost_progress = record.progress if _is_behind(state, record.progress) else None
+        self.restarts.append(Restart(now_ns, number, lost_votes, lost_blocks, lost_progress))
 
     def _note_vote(self, now_ns: int, number: int, height: int, signed: SignedVote) -> None:
         name = (number, signed.signature)
@@ -110,6 +116,14 @@ class Recorder(Observer):
         if vote.kind is Kind.PREVOTE:
             voters = self.held.setdefault((height, vote.block), {})
             voters.setdefault(number, record.closings.get(height, frozenset()))
+
+
+def _is_behind(state: NodeState, kept: KeptProgress | None) -> bool:
+    """Whether a node that starts again is in an earlier attempt, or without the lock, that it had kept."""
+    if kept is None or kept.height != state.chain.height + 1:
+        return False
+    held = () if state.lock is None else state.lock.prevotes
+    return state.attempt < kept.attempt or held != kept.lock
 
 
 def held_updates(state: NodeState) -> frozenset[int]:
