@@ -13,6 +13,7 @@ from bdfl.encoding import BadEncoding, Record, decode, digest, encode
 from bdfl.identity import Meaning
 from bdfl.learning.weights import encode_weights
 from bdfl.ledger.block import (
+    Admission,
     Block,
     Body,
     Certificate,
@@ -20,6 +21,9 @@ from bdfl.ledger.block import (
     Genesis,
     Header,
     Kind,
+    Member,
+    MembershipChange,
+    Removal,
     Seal,
     SignedHeader,
     SignedReport,
@@ -32,10 +36,12 @@ from bdfl.ledger.block import (
 )
 from bdfl.ledger.chain import start_chain
 from bdfl.ledger.errors import InvalidGenesis, RuleBroken
+from bdfl.ledger.membership import make_change
 from bdfl.ledger.memory_store import MemoryStore
 from bdfl.ledger.rules import (
     make_header,
     validate_certificate,
+    validate_change,
     validate_evidence,
     validate_model,
     validate_proposal,
@@ -59,7 +65,15 @@ from bdfl.protocol.messages import (
 from bdfl.protocol.node import begin, step
 from bdfl.protocol.state import Context, NodeState, Recovered, Timing
 from bdfl.scenario.ledger import WorkKind
-from benchmarks.ledger.valid_chain import SMALL, ChainMaker, example_genesis, example_signer, example_weights
+from benchmarks.ledger.valid_chain import (
+    CONDITIONS,
+    SMALL,
+    ChainMaker,
+    example_genesis,
+    example_limits,
+    example_signer,
+    example_weights,
+)
 from tests.bad_input import MAX_SIZE, AcceptedWrongly, Tally
 from tests.mutations import Mutator
 
@@ -78,6 +92,7 @@ class Court:
     blocks: tuple[Block, ...]
     certificates: tuple[Certificate, ...]  # of these blocks
     headers: tuple[SignedHeader, ...]  # signed, but not all of valid blocks
+    changes: tuple[MembershipChange, ...]
     blobs: dict[bytes, bytes] = field(default_factory=dict)
 
 
@@ -94,9 +109,12 @@ def hold_court() -> Court:
     names = digest(b"a block"), digest(b"another block")
     votes = tuple(maker.sign_vote(voter, name, kind=kind) for voter in clients for name in names for kind in Kind)
     guilty = TwoVotes(maker.state.place, votes[0], votes[2])
+    signers = dict(enumerate(maker.signers))
+    member = Member(example_signer(4).public_key, example_limits(500), CONDITIONS)
+    changes = tuple(make_change(maker.state.chain, one, 9, signers) for one in (Admission(4, member), Removal(2)))
     blocks = (
-        maker.make_block(updates, reports),
-        maker.make_block(updates[:2], reports[:3], entries=[guilty], attempt=2, proposer=2),
+        maker.make_block(updates, reports, entries=[changes[1]]),
+        maker.make_block(updates[:2], reports[:3], entries=[guilty, changes[0]], attempt=2, proposer=2),
     )
     certificates = tuple(
         tuple(maker.sign_vote(voter, block.digest, attempt=block.header.attempt) for voter in clients)
@@ -104,7 +122,7 @@ def hold_court() -> Court:
     )
     headers = (*(block.signed_header for block in blocks), _sign_false_work(maker, blocks[0]))
     blobs = {one.update.model: maker.store.get_blob(one.update.model) for one in (*updates, *others)}
-    return Court(maker, (*updates, *others), reports, votes, blocks, certificates, headers, blobs)
+    return Court(maker, (*updates, *others), reports, votes, blocks, certificates, headers, changes, blobs)
 
 
 def _sign_false_work(maker: ChainMaker, block: Block) -> SignedHeader:
@@ -152,7 +170,8 @@ def _judge_block(record: Record) -> bool:
 def _judge_body(record: Record) -> bool:
     """Of a body that its proposer mines and signs anew, only what is a proposer's to choose may differ.
 
-    It may leave out votes beyond the quorum, reports and evidence, and plan another schedule within the constraints.
+    It may leave out votes beyond the quorum, choose among genuine reports and evidence, and plan another schedule
+    within the constraints.
     """
     court = hold_court()
     maker = court.maker
@@ -164,9 +183,12 @@ def _judge_body(record: Record) -> bool:
     return any(
         all(getattr(record, name) == getattr(original.body, name) for name in fixed)
         and set(record.parent_certificate) <= set(original.body.parent_certificate)
-        and set(record.reports) <= set(original.body.reports)
+        and set(record.reports) <= set(court.reports)
         for original in court.blocks
-    ) and all(_judge_evidence(entry) for entry in record.entries)
+    ) and all(
+        _judge_change(entry) if isinstance(entry, MembershipChange) else _judge_evidence(entry)
+        for entry in record.entries
+    )
 
 
 def _judge_header(record: Record) -> bool:
@@ -205,6 +227,21 @@ def _judge_evidence(record: Record) -> bool:
             return {record.first, record.second} <= set(court.headers)
         case FalseWork():
             return record.block in court.headers
+
+
+def _judge_change(record: Record) -> bool:
+    """Of a change assents beyond the quorum may be left out."""
+    court = hold_court()
+    assert isinstance(record, MembershipChange)
+    validate_change(court.maker.state, record, court.maker.toolbox)
+    return _is_original_change(record)
+
+
+def _is_original_change(record: MembershipChange) -> bool:
+    return any(
+        (record.change, record.expires) == (one.change, one.expires) and set(record.assents) <= set(one.assents)
+        for one in hold_court().changes
+    )
 
 
 def _judge_genesis(record: Record) -> bool:
@@ -246,6 +283,7 @@ def _judge_message(record: Record) -> bool:
         and all(candidate.block in court.blocks for candidate in after.candidates.values())
         and all(block in court.blocks for block in (*committed, *kept))
         and all(digest(data) == name for name, data in after.blobs.items())
+        and all(_is_original_change(change) for change in after.changes)
     )
 
 
@@ -270,6 +308,7 @@ def _messages() -> list[Message]:
             reports=court.reports[:3],
             votes=court.votes[:8],
             blocks=(court.blocks[0].digest,),
+            changes=court.changes,
         ),
         Proposal(court.blocks[0]),
         Proposal(court.blocks[1]),
@@ -296,6 +335,7 @@ def judged_kinds() -> dict[type[Record], tuple[Sequence[Record], Judge]]:
         Header: ([block.header for block in court.blocks[:1]], _judge_header),
         Decided: (decided, _judge_decided),
         Genesis: ([court.maker.store.genesis], _judge_genesis),
+        MembershipChange: (court.changes, _judge_change),
         Message: (_messages(), _judge_message),
         **{kind: (originals, _judge_evidence) for kind, originals in _evidence().items()},
     }
