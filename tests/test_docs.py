@@ -20,7 +20,10 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 FENCE = re.compile(r"^```(\w*) ?(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # Only parsed here; their own tests run them.
-SLOW = {"compare", "bound", "reproduce", "run", "report", "poison", "chain"}
+SLOW = {
+    "compare", "bound", "reproduce", "run", "report", "poison", "chain", "keygen", "genesis", "member", "node", "ap",
+    "network",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,8 @@
 """Canonical bytes: one encoding for each value, nothing else is accepted."""
 
 import hashlib
+import subprocess
+import sys
 
 import msgspec
 import pytest
@@ -84,3 +86,29 @@ def test_deep_nesting_is_refused():
 def test_digests_are_sha256_of_the_encoding():
     record = Pair(5, "a")
     assert record_digest(record) == digest(encode(record)) == hashlib.sha256(b"\x92\x05\xa1a").digest()
+
+
+_COLD_START = """
+import sys, threading
+from bdfl.ledger.block import Kind, SignedVote, Vote
+from bdfl.protocol.messages import Hearsay, Message, decode_message, encode_message
+vote = SignedVote(Vote(Kind.PREVOTE, 1, bytes(32), 0, (), (), 0), bytes(64))
+data = encode_message(Message(bytes(32), 0, 1, Hearsay(1, votes=(vote,))))
+sys.setswitchinterval(1e-6)
+begin = threading.Barrier(8)
+
+def work():
+    begin.wait()
+    for _ in range(20):
+        decode_message(data, 0)
+
+threads = [threading.Thread(target=work) for _ in range(8)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+"""
+
+
+def test_threads_may_all_begin_with_the_same_kind_of_message():
+    subprocess.run([sys.executable, "-c", _COLD_START], check=True, timeout=120)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bdfl.radio import channel_gain, power_for_upload_time, uplink_rate, upload_energy, upload_time
+from bdfl.radio import channel_gain, gain_for_rate, power_for_upload_time, uplink_rate, upload_energy, upload_time
 
 
 def test_gain_at_the_papers_distance_is_two_and_a_half_times_ten_to_the_minus_eight():
@@ -49,3 +49,20 @@ def test_the_power_for_an_upload_time_uploads_in_that_time(power_w, gain, bits):
     time_s = upload_time(model_bits, uplink_rate(180e3, np.array([power_w]), gains, 1e-16))
     again_w = power_for_upload_time(model_bits * np.log(2.0) / 180e3, time_s, 180e3 * 1e-16 / gains)
     assert again_w == pytest.approx([power_w], rel=1e-9)
+
+
+@given(
+    st.floats(1e3, 1e9),
+    st.floats(1e-3, 10.0),
+    st.floats(1e-21, 1e-12),
+    st.floats(1e-3, 20.0),
+)
+def test_the_gain_for_a_rate_gives_that_rate(bandwidth_hz, power_w, noise_w_per_hz, rate_per_hz):
+    rate = np.array([bandwidth_hz * rate_per_hz])
+    gain = gain_for_rate(bandwidth_hz, np.array([power_w]), rate, noise_w_per_hz)
+    assert uplink_rate(bandwidth_hz, np.array([power_w]), gain, noise_w_per_hz) == pytest.approx(rate, rel=1e-9)
+
+
+def test_no_gain_makes_a_rate_of_zero_and_none_makes_one_beyond_all_floats():
+    gain = gain_for_rate(1e3, np.array([1.0, 1.0, 0.0]), np.array([0.0, 1e7, 1.0]), 1e-16)
+    assert gain.tolist() == [0.0, np.inf, np.inf]

@@ -88,7 +88,7 @@ class SideProcess:
 
     def play(self) -> Round:
         """One round."""
-        reply = self._ask(START, _START_LIMIT_S if self.first_round_s is None else _ROUND_LIMIT_S)
+        reply = self.ask(START, _START_LIMIT_S if self.first_round_s is None else _ROUND_LIMIT_S)
         if self.first_round_s is None:
             self.first_round_s = time.perf_counter() - self._start_s
         return Round(float(reply["seconds"]), {name: float(value) for name, value in reply["phases_s"].items()})
@@ -116,7 +116,29 @@ class SideProcess:
     def finish(self) -> Worth:
         """Ends the rounds."""
         self.look()
-        return Worth(**self._ask(END, _END_LIMIT_S))
+        return Worth(**self.ask(END, _END_LIMIT_S))
+
+    def ask(self, word: str, limit_s: float) -> dict[str, object]:
+        """The side's answer to a line, a line of JSON itself."""
+        if self._process.stdin is None or self._process.stdout is None:
+            raise SideFailed("no line to the process")
+        try:
+            self._process.stdin.write(f"{word}\n".encode())
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise SideFailed(self._last_words("ended")) from None
+        end_s = time.perf_counter() + limit_s
+        while b"\n" not in self._pending:
+            ready, _, _ = select.select([self._process.stdout], [], [], max(end_s - time.perf_counter(), 0.0))
+            if not ready:
+                raise SideFailed(self._last_words(f"silent for {limit_s:.0f} s"))
+            more = os.read(self._process.stdout.fileno(), 65536)
+            if not more:
+                raise SideFailed(self._last_words("ended"))
+            self._pending += more
+        line, _, self._pending = self._pending.partition(b"\n")
+        found: dict[str, object] = json.loads(line)
+        return found
 
     def end(self) -> None:
         """Ends every process of the side, by its number, whatever state it is in."""
@@ -150,27 +172,6 @@ class SideProcess:
         for process in self.members():
             _send(process, number)
         self._is_frozen = number == signal.SIGSTOP
-
-    def _ask(self, word: str, limit_s: float) -> dict[str, object]:
-        if self._process.stdin is None or self._process.stdout is None:
-            raise SideFailed("no line to the process")
-        try:
-            self._process.stdin.write(f"{word}\n".encode())
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            raise SideFailed(self._last_words("ended")) from None
-        end_s = time.perf_counter() + limit_s
-        while b"\n" not in self._pending:
-            ready, _, _ = select.select([self._process.stdout], [], [], max(end_s - time.perf_counter(), 0.0))
-            if not ready:
-                raise SideFailed(self._last_words(f"silent for {limit_s:.0f} s"))
-            more = os.read(self._process.stdout.fileno(), 65536)
-            if not more:
-                raise SideFailed(self._last_words("ended"))
-            self._pending += more
-        line, _, self._pending = self._pending.partition(b"\n")
-        found: dict[str, object] = json.loads(line)
-        return found
 
     def _last_words(self, what: str) -> str:
         lines = self._log.read_text(encoding="utf-8", errors="replace").split("\n")

@@ -16,7 +16,7 @@ from bdfl.ledger.block import (
     Body,
     Certificate,
     Conditions,
-    Evidence,
+    Entry,
     Genesis,
     Header,
     Kind,
@@ -97,7 +97,7 @@ def plan_by_hand(charter: Charter, prospect: Prospect, toolbox: Toolbox) -> Sche
     if not clients:
         return idle_schedule(prospect.round, charter.num_members, "nobody is there")
     mining_hz = tuple(10**9 if client in prospect.candidates else 0 for client in range(charter.num_members))
-    power_uw = tuple(charter.genesis.members[client].limits.power_uw for client in clients)
+    power_uw = tuple(charter.members[client].limits.power_uw for client in clients)
     draft = Schedule(prospect.round, clients, (800_000_000,) * len(clients), power_uw, mining_hz, 0, "")
     assessment = assess(charter, prospect, draft, toolbox)
     assert not assessment.breaches, assessment.breaches
@@ -158,7 +158,7 @@ class ChainMaker:
 
     def sign_update(self, client: int, weights: Vector | None) -> SignedUpdate:
         """The client's update of the next round, its bytes stored; without weights it has nothing to give."""
-        samples = self.state.genesis.members[client].limits.samples
+        samples = self.state.members[client].limits.samples
         if weights is None:
             update = ModelUpdate(client, samples, 0, b"")
         elif samples == 0:
@@ -181,7 +181,7 @@ class ChainMaker:
         self, voter: int, block: bytes, *, kind: Kind = Kind.PRECOMMIT, attempt: int = 1, mining_ms: int = 0
     ) -> SignedVote:
         """A member's vote for a block at the next height."""
-        everybody = tuple(range(self.state.num_members))
+        everybody = tuple(sorted(self.state.active))
         vote = Vote(kind, attempt, block, voter, everybody, everybody, mining_ms)
         return SignedVote(vote, self.signers[voter].sign(Meaning.VOTE, self.state.place, vote))
 
@@ -190,7 +190,7 @@ class ChainMaker:
         updates: Sequence[SignedUpdate],
         reports: Sequence[SignedReport],
         *,
-        entries: Sequence[Evidence] = (),
+        entries: Sequence[Entry] = (),
         attempt: int = 1,
         proposer: int = 0,
         change: Change | None = None,
@@ -210,7 +210,7 @@ class ChainMaker:
         if model:
             self.store.put_blob(body.model, model)
         settled = settle_round(self.state, body.updates, body.reports, body.entries)
-        planned = self.plan(self.state.charter, prospect_after(self.state, settled), self.toolbox)
+        planned = self.plan(self.state.coming_charter, prospect_after(self.state, settled), self.toolbox)
         body = msgspec.structs.replace(body, next_schedule=planned)
         body = body if change is None else change(body)
         return self.seal(make_header(self.state, attempt, proposer, body), body)
@@ -224,7 +224,7 @@ class ChainMaker:
 
     def commit(self, block: Block, *, voters: Sequence[int] | None = None, mining_ms: int = 0) -> None:
         """Votes for the block (all members unless given) and stores it, valid or not."""
-        who = range(self.state.num_members) if voters is None else voters
+        who = sorted(self.state.active) if voters is None else voters
         attempt = block.header.attempt
         name = block.digest
         self.certificate = tuple(
@@ -238,15 +238,15 @@ class ChainMaker:
 
         `weights_of` gives a client's model in a round, called with (client, round).
         """
-        members = range(self.state.num_members)
         for _ in range(num_blocks):
+            members = sorted(self.state.active)
             round = self.state.height + 1
             updates = [
                 self.sign_update(client, (weights_of or _example_weights_of(self.state.layout))(client, round))
                 for client in self.state.schedule.selected
             ]
             reports = [self.sign_report(client) for client in members]
-            self.commit(self.make_block(updates, reports, proposer=round % self.state.num_members))
+            self.commit(self.make_block(updates, reports, proposer=members[round % len(members)]))
 
 
 def _example_weights_of(layout: Layout) -> Callable[[int, int], Vector]:

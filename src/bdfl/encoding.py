@@ -44,6 +44,15 @@ def _decoder(kind: type[_Record]) -> msgspec.msgpack.Decoder[_Record]:
     return msgspec.msgpack.Decoder(kind)
 
 
+def prepared(kind: type[_Record]) -> type[_Record]:
+    """The kind itself, its decoder made: for kinds that several threads decode.
+
+    Two threads that make decoders of the same kinds at once crash the interpreter (msgspec 0.22).
+    """
+    _decoder(kind)
+    return kind
+
+
 def encode(record: Record) -> bytes:
     """The canonical bytes of a record."""
     return _encoder().encode(record)

@@ -32,6 +32,20 @@ def uplink_rate(bandwidth_hz: float, power_w: PerClient, gain: PerClient, noise_
     return rate
 
 
+def gain_for_rate(
+    bandwidth_hz: float, power_w: PerClient, rate_bit_per_s: PerClient, noise_w_per_hz: float
+) -> PerClient:
+    """Channel power gain (dimensionless) at which the uplink has that rate, (clients,).
+
+    [Li24, Eq. 8] solved for h_i: (B N0 / P_i) (2^(R_i / B) - 1). Rate zero gives gain zero; a rate that no float has a
+    gain for, or one above zero at power zero, gives infinity.
+    """
+    with np.errstate(over="ignore", divide="ignore"):
+        signal_to_noise = np.expm1(rate_bit_per_s / bandwidth_hz * np.log(2.0))
+        gain: PerClient = np.where(rate_bit_per_s > 0, signal_to_noise * bandwidth_hz * noise_w_per_hz / power_w, 0.0)
+    return gain
+
+
 def upload_time(model_bits: PerClient, rate_bit_per_s: PerClient) -> PerClient:
     """Upload time (s), (clients,).
 

@@ -22,10 +22,12 @@ def test_lines_hold_the_genesis_and_every_block_by_name():
     assert first["type"] == "genesis"
     assert first["chain"] == chain_id(maker.store.genesis).hex()
     assert first["genesis"]["members"][1]["limits"]["samples"] == 200
-    assert [block["type"] for block in blocks] == ["block"] * 4
-    assert [block["height"] for block in blocks] == [1, 2, 3, 4]
+    assert [block["type"] for block in blocks] == ["block"] * 8
+    assert [block["height"] for block in blocks] == list(range(1, 9))
     assert blocks[1]["digest"] == blocks[2]["block"]["header"]["parent"]
     assert blocks[1]["block"]["body"]["entries"][0]["kind"] == "two-votes"
+    assert blocks[4]["block"]["body"]["entries"][0]["change"]["kind"] == "admission"
+    assert blocks[5]["block"]["body"]["entries"][0]["change"] == {"kind": "removal", "number": 2}
     assert [signed["vote"]["voter"] for signed in blocks[1]["certificate"]] == [0, 1, 3]
     assert b"\n" not in b"".join(export_lines(maker.store))
 
@@ -62,13 +64,13 @@ def test_what_is_not_in_a_block_cannot_be_proven():
 
 def test_a_summary_counts_what_members_did():
     summary = summarise_chain(make_chain().store)
-    assert [block.missing for block in summary.blocks] == [(), (3,), (), (0, 1, 3)]
-    assert [block.declined for block in summary.blocks] == [(), (1,), (), ()]
-    assert [block.offenders for block in summary.blocks] == [(), (2,), (), ()]
-    assert [block.is_empty for block in summary.blocks] == [False, False, False, True]
-    assert [member.trained for member in summary.members] == [3, 2, 2, 1]
-    assert [member.missing for member in summary.members] == [1, 1, 0, 2]
-    assert [member.voted for member in summary.members] == [4, 4, 3, 3]
+    assert [block.missing for block in summary.blocks] == [(), (3,), (), (0, 1, 3), (), (), (), ()]
+    assert [block.declined for block in summary.blocks] == [(), (1,), *[()] * 6]
+    assert [block.offenders for block in summary.blocks] == [(), (2,), *[()] * 6]
+    assert [block.height for block in summary.blocks if block.is_empty] == [4, 5]
+    assert [member.trained for member in summary.members] == [6, 4, 2, 2, 1]
+    assert [member.missing for member in summary.members] == [1, 1, 0, 2, 0]
+    assert [member.voted for member in summary.members] == [6, 8, 5, 6, 2]
     assert (summary.quorum, summary.num_parameters) == (3, 8)
     empty = summarise_chain(new_maker().store)
     assert (empty.blocks, empty.tip) == ((), empty.chain)

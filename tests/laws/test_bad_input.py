@@ -124,7 +124,7 @@ def test_claims_of_four_billion_elements_cost_no_memory(kind):
         (MerkleProof, b"\x93\x00\x01\xdd\xff\xff\xff\xff" + (b"\xc4\x20" + bytes(32)) * 1000),
         (Modelled, b"\x94\x00\x00\x00\xdd\x00\x98\x96\x80" + bytes(10_000_000)),
         (Blob, b"\x92\xa4blob\xc6\xff\xff\xff\xff" + bytes(100_000)),
-        (Hearsay, b"\x96\xa7hearsay\x01\xdd\xff\xff\xff\xff" + bytes(100_000)),
+        (Hearsay, b"\x98\xa7hearsay\x01\xdd\xff\xff\xff\xff" + bytes(100_000)),
         (Genesis, b"\x91" * 100_000),
         (Genesis, b"\x99\x01" + b"\x81\xa1k" * 100_000),
     ],

@@ -57,7 +57,7 @@ def test_costs_agree_with_the_float_checker_in_nine_digits(scheduler):
         if not schedule.is_feasible:
             continue
         num_feasible += 1
-        found = assess_schedule(charter.genesis, schedule, prospect.candidates, prospect.queue_nano)
+        found = assess_schedule(charter.genesis, charter.members, schedule, prospect.candidates, prospect.queue_nano)
         problem = round_problem(charter, prospect)
         outcome = evaluate(problem, decision_of(schedule))
         described = instance.description
@@ -82,7 +82,7 @@ def test_constraints_agree_with_the_float_checker(factor):
             continue
         for name in ("cpu_hz", "power_uw", "mining_hz"):
             changed = replace(schedule, **{name: tuple(int(value * factor) for value in getattr(schedule, name))})
-            found = assess_schedule(charter.genesis, changed, prospect.candidates, prospect.queue_nano)
+            found = assess_schedule(charter.genesis, charter.members, changed, prospect.candidates, prospect.queue_nano)
             violations = find_violations(round_problem(charter, prospect), decision_of(changed), tolerance=1e-6)
             assert bool(found.breaches) == bool(violations), (instance.description, name, found.breaches, violations)
             verdicts.add(bool(violations))
@@ -116,7 +116,7 @@ SCHEDULE = Schedule(1, (0,), (10**9,), (100_000,), (2 * 10**9, 10**9), 0, "")
 
 
 def assess(schedule=SCHEDULE, candidates=CANDIDATES, genesis=GENESIS):
-    return assess_schedule(genesis, schedule, candidates, QUEUE_NANO)
+    return assess_schedule(genesis, genesis.members, schedule, candidates, QUEUE_NANO)
 
 
 def breaches(schedule=SCHEDULE, candidates=CANDIDATES, genesis=GENESIS):

@@ -145,6 +145,10 @@ REFUSED = {
     "another size": (changed("model", size=GENESIS.model.size + 8), "model-size"),
     "a size without its weights": (changed("model", size=16), "model-size"),
     "a model larger than any": (changed("model", tensors=(Tensor("w", (2**40, 2**20)),)), "model-size"),
+    "a tensor of nothing": (
+        changed("model", tensors=(Tensor("w", (4,)), Tensor("v", (2**40, 2**40, 0)))),
+        "model-tensors",
+    ),
     "tensors of one name": (changed("model", tensors=(Tensor("w", (2,)),) * 2), "model-tensors"),
     "a first schedule for another round": (changed("schedule", round=2), "first-schedule-round"),
     "a first schedule that overdraws": (

@@ -125,7 +125,29 @@ def play(path: Path, said: Said, opened: list[ChainStore]) -> None:
     store.compact()
 
 
-def test_every_single_step_may_be_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def play_in_batches(path: Path, said: Said, opened: list[ChainStore]) -> None:
+    """As `play`, a block and all that belongs to it at a time."""
+    store = ChainStore.create(path, CHAIN.genesis, CHAIN.initial_model)
+    opened.append(store)
+    for stage in CHAIN.stages[:2]:
+        height = stage.block.header.height
+        with store.batch():
+            for blob, data in stage.blobs.items():
+                store.put_blob(blob, data)
+            store.put_vote(height, sample_vote(height, 1, stage.block.digest, 0, Kind.PREVOTE))
+            store.append(stage.block, stage.certificate)
+        said.extend(("blob", height, blob.hex()) for blob in stage.blobs)
+        said += [("vote", height, ""), ("block", height, "")]
+        store.prune(1)
+
+
+@pytest.mark.parametrize(("play", "num_steps"), [(play, 60), (play_in_batches, 40)])
+def test_every_single_step_may_be_the_last(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    play: Callable[[Path, Said, list[ChainStore]], None],
+    num_steps: int,
+) -> None:
     """Whatever step the machine ends at, what was kept before is there, and the chain can be written to its end."""
     for step in range(1, 1000):
         path, copy = tmp_path / "chain", tmp_path / "left"
@@ -150,7 +172,7 @@ def test_every_single_step_may_be_the_last(tmp_path: Path, monkeypatch: pytest.M
         shutil.rmtree(path, ignore_errors=True)
         if is_over:
             break
-    assert step > 60
+    assert step > num_steps
 
 
 def _create_or_open(path: Path) -> ChainStore:
@@ -212,6 +234,33 @@ def test_a_blob_is_on_the_disk_under_its_name_before_the_row_that_rests_on_it(
         expected += [f"fsync tmp/{name}", "fsync blobs", f"rename to {folder}/{name}", f"fsync {folder}"]
     assert steps == [*expected, "commit"]
     assert synchronous == 2  # FULL: a commit waits for the disk
+
+
+def test_all_blobs_of_a_batch_are_on_the_disk_before_its_one_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[str] = []
+    fsync, run = os.fsync, Database.run
+
+    def logged_fsync(descriptor: int) -> None:
+        fsync(descriptor)
+        steps.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
+
+    def logged_run(self: Database, statement: str, *values: object) -> object:
+        steps.extend(["commit"] if statement == "COMMIT" else [])
+        return run(self, statement, *values)  # type: ignore[arg-type]
+
+    with ChainStore.create(tmp_path, CHAIN.genesis, CHAIN.initial_model) as store:
+        monkeypatch.setattr(os, "fsync", logged_fsync)
+        monkeypatch.setattr(Database, "run", logged_run)
+        with store.batch():
+            for stage in CHAIN.stages[:3]:
+                _put(store, stage)
+        assert store.height == 3
+    names = {blob.hex() for stage in CHAIN.stages[:3] for blob in stage.blobs}
+    assert set(steps) >= names | {name[:2] for name in names}
+    assert steps.count("commit") == 1
+    assert steps.index("commit") == max(index for index, step in enumerate(steps) if step in names | {"commit"})
 
 
 def test_unfinished_files_are_swept_and_strangers_left_alone(tmp_path: Path) -> None:

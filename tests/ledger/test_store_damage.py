@@ -11,13 +11,15 @@ from pathlib import Path
 import pytest
 
 from bdfl.ledger.block import Block
-from bdfl.ledger.keeping import DamagedStore, NotAStore, NotKept, QuotaExceeded, StoreError, StoreInUse
+from bdfl.ledger.database import Database
+from bdfl.ledger.keeping import DamagedStore, MisplacedBlock, NotAStore, NotKept, QuotaExceeded, StoreError, StoreInUse
 from bdfl.ledger.store import DATABASE_FILE, ChainStore
 from benchmarks.ledger.sample_chain import sample_chain, sample_genesis, sample_vote
 from tests.ledger.test_store_crashes import ROOT, start_writer
 
 CHAIN = sample_chain(3, num_members=2)
 SECOND = CHAIN.stages[1].block
+OPEN = 5  # a height of which nothing is kept
 
 
 @pytest.fixture
@@ -247,6 +249,63 @@ def test_what_the_disk_refuses_is_not_kept_and_leaves_no_trace(
         assert not list((path / "tmp").iterdir())
         store.put_blob(blob, data)
         assert store.get_blob(blob) == data
+
+
+@pytest.mark.parametrize("step", ["fsync", "replace", "commit"])
+def test_a_batch_that_the_disk_refuses_leaves_the_store_as_it_was(
+    path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def refuse_commit(self: Database, statement: str, *values: object) -> object:
+        if statement == "COMMIT":
+            raise NotKept("chain.sqlite: database or disk is full; nothing was changed")
+        return run(self, statement, *values)  # type: ignore[arg-type]
+
+    def put_batch(store: ChainStore) -> None:
+        with store.batch():
+            store.put_vote(OPEN, vote)
+            for blob, data in stage.blobs.items():
+                store.put_blob(blob, data)
+                assert store.get_blob(blob) == data
+                store.put_blob(blob, data)
+
+    run = Database.run
+    stage = sample_chain(4, num_members=2).stages[3]
+    vote = sample_vote(OPEN, 1, stage.block.digest, 1)
+    with ChainStore.open(path) as store:
+        height, sizes, recent = store.height, dict(store._sizes or {}), set(store._recent)
+        with monkeypatch.context() as patches:
+            if step == "commit":
+                patches.setattr(Database, "run", refuse_commit)
+            else:
+                patches.setattr(os, step, refuse)
+            with pytest.raises(NotKept):
+                put_batch(store)
+        assert (store.height, store._sizes, store._recent) == (height, sizes, recent)
+        assert not store.read_round(OPEN).votes
+        put_batch(store)
+        assert store.read_round(OPEN).votes == (vote,)
+        assert all(store.get_blob(blob) == data for blob, data in stage.blobs.items())
+    with ChainStore.open(path) as store:
+        assert store.read_round(OPEN).votes == (vote,)
+
+
+def test_a_block_that_does_not_fit_undoes_the_batch_it_is_in(path: Path) -> None:
+    stage = sample_chain(9, seed=5).stages[8]
+
+    def put_batch(store: ChainStore) -> None:
+        with store.batch():
+            store.put_vote(OPEN, sample_vote(OPEN, 1, stage.block.digest, 1))
+            store.append(stage.block, stage.certificate)
+
+    with ChainStore.open(path) as store:
+        with pytest.raises(MisplacedBlock):
+            put_batch(store)
+        assert not store.read_round(OPEN).votes
+        with pytest.raises(RuntimeError, match="a batch inside a batch"), store.batch(), store.batch():
+            pass
 
 
 _FULL_DISK = """

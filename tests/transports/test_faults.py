@@ -51,7 +51,7 @@ def test_under_majority_nobody_lies_and_under_bft_fewer_than_a_third():
         assert draw_plan(seed, QuorumRule.MAJORITY).liars == ()
         plan = draw_plan(seed, QuorumRule.BFT)
         assert 1 <= len(plan.liars) < plan.num_nodes / 3
-        assert len(plan.honest) + len(plan.liars) == plan.num_nodes
+        assert len(plan.honest) + len(plan.liars) == plan.num_keys
 
 
 def test_every_lie_and_every_size_is_tried_many_times():

@@ -18,8 +18,9 @@ from bdfl.protocol.messages import Hearsay
 from bdfl.scenario import Scenario, override_scenario
 from bdfl.transports.hooks import Observer
 from bdfl.transports.mining import MiningRaces
+from bdfl.transports.node_store import recover
 from bdfl.transports.simulated import Ending, Network
-from bdfl.transports.simulated_node import make_nodes, recover, simulated_signer
+from bdfl.transports.simulated_node import make_nodes, simulated_signer
 from bdfl.transports.world import ScenarioWorld, simulated_timing
 
 LAYOUT = Layout(("w",), ((4,),))

@@ -33,6 +33,7 @@ _SECTIONS: dict[str, Sequence[type[Record]]] = {
     "Blocks": (block.Block, block.Header, block.Seal, block.Body, block.Schedule, block.Modelled),
     "Statements": (*_STATEMENTS, block.SignedUpdate, block.Vote, block.SignedVote),
     "Evidence": (block.TwoVotes, block.TwoBlocks, block.TwoUpdates, block.FalseWork, block.SignedHeader),
+    "Membership": (block.MembershipChange, block.Admission, block.Removal, block.Assent),
     "Proofs": (merkle.MerkleProof,),
     "Messages": (
         messages.Message,

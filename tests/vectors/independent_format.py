@@ -120,7 +120,7 @@ RECORDS = {
     "Header": "format:w chain:d height:p attempt:a parent:d proposer:m body:d difficulty:p",
     "Seal": "header:Header nonce:n",
     "Body": "parent_certificate:[SignedVote] schedule:Schedule is_empty:B model:d queue_nano:[w] modelled:Modelled"
-    " reports:[SignedReport] next_schedule:Schedule entries:[Evidence] updates:[SignedUpdate]",
+    " reports:[SignedReport] next_schedule:Schedule entries:[Entry] updates:[SignedUpdate]",
     "Schedule": "round:p selected:[m] cpu_hz:[w] power_uw:[w] mining_hz:[w] objective_nano:o reason:t",
     "Modelled": "exchange_ns:w mining_ns:w delay_ns:w energy_pj:[w]",
     "Place": "chain:d height:w parent:d",
@@ -137,10 +137,14 @@ RECORDS = {
     "TwoBlocks": "kind:'two-blocks' first:SignedHeader second:SignedHeader",
     "TwoUpdates": "kind:'two-updates' place:Place first:SignedUpdate second:SignedUpdate",
     "FalseWork": "kind:'false-work' block:SignedHeader",
+    "MembershipChange": "kind:'membership' change:Change expires:p assents:[Assent]",
+    "Admission": "kind:'admission' number:m member:Member",
+    "Removal": "kind:'removal' number:m",
+    "Assent": "member:m signature:s",
     "MerkleProof": "index:w count:w siblings:[d]",
     "Message": "chain:d sender:m height:w content:Content",
     "Hearsay": "kind:'hearsay' attempt:a wants_answer:B updates:[SignedUpdate] reports:[SignedReport]"
-    " votes:[SignedVote] blocks:[d]",
+    " votes:[SignedVote] blocks:[d] changes:[MembershipChange]",
     "Proposal": "kind:'proposal' block:Block",
     "BlockWanted": "kind:'block-wanted' block:d",
     "BlobWanted": "kind:'blob-wanted' blob:d",
@@ -149,13 +153,15 @@ RECORDS = {
     "Decided": "kind:'decided' block:Block certificate:[SignedVote]",
 }
 ONE_OF = {
-    "Evidence": ("TwoVotes", "TwoBlocks", "TwoUpdates", "FalseWork"),
+    "Entry": ("TwoVotes", "TwoBlocks", "TwoUpdates", "FalseWork", "MembershipChange"),
+    "Change": ("Admission", "Removal"),
     "Content": ("Hearsay", "Proposal", "BlockWanted", "BlobWanted", "Blob", "DecidedWanted", "Decided"),
 }
 MOST = 2**63 - 1
 NUMBERS = {"w": (0, MOST), "p": (1, MOST), "m": (0, 4095), "a": (1, 10_000), "e": (0, 10**18), "o": (-MOST, MOST)}
 LENGTHS = {"d": (32,), "s": (64,), "n": (8,), "D": (0, 32)}
 COUNTS = {"tensors": 4096, "parameters": 64, "shape": 16, "votes": 32768, "blocks": 32768, "siblings": 2**32}
+COUNTS |= {"changes": 16}
 
 
 class Record:

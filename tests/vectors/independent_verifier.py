@@ -6,7 +6,7 @@
 import json
 import sys
 from decimal import ROUND_HALF_EVEN, Context, Decimal, localcontext
-from math import prod
+from math import comb, prod
 
 from tests.vectors.independent_format import (
     MOST,
@@ -31,9 +31,8 @@ def count(value):
     return int(value.to_integral_value(ROUND_HALF_EVEN))
 
 
-def cost_schedule(genesis, schedule, candidates, queue_nano):
+def cost_schedule(physics, members, schedule, candidates, queue_nano):
     """(exchange_ns, mining_ns, delay_ns, energy_pj) and the objective; raises where a constraint is broken."""
-    members, physics = genesis.members, genesis.physics
     if schedule.reason:
         return [0, 0, 0, [0] * len(members)], 0
     active = {*schedule.selected, *(client for client, hz in enumerate(schedule.mining_hz) if hz)}
@@ -74,19 +73,54 @@ def cost_schedule(genesis, schedule, candidates, queue_nano):
     return [*times, energy_pj], objective
 
 
-def require_schedule(genesis, schedule, round, candidates, queue_nano):
-    num, selected = len(genesis.members), schedule.selected
+def require_schedule(physics, members, schedule, round, candidates, queue_nano):
+    num, selected = len(members), schedule.selected
     require(schedule.round == round, "schedule-round")
     require(is_ascending(selected) and all(client < num for client in selected), "schedule-form")
     require(len(schedule.cpu_hz) == len(schedule.power_uw) == len(selected), "schedule-form")
     require(len(schedule.mining_hz) == num, "schedule-form")
     require(not schedule.reason or not (selected or any(schedule.mining_hz)), "schedule-form")
     with localcontext(Context(prec=40, rounding=ROUND_HALF_EVEN, Emin=-999999, Emax=999999)):
-        _, objective = cost_schedule(genesis, schedule, candidates, queue_nano)
+        _, objective = cost_schedule(physics, members, schedule, candidates, queue_nano)
     require(schedule.objective_nano == objective, "schedule-objective")
 
 
 # Sections 8 and 9: the state and the rules
+
+
+class Roll:
+    """All who ever were members, by number, and who is one at some height."""
+
+    def __init__(self, members, active):
+        self.members, self.active = members, active
+
+    def quorum(self, rule):
+        num = len(self.active)
+        return num // 2 + 1 if rule == "majority" else 2 * num // 3 + 1
+
+    def after(self, change, genesis):
+        """The roll with a change made; raises where that is not allowed."""
+        if change.kind == "admission":
+            require(change.number == len(self.members) < 4096, "change-number")
+            roll = Roll([*self.members, change.member], self.active | {change.number})
+            require_members(roll.members)
+        else:
+            require(change.number in self.active, "change-number")
+            roll = Roll(self.members, self.active - {change.number})
+            require(len(roll.active) >= max(genesis.physics.min_clients, genesis.law.min_updates), "change-too-few")
+        require_crowd(genesis.law, len(roll.active))
+        return roll
+
+
+def require_members(members):
+    keys = {member.public_key for member in members}
+    require(1 <= len(members) == len(keys), "public-keys")
+    require(all(member.limits.samples < 2**29 for member in members), "samples")
+    require(all(member.limits.rate_nano <= 10**9 for member in members), "rates")
+
+
+def require_crowd(law, num):
+    require(law.aggregation != "minimum-diameter" or comb(num, law.faulty) <= 200_000, "aggregation")
 
 
 class Chain:
@@ -94,30 +128,34 @@ class Chain:
 
     def __init__(self, genesis, initial_model):
         self.genesis, self.id = genesis, sha(genesis.bytes)
-        self.num = len(genesis.members)
-        self.keys = [member.public_key for member in genesis.members]
-        law, form = genesis.law, genesis.model
-        self.quorum = self.num // 2 + 1 if law.quorum == "majority" else 2 * self.num // 3 + 1
+        law, form, num = genesis.law, genesis.model, len(genesis.members)
+        # Of the tip's height, the next one, and the one after that.
+        self.before = self.now = self.coming = Roll(genesis.members, set(range(num)))
         self.height, self.tip, self.tip_parent, self.model = 0, self.id, bytes(32), form.initial
         self.schedule = genesis.schedule
         self.conditions = {client: member.conditions for client, member in enumerate(genesis.members)}
-        self.queue_nano, self.misses, self.rests_until = ([0] * self.num for _ in range(3))
+        self.queue_nano, self.misses, self.rests_until = ([0] * num for _ in range(3))
         self.offenders, self.difficulty = set(), law.difficulty
         require(genesis.format == 1, "format")
-        require(1 <= self.num == len(set(self.keys)), "public-keys")
-        require(all(member.limits.samples < 2**29 for member in genesis.members), "samples")
-        require(all(member.limits.rate_nano <= 10**9 for member in genesis.members), "rates")
+        require_members(genesis.members)
         require(len({tensor.name for tensor in form.tensors}) == len(form.tensors), "model-tensors")
         size = len(file_head(form.tensors)) + 4 * sum(prod(tensor.shape) for tensor in form.tensors)
         require(form.size == size <= 2**31, "model-size")
         fewest = fewest_updates(law.aggregation, law.faulty)
         require(fewest is not None and (law.aggregation != "mean" or law.faulty == 0), "aggregation")
         require(law.min_updates >= fewest, "min-updates")
-        require(genesis.physics.min_clients <= self.num, "physics")
+        require_crowd(law, num)
+        require(genesis.physics.min_clients <= num, "physics")
         require(is_ascending([parameter.name for parameter in genesis.scheduler.parameters]), "scheduler")
-        require_schedule(genesis, genesis.schedule, 1, self.candidates(1), self.queue_nano)
+        self.require_schedule(genesis.schedule, 1)
         require(len(initial_model) == size and sha(initial_model) == form.initial, "initial-model")
         read_model(initial_model, form.tensors)
+
+    def require_schedule(self, schedule, round):
+        """For the members that have a place in the queues."""
+        require_schedule(
+            self.genesis.physics, self.coming.members, schedule, round, self.candidates(round), self.queue_nano
+        )
 
     def candidates(self, round):
         return {
@@ -132,9 +170,9 @@ class Chain:
         place = [self.id, height, self.tip]
         require(header.format == 1, "format")
         require([header.chain, header.height, header.parent] == place, "link")
-        require(header.proposer < self.num, "proposer")
+        require(header.proposer in self.now.active, "proposer")
         seal = Record(header=header, nonce=block.nonce)
-        require_signed(self.keys[header.proposer], block.signature, "block", place, seal.bytes, "block")
+        require_signed(self.key(header.proposer), block.signature, "block", place, seal.bytes, "block")
         require(body_root(body) == header.body, "body-root")
         difficulty = self.retarget(body.parent_certificate)
         require(header.difficulty == max(1, difficulty >> (header.attempt - 1)), "difficulty")
@@ -142,20 +180,24 @@ class Chain:
         if height == 1:
             require(not body.parent_certificate, "certificate-genesis")
         else:
-            self.require_certificate(body.parent_certificate, self.tip, [self.id, self.height, self.tip_parent])
+            parent_place = [self.id, self.height, self.tip_parent]
+            self.require_certificate(body.parent_certificate, self.tip, parent_place, self.before)
         name = block_digest(header, block.nonce)
-        self.require_certificate(certificate, name, place)
+        self.require_certificate(certificate, name, place, self.now)
         require(body.schedule == self.schedule, "played-schedule")
         self.require_updates(body, place)
         self.require_model(body, blobs)
         self.require_reports(body, place, height)
-        convicted = self.require_entries(body.entries)
+        convicted, later = self.require_entries(body.entries)
         with localcontext(Context(prec=40, rounding=ROUND_HALF_EVEN, Emin=-999999, Emax=999999)):
-            costs, _ = cost_schedule(self.genesis, self.schedule, self.candidates(height), self.queue_nano)
+            costs, _ = cost_schedule(
+                self.genesis.physics, self.now.members, self.schedule, self.candidates(height), self.queue_nano
+            )
         require(to_list(body.modelled) == costs, "modelled-receipts")
         self.settle(body, height, convicted)
         require(body.queue_nano == self.queue_nano, "queues")
-        require_schedule(self.genesis, body.next_schedule, height + 1, self.candidates(height + 1), self.queue_nano)
+        self.require_schedule(body.next_schedule, height + 1)
+        self.before, self.now, self.coming = self.now, self.coming, later
         self.height, self.tip_parent, self.tip = height, self.tip, name
         self.model, self.schedule, self.difficulty = body.model, body.next_schedule, difficulty
 
@@ -167,18 +209,22 @@ class Chain:
         wanted = self.difficulty * target_ms // max(1, waits[(len(waits) - 1) // 2])
         return min(max(wanted, (self.difficulty + 1) // 2), 2 * self.difficulty, MOST)
 
-    def require_certificate(self, certificate, block, place):
+    def key(self, number):
+        return self.now.members[number].public_key
+
+    def require_certificate(self, certificate, block, place, roll):
         votes = [signed.vote for signed in certificate]
-        require(len(votes) >= self.quorum, "certificate-quorum")
+        require(len(votes) >= roll.quorum(self.genesis.law.quorum), "certificate-quorum")
         require(is_ascending([vote.voter for vote in votes]), "certificate-order")
         require({(vote.kind, vote.block) for vote in votes} == {("precommit", block)}, "certificate-block")
         require(len({vote.attempt for vote in votes}) == 1, "certificate-attempt")
         for signed in certificate:
             vote = signed.vote
-            require(vote.voter < self.num, "vote-member")
+            require(vote.voter in roll.active, "vote-member")
             for held in (vote.updates, vote.reports):
-                require(is_ascending(held) and all(client < self.num for client in held), "vote-holdings")
-            require_signed(self.keys[vote.voter], signed.signature, "vote", place, vote.bytes, "vote")
+                require(is_ascending(held) and roll.active.issuperset(held), "vote-holdings")
+            key = roll.members[vote.voter].public_key
+            require_signed(key, signed.signature, "vote", place, vote.bytes, "vote")
 
     def require_updates(self, body, place):
         require(is_ascending([signed.update.client for signed in body.updates]), "update-order")
@@ -186,10 +232,10 @@ class Chain:
             update = signed.update
             require(update.client in self.schedule.selected, "update-scheduled")
             require(update.client not in self.offenders, "update-offender")
-            require(update.samples == self.genesis.members[update.client].limits.samples, "update-samples")
+            require(update.samples == self.now.members[update.client].limits.samples, "update-samples")
             require(update.size == (self.genesis.model.size if update.model else 0), "update-size")
             require(not update.model or update.samples or update.model == self.model, "update-without-data")
-            require_signed(self.keys[update.client], signed.signature, "update", place, update.bytes, "update")
+            require_signed(self.key(update.client), signed.signature, "update", place, update.bytes, "update")
 
     def require_model(self, body, blobs):
         law, form = self.genesis.law, self.genesis.model
@@ -211,15 +257,31 @@ class Chain:
         require(is_ascending([signed.report.client for signed in body.reports]), "report-order")
         for signed in body.reports:
             report = signed.report
-            require(report.client < self.num, "report-member")
+            require(report.client in self.now.active, "report-member")
             require(report.round == height + 1, "report-round")
             require(report.receipt is None or report.receipt.round == height - 1, "receipt-round")
-            require_signed(self.keys[report.client], signed.signature, "report", place, report.bytes, "report")
+            require_signed(self.key(report.client), signed.signature, "report", place, report.bytes, "report")
 
     def require_entries(self, entries):
-        offenders = [self.convict(entry) for entry in entries]
+        """Who is convicted, and the roll from two heights on."""
+        changes = [entry for entry in entries if entry.kind == "membership"]
+        require(len(changes) <= 1 and all(change is entries[-1] for change in changes), "change-place")
+        offenders = [self.convict(entry) for entry in entries if entry.kind != "membership"]
         require(is_ascending(offenders) and not self.offenders & set(offenders), "evidence-known")
-        return set(offenders)
+        for found in changes:
+            self.require_assents(found)
+            return set(offenders), self.coming.after(found.change, self.genesis)
+        return set(offenders), self.coming
+
+    def require_assents(self, found):
+        require(found.expires > self.height, "change-expired")
+        numbers = [assent.member for assent in found.assents]
+        require(is_ascending(numbers) and all(number < len(self.now.members) for number in numbers), "change-assents")
+        counted = self.now.active.intersection(numbers) - self.offenders
+        require(len(counted) >= self.now.quorum(self.genesis.law.quorum), "change-quorum")
+        place = [self.id, found.expires, bytes(32)]
+        for assent in found.assents:
+            require_signed(self.key(assent.member), assent.signature, "membership", place, found.change.bytes, "change")
 
     def convict(self, entry):
         """The offender that an entry proves; raises if it proves nothing."""
@@ -230,20 +292,20 @@ class Chain:
             require(all(first[name] == second[name] for name in same), "evidence")
             require(first != second if differs is None else first[differs] != second[differs], "evidence")
             offender, place = first[who], to_list(entry.place)
-            require(offender < self.num and place[0] == self.id, "evidence")
+            require(offender < len(self.now.members) and place[0] == self.id, "evidence")
             for signed in (entry.first, entry.second):
                 content = signed[meaning].bytes
-                require_signed(self.keys[offender], signed.signature, meaning, place, content, "evidence")
+                require_signed(self.key(offender), signed.signature, meaning, place, content, "evidence")
             return offender
         blocks = [entry.block] if entry.kind == "false-work" else [entry.first, entry.second]
         headers = [block.header for block in blocks]
         require(len({(header.proposer, header.height, header.attempt) for header in headers}) == 1, "evidence")
-        require(headers[0].proposer < self.num, "evidence")
+        require(headers[0].proposer < len(self.now.members), "evidence")
         for block in blocks:
             header, seal = block.header, Record(header=block.header, nonce=block.nonce)
             require(header.chain == self.id, "evidence-chain")
             place = [header.chain, header.height, header.parent]
-            require_signed(self.keys[header.proposer], block.signature, "block", place, seal.bytes, "evidence")
+            require_signed(self.key(header.proposer), block.signature, "block", place, seal.bytes, "evidence")
         if entry.kind == "false-work":
             require(not is_worked(self.genesis.law.work, headers[0], entry.block.nonce), "evidence-work")
         else:
@@ -256,7 +318,7 @@ class Chain:
         took_part = {signed.update.client for signed in body.updates if signed.update.model}
         queues = []
         for client, before in enumerate(self.queue_nano):
-            after = max(before + self.genesis.members[client].limits.rate_nano - 10**9 * (client in took_part), 0)
+            after = max(before + self.now.members[client].limits.rate_nano - 10**9 * (client in took_part), 0)
             is_counted = client in self.conditions and self.rests_until[client] < height
             queues.append(after if is_counted else before)
         self.queue_nano = queues
@@ -266,7 +328,10 @@ class Chain:
                 self.rests_until[client] = height + min(2 ** self.misses[client] - 1, 63)
         self.offenders |= convicted
         reports = [signed.report for signed in body.reports]
-        self.conditions = {one.client: one.conditions for one in reports if one.client not in self.offenders}
+        staying = self.coming.active - self.offenders
+        self.conditions = {one.client: one.conditions for one in reports if one.client in staying}
+        for places in (self.queue_nano, self.misses, self.rests_until):
+            places += [0] * (len(self.coming.members) - len(places))
 
 
 def verify(given):

@@ -19,12 +19,17 @@ from bdfl.encoding import Record, digest, encode
 from bdfl.identity import Meaning, statement_digest
 from bdfl.learning.weights import encode_weights
 from bdfl.ledger.block import (
+    Admission,
     Block,
     FalseWork,
     Kind,
     Law,
+    Member,
+    MembershipChange,
     Receipt,
+    Removal,
     Seal,
+    SignedReport,
     TwoBlocks,
     TwoUpdates,
     TwoVotes,
@@ -33,6 +38,7 @@ from bdfl.ledger.block import (
     chain_id,
     header_seal,
 )
+from bdfl.ledger.membership import change_place, make_change
 from bdfl.ledger.memory_store import MemoryStore
 from bdfl.ledger.merkle import merkle_root, prove_leaf
 from bdfl.ledger.work import is_worked, work_hash
@@ -53,6 +59,7 @@ from benchmarks.ledger.valid_chain import (
     SMALL,
     ChainMaker,
     example_genesis,
+    example_limits,
     example_signer,
     example_weights,
     plan_by_hand,
@@ -61,22 +68,25 @@ from tests.vectors.format_tables import with_tables
 
 FOLDER = Path(__file__).parent
 VECTORS, CHAIN, FORMAT = (FOLDER / name for name in ("vectors.json", "chain.json", "FORMAT.md"))
-NUM_MEMBERS = 4
-SECRETS = [bytes([number + 1]) * 32 for number in range(NUM_MEMBERS)]
+NUM_KEYS = 5
+SECRETS = [bytes([number + 1]) * 32 for number in range(NUM_KEYS)]
 _LAW = Law(QuorumRule.BFT, WorkKind.SHA256, 16, 40, "mean", 0, 1)
 
 Json = dict[str, Any]
 
 
 def make_chain() -> ChainMaker:
-    """Four blocks in which nearly everything happens that a verifier must understand.
+    """Eight blocks in which nearly everything happens that a verifier must understand.
 
     1: everybody takes part, member 2 without data. 2: in the second attempt; member 1 diverged, member 3 is missing and
-    rests, member 2 is convicted. 3: only members 0 and 1 are left. 4: nobody is heard of, the block is empty.
+    rests, member 2 is convicted. 3: only members 0 and 1 are left. 4: nobody is heard of, the block is empty. 5: member
+    4 is admitted. 6: member 2 is removed. 7: with member 4 and still with member 2. 8: without member 2, and member 4
+    trains.
     """
     initial = encode_weights(example_weights(0), SMALL)
     genesis = example_genesis(initial, samples=(100, 200, 0, 400), law=_LAW, plan=plan_by_hand)
-    maker = ChainMaker(MemoryStore(genesis, initial), [example_signer(number) for number in range(4)], plan_by_hand)
+    signers = [example_signer(number) for number in range(NUM_KEYS)]
+    maker = ChainMaker(MemoryStore(genesis, initial), signers, plan_by_hand)
 
     updates = [maker.sign_update(client, example_weights(client + 1)) for client in range(4)]
     maker.commit(maker.make_block(updates, [maker.sign_report(client) for client in range(4)]), mining_ms=30)
@@ -94,7 +104,38 @@ def make_chain() -> ChainMaker:
 
     reports = [maker.sign_report(client) for client in range(4)]
     maker.commit(maker.make_block([], reports, proposer=0), voters=(0, 1, 2), mining_ms=45)
+
+    reports = [maker.sign_report(client) for client in (0, 1, 3)]
+    block = maker.make_block([], reports, entries=[admission(maker)], proposer=2)
+    maker.commit(block, voters=(1, 2, 3), mining_ms=45)
+
+    updates = [maker.sign_update(client, example_weights(client + 30)) for client in maker.state.schedule.selected]
+    block = maker.make_block(updates, reports_of(maker, 0, 1, 3), entries=[removal(maker)], proposer=1)
+    maker.commit(block, voters=(0, 1, 3), mining_ms=45)
+
+    updates = [maker.sign_update(client, example_weights(client + 60)) for client in maker.state.schedule.selected]
+    block = maker.make_block(updates, reports_of(maker, 0, 2, 3, 4), proposer=4)
+    maker.commit(block, voters=(1, 2, 3, 4), mining_ms=45)
+
+    updates = [maker.sign_update(client, example_weights(client + 70)) for client in maker.state.schedule.selected]
+    block = maker.make_block(updates, reports_of(maker, 0, 1, 3, 4), proposer=3)
+    maker.commit(block, voters=(0, 1, 4), mining_ms=45)
     return maker
+
+
+def reports_of(maker: ChainMaker, *clients: int) -> list[SignedReport]:
+    return [maker.sign_report(client) for client in clients]
+
+
+def admission(maker: ChainMaker) -> MembershipChange:
+    """Member 4 is admitted until block 6; member 2 agrees too, which does not count."""
+    member = Member(maker.signers[4].public_key, example_limits(500), CONDITIONS)
+    return make_change(maker.state.chain, Admission(4, member), 6, dict(enumerate(maker.signers[:4])))
+
+
+def removal(maker: ChainMaker) -> MembershipChange:
+    """Member 2 is removed."""
+    return make_change(maker.state.chain, Removal(2), 100, {number: maker.signers[number] for number in (0, 1, 3)})
 
 
 def _second_round() -> dict[int, Any]:
@@ -111,7 +152,7 @@ def two_votes(maker: ChainMaker) -> TwoVotes:
 def make_records(maker: ChainMaker) -> list[Record]:
     """At least one record of every kind that is not inside another one of these."""
     blocks = list(maker.store.blocks())
-    last, certificate = blocks[-1], maker.store.certificate(4)
+    last, certificate = blocks[-1], maker.store.certificate(len(blocks))
     chain = maker.state.chain
     place = maker.state.place
     updates = [maker.sign_update(client, example_weights(client + 40)) for client in range(2)]
@@ -134,6 +175,7 @@ def make_records(maker: ChainMaker) -> list[Record]:
             reports=(maker.sign_report(1),),
             votes=votes,
             blocks=(digest(b"one block"),),
+            changes=(removal(maker),),
         ),
         Proposal(last),
         BlockWanted(digest(b"one block")),
@@ -150,6 +192,8 @@ def make_records(maker: ChainMaker) -> list[Record]:
         TwoBlocks(last.signed_header, false_block),
         TwoUpdates(place, updates[0], other),
         FalseWork(false_block),
+        admission(maker),
+        removal(maker),
         prove_leaf(body_leaves(blocks[0].body), 3),
         *(Message(chain, 1, 5, content) for content in contents),
     ]
@@ -207,7 +251,7 @@ def describe_bad_encodings() -> list[Json]:
 
 
 def describe_statements(maker: ChainMaker) -> list[Json]:
-    """What members signed for block 1, and how."""
+    """What members signed for block 1, and for a change of membership, and how."""
     block = maker.store.block(1)
     place = block.header.place
     body = block.body
@@ -217,16 +261,20 @@ def describe_statements(maker: ChainMaker) -> list[Json]:
         (Meaning.BLOCK, 0, Seal(block.header, block.nonce), block.signature),
         (Meaning.VOTE, 3, maker.store.certificate(1)[3].vote, maker.store.certificate(1)[3].signature),
     ]
+    change = removal(maker)
+    agreed = change_place(maker.state.chain, change.expires)
+    placed = [(place, *statement) for statement in signed]
+    placed.append((agreed, Meaning.MEMBERSHIP, 3, change.change, change.assents[2].signature))
     return [
         {
             "meaning": meaning.value,
-            "place": encode(place).hex(),
+            "place": encode(where).hex(),
             "content": encode(content).hex(),
-            "statement": statement_digest(meaning, place, encode(content)).hex(),
+            "statement": statement_digest(meaning, where, encode(content)).hex(),
             "member": member,
             "signature": signature.hex(),
         }
-        for meaning, member, content, signature in signed
+        for where, meaning, member, content, signature in placed
     ]
 
 
@@ -311,6 +359,7 @@ def describe_chain(maker: ChainMaker) -> Json:
             "misses": list(maker.state.misses),
             "rests_until": list(maker.state.rests_until),
             "offenders": sorted(maker.state.offenders),
+            "active": sorted(maker.state.active),
             "difficulty": maker.state.difficulty,
         },
     }

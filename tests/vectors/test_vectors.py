@@ -133,6 +133,7 @@ def test_the_independent_verifier_accepts_the_chain_and_finds_the_same_state():
     for name in ("queue_nano", "misses", "rests_until", "difficulty"):
         assert getattr(chain, name) == found[name]
     assert sorted(chain.offenders) == found["offenders"]
+    assert sorted(chain.now.active) == found["active"]
 
 
 def test_the_independent_verifier_refuses_another_genesis():
@@ -146,7 +147,8 @@ def test_the_independent_verifier_refuses_another_genesis():
 
 
 @pytest.mark.parametrize(
-    ("part", "place"), [*(("blocks", place) for place in range(4)), ("certificates", 1), ("certificates", 3)]
+    ("part", "place"),
+    [*(("blocks", place) for place in range(8)), *(("certificates", place) for place in (1, 3, 5, 6))],
 )
 def test_the_independent_verifier_refuses_a_block_or_certificate_with_any_change(part, place):
     def until(end):

@@ -16,6 +16,7 @@ from bdfl.audit.reading import (
 )
 from bdfl.learning.weights import Vector
 from bdfl.ledger.keeping import Store
+from bdfl.ledger.roll import read_roll
 
 LossOf = Callable[[Vector], float]  # test loss of a model
 
@@ -93,7 +94,8 @@ def blame_clients(
         for update in updates:
             loss_without = judge(aggregate_without(chain, block, updates, update.client, own_functions))
             effects.append(Effect(height, update.client, loss, loss_without, loss_without - loss))
-    verdicts = [_judge_client(client, effects) for client in range(len(chain.genesis.members))]
+    members = read_roll(chain.genesis, iter_blocks(chain, 1, last)).members
+    verdicts = [_judge_client(client, effects) for client in range(len(members))]
     verdicts.sort(key=lambda verdict: np.inf if verdict.mean_effect is None else verdict.mean_effect)
     return Blame(first, last, tuple(effects), tuple(verdicts))
 

@@ -7,6 +7,7 @@ from bdfl.errors import BdflError
 from bdfl.learning.weights import Layout, Vector, decode_weights
 from bdfl.ledger.block import Block, Genesis, ModelUpdate
 from bdfl.ledger.keeping import Store
+from bdfl.ledger.roll import Roll, read_roll
 from bdfl.scenario import Aggregation
 from bdfl.scenario.learning import is_function
 
@@ -22,9 +23,16 @@ def get_block(chain: Store, height: int) -> Block:
     return chain.block(height)
 
 
+def roll_of(chain: Store) -> Roll:
+    """All who were ever admitted to the chain, by number."""
+    return read_roll(chain.genesis, chain.blocks())
+
+
 def validate_client(chain: Store, client: int) -> None:
-    """Raises `NotOnChain` unless the client is a member."""
-    num_members = len(chain.genesis.members)
+    """Raises `NotOnChain` unless the client is, or was, a member."""
+    if 0 <= client < len(chain.genesis.members):
+        return  # most are: nobody else's admission has to be looked for
+    num_members = len(roll_of(chain).members)
     if not 0 <= client < num_members:
         raise NotOnChain(f"client {client}: no member of the chain, 0 to {num_members - 1} expected")
 

@@ -15,6 +15,7 @@ from bdfl.audit.reading import (
     rule_of,
 )
 from bdfl.ledger.keeping import Store
+from bdfl.ledger.roll import read_roll
 from bdfl.scenario import Aggregation
 
 _BLOCK_ENTRIES = 2**20  # numbers sorted at a time
@@ -41,7 +42,7 @@ class Trace:
     made_in: int  # block that made its model: an earlier one if blocks since were empty; 0: nobody has trained it
     model: str  # SHA-256
     rule: str
-    contributions: tuple[Contribution, ...]  # by client, of all members
+    contributions: tuple[Contribution, ...]  # by client, of all who were admitted by then
 
 
 def trace_model(chain: Store, height: int) -> Trace:
@@ -58,7 +59,8 @@ def trace_model(chain: Store, height: int) -> Trace:
     samples = {update.client: update.samples for update in last}
     digests = {update.client: update.model.hex() for update in last}
     contributions = []
-    for client in range(len(chain.genesis.members)):
+    members = read_roll(chain.genesis, iter_blocks(chain, 1, height)).members
+    for client in range(len(members)):
         blocks = entered.get(client, [])
         contributions.append(
             Contribution(

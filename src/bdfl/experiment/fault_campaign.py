@@ -28,6 +28,7 @@ class Group:
     nodes: int
     liars: int
     crashes: int
+    changes: int  # of membership
     blocks: int  # of the longest honest chains
     recovery_median_s: float  # virtual: from the end of the faults until all honest nodes were three rounds further
     recovery_worst_s: float
@@ -100,6 +101,7 @@ def _summarise(verdicts: Sequence[Verdict]) -> Group | None:
         nodes=sum(verdict.num_nodes for verdict in verdicts),
         liars=sum(verdict.num_liars for verdict in verdicts),
         crashes=sum(verdict.num_crashes for verdict in verdicts),
+        changes=sum(verdict.num_changes for verdict in verdicts),
         blocks=sum(verdict.height for verdict in verdicts),
         recovery_median_s=median(verdict.recovery_s for verdict in verdicts),
         recovery_worst_s=worst.recovery_s,

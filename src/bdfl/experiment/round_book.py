@@ -47,7 +47,7 @@ class RoundBook:
             planned.problem,
             planned.state,
             planned.decision,
-            to_measure(body.queue_nano, NANO),
+            to_measure(body.queue_nano[: chain.num_members], NANO),
             delivered_by(block),
             mined=self._mining(planned, block),
             prove_gap=False,
@@ -67,6 +67,6 @@ def delivered_by(block: Block) -> PerClientMask:
 
     A client without data has nothing to deliver and counts: it can never do better.
     """
-    mask = np.zeros(len(block.body.queue_nano), dtype=np.bool_)
+    mask = np.zeros(len(block.body.modelled.energy_pj), dtype=np.bool_)
     mask[[signed.update.client for signed in block.body.updates if not signed.update.is_declined]] = True
     return mask

@@ -1,7 +1,8 @@
 """Files named by the digest of their content: `blobs/ab/abcd...`. A file is there whole or not at all."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from bdfl.ledger.keeping import NotKept, StoreInUse
 LOCK_FILE = "lock"
 _BLOBS = "blobs"
 _TEMPORARY = "tmp"
+_SIDE_BY_SIDE = 4  # files written at the same time: the disk is waited for once instead of for each
 
 
 class BlobFolder:
@@ -72,7 +74,7 @@ class BlobFolder:
                 if self._durable:
                     os.fsync(file.fileno())
             if not path.parent.is_dir():
-                path.parent.mkdir()
+                path.parent.mkdir(exist_ok=True)
                 self.sync(self._blobs)
             os.replace(temporary, path)
             self.sync(path.parent)
@@ -80,6 +82,15 @@ class BlobFolder:
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
             raise NotKept(f"{path}: {error.strerror}, {len(data)} bytes to write; the blob is not kept") from None
+
+    def write_all(self, blobs: Mapping[bytes, bytes]) -> None:
+        """As `write` for each, several at a time; all are tried before one that failed is told of."""
+        if len(blobs) < 2 or not self._durable:
+            for blob, data in blobs.items():
+                self.write(blob, data)
+            return
+        with ThreadPoolExecutor(min(_SIDE_BY_SIDE, len(blobs)), "blobs") as writers:
+            list(writers.map(self.write, blobs.keys(), blobs.values()))
 
     def remove(self, blob: bytes) -> None:
         self.path(blob).unlink(missing_ok=True)

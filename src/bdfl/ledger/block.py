@@ -1,7 +1,7 @@
 """What stands on the chain: genesis, blocks and their parts. Integers, bytes and strings only; units are in the names.
 
 `_nano` counts 1e-9 of a unit, `_pj` picojoules, `_ns` nanoseconds, `_uw` microwatts. A client is named by its place in
-the list of members, which is also its number in the scenario.
+the list of all who ever were members, which is also its number in the scenario.
 """
 
 from enum import StrEnum
@@ -144,6 +144,61 @@ class Modelled(Record, frozen=True):
     energy_pj: PerMember  # one for each member
 
 
+class Limits(Record, frozen=True):
+    """A client's processor, radio and data, which stay the same."""
+
+    samples: Whole  # |D_i|
+    rate_nano: Whole  # beta_i
+    cycles: Whole  # c_i = phi_i H |D_i|
+    capacitance: Positive  # chi_i in 1e-36 W s^3
+    power_uw: Whole
+    power_max_uw: Whole
+    model_bits: Positive
+    cpu_max_hz: Whole | None  # none: no cap
+    mining_max_hz: Whole | None
+    initial_cpu_hz: Positive
+    initial_mining_hz: Positive
+
+
+class Member(Record, frozen=True):
+    """Somebody who takes part, from the beginning or since a block admitted it."""
+
+    public_key: Digest
+    limits: Limits
+    conditions: Conditions  # of round 1; of one that is admitted later they count for nothing, it reports
+
+
+class Admission(Record, frozen=True, tag="admission"):
+    """A change: somebody becomes a member, under the next number that nobody ever had."""
+
+    number: MemberNumber
+    member: Member
+
+
+class Removal(Record, frozen=True, tag="removal"):
+    """A change: somebody is a member no more. Its number and its key stay its own."""
+
+    number: MemberNumber
+
+
+Change: TypeAlias = Admission | Removal
+
+
+class Assent(Record, frozen=True):
+    """A member's agreement to a change: signed as MEMBERSHIP for the height it expires at, on a parent of zeros."""
+
+    member: MemberNumber
+    signature: Signature
+
+
+class MembershipChange(Record, frozen=True, tag="membership"):
+    """A change that a quorum agreed to. In block h it binds from height h + 2 on."""
+
+    change: Change
+    expires: Positive  # the last height whose block may carry it
+    assents: Annotated[tuple[Assent, ...], Meta(max_length=MAX_MEMBERS)]  # by member
+
+
 class TwoVotes(Record, frozen=True, tag="two-votes"):
     """Evidence: votes of one kind by one member in one attempt for different blocks."""
 
@@ -182,7 +237,8 @@ class FalseWork(Record, frozen=True, tag="false-work"):
 
 
 Evidence: TypeAlias = TwoVotes | TwoBlocks | TwoUpdates | FalseWork
-Entries: TypeAlias = Annotated[tuple[Evidence, ...], Meta(max_length=MAX_MEMBERS)]
+Entry: TypeAlias = Evidence | MembershipChange
+Entries: TypeAlias = Annotated[tuple[Entry, ...], Meta(max_length=MAX_MEMBERS)]
 
 
 class Header(Record, frozen=True):
@@ -209,11 +265,11 @@ class Body(Record, frozen=True):
     schedule: Schedule  # of this round, as the parent has it
     is_empty: bool  # too few updates: the model stays
     model: Digest  # of the global model after this round
-    queue_nano: PerMember  # Z_i after this round
+    queue_nano: PerMember  # Z_i after this round, one for each member of the next
     modelled: Modelled  # receipts of this round by the cost model
     reports: Annotated[tuple[SignedReport, ...], Meta(max_length=MAX_MEMBERS)]  # by client, for the next round
     next_schedule: Schedule  # computed from them
-    entries: Entries
+    entries: Entries  # evidence by offender, then at most one change of membership
     updates: Annotated[tuple[SignedUpdate, ...], Meta(max_length=MAX_MEMBERS)]  # by client
 
 
@@ -240,30 +296,6 @@ class Seal(Record, frozen=True):
 
     header: Header
     nonce: Nonce
-
-
-class Limits(Record, frozen=True):
-    """A client's processor, radio and data, which stay the same."""
-
-    samples: Whole  # |D_i|
-    rate_nano: Whole  # beta_i
-    cycles: Whole  # c_i = phi_i H |D_i|
-    capacitance: Positive  # chi_i in 1e-36 W s^3
-    power_uw: Whole
-    power_max_uw: Whole
-    model_bits: Positive
-    cpu_max_hz: Whole | None  # none: no cap
-    mining_max_hz: Whole | None
-    initial_cpu_hz: Positive
-    initial_mining_hz: Positive
-
-
-class Member(Record, frozen=True):
-    """Somebody who takes part from the beginning."""
-
-    public_key: Digest
-    limits: Limits
-    conditions: Conditions  # of round 1
 
 
 class Physics(Record, frozen=True):

@@ -14,22 +14,25 @@ from bdfl.ledger.block import (
     Block,
     Certificate,
     Conditions,
-    Evidence,
+    Entry,
     Genesis,
+    Member,
     Modelled,
     Schedule,
     SignedReport,
     SignedUpdate,
 )
-from bdfl.ledger.charter import Charter, quorum_size
+from bdfl.ledger.charter import Charter, amend_charter, quorum_size
 from bdfl.ledger.evidence import offender_of
 from bdfl.ledger.genesis import first_prospect, validate_genesis
 from bdfl.ledger.planning import Plan, Prospect, assess, find_candidates, plan_round
+from bdfl.ledger.roll import BINDS_AFTER, find_change, find_evidence
 from bdfl.ledger.toolbox import Toolbox
 from bdfl.ledger.units import NANO
 from bdfl.scheduling.queues import next_queue
 
 __all__ = [
+    "FAREWELL",
     "MAX_REST",
     "NO_PARENT",
     "ChainState",
@@ -45,19 +48,22 @@ __all__ = [
 
 NO_PARENT = bytes(DIGEST_SIZE)  # parent of the genesis
 MAX_REST = 63  # rounds that a member sits out at most
+FAREWELL = 64  # heights after its last one for which a removed member is answered, so that it learns of its end
 
 
 @dataclass(frozen=True, eq=False)
 class ChainState:
-    """A chain at its tip; per-member tuples are in member order."""
+    """A chain at its tip; per-member tuples have a place for everybody who ever was a member at the next height."""
 
-    charter: Charter
+    charter: Charter  # of the next height, height + 1
+    tip_charter: Charter  # of the tip's height, whose members voted for it
+    coming_charter: Charter  # of the height after the next: a change in the tip binds there
     height: int
     tip: bytes  # digest of the last block; the chain's id before block 1
     tip_parent: bytes  # of zeros before block 1
     model: bytes  # digest of the global model
     schedule: Schedule  # of the next round, height + 1
-    conditions: Mapping[int, Conditions]  # of the next round, by client: who reported and is no offender
+    conditions: Mapping[int, Conditions]  # of the next round, by client: members that reported and are no offenders
     queue_nano: tuple[int, ...]
     misses: tuple[int, ...]  # updates missed in a row
     rests_until: tuple[int, ...]  # last round that the member sits out; 0: none
@@ -75,7 +81,48 @@ class ChainState:
 
     @property
     def num_members(self) -> int:
+        """Numbers given up to the next height."""
         return self.charter.num_members
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """All who ever were members, by number, also those about to be."""
+        return self.coming_charter.members
+
+    @property
+    def active(self) -> frozenset[int]:
+        """Who is a member at the next height: proposes, votes, trains, reports."""
+        return self.charter.active
+
+    @cached_property
+    def reporters(self) -> frozenset[int]:
+        """Of whom a report for the round after the next is expected: who reported last time, or is new, and stays."""
+        newcomers = self.charter.active - self.tip_charter.active
+        return (newcomers.union(self.conditions) & self.coming_charter.active) - self.offenders
+
+    @cached_property
+    def speakers(self) -> frozenset[int]:
+        """Who may say something for the next height or the one after: its members, and those about to be."""
+        return self.charter.active | self.coming_charter.active
+
+    @cached_property
+    def public_keys(self) -> tuple[bytes | None, ...]:
+        """Keys of those who may be listened to, by number; none: it was removed, and had `FAREWELL` heights since."""
+        roll = self.coming_charter.roll
+        return tuple(
+            member.public_key if last is None or self.height < last + FAREWELL else None
+            for member, last in zip(roll.members, roll.last_heights, strict=True)
+        )
+
+    def last_height(self, number: int) -> int | None:
+        """The last height at which that number is, or was, a member; none: no end is agreed on."""
+        last_heights = self.coming_charter.roll.last_heights
+        return last_heights[number] if 0 <= number < len(last_heights) else None
+
+    def is_over(self, number: int) -> bool:
+        """Whether that number was a member and is one no more."""
+        last = self.last_height(number)
+        return last is not None and last <= self.height
 
     @property
     def quorum(self) -> int:
@@ -127,6 +174,8 @@ def start_chain(genesis: Genesis, toolbox: Toolbox) -> ChainState:
     nothing = (0,) * charter.num_members
     return ChainState(
         charter=charter,
+        tip_charter=charter,
+        coming_charter=charter,
         height=0,
         tip=charter.chain,
         tip_parent=NO_PARENT,
@@ -147,7 +196,9 @@ def apply_block(state: ChainState, block: Block, toolbox: Toolbox) -> ChainState
     body = block.body
     settled = settle_round(state, body.updates, body.reports, body.entries)
     return ChainState(
-        charter=state.charter,
+        charter=state.coming_charter,
+        tip_charter=state.charter,
+        coming_charter=charter_after(state, body.entries, toolbox),
         height=state.height + 1,
         tip=block.digest,
         tip_parent=state.tip,
@@ -163,26 +214,41 @@ def apply_block(state: ChainState, block: Block, toolbox: Toolbox) -> ChainState
     )
 
 
+def charter_after(state: ChainState, entries: Sequence[Entry], toolbox: Toolbox) -> Charter:
+    """The charter that binds `BINDS_AFTER` heights after a next block with these entries; raises `BadChange`."""
+    found = find_change(entries)
+    if found is None:
+        return state.coming_charter
+    return amend_charter(state.coming_charter, found.change, state.height + 1 + BINDS_AFTER, toolbox)
+
+
 def settle_round(
     state: ChainState,
     updates: Sequence[SignedUpdate],
     reports: Sequence[SignedReport],
-    entries: Sequence[Evidence],
+    entries: Sequence[Entry],
 ) -> Settlement:
-    """Where the next round leaves everybody if its block carries these updates, reports and entries."""
-    offenders = state.offenders.union(map(offender_of, entries))
+    """Where the next round leaves everybody if its block carries these updates, reports and entries.
+
+    Who is a member from the round after on has a place in it, with nothing behind it; who is one no more has no
+    conditions, so that it is not scheduled again and its queue stands still.
+    """
+    offenders = state.offenders.union(map(offender_of, find_evidence(entries)))
     misses, rests_until = _settle_misses(state, {signed.update.client for signed in updates})
+    staying = state.coming_charter.active
+    newcomers = (0,) * (state.coming_charter.num_members - state.num_members)
     return Settlement(
         conditions=MappingProxyType(
             {
                 signed.report.client: signed.report.conditions
                 for signed in reports
-                if signed.report.client not in offenders
+                if signed.report.client in staying and signed.report.client not in offenders
             }
         ),
-        queue_nano=_settle_queues(state, [signed.update.client for signed in updates if not signed.update.is_declined]),
-        misses=misses,
-        rests_until=rests_until,
+        queue_nano=_settle_queues(state, [signed.update.client for signed in updates if not signed.update.is_declined])
+        + newcomers,
+        misses=misses + newcomers,
+        rests_until=rests_until + newcomers,
         offenders=offenders,
     )
 
@@ -216,20 +282,24 @@ def _settle_queues(state: ChainState, took_part: Sequence[int]) -> tuple[int, ..
 
 
 def prospect_after(state: ChainState, settled: Settlement) -> Prospect:
-    """What will be known of the round after the next one once the next one is settled so."""
+    """What will be known of the round after the next one once the next one is settled so.
+
+    A scheduler forgets what it remembers when the members change.
+    """
     round = state.height + 2
+    is_same = state.coming_charter is state.charter or state.coming_charter.name == state.charter.name
     return Prospect(
         parent=state.tip,
         round=round,
         queue_nano=settled.queue_nano,
         candidates=find_candidates(settled.conditions, settled.rests_until, round),
-        memory=state.memory,
+        memory=state.memory if is_same else None,
     )
 
 
 def plan_after(state: ChainState, settled: Settlement, toolbox: Toolbox) -> Plan:
     """The plan for the round after the next one by the chain's scheduler."""
-    return plan_round(state.charter, prospect_after(state, settled), toolbox)
+    return plan_round(state.coming_charter, prospect_after(state, settled), toolbox)
 
 
 def modelled_costs(state: ChainState, toolbox: Toolbox) -> Modelled:

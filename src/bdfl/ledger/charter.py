@@ -1,17 +1,34 @@
-"""What a genesis means, worked out once: the names in it become functions, its integers the numbers to compute with."""
+"""What a genesis means, worked out once: the names in it become functions, its integers the numbers to compute with.
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+There is one charter for every set of members that a chain has had.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import msgspec
 import numpy as np
 
 from bdfl.aggregation import SAMPLES_LIMIT, get_aggregator, min_updates, validate_crowd
+from bdfl.encoding import Digest, Positive, Record, record_digest
 from bdfl.errors import BdflError
 from bdfl.learning.weights import Layout, encode_weights
-from bdfl.ledger.block import FORMAT, MAX_BUDGET_PJ, Genesis, ModelForm, Physics, SchedulerName, chain_id
-from bdfl.ledger.errors import InvalidGenesis, require_equal
+from bdfl.ledger.block import (
+    FORMAT,
+    MAX_BUDGET_PJ,
+    MAX_MEMBERS,
+    Admission,
+    Change,
+    Genesis,
+    Member,
+    ModelForm,
+    Physics,
+    SchedulerName,
+    chain_id,
+)
+from bdfl.ledger.errors import BadChange, InvalidGenesis, RuleBroken, require_equal
+from bdfl.ledger.roll import Roll, first_roll
 from bdfl.ledger.toolbox import Toolbox
 from bdfl.ledger.units import CAPACITANCE, MICROWATT, NANO, NOISE, ONE, to_cap, to_measure
 from bdfl.scenario.learning import Aggregation, is_function
@@ -24,24 +41,45 @@ MAX_MODEL_SIZE = 2**31  # bytes
 
 @dataclass(frozen=True, eq=False)
 class Charter:
-    """A genesis and what follows from it alone."""
+    """A genesis and what follows from it and the set of members alone."""
 
     genesis: Genesis
     chain: bytes  # the chain's id
-    quorum: int
+    name: bytes  # of this set of members and how it came about; the chain's id for that of genesis
+    roll: Roll
+    quorum: int  # of those who are members
     layout: Layout
     aggregation: Aggregation
     scheduler: Scheduler
     problem: RoundProblem  # of no round: queues empty, nobody reachable
 
     @property
+    def members(self) -> tuple[Member, ...]:
+        """All who ever were members, by number."""
+        return self.roll.members
+
+    @property
     def num_members(self) -> int:
-        return len(self.genesis.members)
+        """Numbers that were ever given: the length of everything that has a place for each member."""
+        return len(self.roll.members)
+
+    @property
+    def active(self) -> frozenset[int]:
+        """Numbers of those who are members."""
+        return self.roll.active
 
     @cached_property
     def rate_nano(self) -> tuple[int, ...]:
         """Participation rates beta_i."""
-        return tuple(member.limits.rate_nano for member in self.genesis.members)
+        return tuple(member.limits.rate_nano for member in self.roll.members)
+
+
+class _Amendment(Record, frozen=True):
+    """What names the charter that a change makes of another."""
+
+    before: Digest
+    change: Change
+    height: Positive
 
 
 def quorum_size(rule: QuorumRule, num_members: int) -> int:
@@ -57,24 +95,65 @@ def read_charter(genesis: Genesis, toolbox: Toolbox) -> Charter:
 
 def _read_charter(genesis: Genesis, chain: bytes, toolbox: Toolbox) -> Charter:
     require_equal(InvalidGenesis, "format", FORMAT, genesis.format)
-    _validate_members(genesis)
+    roll = first_roll(genesis)
+    _validate_members(roll.members)
     return Charter(
         genesis=genesis,
         chain=chain,
-        quorum=quorum_size(genesis.law.quorum, len(genesis.members)),
+        name=chain,
+        roll=roll,
+        quorum=quorum_size(genesis.law.quorum, len(roll.active)),
         layout=read_layout(genesis.model),
         aggregation=_read_aggregation(genesis, toolbox.own_functions),
         scheduler=toolbox.recall(
             ("scheduler", genesis.scheduler.name, genesis.scheduler.parameters),
             lambda: _read_scheduler(genesis.scheduler),
         ),
-        problem=_read_problem(genesis),
+        problem=_read_problem(genesis, roll.members),
     )
 
 
-def _validate_members(genesis: Genesis) -> None:
+def amend_charter(charter: Charter, change: Change, height: int, toolbox: Toolbox) -> Charter:
+    """The charter from that height on with a change of membership; raises `BadChange` where it cannot be made."""
+    name = record_digest(_Amendment(charter.name, change, height))
+    return toolbox.recall(("charter", name, toolbox.own_functions), lambda: _amend(charter, change, height, name))
+
+
+def _amend(charter: Charter, change: Change, height: int, name: bytes) -> Charter:
+    if isinstance(change, Admission):
+        _validate_admission(charter, change)
+    else:
+        _validate_removal(charter, change.number)
+    roll = charter.roll.after(change, height)
+    try:
+        _validate_members(roll.members)
+        problem = _read_problem(charter.genesis, roll.members)
+        validate_crowd(charter.aggregation, len(roll.active))
+    except RuleBroken as error:
+        raise BadChange(f"change-{error.rule}", error.expected, error.found) from None
+    except BdflError as error:
+        raise BadChange("change-aggregation", f"as many members as {charter.aggregation.rule} bears", error) from None
+    quorum = quorum_size(charter.genesis.law.quorum, len(roll.active))
+    return replace(charter, name=name, roll=roll, quorum=quorum, problem=problem)
+
+
+def _validate_admission(charter: Charter, change: Admission) -> None:
+    if change.number != charter.num_members or change.number >= MAX_MEMBERS:
+        raise BadChange("change-number", f"the next number, {charter.num_members}, below {MAX_MEMBERS}", change.number)
+
+
+def _validate_removal(charter: Charter, number: int) -> None:
+    if number not in charter.active:
+        raise BadChange("change-number", "one of the members", number)
+    least = max(charter.genesis.physics.min_clients, charter.genesis.law.min_updates)
+    left = len(charter.active) - 1
+    if left < least:
+        raise BadChange("change-too-few", f"at least {least} members left, as many as a round needs", left)
+
+
+def _validate_members(members: Sequence[Member]) -> None:
     numbers: dict[bytes, int] = {}
-    for number, member in enumerate(genesis.members):
+    for number, member in enumerate(members):
         other = numbers.setdefault(member.public_key, number)
         if other != number:
             raise InvalidGenesis("public-keys", f"another key for member {number}", f"that of member {other}")
@@ -93,6 +172,8 @@ def read_layout(form: ModelForm) -> Layout:
     layout = Layout(tuple(tensor.name for tensor in form.tensors), tuple(tensor.shape for tensor in form.tensors))
     if len(set(layout.names)) < len(layout.names):
         raise InvalidGenesis("model-tensors", "different names", ", ".join(sorted(layout.names)))
+    if any(0 in shape for shape in layout.shapes):  # whose other dimensions no size would limit
+        raise InvalidGenesis("model-tensors", "dimensions of at least 1", "one of 0")
     least = 4 * layout.num_parameters
     if not least < form.size <= MAX_MODEL_SIZE:
         raise InvalidGenesis("model-size", f"{least} to {MAX_MODEL_SIZE} bytes for these tensors", form.size)
@@ -131,8 +212,8 @@ def _read_parameters(name: SchedulerName) -> Mapping[str, ParameterValue]:
     return {key: msgspec.json.decode(text, type=ParameterValue) for key, text in name.parameters}
 
 
-def _read_problem(genesis: Genesis) -> RoundProblem:
-    limits = [member.limits for member in genesis.members]
+def _read_problem(genesis: Genesis, members: Sequence[Member]) -> RoundProblem:
+    limits = [member.limits for member in members]
     physics: Physics = genesis.physics
     nobody = np.zeros(len(limits))
     try:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from decimal import ROUND_HALF_EVEN, Context, Decimal, DivisionByZero, InvalidOperation, Overflow, localcontext
 
 from bdfl.encoding import INT_LIMIT
-from bdfl.ledger.block import Conditions, Genesis, Modelled, Physics, Schedule
+from bdfl.ledger.block import Conditions, Genesis, Member, Modelled, Physics, Schedule
 from bdfl.ledger.units import ATTO, CAPACITANCE, MICROWATT, NANO, NOISE, PICOJOULE
 
 PRECISION = 40  # digits
@@ -43,25 +43,29 @@ class Assessment:
 
 
 def assess_schedule(
-    genesis: Genesis, schedule: Schedule, candidates: Mapping[int, Conditions], queue_nano: Sequence[int]
+    genesis: Genesis,
+    members: Sequence[Member],
+    schedule: Schedule,
+    candidates: Mapping[int, Conditions],
+    queue_nano: Sequence[int],
 ) -> Assessment:
     """Delay, energies and objective of a well-formed schedule, and every constraint it breaks.
 
     [Li24, Eq. 24] C1: only `candidates`, those with conditions who may be scheduled, train or mine. C2: at least m
     train. C3: no budget is overdrawn by more than `TOLERANCE`. Caps: frequencies and powers within the client's limits.
-    A round in which nobody trains costs nothing and breaks nothing.
+    A round in which nobody trains costs nothing and breaks nothing. `members` are all that have a place in the round.
     """
-    num_members = len(genesis.members)
+    num_members = len(members)
     if not schedule.is_feasible:
         return Assessment(no_costs(num_members), 0, ())
     breaches = _find_outsiders(schedule, candidates)
     if not breaches:
-        breaches = [*_find_too_few(genesis, schedule), *_find_above_caps(genesis, schedule)]
-        breaches += _find_endless(genesis, schedule, candidates)
+        breaches = [*_find_too_few(genesis, schedule), *_find_above_caps(members, schedule)]
+        breaches += _find_endless(members, schedule, candidates)
     if breaches:
         return Assessment(no_costs(num_members), 0, tuple(breaches))
     with localcontext(_arithmetic()):
-        return _assess(genesis, schedule, candidates, queue_nano)
+        return _assess(genesis.physics, members, schedule, candidates, queue_nano)
 
 
 def no_costs(num_members: int) -> Modelled:
@@ -82,13 +86,16 @@ def _arithmetic() -> Context:
 
 
 def _assess(
-    genesis: Genesis, schedule: Schedule, candidates: Mapping[int, Conditions], queue_nano: Sequence[int]
+    physics: Physics,
+    members: Sequence[Member],
+    schedule: Schedule,
+    candidates: Mapping[int, Conditions],
+    queue_nano: Sequence[int],
 ) -> Assessment:
-    physics = genesis.physics
     exchange_s = Decimal(0)
-    energy_j = [Decimal(0)] * len(genesis.members)
+    energy_j = [Decimal(0)] * len(members)
     for client, cpu_hz, power_uw in zip(schedule.selected, schedule.cpu_hz, schedule.power_uw, strict=True):
-        limits = genesis.members[client].limits
+        limits = members[client].limits
         power_w = Decimal(power_uw) / MICROWATT
         upload_s = limits.model_bits / _uplink_rate(physics, power_w, Decimal(candidates[client].gain_atto) / ATTO)
         capacitance = Decimal(limits.capacitance) / CAPACITANCE
@@ -99,7 +106,7 @@ def _assess(
     mining_s = Decimal(physics.work_cycles) / sum(schedule.mining_hz)  # Eq. 11
     for client, mining_hz in enumerate(schedule.mining_hz):
         if mining_hz:
-            capacitance = Decimal(genesis.members[client].limits.capacitance) / CAPACITANCE
+            capacitance = Decimal(members[client].limits.capacitance) / CAPACITANCE
             energy_j[client] += _HALF * capacitance * mining_s * mining_hz**3  # Eq. 12
     delay_s = exchange_s + mining_s + Decimal(physics.overhead_ns) / NANO  # Eq. 13
     modelled = Modelled(
@@ -112,7 +119,7 @@ def _assess(
     objective_nano = _count(physics.tradeoff_nano * delay_s - owed_nano)  # Eq. 23
     breaches = [*_find_overdrawn(energy_j, candidates), *_find_too_large(modelled, objective_nano)]
     if any(breach.constraint == "form" for breach in breaches):
-        return Assessment(no_costs(len(genesis.members)), 0, tuple(breaches))
+        return Assessment(no_costs(len(members)), 0, tuple(breaches))
     return Assessment(modelled, objective_nano, tuple(breaches))
 
 
@@ -140,7 +147,7 @@ def _find_too_few(genesis: Genesis, schedule: Schedule) -> list[Breach]:
     return [] if found >= needed else [Breach("C2", None, f"{found} clients train", f"at least {needed}")]
 
 
-def _find_above_caps(genesis: Genesis, schedule: Schedule) -> list[Breach]:
+def _find_above_caps(members: Sequence[Member], schedule: Schedule) -> list[Breach]:
     breaches = []
 
     def judge(client: int, name: str, found: int, most: int | None) -> None:
@@ -148,19 +155,19 @@ def _find_above_caps(genesis: Genesis, schedule: Schedule) -> list[Breach]:
             breaches.append(Breach("cap", client, f"{name} {found}", f"at most {most}"))
 
     for client, cpu_hz, power_uw in zip(schedule.selected, schedule.cpu_hz, schedule.power_uw, strict=True):
-        limits = genesis.members[client].limits
+        limits = members[client].limits
         judge(client, "cpu_hz", cpu_hz, limits.cpu_max_hz)
         judge(client, "power_uw", power_uw, max(limits.power_uw, limits.power_max_uw))
     for client, mining_hz in enumerate(schedule.mining_hz):
-        judge(client, "mining_hz", mining_hz, genesis.members[client].limits.mining_max_hz)
+        judge(client, "mining_hz", mining_hz, members[client].limits.mining_max_hz)
     return breaches
 
 
-def _find_endless(genesis: Genesis, schedule: Schedule, candidates: Mapping[int, Conditions]) -> list[Breach]:
+def _find_endless(members: Sequence[Member], schedule: Schedule, candidates: Mapping[int, Conditions]) -> list[Breach]:
     """What would never end: training at 0 Hz, an upload at rate 0, mining by nobody."""
     breaches = []
     for client, cpu_hz, power_uw in zip(schedule.selected, schedule.cpu_hz, schedule.power_uw, strict=True):
-        if genesis.members[client].limits.cycles and not cpu_hz:
+        if members[client].limits.cycles and not cpu_hz:
             breaches.append(Breach("form", client, "trains at 0 Hz", "a frequency above 0"))
         if not power_uw or not candidates[client].gain_atto:
             breaches.append(Breach("form", client, "uploads at rate 0", "a power and a gain above 0"))

@@ -2,6 +2,7 @@
 
 import os
 import sqlite3
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -50,6 +51,7 @@ class Database:
         self._connection = connection
         self._durable = durable
         self._is_written = False
+        self._turn = threading.Lock()  # blobs are asked for by other threads, also while rows are written
 
     @classmethod
     def create(cls, path: Path, *, durable: bool) -> "Database":
@@ -82,16 +84,19 @@ class Database:
 
     def run(self, statement: str, *values: Value) -> list[Row]:
         """The rows that a statement gives."""
-        with self._explaining():
+        with self._turn, self._explaining():
             return self._connection.execute(statement, values).fetchall()
 
     def run_many(self, statement: str, rows: list[Row]) -> None:
-        with self._explaining():
+        with self._turn, self._explaining():
             self._connection.executemany(statement, rows)
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Inside, all or nothing."""
+        """Inside, all or nothing; one inside another is part of it."""
+        if self._connection.in_transaction:
+            yield
+            return
         self.run("BEGIN IMMEDIATE")
         try:
             yield

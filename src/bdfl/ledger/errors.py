@@ -70,6 +70,10 @@ class BadEvidence(InvalidBlock):
     """Evidence that proves nothing, or nothing new."""
 
 
+class BadChange(InvalidBlock):
+    """A change of membership that nobody may make, not now, or not with so few who agree."""
+
+
 class WrongModel(InvalidBlock):
     """A global model that is not the aggregate of the block's updates, or an empty block that is not."""
 

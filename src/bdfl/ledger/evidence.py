@@ -1,4 +1,7 @@
-"""Evidence of misbehaviour: only what its author alone can have made, and no honest member makes."""
+"""Evidence of misbehaviour: only what its author alone can have made, and no honest member makes.
+
+It counts against whoever was ever a member, also when it is one no more.
+"""
 
 from bdfl.encoding import Record, encode
 from bdfl.identity import Meaning, Place, statement_digest
@@ -112,6 +115,6 @@ def _require_signed(
     toolbox: Toolbox,
 ) -> None:
     require_equal(BadEvidence, "evidence-chain", charter.chain, place.chain)
-    public_key = charter.genesis.members[number].public_key
+    public_key = charter.members[number].public_key
     if not toolbox.is_signed(public_key, signature, statement_digest(meaning, place, encode(content))):
         raise BadEvidence("evidence-signature", f"signed by member {number}", "another signature")

@@ -72,20 +72,35 @@ def make_genesis(
     if not num_members == len(public_keys) == len(participation_rate) <= MAX_MEMBERS:
         found = f"{len(public_keys)} keys and {len(participation_rate)} rates for {num_members} clients"
         raise InvalidGenesis("members", f"one of each for at most {MAX_MEMBERS} clients", found)
+    members = [
+        Member(
+            public_key=public_keys[client],
+            limits=limits_of(federation, float(participation_rate[client]), client),
+            conditions=conditions_of(first, client),
+        )
+        for client in range(num_members)
+    ]
+    draft = draft_genesis(scenario, members, layout, initial_model, target_ms=target_ms, access_points=access_points)
+    return plan_first_round(draft, make_toolbox(scenario) if toolbox is None else toolbox)
+
+
+def draft_genesis(
+    scenario: Scenario,
+    members: Sequence[Member],
+    layout: Layout,
+    initial_model: bytes,
+    *,
+    target_ms: int = 0,
+    access_points: Sequence[AccessPoint] = (),
+) -> Genesis:
+    """The genesis of a scenario's chain with these members, for a first round in which nobody trains."""
     _validate_initial_model(initial_model, layout)
-    draft = Genesis(
+    return Genesis(
         format=FORMAT,
         name=scenario.name[:MAX_TEXT],
         scenario=bytes.fromhex(scenario_digest(scenario)),
-        members=tuple(
-            Member(
-                public_key=public_keys[client],
-                limits=_limits_of(federation, float(participation_rate[client]), client),
-                conditions=conditions_of(first, client),
-            )
-            for client in range(num_members)
-        ),
-        physics=_physics_of(scenario),
+        members=tuple(members),
+        physics=physics_of(scenario),
         scheduler=_scheduler_of(scenario),
         law=_law_of(scenario, target_ms),
         model=ModelForm(
@@ -93,10 +108,13 @@ def make_genesis(
             size=len(initial_model),
             tensors=tuple(map(Tensor, layout.names, layout.shapes)),
         ),
-        schedule=idle_schedule(1, num_members, "not planned yet"),
+        schedule=idle_schedule(1, len(members), "not planned yet"),
         access_points=tuple(access_points),
     )
-    toolbox = make_toolbox(scenario) if toolbox is None else toolbox
+
+
+def plan_first_round(draft: Genesis, toolbox: Toolbox) -> Genesis:
+    """The same genesis with the schedule that its scheduler makes for round 1."""
     charter = read_charter(draft, toolbox)
     plan = plan_round(charter, first_prospect(charter), toolbox)
     return _validate_encoding(msgspec.structs.replace(draft, schedule=plan.schedule))
@@ -141,7 +159,7 @@ def first_prospect(charter: Charter) -> Prospect:
     """What is known of round 1."""
     num_members = charter.num_members
     nothing = (0,) * num_members
-    conditions = MappingProxyType({client: member.conditions for client, member in enumerate(charter.genesis.members)})
+    conditions = MappingProxyType({client: member.conditions for client, member in enumerate(charter.members)})
     return Prospect(
         parent=charter.chain,
         round=1,
@@ -151,7 +169,9 @@ def first_prospect(charter: Charter) -> Prospect:
     )
 
 
-def _limits_of(federation: Federation, rate: float, client: int) -> Limits:
+def limits_of(federation: Federation, rate: float, client: int) -> Limits:
+    """What a client is and has, in the chain's units, with its participation rate."""
+
     def count(name: str, values: PerClient, per_one: int, least: int = 0) -> int:
         return count_units(float(values[client]), per_one, f"{name} of client {client}", least=least)
 
@@ -170,7 +190,8 @@ def _limits_of(federation: Federation, rate: float, client: int) -> Limits:
     )
 
 
-def _physics_of(scenario: Scenario) -> Physics:
+def physics_of(scenario: Scenario) -> Physics:
+    """The scenario's numbers that hold for all, in the chain's units."""
     mining, protocol = scenario.mining, scenario.protocol
     work_cycles = mining_work(mining.difficulty, mining.miss_probability)
     overhead_s = protocol.downlink_s + protocol.verification_s + protocol.voting_s

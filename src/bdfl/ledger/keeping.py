@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -67,7 +68,9 @@ class PruneReport:
 
 
 class Store(Protocol):
-    """What a node keeps. Whatever a `put_` or `append` returned from is there after a crash."""
+    """What a node keeps. Whatever a `put_` or `append` returned from is there after a crash; inside a `batch`, whatever
+    that returned from.
+    """
 
     @property
     def genesis(self) -> Genesis: ...
@@ -87,6 +90,9 @@ class Store(Protocol):
 
     def certificate(self, height: int) -> Certificate:
         """The precommits with which the block of a height was appended."""
+
+    def batch(self) -> AbstractContextManager[None]:
+        """Inside, what is put or appended is kept together at the end, all or nothing; an error keeps none of it."""
 
     def append(self, block: Block, certificate: Certificate) -> None:
         """Keeps the next block for good; the blobs that `rested_on` names must have been put before."""

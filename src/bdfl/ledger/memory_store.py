@@ -4,6 +4,7 @@ Nothing is hashed: that bytes have the digest they are put under is the caller's
 """
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TypeVar
 
@@ -46,6 +47,9 @@ class MemoryStore:
 
     def certificate(self, height: int) -> Certificate:
         return self._certificates[self._index(height)]
+
+    def batch(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def append(self, block: Block, certificate: Certificate) -> None:
         tip = self._blocks[-1].digest if self._blocks else self._chain

@@ -46,7 +46,7 @@ class Plan:
 class _Question(Record, frozen=True):
     """All that a decision depends on; the scheduler's memory follows from the parent."""
 
-    chain: Digest
+    charter: Digest
     parent: Digest
     round: Positive
     queue_nano: PerMember
@@ -93,7 +93,7 @@ def round_problem(charter: Charter, prospect: Prospect) -> RoundProblem:
 def plan_round(charter: Charter, prospect: Prospect, toolbox: Toolbox) -> Plan:
     """The schedule that the chain's scheduler makes of this prospect."""
     question = _Question(
-        charter.chain,
+        charter.name,
         prospect.parent,
         prospect.round,
         tuple(prospect.queue_nano),
@@ -116,7 +116,7 @@ def plan_schedule(charter: Charter, prospect: Prospect, decision: Decision, tool
     if decision.reason is not None:
         return idle_schedule(prospect.round, charter.num_members, decision.reason)
     selected = [int(client) for client in np.flatnonzero(decision.selected)]
-    limits = [member.limits for member in charter.genesis.members]
+    limits = [member.limits for member in charter.members]
     schedule = Schedule(
         round=prospect.round,
         selected=tuple(selected),
@@ -146,8 +146,10 @@ def assess(charter: Charter, prospect: Prospect, schedule: Schedule, toolbox: To
     """What a well-formed schedule costs and breaks; its stated objective has no say."""
     bare = _with_objective(schedule, 0)
     queue_nano = tuple(prospect.queue_nano)
-    key = "assessment", charter.chain, bare, tuple(prospect.candidates.items()), queue_nano
-    return toolbox.recall(key, lambda: assess_schedule(charter.genesis, bare, prospect.candidates, queue_nano))
+    key = "assessment", charter.name, bare, tuple(prospect.candidates.items()), queue_nano
+    return toolbox.recall(
+        key, lambda: assess_schedule(charter.genesis, charter.members, bare, prospect.candidates, queue_nano)
+    )
 
 
 def validate_schedule(charter: Charter, prospect: Prospect, schedule: Schedule, toolbox: Toolbox) -> None:

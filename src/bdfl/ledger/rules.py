@@ -12,8 +12,10 @@ from bdfl.ledger.block import (
     Block,
     Body,
     Certificate,
+    Entry,
     Evidence,
     Header,
+    MembershipChange,
     ModelUpdate,
     Seal,
     SignedReport,
@@ -30,6 +32,7 @@ from bdfl.ledger.chain import (
     settle_round,
 )
 from bdfl.ledger.errors import (
+    BadChange,
     BadEvidence,
     BadLink,
     BadProposer,
@@ -43,7 +46,9 @@ from bdfl.ledger.errors import (
     require_equal,
 )
 from bdfl.ledger.evidence import offender_of, prove_offence
+from bdfl.ledger.membership import validate_change
 from bdfl.ledger.planning import assess, judge_plan, validate_schedule
+from bdfl.ledger.roll import find_change, find_evidence
 from bdfl.ledger.statements import (
     is_ascending,
     require_member,
@@ -64,6 +69,7 @@ __all__ = [
     "required_blobs",
     "required_difficulty",
     "validate_certificate",
+    "validate_change",
     "validate_evidence",
     "validate_model",
     "validate_proposal",
@@ -113,8 +119,9 @@ def judge_schedule(state: ChainState, block: Block, toolbox: Toolbox) -> None:
     body = block.body
     settled = settle_round(state, body.updates, body.reports, body.entries)
     own = plan_after(state, settled, toolbox).schedule
-    delay_ns = assess(state.charter, prospect_after(state, settled), own, toolbox).modelled.delay_ns
-    judge_plan(state.charter, own, body.next_schedule, delay_ns, block.header.attempt)
+    charter = state.coming_charter
+    delay_ns = assess(charter, prospect_after(state, settled), own, toolbox).modelled.delay_ns
+    judge_plan(charter, own, body.next_schedule, delay_ns, block.header.attempt)
 
 
 # The header
@@ -135,7 +142,7 @@ def validate_link(state: ChainState, block: Block) -> None:
 
 def validate_proposer(state: ChainState, block: Block) -> None:
     """The proposer is a member."""
-    require_member(BadProposer, "proposer", state, block.header.proposer)
+    require_member(BadProposer, "proposer", state.charter, block.header.proposer)
 
 
 def validate_block_signature(state: ChainState, block: Block, toolbox: Toolbox) -> None:
@@ -143,7 +150,7 @@ def validate_block_signature(state: ChainState, block: Block, toolbox: Toolbox) 
     header = block.header
     seal = Seal(header, block.nonce)
     require_signed(
-        state, "block-signature", header.proposer, Meaning.BLOCK, header.place, seal, block.signature, toolbox
+        state.charter, "block-signature", header.proposer, Meaning.BLOCK, header.place, seal, block.signature, toolbox
     )
 
 
@@ -206,12 +213,19 @@ def validate_reports(state: ChainState, block: Block, toolbox: Toolbox) -> None:
 
 
 def validate_entries(state: ChainState, block: Block, toolbox: Toolbox) -> None:
-    """Every entry proves an offence of another member, not proven before, in member order."""
-    offenders = [offender_of(entry) for entry in block.body.entries]
+    """Every entry proves an offence of another member, not proven before, in member order; then one change may come."""
+    entries = block.body.entries
+    change = find_change(entries)
+    evidence = find_evidence(entries)
+    if len(evidence) + (change is not None) < len(entries):
+        raise BadChange("change-place", "at most one change of membership, after all evidence", "another one")
+    offenders = [offender_of(entry) for entry in evidence]
     if not is_ascending(offenders):
         raise BadEvidence("evidence-order", "different offenders in ascending order", offenders)
-    for entry in block.body.entries:
+    for entry in evidence:
         validate_evidence(state, entry, toolbox)
+    if change is not None:
+        validate_change(state, change, toolbox)
 
 
 def validate_evidence(state: ChainState, evidence: Evidence, toolbox: Toolbox) -> int:
@@ -238,7 +252,7 @@ def validate_next_schedule(state: ChainState, block: Block, toolbox: Toolbox) ->
     """The next schedule keeps C1 to C3 and states its objective, given the block's reports."""
     body = block.body
     settled = settle_round(state, body.updates, body.reports, body.entries)
-    validate_schedule(state.charter, prospect_after(state, settled), body.next_schedule, toolbox)
+    validate_schedule(state.coming_charter, prospect_after(state, settled), body.next_schedule, toolbox)
 
 
 # Which models count
@@ -277,7 +291,7 @@ def make_body(
     certificate: Certificate,
     updates: Sequence[SignedUpdate],
     reports: Sequence[SignedReport],
-    entries: Sequence[Evidence],
+    entries: Sequence[Entry],
     blobs: Mapping[bytes, bytes],
     toolbox: Toolbox,
 ) -> tuple[Body, bytes]:
@@ -287,8 +301,7 @@ def make_body(
     """
     updates = sorted(updates, key=lambda signed: signed.update.client)
     reports = sorted(reports, key=lambda signed: signed.report.client)
-    first_proofs = {offender_of(entry): entry for entry in reversed(entries)}
-    entries = [first_proofs[offender] for offender in sorted(first_proofs.keys() - state.offenders)]
+    entries = _order_entries(state, entries)
     settled = settle_round(state, updates, reports, entries)
     is_empty = is_too_few(state, updates)
     model = b"" if is_empty else aggregate_updates(state, updates, blobs, toolbox)
@@ -305,6 +318,14 @@ def make_body(
         updates=tuple(updates),
     )
     return body, model
+
+
+def _order_entries(state: ChainState, entries: Sequence[Entry]) -> list[Entry]:
+    """One proof against each new offender, and the first change."""
+    first_proofs = {offender_of(entry): entry for entry in reversed(find_evidence(entries))}
+    evidence = [first_proofs[offender] for offender in sorted(first_proofs.keys() - state.offenders)]
+    changes = [entry for entry in entries if isinstance(entry, MembershipChange)]
+    return [*evidence, *changes[:1]]
 
 
 def make_header(state: ChainState, attempt: int, proposer: int, body: Body) -> Header:

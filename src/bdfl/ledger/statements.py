@@ -1,4 +1,7 @@
-"""What members say for the next block, each judged for itself: updates, reports, votes and certificates."""
+"""What members say for the next block, each judged for itself: updates, reports, votes and certificates.
+
+A statement counts if its author is a member at its height.
+"""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -17,6 +20,7 @@ from bdfl.ledger.block import (
     Vote,
 )
 from bdfl.ledger.chain import ChainState
+from bdfl.ledger.charter import Charter
 from bdfl.ledger.errors import (
     BadCertificate,
     BadReport,
@@ -33,16 +37,16 @@ from bdfl.ledger.toolbox import Toolbox
 def validate_update(state: ChainState, signed: SignedUpdate, toolbox: Toolbox) -> None:
     """Raises unless this is an update of the next round by a member that is scheduled to train in it."""
     update = signed.update
-    require_member(BadUpdate, "update-member", state, update.client)
+    require_member(BadUpdate, "update-member", state.charter, update.client)
     if update.client not in state.scheduled:
         raise BadUpdate("update-scheduled", f"one of clients {state.schedule.selected}", update.client)
     if update.client in state.offenders:
         raise BadUpdate("update-offender", "a member without a proven offence", update.client)
-    samples = state.genesis.members[update.client].limits.samples
+    samples = state.charter.members[update.client].limits.samples
     require_equal(BadUpdate, "update-samples", samples, update.samples)
     _validate_update_form(state, update)
     require_signed(
-        state, "update-signature", update.client, Meaning.UPDATE, state.place, update, signed.signature, toolbox
+        state.charter, "update-signature", update.client, Meaning.UPDATE, state.place, update, signed.signature, toolbox
     )
 
 
@@ -65,13 +69,13 @@ def validate_update_blob(state: ChainState, update: ModelUpdate, data: bytes, to
 def validate_report(state: ChainState, signed: SignedReport, toolbox: Toolbox) -> None:
     """Raises unless this is a member's report for the round after the next block."""
     report = signed.report
-    require_member(BadReport, "report-member", state, report.client)
+    require_member(BadReport, "report-member", state.charter, report.client)
     require_equal(BadReport, "report-round", state.height + 2, report.round)
     if report.receipt is not None:
         require_equal(BadReport, "receipt-round", state.height, report.receipt.round)
     _validate_ranges(report)
     require_signed(
-        state, "report-signature", report.client, Meaning.REPORT, state.place, report, signed.signature, toolbox
+        state.charter, "report-signature", report.client, Meaning.REPORT, state.place, report, signed.signature, toolbox
     )
 
 
@@ -89,19 +93,19 @@ def _validate_ranges(report: Report) -> None:
 
 def validate_vote(state: ChainState, signed: SignedVote, toolbox: Toolbox) -> None:
     """Raises unless this is a member's vote for some block at the next height, on the tip."""
-    _validate_vote_at(state, state.place, signed, toolbox)
+    _validate_vote_at(state.charter, state.place, signed, toolbox)
 
 
-def _validate_vote_at(state: ChainState, place: Place, signed: SignedVote, toolbox: Toolbox) -> None:
+def _validate_vote_at(charter: Charter, place: Place, signed: SignedVote, toolbox: Toolbox) -> None:
     vote = signed.vote
-    require_member(BadVote, "vote-member", state, vote.voter)
-    _validate_vote_form(state, vote)
-    require_signed(state, "vote-signature", vote.voter, Meaning.VOTE, place, vote, signed.signature, toolbox)
+    require_member(BadVote, "vote-member", charter, vote.voter)
+    _validate_vote_form(charter, vote)
+    require_signed(charter, "vote-signature", vote.voter, Meaning.VOTE, place, vote, signed.signature, toolbox)
 
 
-def _validate_vote_form(state: ChainState, vote: Vote) -> None:
+def _validate_vote_form(charter: Charter, vote: Vote) -> None:
     for held in (vote.updates, vote.reports):
-        if not is_ascending(held) or (held and not 0 <= held[0] <= held[-1] < state.num_members):
+        if not is_ascending(held) or not charter.active.issuperset(held):
             raise BadVote("vote-holdings", "member numbers in ascending order", held)
     if vote.kind is Kind.PREVOTE:
         require_equal(BadVote, "vote-mining-time", 0, vote.mining_ms)
@@ -109,23 +113,23 @@ def _validate_vote_form(state: ChainState, vote: Vote) -> None:
 
 def validate_certificate(state: ChainState, block_digest: bytes, certificate: Certificate, toolbox: Toolbox) -> None:
     """Raises unless these votes make that block final: precommits of a quorum in one attempt, in order of voters."""
-    _validate_certificate_at(state, state.place, block_digest, certificate, toolbox)
+    _validate_certificate_at(state.charter, state.place, block_digest, certificate, toolbox)
 
 
 def validate_tip_certificate(state: ChainState, certificate: Certificate, toolbox: Toolbox) -> None:
-    """Raises unless these votes made the tip final; the genesis has none."""
+    """Raises unless these votes, of members at the tip's height, made the tip final; the genesis has none."""
     if state.height == 0:
         require_equal(BadCertificate, "certificate-genesis", 0, len(certificate))
     else:
-        _validate_certificate_at(state, state.tip_place, state.tip, certificate, toolbox)
+        _validate_certificate_at(state.tip_charter, state.tip_place, state.tip, certificate, toolbox)
 
 
 def _validate_certificate_at(
-    state: ChainState, place: Place, block_digest: bytes, certificate: Certificate, toolbox: Toolbox
+    charter: Charter, place: Place, block_digest: bytes, certificate: Certificate, toolbox: Toolbox
 ) -> None:
     votes = [signed.vote for signed in certificate]
-    if len(votes) < state.quorum:
-        raise BadCertificate("certificate-quorum", f"at least {state.quorum} votes", len(votes))
+    if len(votes) < charter.quorum:
+        raise BadCertificate("certificate-quorum", f"at least {charter.quorum} votes", len(votes))
     if not is_ascending([vote.voter for vote in votes]):
         raise BadCertificate("certificate-order", "different voters in ascending order", [one.voter for one in votes])
     for vote in votes:
@@ -133,7 +137,7 @@ def _validate_certificate_at(
         require_equal(BadCertificate, "certificate-block", block_digest, vote.block)
         require_equal(BadCertificate, "certificate-attempt", votes[0].attempt, vote.attempt)
     for signed in certificate:
-        _validate_vote_at(state, place, signed, toolbox)
+        _validate_vote_at(charter, place, signed, toolbox)
 
 
 def is_ascending(numbers: Sequence[int]) -> bool:
@@ -141,14 +145,14 @@ def is_ascending(numbers: Sequence[int]) -> bool:
     return all(former < latter for former, latter in pairwise(numbers))
 
 
-def require_member(error: type[InvalidBlock], rule: str, state: ChainState, number: int) -> None:
-    """Raises `error` unless that is the number of a member."""
-    if not 0 <= number < state.num_members:
-        raise error(rule, f"a member, 0 to {state.num_members - 1}", number)
+def require_member(error: type[InvalidBlock], rule: str, charter: Charter, number: int) -> None:
+    """Raises `error` unless that is the number of somebody who is a member."""
+    if number not in charter.active:
+        raise error(rule, f"one of the {len(charter.active)} members, 0 to {max(charter.active)}", number)
 
 
 def require_signed(
-    state: ChainState,
+    charter: Charter,
     rule: str,
     number: int,
     meaning: Meaning,
@@ -158,6 +162,6 @@ def require_signed(
     toolbox: Toolbox,
 ) -> None:
     """Raises `BadSignature` unless that member signed the content as this, in that place."""
-    public_key = state.genesis.members[number].public_key
+    public_key = charter.members[number].public_key
     if not toolbox.is_signed(public_key, signature, statement_digest(meaning, place, encode(content))):
         raise BadSignature(rule, f"signed by member {number} for height {place.height}", "another signature")

@@ -1,18 +1,19 @@
 """A chain in a folder: blocks, certificates and a node's own statements in SQLite, models as files beside it.
 
 A blob is on the disk under its name before any row that rests on it: temporary file, fsync, rename, fsync of the
-folder, then the row. So whatever moment a process or the machine ends at, opening again finds every row whole, and what
-no row knows is swept or belongs to the open height.
+folder, then the row; in a batch, all blobs before all rows. So whatever moment a process or the machine ends at,
+opening again finds every row whole, and what no row knows is swept or belongs to the open height.
 """
 
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar, cast
 
-from bdfl.encoding import BadEncoding, Record, decode, digest, encode
+from bdfl.encoding import BadEncoding, Record, decode, digest, encode, prepared
 from bdfl.ledger.blob_folder import LOCK_FILE, BlobFolder, lock_folder
 from bdfl.ledger.block import (
     MAX_BLOCK_SIZE,
@@ -43,6 +44,9 @@ DATABASE_FILE = "chain.sqlite"
 
 _Kept = TypeVar("_Kept", bound=Record)
 
+for _kind in (Genesis, Block, SignedVote, SignedUpdate, SignedReport, MerkleProof):
+    prepared(_kind)
+
 
 class _Statement(StrEnum):
     VOTE = "vote"
@@ -51,10 +55,20 @@ class _Statement(StrEnum):
     CANDIDATE = "candidate"
 
 
+@prepared
 class _Votes(Record, frozen=True):
     """A certificate as bytes."""
 
     votes: Certificate
+
+
+@dataclass(eq=False)
+class _Batch:
+    """What is to be kept together."""
+
+    recent: set[bytes]  # as it was before
+    blobs: dict[bytes, bytes] = field(default_factory=dict)
+    sizes: dict[bytes, int | None] = field(default_factory=dict)  # of those blobs before; none: not kept
 
 
 class ChainStore:
@@ -71,6 +85,7 @@ class ChainStore:
         self._sizes: dict[bytes, int] | None = None  # of every blob; none: open for reading
         self._recent: set[bytes] = set()  # blobs that no row knows: put since the last block
         self._max_bytes: int | None = None
+        self._batch: _Batch | None = None
         self.genesis = self._read_genesis()
         self._chain = chain_id(self.genesis)
 
@@ -187,6 +202,31 @@ class ChainStore:
     def certificate(self, height: int) -> Certificate:
         return self._decode(f"certificate of block {height}", self._read_block(height)[1], _Votes).votes
 
+    @contextmanager
+    def batch(self) -> Iterator[None]:
+        """Inside, what is put or appended is kept together at the end: blobs side by side, then all rows at once.
+
+        If anything goes wrong nothing of it is kept, as far as this store knows.
+        """
+        sizes = self._writable()
+        if self._batch is not None:
+            raise RuntimeError("a batch inside a batch")
+        batch = self._batch = _Batch(set(self._recent))
+        try:
+            with self._database.transaction():
+                yield
+                self._blobs.write_all(batch.blobs)
+        except BaseException:
+            self._recent = batch.recent
+            for blob, size in batch.sizes.items():
+                if size is None:
+                    del sizes[blob]
+                else:
+                    sizes[blob] = size
+            raise
+        finally:
+            self._batch = None
+
     def append(self, block: Block, certificate: Certificate) -> None:
         sizes = self._writable()
         height = self.height
@@ -221,6 +261,9 @@ class ChainStore:
 
     def read_unchecked(self, blob: bytes) -> bytes | None:
         """As `get_blob`, for those who compare the digest themselves."""
+        batch = self._batch
+        if batch is not None and blob in batch.blobs:
+            return batch.blobs[blob]
         try:
             data = self._blobs.read(blob)
         except OSError as error:
@@ -235,9 +278,14 @@ class ChainStore:
         if digest(data) != blob:
             raise NotKept(f"{self._path}: blob {blob.hex()}: the bytes given have digest {digest(data).hex()}")
         is_new = blob not in sizes
-        if is_new or self._blobs.read(blob) != data:
-            validate_quota(sum(sizes.values()) - sizes.get(blob, 0), len(data), self._max_bytes)
-            self._blobs.write(blob, data)
+        is_waiting = self._batch is not None and blob in self._batch.blobs
+        if not is_waiting and (is_new or self._blobs.read(blob) != data):
+            if self._max_bytes is not None:
+                validate_quota(sum(sizes.values()) - sizes.get(blob, 0), len(data), self._max_bytes)
+            if self._batch is None:
+                self._blobs.write(blob, data)
+            else:
+                self._batch.blobs[blob], self._batch.sizes[blob] = data, sizes.get(blob)
             sizes[blob] = len(data)
         if is_new:
             self._recent.add(blob)

@@ -7,7 +7,7 @@ is forgotten first.
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Generic, TypeVar, cast
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
 from bdfl import encoding, identity
 from bdfl.aggregation import InvalidAggregation, Update, aggregate, get_aggregator
@@ -26,7 +26,7 @@ _Key = TypeVar("_Key", bound=Hashable)
 _Value = TypeVar("_Value")
 
 
-class _Memo(Generic[_Key, _Value]):
+class Memo(Generic[_Key, _Value]):
     """Values by key: the newest, at most `max_entries` and `max_bytes` of them."""
 
     def __init__(self, max_entries: int, max_bytes: int = MAX_BYTES) -> None:
@@ -75,6 +75,8 @@ class Toolbox:
     must not choose what code runs here.
     """
 
+    memo_kind: ClassVar[type[Memo[Any, Any]]] = Memo
+
     def __init__(
         self,
         max_entries: int = MAX_ENTRIES,
@@ -83,12 +85,12 @@ class Toolbox:
     ) -> None:
         dear = (max_entries + _DEAR - 1) // _DEAR
         self.own_functions = own_functions
-        self._signed: _Memo[tuple[bytes, bytes, bytes], bool] = _Memo(max_entries)
-        self._worked: _Memo[tuple[WorkKind, bytes, bytes, int], bool] = _Memo(max_entries)
-        self._digests: _Memo[int, tuple[bytes, bytes]] = _Memo(max_entries, max_bytes)
-        self._models: _Memo[tuple[bytes, Layout], tuple[bytes, Vector]] = _Memo(dear, max_bytes)
-        self._aggregates: _Memo[Hashable, bytes] = _Memo(dear, max_bytes)
-        self._others: _Memo[Hashable, object] = _Memo(dear)
+        self._signed: Memo[tuple[bytes, bytes, bytes], bool] = self.memo_kind(max_entries)
+        self._worked: Memo[tuple[WorkKind, bytes, bytes, int], bool] = self.memo_kind(max_entries)
+        self._digests: Memo[int, tuple[bytes, bytes]] = self.memo_kind(max_entries, max_bytes)
+        self._models: Memo[tuple[bytes, Layout], tuple[bytes, Vector]] = self.memo_kind(dear, max_bytes)
+        self._aggregates: Memo[Hashable, bytes] = self.memo_kind(dear, max_bytes)
+        self._others: Memo[Hashable, object] = self.memo_kind(dear)
 
     def is_signed(self, public_key: bytes, signature: bytes, statement: bytes) -> bool:
         """Whether `signature` is that key's for a `statement_digest`."""

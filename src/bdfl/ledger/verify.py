@@ -27,6 +27,7 @@ from bdfl.ledger.errors import BadLink, MissingBlob, NotVotable, RuleBroken, Wro
 from bdfl.ledger.genesis import validate_initial_model
 from bdfl.ledger.keeping import Store, StoreError, rested_on
 from bdfl.ledger.merkle import proven_root
+from bdfl.ledger.roll import find_change, find_evidence
 from bdfl.ledger.rules import judge_schedule, validate_certificate, validate_model, validate_proposal
 from bdfl.ledger.toolbox import Toolbox, decode_blob
 
@@ -250,8 +251,10 @@ class _Verifier:
 
 def _count_signatures(block: Block) -> int:
     """Signatures in a block beside its certificates'."""
-    evidence = sum(1 if isinstance(entry, FalseWork) else 2 for entry in block.body.entries)
-    return 1 + len(block.body.updates) + len(block.body.reports) + evidence
+    body = block.body
+    evidence = sum(1 if isinstance(entry, FalseWork) else 2 for entry in find_evidence(body.entries))
+    change = find_change(body.entries)
+    return 1 + len(body.updates) + len(body.reports) + evidence + (0 if change is None else len(change.assents))
 
 
 @contextmanager

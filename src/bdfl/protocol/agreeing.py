@@ -9,13 +9,14 @@ from bdfl.ledger.block import Certificate, Kind, SignedVote, TwoVotes
 from bdfl.ledger.chain import apply_block
 from bdfl.ledger.errors import InvalidBlock
 from bdfl.ledger.rules import validate_vote
+from bdfl.protocol.changing import lasting_changes
 from bdfl.protocol.collecting import enter_round, is_complete
 from bdfl.protocol.draft import Draft
 from bdfl.protocol.events import Commit, KeptBlob, KeptVote, Store, Timer
 from bdfl.protocol.messages import DecidedWanted, Hearsay
 from bdfl.protocol.proposing import is_votable, start_mining, stop_mining, want_block
-from bdfl.protocol.state import Candidate, Lock, Phase
-from bdfl.protocol.votes import collect_votes, find_quorums, key_of, reached_attempt
+from bdfl.protocol.state import Candidate, Lock, Phase, find_end
+from bdfl.protocol.votes import collect_votes, find_quorums, is_split, key_of, reached_attempt
 from bdfl.scenario.ledger import QuorumRule
 
 MAX_RIVALS = 8  # votes of one member, kind and attempt for different blocks that are counted beside the first
@@ -72,6 +73,10 @@ def progress(draft: Draft) -> None:
     if _try_commit(draft):
         progress(draft)
         return
+    if _is_hopeless(draft):
+        end_attempt(draft)
+        progress(draft)
+        return
     if draft.phase is Phase.MINING:
         start_mining(draft)
     _time_attempt(draft)
@@ -88,7 +93,7 @@ def _follow(draft: Draft) -> None:
     """Goes to a later attempt that enough others have reached: one that cannot lie, or one more than may lie."""
     chain = draft.chain
     is_crash_only = chain.genesis.law.quorum is QuorumRule.MAJORITY
-    num_needed = 1 if is_crash_only else chain.num_members - chain.quorum + 1
+    num_needed = 1 if is_crash_only else len(chain.active) - chain.quorum + 1
     reached = reached_attempt(draft.votes, num_needed, draft.attempt)
     if reached:
         enter_attempt(draft, reached)
@@ -116,6 +121,12 @@ def end_attempt(draft: Draft) -> None:
         enter_attempt(draft, draft.attempt + 1)
 
 
+def _is_hopeless(draft: Draft) -> bool:
+    """Whether nothing can come of the attempt: blocks found at the same time, each with too few of all the prevotes."""
+    has_voted = draft.own_vote(Kind.PREVOTE) is not None
+    return has_voted and is_split(draft.votes, draft.attempt, len(draft.chain.active), draft.chain.quorum)
+
+
 def _is_alone_ahead(draft: Draft) -> bool:
     has_voted = any(attempt == draft.attempt for attempt, _ in draft.own_votes)
     return has_voted and all(voter == draft.number or when < draft.attempt for when, _, voter, _ in draft.votes)
@@ -140,7 +151,7 @@ def _move_lock(draft: Draft) -> None:
 
 
 def _prevote(draft: Draft) -> None:
-    if draft.own_vote(Kind.PREVOTE) is not None:
+    if draft.own_vote(Kind.PREVOTE) is not None or not draft.is_member:
         return
     candidate = _choose(draft)
     if candidate is not None:
@@ -163,7 +174,7 @@ def _precommit(draft: Draft) -> None:
     lock = draft.lock
     if lock is None or lock.attempt != draft.attempt or draft.own_vote(Kind.PRECOMMIT) is not None:
         return
-    if _find_valid(draft, lock.block) is not None:
+    if draft.is_member and _find_valid(draft, lock.block) is not None:
         _cast(draft, Kind.PRECOMMIT, lock.block)
 
 
@@ -202,10 +213,12 @@ def _commit(draft: Draft, candidate: Candidate, certificate: Certificate) -> Non
     if candidate.model:
         draft.do(Store(KeptBlob(candidate.block.body.model, candidate.model)))
     draft.do(Commit(candidate.block, certificate))
-    is_last, decision = draft.is_last, draft.decision
+    is_last, decision = draft.is_last or draft.is_leaving, draft.decision
     draft.move(Phase.DONE if is_last else Phase.COLLECTING)
     draft.chain = apply_block(draft.chain, candidate.block, draft.toolbox)
     draft.start_height(certificate)
+    draft.changes = lasting_changes(draft)
+    draft.end = find_end(draft.context, draft.chain)
     if not is_last:
         enter_round(draft)
         if decision is not None:  # perhaps there is more to catch up with

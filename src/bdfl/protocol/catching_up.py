@@ -27,6 +27,7 @@ def say_again(draft: Draft) -> None:
             reports=tuple(draft.reports[client] for client in sorted(draft.reports)),
             votes=_votes_to_say(draft),
             blocks=tuple(candidate.digest for candidate in draft.candidates.values() if candidate.is_valid),
+            changes=draft.changes,
         ),
     )
     for blob, client in draft.wanted_blobs.items():
@@ -38,9 +39,10 @@ def say_again(draft: Draft) -> None:
 
 def _next_holder(draft: Draft, first: int) -> int:
     """Somebody else to ask, another one every time, beginning near `first`."""
-    num_members = draft.chain.num_members
-    holder = (first + draft.turn - 1) % num_members
-    return holder if holder != draft.number else (holder + 1) % num_members
+    num_members, active = draft.chain.num_members, draft.chain.active
+    near = (first + draft.turn - 1) % num_members
+    others = ((near + step) % num_members for step in range(num_members))
+    return next((other for other in others if other in active and other != draft.number), near)
 
 
 def _votes_to_say(draft: Draft) -> tuple[SignedVote, ...]:

@@ -27,12 +27,14 @@ def enter_round(draft: Draft) -> None:
     timing = draft.context.timing
     draft.set_timer(Timer.DEADLINE, round(2 * exchange_ns * timing.time_scale) + timing.grace_ns)
     draft.set_timer(Timer.RESEND, timing.resend_ns)
+    if not draft.is_member:
+        return
     if draft.number in draft.chain.schedule.selected and draft.number not in draft.updates:
-        if draft.chain.genesis.members[draft.number].limits.samples == 0:
+        if draft.chain.members[draft.number].limits.samples == 0:
             _give_update(draft, draft.chain.model)
         else:
             draft.do(Train(draft.height, draft.chain.tip, draft.chain.model))
-    if not draft.is_last and draft.number not in draft.reports:
+    if not (draft.is_last or draft.is_leaving or draft.number in draft.reports):
         draft.do(Measure(draft.height + 1))
 
 
@@ -40,6 +42,8 @@ def finish_training(draft: Draft, event: TrainingFinished) -> None:
     """Signs and announces this node's model; one that diverged is announced as such, so that nobody waits for it."""
     is_due = event.height == draft.height and event.parent == draft.chain.tip and draft.phase is not Phase.DONE
     if not is_due or draft.number in draft.updates or draft.number not in draft.chain.schedule.selected:
+        return
+    if not draft.is_member:
         return
     if event.model is None:
         _give_update(draft, b"")
@@ -51,7 +55,7 @@ def finish_training(draft: Draft, event: TrainingFinished) -> None:
 
 
 def _give_update(draft: Draft, model: bytes) -> None:
-    samples = draft.chain.genesis.members[draft.number].limits.samples
+    samples = draft.chain.members[draft.number].limits.samples
     size = draft.chain.genesis.model.size if model else 0
     update = ModelUpdate(draft.number, samples, size, model)
     signed = SignedUpdate(update, draft.context.signer.sign(Meaning.UPDATE, draft.chain.place, update))
@@ -63,7 +67,8 @@ def _give_update(draft: Draft, model: bytes) -> None:
 
 def finish_measuring(draft: Draft, event: Measured) -> None:
     """Signs and announces this node's report for the next round."""
-    if event.round != draft.height + 1 or draft.number in draft.reports or draft.phase is Phase.DONE:
+    is_due = event.round == draft.height + 1 and draft.phase is not Phase.DONE
+    if not is_due or draft.number in draft.reports or not draft.is_member:
         return
     report = Report(draft.number, event.round, event.conditions, event.receipt)
     signed = SignedReport(report, draft.context.signer.sign(Meaning.REPORT, draft.chain.place, report))
@@ -125,7 +130,7 @@ def receive_blob(draft: Draft, sender: int, data: bytes) -> bytes | None:
         if blob not in draft.blobs:
             draft.refuse(sender, f"blob {blob.hex()[:12]}: nobody asked for it")
         return None
-    samples = draft.chain.genesis.members[client].limits.samples
+    samples = draft.chain.members[client].limits.samples
     try:
         validate_update_blob(draft.chain, ModelUpdate(client, samples, form.size, blob), data, draft.toolbox)
     except InvalidBlock as error:
@@ -147,8 +152,8 @@ def note_in_time(draft: Draft) -> None:
 
 
 def is_complete(draft: Draft) -> bool:
-    """Whether every scheduled member's update is held, and a report of everybody who reported last time."""
+    """Whether every scheduled member's update is held, and a report of everybody it can be expected of."""
     chain = draft.chain
     if not all(client in draft.updates and draft.is_held(draft.updates[client]) for client in chain.schedule.selected):
         return False
-    return draft.is_last or all(client in draft.reports for client in chain.conditions if client not in chain.offenders)
+    return draft.is_last or all(client in draft.reports for client in chain.reporters)

@@ -43,6 +43,7 @@ class Draft:
         self.votes = dict(state.votes)
         self.own_votes = dict(state.own_votes)
         self.evidence = dict(state.evidence)
+        self.changes = state.changes
         self.mined = state.mined
         self.decision = state.decision
         self.wanted_blobs = dict(state.wanted_blobs)
@@ -51,6 +52,7 @@ class Draft:
         self.turn = state.turn
         self.mining_since_ns = state.mining_since_ns
         self.mining_ms = state.mining_ms
+        self.end = state.end
 
     def finish(self) -> tuple[NodeState, tuple[Effect, ...]]:
         """The state after the event, and what is to be done, in order."""
@@ -71,7 +73,19 @@ class Draft:
 
     @property
     def is_last(self) -> bool:
+        """Whether no round comes after this one."""
         return self.context.last_height is not None and self.height >= self.context.last_height
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether this height is the last at which this node is a member."""
+        return self.chain.last_height(self.number) == self.height
+
+    @property
+    def is_member(self) -> bool:
+        """Whether this node takes part at the height worked on; else it follows, and says nothing of its own."""
+        number, members = self.number, self.chain.charter.members
+        return number in self.chain.active and members[number].public_key == self.context.signer.public_key
 
     def start_height(self, certificate: Certificate) -> None:
         """Forgets what was about the height before; what came early for this one is due now."""

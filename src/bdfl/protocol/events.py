@@ -8,7 +8,17 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
-from bdfl.ledger.block import Block, Certificate, Conditions, Header, Receipt, SignedReport, SignedUpdate, SignedVote
+from bdfl.ledger.block import (
+    Block,
+    Certificate,
+    Conditions,
+    Header,
+    MembershipChange,
+    Receipt,
+    SignedReport,
+    SignedUpdate,
+    SignedVote,
+)
 from bdfl.protocol.messages import Message
 
 
@@ -68,7 +78,17 @@ class NonceFound:
     nonce: bytes
 
 
-Event: TypeAlias = Started | MessageArrived | TimerFired | TrainingFinished | Measured | NonceFound
+@dataclass(frozen=True)
+class ChangeOffered:
+    """The node's operator gives a change of membership that a quorum signed, to be told to all and put into a block.
+
+    It is held until a block has it or it expires, but not kept: after a restart it may have to be offered again.
+    """
+
+    change: MembershipChange
+
+
+Event: TypeAlias = Started | MessageArrived | TimerFired | TrainingFinished | Measured | NonceFound | ChangeOffered
 
 
 # What a node keeps

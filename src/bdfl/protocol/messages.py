@@ -7,7 +7,7 @@ from typing import Annotated, TypeAlias
 
 from msgspec import Meta
 
-from bdfl.encoding import Digest, Record, Whole, decode, encode
+from bdfl.encoding import Digest, Record, Whole, decode, encode, prepared
 from bdfl.ledger.block import (
     MAX_BLOCK_SIZE,
     MAX_MEMBERS,
@@ -15,12 +15,14 @@ from bdfl.ledger.block import (
     Block,
     Certificate,
     MemberNumber,
+    MembershipChange,
     SignedReport,
     SignedUpdate,
     SignedVote,
 )
 
 ENVELOPE_SIZE = 4096  # more than a message adds to what it carries
+MAX_CHANGES = 16  # changes of membership in a message
 
 
 class Hearsay(Record, frozen=True, tag="hearsay"):
@@ -35,6 +37,7 @@ class Hearsay(Record, frozen=True, tag="hearsay"):
     reports: Annotated[tuple[SignedReport, ...], Meta(max_length=MAX_MEMBERS)] = ()
     votes: Annotated[tuple[SignedVote, ...], Meta(max_length=8 * MAX_MEMBERS)] = ()
     blocks: Annotated[tuple[Digest, ...], Meta(max_length=8 * MAX_MEMBERS)] = ()  # candidates the sender can give
+    changes: Annotated[tuple[MembershipChange, ...], Meta(max_length=MAX_CHANGES)] = ()  # that no block has yet
 
 
 class Proposal(Record, frozen=True, tag="proposal"):
@@ -75,6 +78,7 @@ class Decided(Record, frozen=True, tag="decided"):
 Content: TypeAlias = Hearsay | Proposal | BlockWanted | BlobWanted | Blob | DecidedWanted | Decided
 
 
+@prepared
 class Message(Record, frozen=True):
     """One message between nodes of one chain, about one height."""
 

@@ -8,6 +8,7 @@ from bdfl.ledger.block import Kind
 from bdfl.ledger.chain import ChainState
 from bdfl.protocol.agreeing import end_attempt, progress, receive_vote
 from bdfl.protocol.catching_up import hear_ahead, receive_decided, say_again
+from bdfl.protocol.changing import receive_change
 from bdfl.protocol.collecting import (
     enter_round,
     finish_measuring,
@@ -18,6 +19,7 @@ from bdfl.protocol.collecting import (
 )
 from bdfl.protocol.draft import Draft
 from bdfl.protocol.events import (
+    ChangeOffered,
     Effect,
     Event,
     Measured,
@@ -32,7 +34,7 @@ from bdfl.protocol.events import (
 )
 from bdfl.protocol.messages import Blob, BlobWanted, BlockWanted, Decided, DecidedWanted, Hearsay, Message, Proposal
 from bdfl.protocol.proposing import ask_for_blocks, complete_candidates, finish_mining, receive_block
-from bdfl.protocol.state import Context, Lock, NodeState, Phase, Recovered
+from bdfl.protocol.state import Context, Lock, NodeState, Phase, Recovered, find_end
 from bdfl.protocol.votes import key_of
 
 NOTHING_RECOVERED = Recovered()
@@ -51,7 +53,8 @@ def begin(context: Context, chain: ChainState, recovered: Recovered = NOTHING_RE
         votes |= {key_of(vote): vote for vote in progress.lock}
     reached = 1 if progress is None else progress.attempt
     attempt = max([reached, *(when for when, _ in own_votes)])
-    is_done = context.last_height is not None and chain.height >= context.last_height
+    end = find_end(context, chain)
+    is_done = bool(end)
     has_prevoted = (attempt, Kind.PREVOTE) in own_votes
     state = NodeState(
         chain=chain,
@@ -64,6 +67,7 @@ def begin(context: Context, chain: ChainState, recovered: Recovered = NOTHING_RE
         blobs=dict(recovered.blobs),
         votes=votes,
         own_votes=own_votes,
+        end=end,
     )
     draft = Draft(context, state, 0)
     if not is_done:
@@ -97,6 +101,7 @@ def _handle(draft: Draft, event: Event) -> None:
             return
         case Started():
             if draft.phase is not Phase.DONE:
+                draft.mining_since_ns = draft.now_ns
                 enter_round(draft)
                 say_again(draft)
         case TimerFired(timer=Timer.DEADLINE):
@@ -111,6 +116,9 @@ def _handle(draft: Draft, event: Event) -> None:
             finish_measuring(draft, event)
         case NonceFound():
             finish_mining(draft, event)
+        case ChangeOffered(change):
+            if receive_change(draft, None, change):
+                draft.send(None, Hearsay(draft.attempt, changes=(change,)))
     progress(draft)
 
 
@@ -120,8 +128,8 @@ def _receive(draft: Draft, message: Message) -> None:
     if message.chain != draft.chain.chain:
         draft.refuse(sender, f"message of chain {message.chain.hex()[:12]}, {draft.chain.chain.hex()[:12]} expected")
         return
-    if sender >= draft.chain.num_members or sender == draft.number:
-        draft.refuse(sender, f"message from {sender}, another member of {draft.chain.num_members} expected")
+    if sender == draft.number or not _is_heard(draft, message):
+        draft.refuse(sender, f"message from {sender}, another member of {len(draft.chain.active)} expected")
         return
     match message.content:
         case BlobWanted(blob):
@@ -140,6 +148,15 @@ def _receive(draft: Draft, message: Message) -> None:
             hear_ahead(draft, message)
         case _:
             _receive_present(draft, message)
+
+
+def _is_heard(draft: Draft, message: Message) -> bool:
+    """Whether the sender is, or is about to be, a member; one that was removed may ask until it knows of its end."""
+    sender, chain = message.sender, draft.chain
+    if sender in chain.speakers:
+        return True
+    last = chain.last_height(sender)
+    return last is not None and message.height <= last and chain.public_keys[sender] is not None
 
 
 def _receive_present(draft: Draft, message: Message) -> None:
@@ -162,5 +179,7 @@ def _receive_present(draft: Draft, message: Message) -> None:
             for vote in hearsay.votes:
                 receive_vote(draft, sender, vote)
             ask_for_blocks(draft, sender, hearsay.blocks)
+            for change in hearsay.changes:
+                receive_change(draft, sender, change)
     if draft.extent != extent:
         progress(draft)

@@ -14,6 +14,7 @@ from bdfl.ledger.rules import (
     validate_model,
     validate_proposal,
 )
+from bdfl.protocol.changing import choose_change
 from bdfl.protocol.collecting import receive_update, want_blob
 from bdfl.protocol.draft import Draft
 from bdfl.protocol.events import KeptBlock, Mine, NonceFound, StopMining, Store
@@ -29,7 +30,7 @@ def start_mining(draft: Draft) -> None:
 
     Who is not scheduled to mine waits for the deadline: a round must not depend on a few.
     """
-    if draft.mined is not None or _has_proposed(draft):
+    if draft.mined is not None or _has_proposed(draft) or not draft.is_member:
         return
     is_scheduled = draft.chain.schedule.mining_hz[draft.number] > 0 or not draft.chain.schedule.is_feasible
     if not (is_scheduled or draft.is_deadline_over or draft.attempt > 1):
@@ -40,7 +41,7 @@ def start_mining(draft: Draft) -> None:
         certificate=draft.certificate,
         updates=tuple(draft.held_updates.values()),
         reports=tuple(draft.reports[client] for client in sorted(draft.reports)),
-        entries=tuple(offences),
+        entries=(*offences, *choose_change(draft)),
         blobs=draft.blobs,
         toolbox=draft.toolbox,
     )
@@ -117,7 +118,7 @@ def receive_block(draft: Draft, sender: int, block: Block, *, is_decided: bool =
 
 def _is_authentic(draft: Draft, block: Block) -> bool:
     """Whether its proposer signed this very block, body and all."""
-    members = draft.chain.genesis.members
+    members = draft.chain.charter.members
     if block.header.proposer >= len(members) or body_root(block.body) != block.header.body:
         return False
     statement = statement_digest(Meaning.BLOCK, block.header.place, encode(Seal(block.header, block.nonce)))

@@ -6,7 +6,18 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from bdfl.identity import Signer
-from bdfl.ledger.block import Block, Body, Certificate, Evidence, Header, Kind, SignedReport, SignedUpdate, SignedVote
+from bdfl.ledger.block import (
+    Block,
+    Body,
+    Certificate,
+    Evidence,
+    Header,
+    Kind,
+    MembershipChange,
+    SignedReport,
+    SignedUpdate,
+    SignedVote,
+)
 from bdfl.ledger.chain import ChainState
 from bdfl.ledger.toolbox import Toolbox
 from bdfl.protocol.events import KeptProgress
@@ -19,7 +30,7 @@ class Phase(StrEnum):
     COLLECTING = "collecting"  # updates and reports come in; training, if scheduled
     MINING = "mining"  # collecting is over: a block is searched, or somebody's awaited
     VOTING = "voting"  # a prevote of this attempt is cast
-    DONE = "done"  # the last height is decided
+    DONE = "done"  # the last height is decided, or the last at which this node is a member
 
 
 # From phase to phase, and why: everything else is a mistake.
@@ -63,6 +74,15 @@ class Context:
     timing: Timing
     toolbox: Toolbox
     last_height: int | None = None  # after this block all is done; none: goes on for ever
+
+
+def find_end(context: Context, chain: ChainState) -> str:
+    """Why a node has nothing left to do on this chain; empty: it has."""
+    if chain.is_over(context.number):
+        return f"member {context.number} was removed: block {chain.last_height(context.number)} was its last"
+    if context.last_height is not None and chain.height >= context.last_height:
+        return f"block {context.last_height}, the last, is decided"
+    return ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,6 +161,7 @@ class NodeState:
     votes: Mapping[VoteKey, SignedVote] = field(default_factory=dict)
     own_votes: Mapping[tuple[int, Kind], SignedVote] = field(default_factory=dict)  # by attempt and kind
     evidence: Mapping[int, Evidence] = field(default_factory=dict)  # by offender
+    changes: tuple[MembershipChange, ...] = ()  # agreed to, and in no block yet
     mined: Mined | None = None
     decision: Decision | None = None
     wanted_blobs: Mapping[bytes, int] = field(default_factory=dict)  # digest and whose update it is
@@ -149,3 +170,4 @@ class NodeState:
     turn: int = 0  # of asking others for what is missing
     mining_since_ns: int = 0
     mining_ms: int = 0  # until the first block was known
+    end: str = ""  # why it is done

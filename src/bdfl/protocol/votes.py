@@ -32,6 +32,17 @@ def collect_votes(votes: Votes, kind: Kind, attempt: int, block: bytes) -> Certi
     return tuple(sorted(chosen, key=lambda vote: vote.vote.voter))
 
 
+def is_split(votes: Votes, attempt: int, num_members: int, quorum: int) -> bool:
+    """Whether the prevotes of an attempt fell so far apart that no block can get a quorum of them any more."""
+    voters: set[int] = set()
+    counts: dict[bytes, int] = {}
+    for when, kind, voter, block in votes:
+        if when == attempt and kind is Kind.PREVOTE:
+            voters.add(voter)
+            counts[block] = counts.get(block, 0) + 1
+    return bool(counts) and max(counts.values()) + num_members - len(voters) < quorum
+
+
 def reached_attempt(votes: Votes, num_voters: int, beyond: int) -> int:
     """The latest attempt beyond a given one that so many members have voted in, or later; 0 if there is none."""
     latest: dict[int, int] = {}

@@ -7,10 +7,11 @@ from rich.table import Table
 from rich.text import Text
 
 from bdfl.audit.blame import Blame
-from bdfl.audit.summary import BlockSummary, ChainSummary
+from bdfl.audit.summary import BlockSummary, ChainSummary, describe_change
 from bdfl.audit.trace import Trace
 from bdfl.ledger.block import Block, Certificate, Evidence, FalseWork, TwoBlocks, TwoUpdates, TwoVotes
 from bdfl.ledger.evidence import offender_of
+from bdfl.ledger.roll import find_change, find_evidence
 from bdfl.ledger.units import ATTO, NANO, PICOJOULE
 from bdfl.ledger.verify import Agreement, ModelCheck, Verification
 from bdfl.report.tables import new_table, number
@@ -66,7 +67,7 @@ def tabulate_chain(summary: ChainSummary, *, all_blocks: bool = False) -> list[T
         ("tip", summary.tip),
         ("model", summary.model),
         ("form", f"{summary.num_parameters:,} parameters, {summary.model_bytes:,} bytes"),
-        ("members", f"{len(summary.members)}, of which {summary.quorum} decide ({summary.quorum_rule})"),
+        ("members", f"{summary.num_active}, of which {summary.quorum} decide ({summary.quorum_rule})"),
         ("work", f"{summary.work}, {summary.difficulty:,} hashes expected for the first block"),
         ("scheduler", summary.scheduler),
         ("aggregation", f"{summary.aggregation} of at least {summary.min_updates}"),
@@ -101,6 +102,7 @@ def _block_cells(block: BlockSummary) -> list[str | Text]:
         "empty" if block.is_empty else "",
         f"diverged: {show_ranges(block.declined)}" if block.declined else "",
         f"evidence against {show_ranges(block.offenders)}" if block.offenders else "",
+        block.change,
         "nobody could train" if block.reason else "",
     ]
     return [
@@ -117,7 +119,9 @@ def _block_cells(block: BlockSummary) -> list[str | Text]:
 
 
 def _tabulate_members(summary: ChainSummary) -> Table:
-    table = new_table("Members", ("member", "key", "samples", "trained", "missed", "proposed", "voted", "backlog"))
+    has_changed = any(member.since > 1 or member.until is not None for member in summary.members)
+    columns = ["member", "key", "samples", "trained", "missed", "proposed", "voted", "backlog"]
+    table = new_table("Members", [*columns, "heights"] if has_changed else columns)
     table.columns[1].justify = "left"
     for member in summary.members[:_SHOWN_MEMBERS]:
         table.add_row(
@@ -129,6 +133,7 @@ def _tabulate_members(summary: ChainSummary) -> Table:
             str(member.proposed),
             str(member.voted),
             number(member.queue, 2),
+            *([f"{member.since} to {'' if member.until is None else member.until}"] if has_changed else []),
         )
     if len(summary.members) > _SHOWN_MEMBERS:
         table.caption = f"{len(summary.members) - _SHOWN_MEMBERS} more members: --json"
@@ -152,7 +157,12 @@ def tabulate_block(block: Block, certificate: Certificate) -> list[Table]:
         ("next round", planned.reason or f"clients {show_ranges(planned.selected)} train,"
                                          f" objective {planned.objective_nano / NANO:.6g}"),
     ]  # fmt: skip
-    facts += [("evidence", f"{_EVIDENCE[type(entry)]} by member {offender_of(entry)}") for entry in body.entries]
+    evidence = find_evidence(body.entries)
+    facts += [("evidence", f"{_EVIDENCE[type(entry)]} by member {offender_of(entry)}") for entry in evidence]
+    change = find_change(body.entries)
+    if change is not None:
+        assenting = show_ranges([assent.member for assent in change.assents])
+        facts.append(("membership", f"{describe_change(block)}; agreed to by members {assenting}"))
     return [
         tabulate_facts(f"Block {header.height} of chain {short_digest(header.chain.hex())}", facts),
         _tabulate_parts(block),
@@ -166,6 +176,7 @@ def _tabulate_parts(block: Block) -> Table:
     table.columns[1].justify = "left"
     updates = {signed.update.client: signed.update for signed in body.updates}
     reports = {signed.report.client: signed.report for signed in body.reports}
+    energy_pj = body.modelled.energy_pj  # who joins with the next round has none
     for client in range(min(len(body.queue_nano), _SHOWN_MEMBERS)):
         update, report = updates.get(client), reports.get(client)
         is_missing = update is None and client in body.schedule.selected
@@ -176,7 +187,7 @@ def _tabulate_parts(block: Block) -> Table:
             Text(name, style="yellow" if is_missing or name == "diverged" else ""),
             "" if update is None else f"{update.samples:,}",
             number(body.queue_nano[client] / NANO, 2),
-            number(body.modelled.energy_pj[client] / PICOJOULE, 4),
+            number(energy_pj[client] / PICOJOULE, 4) if client < len(energy_pj) else _UNKNOWN,
             _UNKNOWN if report is None else f"{report.conditions.gain_atto / ATTO:.2e}",
             _UNKNOWN if report is None else number(report.conditions.energy_budget_pj / PICOJOULE, 3),
             _UNKNOWN if receipt is None else number(receipt.energy_pj / PICOJOULE, 4),

@@ -28,6 +28,7 @@ def tabulate_campaign(campaign: Campaign) -> Table:
             infeasible_text(group.breaches),
         )
     table.caption = (
+        f"members changed {sum(group.changes for group in campaign.groups)} times\n"
         "recovery: virtual time from the end of the faults until all honest nodes are\n"
         "three rounds further, median and worst, with the seed of the worst"
     )

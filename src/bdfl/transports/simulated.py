@@ -4,24 +4,18 @@ Everything happens in the order of its time, and at equal times in the order in 
 other clock and no randomness here: the same world, postman and incidents give the same run again.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from heapq import heappop, heappush
 from typing import TypeAlias
 
-from bdfl.ledger.block import Block, Certificate, Kind, header_seal
+from bdfl.ledger.block import Block, Certificate, Kind, MembershipChange, header_seal
 from bdfl.ledger.work import search_nonce
 from bdfl.protocol.events import (
+    ChangeOffered,
     Commit,
     Effect,
     Event,
-    Kept,
-    KeptBlob,
-    KeptBlock,
-    KeptProgress,
-    KeptReport,
-    KeptUpdate,
-    KeptVote,
     Measure,
     Measured,
     MessageArrived,
@@ -42,7 +36,8 @@ from bdfl.protocol.events import (
 from bdfl.protocol.messages import Blob, Content, Decided, Hearsay, Message, Proposal, decode_message, encode_message
 from bdfl.protocol.node import step
 from bdfl.transports.hooks import Observer, Postman
-from bdfl.transports.simulated_node import SimulatedNode, recover
+from bdfl.transports.node_store import keep, recover
+from bdfl.transports.simulated_node import SimulatedNode
 from bdfl.transports.world import World
 
 # What waits in the queue for a node: an event, or an effect whose time is over; or an incident, for nobody.
@@ -135,6 +130,10 @@ class Network:
                 self._take_in(node, event)
 
     # Incidents
+
+    def offer(self, number: int, change: MembershipChange) -> None:
+        """The node's operator offers it a change of membership; lost if the node is down."""
+        self._push(self.now_ns, number, _ANY_LIFE, ChangeOffered(change))
 
     def at(self, time_ns: int, incident: Callable[[], None]) -> None:
         """Calls `incident` at that time."""
@@ -236,7 +235,7 @@ class Network:
             case Send():
                 self._send(node, effect.to, effect.message)
             case Store():
-                _keep(node, effect.kept)
+                keep(node.store, effect.kept)
             case SetTimer():
                 node.timers[effect.timer] = effect
                 self._push(self.now_ns + effect.delay_ns, node.number, node.life, effect)
@@ -272,14 +271,18 @@ class Network:
             message = decode_message(data, node.store.genesis.model.size)
         arrival_ns = self._arrival_ns(node, message)
         event = MessageArrived(message)
-        receivers = range(len(self.nodes)) if to is None else (to,)
-        for receiver in receivers:
-            if receiver == node.number:
+        for receiver in self._receivers(node) if to is None else (to,):
+            if receiver == node.number or receiver >= len(self.nodes):
                 continue
             postman = self._postman
             extra = _AT_ONCE if postman is None else postman.deliveries(self.now_ns, node.number, receiver, message)
             for extra_ns in extra:
                 self._push(arrival_ns + _slowed(node, extra_ns), receiver, _ANY_LIFE, event)
+
+    def _receivers(self, node: SimulatedNode) -> Iterable[int]:
+        """To whom a node sends what is for all: everybody whose key it knows from its chain."""
+        keys = node.state.chain.public_keys
+        return range(len(keys)) if None not in keys else [number for number, key in enumerate(keys) if key is not None]
 
     def _answer(self, node: SimulatedNode, to: int, height: int, content: Content) -> None:
         self._send(node, to, Message(node.state.chain.chain, node.number, height, content))
@@ -334,23 +337,6 @@ class Network:
         if model is None:
             raise RuntimeError(f"node {node.number}: the model {effect.model.hex()} of round {effect.height} is gone")
         return TrainingFinished(effect.height, effect.parent, self._world.train(node.number, chain, model))
-
-
-def _keep(node: SimulatedNode, kept: Kept) -> None:
-    store = node.store
-    match kept:
-        case KeptBlob(digest, data):
-            store.put_blob(digest, data)
-        case KeptVote(height, vote):
-            store.put_vote(height, vote)
-        case KeptProgress(height, attempt, lock):
-            store.put_progress(height, attempt, lock)
-        case KeptBlock(block):
-            store.put_candidate(block)
-        case KeptUpdate(height, update):
-            store.put_update(height, update)
-        case KeptReport(height, report):
-            store.put_report(height, report)
 
 
 def _slowed(node: SimulatedNode, duration_ns: int) -> int:

@@ -4,15 +4,14 @@ import hashlib
 from collections.abc import Sequence
 
 from bdfl.identity import Signer
-from bdfl.ledger.block import Genesis, ModelUpdate
-from bdfl.ledger.chain import apply_block, start_chain
+from bdfl.ledger.block import Genesis
 from bdfl.ledger.keeping import Store
 from bdfl.ledger.memory_store import MemoryStore
 from bdfl.ledger.toolbox import Toolbox
-from bdfl.protocol.events import KeptProgress, Mine, SetTimer, Timer
-from bdfl.protocol.node import begin
-from bdfl.protocol.state import Context, NodeState, Recovered, Timing
+from bdfl.protocol.events import Mine, SetTimer, Timer
+from bdfl.protocol.state import Context, NodeState, Timing
 from bdfl.transports.hooks import Tamper
+from bdfl.transports.node_store import recover
 
 
 class SimulatedNode:
@@ -68,27 +67,6 @@ class SimulatedNode:
         return self.state.chain.height
 
 
-def recover(context: Context, store: Store) -> NodeState:
-    """The state of a node that knows nothing but its store."""
-    chain = start_chain(store.genesis, context.toolbox)
-    for block in store.blocks():
-        chain = apply_block(chain, block, context.toolbox)
-    kept = store.read_round(chain.height + 1)
-    updates: list[ModelUpdate] = [signed.update for signed in kept.updates]
-    updates += [signed.update for block in kept.candidates for signed in block.body.updates]
-    blobs = {update.model: store.get_blob(update.model) for update in updates if update.model}
-    recovered = Recovered(
-        certificate=store.certificate(chain.height) if chain.height else (),
-        update=kept.updates[0] if kept.updates else None,
-        report=kept.reports[0] if kept.reports else None,
-        blocks=kept.candidates,
-        votes=kept.votes,
-        progress=KeptProgress(kept.height, kept.attempt, kept.lock) if kept.attempt else None,
-        blobs={name: data for name, data in blobs.items() if data is not None},
-    )
-    return begin(context, chain, recovered)
-
-
 def simulated_signer(seed: int, number: int) -> Signer:
     """The key of a simulated member. It keeps nothing secret: anybody can derive it from the seed."""
     return Signer(hashlib.sha256(f"bdfl simulated member {seed} {number}".encode()).digest())
@@ -103,7 +81,10 @@ def make_nodes(
     toolbox: Toolbox | None = None,
     last_height: int | None = None,
 ) -> list[SimulatedNode]:
-    """A node for every member, at the beginning of the chain; all share a toolbox, each has a store in memory."""
+    """A node for every key, at the beginning of the chain; all share a toolbox, each has a store in memory.
+
+    Those beyond the members of genesis are of members to be: they follow the chain as soon as it admits them.
+    """
     shared = Toolbox() if toolbox is None else toolbox
     contexts = [Context(number, signer, timing, shared, last_height) for number, signer in enumerate(signers)]
     return [SimulatedNode(context, MemoryStore(genesis, initial_model)) for context in contexts]

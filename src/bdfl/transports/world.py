@@ -6,6 +6,7 @@ what [Li24, Eq. 13] says: until the slowest update is there, then until a block 
 
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -54,12 +55,23 @@ class World(Protocol):
         ...
 
 
-class ScenarioWorld:
-    """The world of a scenario: times by its cost model, chance from its seed."""
+@dataclass(frozen=True)
+class ModelledRound:
+    """What a round takes by the model, and a client in it; the delay is the sum of exchange, mining and the rest."""
 
-    def __init__(self, scenario: Scenario, train: Train, find_conditions: FindConditions) -> None:
+    training_ns: int
+    upload_ns: int
+    exchange_ns: int  # until the slowest client has uploaded
+    mining_ns: int  # from then until the first block of the first attempt is found
+    rest_ns: int  # downlink, verification and voting
+    delay_ns: int
+
+
+class ScenarioTimes:
+    """Times by a scenario's cost model, chance from its seed."""
+
+    def __init__(self, scenario: Scenario, find_conditions: FindConditions) -> None:
         """`find_conditions` says what a client finds in a round: called with round and client."""
-        self.train = train
         self._scenario = scenario
         self._find_conditions = find_conditions
         self._rounds: OrderedDict[bytes, _Round] = OrderedDict()  # by the tip before
@@ -72,6 +84,14 @@ class ScenarioWorld:
 
     def finding_ns(self, client: int, chain: ChainState, attempt: int) -> int:
         return self._round(chain).finding_ns(client, attempt)
+
+    def voting_ns(self, chain: ChainState) -> int:
+        """What both votes take together."""
+        return self._round(chain).voting_ns
+
+    def modelled(self, client: int, chain: ChainState) -> ModelledRound:
+        """The round after `chain` if nothing goes wrong."""
+        return self._round(chain).modelled(client)
 
     def measure(self, client: int, chain: ChainState, tip: Block | None) -> tuple[Conditions, Receipt | None] | None:
         self.remember(chain)
@@ -94,6 +114,14 @@ class ScenarioWorld:
         return found
 
 
+class ScenarioWorld(ScenarioTimes):
+    """The world of a scenario, with what training gives."""
+
+    def __init__(self, scenario: Scenario, train: Train, find_conditions: FindConditions) -> None:
+        super().__init__(scenario, find_conditions)
+        self.train = train
+
+
 class _Round:
     """What one round takes everybody."""
 
@@ -106,15 +134,32 @@ class _Round:
         self.upload_ns = [round(float(duration_s) * NANO) for duration_s in self._outcome.upload_s]
         self._races = MiningRaces(scenario, self.round, self._decision.mining_hz, self._outcome.mining_s)
         self._before_ns = round((scenario.protocol.downlink_s + scenario.protocol.verification_s) * NANO)
+        self.voting_ns = round(scenario.protocol.voting_s * NANO)
         if not self._decision.is_feasible:
-            self._before_ns = 0  # nothing is sent in a round that does not take place
+            self._before_ns = self.voting_ns = 0  # nothing is sent in a round that does not take place
 
     def finding_ns(self, client: int, attempt: int) -> int:
         """Until the client finds a block; before it searches, updates are fetched and verified."""
         return self._before_ns + round(self._races.finding_s(attempt)[client] * NANO)
 
-    def receipt(self, client: int, block: Block) -> Receipt:
-        """What the round cost a client if it went as modelled, but for how long mining took."""
+    def modelled(self, client: int) -> ModelledRound:
+        exchange_ns = round(self._outcome.exchange_s * NANO)
+        mining_ns = round(min(self._races.finding_s(1)) * NANO)
+        rest_ns = self._before_ns + self.voting_ns
+        is_there = client < len(self.training_ns)  # else it is a member later
+        return ModelledRound(
+            training_ns=self.training_ns[client] if is_there else 0,
+            upload_ns=self.upload_ns[client] if is_there else 0,
+            exchange_ns=exchange_ns,
+            mining_ns=mining_ns,
+            rest_ns=rest_ns,
+            delay_ns=exchange_ns + mining_ns + rest_ns,
+        )
+
+    def receipt(self, client: int, block: Block) -> Receipt | None:
+        """What the round cost a client if it went as modelled, but for how long mining took; none: it was no member."""
+        if client >= len(self.training_ns):
+            return None
         mining_s = self._races.finding_s(block.header.attempt)[block.header.proposer]
         mining_j = mining_energy(self._problem.capacitance, mining_s, self._decision.mining_hz)[client]
         energy_j = self._outcome.training_j[client] + self._outcome.upload_j[client] + mining_j

@@ -1,4 +1,4 @@
-"""What must hold in every trial, whatever goes wrong: five laws, each a function that names the first breach.
+"""What must hold in every trial, whatever goes wrong: six laws, each a function that names the first breach.
 
 Only honest nodes are judged. The laws look at what nodes did, not at what they think, and judge blocks by the rules
 alone, with a toolbox of their own.
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from bdfl.ledger.block import Genesis
 from bdfl.ledger.chain import ChainState, apply_block, start_chain
 from bdfl.ledger.errors import MissingBlob, RuleBroken
+from bdfl.ledger.roll import BINDS_AFTER, Roll, find_change, read_roll
 from bdfl.ledger.rules import required_blobs, validate_certificate, validate_model, validate_proposal
 from bdfl.ledger.toolbox import Toolbox
 from bdfl.transports.faults.plan import FaultPlan
@@ -84,15 +85,53 @@ def _validate(trial: Trial, found: Committed, states: dict[bytes, ChainState], t
 
 
 def check_progress(trial: Trial, toolbox: Toolbox) -> Breach | None:
-    """After the faults stop every honest node reaches the same tip within three rounds."""
-    wanted = trial.quiet_height + ROUNDS_TO_AGREE
+    """After the faults stop every honest node reaches the same tip within three rounds, or the last it is to see."""
+    roll = _longest_roll(trial)
     for node in trial.plan.honest:
+        wanted = expected_height(roll, node, trial.quiet_height)
         if trial.heights[node] < wanted:
             waited_s = (trial.end_ns - trial.plan.quiet_ns) / 1e9
             when = f"{waited_s:.0f} s after the faults stopped" if waited_s >= 0 else "in a network that never rests"
             what = f"{when} node {node} is at height {trial.heights[node]}"
             return Breach("progress", f"{what}, {wanted} expected")
     return None
+
+
+def expected_height(roll: Roll, node: int, quiet_height: int) -> int:
+    """How far a node must get: three rounds beyond the end of the faults, unless it is removed before.
+
+    One that joins has to be admitted by then, else nobody answers it in time.
+    """
+    wanted = quiet_height + ROUNDS_TO_AGREE
+    if node >= len(roll.members) or roll.first_heights[node] - BINDS_AFTER > quiet_height:
+        return 0
+    last = roll.last_heights[node]
+    return wanted if last is None else min(wanted, last)
+
+
+def check_members_only(trial: Trial, toolbox: Toolbox) -> Breach | None:
+    """No honest node votes at a height that it is no member at."""
+    roll = _longest_roll(trial)
+    for node in trial.plan.honest:
+        is_known = node < len(roll.members)
+        first, last = (roll.first_heights[node], roll.last_heights[node]) if is_known else (None, None)
+        for sent in trial.record.nodes[node].votes:
+            if first is None or sent.height < first or (last is not None and sent.height > last):
+                return Breach("members only", f"node {node} voted at height {sent.height}, where it is no member")
+    return None
+
+
+def count_changes(trial: Trial) -> int:
+    """Changes of membership in the longest honest chain."""
+    return sum(find_change(found.block.body.entries) is not None for found in _longest_chain(trial))
+
+
+def _longest_chain(trial: Trial) -> list[Committed]:
+    return max((trial.record.nodes[node].commits for node in trial.plan.honest), key=len)
+
+
+def _longest_roll(trial: Trial) -> Roll:
+    return read_roll(trial.genesis, (found.block for found in _longest_chain(trial)))
 
 
 def check_memory(trial: Trial, toolbox: Toolbox) -> Breach | None:
@@ -146,6 +185,7 @@ LAWS: tuple[Callable[[Trial, Toolbox], Breach | None], ...] = (
     check_progress,
     check_memory,
     check_nobody_left_out,
+    check_members_only,
 )
 
 

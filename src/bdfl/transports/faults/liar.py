@@ -59,7 +59,8 @@ class Moment:
 
     @property
     def num_members(self) -> int:
-        return len(self.after.chain.genesis.members)
+        """Numbers that were ever given."""
+        return self.after.chain.num_members
 
     def place(self, height: int) -> Place | None:
         """Where statements of that height belong, while it is worked on."""

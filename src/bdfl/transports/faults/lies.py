@@ -84,7 +84,7 @@ class Forgery:
         return moment.sign_vote(msgspec.structs.replace(vote, voter=voter), place)
 
     def _update(self, moment: Moment, update: ModelUpdate, place: Place, client: int) -> SignedUpdate:
-        limits = moment.after.chain.genesis.members[client].limits
+        limits = moment.after.chain.members[client].limits
         return moment.sign_update(msgspec.structs.replace(update, client=client, samples=limits.samples), place)
 
     def _report(self, moment: Moment, signed: SignedReport, place: Place, client: int) -> SignedReport:

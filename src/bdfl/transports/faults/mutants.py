@@ -11,10 +11,14 @@ from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
+import msgspec
+
 from bdfl.encoding import encode
 from bdfl.identity import Meaning, statement_digest
-from bdfl.ledger import charter, rules, statements
+from bdfl.ledger import chain, charter, membership, rules, statements
 from bdfl.ledger.block import Kind
+from bdfl.ledger.errors import BadSignature
+from bdfl.ledger.roll import find_change
 from bdfl.protocol import agreeing, node, proposing, votes
 from bdfl.protocol.draft import Draft
 from bdfl.protocol.events import Send, Timer
@@ -76,9 +80,9 @@ def _unsigned(rule: str) -> Callable[[Function], Function]:
     """Signatures are checked, but for one rule's."""
 
     def make(right: Function) -> Function:
-        def require_signed(state: Any, name: str, *rest: Any) -> None:
+        def require_signed(charter: Any, name: str, *rest: Any) -> None:
             if name != rule:
-                right(state, name, *rest)
+                right(charter, name, *rest)
 
         return require_signed
 
@@ -88,16 +92,15 @@ def _unsigned(rule: str) -> Callable[[Function], Function]:
 def _also_last_round(right: Function) -> Function:
     """Updates may be signed for the round before."""
 
-    def require_signed(
-        state: Any, name: str, number: int, meaning: Meaning, place: Any, content: Any, signature: bytes, tools: Any
-    ) -> None:
-        if name == "update-signature":
-            statement = statement_digest(meaning, state.tip_place, encode(content))
-            if tools.is_signed(state.genesis.members[number].public_key, signature, statement):
-                return
-        right(state, name, number, meaning, place, content, signature, tools)
+    def validate_update(state: Any, signed: Any, tools: Any) -> None:
+        try:
+            right(state, signed, tools)
+        except BadSignature:  # judged last
+            statement = statement_digest(Meaning.UPDATE, state.tip_place, encode(signed.update))
+            if not tools.is_signed(state.members[signed.update.client].public_key, signed.signature, statement):
+                raise
 
-    return require_signed
+    return validate_update
 
 
 def _any_aggregate(right: Function) -> Function:
@@ -249,6 +252,50 @@ def _always(right: Function) -> Function:
     return lambda *arguments: True
 
 
+# Members
+
+
+def _binds_at_once(right: Function) -> Function:
+    """A change is in force at the height after its block."""
+
+    def apply_block(state: Any, block: Any, tools: Any) -> Any:
+        after = right(state, block, tools)
+        if find_change(block.body.entries) is None:
+            return after
+        num_new = after.coming_charter.num_members - after.num_members
+        longer = {name: getattr(after, name) + (0,) * num_new for name in ("queue_nano", "misses", "rests_until")}
+        mining_hz = after.schedule.mining_hz + (0,) * num_new
+        schedule = msgspec.structs.replace(after.schedule, mining_hz=mining_hz)
+        return replace(after, charter=after.coming_charter, schedule=schedule, **longer)
+
+    return apply_block
+
+
+def _old_quorum(right: Function) -> Function:
+    """Changed members decide by the quorum of those before."""
+
+    def amend(before: Any, *rest: Any) -> Any:
+        return replace(right(before, *rest), quorum=before.quorum)
+
+    return amend
+
+
+def _also_expired(right: Function) -> Function:
+    def validate_assents(state: Any, found: Any, tools: Any) -> None:
+        if found.expires > state.height:
+            right(state, found, tools)
+
+    return validate_assents
+
+
+def _whoever_agreed(right: Function) -> Function:
+    def validate_assents(state: Any, found: Any, tools: Any) -> None:
+        if found.expires <= state.height:
+            right(state, found, tools)
+
+    return validate_assents
+
+
 # Memory
 
 
@@ -290,7 +337,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "stale-updates",
         "updates signed for the round before are taken",
-        (Swap(statements, "require_signed", _also_last_round),),
+        (Swap(statements, "validate_update", _also_last_round),),
     ),
     Mutant(
         "any-aggregate",
@@ -369,6 +416,26 @@ MUTANTS: tuple[Mutant, ...] = (
         "blamed-digest",
         "a spoiled copy of a block makes its name refused",
         (Swap(proposing, "_is_authentic", _always),),
+    ),
+    Mutant(
+        "change-at-once",
+        "a change of membership binds from the next height on",
+        (Swap(chain, "apply_block", _binds_at_once),),
+    ),
+    Mutant(
+        "old-quorum",
+        "changed members decide by the quorum of those before",
+        (Swap(charter, "_amend", _old_quorum),),
+    ),
+    Mutant(
+        "expired-change",
+        "a change of membership is made after it expired",
+        (Swap(membership, "validate_assents", _also_expired),),
+    ),
+    Mutant(
+        "few-assents",
+        "a change of membership is made whoever signed it",
+        (Swap(membership, "validate_assents", _whoever_agreed),),
     ),
     Mutant("forgotten-votes", "own votes are forgotten at a restart", (Swap(node, "begin", _without_votes),)),
     Mutant(

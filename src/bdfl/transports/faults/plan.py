@@ -1,6 +1,7 @@
 """What goes wrong in one trial: a network of 4 to 9 nodes and its faults, all drawn from one number.
 
-Under `majority` only what crashes and networks do; under `bft` also fewer than a third of the members lie.
+Under `majority` only what crashes and networks do; under `bft` also fewer than a third of the members lie. In two seeds
+of eight the members change as well.
 """
 
 from collections.abc import Sequence
@@ -17,6 +18,8 @@ SECOND_NS = 10**9
 # What a lying member may do; the plans of consecutive seeds go through all of them.
 LIES = tuple(kind for kind in Behaviour if kind is not Behaviour.HONEST)
 _SCHEDULERS = ("drc", "exact", "all", "round-robin")
+_CHANGING = 8, (4, 5)  # of so many seeds these, which vote by either rule
+_NEVER = 10_000  # a height that no trial reaches
 _RULES = (("mean", 0), ("mean", 0), ("median", 1), ("krum", 0))  # name, wrong updates it bears
 
 
@@ -66,13 +69,24 @@ class Freeze:
     duration_ns: int
 
 
+@dataclass(frozen=True)
+class Offer:
+    """Operators offer a change of membership to some nodes: good or, where it expires early or few agree, void."""
+
+    at_ns: int
+    nodes: tuple[int, ...]
+    member: int  # who leaves; who joins, if nobody has that number yet
+    expires: int  # height
+    is_agreed: bool = True  # all members sign it; else one fewer than a quorum
+
+
 @dataclass(frozen=True, kw_only=True)
 class FaultPlan:
     """One trial, completely described."""
 
     seed: int
     quorum: QuorumRule
-    num_nodes: int
+    num_nodes: int  # at first
     scheduler: str
     aggregation: str
     faulty: int  # wrong updates that the aggregation bears
@@ -87,12 +101,18 @@ class FaultPlan:
     slow: tuple[tuple[int, float], ...] = ()  # node and how many times slower
     liars: tuple[tuple[int, tuple[Behaviour, ...]], ...] = ()  # member and what it does, always
     camp: frozenset[int] = frozenset()  # whom the liars tell the other story
+    offers: tuple[Offer, ...] = ()
+
+    @property
+    def num_keys(self) -> int:
+        """Nodes with those that may join."""
+        return max([self.num_nodes, *(offer.member + 1 for offer in self.offers)])
 
     @property
     def honest(self) -> tuple[int, ...]:
-        """Nodes that follow the protocol, whatever happens to them."""
+        """Nodes that follow the protocol, whatever happens to them, also those that may join."""
         liars = {member for member, _ in self.liars}
-        return tuple(node for node in range(self.num_nodes) if node not in liars)
+        return tuple(node for node in range(self.num_keys) if node not in liars)
 
 
 def draw_plan(seed: int, quorum: QuorumRule | None = None) -> FaultPlan:
@@ -121,9 +141,9 @@ def draw_plan(seed: int, quorum: QuorumRule | None = None) -> FaultPlan:
         freezes=tuple(_draw_freeze(rng, num_nodes, quiet_ns) for _ in range(_draw_count(rng, pace.share, 3))),
         slow=tuple((int(node), 10.0) for node in rng.permutation(num_nodes)[: _draw_count(rng, pace.share, 2)]),
     )
-    if quorum is QuorumRule.MAJORITY:
-        return plan
-    return _add_liars(rng, plan)
+    if quorum is QuorumRule.BFT:
+        plan = _add_liars(rng, plan)
+    return _add_offers(plan) if seed % _CHANGING[0] in _CHANGING[1] else plan
 
 
 def _add_liars(rng: np.random.Generator, plan: FaultPlan) -> FaultPlan:
@@ -138,6 +158,34 @@ def _add_liars(rng: np.random.Generator, plan: FaultPlan) -> FaultPlan:
         liars.append((member, tuple(dict.fromkeys((kind, *more)))))
     in_camp = rng.random(plan.num_nodes) < 0.5
     return replace(plan, liars=tuple(liars), camp=frozenset(np.flatnonzero(in_camp).tolist()))
+
+
+def _add_offers(plan: FaultPlan) -> FaultPlan:
+    """The plan with members that join and leave; the rest of it is as it would be without."""
+    rng = stream(plan.seed, Purpose.FAULTS, 2)
+    admitted, removed = plan.num_nodes, _draw_leaver(rng, plan)
+    wanted = ((admitted,), (removed,), (admitted, removed), (admitted, admitted + 1))[int(rng.integers(4))]
+    offers = [_draw_offer(rng, plan, member) for member in wanted]
+    joins = any(member >= plan.num_nodes for member in wanted)
+    crashes = [replace(_draw_crash(rng, 1, plan.quiet_ns), node=admitted)] if joins and rng.random() < 0.3 else []
+    return replace(plan, offers=tuple(offers), crashes=(*plan.crashes, *crashes))
+
+
+def _draw_leaver(rng: np.random.Generator, plan: FaultPlan) -> int:
+    """Anybody, but a liar where the others would be too many without an honest one."""
+    liars = [member for member, _ in plan.liars]
+    member = int(rng.integers(plan.num_nodes))
+    return member if member in liars or 3 * len(liars) < plan.num_nodes - 1 else liars[0]
+
+
+def _draw_offer(rng: np.random.Generator, plan: FaultPlan, member: int) -> Offer:
+    return Offer(
+        at_ns=int(rng.uniform(0.0, 0.7) * plan.quiet_ns),
+        nodes=tuple(sorted(rng.permutation(plan.num_nodes)[: int(rng.integers(1, 4))].tolist())),
+        member=member,
+        expires=(2, 4, _NEVER, _NEVER, _NEVER)[int(rng.integers(5))],
+        is_agreed=bool(rng.random() < 0.85),
+    )
 
 
 def _draw_lie(rng: np.random.Generator) -> Behaviour:

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 
 from bdfl.ledger.block import SignedVote
 from bdfl.ledger.keeping import Store
+from bdfl.ledger.roll import find_change
 from bdfl.protocol.events import Commit, Effect, Event, Refused, Send, TrainingFinished
 from bdfl.protocol.messages import Hearsay, Proposal
 from bdfl.protocol.state import NodeState, Phase
-from bdfl.transports.faults.plan import FaultPlan, Partition
+from bdfl.transports.faults.plan import FaultPlan, Offer, Partition
 from bdfl.transports.faults.recorder import Recorder
 
 WIDTH = 80
@@ -28,7 +29,7 @@ class Storyteller(Recorder):
     """A recorder that also keeps the story."""
 
     def __init__(self, plan: FaultPlan) -> None:
-        super().__init__(plan.num_nodes)
+        super().__init__(plan.num_keys)
         self._liars = {member for member, _ in plan.liars}
         self._told: set[tuple[int, bytes]] = set()
         self.lines: list[Line] = [*_tell_plan(plan)]
@@ -69,7 +70,8 @@ class Storyteller(Recorder):
                 voters = _numbers(signed.vote.voter for signed in certificate)
                 what = f"COMMIT {header.height}: {_short(block.digest)} by {header.proposer}, attempt {header.attempt}"
                 gave = _numbers(signed.update.client for signed in block.body.updates)
-                self.tell(now_ns, number, f"{what}, updates {gave}, votes {voters}")
+                change = "" if find_change(block.body.entries) is None else ", MEMBERS CHANGE"
+                self.tell(now_ns, number, f"{what}, updates {gave}, votes {voters}{change}")
             case Send(to=to, message=message) if isinstance(message.content, Proposal):
                 block = message.content.block
                 if (number, block.digest) not in self._told:
@@ -109,12 +111,20 @@ def _tell_plan(plan: FaultPlan) -> Iterable[Line]:
     for partition in plan.partitions:
         yield Line(partition.start_ns, _NETWORK, _describe_partition(partition))
         yield Line(partition.end_ns, _NETWORK, f"members {_numbers(partition.island)} are back")
+    for offer in plan.offers:
+        yield Line(offer.at_ns, _NETWORK, _describe_offer(plan, offer))
     yield Line(plan.quiet_ns, _NETWORK, "the faults stop")
 
 
 def _describe_partition(partition: Partition) -> str:
     how = "are not heard" if partition.is_one_way else "are cut off"
     return f"PARTITION: members {_numbers(partition.island)} {how}"
+
+
+def _describe_offer(plan: FaultPlan, offer: Offer) -> str:
+    what = f"member {offer.member} {'leaves' if offer.member < plan.num_nodes else 'joins'}"
+    agreed = "all agree" if offer.is_agreed else "too few agree"
+    return f"OFFER to {_numbers(offer.nodes)}: {what}, up to height {offer.expires}, {agreed}"
 
 
 def describe_plan(plan: FaultPlan) -> list[str]:
@@ -128,6 +138,8 @@ def describe_plan(plan: FaultPlan) -> list[str]:
         f"{len(plan.partitions)} partitions, {len(plan.crashes)} crashes, {len(plan.freezes)} freezes,"
         f" {len(plan.slow)} slow nodes; all well from {plan.quiet_ns / 1e9:.3f} s on",
     ]
+    if plan.offers:
+        lines.append(f"{len(plan.offers)} changes of membership are offered")
     for member, lies in plan.liars:
         told = " and ".join(kind.value for kind in lies)
         lines.append(f"member {member} lies: {told}")

@@ -2,18 +2,22 @@
 
 from collections.abc import Iterator
 
+import msgspec
 import numpy as np
 
 from bdfl.environment import RoundState, draw_federation, draw_rounds
 from bdfl.learning.weights import Layout, Vector, decode_weights, encode_weights
-from bdfl.ledger.block import Conditions, Genesis
+from bdfl.ledger.block import Admission, Conditions, Genesis, MembershipChange, Removal, chain_id
 from bdfl.ledger.chain import ChainState
-from bdfl.ledger.genesis import conditions_of, make_genesis
+from bdfl.ledger.charter import quorum_size
+from bdfl.ledger.genesis import conditions_of, make_genesis, plan_first_round
+from bdfl.ledger.membership import make_change
+from bdfl.ledger.planning import idle_schedule
 from bdfl.ledger.toolbox import Toolbox
 from bdfl.scenario import Clients, Learning, Ledger, Mining, MiningMode, Scenario, SchedulerChoice
 from bdfl.scenario.learning import Aggregation
 from bdfl.scenario.ledger import Behaviour
-from bdfl.transports.faults.plan import FaultPlan
+from bdfl.transports.faults.plan import FaultPlan, Offer
 from bdfl.transports.simulated_node import simulated_signer
 from bdfl.transports.world import ScenarioWorld
 
@@ -34,19 +38,30 @@ class TinyWorld(ScenarioWorld):
         self._drawn: list[RoundState] = []
         self._poisons = {member: lie for member, lies in plan.liars for lie in lies if lie in _POISONS}
         self._num_nodes = plan.num_nodes
+        self._quorum = quorum_size(plan.quorum, plan.num_nodes)
         super().__init__(scenario, self._train, self._find_conditions)
         self.initial_model = encode_weights(np.zeros(LAYOUT.num_parameters, np.float32), LAYOUT)
-        self.signers = [simulated_signer(plan.seed, number) for number in range(plan.num_nodes)]
-        self.genesis: Genesis = make_genesis(
+        self.signers = [simulated_signer(plan.seed, number) for number in range(plan.num_keys)]
+        everybody = make_genesis(
             scenario,
             federation,
-            np.full(plan.num_nodes, 0.5),
+            np.full(plan.num_keys, 0.5),
             self._state(1),
             [signer.public_key for signer in self.signers],
             LAYOUT,
             self.initial_model,
             toolbox,
         )
+        self._members = everybody.members
+        self.genesis: Genesis = _without_newcomers(everybody, plan.num_nodes, toolbox)
+
+    def make_change(self, offer: Offer) -> MembershipChange:
+        """What is offered, signed by all first members or by too few of them."""
+        member = offer.member
+        change = Removal(member) if member < self._num_nodes else Admission(member, self._members[member])
+        num_signers = self._num_nodes if offer.is_agreed else self._quorum - 1
+        signers = dict(enumerate(self.signers[:num_signers]))
+        return make_change(chain_id(self.genesis), change, offer.expires, signers)
 
     def _state(self, round: int) -> RoundState:
         while len(self._drawn) < round:
@@ -66,6 +81,15 @@ class TinyWorld(ScenarioWorld):
         return encode_weights(trained, LAYOUT)
 
 
+def _without_newcomers(everybody: Genesis, num_members: int, toolbox: Toolbox) -> Genesis:
+    """The genesis with only its first members."""
+    if num_members == len(everybody.members):
+        return everybody
+    idle = idle_schedule(1, num_members, "not planned yet")
+    draft = msgspec.structs.replace(everybody, members=everybody.members[:num_members], schedule=idle)
+    return plan_first_round(draft, toolbox)
+
+
 def tiny_scenario(plan: FaultPlan) -> Scenario:
     """The paper's radio and processors, few samples and hardly any work."""
     difficulty = Mining().difficulty
@@ -73,7 +97,7 @@ def tiny_scenario(plan: FaultPlan) -> Scenario:
         name="faults",
         rounds=_MOST_ROUNDS,
         seed=plan.seed,
-        clients=Clients(count=plan.num_nodes, min_selected=2, samples=300),
+        clients=Clients(count=plan.num_keys, min_selected=2, samples=300),
         mining=Mining(mode=MiningMode.SAMPLED),
         scheduler=SchedulerChoice(name=plan.scheduler),
         learning=Learning(aggregation=Aggregation(rule=plan.aggregation, faulty=plan.faulty)),

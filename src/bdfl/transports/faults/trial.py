@@ -3,18 +3,20 @@
 import traceback
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 
+from bdfl.ledger.roll import read_roll
 from bdfl.ledger.toolbox import Toolbox
 from bdfl.protocol.state import Timing
 from bdfl.scenario.ledger import QuorumRule
-from bdfl.transports.faults.checks import ROUNDS_TO_AGREE, Breach, Trial, find_breaches
+from bdfl.transports.faults.checks import Breach, Trial, count_changes, expected_height, find_breaches
 from bdfl.transports.faults.plan import SECOND_NS, FaultPlan, draw_plan
 from bdfl.transports.faults.recorder import Recorder
 from bdfl.transports.faults.timeline import Storyteller, describe_plan, render_timeline
 from bdfl.transports.faults.tiny_world import TinyWorld
 from bdfl.transports.faults.trouble import trouble_of_plan
 from bdfl.transports.simulated import Network
-from bdfl.transports.simulated_node import make_nodes
+from bdfl.transports.simulated_node import SimulatedNode, make_nodes
 
 GRACE_NS = 3 * SECOND_NS // 10
 PATIENCE_NS = 30 * SECOND_NS  # for three rounds after the faults stopped
@@ -31,6 +33,7 @@ class Verdict:
     num_nodes: int
     num_liars: int
     num_crashes: int
+    num_changes: int  # of membership that were made
     height: int  # of the highest honest node at the end
     recovery_s: float  # virtual, from the end of the faults until all honest nodes were three rounds further
     num_events: int
@@ -60,7 +63,7 @@ def judge_plan(
     plan: FaultPlan, tools: Tools, *, with_story: bool = False, applied: AbstractContextManager[None] | None = None
 ) -> Verdict:
     """Plays a plan's network and judges it; it is played, and not judged, inside of `applied`."""
-    recorder = Storyteller(plan) if with_story else Recorder(plan.num_nodes)
+    recorder = Storyteller(plan) if with_story else Recorder(plan.num_keys)
     with applied or nullcontext():
         trial, num_events, error = play(plan, recorder, tools.nodes)
     breaches = find_breaches(trial, tools.judge) if error is None else [error]
@@ -74,6 +77,7 @@ def judge_plan(
         num_nodes=plan.num_nodes,
         num_liars=len(plan.liars),
         num_crashes=recorder.num_crashes,
+        num_changes=count_changes(trial),
         height=max(trial.heights[node] for node in plan.honest),
         recovery_s=(trial.end_ns - plan.quiet_ns) / SECOND_NS,
         num_events=num_events,
@@ -89,13 +93,18 @@ def play(plan: FaultPlan, recorder: Recorder, toolbox: Toolbox) -> tuple[Trial, 
     nodes = make_nodes(world.genesis, world.initial_model, world.signers, timing, toolbox=toolbox)
     network = Network(nodes, world, postman=trouble.postman, observer=recorder)
     trouble.bring_to(network)
+    for offer in plan.offers:
+        change = world.make_change(offer)
+        for node in offer.nodes:
+            network.at(offer.at_ns, partial(network.offer, node, change))
     quiet_height, error = 0, None
 
-    def best_height() -> int:
-        return max(nodes[node].height for node in plan.honest)
+    def best_node() -> SimulatedNode:
+        return max((nodes[node] for node in plan.honest), key=lambda node: node.height)
 
     def is_done() -> bool:
-        return all(nodes[node].height >= quiet_height + ROUNDS_TO_AGREE for node in plan.honest)
+        roll = read_roll(world.genesis, best_node().store.blocks())
+        return all(nodes[node].height >= expected_height(roll, node, quiet_height) for node in plan.honest)
 
     def find_blob(blob: bytes) -> bytes | None:
         found = (nodes[node].store.get_blob(blob) for node in plan.honest)
@@ -103,7 +112,7 @@ def play(plan: FaultPlan, recorder: Recorder, toolbox: Toolbox) -> tuple[Trial, 
 
     try:
         network.run(until_ns=plan.quiet_ns, max_events=_MAX_EVENTS)
-        quiet_height = best_height()
+        quiet_height = best_node().height
         network.run(is_done, until_ns=plan.quiet_ns + PATIENCE_NS, max_events=_MAX_EVENTS)
     except Exception as failure:  # a node must never fail, whatever it is given
         place = traceback.extract_tb(failure.__traceback__)[-1]

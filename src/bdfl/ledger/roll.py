@@ -1,0 +1,62 @@
+"""Who belongs to a chain at a height, read off its blocks; whether a change may be made is not judged here.
+
+A change in block h binds from height h + 2 on: the schedule of round h + 1 stands in block h already. Numbers and keys
+are never given to somebody else.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from bdfl.ledger.block import Admission, Block, Change, Entry, Evidence, Genesis, Member, MembershipChange
+
+BINDS_AFTER = 2  # heights from the block of a change to the first that it binds
+
+
+@dataclass(frozen=True)
+class Roll:
+    """All who ever were members, by number, with the heights they are so; a later height's is as long or longer."""
+
+    members: tuple[Member, ...]
+    first_heights: tuple[int, ...]
+    last_heights: tuple[int | None, ...]  # none: a member until further notice
+
+    @cached_property
+    def active(self) -> frozenset[int]:
+        """Numbers of those who are members."""
+        return frozenset(number for number, last in enumerate(self.last_heights) if last is None)
+
+    def after(self, change: Change, height: int) -> "Roll":
+        """The roll from height `height` on, with the change made as it stands."""
+        if isinstance(change, Admission):
+            return Roll((*self.members, change.member), (*self.first_heights, height), (*self.last_heights, None))
+        last_heights = list(self.last_heights)
+        last_heights[change.number] = height - 1
+        return Roll(self.members, self.first_heights, tuple(last_heights))
+
+
+def first_roll(genesis: Genesis) -> Roll:
+    """The roll that a chain begins with."""
+    num_members = len(genesis.members)
+    return Roll(genesis.members, (1,) * num_members, (None,) * num_members)
+
+
+def read_roll(genesis: Genesis, blocks: Iterable[Block]) -> Roll:
+    """The roll after these blocks of a valid chain, with changes that do not bind yet."""
+    roll = first_roll(genesis)
+    for block in blocks:
+        found = find_change(block.body.entries)
+        if found is not None:
+            roll = roll.after(found.change, block.header.height + BINDS_AFTER)
+    return roll
+
+
+def find_change(entries: Sequence[Entry]) -> MembershipChange | None:
+    """The change of membership among a block's entries, of which there is at most one, at the end."""
+    last = entries[-1] if entries else None
+    return last if isinstance(last, MembershipChange) else None
+
+
+def find_evidence(entries: Sequence[Entry]) -> list[Evidence]:
+    """The evidence among a block's entries."""
+    return [entry for entry in entries if not isinstance(entry, MembershipChange)]
