@@ -1,0 +1,67 @@
+"""An access point: forwards between nodes that cannot reach each other, and has no part in what they agree on."""
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+import zenoh
+
+from bdfl.transports.live.certificates import TlsFiles
+from bdfl.transports.live.limits import Limits
+from bdfl.transports.live.zenoh_config import Keys, Role, count_authorities, session_config
+from bdfl.transports.live.zenoh_link import LinkError
+
+_ANY_CHAIN = Keys("*")
+_PLAIN_MEMBERS = 64  # expected where no certificates say how many there are
+
+
+class AccessPointSession:
+    """A zenoh router. To be closed."""
+
+    def __init__(self, session: zenoh.Session) -> None:
+        self._session = session
+
+    @property
+    def num_transports(self) -> int:
+        """How many nodes and other access points are connected."""
+        return 0 if self._session.is_closed() else len(self._session.info.transports())
+
+    def close(self) -> None:
+        self._session.close()  # type: ignore[no-untyped-call]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def open_access_point(
+    listen: Sequence[str],
+    peers: Sequence[str],
+    tls: TlsFiles | None,
+    *,
+    lease_s: float = 3.0,
+    max_message_size: int = Limits.max_message_size,
+) -> AccessPointSession:
+    """Begins to forward between all whose certificates the roots cover; addresses are `host:port`.
+
+    `peers` are other access points; a ring of them goes on without any one of them. Raises `LinkError`.
+    """
+    config = session_config(
+        Role.ACCESS_POINT,
+        listen,
+        peers,
+        tls,
+        keys=_ANY_CHAIN,
+        num_members=_PLAIN_MEMBERS if tls is None else count_authorities(tls),
+        lease_s=lease_s,
+        max_payload=max_message_size,
+    )
+    try:
+        return AccessPointSession(zenoh.open(config))
+    except zenoh.ZError as error:
+        reason = " ".join(str(error).split())
+        raise LinkError(f"cannot open the access point, listening on {', '.join(listen)}: {reason}") from None

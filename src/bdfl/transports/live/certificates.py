@@ -1,0 +1,249 @@
+"""Certificates for TLS between machines: each member's signing key certifies a separate TLS key of its own.
+
+They only keep strangers out. Who said something is known by the signature on it, never by the connection it came on: a
+member can certify any name it likes.
+"""
+
+import ipaddress
+import os
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from bdfl.errors import BdflError
+from bdfl.identity import Signer
+
+MAX_CERTIFICATE_SIZE = 8192
+AUTHORITY_DAYS = 3650
+LEAF_DAYS = 365
+_EARLY = timedelta(days=1)  # clocks differ
+_MAX_NAME = 64  # of a common name, by X.520
+
+
+class BadCertificate(BdflError):
+    """A certificate or TLS key that is not what is expected."""
+
+
+@dataclass(frozen=True)
+class TlsFiles:
+    """Where a node or an access point keeps what TLS needs, as PEM."""
+
+    key: Path  # of the leaf; 0600
+    certificate: Path  # the leaf
+    roots: Path  # the certificates of all that may take part
+
+
+def member_name(number: int) -> str:
+    """The common name of a member's leaf."""
+    return f"member-{number}"
+
+
+def make_authority(signer: Signer, name: str, at: datetime | None = None) -> bytes:
+    """A certificate (DER) by which a member's signing key certifies TLS keys; valid for ten years."""
+    public_key = Ed25519PublicKey.from_public_bytes(signer.public_key)
+    draft = _draft(name, name, at, AUTHORITY_DAYS).public_key(public_key)
+    draft = draft.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    return signer.sign_certificate(draft).public_bytes(serialization.Encoding.DER)
+
+
+def issue_leaf(
+    signer: Signer,
+    authority: bytes,
+    common_name: str,
+    hosts: Iterable[str] = (),
+    days: int = LEAF_DAYS,
+    at: datetime | None = None,
+) -> tuple[bytes, bytes]:
+    """A new TLS key and its certificate under the authority (DER), both PEM."""
+    issuer = common_name_of(validate_authority(authority, signer.public_key, at))
+    key = ec.generate_private_key(ec.SECP256R1())
+    draft = _leaf_draft(common_name, issuer, hosts, at, days).public_key(key.public_key())
+    return _key_pem(key), signer.sign_certificate(draft).public_bytes(serialization.Encoding.PEM)
+
+
+def make_ap_certificate(
+    name: str, hosts: Iterable[str] = (), days: int = AUTHORITY_DAYS, at: datetime | None = None
+) -> tuple[bytes, bytes, bytes]:
+    """A new TLS key of an access point (PEM) and its self-signed certificate (PEM and DER)."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    draft = _leaf_draft(name, name, hosts, at, days).public_key(key.public_key())
+    certificate = draft.sign(key, hashes.SHA256())
+    pem = certificate.public_bytes(serialization.Encoding.PEM)
+    return _key_pem(key), pem, certificate.public_bytes(serialization.Encoding.DER)
+
+
+def validate_authority(data: bytes, public_key: bytes, at: datetime | None = None) -> x509.Certificate:
+    """A member's authority (DER) if it is valid now, self-signed and of that Ed25519 key."""
+    certificate = _validate_self_signed(data, at)
+    found = certificate.public_key()
+    if not isinstance(found, Ed25519PublicKey) or found.public_bytes_raw() != public_key:
+        raise BadCertificate(f"{common_name_of(certificate)}: certifies another key than {public_key.hex()}")
+    if not is_authority(certificate):
+        raise BadCertificate(f"{common_name_of(certificate)}: may not certify others, a CA certificate expected")
+    return certificate
+
+
+def validate_access_point(data: bytes, at: datetime | None = None) -> x509.Certificate:
+    """An access point's certificate (DER) if it is valid now, self-signed and no authority."""
+    certificate = _validate_self_signed(data, at)
+    if is_authority(certificate):
+        raise BadCertificate(f"{common_name_of(certificate)}: a CA certificate given, an access point's own expected")
+    return certificate
+
+
+def validate_tls(files: TlsFiles, at: datetime | None = None) -> x509.Certificate:
+    """The leaf in those files if it is valid now, of that key, and one of the roots certified it."""
+    certificate = read_leaf(files)
+    _validate_period(certificate, at)
+    try:
+        key = serialization.load_pem_private_key(_read(files.key), None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        raise BadCertificate(f"{files.key}: no private key in PEM") from None
+    if key.public_key() != certificate.public_key():
+        raise BadCertificate(f"{files.certificate}: of another key than {files.key}")
+    roots = read_roots(files.roots)
+    if not any(_is_issued_by(certificate, root) for root in roots):
+        raise BadCertificate(f"{files.certificate}: certified by none of the {len(roots)} roots in {files.roots}")
+    return certificate
+
+
+def read_leaf(files: TlsFiles) -> x509.Certificate:
+    """The leaf in those files, whatever it says."""
+    try:
+        return x509.load_pem_x509_certificate(_read(files.certificate))
+    except (ValueError, UnsupportedAlgorithm):
+        raise BadCertificate(f"{files.certificate}: no certificate in PEM") from None
+
+
+def read_roots(path: Path) -> list[x509.Certificate]:
+    """All certificates in a file of roots."""
+    try:
+        return x509.load_pem_x509_certificates(_read(path))
+    except (ValueError, UnsupportedAlgorithm):
+        raise BadCertificate(f"{path}: no certificates in PEM") from None
+
+
+def roots_pem(certificates: Sequence[bytes]) -> bytes:
+    """A file of roots (PEM) from certificates (DER): all members' authorities and all access points' own."""
+    return b"".join(
+        x509.load_der_x509_certificate(data).public_bytes(serialization.Encoding.PEM) for data in certificates
+    )
+
+
+def write_tls(folder: Path, key: bytes, certificate: bytes, roots: bytes) -> TlsFiles:
+    """Writes a leaf's key (0600), the leaf and the roots, all PEM, into a folder, which is made."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    files = TlsFiles(folder / "key.pem", folder / "certificate.pem", folder / "roots.pem")
+    files.key.unlink(missing_ok=True)
+    with os.fdopen(os.open(files.key, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(key)
+    files.certificate.write_bytes(certificate)
+    files.roots.write_bytes(roots)
+    return files
+
+
+def common_name_of(certificate: x509.Certificate) -> str:
+    """Whom a certificate is about; empty if it does not say."""
+    names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return str(names[0].value) if names else ""
+
+
+def is_authority(certificate: x509.Certificate) -> bool:
+    """Whether a certificate may certify others: a member's may, an access point's own may not."""
+    try:
+        return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    except (x509.ExtensionNotFound, ValueError):
+        return False
+
+
+def _draft(name: str, issuer: str, at: datetime | None, days: int) -> x509.CertificateBuilder:
+    if not 1 <= len(name) <= _MAX_NAME:
+        raise BadCertificate(f"name of {len(name)} characters given, 1 to {_MAX_NAME} expected")
+    begin = _now(at) - _EARLY
+    return (
+        x509.CertificateBuilder()
+        .subject_name(_name(name))
+        .issuer_name(_name(issuer))
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(begin)
+        .not_valid_after(begin + _EARLY + timedelta(days=days))
+    )
+
+
+def _leaf_draft(
+    name: str, issuer: str, hosts: Iterable[str], at: datetime | None, days: int
+) -> x509.CertificateBuilder:
+    names = [x509.DNSName(name), *map(_host, hosts)]
+    uses = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+    return (
+        _draft(name, issuer, at, days)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.ExtendedKeyUsage(uses), critical=False)
+    )
+
+
+def _name(text: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+
+def _host(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
+def _validate_self_signed(data: bytes, at: datetime | None) -> x509.Certificate:
+    if len(data) > MAX_CERTIFICATE_SIZE:
+        raise BadCertificate(f"certificate of {len(data)} bytes given, at most {MAX_CERTIFICATE_SIZE} expected")
+    try:
+        certificate = x509.load_der_x509_certificate(data)
+        is_own = _is_issued_by(certificate, certificate)
+    except (ValueError, UnsupportedAlgorithm):
+        raise BadCertificate("no certificate in DER") from None
+    if not is_own:
+        raise BadCertificate(f"{common_name_of(certificate)}: not signed by its own key")
+    _validate_period(certificate, at)
+    return certificate
+
+
+def _validate_period(certificate: x509.Certificate, at: datetime | None) -> None:
+    now, begin, end = _now(at), certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    if not begin <= now <= end:
+        period = f"valid from {begin:%Y-%m-%d} to {end:%Y-%m-%d}"
+        raise BadCertificate(f"{common_name_of(certificate)}: {period}, now is {now:%Y-%m-%d %H:%M}")
+
+
+def _is_issued_by(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
+    try:
+        certificate.verify_directly_issued_by(issuer)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise BadCertificate(f"{path}: {error.strerror}") from None
+
+
+def _now(at: datetime | None) -> datetime:
+    return datetime.fromtimestamp(time.time(), UTC) if at is None else at

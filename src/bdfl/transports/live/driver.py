@@ -1,0 +1,420 @@
+"""A live node: the pure one on a real clock, with real messages, files and work.
+
+One thread takes in events and steps; it waits for nothing but the next event. Costly events are rehearsed by a few
+other threads first. One thread carries out effects. Times are those of a clock that never goes back; the wall clock has
+no part in it.
+"""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from bdfl.encoding import Record
+from bdfl.identity import Meaning, Place, Signer
+from bdfl.ledger.block import Block, Certificate, MembershipChange
+from bdfl.ledger.chain import ChainState
+from bdfl.ledger.keeping import Store, StoreError
+from bdfl.protocol.events import ChangeOffered, Effect, Event, MessageArrived, Send, SetTimer, Started, Timer
+from bdfl.protocol.messages import Blob, BlobWanted, Decided, Hearsay, Message, Proposal
+from bdfl.protocol.node import begin, step
+from bdfl.protocol.state import Context, NodeState, Phase
+from bdfl.transports.live.blob_shelf import BlobShelf
+from bdfl.transports.live.effects import Effects
+from bdfl.transports.live.event_log import EVENTS_FILE, MAX_BYTES, EventLog, log_beginning, log_event
+from bdfl.transports.live.inbox import Inbox
+from bdfl.transports.live.observer import LiveObserver, Observers
+from bdfl.transports.live.ports import Link, Offer, Work
+from bdfl.transports.live.rehearsing import Arrival, Rehearsals
+from bdfl.transports.live.timers import Timers
+from bdfl.transports.node_store import read_recovered, recover_chain
+
+NUM_THREADS = 2
+_INBOX_WEIGHT = 8192  # of all members' messages together
+_LEAST_SHARE = 64  # of one member
+_BLOCK_WEIGHT = 16  # of a message with a block in it
+_STATEMENTS_PER_WEIGHT = 16
+_SHELF_MODELS = 4  # models at hand for others beside those of the members
+_LONGEST_WAIT_S = 1.0
+_MAX_REASONS = 64  # kinds of refusal that are counted apart
+_NANO = 1_000_000_000
+
+
+@dataclass(frozen=True)
+class NodeStatus:
+    """How a node is, for people and machines that watch it."""
+
+    number: int
+    height: int  # blocks on its chain
+    tip: bytes
+    phase: Phase
+    attempt: int
+    present: frozenset[int]  # other members that are there
+    num_waiting: int  # events
+    num_rehearsing: int
+    num_effects: int  # not yet carried out
+    num_dropped: int  # messages for which there was no room
+    refused: Mapping[str, int]  # by what was wrong
+    proposers: Mapping[int, int]  # blocks of each that were decided since the node started
+    last_commit_ns: int | None  # on the node's clock; none since it started
+    is_recording: bool  # whether events are written down
+    end: str  # why there is nothing left for it to do; empty: there is
+    stopped_by: str | None  # why the node stopped, if it was not asked to
+
+
+class LiveNode:
+    """A member of a live network; a `Receiver` for its link. `run` it once.
+
+    The link and the work are closed at the end, the store is not.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        store: Store,
+        link: Link,
+        work: Work,
+        *,
+        folder: Path | None = None,
+        observer: LiveObserver | None = None,
+        clock: Callable[[], int] = time.monotonic_ns,
+        num_threads: int = NUM_THREADS,
+        max_log_bytes: int = MAX_BYTES,
+        keep_blocks: int = 0,
+        stops_when_done: bool = False,
+    ) -> None:
+        """`folder` is where events are written down; none, or no bytes for it: they are not.
+
+        The toolbox must be a `SharedToolbox` unless there are no threads to rehearse. `keep_blocks` as in the
+        scenario's ledger. A node that is done goes on serving the others unless it `stops_when_done`.
+        """
+        self._signer = _Notary(context.signer)
+        self._context = replace(context, signer=self._signer)
+        self._store = store
+        self._link = link
+        self._work = work
+        self._clock = clock
+        self._stops_when_done = stops_when_done
+        self._counts = _Counts(clock)
+        self._observer = self._counts if observer is None else Observers(self._counts, observer)
+        self._last_ns = 0
+        chain = recover_chain(store, context.toolbox)
+        recovered = read_recovered(store, chain)
+        self._state = begin(self._context, chain, recovered)
+        self._log: EventLog | None = None
+        if folder is not None and max_log_bytes > 0:
+            self._log = EventLog(folder / EVENTS_FILE, max_bytes=max_log_bytes)
+            self._log.begin(log_beginning(context, chain, recovered))
+        num_members, size = chain.num_members, chain.genesis.model.size
+        share = max(_LEAST_SHARE, _INBOX_WEIGHT // num_members)
+        self._inbox: Inbox[Arrival] = Inbox(share)
+        self._rehearsals = Rehearsals(
+            self._context,
+            num_threads,
+            share,
+            find_state=lambda: self._state,
+            clock=self._now,
+            give=self._give_rehearsed,
+        )
+        self._shelf = BlobShelf(store, (num_members + _SHELF_MODELS) * size)
+        self._effects = Effects(
+            context.number,
+            store,
+            link,
+            work,
+            self._shelf,
+            give=self._give_own,
+            find_chain=lambda: self._state.chain,
+            clock=clock,
+            observer=self._observer,
+            before_keeping=self._flush_log,
+            on_failure=self._fail,
+            keep_blocks=keep_blocks,
+        )
+        self._timers = Timers()
+        self._asked: dict[bytes, set[int]] = {}  # members who were asked for a blob that is wanted
+        self._present: frozenset[int] = frozenset()
+        self._has_newcomers = False
+        self._is_stopping = threading.Event()
+        self._failure: BaseException | None = None
+
+    # For the owner
+
+    @property
+    def state(self) -> NodeState:
+        return self._state
+
+    def run(self) -> None:
+        """Takes part until `stop`; raises what ended it otherwise, such as `NotKept`."""
+        chain = self._state.chain
+        own = self._state.updates.get(self._context.number)
+        try:
+            self._effects.start(chain, own.update.model if own is not None and own.update.samples else None)
+            self._rehearsals.start()
+            self._link.open(self)
+            self._take_in(Started())
+            while not self._is_stopping.is_set():
+                self._take_next()
+        except BaseException as error:
+            self._fail(error)
+        finally:
+            self._end()
+        if self._failure is not None:
+            raise self._failure
+
+    def stop(self) -> None:
+        """Lets `run` return soon, after all effects are carried out; from any thread."""
+        self._is_stopping.set()
+        self._inbox.wake()
+
+    def offer_change(self, change: MembershipChange) -> None:
+        """Gives the node a change of membership that a quorum signed, to be put into a block; from any thread."""
+        self._give_own(ChangeOffered(change))
+
+    def close(self) -> None:
+        """Closes all that a node has open which was never run."""
+        self._end()
+
+    def status(self) -> NodeStatus:
+        """From any thread."""
+        state, counts, failure = self._state, self._counts, self._failure
+        return NodeStatus(
+            number=self._context.number,
+            height=state.chain.height,
+            tip=state.chain.tip,
+            phase=state.phase,
+            attempt=state.attempt,
+            present=self._present,
+            num_waiting=len(self._inbox),
+            num_rehearsing=len(self._rehearsals),
+            num_effects=len(self._effects),
+            num_dropped=counts.num_dropped,
+            refused=counts.read_refused(),
+            proposers=counts.read_proposers(),
+            last_commit_ns=counts.last_commit_ns,
+            is_recording=self._log is not None and self._log.is_writing,
+            end=state.end,
+            stopped_by=None if failure is None else " ".join(str(failure).split()) or type(failure).__name__,
+        )
+
+    # For the link
+
+    def receive(self, message: Message) -> None:
+        if isinstance(message.content, Blob):
+            self.refuse(message.sender, "blob: sent without being asked for")
+            return
+        self._give(Arrival(MessageArrived(message), message.sender, _weigh(message)))
+
+    def receive_blob(self, holder: int, data: bytes) -> None:
+        chain = self._state.chain
+        message = Message(chain.chain, holder, chain.height + 1, Blob(data))
+        self._give(Arrival(MessageArrived(message), None))  # it was asked for: there is room
+
+    def offer(self, to: int, blob: bytes) -> Offer | None:
+        try:
+            return self._shelf.offer(blob)
+        except StoreError as error:
+            self.refuse(None, f"store: {error}")
+            return None
+
+    def notice(self, present: frozenset[int]) -> None:
+        if present - self._present:
+            self._has_newcomers = True
+            self._inbox.wake()
+        self._present = present
+
+    def refuse(self, sender: int | None, reason: str) -> None:
+        self._observer.refused(sender, reason)
+
+    # Events in
+
+    def _give_own(self, event: Event) -> None:
+        self._give(Arrival(event, None))
+
+    def _give(self, arrival: Arrival) -> None:
+        """To a rehearsal if the event is costly, else to the loop."""
+        is_taken = (
+            self._rehearsals.put(arrival)
+            if self._rehearsals.is_worth_it(arrival)
+            else self._inbox.put(arrival.sender, arrival, arrival.weight)
+        )
+        if not is_taken and not self._is_stopping.is_set():
+            self._counts.num_dropped += 1
+
+    def _give_rehearsed(self, arrival: Arrival) -> None:
+        if not self._inbox.put(arrival.sender, arrival, arrival.weight) and not self._is_stopping.is_set():
+            self._counts.num_dropped += 1
+
+    def _take_next(self) -> None:
+        """Waits for something to happen, and takes it in."""
+        if self._has_newcomers:  # what was said before did not reach them
+            self._has_newcomers = False
+            self._timers.hasten(Timer.RESEND, self._now() + self._context.timing.resend_ns // 8)
+        arrival = self._inbox.take(self._wait_s())
+        for fired in self._timers.pop_due(self._now()):
+            self._give_own(fired)
+        if arrival is None:
+            return
+        if self._rehearsals.is_worth_it(arrival):  # much has changed since
+            self._give(arrival)
+        else:
+            self._take_in(arrival.event)
+
+    def _wait_s(self) -> float:
+        next_ns = self._timers.next_ns
+        if next_ns is None:
+            return _LONGEST_WAIT_S
+        return min(max(0, next_ns - self._now()) / _NANO, _LONGEST_WAIT_S)
+
+    def _now(self) -> int:
+        return self._clock()
+
+    def _take_in(self, event: Event) -> None:
+        before, now_ns = self._state, max(self._last_ns, self._clock())
+        self._last_ns = now_ns
+        after, effects = step(self._context, before, event, now_ns)
+        signatures = self._signer.pop()
+        if self._log is not None:
+            self._log.append(now_ns, log_event(event, after, self._context.toolbox), signatures)
+        self._state = after
+        self._observer.stepped(now_ns, before, event, after, effects)
+        for effect in effects:
+            if isinstance(effect, SetTimer):
+                self._timers.set(effect, now_ns)
+        is_higher = after.chain is not before.chain
+        if is_higher:
+            self._asked.clear()
+        more = self._ask_others(event, effects)
+        self._effects.put([effect for effect in (*effects, *more) if not isinstance(effect, SetTimer)], after.chain)
+        if is_higher and after.phase is Phase.DONE and self._stops_when_done:
+            self.stop()
+        elif is_higher and self._log is not None and self._log.is_full:
+            self._begin_anew()
+
+    def _ask_others(self, event: Event, effects: tuple[Effect, ...]) -> list[Effect]:
+        """Asks whoever says to hold a blob that is wanted, beside those whom the node asked."""
+        wanted, chain = self._state.wanted_blobs, self._state.chain
+        for effect in effects:
+            if isinstance(effect, Send) and isinstance(effect.message.content, BlobWanted) and effect.to is not None:
+                self._asked.setdefault(effect.message.content.blob, set()).add(effect.to)
+        if not wanted or not isinstance(event, MessageArrived):
+            return []
+        sender, more = event.message.sender, list[Effect]()
+        for blob in _held_by_sender(event.message):
+            asked = self._asked.setdefault(blob, set()) if blob in wanted else {sender}
+            if sender not in asked:
+                asked.add(sender)
+                message = Message(chain.chain, self._context.number, chain.height + 1, BlobWanted(blob))
+                more.append(Send(sender, message))
+        return more
+
+    def _begin_anew(self) -> None:
+        """Begins another life from the store, as after a restart, so that a new log can begin with it."""
+        if self._log is None or not self._effects.wait_done():
+            return
+        recovered = read_recovered(self._store, self._state.chain)
+        self._log.begin(log_beginning(self._context, self._state.chain, recovered))
+        self._state = begin(self._context, self._state.chain, recovered)
+        self._timers.clear()
+        self._asked.clear()
+        self._take_in(Started())
+
+    # The end
+
+    def _flush_log(self) -> None:
+        if self._log is not None:
+            self._log.flush()
+
+    def _fail(self, error: BaseException) -> None:
+        """Stops for a reason; the first counts."""
+        if self._failure is None:
+            self._failure = error
+        self.stop()
+
+    def _end(self) -> None:
+        """Ends all that is under way; effects are carried out before the link is closed."""
+        with ExitStack() as steps:  # the last one first, and all of them whatever one raises
+            if self._log is not None:
+                steps.callback(self._log.close)
+            steps.callback(self._work.close)
+            steps.callback(self._link.close)
+            steps.callback(self._effects.end)
+            steps.callback(self._work.stop_training)
+            steps.callback(self._work.stop_mining)
+            steps.callback(self._rehearsals.end)
+            steps.callback(self._inbox.close)
+
+
+class _Notary(Signer):
+    """A member's key, with a note of what it signed."""
+
+    def __init__(self, signer: Signer) -> None:
+        self.public_key = signer.public_key
+        self._signer = signer
+        self._signatures: list[bytes] = []
+
+    def sign(self, meaning: Meaning, place: Place, content: Record) -> bytes:
+        signature = self._signer.sign(meaning, place, content)
+        self._signatures.append(signature)
+        return signature
+
+    def pop(self) -> list[bytes]:
+        """The signatures since the last time."""
+        signatures, self._signatures = self._signatures, []
+        return signatures
+
+
+class _Counts(LiveObserver):
+    """What a status says that is counted."""
+
+    def __init__(self, clock: Callable[[], int]) -> None:
+        self.num_dropped = 0
+        self.last_commit_ns: int | None = None
+        self._clock = clock
+        self._refused: Counter[str] = Counter()
+        self._proposers: Counter[int] = Counter()
+        self._lock = threading.Lock()
+
+    def committed(self, block: Block, certificate: Certificate, chain: ChainState) -> None:
+        with self._lock:
+            self._proposers[block.header.proposer] += 1
+            self.last_commit_ns = self._clock()
+
+    def refused(self, sender: int | None, reason: str) -> None:
+        kind = reason.partition(":")[0].split(" ")[0]
+        with self._lock:
+            is_known = kind in self._refused or len(self._refused) < _MAX_REASONS
+            self._refused[kind if is_known else "other"] += 1
+
+    def read_refused(self) -> Mapping[str, int]:
+        with self._lock:
+            return dict(self._refused)
+
+    def read_proposers(self) -> Mapping[int, int]:
+        with self._lock:
+            return dict(self._proposers)
+
+
+def _weigh(message: Message) -> int:
+    """How much of a member's share a message takes."""
+    content = message.content
+    if isinstance(content, (Proposal, Decided)):
+        return _BLOCK_WEIGHT
+    if isinstance(content, Hearsay):
+        return 1 + (len(content.votes) + len(content.updates) + len(content.reports)) // _STATEMENTS_PER_WEIGHT
+    return 1
+
+
+def _held_by_sender(message: Message) -> list[bytes]:
+    """Blobs of updates that the sender says to hold: whoever tells of an update, or proposes it, has its blob."""
+    content = message.content
+    if isinstance(content, Hearsay):
+        updates = content.updates
+    elif isinstance(content, (Proposal, Decided)):
+        updates = content.block.body.updates
+    else:
+        return []
+    return [signed.update.model for signed in updates]

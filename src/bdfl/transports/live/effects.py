@@ -1,0 +1,250 @@
+"""Carrying out what a node wants done: in order, and nothing is said before all that precedes it is on the disk.
+
+Whatever waits is kept together, in one transaction: the disk is waited for once, however many votes and blocks it is.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from bdfl.ledger.chain import ChainState
+from bdfl.ledger.keeping import Store
+from bdfl.protocol.events import (
+    Commit,
+    Effect,
+    Event,
+    KeptBlob,
+    KeptUpdate,
+    Measure,
+    Measured,
+    Mine,
+    NonceFound,
+    Refused,
+    Send,
+    ServeBlob,
+    ServeDecided,
+    SetTimer,
+    StopMining,
+    Train,
+    TrainingFinished,
+)
+from bdfl.protocol.events import Store as Keep
+from bdfl.protocol.messages import BlobWanted, Content, Decided, Hearsay, Message
+from bdfl.transports.live.blob_shelf import BlobShelf
+from bdfl.transports.live.members import public_keys_of
+from bdfl.transports.live.observer import LiveObserver
+from bdfl.transports.live.ports import Link, Work
+from bdfl.transports.node_store import keep
+
+MAX_WAITING = 4096  # effects: a node that is so far ahead of its disk waits for it
+
+_Due: TypeAlias = tuple[Effect, ChainState]  # with where the node stood when it wanted that
+
+
+class Effects:
+    """The one thread that writes to the store, sends, and sets work going."""
+
+    def __init__(
+        self,
+        number: int,
+        store: Store,
+        link: Link,
+        work: Work,
+        shelf: BlobShelf,
+        *,
+        give: Callable[[Event], None],
+        find_chain: Callable[[], ChainState],
+        clock: Callable[[], int],
+        observer: LiveObserver,
+        before_keeping: Callable[[], None],
+        on_failure: Callable[[BaseException], None],
+        keep_blocks: int = 0,
+    ) -> None:
+        """`give` takes in an event, `find_chain` says where the node stands now."""
+        self._number = number
+        self._store = store
+        self._link = link
+        self._work = work
+        self._shelf = shelf
+        self._give = give
+        self._find_chain = find_chain
+        self._clock = clock
+        self._observer = observer
+        self._before_keeping = before_keeping
+        self._on_failure = on_failure
+        self._keep_blocks = keep_blocks
+        self._waiting: deque[_Due] = deque()
+        self._news = threading.Condition()
+        self._num_under_way = 0
+        self._is_ending = self._has_failed = False
+        self._training: bytes | None = None  # the tip that is trained on
+        self._public_keys: list[bytes | None] = []
+        self._thread = threading.Thread(target=self._run, name=f"effects-{number}", daemon=True)
+
+    def __len__(self) -> int:
+        return len(self._waiting) + self._num_under_way
+
+    def start(self, chain: ChainState, own_update: bytes | None) -> None:
+        """Begins with nothing to do; `own_update` is the blob of the round worked on that was kept before."""
+        self._shelf.withhold(own_update)
+        self._set_members(chain)
+        self._thread.start()
+
+    def put(self, effects: Sequence[Effect], chain: ChainState) -> None:
+        """Effects of one event. Waits while far too much is left to do."""
+        with self._news:
+            while len(self._waiting) > MAX_WAITING and not self._has_failed:
+                self._news.wait()
+            if self._has_failed or self._is_ending:
+                return
+            self._waiting.extend((effect, chain) for effect in effects)
+            self._news.notify_all()
+
+    def wait_done(self) -> bool:
+        """Waits until nothing is left to do; whether all was done."""
+        with self._news:
+            while len(self) and not self._has_failed:
+                self._news.wait()
+            return not self._has_failed
+
+    def end(self) -> None:
+        """Does what is left, then no more."""
+        with self._news:
+            self._is_ending = True
+            self._news.notify_all()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while due := self._take_all():
+                self._do_all(due)
+                with self._news:
+                    self._num_under_way = 0
+                    self._news.notify_all()
+        except BaseException as error:
+            with self._news:
+                self._has_failed = True
+                self._waiting.clear()
+                self._num_under_way = 0
+                self._news.notify_all()
+            self._on_failure(error)
+
+    def _take_all(self) -> list[_Due]:
+        """All that waits; nothing: there will be no more."""
+        with self._news:
+            while not self._waiting and not self._is_ending:
+                self._news.wait()
+            due = list(self._waiting)
+            self._waiting.clear()
+            self._num_under_way = len(due)
+            self._news.notify_all()
+            return due
+
+    def _do_all(self, due: Sequence[_Due]) -> None:
+        kept = [effect for effect, _ in due if isinstance(effect, (Keep, Commit))]
+        if kept:
+            self._before_keeping()
+            self._keep(kept)
+        for effect, chain in due:
+            self._do(effect, chain)
+            self._observer.did(effect)
+
+    def _keep(self, effects: Sequence[Keep | Commit]) -> None:
+        with self._store.batch():
+            for effect in effects:
+                if isinstance(effect, Commit):
+                    self._store.append(effect.block, effect.certificate)
+                else:
+                    keep(self._store, effect.kept)
+
+    def _do(self, effect: Effect, chain: ChainState) -> None:
+        """Whatever is beside keeping."""
+        match effect:
+            case Keep(KeptBlob(blob, data)):
+                self._shelf.put(blob, data)
+            case Keep(KeptUpdate(height, signed)):
+                if height == chain.height + 1:
+                    self._shelf.withhold(signed.update.model if signed.update.samples else None)
+            case Commit():
+                self._finish_height(effect, chain)
+            case Send():
+                self._send(effect, chain)
+            case ServeDecided():
+                self._serve_decided(effect, chain)
+            case Train():
+                self._train(effect, chain)
+            case Measure():
+                self._measure(effect, chain)
+            case Mine():
+                self._mine(effect, chain)
+            case StopMining():
+                self._work.stop_mining()
+            case Refused():
+                self._observer.refused(effect.sender, effect.reason)
+            case Keep() | SetTimer() | ServeBlob():
+                pass  # kept already; the loop's; blobs are pulled from the shelf
+
+    def _finish_height(self, effect: Commit, chain: ChainState) -> None:
+        self._link.forget_fetches()
+        self._shelf.withhold(None)
+        if self._training is not None:
+            self._training = None
+            self._work.stop_training()
+        self._set_members(chain)
+        if self._keep_blocks:
+            self._store.prune(self._keep_blocks)
+        self._observer.committed(effect.block, effect.certificate, chain)
+
+    def _set_members(self, chain: ChainState) -> None:
+        public_keys = public_keys_of(chain)
+        if public_keys != self._public_keys:
+            self._public_keys = public_keys
+            self._link.set_members(public_keys)
+
+    def _send(self, effect: Send, chain: ChainState) -> None:
+        message, content = effect.message, effect.message.content
+        if isinstance(content, BlobWanted):
+            if effect.to is not None and message.height == self._find_chain().height + 1:
+                self._link.fetch(content.blob, chain.genesis.model.size, (effect.to,))
+            return
+        if self._shelf.is_withholding and message.height == chain.height + 1 and self._is_announcement(content):
+            now_ns = self._clock()
+            self._shelf.upload(now_ns, now_ns + self._work.upload(chain))
+        self._link.send(effect.to, message)
+
+    def _is_announcement(self, content: Content) -> bool:
+        """Whether the node tells of its own update."""
+        return isinstance(content, Hearsay) and any(signed.update.client == self._number for signed in content.updates)
+
+    def _serve_decided(self, effect: ServeDecided, chain: ChainState) -> None:
+        if 1 <= effect.height <= self._store.height:
+            decided = Decided(self._store.block(effect.height), self._store.certificate(effect.height))
+            self._link.send(effect.to, Message(chain.chain, self._number, effect.height, decided))
+
+    def _train(self, effect: Train, chain: ChainState) -> None:
+        if effect.parent != chain.tip or effect.parent != self._find_chain().tip:
+            return  # already in the past
+        model = self._shelf.get(effect.model)
+        if model is None:
+            raise RuntimeError(f"the model {effect.model.hex()} of round {effect.height} is gone")
+
+        def finish(trained: bytes | None) -> None:
+            if self._training == effect.parent:
+                self._training = None
+            self._give(TrainingFinished(effect.height, effect.parent, trained))
+
+        self._training = effect.parent
+        self._work.train(chain, model, finish)
+
+    def _measure(self, effect: Measure, chain: ChainState) -> None:
+        if effect.round != chain.height + 2 or chain.tip != self._find_chain().tip:
+            return
+        found = self._work.measure(chain, self._store.block(chain.height) if chain.height else None)
+        if found is not None:
+            self._give(Measured(effect.round, *found))
+
+    def _mine(self, effect: Mine, chain: ChainState) -> None:
+        if effect.header.parent == chain.tip:
+            self._work.mine(chain, effect.header, lambda nonce: self._give(NonceFound(effect.header, nonce)))

@@ -1,0 +1,168 @@
+"""Who may come in: what arrives is judged in the order of what it costs to judge, and only a member's own counts."""
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from bdfl.encoding import BadEncoding, decode
+from bdfl.errors import BdflError
+from bdfl.protocol.messages import Message, decode_message
+from bdfl.transports.live.envelope import (
+    OVERHEAD,
+    CounterWindow,
+    Envelope,
+    PieceRequest,
+    Purpose,
+    is_sealed,
+    read_envelope,
+)
+from bdfl.transports.live.limits import Allowance, Limits
+
+MAX_REQUEST_SIZE = 64  # of an encoded request for a piece
+
+
+class Refusal(StrEnum):
+    """Why something that arrived was dropped."""
+
+    SIZE = "size"  # too many bytes
+    STRANGER = "stranger"  # not of a member
+    RATE = "rate"  # over what one member may send
+    QUEUE = "queue"  # too much waits to be checked already
+    REPLAY = "replay"  # came before
+    SIGNATURE = "signature"
+    ENCODING = "encoding"
+    ADDRESS = "address"  # of another sender, receiver or chain than it came as
+
+
+class Refused(BdflError):
+    """Something from the network that is not let in."""
+
+    def __init__(self, reason: Refusal) -> None:
+        super().__init__(reason.value)
+        self.reason = reason
+
+
+@dataclass
+class _Member:
+    public_key: bytes
+    allowance: Allowance
+    window: CounterWindow = field(default_factory=CounterWindow)
+
+
+class Gate:
+    """Knows the members, what each of them may still send, and what of theirs came already. For any thread."""
+
+    def __init__(self, chain: bytes, number: int, limits: Limits) -> None:
+        self._chain, self._number, self._limits = chain, number, limits
+        self._members: dict[int, _Member] = {}
+        self._lock = threading.Lock()
+
+    def set_members(self, public_keys: Sequence[bytes | None]) -> None:
+        """Who may speak, by number; who stays the same keeps its budgets."""
+        with self._lock:
+            former = self._members
+            self._members = {}
+            for number, public_key in enumerate(public_keys):
+                if public_key is None or number == self._number:
+                    continue
+                member = former.get(number)
+                if member is None or member.public_key != public_key:
+                    member = _Member(public_key, Allowance(self._limits))
+                self._members[number] = member
+
+    def is_member(self, number: int | None) -> bool:
+        """Whether that is another member."""
+        return number in self._members
+
+    def admit(self, sender: int | None, size: int, now_ns: int) -> None:
+        """Raises `Refused` unless a message of so many bytes may be checked; once checked it is to be `dismissed`."""
+        if size > self._limits.max_message_size + OVERHEAD:
+            raise Refused(Refusal.SIZE)
+        with self._lock:
+            allowance = self._member(sender).allowance
+            if allowance.num_pending >= self._limits.pending:
+                raise Refused(Refusal.QUEUE)
+            if not allowance.messages.take(1, now_ns) or not allowance.bytes.take(size, now_ns):
+                raise Refused(Refusal.RATE)
+            allowance.num_pending += 1
+
+    def dismiss(self, sender: int) -> None:
+        """A message that was admitted no longer waits."""
+        with self._lock:
+            member = self._members.get(sender)
+            if member is not None:
+                member.allowance.num_pending = max(0, member.allowance.num_pending - 1)
+
+    def read_message(self, sender: int, receiver: int | None, data: bytes, now_ns: int) -> Message:
+        """The message in an envelope that came as of that sender, to all or to this node; raises `Refused`."""
+        envelope = self._read(data, self._limits.max_message_size)
+        if envelope.sender != sender or envelope.receiver != receiver:
+            raise Refused(Refusal.ADDRESS)
+        self._validate(envelope, Purpose.MESSAGE, now_ns)
+        try:
+            message = decode_message(envelope.payload, self._limits.max_message_size)
+        except BadEncoding:
+            raise Refused(Refusal.ENCODING) from None
+        if message.sender != sender or message.chain != self._chain:
+            raise Refused(Refusal.ADDRESS)
+        return message
+
+    def admit_request(self, sender: int | None, size: int, now_ns: int) -> None:
+        """Raises `Refused` unless a request of so many bytes may be checked."""
+        if size > MAX_REQUEST_SIZE + OVERHEAD:
+            raise Refused(Refusal.SIZE)
+        with self._lock:
+            if not self._member(sender).allowance.requests.take(1, now_ns):
+                raise Refused(Refusal.RATE)
+
+    def read_request(self, sender: int, data: bytes, now_ns: int) -> PieceRequest:
+        """What is asked for in an envelope that came as of that sender; raises `Refused`."""
+        envelope = self._read(data, MAX_REQUEST_SIZE)
+        if envelope.sender != sender or envelope.receiver != self._number:
+            raise Refused(Refusal.ADDRESS)
+        self._validate(envelope, Purpose.REQUEST, now_ns)
+        try:
+            return decode(envelope.payload, PieceRequest, MAX_REQUEST_SIZE)
+        except BadEncoding:
+            raise Refused(Refusal.ENCODING) from None
+
+    def charge(self, sender: int | None, now_ns: int) -> None:
+        """What was looked into and refused costs its sender more of what it may send."""
+        with self._lock:
+            member = None if sender is None else self._members.get(sender)
+            if member is not None:
+                member.allowance.messages.drain(self._limits.refused_cost, now_ns)
+                member.allowance.requests.drain(self._limits.refused_cost, now_ns)
+
+    def serving_wait_ns(self, number: int, size: int, now_ns: int) -> int:
+        """How long a member waits for so many bytes of blobs; 0: they are counted as served now."""
+        with self._lock:
+            member = self._members.get(number)
+            if member is None:
+                return 0
+            served = member.allowance.served
+            return 0 if served.take(size, now_ns) else max(1, served.wait_ns(size, now_ns))
+
+    def _read(self, data: bytes, max_payload: int) -> Envelope:
+        try:
+            return read_envelope(data, max_payload)
+        except BadEncoding:
+            raise Refused(Refusal.ENCODING) from None
+
+    def _validate(self, envelope: Envelope, purpose: Purpose, now_ns: int) -> None:
+        with self._lock:
+            member = self._member(envelope.sender)
+            if not member.window.is_new(envelope.counter):
+                raise Refused(Refusal.REPLAY)
+        if not is_sealed(envelope, purpose, self._chain, member.public_key):
+            raise Refused(Refusal.SIGNATURE)
+        with self._lock:
+            if not member.window.note(envelope.counter):
+                raise Refused(Refusal.REPLAY)
+
+    def _member(self, number: int | None) -> _Member:
+        member = None if number is None else self._members.get(number)
+        if member is None:
+            raise Refused(Refusal.STRANGER)
+        return member

@@ -1,0 +1,83 @@
+"""How much one peer may ask of a node: token buckets per member, so that whoever floods harms only itself."""
+
+from dataclasses import dataclass, field
+
+_NS = 1_000_000_000
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a node takes from each single member. Honest rounds stay far below; what is over is dropped and counted.
+
+    A member of 24 says some 10 messages a round, and a few hundred a second when others catch up from it.
+    """
+
+    max_message_size: int = 4 * 2**20  # of an encoded message; a block of 24 members has some 50 kB
+    messages_per_s: int = 200
+    messages_burst: int = 2_000
+    bytes_per_s: int = 8 * 2**20
+    bytes_burst: int = 32 * 2**20
+    requests_per_s: int = 1_000  # for pieces of blobs
+    requests_burst: int = 4_000
+    served_per_s: int = 64 * 2**20  # bytes of blobs
+    served_burst: int = 1024 * 2**20
+    refused_cost: int = 16  # in messages, of one that was refused after it was looked into
+    patience: int = 4_000  # refused messages of 4 kB after which a member is not listened to for a while
+    patience_per_s: int = 20  # how fast that is forgotten
+    mute_s: float = 5.0  # for the first time, then twice as long each time
+    max_mute_s: float = 60.0
+    pending: int = 512  # of one member, waiting to be checked
+    pending_bytes: int = 64 * 2**20  # of all, waiting to be checked
+    outgoing: int = 4_096  # waiting to be sent
+    outgoing_bytes: int = 128 * 2**20
+
+
+class Bucket:
+    """Tokens that come back at a rate, up to a burst. Time is the caller's monotonic clock, in ns."""
+
+    def __init__(self, per_s: float, burst: float) -> None:
+        self._per_s, self._burst = per_s, burst
+        self._tokens = float(burst)
+        self._at_ns = 0
+
+    def take(self, amount: float, now_ns: int) -> bool:
+        """Takes so many tokens if they are there."""
+        self._refill(now_ns)
+        if self._tokens < amount:
+            return False
+        self._tokens -= amount
+        return True
+
+    def drain(self, amount: float, now_ns: int) -> None:
+        """Takes so many tokens, or all that are there."""
+        self._refill(now_ns)
+        self._tokens = max(0.0, self._tokens - amount)
+
+    def wait_ns(self, amount: float, now_ns: int) -> int:
+        """How long until so many tokens are there; those above the burst never are, and count as the burst."""
+        self._refill(now_ns)
+        return max(0, int((min(amount, self._burst) - self._tokens) / self._per_s * _NS))
+
+    def _refill(self, now_ns: int) -> None:
+        passed_s = max(0, now_ns - self._at_ns) / _NS
+        self._tokens = min(self._burst, self._tokens + passed_s * self._per_s)
+        self._at_ns = max(self._at_ns, now_ns)
+
+
+@dataclass
+class Allowance:
+    """What one member has left."""
+
+    limits: Limits
+    messages: Bucket = field(init=False)
+    bytes: Bucket = field(init=False)
+    requests: Bucket = field(init=False)
+    served: Bucket = field(init=False)
+    num_pending: int = 0
+
+    def __post_init__(self) -> None:
+        limits = self.limits
+        self.messages = Bucket(limits.messages_per_s, limits.messages_burst)
+        self.bytes = Bucket(limits.bytes_per_s, limits.bytes_burst)
+        self.requests = Bucket(limits.requests_per_s, limits.requests_burst)
+        self.served = Bucket(limits.served_per_s, limits.served_burst)

@@ -1,0 +1,51 @@
+"""Who is not listened to for a while: a member of whom too much had to be refused.
+
+Refusing costs little, but it costs; of who is not listened to zenoh drops everything by itself, or the sender's does
+not even send it. Only where certificates say who somebody is: otherwise anybody could have anybody else muted.
+"""
+
+from dataclasses import dataclass
+
+from bdfl.transports.live.limits import Bucket, Limits
+
+_NS = 1_000_000_000
+_BYTES_PER_COST = 4096
+_FORGIVEN_AFTER = 10  # times as long as the last mute, the next one is short again
+
+
+@dataclass
+class _Standing:
+    """What is left of the patience with one member."""
+
+    patience: Bucket
+    ends_ns: int = 0  # of the last mute
+    lasts_s: float = 0.0
+
+
+class Mutes:
+    """Counts what is refused of each member. Time is the caller's monotonic clock, in ns; for one thread at a time."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._standings: dict[int, _Standing] = {}
+
+    def note(self, member: int, size: int, now_ns: int) -> bool:
+        """Something of so many bytes was refused; whether that mutes the member."""
+        limits = self._limits
+        standing = self._standings.get(member)
+        if standing is None:
+            standing = self._standings[member] = _Standing(Bucket(limits.patience_per_s, limits.patience))
+        if now_ns < standing.ends_ns or standing.patience.take(1 + size // _BYTES_PER_COST, now_ns):
+            return False
+        is_forgiven = not standing.lasts_s or now_ns - standing.ends_ns > _FORGIVEN_AFTER * standing.lasts_s * _NS
+        standing.lasts_s = limits.mute_s if is_forgiven else min(2 * standing.lasts_s, limits.max_mute_s)
+        standing.ends_ns = now_ns + round(standing.lasts_s * _NS)
+        return True
+
+    def muted(self, now_ns: int) -> frozenset[int]:
+        """Who is not listened to now."""
+        return frozenset(member for member, standing in self._standings.items() if now_ns < standing.ends_ns)
+
+    def next_end_ns(self, now_ns: int) -> int | None:
+        """When the next mute ends; none: nobody is muted."""
+        return min((one.ends_ns for one in self._standings.values() if now_ns < one.ends_ns), default=None)

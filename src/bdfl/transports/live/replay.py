@@ -1,0 +1,258 @@
+"""Playing a node's part again: its recorded events through the pure core give the blocks in its store, byte for byte.
+
+No private key is needed. Wherever the core signs, the recorded signature is taken, and must be the node's own for the
+very statement that the core makes now: so whatever the node said is shown to follow from what it heard.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from bdfl.encoding import Record, encode
+from bdfl.errors import BdflError
+from bdfl.identity import Meaning, Place, Signer, is_signed, statement_digest
+from bdfl.ledger.chain import ChainState, apply_block, start_chain
+from bdfl.ledger.keeping import Store
+from bdfl.ledger.toolbox import Toolbox
+from bdfl.protocol.events import (
+    ChangeOffered,
+    Commit,
+    Event,
+    Measured,
+    MessageArrived,
+    NonceFound,
+    Started,
+    TrainingFinished,
+)
+from bdfl.protocol.messages import Blob, Message
+from bdfl.protocol.node import begin, step
+from bdfl.protocol.state import Context, NodeState, Recovered, Timing
+from bdfl.transports.live.event_log import (
+    FORMAT,
+    Began,
+    BrokenLog,
+    Happened,
+    LoggedBlob,
+    LoggedChange,
+    LoggedEvent,
+    LoggedMeasures,
+    LoggedMessage,
+    LoggedNonce,
+    LoggedStart,
+    LoggedTimer,
+    LoggedTraining,
+    former_log,
+    progress_of,
+    read_entries,
+    read_timer,
+)
+
+
+class ReplayDiffers(BdflError):
+    """A recorded life that the pure core would have lived otherwise."""
+
+
+@dataclass(frozen=True)
+class ReplayedLife:
+    """One life of a node: from a start to its end, or to where the record of it breaks off."""
+
+    first_height: int  # the height it began to work on
+    last_height: int  # the last block it decided; less than `first_height`: none
+    num_events: int
+    num_signatures: int
+    is_whole: bool  # else something it needed next was never kept: the node ended there
+
+
+@dataclass(frozen=True)
+class ReplayResult:
+    """All lives, and what of the chain they account for."""
+
+    number: int
+    lives: tuple[ReplayedLife, ...]
+    num_blocks: int  # in the store that the lives decided, the same byte for byte
+    not_recorded: tuple[int, ...]  # heights whose deciding was not, or no longer, on record
+
+
+class _Tape(Signer):
+    """Gives recorded signatures, each for what it was made for."""
+
+    def __init__(self, public_key: bytes) -> None:
+        self.public_key = public_key
+        self._signatures: list[bytes] = []
+        self.num_given = 0
+
+    def load(self, signatures: tuple[bytes, ...]) -> None:
+        self._signatures = list(signatures)
+
+    @property
+    def num_left(self) -> int:
+        return len(self._signatures)
+
+    def sign(self, meaning: Meaning, place: Place, content: Record) -> bytes:
+        what = f"{meaning} for height {place.height}"
+        if not self._signatures:
+            raise ReplayDiffers(f"a {what} is signed, none is recorded")
+        signature = self._signatures.pop(0)
+        if not is_signed(self.public_key, signature, statement_digest(meaning, place, encode(content))):
+            raise ReplayDiffers(f"another {what} is signed than the one recorded")
+        self.num_given += 1
+        return signature
+
+
+def replay(log: Path, store: Store, toolbox: Toolbox | None = None) -> ReplayResult:
+    """Plays all that a log, and the one before it, recorded; `store` is the node's, which may be read-only.
+
+    Raises `ReplayDiffers` where the core decides or signs otherwise than the node did, `BrokenLog` for no log.
+    """
+    shared = Toolbox() if toolbox is None else toolbox
+    player: _Player | None = None
+    lives: list[ReplayedLife] = []
+    decided: set[int] = set()
+    chain = start_chain(store.genesis, shared)
+    for entry in _entries_of(log):
+        if isinstance(entry, Began):
+            if player is not None:
+                lives.append(player.end())
+            chain = _advance(chain, entry.height, store, shared)
+            player = _Player(entry, chain, store, shared, decided)
+        elif player is None:
+            raise BrokenLog(f"{log}: an event before any beginning")
+        else:
+            player.play(entry)
+    if player is None:
+        raise BrokenLog(f"{log}: empty, the log of a node expected")
+    lives.append(player.end())
+    missing = tuple(height for height in range(1, store.height + 1) if height not in decided)
+    return ReplayResult(player.number, tuple(lives), len(decided), missing)
+
+
+def _entries_of(log: Path) -> Iterator[Began | Happened]:
+    for path in (former_log(log), log):
+        if path == log or path.exists():
+            yield from read_entries(path)
+
+
+def _advance(chain: ChainState, height: int, store: Store, toolbox: Toolbox) -> ChainState:
+    """The chain at that height."""
+    if height > store.height:
+        raise ReplayDiffers(f"a life began at block {height}, the store has {store.height}")
+    if height < chain.height:
+        chain = start_chain(store.genesis, toolbox)
+    for block in store.blocks(chain.height + 1):
+        if chain.height == height:
+            break
+        chain = apply_block(chain, block, toolbox)
+    return chain
+
+
+class _Player:
+    """One life."""
+
+    def __init__(self, began: Began, chain: ChainState, store: Store, toolbox: Toolbox, decided: set[int]) -> None:
+        if began.format != FORMAT or began.chain != chain.chain:
+            raise BrokenLog(f"a log of format {began.format} and another chain, format {FORMAT} and this one expected")
+        self.number = began.number
+        self._store = store
+        self._decided = decided
+        self._first_height = self._last_height = began.height
+        self._num_events = 0
+        self._is_whole = True
+        self._tape = _Tape(began.public_key)
+        timing = Timing(began.grace_ns, began.attempt_ns, began.resend_ns, float.fromhex(began.time_scale))
+        self._context = Context(began.number, self._tape, timing, toolbox, began.last_height)
+        self._state: NodeState = begin(self._context, chain, self._recovered(began))
+
+    def play(self, entry: Happened) -> None:
+        if not self._is_whole:
+            return
+        event = self._event_of(entry.event)
+        if event is None:
+            self._is_whole = False
+            return
+        self._num_events += 1
+        self._tape.load(entry.signatures)
+        try:
+            self._state, effects = step(self._context, self._state, event, entry.now_ns)
+        except ReplayDiffers as error:
+            raise ReplayDiffers(
+                f"event {self._num_events} of the life from block {self._first_height}: {error}"
+            ) from None
+        if self._tape.num_left:
+            raise ReplayDiffers(
+                f"event {self._num_events} of the life from block {self._first_height}: "
+                f"{self._tape.num_left} recorded signatures that nothing needs"
+            )
+        for effect in effects:
+            if isinstance(effect, Commit):
+                self._compare(effect)
+
+    def end(self) -> ReplayedLife:
+        return ReplayedLife(
+            self._first_height + 1, self._last_height, self._num_events, self._tape.num_given, self._is_whole
+        )
+
+    def _compare(self, effect: Commit) -> None:
+        height = effect.block.header.height
+        if height > self._store.height:  # the node ended before it was kept
+            self._is_whole = False
+            return
+        if encode(self._store.block(height)) != encode(effect.block):
+            raise ReplayDiffers(f"block {height}: {effect.block.digest.hex()[:16]} is decided, the store has another")
+        if self._last_height < height and self._store.certificate(height) != effect.certificate:
+            raise ReplayDiffers(f"block {height}: decided by other votes than those in the store")
+        self._last_height = height
+        self._decided.add(height)
+
+    def _recovered(self, began: Began) -> Recovered:
+        blobs = {blob: self._store.get_blob(blob) for blob in began.blobs}
+        return Recovered(
+            certificate=began.certificate,
+            update=began.update,
+            report=began.report,
+            blocks=began.blocks,
+            votes=began.votes,
+            progress=progress_of(began),
+            blobs={blob: self._needed(blob, data) for blob, data in blobs.items()},
+        )
+
+    def _needed(self, blob: bytes, data: bytes | None) -> bytes:
+        if data is None:
+            raise ReplayDiffers(f"blob {blob.hex()[:16]}: no longer in the store, needed to play a life again")
+        return data
+
+    def _event_of(self, logged: LoggedEvent) -> Event | None:
+        """The event as it was; none if a blob of it was never kept."""
+        match logged:
+            case LoggedStart():
+                return Started()
+            case LoggedMessage(message):
+                return MessageArrived(message)
+            case LoggedBlob(sender, height, blob, data):
+                return self._blob_arrived(sender, height, blob, data)
+            case LoggedTimer():
+                return read_timer(logged)
+            case LoggedTraining(height, parent, model):
+                return self._training_finished(height, parent, model)
+            case LoggedMeasures(round, conditions, receipt):
+                return Measured(round, conditions, receipt)
+            case LoggedNonce(header, nonce):
+                return NonceFound(header, nonce)
+            case LoggedChange(change):
+                return ChangeOffered(change)
+
+    def _blob_arrived(self, sender: int, height: int, blob: bytes, data: bytes) -> Event | None:
+        given: bytes | None = data or self._store.get_blob(blob)
+        if given is None:
+            if blob in self._state.wanted_blobs:
+                return None
+            given = b""  # nobody wanted it any more: it changed nothing
+        return MessageArrived(Message(self._state.chain.chain, sender, height, Blob(given)))
+
+    def _training_finished(self, height: int, parent: bytes, model: bytes) -> Event | None:
+        if not model:
+            return TrainingFinished(height, parent, None)
+        data = self._store.get_blob(model)
+        if data is None:
+            is_late = height != self._state.chain.height + 1 or self.number in self._state.updates
+            return TrainingFinished(height, parent, b"") if is_late else None
+        return TrainingFinished(height, parent, data)

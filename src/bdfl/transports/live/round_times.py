@@ -1,0 +1,227 @@
+"""How long a node's rounds took beside what the model says, one line of JSON each."""
+
+import os
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from bdfl.errors import BdflError
+from bdfl.ledger.block import Block, Certificate
+from bdfl.ledger.chain import ChainState
+from bdfl.protocol.events import Commit, Effect, Event, Started, Train, TrainingFinished
+from bdfl.protocol.state import NodeState, Phase
+from bdfl.transports.live.observer import LiveObserver
+from bdfl.transports.live.workshop import Spent
+from bdfl.transports.world import ModelledRound
+
+ROUNDS_FILE = "rounds.jsonl"
+_MAX_PENDING = 64  # records that wait for their block to be on the disk
+
+
+class BadRoundsFile(BdflError):
+    """A file of round times that cannot be read."""
+
+
+class TimedWork(Protocol):
+    """Work that knows what the model expects of it, and what it really took."""
+
+    @property
+    def time_scale(self) -> float: ...
+
+    def modelled(self, chain: ChainState) -> ModelledRound: ...
+
+    def spent(self, height: int) -> Spent: ...
+
+
+class Stretched(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A modelled round times the time scale (ns); training and upload are this node's own, 0 if it is not scheduled."""
+
+    training_ns: int
+    upload_ns: int
+    exchange_ns: int
+    mining_ns: int
+    rest_ns: int
+    delay_ns: int
+
+
+class RoundTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One round of one node. Exchange, mining and voting follow each other and make up the delay."""
+
+    node: int
+    round: int
+    attempt: int  # whose block was agreed on
+    num_updates: int  # in it
+    is_whole: bool  # seen from its beginning, and not caught up with
+    time_scale: float
+    modelled: Stretched
+    training_ns: int | None  # from the order to train until the model is there; none: not trained
+    computing_ns: int  # of it, without waiting
+    hashing_ns: int
+    upload_ns: dict[int, int]  # by client: from hearing of its update until it is held
+    exchange_ns: int  # from the beginning until collecting is over and the own update is let out
+    mining_ns: int  # from then until the first valid block is here
+    voting_ns: int  # from then until it is decided
+    delay_ns: int
+
+    @property
+    def overhead_ns(self) -> int:
+        """What the round took beyond the model."""
+        return self.delay_ns - self.modelled.delay_ns
+
+
+_DECODER = msgspec.json.Decoder(RoundTimes)
+
+
+@dataclass(eq=False)
+class _Watch:
+    """A round under way."""
+
+    chain: ChainState
+    begun_ns: int
+    is_whole: bool
+    training_since_ns: int | None = None
+    training_ns: int | None = None
+    heard_ns: dict[int, int] = field(default_factory=dict)
+    upload_ns: dict[int, int] = field(default_factory=dict)
+    closed_ns: int | None = None
+    found_ns: int | None = None
+
+    @property
+    def height(self) -> int:
+        return self.chain.height + 1
+
+
+class RoundClock(LiveObserver):
+    """Times a node's rounds and appends them to a file.
+
+    A disk that takes no line does not stop the node: what is lost is counted.
+    """
+
+    def __init__(self, number: int, work: TimedWork, path: Path) -> None:
+        """A line that was cut off by a crash is dropped from the file."""
+        self.num_lost = 0
+        self._number = number
+        self._work = work
+        self._path = path
+        self._watch: _Watch | None = None
+        self._lock = threading.Lock()
+        self._pending: dict[int, tuple[_Watch, int]] = {}  # by height: a round that is over, and when
+        _drop_torn_line(path)
+
+    def stepped(
+        self, now_ns: int, before: NodeState, event: Event, after: NodeState, effects: tuple[Effect, ...]
+    ) -> None:
+        if isinstance(event, Started) or self._watch is None:
+            self._watch = _Watch(before.chain, now_ns, is_whole=False)
+        commits = [effect for effect in effects if isinstance(effect, Commit)]
+        self._note_training(now_ns, event, effects)
+        if not commits:
+            _note_progress(self._watch, now_ns, self._number, after)
+            return
+        if commits[0].block.header.height == self._watch.height:
+            with self._lock:
+                self._pending[self._watch.height] = self._watch, now_ns
+                if len(self._pending) > _MAX_PENDING:
+                    self._pending.pop(next(iter(self._pending)))
+        is_next = len(commits) == 1
+        self._watch = _Watch(after.chain, now_ns, is_whole=is_next)
+        self._note_training(now_ns, event, effects)
+        _note_progress(self._watch, now_ns, self._number, after)
+
+    def committed(self, block: Block, certificate: Certificate, chain: ChainState) -> None:
+        with self._lock:
+            found = self._pending.pop(block.header.height, None)
+        if found is None:
+            return
+        line = msgspec.json.encode(self._record(*found, block)) + b"\n"
+        try:
+            with self._path.open("ab") as file:
+                file.write(line)
+        except OSError:
+            self.num_lost += 1
+
+    def _note_training(self, now_ns: int, event: Event, effects: Sequence[Effect]) -> None:
+        watch = self._watch
+        assert watch is not None
+        if isinstance(event, TrainingFinished) and event.parent == watch.chain.tip:
+            since_ns = now_ns if watch.training_since_ns is None else watch.training_since_ns
+            watch.training_ns = now_ns - since_ns
+        if any(isinstance(effect, Train) and effect.parent == watch.chain.tip for effect in effects):
+            watch.training_since_ns = now_ns
+
+    def _record(self, watch: _Watch, ended_ns: int, block: Block) -> RoundTimes:
+        scale, spent = self._work.time_scale, self._work.spent(watch.height)
+        found_ns = ended_ns if watch.found_ns is None else watch.found_ns
+        closed_ns = ended_ns if watch.closed_ns is None else watch.closed_ns
+        if self._number in watch.heard_ns:  # who is the last to upload has everything before the others do
+            closed_ns = min(max(closed_ns, watch.heard_ns[self._number] + spent.upload_ns), max(closed_ns, found_ns))
+        found_ns = max(found_ns, closed_ns)
+        modelled = self._work.modelled(watch.chain)
+        return RoundTimes(
+            node=self._number,
+            round=watch.height,
+            attempt=block.header.attempt,
+            num_updates=len(block.body.updates),
+            is_whole=watch.is_whole and watch.closed_ns is not None,
+            time_scale=scale,
+            modelled=Stretched(
+                training_ns=round(modelled.training_ns * scale),
+                upload_ns=round(modelled.upload_ns * scale),
+                exchange_ns=round(modelled.exchange_ns * scale),
+                mining_ns=round(modelled.mining_ns * scale),
+                rest_ns=round(modelled.rest_ns * scale),
+                delay_ns=round(modelled.delay_ns * scale),
+            ),
+            training_ns=watch.training_ns,
+            computing_ns=spent.training_ns,
+            hashing_ns=spent.hashing_ns,
+            upload_ns=watch.upload_ns,
+            exchange_ns=closed_ns - watch.begun_ns,
+            mining_ns=found_ns - closed_ns,
+            voting_ns=ended_ns - found_ns,
+            delay_ns=ended_ns - watch.begun_ns,
+        )
+
+
+def _note_progress(watch: _Watch, now_ns: int, number: int, state: NodeState) -> None:
+    """Takes in how far a round has come."""
+    if len(watch.upload_ns) + (number in watch.heard_ns) < len(state.updates):
+        for client, signed in state.updates.items():
+            heard_ns = watch.heard_ns.setdefault(client, now_ns)
+            if client != number and client not in watch.upload_ns and signed.update.model in state.blobs:
+                watch.upload_ns[client] = now_ns - heard_ns
+    if watch.closed_ns is None and state.phase is not Phase.COLLECTING:
+        watch.closed_ns = now_ns
+    if watch.found_ns is None and any(candidate.is_valid for candidate in state.candidates.values()):
+        watch.found_ns = now_ns
+
+
+def read_rounds(path: Path) -> list[RoundTimes]:
+    """The rounds in a file, without a last line that is cut off; raises `BadRoundsFile`."""
+    try:
+        *lines, _ = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise BadRoundsFile(f"{path}: {error.strerror}, a file of round times expected") from None
+    rounds = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            rounds.append(_DECODER.decode(line))
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            reason = " ".join(str(error).split())
+            raise BadRoundsFile(f"{path}: line {number}: {reason}, the times of a round expected") from None
+    return rounds
+
+
+def _drop_torn_line(path: Path) -> None:
+    try:
+        with path.open("r+b") as file:
+            data = file.read()
+            if not data.endswith(b"\n"):
+                file.truncate(data.rfind(b"\n") + 1)
+                os.fsync(file.fileno())
+    except OSError:
+        return  # nothing there yet; or nothing can be written, which shows later

@@ -1,0 +1,110 @@
+"""Training of one client on its own share of the data, whoever asks for it and wherever the others are."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+import msgspec
+import numpy as np
+
+from bdfl.learning.attacks import poison_labels, poison_results
+from bdfl.learning.batches import Samples
+from bdfl.learning.bench import Bench, Material, gather_material
+from bdfl.learning.data import BadData, load_data
+from bdfl.learning.partition import draw_partition
+from bdfl.learning.trainers import LoopTrainer
+from bdfl.learning.training import LocalResult
+from bdfl.learning.weights import Vector, decode_weights, encode_weights
+from bdfl.scenario import Engine, Scenario
+from bdfl.transports.live.training_orders import DEALT, Judged, JudgeOrder, Ready, Trained, TrainOrder
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+
+class ShareTrainer:
+    """Trains one client on its own share of the data: the same bits as where all clients' data are at hand."""
+
+    def __init__(self, scenario: Scenario, client: int, data: str) -> None:
+        # one client is not worth vectorising, and either engine gives the same up to rounding
+        learning = msgspec.structs.replace(scenario.learning, engine=Engine.LOOP)
+        self._scenario = msgspec.structs.replace(scenario, learning=learning)
+        self._client = client
+        self._is_dealt = data == DEALT
+        self._material = _dealt_share(scenario, client) if self._is_dealt else _own_share(scenario, client, data)
+        self._bench = Bench(self._scenario, self._material)
+        self._trainer = LoopTrainer(self._bench, self._map)
+
+    @property
+    def ready(self) -> Ready:
+        material, layout = self._material, self._trainer.layout
+        counts = np.bincount(material.train_labels, minlength=material.num_labels)
+        return Ready(
+            samples=len(material.train_labels),
+            label_counts=tuple(int(count) for count in counts),
+            test_samples=len(material.test_labels),
+            num_parameters=layout.num_parameters,
+            model_size=len(encode_weights(self._trainer.initial_weights(), layout)),
+        )
+
+    def train(self, order: TrainOrder) -> Trained:
+        layout = self._trainer.layout
+        start = decode_weights(order.model, layout) if order.model else self._trainer.initial_weights()
+        begun_ns = time.monotonic_ns()
+        result = self._trainer.train(start, order.round, [self._client])[0]
+        duration_ns = time.monotonic_ns() - begun_ns
+        sent = self._bend(start, order.round, result).weights
+        batches = self._bench.batches(order.round, self._client)[: result.num_steps]
+        return Trained(
+            number=order.number,
+            model=None if sent is None else encode_weights(sent, layout),
+            loss=result.loss,
+            num_samples=sum(map(len, batches)),
+            duration_ns=duration_ns,
+        )
+
+    def judge(self, order: JudgeOrder) -> Judged:
+        found = self._trainer.evaluate(decode_weights(order.model, self._trainer.layout))
+        return Judged(order.number, found.accuracy, found.loss)
+
+    def _bend(self, start: Vector, round: int, result: LocalResult) -> LocalResult:
+        """What the client sends; a scenario may make it one that poisons, where it is played with its own data."""
+        return poison_results(self._scenario, start, round, [result])[0] if self._is_dealt else result
+
+    def _map(self, function: Callable[[Bench, Task], Result], tasks: Sequence[Task]) -> Iterator[Result]:
+        return (function(self._bench, task) for task in tasks)
+
+
+def _dealt_share(scenario: Scenario, client: int) -> Material:
+    """The client's share of the scenario's data; inputs are normalised as those of all clients together."""
+    if client >= scenario.clients.count:
+        found = f"client {client} of {scenario.clients.count}"
+        raise BadData(scenario.data.source, found, "a client that the scenario deals data to; else give your own")
+    data = load_data(scenario.data)
+    partition = draw_partition(scenario, data.train_labels, data.num_labels)
+    data = poison_labels(scenario, data, partition)
+    held = partition.indices[client]
+    whole = gather_material(scenario, data, partition.indices)
+    return replace(
+        whole,
+        train_inputs=whole.train_inputs[held],
+        train_labels=whole.train_labels[held],
+        indices=_only(client, len(held)),
+    )
+
+
+def _own_share(scenario: Scenario, client: int, source: str) -> Material:
+    """A member's own data, all of it; labels are as many as `partition.num_labels`, though it may not hold all."""
+    data = load_data(msgspec.structs.replace(scenario.data, source=source))
+    num_labels = scenario.partition.num_labels
+    if data.num_labels > num_labels:
+        raise BadData(source, f"{data.num_labels} labels", f"at most {num_labels}, which is partition.num_labels")
+    material = gather_material(scenario, data, _only(client, len(data.train_labels)))
+    return replace(material, num_labels=num_labels)
+
+
+def _only(client: int, num_samples: int) -> tuple[Samples, ...]:
+    """Indices of each client's samples where the client alone holds any."""
+    nothing = np.zeros(0, np.int64)
+    return (*(nothing for _ in range(client)), np.arange(num_samples))

@@ -1,0 +1,99 @@
+"""A toolbox for several threads of one node: what one of them works out, the others find or wait for."""
+
+import threading
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Self, TypeVar
+
+from bdfl.learning.weights import Layout, Vector
+from bdfl.ledger.block import ModelUpdate
+from bdfl.ledger.toolbox import MAX_BYTES, MAX_ENTRIES, Memo, Toolbox
+from bdfl.scenario.learning import Aggregation
+from bdfl.scenario.ledger import WorkKind
+
+_ROUNDS = 4  # whose work is remembered
+_STATEMENTS = 32  # of one member in a round
+
+_Key = TypeVar("_Key", bound=Hashable)
+_Value = TypeVar("_Value")
+
+
+class _SharedMemo(Memo[_Key, _Value]):
+    """A memo that any thread may ask."""
+
+    def __init__(self, max_entries: int, max_bytes: int = MAX_BYTES) -> None:
+        super().__init__(max_entries, max_bytes)
+        self._lock = threading.Lock()
+
+    def get(self, key: _Key) -> _Value | None:
+        with self._lock:
+            return super().get(key)
+
+    def put(self, key: _Key, value: _Value, size: int = 0) -> _Value:
+        with self._lock:
+            return super().put(key, value, size)
+
+
+class SharedToolbox(Toolbox):
+    """As `Toolbox`, from any thread. No lock is held while something is worked out, except for those who ask the same.
+
+    What is worked out may ask for something else, never for itself: so nobody waits in a circle.
+    """
+
+    memo_kind = _SharedMemo
+
+    def __init__(
+        self,
+        max_entries: int = MAX_ENTRIES,
+        max_bytes: int = MAX_BYTES,
+        own_functions: frozenset[str] = frozenset(),
+    ) -> None:
+        super().__init__(max_entries, max_bytes, own_functions)
+        self._lock = threading.Lock()
+        self._under_way: dict[Hashable, tuple[threading.Lock, list[None]]] = {}  # with one entry for each who waits
+
+    @classmethod
+    def sized_for(cls, num_members: int, model_size: int, own_functions: frozenset[str] = frozenset()) -> Self:
+        """One that remembers a few rounds of such a chain and no more: a process that runs for months stays small."""
+        return cls(
+            max(1024, _ROUNDS * _STATEMENTS * num_members),
+            max(2**20, _ROUNDS * 2 * (num_members + 2) * model_size),
+            own_functions,
+        )
+
+    def is_worked(self, kind: WorkKind, seal: bytes, nonce: bytes, difficulty: int) -> bool:
+        with self._alone(("worked", seal, nonce)):
+            return super().is_worked(kind, seal, nonce, difficulty)
+
+    def digest(self, data: bytes) -> bytes:
+        with self._alone(("digest", id(data))):
+            return super().digest(data)
+
+    def decode_model(self, digest: bytes, data: bytes, layout: Layout) -> Vector:
+        with self._alone(("model", digest)):
+            return super().decode_model(digest, data, layout)
+
+    def aggregate(
+        self, choice: Aggregation, layout: Layout, updates: Sequence[ModelUpdate], blobs: Mapping[bytes, bytes]
+    ) -> bytes:
+        with self._alone(("aggregate", tuple((one.client, one.model) for one in updates))):
+            return super().aggregate(choice, layout, updates, blobs)
+
+    def recall(self, key: Hashable, make: Callable[[], _Value]) -> _Value:
+        with self._alone(("other", key)):
+            return super().recall(key, make)
+
+    @contextmanager
+    def _alone(self, key: Hashable) -> Iterator[None]:
+        """Inside, no other thread works on the same."""
+        with self._lock:
+            lock, waiting = self._under_way.setdefault(key, (threading.Lock(), []))
+            waiting.append(None)
+        try:
+            with lock:
+                yield
+        finally:
+            with self._lock:
+                waiting.pop()
+                if not waiting:
+                    del self._under_way[key]

@@ -1,0 +1,34 @@
+"""The timers of one node: one of each kind, on whatever clock the node has."""
+
+from bdfl.protocol.events import SetTimer, Timer, TimerFired
+
+
+class Timers:
+    """What a node waits for, and until when (ns). Used by one thread."""
+
+    def __init__(self) -> None:
+        self._set: dict[Timer, tuple[int, SetTimer]] = {}
+
+    def set(self, effect: SetTimer, now_ns: int) -> None:
+        """One of the same kind set before is forgotten."""
+        self._set[effect.timer] = now_ns + effect.delay_ns, effect
+
+    def hasten(self, timer: Timer, due_ns: int) -> None:
+        """Lets a timer that is set fire by `due_ns`, if it would later."""
+        if timer in self._set:
+            was_due_ns, effect = self._set[timer]
+            self._set[timer] = min(was_due_ns, due_ns), effect
+
+    def clear(self) -> None:
+        self._set.clear()
+
+    @property
+    def next_ns(self) -> int | None:
+        """When the next one is due."""
+        return min((due_ns for due_ns, _ in self._set.values()), default=None)
+
+    def pop_due(self, now_ns: int) -> list[TimerFired]:
+        """Those whose time has come, in the order of their time."""
+        due = sorted((due_ns, kind) for kind, (due_ns, _) in self._set.items() if due_ns <= now_ns)
+        fired = [self._set.pop(kind)[1] for _, kind in due]
+        return [TimerFired(effect.timer, effect.height, effect.attempt) for effect in fired]

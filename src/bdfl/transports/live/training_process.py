@@ -1,0 +1,234 @@
+"""Training beside everything else: a process that starts early, stops on demand and is replaced if it dies."""
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from queue import SimpleQueue
+from types import TracebackType
+from typing import Self, TypeAlias
+
+from bdfl.learning.training import TrainingFailed
+from bdfl.scenario import Scenario, dump_scenario
+from bdfl.transports.live.training_orders import (
+    ANSWERS,
+    DEALT,
+    BrokenPipeline,
+    Failed,
+    Judged,
+    JudgeOrder,
+    Order,
+    Ready,
+    Setup,
+    StopOrder,
+    Stopped,
+    Trained,
+    TrainOrder,
+    Unready,
+    read_piece,
+    write_piece,
+)
+
+__all__ = ["DEALT", "Failed", "Judged", "OnJudged", "OnTrained", "Ready", "Trained", "TrainingProcess"]
+
+OnTrained: TypeAlias = Callable[[Trained | Failed], None]
+OnJudged: TypeAlias = Callable[[Judged | Failed], None]
+
+_WORKER = "-P", "-m", "bdfl.transports.live.training_worker"  # -P: nothing is imported from the current folder
+_MAX_TRIES = 2  # of an order, where the process died over it
+_CLOSE_WAIT_S = 2.0
+_Outbox: TypeAlias = "SimpleQueue[Order | None]"  # none: nothing more
+
+
+@dataclass(eq=False)
+class _Task:
+    """An order that is not answered yet."""
+
+    order: TrainOrder | JudgeOrder
+    answer: Callable[[Trained | Judged | Failed], None]
+    num_tries: int = 0
+
+
+class TrainingProcess:
+    """Trains one client. To be closed; its process also ends when the one that made it does.
+
+    Nothing here waits but `wait_ready` and `close`. Answers come from another thread, which they should not keep long.
+    """
+
+    def __init__(self, scenario: Scenario, client: int, data: str = DEALT) -> None:
+        """`data` is the client's share of the scenario's data (`DEALT`), or a file or folder that is all its own."""
+        self._setup = Setup(dump_scenario(scenario), client, data)
+        self._state = threading.Condition()
+        self._tasks: dict[int, _Task] = {}
+        self._number = 0
+        self._ready: Ready | None = None
+        self._failure: str | None = None  # why it can never train
+        self._is_closed = False
+        self._process: subprocess.Popen[bytes] | None = None
+        self._outbox: _Outbox = SimpleQueue()
+        self.num_restarts = 0
+        self._keeper = threading.Thread(target=self._keep, name="training", daemon=True)
+        self._keeper.start()
+
+    def train(self, model: bytes, round: int, on_done: OnTrained) -> None:
+        """Trains the client in a round from a model's bytes (none: the untrained one), instead of any training before.
+
+        `on_done` is called once, unless the training is stopped before its end.
+        """
+        self.stop()
+        self._order(lambda number: TrainOrder(number, round, model), on_done)
+
+    def evaluate(self, model: bytes, on_done: OnJudged) -> None:
+        """Tries a model on the test data, after whatever is under way."""
+        self._order(lambda number: JudgeOrder(number, model), on_done)
+
+    def stop(self) -> None:
+        """Leaves the training under way: at the end of its step, and the process is ready for another.
+
+        An answer that was on its way may still come.
+        """
+        with self._state:
+            for number in [number for number, task in self._tasks.items() if isinstance(task.order, TrainOrder)]:
+                del self._tasks[number]
+                self._outbox.put(StopOrder(number))
+
+    def wait_ready(self, timeout_s: float) -> Ready:
+        """What the process has to train with; raises `TrainingFailed` where it cannot, or has nothing by then."""
+        with self._state:
+            self._state.wait_for(lambda: self._ready or self._failure or self._is_closed, timeout_s)
+            if self._ready is None:
+                raise TrainingFailed(self._failure or f"the training process is not ready after {timeout_s:g} s")
+            return self._ready
+
+    @property
+    def failure(self) -> str | None:
+        """Why nothing can be trained, where that is so."""
+        return self._failure
+
+    @property
+    def process_id(self) -> int | None:
+        process = self._process
+        return None if process is None else process.pid
+
+    def close(self) -> None:
+        """Ends the process, in the middle of whatever it does; nothing is answered from now on."""
+        with self._state:
+            self._is_closed = True
+            self._tasks.clear()
+            self._outbox.put(None)
+            self._state.notify_all()
+        if self._keeper is threading.current_thread():
+            return
+        self._keeper.join(_CLOSE_WAIT_S)
+        while self._keeper.is_alive():  # it stands still
+            if self._process is not None:
+                self._process.kill()
+            self._keeper.join(_CLOSE_WAIT_S)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _order(self, make: Callable[[int], TrainOrder | JudgeOrder], answer: Callable[..., None]) -> None:
+        with self._state:
+            self._number += 1
+            task = _Task(make(self._number), answer)
+            if self._failure is None and not self._is_closed:
+                self._tasks[self._number] = task
+                task.num_tries += 1
+                self._outbox.put(task.order)
+                self._state.notify_all()
+                return
+        answer(Failed(task.order.number, self._failure or "the training process is closed"))
+
+    # The process, and the next one
+
+    def _keep(self) -> None:
+        """Keeps a process until closed: one that dies is replaced, at once if it ever was ready."""
+        while True:
+            with self._state:
+                if self._is_closed:
+                    return
+                process = self._begin()
+            was_ready = self._listen(process)
+            self._end(process)
+            for task in self._take_back():
+                task.answer(Failed(task.order.number, "the training process died over it, twice"))
+            if not was_ready:
+                with self._state:
+                    self._state.wait_for(lambda: self._tasks or self._is_closed)
+            self.num_restarts += 1
+
+    def _begin(self) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen([sys.executable, *_WORKER], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._process, self._outbox = process, SimpleQueue()
+        self._outbox.put(self._setup)
+        for task in self._tasks.values():
+            self._outbox.put(task.order)
+        threading.Thread(target=_write, args=(process, self._outbox), name="orders", daemon=True).start()
+        return process
+
+    def _listen(self, process: subprocess.Popen[bytes]) -> bool:
+        """Passes on what is answered until the process ends; whether it ever was ready."""
+        assert process.stdout is not None
+        was_ready = False
+        with process.stdout as answers, suppress(BrokenPipeline):
+            while (said := read_piece(answers, ANSWERS)) is not None:
+                match said:
+                    case Ready():
+                        was_ready = True
+                        with self._state:
+                            self._ready = said
+                            self._state.notify_all()
+                    case Unready(reason):
+                        self._give_up(reason)
+                    case Trained() | Judged() | Failed():
+                        with self._state:
+                            task = self._tasks.pop(said.number, None)
+                        if task is not None:
+                            task.answer(said)
+                    case Stopped():
+                        pass
+        return was_ready
+
+    def _give_up(self, reason: str) -> None:
+        with self._state:
+            self._failure = reason
+            tasks = list(self._tasks.values())
+            self._tasks.clear()
+            self._state.notify_all()
+        for task in tasks:
+            task.answer(Failed(task.order.number, reason))
+
+    def _take_back(self) -> list[_Task]:
+        """Counts another try of what the dead process left; those that had enough are returned, and forgotten."""
+        with self._state:
+            given_up = [task for task in self._tasks.values() if task.num_tries >= _MAX_TRIES]
+            for task in given_up:
+                del self._tasks[task.order.number]
+            for task in self._tasks.values():
+                task.num_tries += 1
+            return given_up
+
+    def _end(self, process: subprocess.Popen[bytes]) -> None:
+        self._outbox.put(None)
+        try:
+            process.wait(_CLOSE_WAIT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _write(process: subprocess.Popen[bytes], outbox: _Outbox) -> None:
+    """Gives orders until there are no more; where the process is gone, the one that listens notices."""
+    orders = process.stdin
+    assert orders is not None
+    with suppress(OSError), orders:
+        while (order := outbox.get()) is not None:
+            write_piece(orders, order)

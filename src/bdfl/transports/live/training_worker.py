@@ -1,0 +1,177 @@
+"""The process in which a member trains: it has the member's data and model, and obeys one order after the other.
+
+A thread reads the orders, so that work can be told to stop: that then raises between two steps of the main thread.
+"""
+
+import _thread
+import os
+import queue
+import signal
+import sys
+import threading
+import tomllib
+from collections.abc import Callable
+from contextlib import suppress
+from types import FrameType
+from typing import TYPE_CHECKING, BinaryIO
+
+from bdfl.errors import BdflError
+from bdfl.learning.workers import MissingTorch
+from bdfl.scenario import parse_scenario
+from bdfl.transports.live.training_orders import (
+    ORDERS,
+    Answer,
+    Failed,
+    JudgeOrder,
+    Order,
+    Setup,
+    StopOrder,
+    Stopped,
+    TrainOrder,
+    Unready,
+    read_piece,
+    write_piece,
+)
+
+if TYPE_CHECKING:
+    from bdfl.transports.live.share_trainer import ShareTrainer
+
+
+class _Left(BaseException):
+    """A training that was told to stop; no error, so that nobody takes it for one on the way."""
+
+
+class _Desk:
+    """Where orders come in. Training goes first: it also takes the place of judging, which then begins again later."""
+
+    def __init__(self, orders: BinaryIO) -> None:
+        self._orders = orders
+        self._waiting: queue.PriorityQueue[tuple[int, int, Order]] = queue.PriorityQueue()
+        self._current = 0  # the order that may be left, 0: none
+        self._is_judging = False
+        self._stopped = 0  # it and all before are to be left
+        self._wanted = 0  # the last training that was ordered
+        self._begun = 0  # the last training that was begun
+        signal.signal(signal.SIGINT, self._leave)  # a Ctrl-C is for the owner, who then closes us: see there
+        threading.Thread(target=self._read, name="orders", daemon=True).start()
+
+    def next_order(self) -> Order:
+        return self._waiting.get()[-1]
+
+    def train(self, number: int, do: Callable[[], Answer]) -> Answer:
+        """What `do` gives, or `Stopped` where it was told to stop before its end."""
+        self._begun = number
+        return self._work(number, do) or Stopped(number)
+
+    def judge(self, order: JudgeOrder, do: Callable[[], Answer]) -> Answer | None:
+        """What `do` gives; none where a training was ordered meanwhile, and the order waits again."""
+        self._is_judging = True
+        try:
+            answer = self._work(order.number, do)
+        finally:
+            self._is_judging = False
+        if answer is None:
+            self._put(order)
+        return answer
+
+    def _work(self, number: int, do: Callable[[], Answer]) -> Answer | None:
+        try:
+            try:
+                self._current = number
+                return None if self._is_to_be_left() else do()
+            finally:
+                self._current = 0
+        except _Left:
+            return None
+
+    def _read(self) -> None:
+        with suppress(OSError, BdflError):
+            while (order := read_piece(self._orders, ORDERS)) is not None:
+                if isinstance(order, StopOrder):
+                    self._stopped = max(self._stopped, order.number)
+                else:
+                    self._put(order)
+                if isinstance(order, TrainOrder):
+                    self._wanted = order.number
+                if self._current:
+                    _thread.interrupt_main(signal.SIGINT)
+        os._exit(0)  # in the middle of whatever is being computed: nobody waits for it any more
+
+    def _put(self, order: Order) -> None:
+        match order:
+            case Setup():
+                self._waiting.put((0, 0, order))
+            case TrainOrder(number):
+                self._waiting.put((1, number, order))
+            case JudgeOrder(number) | StopOrder(number):
+                self._waiting.put((2, number, order))
+
+    def _is_to_be_left(self) -> bool:
+        return self._begun < self._wanted if self._is_judging else self._current <= self._stopped
+
+    def _leave(self, number: int, frame: FrameType | None) -> None:
+        """Runs in the main thread, between two of its steps; where nothing is to be left it changes nothing."""
+        if self._current and self._is_to_be_left():
+            self._current = 0  # it is left once
+            raise _Left
+
+
+def _serve(orders: BinaryIO, answers: BinaryIO) -> None:
+    """What the process does until nobody gives orders any more."""
+    desk = _Desk(orders)
+    setup = desk.next_order()
+    if not isinstance(setup, Setup):
+        raise RuntimeError(f"an order before the setup: {type(setup).__name__}")
+    try:
+        trainer = _set_up(setup)
+        write_piece(answers, trainer.ready)
+    except (BdflError, OSError, MemoryError) as error:
+        write_piece(answers, Unready(_one_line(error)))
+        return
+    while True:
+        answer = _obey(desk, trainer, desk.next_order())
+        if answer is not None:
+            write_piece(answers, answer)
+
+
+def _set_up(setup: Setup) -> "ShareTrainer":
+    try:
+        import torch  # noqa: F401
+    except ImportError:
+        raise MissingTorch("training needs PyTorch: pip install -c constraints.txt 'bdfl[learn]'") from None
+    from bdfl.transports.live.share_trainer import ShareTrainer
+
+    return ShareTrainer(parse_scenario(tomllib.loads(setup.scenario)), setup.client, setup.data)
+
+
+def _obey(desk: _Desk, trainer: "ShareTrainer", order: Order) -> Answer | None:
+    number = 0
+    try:
+        match order:
+            case TrainOrder(number):
+                return desk.train(number, lambda: trainer.train(order))
+            case JudgeOrder(number):
+                return desk.judge(order, lambda: trainer.judge(order))
+    except (BdflError, OSError) as error:
+        return Failed(number, _one_line(error))
+    raise RuntimeError(f"an order for nobody: {type(order).__name__}")
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _main() -> None:
+    # What a model of somebody's own prints must not come between our answers.
+    orders, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.dup2(2, 1)
+    with suppress(BrokenPipeError):  # the owner is gone
+        _serve(orders, answers)
+    sys.stderr.flush()
+    os._exit(0)  # the thread that reads orders never ends
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,0 +1,168 @@
+"""Where a live node's training and hashing is done, each in a process of its own, and what they took.
+
+Results are told at a time that the caller names, or when they are there if that is later.
+"""
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bdfl.ledger.block import Header, header_seal
+from bdfl.ledger.chain import ChainState
+from bdfl.ledger.miner import Miner
+from bdfl.ledger.units import NANO
+from bdfl.transports.live.training_process import Failed, Trained, TrainingProcess
+
+AT_ONCE = 0
+_HEIGHTS_REMEMBERED = 4
+
+OnFailure = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What the work for one height really took (ns); late is what came after the time it was to be told at."""
+
+    training_ns: int = 0
+    training_late_ns: int = 0
+    upload_ns: int = 0  # over which the own update was let out
+    hashing_ns: int = 0
+    mining_late_ns: int = 0
+
+    def __add__(self, other: "Spent") -> "Spent":
+        return Spent(
+            self.training_ns + other.training_ns,
+            self.training_late_ns + other.training_late_ns,
+            self.upload_ns + other.upload_ns,
+            self.hashing_ns + other.hashing_ns,
+            self.mining_late_ns + other.mining_late_ns,
+        )
+
+
+class Workshop:
+    """A training process and a miner, which it closes with itself. Nothing here waits but `close`."""
+
+    def __init__(
+        self, training: TrainingProcess, miner: Miner | None = None, *, on_failure: OnFailure | None = None
+    ) -> None:
+        """`on_failure` hears in one line why a training gave nothing."""
+        self.training = training
+        self._miner = Miner() if miner is None else miner
+        self._on_failure = on_failure
+        self._trained = _Slot()
+        self._found = _Slot()
+        self._lock = threading.Lock()
+        self._spent: OrderedDict[int, Spent] = OrderedDict()  # by height
+        self._total = Spent()
+        self._hashing: tuple[int, int] | None = None  # the height, and since when
+
+    def train(self, chain: ChainState, model: bytes, due_ns: int, on_done: Callable[[bytes | None], None]) -> None:
+        """Trains the round after `chain`; tells the model at `due_ns` at the earliest, none where there is none."""
+        height, turn = chain.height + 1, self._trained.begin()
+
+        def finish(answer: Trained | Failed) -> None:
+            given = None
+            if isinstance(answer, Trained):
+                given, late_ns = answer.model, max(0, time.monotonic_ns() - due_ns) if due_ns else 0
+                self.note(height, Spent(training_ns=answer.duration_ns, training_late_ns=late_ns))
+            elif self._on_failure is not None:
+                self._on_failure(answer.reason)
+            self._trained.tell(turn, due_ns, lambda: on_done(given))
+
+        self.training.train(model, height, finish)
+
+    def stop_training(self) -> None:
+        self._trained.leave()
+        self.training.stop()
+
+    def mine(self, chain: ChainState, header: Header, due_ns: int, on_found: Callable[[bytes], None]) -> None:
+        """Searches a nonce for the header instead of any before; tells it at `due_ns` at the earliest."""
+        turn = self._found.begin()
+        self._note_hashing(header.height)
+
+        def finish(nonce: bytes) -> None:
+            self._note_hashing(None)
+            late_ns = max(0, time.monotonic_ns() - due_ns) if due_ns else 0
+            self.note(header.height, Spent(mining_late_ns=late_ns))
+            self._found.tell(turn, due_ns, lambda: on_found(nonce))
+
+        self._miner.start(chain.genesis.law.work, header_seal(header), header.difficulty, finish)
+
+    def stop_mining(self) -> None:
+        self._found.leave()
+        self._note_hashing(None)
+        self._miner.stop()
+
+    def spent(self, height: int) -> Spent:
+        """What the work for a height has taken so far; nothing where that is long ago."""
+        with self._lock:
+            found = self._spent.get(height, Spent())
+            if self._hashing is not None and self._hashing[0] == height:
+                found += Spent(hashing_ns=time.monotonic_ns() - self._hashing[1])
+            return found
+
+    def total(self) -> Spent:
+        """What all work has taken so far."""
+        with self._lock:
+            begun_ns = time.monotonic_ns() if self._hashing is None else self._hashing[1]
+            return self._total + Spent(hashing_ns=time.monotonic_ns() - begun_ns)
+
+    def close(self) -> None:
+        self._trained.leave()
+        self._found.leave()
+        self.training.close()
+        self._miner.close()
+
+    def _note_hashing(self, height: int | None) -> None:
+        """From now on a nonce for `height` is searched, or none."""
+        now_ns = time.monotonic_ns()
+        with self._lock:
+            last, self._hashing = self._hashing, None if height is None else (height, now_ns)
+        if last is not None:
+            self.note(last[0], Spent(hashing_ns=now_ns - last[1]))
+
+    def note(self, height: int, spent: Spent) -> None:
+        """Adds to what the work for a height took."""
+        with self._lock:
+            self._total += spent
+            self._spent[height] = self._spent.get(height, Spent()) + spent
+            if len(self._spent) > _HEIGHTS_REMEMBERED:
+                self._spent.popitem(last=False)
+
+
+class _Slot:
+    """One piece of work at a time, whose result is told once, at its time; what is replaced or left is never told."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._turn = 0
+        self._timer: threading.Timer | None = None
+
+    def begin(self) -> int:
+        """The number of a new piece, which makes the one before void."""
+        with self._lock:
+            self._turn += 1
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            return self._turn
+
+    def leave(self) -> None:
+        """There is no piece any more."""
+        self.begin()
+
+    def tell(self, turn: int, due_ns: int, tell: Callable[[], None]) -> None:
+        """Calls `tell` at `due_ns`, or now if that is over, unless the piece is void by then."""
+        wait_ns = due_ns - time.monotonic_ns()
+        with self._lock:
+            if turn != self._turn:
+                return
+            if wait_ns > 0:
+                self._timer = threading.Timer(wait_ns / NANO, self.tell, (turn, due_ns, tell))
+                self._timer.daemon = True
+                self._timer.start()
+                return
+            self._turn += 1
+        tell()

@@ -1,0 +1,81 @@
+"""A network of real nodes that emulate a scenario agrees on what the simulated one does, and its rounds are timed."""
+
+from bdfl.learning.weights import decode_weights, encode_weights
+from bdfl.ledger.genesis import conditions_of
+from bdfl.protocol.state import Timing
+from bdfl.transports.faults.tiny_world import train_by_formula
+from bdfl.transports.live.delay_summary import summarise
+from bdfl.transports.live.emulation import EmulatedWork
+from bdfl.transports.live.round_times import ROUNDS_FILE, RoundClock, read_rounds
+from bdfl.transports.simulated import Network
+from bdfl.transports.simulated_node import make_nodes
+from bdfl.transports.world import ScenarioWorld, simulated_timing
+from tests.live.idle_training import IdleTraining
+from tests.live.village import MS, Village, running, wait_until
+
+HEIGHT = 4
+SCALE = 0.5
+TIMING = Timing(grace_ns=20_000 * MS, attempt_ns=2_000 * MS, resend_ns=300 * MS, time_scale=SCALE)
+
+
+class FormulaTraining(IdleTraining):
+    """Trains a client by a formula."""
+
+    def __init__(self, village, number):
+        super().__init__()
+        self.village, self.number = village, number
+
+    def train(self, model, round, on_done):
+        self.model = train(self.village, self.number, round, model)
+        super().train(model, round, on_done)
+
+
+def train(village, number, round, model):
+    weights = decode_weights(model, village.layout)
+    return encode_weights(train_by_formula(weights, round, number), village.layout)
+
+
+def simulate(village):
+    """The blocks of the same network, simulated."""
+
+    def find_conditions(round, client):
+        return conditions_of(village.rounds[round - 1], client)
+
+    world = ScenarioWorld(
+        village.scenario,
+        lambda client, chain, model: train(village, client, chain.height + 1, model),
+        find_conditions,
+    )
+    timing = simulated_timing(village.scenario)
+    nodes = make_nodes(village.genesis, village.initial, village.signers, timing, last_height=HEIGHT)
+    Network(nodes, world).run()
+    return list(nodes[0].store.blocks())
+
+
+def test_an_emulated_network_agrees_on_what_the_simulated_one_does(tmp_path):
+    village = Village(tmp_path)
+    houses = []
+    for number in range(village.count):
+        training = FormulaTraining(village, number)
+        work = EmulatedWork(number, village.scenario, training, time_scale=SCALE)
+        clock = RoundClock(number, work, tmp_path / f"{number}.{ROUNDS_FILE}")
+        houses.append(village.house(number, work=work, observer=clock, last_height=HEIGHT, timing=TIMING))
+    with running(*houses):
+        wait_until(lambda: all(house.node.status().height == HEIGHT for house in houses))
+    for house in houses:
+        assert house.error is None
+        blocks = list(house.store.blocks())
+        for block, simulated in zip(blocks, simulate(village), strict=True):
+            assert block.body.model == simulated.body.model
+            found, wanted = ([signed.update for signed in one.body.updates] for one in (block, simulated))
+            assert found == wanted
+            assert block.body.next_schedule == simulated.body.next_schedule
+            assert block.body.modelled == simulated.body.modelled
+            found, wanted = ([signed.report.conditions for signed in one.body.reports] for one in (block, simulated))
+            assert found == wanted
+    rounds = [row for number in range(village.count) for row in read_rounds(tmp_path / f"{number}.{ROUNDS_FILE}")]
+    assert len(rounds) == village.count * HEIGHT
+    summary = summarise(rounds)
+    assert summary.time_scale == SCALE
+    assert summary.total.num_rounds <= village.count * (HEIGHT - 1)  # the first is not seen from its beginning
+    assert all(row.training_ns >= row.modelled.training_ns for row in rounds if row.training_ns is not None)

@@ -1,0 +1,170 @@
+import pytest
+
+from bdfl.encoding import encode
+from bdfl.protocol.messages import BlobWanted, Message, encode_message
+from bdfl.transports.live.envelope import Envelope, PieceRequest, Purpose, Sealer
+from bdfl.transports.live.gate import Gate, Refusal, Refused
+from bdfl.transports.live.limits import Bucket, Limits
+from tests.live.network_of_links import CHAIN, message_of, signer_of
+
+S = 1_000_000_000
+LIMITS = Limits(messages_per_s=10, messages_burst=20, bytes_per_s=10_000, bytes_burst=20_000, max_message_size=5_000)
+KEYS = [signer_of(number).public_key for number in range(3)]
+
+
+@pytest.fixture
+def gate():
+    gate = Gate(CHAIN, 0, LIMITS)
+    gate.set_members(KEYS)
+    return gate
+
+
+def sealed(message, sender=1, receiver=None, life=1):
+    return Sealer(signer_of(sender), CHAIN, sender, life).seal(Purpose.MESSAGE, receiver, encode_message(message))
+
+
+def refusal(function, *arguments):
+    with pytest.raises(Refused) as caught:
+        function(*arguments)
+    return caught.value.reason
+
+
+def is_admitted(gate, sender):
+    try:
+        gate.admit(sender, 10, 0)
+    except Refused:
+        return False
+    return True
+
+
+def test_tokens_come_back_at_their_rate_up_to_the_burst():
+    bucket = Bucket(10, 20)
+    assert bucket.take(20, 0)
+    assert not bucket.take(1, 0)
+    assert bucket.wait_ns(5, 0) == S // 2
+    assert bucket.take(5, S // 2)
+    assert not bucket.take(21, 100 * S)
+    assert bucket.take(20, 100 * S)
+
+
+def test_a_clock_that_seems_to_go_back_gives_no_tokens():
+    bucket = Bucket(10, 20)
+    assert bucket.take(20, 5 * S)
+    assert not bucket.take(1, 4 * S)
+    assert not bucket.take(1, 5 * S)
+
+
+def test_strangers_and_oneself_are_refused(gate):
+    for sender in (None, 0, 3, 99):
+        assert refusal(gate.admit, sender, 100, 0) is Refusal.STRANGER
+
+
+def test_what_is_too_large_is_refused_whoever_sends_it(gate):
+    assert refusal(gate.admit, 99, 10**6, 0) is Refusal.SIZE
+
+
+def test_each_member_has_its_own_budget(gate):
+    for _ in range(LIMITS.messages_burst):
+        gate.admit(1, 10, 0)
+        gate.dismiss(1)
+    assert refusal(gate.admit, 1, 10, 0) is Refusal.RATE
+    gate.admit(2, 10, 0)
+    gate.admit(1, 10, S)
+
+
+def test_bytes_are_limited_too(gate):
+    for _ in range(4):
+        gate.admit(1, 5_000, 0)
+    assert refusal(gate.admit, 1, 5_000, 0) is Refusal.RATE
+
+
+def test_no_more_than_so_many_of_one_member_wait_to_be_checked():
+    gate = Gate(CHAIN, 0, Limits(pending=2))
+    gate.set_members(KEYS)
+    gate.admit(1, 10, 0)
+    gate.admit(1, 10, 0)
+    assert refusal(gate.admit, 1, 10, 0) is Refusal.QUEUE
+    gate.dismiss(1)
+    gate.admit(1, 10, 0)
+
+
+def test_an_honest_message_comes_in_once(gate):
+    data = sealed(message_of(1, 5))
+    assert gate.read_message(1, None, data, 0) == message_of(1, 5)
+    assert refusal(gate.read_message, 1, None, data, 0) is Refusal.REPLAY
+
+
+def test_who_starts_again_is_heard_and_its_former_life_no_more(gate):
+    gate.read_message(1, None, sealed(message_of(1, 5), life=3), 0)
+    assert gate.read_message(1, None, sealed(message_of(1, 6), life=4), 0).height == 6
+    assert refusal(gate.read_message, 1, None, sealed(message_of(1, 7), life=3), 0) is Refusal.REPLAY
+
+
+def test_a_message_counts_only_as_what_it_came_as(gate):
+    assert refusal(gate.read_message, 2, None, sealed(message_of(1, 5)), 0) is Refusal.ADDRESS
+    assert refusal(gate.read_message, 1, 0, sealed(message_of(1, 5)), 0) is Refusal.ADDRESS
+    assert refusal(gate.read_message, 1, 0, sealed(message_of(1, 5), receiver=2), 0) is Refusal.ADDRESS
+    assert refusal(gate.read_message, 1, None, sealed(message_of(2, 5)), 0) is Refusal.ADDRESS
+    other = Message(bytes(32), 1, 5, BlobWanted(bytes(32)))
+    assert refusal(gate.read_message, 1, None, sealed(other, life=2), 0) is Refusal.ADDRESS
+
+
+def test_garbage_in_a_good_envelope_is_refused(gate):
+    data = Sealer(signer_of(1), CHAIN, 1, 1).seal(Purpose.MESSAGE, None, b"garbage")
+    assert refusal(gate.read_message, 1, None, data, 0) is Refusal.ENCODING
+    assert refusal(gate.read_message, 1, None, b"garbage", 0) is Refusal.ENCODING
+
+
+def test_what_was_looked_into_and_refused_uses_up_its_senders_budget_and_nothing_else(gate):
+    forged = Envelope(1, None, 2**62, encode_message(message_of(1, 5)), bytes(64))
+    assert refusal(gate.read_message, 1, None, encode(forged), 0) is Refusal.SIGNATURE
+    gate.charge(1, 0)
+    num_admitted = sum(is_admitted(gate, 1) for _ in range(100))
+    assert num_admitted == LIMITS.messages_burst - LIMITS.refused_cost
+    gate.charge(99, 0)
+    gate.charge(None, 0)
+    gate.read_message(1, None, sealed(message_of(1, 5)), 0)
+    gate.admit(2, 10, 0)
+
+
+def test_requests_for_pieces_are_for_members_for_this_node_and_count_once(gate):
+    request = PieceRequest(bytes(32), 0, 100)
+    sealer = Sealer(signer_of(1), CHAIN, 1, 1)
+    data = sealer.seal(Purpose.REQUEST, 0, encode(request))
+    gate.admit_request(1, len(data), 0)
+    assert refusal(gate.read_request, 2, data, 0) is Refusal.ADDRESS
+    assert gate.read_request(1, data, 0) == request
+    assert refusal(gate.read_request, 1, data, 0) is Refusal.REPLAY
+    elsewhere = sealer.seal(Purpose.REQUEST, 2, encode(request))
+    assert refusal(gate.read_request, 1, elsewhere, 0) is Refusal.ADDRESS
+    as_message = sealer.seal(Purpose.MESSAGE, 0, encode(request))
+    assert refusal(gate.read_request, 1, as_message, 0) is Refusal.SIGNATURE
+    assert refusal(gate.read_request, 1, bytes(200), 0) is Refusal.ENCODING
+    assert refusal(gate.admit_request, 9, 100, 0) is Refusal.STRANGER
+    assert refusal(gate.admit_request, 1, 10_000, 0) is Refusal.SIZE
+
+
+def test_requests_are_limited_in_number(gate):
+    gate.charge(1, 0)
+    for _ in range(LIMITS.requests_burst - LIMITS.refused_cost):
+        gate.admit_request(1, 100, 0)
+    assert refusal(gate.admit_request, 1, 100, 0) is Refusal.RATE
+    gate.admit_request(2, 100, 0)
+
+
+def test_who_was_served_a_lot_waits():
+    gate = Gate(CHAIN, 0, Limits(served_per_s=1_000, served_burst=2_000))
+    gate.set_members(KEYS)
+    assert gate.serving_wait_ns(1, 2_000, 0) == 0
+    assert gate.serving_wait_ns(1, 500, 0) == S // 2
+    assert gate.serving_wait_ns(2, 500, 0) == 0
+    assert gate.serving_wait_ns(1, 500, S // 2) == 0
+
+
+def test_members_come_and_go_and_those_who_stay_keep_their_budgets(gate):
+    data = sealed(message_of(1, 5))
+    gate.read_message(1, None, data, 0)
+    gate.set_members([*KEYS[:2], None, signer_of(3).public_key])
+    assert refusal(gate.admit, 2, 10, 0) is Refusal.STRANGER
+    gate.admit(3, 10, 0)
+    assert refusal(gate.read_message, 1, None, data, 0) is Refusal.REPLAY

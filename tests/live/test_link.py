@@ -1,0 +1,372 @@
+import random
+import time
+from contextlib import ExitStack
+
+import pytest
+import zenoh
+
+from bdfl.encoding import digest, encode
+from bdfl.identity import Signer
+from bdfl.protocol.messages import encode_message
+from bdfl.transports.live.access_point import open_access_point
+from bdfl.transports.live.certificates import issue_leaf, make_authority, roots_pem, write_tls
+from bdfl.transports.live.envelope import Envelope, Purpose, Sealer
+from bdfl.transports.live.limits import Limits
+from bdfl.transports.live.ports import Link, Offer
+from bdfl.transports.live.zenoh_config import Role, chain_keys, session_config
+from bdfl.transports.live.zenoh_link import LinkError, ZenohLink
+from tests.live.network_of_links import CHAIN, Links, free_ports, message_of, signer_of, wait_until
+
+KEYS = chain_keys(CHAIN)
+DATA = random.Random(3).randbytes(1_300_000)
+BLOB = digest(DATA)
+
+
+def say_until_heard(net, height, numbers=None):
+    """Each says something to all until each has heard all others: as the protocol does, which says everything again."""
+    numbers = frozenset(net.links if numbers is None else numbers)
+    missing = numbers
+
+    def is_heard():
+        nonlocal missing
+        for number in missing:
+            net.links[number].send(None, message_of(number, height))
+        time.sleep(0.05)
+        missing = frozenset(
+            sender for sender in numbers for me in numbers - {sender} if height not in net.listeners[me].heights(sender)
+        )
+        return not missing
+
+    wait_until(is_heard, f"all of {sorted(numbers)} hear each other")
+
+
+def raw_session(stack, tls, ports, num_members=3):
+    """A zenoh session that speaks to listening members and keeps to no rules of ours."""
+    config = session_config(
+        Role.PEER,
+        (),
+        tuple(f"127.0.0.1:{port}" for port in ports),
+        tls,
+        keys=KEYS,
+        num_members=num_members,
+        lease_s=3.0,
+        max_payload=10**7,
+    )
+    session = zenoh.open(config)
+    stack.callback(session.close)
+    return session
+
+
+def open_two(net):
+    ports = free_ports(2)
+    net.open(0, (f"127.0.0.1:{ports[0]}",), ())
+    net.open(1, (f"127.0.0.1:{ports[1]}",), (f"127.0.0.1:{ports[0]}",))
+    net.wait_for_all()
+    return ports
+
+
+def test_members_that_know_one_address_reach_everybody(tmp_path):
+    with Links(5, tmp_path) as net:
+        net.open_all()
+        net.wait_for_all()
+        for number, link in net.links.items():
+            link.send(None, message_of(number, 1))
+            link.send((number + 1) % 5, message_of(number, 2))
+        for me, listener in enumerate(net.listeners):
+            for other in set(range(5)) - {me}:
+                expected = [1, 2] if (other + 1) % 5 == me else [1]
+                wait_until(lambda e=expected, o=other, x=listener: sorted(x.heights(o)) == e, f"{me} hears {other}")
+            assert listener.refused == []
+        link: Link = net.links[0]
+        assert link.present == {1, 2, 3, 4}
+        assert net.links[0].num_transports == 4
+
+
+def test_blobs_come_from_several_holders_and_only_who_has_them():
+    with Links(4) as net:
+        net.open_all(piece_size=100_000)
+        net.wait_for_all()
+        for number in (0, 1):
+            net.listeners[number].blobs[BLOB] = Offer(DATA)
+        net.links[3].fetch(BLOB, len(DATA), [2, 0, 1])
+        wait_until(lambda: [data for _, data in net.listeners[3].fetched] == [DATA], "the blob")
+        assert net.links[0].counters()["served"] > 0
+        assert net.links[1].counters()["served"] > 0
+        assert "served" not in net.links[2].counters()
+        assert set(net.listeners[0].asked_by) == {3}
+
+
+def test_a_blob_that_is_still_being_uploaded_comes_when_it_is_there():
+    with Links(3) as net:
+        net.open_all(piece_size=100_000, fetch_s=0.2)
+        net.wait_for_all()
+        now_ns = time.monotonic_ns()
+        done_ns = now_ns + 1_000_000_000
+        net.listeners[0].blobs[BLOB] = Offer(DATA, now_ns, done_ns)
+        for number in (1, 2):
+            net.links[number].fetch(BLOB, len(DATA), [0])
+        for number in (1, 2):
+            wait_until(lambda me=number: len(net.listeners[me].fetched) == 1, "the blob")
+        assert time.monotonic_ns() >= done_ns
+        assert net.links[0].counters()["served_not_yet"] > 0
+
+
+def test_a_holder_that_is_gone_is_replaced_by_another():
+    with Links(3) as net:
+        net.open_all(piece_size=100_000, fetch_s=0.5)
+        net.wait_for_all()
+        net.listeners[2].blobs[BLOB] = Offer(DATA)
+        net.links[1].close()
+        net.links[0].fetch(BLOB, len(DATA), [1])
+        wait_until(lambda: len(net.listeners[0].fetched) == 1, "the blob")
+        wait_until(lambda: net.listeners[0].present == {2}, "who is gone is noticed")
+
+
+def test_clients_reach_each_other_through_a_ring_of_access_points(tmp_path):
+    with Links(4, tmp_path, num_access_points=3) as net, ExitStack() as stack:
+        ports = free_ports(3)
+        where = [f"127.0.0.1:{port}" for port in ports]
+        points = [open_access_point((where[i],), (where[(i + 1) % 3],), net.ap_tls[i]) for i in range(3)]
+        for point in points:
+            stack.callback(point.close)
+        for number in range(4):
+            net.open(number, (), (where[number % 3], where[(number + 1) % 3]))
+        net.wait_for_all()
+        say_until_heard(net, 1)
+        points[1].close()
+        say_until_heard(net, 2)
+        net.listeners[0].blobs[BLOB] = Offer(DATA)
+        net.links[1].fetch(BLOB, len(DATA), [0])
+        wait_until(lambda: len(net.listeners[1].fetched) == 1, "a blob through access points")
+        stack.callback(open_access_point((where[1],), (where[2],), net.ap_tls[1]).close)
+        points[0].close()
+        say_until_heard(net, 3)
+        net.wait_for_all()
+        for link in net.links.values():
+            link.close()
+
+
+def test_clients_wait_for_an_access_point_that_comes_later(tmp_path):
+    with Links(2, tmp_path, num_access_points=1) as net, ExitStack() as stack:
+        where = f"127.0.0.1:{free_ports(1)[0]}"
+        for number in range(2):
+            net.open(number, (), (where,))
+        assert net.links[0].num_transports == 0
+        stack.callback(open_access_point((where,), (), net.ap_tls[0]).close)
+        net.wait_for_all()
+        say_until_heard(net, 1)
+        for link in net.links.values():
+            link.close()
+
+
+def test_a_stranger_hears_and_says_nothing(tmp_path):
+    with Links(3, tmp_path) as net, ExitStack() as stack:
+        ports = open_two(net)
+        stranger = Signer(digest(b"a stranger"))
+        authority = make_authority(stranger, "authority-9")
+        key, leaf = issue_leaf(stranger, authority, "member-2", ("127.0.0.1",))
+        roots = net.tls[0].roots.read_bytes() + roots_pem([authority])
+        session = raw_session(stack, write_tls(tmp_path / "stranger", key, leaf, roots), ports)
+        heard = []
+        session.declare_subscriber("**", heard.append, allowed_origin=zenoh.Locality.REMOTE)
+        for height in range(20):
+            session.put(KEYS.to_all(2), b"hello")
+            say_until_heard(net, height)
+        assert heard == []
+        assert net.listeners[0].heights(2) == []
+        assert all("refused_stranger" not in link.counters() for link in net.links.values())  # nothing came so far
+        assert len(session.info.transports()) == 0
+
+
+def test_a_certificate_is_heard_only_as_whom_it_names(tmp_path):
+    with Links(3, tmp_path) as net, ExitStack() as stack:
+        ports = open_two(net)
+        session = raw_session(stack, net.tls[2], ports)
+        heard = []
+        session.declare_subscriber("bdfl/**", heard.append, allowed_origin=zenoh.Locality.REMOTE)
+        session.liveliness().declare_token(KEYS.here(1))
+        wait_until(lambda: len(session.info.transports()) == 2, "connected")
+
+        def is_own_heard():
+            session.put(KEYS.to_all(1), b"as another")
+            session.put(KEYS.to_one(0, 1), b"as another")
+            session.put(KEYS.to_all(2), b"as itself")
+            return net.links[0].counters().get("refused_encoding", 0) > 10
+
+        wait_until(is_own_heard, "what it says as itself")
+        say_until_heard(net, 1)
+        assert {sender for sender, _ in net.listeners[0].refused} == {2}
+        assert heard == []
+
+
+def test_nothing_false_comes_in_and_honest_members_are_heard_all_the_same():
+    with Links(3) as net, ExitStack() as stack:
+        ports = open_two(net)
+        session = raw_session(stack, None, ports)
+        wait_until(lambda: len(session.info.transports()) == 2, "connected")
+        sealer = Sealer(signer_of(2), CHAIN, 2, 1)
+        honest = sealer.seal(Purpose.MESSAGE, None, encode_message(message_of(2, 7)))
+        forged = encode(Envelope(1, None, 2**40, encode_message(message_of(1, 8)), bytes(64)))
+        attacks = {
+            "refused_replay": (KEYS.to_all(2), honest),
+            "refused_signature": (KEYS.to_all(1), forged),
+            "refused_address": (KEYS.to_all(1), honest),
+            "refused_stranger": (KEYS.to_all(77), honest),
+            "refused_size": (KEYS.to_all(2), bytes(Limits.max_message_size + 1000)),
+            "refused_encoding": (KEYS.to_one(0, 2), b"garbage"),
+        }
+        for reason, (key, data) in attacks.items():
+
+            def is_refused(reason=reason, key=key, data=data):
+                session.put(key, data, congestion_control=zenoh.CongestionControl.BLOCK)
+                time.sleep(0.01)
+                return net.links[0].counters().get(reason, 0) > 1
+
+            wait_until(is_refused, reason)
+        assert net.listeners[0].heights(2) == [7]
+        assert net.listeners[0].heights(1) == []
+        for _ in range(3_000):
+            session.put(KEYS.to_all(1), forged, congestion_control=zenoh.CongestionControl.BLOCK)
+        wait_until(lambda: net.links[0].counters().get("refused_rate", 0) > 0, "the flood is refused unread")
+        say_until_heard(net, 9)
+        assert net.links[0].counters()["refused_signature"] < 1_000
+
+
+def test_requests_for_blobs_are_answered_to_members_only():
+    with Links(3) as net, ExitStack() as stack:
+        ports = open_two(net)
+        net.listeners[0].blobs[BLOB] = Offer(DATA)
+        session = raw_session(stack, None, ports)
+        wait_until(lambda: len(session.info.transports()) == 2, "connected")
+        stranger = Sealer(signer_of(9), CHAIN, 9, 1)
+        liar = Sealer(signer_of(9), CHAIN, 2, 1)
+        for payload in (
+            None,
+            b"",
+            b"garbage",
+            bytes(9_000),
+            *(s.seal(Purpose.REQUEST, 0, b"x") for s in (stranger, liar)),
+        ):
+            for asker in (2, 9):
+                assert list(session.get(KEYS.blob(0, asker), payload=payload, timeout=5.0)) == []
+        assert net.listeners[0].asked_by == []
+
+
+def test_who_floods_is_not_listened_to_for_a_while_and_others_are(tmp_path):
+    with Links(4, tmp_path) as net, ExitStack() as stack:
+        limits = Limits(patience=200, patience_per_s=1, mute_s=2.0)
+        ports = free_ports(2)
+        net.open(0, (f"127.0.0.1:{ports[0]}",), (), limits=limits)
+        net.open(1, (f"127.0.0.1:{ports[1]}",), (f"127.0.0.1:{ports[0]}",))
+        net.wait_for_all()
+        net.listeners[0].blobs[BLOB] = Offer(DATA)
+        session = raw_session(stack, net.tls[2], ports[:1], num_members=4)
+        wait_until(lambda: len(session.info.transports()) == 1, "connected")
+        link, sealer = net.links[0], Sealer(signer_of(2), CHAIN, 2, 1)
+
+        def is_muted():
+            for key in (KEYS.to_all(2), KEYS.to_one(0, 2)):
+                session.put(key, b"garbage", congestion_control=zenoh.CongestionControl.BLOCK)
+            return link.counters().get("muted", 0) == 1
+
+        wait_until(is_muted, "the one who floods is muted")
+        say_until_heard(net, 1, (0, 1))
+        net.links[1].fetch(BLOB, len(DATA), [0])
+        wait_until(lambda: len(net.listeners[1].fetched) == 1, "others get blobs")
+        net.open(3, (f"127.0.0.1:{free_ports(1)[0]}",), tuple(f"127.0.0.1:{port}" for port in ports))
+        say_until_heard(net, 2, (0, 1, 3))
+
+        def is_heard_again():
+            session.put(KEYS.to_all(2), sealer.seal(Purpose.MESSAGE, None, encode_message(message_of(2, 3))))
+            time.sleep(0.05)
+            return 3 in net.listeners[0].heights(2)
+
+        wait_until(is_heard_again, "the mute is over")
+        assert link.counters()["muted"] == 1
+
+
+def test_who_may_speak_can_change():
+    with Links(3) as net:
+        net.open_all()
+        net.wait_for_all()
+        keys = list(net.public_keys)
+        net.links[0].set_members([keys[0], None, keys[2]])
+        assert net.listeners[0].present == {2}
+        net.links[1].send(None, message_of(1, 1))
+        wait_until(lambda: (1, "stranger") in net.listeners[0].refused, "a former member is refused")
+        net.links[0].set_members(keys)
+        assert net.listeners[0].present == {1, 2}
+        net.links[1].send(None, message_of(1, 2))
+        wait_until(lambda: net.listeners[0].heights(1) == [2], "heard again")
+
+
+def test_a_new_member_is_let_in_after_reloading(tmp_path):
+    with Links(3, tmp_path) as net:
+        ports = free_ports(3)
+        newcomers = net.tls[2].roots.read_bytes()
+        old_roots = roots_pem([make_authority(net.signers[i], f"authority-{i}") for i in range(2)])
+        for number in range(2):
+            net.tls[number].roots.write_bytes(old_roots)
+            peers = () if number == 0 else (f"127.0.0.1:{ports[0]}",)
+            net.open(number, (f"127.0.0.1:{ports[number]}",), peers, public_keys=net.public_keys[:2])
+        net.wait_for_all()
+        for number in range(2):
+            net.tls[number].roots.write_bytes(newcomers)
+            net.links[number].set_members(net.public_keys)
+            net.links[number].reload()
+        net.open(2, (f"127.0.0.1:{ports[2]}",), (f"127.0.0.1:{ports[0]}",))
+        net.wait_for_all()
+        say_until_heard(net, 1)
+
+
+def test_a_member_that_starts_again_is_heard():
+    with Links(2) as net:
+        ports = open_two(net)
+        say_until_heard(net, 1)
+        net.links[1].close()
+        net.open(1, (f"127.0.0.1:{ports[1]}",), (f"127.0.0.1:{ports[0]}",), life=2)
+        net.wait_for_all()
+        say_until_heard(net, 2)
+
+
+def test_an_address_that_is_taken_is_named():
+    with Links(2) as net:
+        where = f"127.0.0.1:{free_ports(1)[0]}"
+        net.open(0, (where,), ())
+        with pytest.raises(LinkError, match=where):
+            net.open(1, (where,), ())
+
+
+def test_a_link_without_anybody_works_and_says_so():
+    with Links(2) as net:
+        where = [f"127.0.0.1:{port}" for port in free_ports(2)]
+        link = net.open(0, (where[0],), (where[1],))
+        assert link.num_transports == 0
+        assert link.present == frozenset()
+        link.send(None, message_of(0, 1))
+        link.fetch(BLOB, len(DATA), [1])
+        link.fetch(BLOB, 10**12, [1])
+        wait_until(lambda: link.counters().get("sent", 0) == 1, "sent to nobody")
+        assert link.counters()["fetches_too_large"] == 1
+        link.forget_fetches()
+        assert link.queued["fetching"] == 0
+
+
+def test_what_does_not_fit_into_the_queue_is_dropped_and_counted():
+    with Links(2) as net:
+        link = net.open(0, (f"127.0.0.1:{free_ports(1)[0]}",), (), limits=Limits(outgoing=5))
+        for height in range(2_000):
+            link.send(None, message_of(0, height))
+        counts = link.counters()
+        assert counts["unsent_queue"] > 0
+        wait_until(
+            lambda: sum(link.counters().get(name, 0) for name in ("sent", "unsent_queue")) == 2_000, "all counted"
+        )
+
+
+def test_a_closed_link_can_be_closed_again_and_one_never_opened_too():
+    with Links(1) as net:
+        ZenohLink(net.settings(0, (), ())).close()
+        link = net.open(0, (f"127.0.0.1:{free_ports(1)[0]}",), ())
+        link.close()
+        link.close()

@@ -1,0 +1,99 @@
+"""A rehearsal leaves its work in the toolbox, changes nothing and signs nothing."""
+
+from dataclasses import replace
+
+from bdfl.identity import Signer
+from bdfl.protocol.events import MessageArrived, Started, Timer, TimerFired, TrainingFinished
+from bdfl.protocol.messages import Blob, Hearsay, Proposal
+from bdfl.protocol.node import step
+from bdfl.transports.live.rehearsing import Arrival, Rehearsals, is_costly
+from tests.live.village import Village, wait_until
+from tests.protocol.table import Table, make_block, replace_sender
+
+
+class _Forbidden(Signer):
+    def __init__(self, public_key):
+        self.public_key = public_key
+
+    def sign(self, meaning, place, content):
+        raise AssertionError("signed in a rehearsal")
+
+
+def ready_to_propose():
+    """A seat that lacks nothing but a block, and the block that another seat mined."""
+    table = Table()
+    table.start()
+    table.collect()
+    return table, table.seats[0], make_block(table.seats[1])
+
+
+def test_a_step_changes_nothing_of_the_state_it_is_given():
+    _, seat, block = ready_to_propose()
+    before = seat.state
+    names = [name for name in before.__dataclass_fields__ if name != "chain"]
+    copies = {name: getattr(before, name) for name in names}
+    maps = {name: dict(value) for name, value in copies.items() if isinstance(value, dict)}
+    message = table_message(seat, 1, Proposal(block))
+    first = step(seat.context, before, MessageArrived(message), 5)
+    again = step(seat.context, before, MessageArrived(message), 5)
+    assert first[1] == again[1]
+    assert first[1]
+    for name, value in copies.items():
+        assert getattr(before, name) is value
+        assert name not in maps or dict(value) == maps[name]
+
+
+def table_message(seat, sender, content):
+    return replace_sender(seat.message(content), sender)
+
+
+def test_what_was_rehearsed_costs_nothing_any_more():
+    _, seat, block = ready_to_propose()
+    arrival = Arrival(MessageArrived(table_message(seat, 1, Proposal(block))), 1, 16)
+    given = []
+    context = replace(seat.context, signer=_Forbidden(seat.context.signer.public_key))
+    rehearsals = Rehearsals(context, 1, 100, find_state=lambda: seat.state, clock=lambda: 0, give=given.append)
+    assert rehearsals.is_worth_it(arrival)
+    rehearsals.start()
+    rehearsals.put(arrival)
+    wait_until(lambda: given)
+    rehearsals.end()
+    [rehearsed] = given
+    assert rehearsed.event is arrival.event
+    assert not rehearsals.is_worth_it(rehearsed)
+    asked = []
+    seat.context.toolbox._worked.put = lambda key, value: asked.append(key) or value
+    seat.give(arrival.event)
+    assert asked == []
+    assert seat.state.candidates[block.digest].is_valid
+
+
+def test_only_what_takes_long_is_rehearsed(tmp_path):
+    table, seat, block = ready_to_propose()
+    assert is_costly(seat.state, MessageArrived(table_message(seat, 1, Proposal(block))))
+    assert not is_costly(seat.state, Started())
+    assert not is_costly(seat.state, TimerFired(Timer.DEADLINE, 1, 1))
+    assert not is_costly(seat.state, MessageArrived(table_message(seat, 1, Blob(b"x" * 100))))
+    assert not is_costly(seat.state, MessageArrived(table_message(seat, 1, Hearsay(1))))
+    updates = tuple(table.seats[1].state.updates.values())
+    fresh = table.seat(0)
+    assert is_costly(fresh.state, MessageArrived(table_message(fresh, 1, Hearsay(1, updates=updates))))
+    assert not is_costly(seat.state, MessageArrived(table_message(seat, 1, Hearsay(1, updates=updates))))
+    large = Village(tmp_path, num_parameters=100_000).house(0)
+    assert is_costly(large.node.state, TrainingFinished(1, large.node.state.chain.tip, b"m"))
+    assert is_costly(large.node.state, TimerFired(Timer.DEADLINE, 1, 1))
+    large.work.close()
+
+
+def test_an_event_is_rehearsed_again_only_if_much_has_changed():
+    table, seat, block = ready_to_propose()
+    given = []
+    rehearsals = Rehearsals(seat.context, 1, 100, find_state=lambda: seat.state, clock=lambda: 0, give=given.append)
+    rehearsals.start()
+    rehearsals.put(Arrival(MessageArrived(table_message(seat, 1, Proposal(block))), 1))
+    wait_until(lambda: given)
+    assert not rehearsals.is_worth_it(given[0])
+    seat.hear(table_message(seat, 2, Proposal(make_block(table.seats[2]))))
+    assert rehearsals.is_worth_it(given[0])
+    assert not rehearsals.is_worth_it(replace(given[0], num_rehearsals=3))
+    rehearsals.end()

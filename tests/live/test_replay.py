@@ -1,0 +1,200 @@
+"""A recorded life, played again without the node's key, gives the same blocks byte for byte."""
+
+import os
+
+import pytest
+
+from bdfl.encoding import encode
+from bdfl.protocol.events import MessageArrived
+from bdfl.protocol.messages import Blob, Hearsay, Message
+from bdfl.transports.live import event_log
+from bdfl.transports.live.event_log import (
+    EVENTS_FILE,
+    Began,
+    BrokenLog,
+    EventLog,
+    Happened,
+    LoggedBlob,
+    LoggedMessage,
+    LoggedTimer,
+    LoggedTraining,
+    former_log,
+    log_beginning,
+    log_event,
+    read_entries,
+)
+from bdfl.transports.live.replay import ReplayDiffers, replay
+from bdfl.transports.node_store import read_recovered
+from tests.live.village import Village, running, wait_until
+from tests.protocol.table import Table
+
+
+def live(village, height, stores, folder, **options):
+    """Lets a network of four run until all have so many blocks; the first of them writes its events down."""
+    houses = [
+        village.house(number, store, folder=None if number else folder, **options)
+        for number, store in enumerate(stores)
+    ]
+    with running(*houses):
+        wait_until(lambda: all(house.node.status().height >= height for house in houses))
+
+
+def rewrite(path, change):
+    """Writes a log anew, each entry as `change` has it; none: left out."""
+    entries = [changed for entry in read_entries(path) if (changed := change(entry)) is not None]
+    path.unlink()
+    log = EventLog(path)
+    for entry in entries:
+        log._write(entry)
+    log.close()
+
+
+@pytest.fixture(scope="module")
+def lived(tmp_path_factory):
+    """A village whose first member lived twice: to block 3 or so, and on to block 6."""
+    folder = tmp_path_factory.mktemp("lived")
+    village = Village(folder)
+    stores = [village.memory_store() for _ in range(4)]
+    live(village, 3, stores, folder)
+    live(village, 6, stores, folder)
+    return village, stores[0], (folder / EVENTS_FILE).read_bytes()
+
+
+@pytest.fixture
+def log(lived, tmp_path):
+    path = tmp_path / EVENTS_FILE
+    path.write_bytes(lived[2])
+    return path
+
+
+def test_every_life_gives_the_same_blocks(lived, log):
+    result = replay(log, lived[1])
+    assert result.number == 0
+    assert result.num_blocks == lived[1].height >= 6
+    assert result.not_recorded == ()
+    first, second = result.lives
+    assert first.first_height == 1
+    assert first.last_height + 1 == second.first_height > 3
+    assert second.last_height == lived[1].height
+    assert all(life.is_whole and life.num_events > 10 for life in result.lives)
+    assert all(life.num_signatures >= 4 for life in result.lives)  # an update, a report and votes a round
+
+
+def test_blobs_are_named_and_not_written(lived, log):
+    blobs = [entry.event for entry in read_entries(log) if isinstance(entry, Happened)]
+    given = [event for event in blobs if isinstance(event, LoggedBlob)]
+    assert given
+    assert all(event.data == b"" for event in given)
+    assert lived[1].get_blob(given[0].blob) is not None
+    trained = [event for event in blobs if isinstance(event, LoggedTraining)]
+    assert lived[1].get_blob(trained[0].model) is not None
+
+
+def test_a_vote_that_was_not_recorded_is_noticed(lived, log):
+    """Without the others' votes the node decides nothing, and signs other things than it did."""
+
+    def change(entry):
+        is_votes = isinstance(entry, Happened) and isinstance(entry.event, LoggedMessage)
+        if is_votes and isinstance(entry.event.message.content, Hearsay) and entry.event.message.content.votes:
+            return None
+        return entry
+
+    rewrite(log, change)
+    with pytest.raises(ReplayDiffers):
+        replay(log, lived[1])
+
+
+def test_a_changed_signature_is_noticed(lived, log):
+    def change(entry):
+        if isinstance(entry, Happened) and entry.signatures:
+            return Happened(entry.now_ns, entry.event, (bytes(64), *entry.signatures[1:]))
+        return entry
+
+    rewrite(log, change)
+    with pytest.raises(ReplayDiffers, match=r"event \d+ of the life from block 0: another .* for height 1 is signed"):
+        replay(log, lived[1])
+
+
+def test_the_chain_of_another_is_noticed(lived, log, tmp_path):
+    other = Village(tmp_path / "other", count=5)
+    with pytest.raises(BrokenLog, match="another chain"):
+        replay(log, other.memory_store())
+
+
+def test_a_tail_that_was_cut_off_anywhere_costs_no_more_than_itself(lived, log):
+    whole = log.read_bytes()
+    num_entries = len(list(read_entries(log)))
+    for cut in (1, 5, 9, 200, 3000):
+        log.write_bytes(whole[:-cut])
+        assert num_entries - 40 <= len(list(read_entries(log))) < num_entries
+        assert replay(log, lived[1]).num_blocks >= 3
+    log.write_bytes(whole[:-5])
+    event_log.EventLog(log).close()  # the next life cuts it off
+    left = log.stat().st_size
+    assert sum(event_log._HEAD.size + len(data) for data, _ in event_log._read_frames(log)) == left
+
+
+def test_a_damaged_entry_ends_the_log(lived, log):
+    data = bytearray(log.read_bytes())
+    data[len(data) // 2] ^= 1
+    log.write_bytes(data)
+    entries = list(read_entries(log))
+    assert isinstance(entries[0], Began)
+    assert replay(log, lived[1]).not_recorded
+
+
+def test_what_is_no_log_is_refused(lived, tmp_path):
+    path = tmp_path / EVENTS_FILE
+    with pytest.raises(BrokenLog, match="No such file"):
+        replay(path, lived[1])
+    path.write_bytes(b"hello")
+    with pytest.raises(BrokenLog, match="empty"):
+        replay(path, lived[1])
+    data = encode(Table().seats[0].message(Hearsay(1)))
+    path.write_bytes(event_log._HEAD.pack(len(data), event_log.zlib.crc32(data)) + data)
+    with pytest.raises(BrokenLog, match="the log of a node expected"):
+        replay(path, lived[1])
+
+
+def test_a_log_that_is_full_goes_on_in_another_with_a_life_of_its_own(tmp_path):
+    village = Village(tmp_path)
+    stores = [village.memory_store() for _ in range(4)]
+    live(village, 4, stores, tmp_path, max_log_bytes=10_000)
+    log = tmp_path / EVENTS_FILE
+    assert former_log(log).exists()
+    assert os.listdir(tmp_path).count(EVENTS_FILE) == 1
+    assert isinstance(next(read_entries(log)), Began)
+    result = replay(log, stores[0])
+    assert result.num_blocks >= 1
+    assert result.num_blocks + len(result.not_recorded) == stores[0].height
+
+
+def test_a_disk_that_takes_no_more_ends_the_log_and_not_the_node(tmp_path):
+    log = EventLog(tmp_path / "missing" / EVENTS_FILE)
+    assert not log.is_writing
+    log.append(1, LoggedTimer("resend", 1, 1), ())
+    log.flush()
+    log.close()
+
+
+def test_a_refused_blob_is_written_down_with_its_bytes(tmp_path):
+    table = Table()
+    table.start()
+    seat = table.seats[0]
+    state = seat.state
+    blob = seat.context.toolbox.digest(b"wrong")
+    message = Message(state.chain.chain, 1, 1, Blob(b"wrong"))
+    refused = type("State", (), {"refused": frozenset({blob})})()
+    assert log_event(MessageArrived(message), refused, seat.context.toolbox) == LoggedBlob(1, 1, blob, b"wrong")
+    assert log_event(MessageArrived(message), state, seat.context.toolbox) == LoggedBlob(1, 1, blob, b"")
+
+
+def test_a_life_begins_with_what_the_store_held(tmp_path):
+    village = Village(tmp_path)
+    store = village.memory_store()
+    context = village.context(2, last_height=9)
+    chain = village.house(2, store).node.state.chain
+    began = log_beginning(context, chain, read_recovered(store, chain))
+    assert (began.number, began.height, began.last_height) == (2, 0, 9)
+    assert began.public_key == village.signers[2].public_key
+    assert float.fromhex(began.time_scale) == context.timing.time_scale
