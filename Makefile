@@ -7,7 +7,7 @@ RESULTS ?= results
 QUICKSTART := runs/quickstart
 
 .DEFAULT_GOAL := help
-.PHONY: help run compare test check format bench bench-learning bench-chain campaign faults fuzz poisoning figures stall reproduce table4 clean
+.PHONY: help run compare test check format bench bench-learning bench-chain bench-live campaign faults fuzz poisoning figures stall reproduce table4 clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,6 +43,9 @@ bench-chain: $(VENV)/.installed-learn ## mining, storing, verifying and what the
 	$(BIN)/python -m benchmarks --only verify
 	$(BIN)/python -m benchmarks --only chain
 
+bench-live: $(VENV)/.installed-dev .venv-p2pfl/.installed ## rounds of real processes, beside p2pfl's (ten minutes)
+	$(BIN)/python -m benchmarks --only live
+
 faults: $(VENV)/.installed ## 10,000 networks in trouble, and the mutants that must be caught (an hour)
 	$(BIN)/bdfl faults --seeds 10000
 	$(BIN)/bdfl faults mutants --out $(RESULTS)/faults
@@ -72,7 +75,7 @@ table4: $(VENV)/.installed-learn ## Table IV with accuracies, make table4 DATA=f
 	$(BIN)/bdfl reproduce table4 --data $(DATA) --out $(RESULTS) $(TABLE4)
 
 clean: ## remove the environment, caches and results
-	rm -rf $(VENV) .venv-flower .venv-pfl build dist runs results .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) .venv-flower .venv-pfl .venv-p2pfl build dist runs results .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # One stamp per set of extras; installing again only when a file that decides the versions changed.

@@ -29,9 +29,16 @@ class Part(StrEnum):
     LEDGER = "ledger"
     VERIFY = "verify"
     CHAIN = "chain"
+    LIVE = "live"
 
 
-_ASKED_FOR = (Part.LEARNING, Part.LOOP, Part.VERIFY, Part.CHAIN)  # long, or with environments of its own: only by name
+_ASKED_FOR = (
+    Part.LEARNING,
+    Part.LOOP,
+    Part.VERIFY,
+    Part.CHAIN,
+    Part.LIVE,
+)  # long, or with environments of its own: only by name
 
 
 def measure(part: Part, seed: int, quick: bool, report: Callable[[str], None]) -> list[Result]:
@@ -68,12 +75,18 @@ def measure(part: Part, seed: int, quick: bool, report: Callable[[str], None]) -
             from benchmarks.ledger.round_cost import measure_chain  # needs torch
 
             return measure_chain(quick=quick, seed=seed, report=report)
+        case Part.LIVE:
+            from benchmarks.live.overhead import measure_live  # needs zenoh and torch
+
+            return measure_live(quick=quick, report=report)
 
 
 def main(
     only: Annotated[
         list[Part] | None,
-        typer.Option("--only", help="Measure this part alone; learning, loop, verify, chain: only so. Repeatable."),
+        typer.Option(
+            "--only", help="Measure this part alone; learning, loop, verify, chain, live: only so. Repeatable."
+        ),
     ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Fewer and smaller rounds: minutes instead of an hour.")

@@ -5,9 +5,14 @@ from typing import Annotated
 import typer
 
 from bdfl import __version__
+from bdfl.cli.access_point import access_point
 from bdfl.cli.chain import chain_app
 from bdfl.cli.data import data_app
 from bdfl.cli.faults import faults_app
+from bdfl.cli.founding import genesis_app, keygen
+from bdfl.cli.member import member_app
+from bdfl.cli.network import network_app
+from bdfl.cli.node import node_app
 from bdfl.cli.options import (
     JsonOption,
     OutOption,
@@ -47,9 +52,15 @@ app.add_typer(data_app, name="data")
 app.add_typer(faults_app, name="faults")
 app.add_typer(chain_app, name="chain")
 app.add_typer(schedulers_app, name="schedulers")
+app.add_typer(genesis_app, name="genesis")
+app.add_typer(member_app, name="member")
+app.add_typer(node_app, name="node")
+app.add_typer(network_app, name="network")
+app.command("ap")(access_point)
 app.command()(run)
 app.command()(report)
 app.command()(poison)
+app.command()(keygen)
 
 
 def _show_version(wanted: bool) -> None:

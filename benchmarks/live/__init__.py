@@ -1,0 +1,1 @@
+"""Rounds of a network of real processes, and p2pfl's beside them on the same data."""

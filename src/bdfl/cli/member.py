@@ -1,0 +1,205 @@
+"""`bdfl member`: admit somebody to a running network or remove somebody, when a quorum of its members agrees."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bdfl.cli.options import JsonOption
+from bdfl.cli.terminal import print_json, print_out
+
+if TYPE_CHECKING:
+    from bdfl.operation.member_change import ChangeFile, Standing
+
+member_app = typer.Typer(no_args_is_help=True, help="Change the members of a running network, if a quorum agrees.")
+
+FolderOption = Annotated[
+    Path, typer.Option("--folder", metavar="FOLDER", help="Your node's folder; it may be running.")
+]
+ChangeArgument = Annotated[Path, typer.Argument(metavar="CHANGE", help="The file of a proposed change.")]
+ChangeOutOption = Annotated[Path, typer.Option("--out", metavar="CHANGE", help="New file for the change.")]
+WithinOption = Annotated[int, typer.Option("--within", min=1, help="Blocks after which the change is void.")]
+
+_WITHIN = 1000
+
+
+@member_app.command("propose-add")
+def propose_add(
+    card: Annotated[Path, typer.Argument(metavar="CARD", help="The newcomer's card.")],
+    genesis: Annotated[Path, typer.Option("--genesis", metavar="GENESIS", help="The network's genesis.")],
+    folder: FolderOption,
+    out: ChangeOutOption,
+    within: WithinOption = _WITHIN,
+    allow: Annotated[
+        list[str] | None, typer.Option("--allow", metavar="MODULE:FUNCTION", help="As for your node. Repeatable.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Propose to admit whoever made a card with `bdfl genesis card our.genesis`.
+
+    Example:
+
+      bdfl member propose-add south.card --genesis our.genesis --folder node --out add-south.change
+    """
+    from bdfl.operation.genesis_file import read_genesis
+    from bdfl.operation.live_scenario import read_scenario
+    from bdfl.operation.member_card import read_card
+    from bdfl.operation.member_change import propose_admission, read_standing, write_change
+
+    allowed = frozenset(allow or ())
+    file, standing = read_genesis(genesis, allowed=allowed), read_standing(folder)
+    scenario = read_scenario(file.scenario, allowed)
+    change = propose_admission(standing, file, scenario, read_card(card), standing.height + within)
+    write_change(out, change)
+    _print_change(change, standing, out, as_json=as_json)
+
+
+@member_app.command("propose-remove")
+def propose_remove(
+    number: Annotated[int, typer.Argument(metavar="NUMBER", min=0, help="Whom to remove.")],
+    folder: FolderOption,
+    out: ChangeOutOption,
+    within: WithinOption = _WITHIN,
+    as_json: JsonOption = False,
+) -> None:
+    """Propose to remove a member, such as one that is gone for good or was proven to lie.
+
+    Example:
+
+      bdfl member propose-remove 2 --folder node --out remove-2.change
+    """
+    from bdfl.operation.member_change import propose_removal, read_standing, write_change
+
+    standing = read_standing(folder)
+    change = propose_removal(standing, number, standing.height + within)
+    write_change(out, change)
+    _print_change(change, standing, out, as_json=as_json)
+
+
+@member_app.command("show")
+def show(change: ChangeArgument, folder: FolderOption, as_json: JsonOption = False) -> None:
+    """Say what a change is, who agreed to it and whether it can still be made.
+
+    Example:
+
+      bdfl member show add-south.change --folder node
+    """
+    from bdfl.operation.member_change import read_change, read_standing, validate_timely
+
+    found, standing = read_change(change), read_standing(folder)
+    validate_timely(found, standing)
+    _print_change(found, standing, None, as_json=as_json)
+
+
+@member_app.command("sign")
+def sign(
+    change: ChangeArgument,
+    key: Annotated[Path, typer.Option("--key", metavar="FILE", help="Your key, from `bdfl keygen`.")],
+    folder: FolderOption,
+    as_json: JsonOption = False,
+) -> None:
+    """Agree to a change: your signature goes into its file, to be sent on or back.
+
+    Example:
+
+      bdfl member sign add-south.change --key north.key --folder node
+    """
+    from bdfl.operation.key_file import load_key
+    from bdfl.operation.member_change import read_change, read_standing, sign_change_file, write_change
+
+    standing = read_standing(folder)
+    signed = sign_change_file(read_change(change), standing, load_key(key))
+    write_change(change, signed, replaces=True)
+    _print_change(signed, standing, change, as_json=as_json)
+
+
+@member_app.command("merge")
+def merge(
+    change: ChangeArgument,
+    others: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Copies of it that others signed.")],
+    folder: FolderOption,
+    as_json: JsonOption = False,
+) -> None:
+    """Put the signatures of several copies of a change into one.
+
+    Example:
+
+      bdfl member merge add-south.change from-east.change --folder node
+    """
+    from bdfl.operation.member_change import merge_changes, read_change, read_standing, validate_timely, write_change
+
+    standing, merged = read_standing(folder), read_change(change)
+    for path in others:
+        merged = merge_changes(merged, read_change(path))
+    validate_timely(merged, standing)
+    write_change(change, merged, replaces=True)
+    _print_change(merged, standing, change, as_json=as_json)
+
+
+@member_app.command("submit")
+def submit(change: ChangeArgument, folder: FolderOption, as_json: JsonOption = False) -> None:
+    """Give a change that enough members signed to your node, which tells the others and puts it into a block.
+
+    In block h it binds from block h + 2 on.
+
+    Example:
+
+      bdfl member submit add-south.change --folder node
+    """
+    from bdfl.operation.member_change import read_change, read_standing, submit_change
+
+    standing = read_standing(folder)
+    path = submit_change(folder, read_change(change), standing)
+    if as_json:
+        print_json({"file": str(path), "height": standing.height})
+        return
+    typer.echo(f"wrote {path}: the node takes it from there")
+
+
+def _print_change(change: "ChangeFile", standing: "Standing", written: Path | None, *, as_json: bool) -> None:
+    from bdfl.ledger.block import Admission
+    from bdfl.ledger.units import NANO
+    from bdfl.operation.fingerprint import key_fingerprint
+
+    signed_by = [assent.member for assent in change.assents]
+    is_admission = isinstance(change.change, Admission)
+    member = (
+        change.change.member if isinstance(change.change, Admission) else standing.roll.members[change.change.number]
+    )
+    name = change.card.card.name if change.card is not None else None
+    if as_json:
+        print_json(
+            {
+                "kind": "admission" if is_admission else "removal",
+                "number": change.change.number,
+                "name": name,
+                "public_key": member.public_key.hex(),
+                "samples": member.limits.samples,
+                "rate": member.limits.rate_nano / NANO,
+                "chain": change.chain.hex(),
+                "height": standing.height,
+                "expires": change.expires,
+                "signed_by": signed_by,
+                "quorum": standing.quorum,
+            }
+        )
+        return
+    from rich.markup import escape
+
+    from bdfl.report.chain_tables import tabulate_facts
+
+    missing = max(0, standing.quorum - len(signed_by))
+    facts = [
+        ("who", f"member {change.change.number}" + (f", {escape(name)}" if name else "")),
+        ("key", key_fingerprint(member.public_key)),
+        ("samples", f"{member.limits.samples:,}"),
+        ("trains", f"in {100 * member.limits.rate_nano / NANO:.1f} % of the rounds"),
+        ("void after", f"block {change.expires}; the chain has {standing.height}"),
+        (
+            "signed by",
+            f"{' '.join(map(str, signed_by)) or 'nobody'}; " + (f"{missing} more must" if missing else "enough"),
+        ),
+    ]
+    print_out(tabulate_facts("Admission of a member" if is_admission else "Removal of a member", facts))
+    if written is not None:
+        typer.echo(f"wrote {written}")

@@ -1,0 +1,267 @@
+"""`bdfl network`: a whole network of real processes on this machine, in one command."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bdfl.cli.network_faults import faults
+from bdfl.cli.network_hostile import hostile
+from bdfl.cli.node import on_signals
+from bdfl.cli.options import JsonOption, SeedOption, SetOption
+from bdfl.cli.terminal import print_json, print_out, progress, writing_to
+from bdfl.errors import BdflError
+
+if TYPE_CHECKING:
+    from bdfl.operation.local_network import LocalNetwork, NetworkView
+    from bdfl.scenario import Scenario
+
+DEFAULT_FOLDER = Path("runs/network")
+FAILED_EXIT = 1
+INTERRUPTED_EXIT = 130
+_LOOK_EVERY_S = 0.5
+_DOWN_S = 60.0
+_STARTING_S = 180.0
+UP_LOG = "up.log"
+
+network_app = typer.Typer(no_args_is_help=True, help="A whole network of real processes on this machine.")
+network_app.command("faults")(faults)
+network_app.command("hostile")(hostile)
+
+NetworkFolderArgument = Annotated[
+    Path, typer.Argument(metavar="[FOLDER]", help="The folder of the network, runs/network unless given.")
+]
+
+
+class BadUsage(BdflError):
+    """Options that do not go together."""
+
+
+class NotStopped(BdflError):
+    """A network that does not end when it is asked to."""
+
+
+@network_app.command("up")
+def up(
+    scenario: Annotated[
+        str | None, typer.Argument(metavar="[SCENARIO]", help="A scenario file or a shipped one, live unless given.")
+    ] = None,
+    nodes: Annotated[int | None, typer.Option("--nodes", min=1, help="Members; the scenario's unless given.")] = None,
+    aps: Annotated[int, typer.Option("--aps", min=0, help="Access points in a ring, with the nodes behind them.")] = 0,
+    blocks: Annotated[
+        int | None, typer.Option("--blocks", min=1, help="After which all is over; the scenario's rounds unless given.")
+    ] = None,
+    time_scale: Annotated[
+        float | None,
+        typer.Option("--time-scale", min=0, help="Real seconds for a modelled one; 0: as fast as it goes."),
+    ] = None,
+    seed: SeedOption = None,
+    changes: SetOption = None,
+    out: Annotated[Path | None, typer.Option("--out", help="New folder, runs/network unless given.")] = None,
+    resume: Annotated[
+        Path | None, typer.Option("--resume", metavar="FOLDER", help="Go on with the network in this folder.")
+    ] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Goes on serving after the last block, until stopped.")] = False,
+    restart: Annotated[bool, typer.Option("--restart", help="Start processes again that end.")] = False,
+    detach: Annotated[bool, typer.Option("--detach", help="Run in the background: bdfl network status, down.")] = False,
+    plain: Annotated[bool, typer.Option("--plain", help="Lines instead of a picture.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Start a network of real processes, one key and one chain each, watch it, and judge what it leaves.
+
+    Ends after the last block or with Ctrl-C: all processes end, all chains are verified and compared, byte for byte.
+    Exit code 1 if anything is wrong with them. The folder stays; --resume goes on with it.
+
+    Examples:
+
+      bdfl network up --nodes 8 --aps 2
+
+      bdfl network up --nodes 4 --blocks 5 --time-scale 0 --out runs/quick
+
+      bdfl network up --detach
+    """
+    if resume is not None and (
+        scenario or nodes or aps or out or time_scale is not None or seed is not None or changes
+    ):
+        raise BadUsage("--resume: goes on with what its folder says, no scenario or other options of the network")
+    folder = resume or out or DEFAULT_FOLDER
+    if resume is None:
+        _found(folder, scenario or "live", nodes, aps, blocks, time_scale, seed, changes)
+    if detach:
+        _detach(folder, blocks=blocks, restart=restart, keep=keep)
+        return
+    _run(folder, blocks=blocks, restart=restart, keep=keep, plain=plain, as_json=as_json)
+
+
+@network_app.command("status")
+def status(folder: NetworkFolderArgument = DEFAULT_FOLDER, as_json: JsonOption = False) -> None:
+    """Show all processes of a network; exit code 1 unless all are up.
+
+    Example:
+
+      bdfl network status runs/network
+    """
+    from bdfl.operation.local_network import view_network
+
+    view = view_network(folder)
+    if as_json:
+        print_json(view)
+    else:
+        from bdfl.cli.network_view import summarise_view, tabulate_network
+
+        typer.echo(f"{folder}: {'running' if view.is_up else 'not running'}, {summarise_view(view)}")
+        print_out(tabulate_network(view))
+    if not view.is_up or not all(one.is_up for one in (*view.nodes, *view.access_points)):
+        raise typer.Exit(FAILED_EXIT)
+
+
+@network_app.command("down")
+def down(folder: NetworkFolderArgument = DEFAULT_FOLDER) -> None:
+    """End a network that runs in the background or elsewhere; its folder stays.
+
+    Example:
+
+      bdfl network down runs/network
+    """
+    from bdfl.operation.local_network import read_network, wait_until_over
+    from bdfl.operation.run_file import is_locked
+
+    network = read_network(folder)
+    if not is_locked(folder) or network.pid is None:
+        typer.echo(f"{folder}: not running")
+        return
+    os.kill(network.pid, signal.SIGTERM)
+    if not wait_until_over(folder, _DOWN_S):
+        raise NotStopped(f"{folder}: process {network.pid} still runs after {_DOWN_S:.0f} s, its end expected")
+    typer.echo(f"{folder}: stopped")
+
+
+def _found(
+    folder: Path,
+    name: str,
+    nodes: int | None,
+    aps: int,
+    blocks: int | None,
+    time_scale: float | None,
+    seed: int | None,
+    changes: list[str] | None,
+) -> None:
+    from bdfl.operation.live_scenario import load_live_scenario
+    from bdfl.operation.local_network import found_network
+    from bdfl.scenario.shipped import find_scenario
+
+    path = find_scenario(name)
+    overrides = list(changes or [])
+    overrides += [] if seed is None else [f"seed={seed}"]
+    overrides += [] if time_scale is None else [f"live.time_scale={time_scale}"]
+    chosen = load_live_scenario(path, overrides)
+    if nodes is not None:
+        chosen = load_live_scenario(path, [*_spread(chosen, nodes), *overrides])
+    last = blocks or chosen.rounds
+    if last > chosen.rounds:
+        chosen = load_live_scenario(
+            path, [*_spread(chosen, nodes or chosen.clients.count), *overrides, f"rounds={last}"]
+        )
+    typer.echo(f"founding {chosen.name}: {chosen.clients.count} members, {aps} access points", err=True)
+    with writing_to(folder):
+        found_network(folder, chosen, aps, last)
+
+
+def _spread(scenario: "Scenario", nodes: int) -> list[str]:
+    """Overrides for so many members; where they are more than the scenario's, its samples are shared out."""
+    clients = scenario.clients
+    changes = [f"clients.count={nodes}"]
+    if nodes > clients.count and isinstance(clients.samples, int | float):
+        changes.append(f"clients.samples={max(1, int(clients.samples * clients.count // nodes))}")
+    if nodes < clients.min_selected:
+        changes.append(f"clients.min_selected={nodes}")
+    return changes
+
+
+def _run(folder: Path, *, blocks: int | None, restart: bool, keep: bool, plain: bool, as_json: bool) -> None:
+    from bdfl.cli.network_view import show_network
+    from bdfl.operation.local_network import run_network
+
+    is_stopped = False
+
+    def stop() -> None:
+        nonlocal is_stopped
+        is_stopped = True
+
+    with on_signals(stop), run_network(folder, restarts=restart, blocks=blocks) as network:
+        facts = network.network
+        title = f"{facts.scenario}: {facts.num_nodes} nodes, {facts.num_access_points} access points, {folder}"
+        started_s = time.monotonic()
+        with show_network(title, is_plain=plain) as show:
+            is_done = False
+            while not is_stopped and not (is_done and not keep):
+                view = network.look()
+                show(view)
+                is_done = view.is_done
+                _refuse_dead(network, view, is_restarted=restart)
+                time.sleep(_LOOK_EVERY_S)
+        took_s = time.monotonic() - started_s
+        typer.echo("stopping all processes", err=True)
+        stubborn = network.stop()
+    if stubborn:
+        typer.echo(f"had to be killed: {', '.join(stubborn)}", err=True)
+    _judge(folder, took_s, is_done=is_done, as_json=as_json)
+    if is_stopped and not is_done:
+        typer.echo(f"stopped; go on: bdfl network up --resume {folder}", err=True)
+        raise typer.Exit(INTERRUPTED_EXIT)
+
+
+def _refuse_dead(network: "LocalNetwork", view: "NetworkView", *, is_restarted: bool) -> None:
+    """Raises if no node is left; one that is down is shown as such, and the others go on."""
+    from bdfl.operation.local_network import BadNetwork
+
+    if not is_restarted and network.nodes and not any(child.is_up for child in network.nodes):
+        words = network.nodes[0].last_words()
+        raise BadNetwork(f"{view.folder}: all nodes ended; the first said: {words}")
+
+
+def _judge(folder: Path, took_s: float, *, is_done: bool, as_json: bool) -> None:
+    """Verifies and compares all chains, and says what came out."""
+    from bdfl.operation.judging import judge_network, summarise_network
+    from bdfl.operation.local_network import read_network
+
+    functions = frozenset(read_network(folder).functions)
+    with progress("verifying", "chains") as on_progress:
+        verdict = judge_network(folder, own_functions=functions, on_progress=on_progress)
+    summary = summarise_network(folder, verdict, took_s)
+    if as_json:
+        print_json(summary)
+    else:
+        from bdfl.report.network_tables import tabulate_summary
+
+        print_out(*tabulate_summary(summary))
+        typer.echo(f"network {folder}")
+    for failure in summary.failures:
+        typer.echo(f"error: {failure}", err=True)
+    if summary.failures:
+        raise typer.Exit(FAILED_EXIT)
+
+
+def _detach(folder: Path, *, blocks: int | None, restart: bool, keep: bool) -> None:
+    """Starts the same in the background and returns when it runs."""
+    from bdfl.operation.local_network import BadNetwork
+    from bdfl.operation.run_file import is_locked
+
+    command = [sys.executable, "-P", "-m", "bdfl.cli", "network", "up", "--resume", str(folder), "--plain"]
+    command += [] if blocks is None else ["--blocks", str(blocks)]
+    command += ["--restart"] * restart + ["--keep"] * keep
+    with (folder / UP_LOG).open("ab") as log:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+        )
+    deadline_s = time.monotonic() + _STARTING_S
+    while not is_locked(folder):
+        if process.poll() is not None or time.monotonic() > deadline_s:
+            raise BadNetwork(f"{folder}: did not start, {folder / UP_LOG} says why")
+        time.sleep(0.1)
+    typer.echo(f"{folder}: running in the background; bdfl network status {folder}, bdfl network down {folder}")

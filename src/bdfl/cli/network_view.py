@@ -1,0 +1,136 @@
+"""A network while it runs: a table of all its processes on a terminal, a line now and then elsewhere."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import typer
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from bdfl.cli.live import show_duration
+from bdfl.operation.asking import NodeView
+from bdfl.operation.local_network import NetworkView
+from bdfl.operation.snapshot import Snapshot, judge_health
+
+_LINE_EVERY_S = 5.0
+
+ShowView = Callable[[NetworkView], None]
+
+
+@contextmanager
+def show_network(title: str, *, is_plain: bool) -> Iterator[ShowView]:
+    """Inside, the function given shows a network as it is: a picture on a terminal (stderr), else lines."""
+    console = Console(stderr=True, highlight=False)
+    if is_plain or not console.is_terminal:
+        yield _Lines(title).show
+        return
+    picture = _Picture(title)
+    with Live(picture, console=console, refresh_per_second=4, transient=True):
+        yield picture.show
+
+
+class _Picture:
+    """The newest view as a table."""
+
+    def __init__(self, title: str) -> None:
+        self._title = title
+        self._began_s = time.monotonic()
+        self._view: NetworkView | None = None
+
+    def show(self, view: NetworkView) -> None:
+        self._view = view
+
+    def __rich__(self) -> RenderableType:
+        title = Text(self._title, style="bold")
+        if self._view is None:
+            return Group(title, Text("starting", style="dim"))
+        elapsed = show_duration(time.monotonic() - self._began_s)
+        return Group(title, tabulate_network(self._view), Text(f"{elapsed}; Ctrl-C stops all", style="dim"))
+
+
+class _Lines:
+    """A line when something changed, but not too often."""
+
+    def __init__(self, title: str) -> None:
+        self._last = ""
+        self._said_s = -_LINE_EVERY_S
+        typer.echo(title, err=True)
+
+    def show(self, view: NetworkView) -> None:
+        line, now_s = summarise_view(view), time.monotonic()
+        if line == self._last or now_s - self._said_s < _LINE_EVERY_S:
+            return
+        self._last, self._said_s = line, now_s
+        typer.echo(line, err=True)
+
+
+def summarise_view(view: NetworkView) -> str:
+    """A network in one line."""
+    num_up = sum(node.is_up for node in view.nodes)
+    parts = [f"{num_up} of {len(view.nodes)} nodes up"]
+    if view.access_points:
+        parts.append(f"{sum(point.is_up for point in view.access_points)} of {len(view.access_points)} access points")
+    heights = view.heights
+    if heights:
+        low, high = min(heights), max(heights)
+        goal = "" if view.blocks is None else f" of {view.blocks}"
+        parts.append(f"block {low if low == high else f'{low} to {high}'}{goal}")
+    accuracy = _accuracy_of(view)
+    if accuracy is not None:
+        parts.append(f"accuracy {100 * accuracy:.1f} %")
+    down = [f"node {number} {node.why}" for number, node in enumerate(view.nodes) if node.why and heights]
+    return ", ".join([*parts, *down])
+
+
+def tabulate_network(view: NetworkView) -> Table:
+    """Every process in a row, in at most 80 columns."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for name, justify in (
+        ("node", "left"), ("block", "right"), ("doing", "left"), ("peers", "right"), ("by", "right"),
+        ("round", "right"), ("accuracy", "right"), ("memory", "right"), ("dropped", "right"), ("", "left"),
+    ):  # fmt: skip
+        table.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]
+    for number, node in enumerate(view.nodes):
+        table.add_row(str(number), *_cells_of(node), style=None if node.snapshot is not None else "red")
+    for number, point in enumerate(view.access_points):
+        state = "forwards" if point.is_up else point.why or "down"
+        table.add_row(f"ap {number}", "", state, *[""] * 7, style=None if point.is_up else "red")
+    return table
+
+
+def _cells_of(node: NodeView) -> list[str]:
+    found = node.snapshot
+    if found is None:
+        return ["", node.why or "starting", *[""] * 7]
+    last = found.last_block
+    accuracy = "" if found.accuracy is None else f"{100 * found.accuracy:.1f} %"
+    round_s = "" if last is None or last.round_s is None else f"{last.round_s:.1f} s"
+    goal = "" if found.last_height is None else f"/{found.last_height}"
+    return [
+        f"{found.height}{goal}",
+        _doing(found),
+        f"{len(found.present)}/{found.num_members - 1}",
+        "" if last is None else str(last.proposer),
+        round_s,
+        accuracy,
+        f"{found.memory_bytes / 2**20:.0f} MB",
+        str(sum(found.refused.values()) or ""),
+        "" if judge_health(found).is_healthy else "no blocks",
+    ]
+
+
+def _doing(found: Snapshot) -> str:
+    if found.is_training and found.phase == "collecting":
+        return "trains"
+    if found.is_mining and found.phase == "mining":
+        return "mines"
+    attempt = f" {found.attempt}" if found.attempt > 1 else ""
+    return {"collecting": "collects", "mining": "waits", "voting": "votes"}.get(found.phase, found.phase) + attempt
+
+
+def _accuracy_of(view: NetworkView) -> float | None:
+    known = [node.snapshot.accuracy for node in view.nodes if node.snapshot is not None]
+    return next((accuracy for accuracy in known if accuracy is not None), None)

@@ -1,0 +1,325 @@
+"""`bdfl node` and `bdfl ap`: what runs on a machine of a live network."""
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bdfl.cli.options import JsonOption
+from bdfl.cli.terminal import print_json, print_out
+from bdfl.errors import BdflError
+
+if TYPE_CHECKING:
+    from bdfl.operation.node_service import NodeSettings
+
+FAILED_EXIT = 1
+
+node_app = typer.Typer(invoke_without_command=True)
+
+GenesisOption = Annotated[Path | None, typer.Option("--genesis", metavar="FILE", help="What all members signed.")]
+KeyOption = Annotated[Path | None, typer.Option("--key", metavar="FILE", help="Your key, as bdfl keygen made it.")]
+FolderOption = Annotated[
+    Path | None, typer.Option("--folder", metavar="DIR", help="Where the node keeps its chain and all else.")
+]
+NodeDataOption = Annotated[
+    str,
+    typer.Option("--data", metavar="SOURCE", help="Your own data (.npz or a folder), or dealt: the scenario's share."),
+]
+ListenOption = Annotated[
+    list[str] | None,
+    typer.Option("--listen", metavar="HOST:PORT", help="Where others reach you. Repeatable; none behind an AP."),
+]
+PeerOption = Annotated[
+    list[str] | None, typer.Option("--peer", metavar="HOST:PORT", help="A node or access point. Repeatable.")
+]
+MetricsOption = Annotated[
+    str, typer.Option("--metrics", metavar="PORT|off", help="Port of /metrics, /healthz and /status.json; 0: any.")
+]
+UnsignedOption = Annotated[bool, typer.Option("--unsigned", help="Also with a genesis that not all have signed.")]
+NodeAllowOption = Annotated[
+    list[str] | None,
+    typer.Option("--allow", metavar="MODULE:FUNCTION", help="A function the genesis names that may run. Repeatable."),
+]
+AdmissionOption = Annotated[
+    list[Path] | None,
+    typer.Option("--admission", metavar="FILE", help="How a member came in later, you perhaps. Repeatable."),
+]
+WhileInputOption = Annotated[bool, typer.Option("--while-input", hidden=True, help="End when standard input does.")]
+NodeFolderArgument = Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder of a node.")]
+
+
+class BadUsage(BdflError):
+    """Options that are missing or do not go together."""
+
+
+@node_app.callback()
+def node(
+    context: typer.Context,
+    genesis: GenesisOption = None,
+    key: KeyOption = None,
+    data: NodeDataOption = "dealt",
+    folder: FolderOption = None,
+    listen: ListenOption = None,
+    peer: PeerOption = None,
+    metrics: MetricsOption = "0",
+    rounds: Annotated[
+        int | None, typer.Option("--rounds", min=1, help="Last block; the node then serves the others. None: no end.")
+    ] = None,
+    evaluate: Annotated[bool, typer.Option("--evaluate", help="Try every model on the test data.")] = False,
+    record: Annotated[bool, typer.Option(help="Write down all events, for bdfl node replay.")] = True,
+    unsigned: UnsignedOption = False,
+    admission: AdmissionOption = None,
+    allow: NodeAllowOption = None,
+    while_input: WhileInputOption = False,
+) -> None:
+    """Take part in a live network until stopped, or look after a node.
+
+    Ctrl-C or SIGTERM ends it cleanly, a second one at once. Started again it goes on from its folder.
+
+    Examples:
+
+      bdfl node --genesis genesis.bdfl --key key.pem --data mine.npz --folder node --listen 0.0.0.0:7447
+
+      bdfl node doctor --genesis genesis.bdfl --key key.pem --folder node --peer 192.0.2.7:7447
+    """
+    if context.invoked_subcommand is not None:
+        return
+    if genesis is None or key is None or folder is None:
+        raise BadUsage("node: --genesis, --key and --folder are needed; bdfl node --help says more")
+    from bdfl.operation.node_service import NodeSettings
+
+    settings = NodeSettings(
+        genesis=genesis,
+        key=key,
+        folder=folder,
+        data=_data_source(data),
+        listen=read_addresses(listen),
+        peers=read_addresses(peer),
+        metrics=_metrics_address(metrics),
+        last_height=rounds,
+        evaluates=evaluate,
+        records=record,
+        is_unsigned_allowed=unsigned,
+        allowed=frozenset(allow or ()),
+        admissions=tuple(admission or ()),
+    )
+    _run_node(settings, while_input=while_input)
+
+
+@node_app.command("doctor")
+def doctor(
+    genesis: GenesisOption = None,
+    key: KeyOption = None,
+    folder: FolderOption = None,
+    listen: ListenOption = None,
+    peer: PeerOption = None,
+    metrics: MetricsOption = "0",
+    unsigned: UnsignedOption = False,
+    allow: NodeAllowOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say what is wrong before a node is started, or why it does not get on: one line each; exit code 1 if anything is.
+
+    Looks at packages, key, genesis, certificates, folder, disk, chain, ports, clock and peers, with the options that
+    the node itself would get.
+
+    Example:
+
+      bdfl node doctor --genesis genesis.bdfl --key key.pem --folder node --peer 192.0.2.7:7447
+    """
+    from bdfl.operation.doctor import Patient, Verdict, examine
+
+    address = _metrics_address(metrics)
+    patient = Patient(
+        genesis=genesis,
+        key=key,
+        folder=folder,
+        listen=read_addresses(listen),
+        peers=read_addresses(peer),
+        metrics=f"{address[0]}:{address[1]}" if address is not None and address[1] else None,
+        is_unsigned_allowed=unsigned,
+        allowed=frozenset(allow or ()),
+    )
+    findings = []
+    for finding in examine(patient):
+        findings.append(finding)
+        if not as_json:
+            typer.echo(str(finding))
+    if as_json:
+        print_json([{"check": one.check, "verdict": one.verdict, "found": one.found, "advice": one.advice}
+                    for one in findings])  # fmt: skip
+    if any(finding.verdict is Verdict.BAD for finding in findings):
+        raise typer.Exit(FAILED_EXIT)
+
+
+@node_app.command("status")
+def status(folder: NodeFolderArgument, as_json: JsonOption = False) -> None:
+    """Say how the node in a folder is; exit code 1 unless it runs and blocks come.
+
+    Example:
+
+      bdfl node status node
+    """
+    from bdfl.operation.asking import look_at
+    from bdfl.operation.snapshot import judge_health
+
+    view = look_at(folder)
+    found = view.snapshot
+    if as_json:
+        print_json(view)
+    elif found is None:
+        typer.echo(f"{folder}: {view.why or 'runs, and has no window'}")
+    else:
+        health = judge_health(found)
+        last = found.last_block
+        typer.echo(f"node {found.number} ({found.name}), up for {found.up_s:.0f} s, start {found.life}")
+        typer.echo(f"block {found.height}, {found.phase}, attempt {found.attempt}")
+        typer.echo(f"{len(found.present)} of {found.num_members - 1} others there")
+        if last is not None:
+            age = "before this start" if last.age_s is None else f"{last.age_s:.0f} s ago"
+            typer.echo(f"last block by {last.proposer}, {last.num_updates} updates, {age}")
+        typer.echo("healthy" if health.why is None else f"not healthy: {health.why}")
+    if found is None or not judge_health(found).is_healthy:
+        raise typer.Exit(FAILED_EXIT)
+
+
+@node_app.command("replay")
+def replay(folder: NodeFolderArgument, as_json: JsonOption = False) -> None:
+    """Play a node's recorded events again: the pure core must decide the very blocks that are in its chain.
+
+    Needs no key: wherever the node signed, its recorded signature must fit what the core makes now. Exit code 1 where
+    anything differs.
+
+    Example:
+
+      bdfl node replay runs/network/node-3
+    """
+    from bdfl.ledger.store import ChainStore
+    from bdfl.operation.node_files import CHAIN_FOLDER
+    from bdfl.transports.live.event_log import EVENTS_FILE
+    from bdfl.transports.live.replay import ReplayDiffers
+    from bdfl.transports.live.replay import replay as replay_log
+
+    try:
+        with ChainStore.open(folder / CHAIN_FOLDER, read_only=True) as store:
+            height, found = store.height, replay_log(folder / EVENTS_FILE, store)
+    except ReplayDiffers as error:
+        if as_json:
+            print_json({"same": False, "why": str(error)})
+        typer.echo(f"DIFFERS: {error}", err=True)
+        raise typer.Exit(FAILED_EXIT) from None
+    if as_json:
+        print_json({"same": True, **asdict(found)})
+        return
+    events = sum(life.num_events for life in found.lives)
+    signatures = sum(life.num_signatures for life in found.lives)
+    typer.echo(f"{found.num_blocks} of {height} blocks decided again, the same byte for byte")
+    typer.echo(f"{events} events and {signatures} signatures in {len(found.lives)} lives of node {found.number}")
+    if found.not_recorded:
+        typer.echo(f"not recorded: {len(found.not_recorded)} blocks, such as block {found.not_recorded[0]}")
+
+
+@node_app.command("calibrate")
+def calibrate(
+    scenario: Annotated[
+        str, typer.Argument(metavar="[SCENARIO]", help="What would be trained; live unless given.")
+    ] = "live",
+    data: NodeDataOption = "dealt",
+    client: Annotated[int, typer.Option("--client", min=0, help="Whose share of dealt data is trained.")] = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure what this machine can do: cycles for training, hash rate, uplink, where energy is read.
+
+    Examples:
+
+      bdfl node calibrate
+
+      bdfl node calibrate quickstart --data mine.npz
+    """
+    from bdfl.operation.calibration import calibrate as calibrate_machine
+    from bdfl.operation.calibration import report_machine
+    from bdfl.operation.live_scenario import load_live_scenario
+    from bdfl.scenario.shipped import find_scenario
+    from bdfl.transports.live.training_process import TrainingProcess
+
+    chosen = load_live_scenario(find_scenario(scenario))
+    with TrainingProcess(chosen, client, _data_source(data)) as training:
+        found = calibrate_machine(training, chosen.ledger.work, threads=chosen.learning.threads)
+    report = report_machine(found)
+    if as_json:
+        print_json(asdict(report))
+        return
+    from bdfl.report.tables import new_table
+
+    table = new_table("This machine", ("what", "how much", "how that is known"), text_columns=3)
+    for row in report.rows():
+        table.add_row(*row)
+    print_out(table)
+
+
+def _run_node(settings: "NodeSettings", *, while_input: bool) -> None:
+    from bdfl.operation.node_service import NodeFailed, open_node
+
+    try:
+        with open_node(settings, echo=sys.stderr) as service, on_signals(service.stop):
+            if while_input:
+                end_with_input(service.stop)
+            service.run()
+    except NodeFailed as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(FAILED_EXIT) from None
+
+
+@contextmanager
+def on_signals(stop: Callable[[], None]) -> Iterator[None]:
+    """Inside, Ctrl-C and SIGTERM call `stop`, from a thread of its own; the second ends the process at once."""
+    is_asked = threading.Event()
+
+    def hear(number: int, frame: object) -> None:
+        if is_asked.is_set():
+            os._exit(128 + number)
+        is_asked.set()
+        threading.Thread(target=stop, name="stop", daemon=True).start()
+
+    before = {number: signal.signal(number, hear) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def end_with_input(stop: Callable[[], None]) -> None:
+    """Calls `stop` when whoever started this process is gone."""
+    from bdfl.operation.children import watch_input
+
+    watch_input(stop)
+
+
+def _data_source(data: str) -> str:
+    return data if data == "dealt" else str(Path(data).absolute())
+
+
+def read_addresses(given: list[str] | None) -> tuple[str, ...]:
+    """Addresses as given, each HOST:PORT; raises `BadAddress`."""
+    from bdfl.operation.addresses import split_address
+
+    for address in given or ():
+        split_address(address)
+    return tuple(given or ())
+
+
+def _metrics_address(given: str) -> tuple[str, int] | None:
+    from bdfl.operation.addresses import split_address
+    from bdfl.operation.window import LOOPBACK
+
+    if given == "off":
+        return None
+    return split_address(given if ":" in given else f"{LOOPBACK}:{given}")

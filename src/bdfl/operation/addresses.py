@@ -1,0 +1,19 @@
+"""Addresses as people write them: HOST:PORT."""
+
+from bdfl.errors import BdflError
+from bdfl.operation.window import LOOPBACK
+
+_MAX_PORT = 65535
+
+
+class BadAddress(BdflError):
+    """Text that is no HOST:PORT."""
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of HOST:PORT; an IPv6 host stands in brackets, none is this machine."""
+    host, colon, port = address.rpartition(":")
+    is_plain = ":" not in host or (host.startswith("[") and host.endswith("]"))
+    if not colon or not port.isascii() or not port.isdigit() or int(port) > _MAX_PORT or not is_plain:
+        raise BadAddress(f"{address}: HOST:PORT expected, such as 192.0.2.7:7447")
+    return host.removeprefix("[").removesuffix("]") or LOOPBACK, int(port)

@@ -1,0 +1,180 @@
+"""A genesis in the making: the agreed scenario and the untrained model, and the cards collected so far."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from bdfl.encoding import Record
+from bdfl.errors import BdflError
+from bdfl.learning.weights import InvalidWeights, Layout, decode_weights
+from bdfl.ledger.block import Tensor
+from bdfl.ledger.genesis import draft_genesis, make_toolbox, plan_first_round
+from bdfl.operation.genesis_file import (
+    MAX_GENESIS_SIZE,
+    Cards,
+    Certificates,
+    GenesisFile,
+    ModelBytes,
+    ScenarioText,
+    describe_access_points,
+    members_of,
+    validate_genesis_file,
+)
+from bdfl.operation.live_scenario import mining_target_ms, named_functions, read_scenario, write_scenario
+from bdfl.operation.member_card import MAX_LABELS, SignedCard, validate_card
+from bdfl.operation.set_up_file import read_record, write_record
+from bdfl.scenario import LiveMode, Scenario, scenario_digest
+
+
+class BadDraft(BdflError):
+    """A draft that does not fit what is to be added to it, or is not ready."""
+
+
+class Draft(Record, frozen=True):
+    """What is agreed on so far; it is the organiser's, and binds nobody."""
+
+    form: Literal["bdfl draft 1"]
+    scenario: ScenarioText
+    tensors: Annotated[tuple[Tensor, ...], Meta(max_length=4096)]
+    initial_model: ModelBytes
+    num_labels: Annotated[int, Meta(ge=1, le=MAX_LABELS)]
+    cards: Cards  # in the order in which they came
+    access_points: Certificates
+
+    @property
+    def layout(self) -> Layout:
+        return Layout(tuple(one.name for one in self.tensors), tuple(one.shape for one in self.tensors))
+
+
+def begin_draft(scenario: Scenario, layout: Layout, initial_model: bytes, num_labels: int) -> Draft:
+    """A draft without members."""
+    return Draft(
+        form="bdfl draft 1",
+        scenario=write_scenario(scenario),
+        tensors=tuple(map(Tensor, layout.names, layout.shapes)),
+        initial_model=initial_model,
+        num_labels=num_labels,
+        cards=(),
+        access_points=(),
+    )
+
+
+def draft_again(file: GenesisFile) -> Draft:
+    """The draft of a genesis before anybody had joined: for those who come later."""
+    return Draft(
+        form="bdfl draft 1",
+        scenario=file.scenario,
+        tensors=file.genesis.model.tensors,
+        initial_model=file.initial_model,
+        num_labels=len(file.cards[0].card.label_counts),
+        cards=(),
+        access_points=(),
+    )
+
+
+def read_draft(path: Path, *, allowed: frozenset[str] = frozenset()) -> tuple[Draft, Scenario]:
+    """The draft in a file and its scenario, everything checked."""
+    draft = read_record(path, Draft, "draft", MAX_GENESIS_SIZE)
+    try:
+        scenario = read_scenario(draft.scenario, allowed)
+        decode_weights(draft.initial_model, draft.layout)
+        for signed in draft.cards:
+            validate_card(signed)
+            _validate_fit(draft, scenario, signed)
+        seat_cards(draft, scenario)
+        describe_access_points(draft.access_points)
+    except (BdflError, InvalidWeights) as error:
+        raise BadDraft(f"{path}: {error}") from None
+    return draft, scenario
+
+
+def write_draft(path: Path, draft: Draft, *, replaces: bool = False) -> None:
+    """Writes a draft whole or not at all; over another only if it `replaces` it."""
+    write_record(path, draft, replaces=replaces)
+
+
+def add_card(draft: Draft, scenario: Scenario, signed: SignedCard) -> Draft:
+    """The draft with another member; a card of the same key is replaced by the newer one."""
+    validate_card(signed)
+    _validate_fit(draft, scenario, signed)
+    key = signed.card.public_key
+    is_known = any(other.card.public_key == key for other in draft.cards)
+    cards = [signed if other.card.public_key == key else other for other in draft.cards]
+    grown = msgspec.structs.replace(draft, cards=tuple(cards if is_known else [*cards, signed]))
+    seat_cards(grown, scenario)
+    return grown
+
+
+def add_access_point(draft: Draft, certificate: bytes) -> Draft:
+    """The draft with another access point, given by its certificate in DER."""
+    grown = msgspec.structs.replace(draft, access_points=(*draft.access_points, certificate))
+    describe_access_points(grown.access_points)
+    return grown
+
+
+def seat_cards(draft: Draft, scenario: Scenario) -> list[SignedCard | None]:
+    """Who will be which member: those that play a certain client in its place, the others in the places left.
+
+    None where nobody is yet. Raises `BadDraft` if two want one place or there are more cards than places.
+    """
+    seats: list[SignedCard | None] = [None] * scenario.clients.count
+    for signed in draft.cards:
+        client = signed.card.client
+        if client is None:
+            continue
+        taken = seats[client]
+        if taken is not None:
+            raise BadDraft(f"client {client}: both {taken.card.name!r} and {signed.card.name!r}, one of them expected")
+        seats[client] = signed
+    for signed in draft.cards:
+        if signed.card.client is None:
+            if None not in seats:
+                raise BadDraft(f"{len(draft.cards)} members, at most {len(seats)} expected, as clients.count says")
+            seats[seats.index(None)] = signed
+    return seats
+
+
+def finish_draft(draft: Draft, scenario: Scenario) -> GenesisFile:
+    """The genesis that the draft makes, checked and signed by nobody yet; raises `BadDraft` where members are missing.
+
+    Participation rates follow from the labels of all; the first round is planned with them.
+    """
+    seats = seat_cards(draft, scenario)
+    cards = tuple(signed for signed in seats if signed is not None)
+    if len(cards) < len(seats):
+        missing = ", ".join(str(number) for number, signed in enumerate(seats) if signed is None)
+        raise BadDraft(f"{len(cards)} of {len(seats)} members: cards of members {missing} expected first")
+    begun = draft_genesis(
+        scenario,
+        members_of(cards, scenario),
+        draft.layout,
+        draft.initial_model,
+        target_ms=mining_target_ms(scenario),
+        access_points=describe_access_points(draft.access_points),
+    )
+    file = GenesisFile(
+        form="bdfl genesis 1",
+        genesis=plan_first_round(begun, make_toolbox(scenario)),
+        scenario=draft.scenario,
+        initial_model=draft.initial_model,
+        cards=cards,
+        access_points=draft.access_points,
+        signatures=(b"",) * len(cards),
+    )
+    validate_genesis_file(file, allowed=frozenset(named_functions(scenario).values()))
+    return file
+
+
+def _validate_fit(draft: Draft, scenario: Scenario, signed: SignedCard) -> None:
+    card = signed.card
+    if card.scenario != bytes.fromhex(scenario_digest(scenario)):
+        raise BadDraft(f"card of {card.name!r}: made for another draft or scenario; make it again with this one")
+    if len(card.label_counts) != draft.num_labels:
+        found = f"{len(card.label_counts)} labels"
+        raise BadDraft(f"card of {card.name!r}: {found}, data with {draft.num_labels} labels expected")
+    if card.client is not None and card.client >= scenario.clients.count:
+        raise BadDraft(f"card of {card.name!r}: client {card.client}, 0 to {scenario.clients.count - 1} expected")
+    if card.client is None and scenario.live.mode is LiveMode.EMULATE:
+        raise BadDraft(f"card of {card.name!r}: no client, but the scenario's clients are emulated: --client expected")

@@ -1,0 +1,1 @@
+"""Hostile peers: real connections that send what they should not to real nodes, and what that costs the nodes."""

@@ -1,0 +1,47 @@
+"""What hostile peers do, by name."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Who(StrEnum):
+    """Who attacks."""
+
+    STRANGER = "stranger"  # reaches the nodes' addresses, has no certificate that counts
+    MEMBER = "member"  # with a key and a certificate like any other
+
+
+@dataclass(frozen=True)
+class Attack:
+    """One kind of thing that is sent again and again."""
+
+    name: str
+    who: Who
+    what: str
+
+
+ATTACKS = (
+    Attack("garbage", Who.MEMBER, "random bytes as messages"),
+    Attack("oversized", Who.MEMBER, "messages larger than any may be"),
+    Attack("replayed", Who.MEMBER, "others' genuine envelopes again, on its own keys and on theirs"),
+    Attack("repeated", Who.MEMBER, "a genuine envelope of its own again"),
+    Attack("forged-sender", Who.MEMBER, "envelopes in others' names, on its own keys and on theirs"),
+    Attack("forged-signature", Who.MEMBER, "envelopes of its own whose signature is made up"),
+    Attack("wrong-chain", Who.MEMBER, "signed messages of another chain, and for another chain"),
+    Attack("wrong-round", Who.MEMBER, "signed messages with genuine content of another round"),
+    Attack("false-statements", Who.MEMBER, "signed messages with updates, reports and votes nobody signed"),
+    Attack("begging", Who.MEMBER, "signed requests for old blocks, far too many"),
+    Attack("no-such-blob", Who.MEMBER, "signed requests for pieces of models that nobody has"),
+    Attack("bad-offset", Who.MEMBER, "signed requests for pieces beyond the end, or before the beginning"),
+    Attack("garbage-requests", Who.MEMBER, "random bytes as requests, small and oversized"),
+    # Last: zenoh makes newcomers wait for some time after many failed handshakes.
+    Attack("noise", Who.STRANGER, "random bytes on a new connection, which is closed"),
+    Attack("half-open", Who.STRANGER, "connections that say nothing and stay"),
+    Attack("half-hello", Who.STRANGER, "the first half of a TLS handshake, then random bytes"),
+    Attack("unlisted", Who.STRANGER, "whole TLS handshakes with a certificate that is not listed"),
+)
+
+
+def find_attack(name: str) -> Attack:
+    """The attack of that name."""
+    return next(attack for attack in ATTACKS if attack.name == name)

@@ -1,0 +1,139 @@
+"""A hostile member: a zenoh session with a member's own certificate, which keeps to no rules."""
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from threading import Event
+
+import zenoh
+
+from bdfl.encoding import BadEncoding
+from bdfl.operation.access_point_files import KEY_FILE
+from bdfl.operation.hostile_peers.arms import Arsenal, Shot
+from bdfl.operation.hostile_peers.attacks import find_attack
+from bdfl.operation.hostile_peers.orders import Order
+from bdfl.operation.hostile_peers.tally import Tally
+from bdfl.operation.key_file import load_key
+from bdfl.transports.live.certificates import TlsFiles
+from bdfl.transports.live.envelope import read_envelope
+from bdfl.transports.live.zenoh_config import Role, chain_keys, session_config
+
+_LEASE_S = 5.0
+_PATIENCE_S = 60.0
+_QUERY_S = 2.0
+_MAX_ASKED = 512  # queries that wait for an answer
+_NUM_HEARD = 64  # envelopes of others to work with
+
+
+@contextmanager
+def open_session(tls: TlsFiles, chain: bytes, num_members: int, targets: tuple[str, ...]) -> Iterator[zenoh.Session]:
+    """A session with all targets, with whatever certificate; nothing is filtered on this side."""
+    config = session_config(
+        Role.PEER,
+        (),
+        targets,
+        tls,
+        keys=chain_keys(chain),
+        num_members=num_members,
+        lease_s=_LEASE_S,
+        max_payload=2**27,
+    )
+    config.insert_json5("access_control/enabled", "false")
+    config.insert_json5("scouting/gossip/enabled", "false")
+    session = zenoh.open(config)
+    try:
+        yield session
+    finally:
+        session.close()  # type: ignore[no-untyped-call]
+
+
+def attack_as_member(order: Order, tally: Tally, is_over: Event, on_ready: Callable[[], None]) -> None:
+    """Sends until it is over; `on_ready` is called when all is connected and loaded, and returns when it may begin."""
+    chain = bytes.fromhex(order.chain)
+    with open_session(order.tls, chain, order.member + 1, order.targets) as session:
+        _wait_for(lambda: len(session.info.transports()) >= len(order.targets))
+        arsenal = Arsenal(
+            keys=chain_keys(chain),
+            chain=chain,
+            member=order.member,
+            signer=load_key(Path(order.folder) / KEY_FILE),
+            victims=range(len(order.targets)),
+            heard=record_envelopes(session, chain, _NUM_HEARD),
+            life=order.life,
+            max_message_size=order.max_message_size,
+            dice=random.Random(order.seed),
+        )
+        make = arsenal.load(find_attack(order.attack).name)
+        gun = _Gun(session, tally)
+        on_ready()
+        number = 0
+        while not is_over.is_set():
+            if (lead_s := tally.lead_s(order.rate)) > 0:
+                is_over.wait(lead_s)
+            gun.fire(make(number))
+            number += 1
+
+
+def record_envelopes(session: zenoh.Session, chain: bytes, count: int) -> list[bytes]:
+    """So many genuine envelopes of others to all."""
+    heard: list[bytes] = []
+
+    def take(sample: zenoh.Sample) -> None:
+        data = sample.payload.to_bytes()
+        with suppress(BadEncoding):
+            read_envelope(data, len(data))
+            heard.append(data)
+
+    subscriber = session.declare_subscriber(chain_keys(chain).to_all("*"), take)
+    _wait_for(lambda: len(heard) >= count)
+    subscriber.undeclare()  # type: ignore[no-untyped-call]
+    return heard[:count]
+
+
+class _Gun:
+    """Sends messages and requests as fast as they are taken."""
+
+    def __init__(self, session: zenoh.Session, tally: Tally) -> None:
+        self._session, self._tally = session, tally
+        self._num_asked = 0
+
+    def fire(self, shot: Shot) -> None:
+        try:
+            if shot.is_query:
+                self._ask(shot)
+            else:
+                self._session.put(shot.key, shot.data, congestion_control=zenoh.CongestionControl.BLOCK)
+        except zenoh.ZError:
+            self._tally.fail()
+        else:
+            self._tally.send(len(shot.data))
+
+    def _ask(self, shot: Shot) -> None:
+        while self._num_asked >= _MAX_ASKED:
+            time.sleep(0.001)
+        self._num_asked += 1
+        callback = zenoh.handlers.Callback(self._take_reply, self._end_query, indirect=False)
+        self._session.get(
+            shot.key,
+            callback,
+            payload=shot.data,
+            target=zenoh.QueryTarget.ALL,
+            consolidation=zenoh.ConsolidationMode.NONE,
+            timeout=_QUERY_S,
+            congestion_control=zenoh.CongestionControl.BLOCK,
+        )
+
+    def _take_reply(self, reply: zenoh.Reply) -> None:
+        if reply.ok is not None:
+            self._tally.receive(len(reply.ok.payload))
+
+    def _end_query(self) -> None:
+        self._num_asked -= 1
+
+
+def _wait_for(is_so: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + _PATIENCE_S
+    while not is_so() and time.monotonic() < deadline_s:
+        time.sleep(0.02)

@@ -1,0 +1,151 @@
+"""Watching the nodes from outside while they are attacked: blocks, memory, processor time, what they dropped."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import msgspec
+import psutil
+
+from bdfl.errors import BdflError
+from bdfl.operation.asking import look_at
+from bdfl.operation.local_network import LocalNetwork, node_folder
+from bdfl.operation.snapshot import Snapshot
+
+_POLL_S = 0.25
+_ANSWER_S = 10.0
+_STALLED_S = 180.0  # without a block, the network is not one that works
+
+
+class Stalled(BdflError):
+    """A network that makes no blocks."""
+
+
+class Phase(msgspec.Struct, frozen=True, kw_only=True):
+    """The honest nodes for a while."""
+
+    rounds: int
+    seconds: float
+    node_cpu_s: float  # of all nodes with their miners and trainers
+    memory_before: int  # bytes, of the node that has most
+    memory_peak: int
+    memory_after: int
+    heard: int  # messages that arrived at all nodes together, of anybody
+    refused: Mapping[str, int]  # by reason, of all nodes
+
+    @property
+    def rounds_per_min(self) -> float:
+        return 60 * self.rounds / self.seconds if self.seconds else 0.0
+
+
+@dataclass(frozen=True)
+class _Moment:
+    """All nodes at one time."""
+
+    height: int  # of the first node
+    commit_s: float  # when that block was committed, on this process's clock
+    cpu_s: float
+    memory: int
+    heard: int
+    refused: Counter[str]
+
+
+class Watch:
+    """Looks at the nodes of a running network."""
+
+    def __init__(self, network: LocalNetwork) -> None:
+        self._network = network
+        self._folders = [node_folder(network.folder, number) for number in range(len(network.nodes))]
+        self._processes = [psutil.Process(child.pid) for child in network.nodes]
+
+    def wait_for_height(self, height: int) -> None:
+        """Until the first node has that block."""
+        self._wait_for_block(lambda found: found >= height)
+
+    def wait_unmuted(self) -> None:
+        """Until every node listens to everybody."""
+        for number in range(len(self._folders)):
+            while self._snapshot(number).queues.get("muted"):
+                time.sleep(_POLL_S)
+
+    def measure(
+        self, rounds: int, is_over: Callable[[], bool] = lambda: True, begin: Callable[[], None] = lambda: None
+    ) -> Phase:
+        """From the next block on, at which `begin` is called, for at least so many rounds and until it is over."""
+        first = self._wait_for_block(_any_new(self._read_height()[0]))
+        before = self._look(*first)
+        begin()
+        peak = before.memory
+        height, commit_s = first
+        while height < before.height + rounds or not is_over():
+            time.sleep(_POLL_S)
+            peak = max(peak, self._memory())
+            newest = self._read_height()
+            if newest[0] == height and time.monotonic() - commit_s > _STALLED_S:
+                break
+            height, commit_s = newest
+        after = self._look(height, commit_s)
+        return Phase(
+            rounds=after.height - before.height,
+            seconds=after.commit_s - before.commit_s if after.height > before.height else _STALLED_S,
+            node_cpu_s=after.cpu_s - before.cpu_s,
+            memory_before=before.memory,
+            memory_peak=max(peak, after.memory),
+            memory_after=after.memory,
+            heard=after.heard - before.heard,
+            refused=dict(after.refused - before.refused),
+        )
+
+    def _wait_for_block(self, is_it: Callable[[int], bool]) -> tuple[int, float]:
+        deadline_s = time.monotonic() + _STALLED_S
+        while True:
+            height, commit_s = self._read_height()
+            if is_it(height):
+                return height, commit_s
+            if time.monotonic() > deadline_s:
+                raise Stalled(f"{self._network.folder}: no block after {height} within {_STALLED_S:.0f} s")
+            time.sleep(_POLL_S)
+
+    def _read_height(self) -> tuple[int, float]:
+        """The first node's newest block, and when it was committed."""
+        found = self._snapshot(0)
+        age_s = None if found.last_block is None else found.last_block.age_s
+        return found.height, time.monotonic() - (age_s or 0.0)
+
+    def _look(self, height: int, commit_s: float) -> _Moment:
+        snapshots = [self._snapshot(number) for number in range(len(self._folders))]
+        refused: Counter[str] = Counter()
+        for found in snapshots:
+            refused.update(found.refused)
+        heard = sum(found.counters.get("heard", 0) for found in snapshots)
+        return _Moment(height, commit_s, self._cpu_s(), self._memory(), heard, refused)
+
+    def _snapshot(self, number: int) -> Snapshot:
+        deadline_s = time.monotonic() + _STALLED_S
+        while True:
+            found = look_at(self._folders[number], _ANSWER_S).snapshot
+            if found is not None:
+                return found
+            child = self._network.nodes[number]
+            if not child.is_up or time.monotonic() > deadline_s:
+                raise Stalled(f"{child.name}: does not answer; it said: {child.last_words()}")
+            time.sleep(_POLL_S)
+
+    def _memory(self) -> int:
+        return max(int(process.memory_info().rss) for process in self._processes)
+
+    def _cpu_s(self) -> float:
+        total = 0.0
+        for process in self._processes:
+            for one in (process, *process.children(recursive=True)):
+                try:
+                    times = one.cpu_times()
+                except psutil.NoSuchProcess:
+                    continue
+                total += times.user + times.system
+        return total
+
+
+def _any_new(height: int) -> Callable[[int], bool]:
+    return lambda found: found > height

@@ -1,0 +1,1 @@
+"""Trouble for real processes: networks that are killed, frozen, starved and lied to by their clocks, and judged."""

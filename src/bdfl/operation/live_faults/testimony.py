@@ -1,0 +1,172 @@
+"""What members said, as everybody wrote it down: the recorded events of all nodes, read beside each other.
+
+Times are those of the machine's clock that nobody sets, the same for all its processes. Nobody lies in these networks,
+so two statements of one member that differ, or one that its author has forgotten, are a fault of ours.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TypeAlias
+
+from bdfl.ledger.block import Block, Kind, SignedUpdate, SignedVote
+from bdfl.operation.local_network import node_folder
+from bdfl.protocol.messages import Decided, Hearsay, Message, Proposal
+from bdfl.transports.live.event_log import EVENTS_FILE, Began, Happened, LoggedMessage, former_log, read_entries
+
+VoteKey: TypeAlias = tuple[int, int, Kind, int]  # height, voter, kind, attempt
+
+
+@dataclass(frozen=True)
+class Life:
+    """A node from one start to the next, with what it found in its store."""
+
+    began_s: float
+    ended_s: float  # when it wrote its last event down
+    height: int
+    votes: frozenset[bytes]  # signatures of its own, at the next height
+
+
+@dataclass(frozen=True)
+class Said:
+    """How far a member's chain must have been, since it spoke so."""
+
+    heard_s: float
+    height: int
+
+
+@dataclass
+class Testimony:
+    """All that was heard of all members, each statement when it was first heard."""
+
+    lives: dict[int, list[Life]] = field(default_factory=dict)  # by node
+    votes: dict[VoteKey, dict[bytes, tuple[float, bytes]]] = field(default_factory=dict)  # block: when, signature
+    updates: dict[tuple[int, int], set[bytes]] = field(default_factory=dict)  # height, client: signatures
+    blocks: dict[tuple[int, int, int], set[bytes]] = field(default_factory=dict)  # height, proposer, attempt: digests
+    said: dict[int, list[Said]] = field(default_factory=dict)  # by sender: ever higher, each when first heard
+
+    def heard_s(self, height: int, vote: SignedVote) -> float | None:
+        """When anybody first heard a vote; none: nobody wrote it down."""
+        key = (height, vote.vote.voter, vote.vote.kind, vote.vote.attempt)
+        found = self.votes.get(key, {}).get(vote.vote.block)
+        return None if found is None else found[0]
+
+
+def read_testimony(folder: Path, numbers: Sequence[int]) -> Testimony:
+    """All that the nodes of a network recorded."""
+    testimony = Testimony()
+    for number in numbers:
+        lives = testimony.lives[number] = []
+        began: Began | None = None
+        for entry in _read_log(node_folder(folder, number) / EVENTS_FILE):
+            if isinstance(entry, Began):
+                began = entry
+                continue
+            now_s = entry.now_ns / 1e9
+            if began is not None:
+                kept = frozenset(vote.signature for vote in began.votes)
+                lives.append(Life(now_s, now_s, began.height, kept))
+                _take_votes(testimony, now_s, began.height + 1, began.votes)
+                began = None
+            elif lives:
+                lives[-1] = replace(lives[-1], ended_s=now_s)
+            if isinstance(entry.event, LoggedMessage):
+                _take_message(testimony, now_s, entry.event.message)
+    for sender, heard in testimony.said.items():
+        testimony.said[sender] = _rising(heard)
+    return testimony
+
+
+def find_contradictions(testimony: Testimony) -> list[str]:
+    """Statements of one member that exclude each other."""
+    found = [
+        f"member {voter} cast {len(blocks)} different {kind.value}s in attempt {attempt} at height {height}"
+        for (height, voter, kind, attempt), blocks in testimony.votes.items()
+        if len(blocks) > 1
+    ]
+    found += [
+        f"member {client} signed {len(signatures)} different updates of round {height}"
+        for (height, client), signatures in testimony.updates.items()
+        if len(signatures) > 1
+    ]
+    found += [
+        f"member {proposer} signed {len(digests)} different blocks in attempt {attempt} at height {height}"
+        for (height, proposer, attempt), digests in testimony.blocks.items()
+        if len(digests) > 1
+    ]
+    return found
+
+
+def find_forgotten(testimony: Testimony) -> list[str]:
+    """What members had said before a start and did not find in their store then."""
+    found = []
+    for number, lives in testimony.lives.items():
+        own = [
+            (height, kind, heard_s, signature)
+            for (height, voter, kind, _), blocks in testimony.votes.items()
+            if voter == number
+            for heard_s, signature in blocks.values()
+        ]
+        for life in lives[1:]:
+            for said in testimony.said.get(number, ()):
+                if said.heard_s < life.began_s and said.height > life.height:
+                    found.append(f"node {number} had shown block {said.height} and began with {life.height}")
+            for height, kind, heard_s, signature in own:
+                if heard_s < life.began_s and height > life.height and signature not in life.votes:
+                    found.append(f"node {number} began with block {life.height} and without its {kind.value} after it")
+    return found
+
+
+def _read_log(path: Path) -> Iterator[Began | Happened]:
+    for log in (former_log(path), path):
+        if log.exists():
+            yield from read_entries(log)
+
+
+def _take_message(testimony: Testimony, now_s: float, message: Message) -> None:
+    content, height = message.content, message.height
+    if isinstance(content, Hearsay):
+        _take_votes(testimony, now_s, height, content.votes)
+        _take_updates(testimony, height, content.updates)
+        _take_height(testimony, now_s, message.sender, height - 1)  # who speaks of a height has all before it
+    elif isinstance(content, Proposal):
+        _take_block(testimony, content.block)
+    elif isinstance(content, Decided):
+        _take_block(testimony, content.block)
+        _take_votes(testimony, now_s, height, content.certificate)
+        _take_height(testimony, now_s, message.sender, height)
+
+
+def _take_votes(testimony: Testimony, now_s: float, height: int, votes: Sequence[SignedVote]) -> None:
+    for signed in votes:
+        vote = signed.vote
+        known = testimony.votes.setdefault((height, vote.voter, vote.kind, vote.attempt), {})
+        before = known.get(vote.block)
+        if before is None or now_s < before[0]:
+            known[vote.block] = now_s, signed.signature
+
+
+def _take_updates(testimony: Testimony, height: int, updates: Sequence[SignedUpdate]) -> None:
+    for signed in updates:
+        testimony.updates.setdefault((height, signed.update.client), set()).add(signed.signature)
+
+
+def _take_block(testimony: Testimony, block: Block) -> None:
+    header = block.header
+    testimony.blocks.setdefault((header.height, header.proposer, header.attempt), set()).add(block.digest)
+    _take_updates(testimony, header.height, block.body.updates)
+
+
+def _take_height(testimony: Testimony, now_s: float, sender: int, height: int) -> None:
+    heard = testimony.said.setdefault(sender, [])
+    if not heard or height != heard[-1].height:
+        heard.append(Said(now_s, height))
+
+
+def _rising(heard: list[Said]) -> list[Said]:
+    """Only when a member was first heard with more than before."""
+    rising: list[Said] = []
+    for said in sorted(heard, key=lambda one: (one.heard_s, one.height)):
+        if not rising or said.height > rising[-1].height:
+            rising.append(said)
+    return rising

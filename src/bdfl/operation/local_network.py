@@ -1,0 +1,286 @@
+"""A whole network on one machine: a folder with keys, genesis and a store for each member, and real processes in it."""
+
+import os
+import shutil
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TypeAlias
+
+import msgspec
+
+from bdfl.errors import BdflError
+from bdfl.identity import Signer
+from bdfl.operation.access_point_files import CERTIFICATE_FILE, KEY_FILE, create_access_point
+from bdfl.operation.asking import NodeView, look_at
+from bdfl.operation.children import GRACE_S, Child, end_all
+from bdfl.operation.founding import found_federation
+from bdfl.operation.genesis_file import GenesisFile, read_genesis, write_genesis
+from bdfl.operation.key_file import create_key
+from bdfl.operation.live_scenario import named_functions
+from bdfl.operation.run_file import is_locked, lock_folder, replace_file
+from bdfl.operation.window import LOOPBACK
+from bdfl.scenario import Scenario, dump_scenario
+
+NETWORK_FILE = "network.json"
+GENESIS_FILE = "genesis.bdfl"
+SCENARIO_FILE = "scenario.toml"
+OUTPUT_FILE = "output.log"
+_LEAST_DISK = 256 * 2**20
+
+# Under which addresses a node finds the access points, given its number and theirs.
+Route: TypeAlias = Callable[[int, Sequence[str]], Sequence[str]]
+
+
+class BadNetwork(BdflError):
+    """A folder that is no network's, or a network that cannot be started there."""
+
+
+class NetworkFile(msgspec.Struct, frozen=True, kw_only=True):
+    """What a network's folder consists of; its genesis says the rest."""
+
+    scenario: str  # its name
+    chain: str
+    num_nodes: int
+    num_access_points: int
+    blocks: int | None = None  # after which all is done
+    pid: int | None = None  # of whoever runs it, or did
+    functions: tuple[str, ...] = ()  # of the scenario's author, that may run
+
+
+class NetworkView(msgspec.Struct, frozen=True, kw_only=True):
+    """A network at one moment."""
+
+    folder: str
+    scenario: str
+    is_up: bool
+    blocks: int | None
+    nodes: tuple[NodeView, ...]
+    access_points: tuple[NodeView, ...]
+
+    @property
+    def heights(self) -> list[int]:
+        """Of the nodes that answer."""
+        return [view.snapshot.height for view in self.nodes if view.snapshot is not None]
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every node has the last block."""
+        heights = self.heights
+        return self.blocks is not None and len(heights) == len(self.nodes) and min(heights) >= self.blocks
+
+
+def found_network(folder: Path, scenario: Scenario, num_access_points: int, blocks: int | None) -> NetworkFile:
+    """Makes a folder with a new network in it: a key for each member, certificates, and a genesis that all signed."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise BadNetwork(f"{folder}: exists already; go on with --resume {folder}, or choose another with --out")
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        return _found(folder, scenario, num_access_points, blocks)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)  # nothing was in it before
+        raise
+
+
+def _found(folder: Path, scenario: Scenario, num_access_points: int, blocks: int | None) -> NetworkFile:
+    signers: list[Signer] = []
+    for number in range(scenario.clients.count):
+        node_folder(folder, number).mkdir()
+        signers.append(create_key(node_folder(folder, number) / KEY_FILE))
+    hosts = (LOOPBACK, "localhost")
+    certificates = [
+        create_access_point(access_point_folder(folder, number), f"ap-{number}", hosts)
+        for number in range(num_access_points)
+    ]
+    genesis = found_federation(scenario, signers, access_points=certificates)
+    write_genesis(folder / GENESIS_FILE, genesis)
+    replace_file(folder / SCENARIO_FILE, dump_scenario(scenario).encode())
+    made = NetworkFile(
+        scenario=scenario.name,
+        chain=genesis.chain.hex(),
+        num_nodes=len(signers),
+        num_access_points=num_access_points,
+        blocks=blocks,
+        functions=tuple(named_functions(scenario).values()),
+    )
+    write_network(folder, made)
+    return made
+
+
+def node_folder(folder: Path, number: int) -> Path:
+    return folder / f"node-{number}"
+
+
+def access_point_folder(folder: Path, number: int) -> Path:
+    return folder / f"ap-{number}"
+
+
+def write_network(folder: Path, network: NetworkFile) -> None:
+    replace_file(folder / NETWORK_FILE, msgspec.json.encode(network) + b"\n")
+
+
+def read_network(folder: Path) -> NetworkFile:
+    """What is in a network's folder."""
+    try:
+        return msgspec.json.decode((folder / NETWORK_FILE).read_bytes(), type=NetworkFile)
+    except OSError:
+        raise BadNetwork(f"{folder}: no {NETWORK_FILE} in it, the folder of bdfl network up expected") from None
+    except msgspec.DecodeError as error:
+        raise BadNetwork(f"{folder / NETWORK_FILE}: {error}") from None
+
+
+def view_network(folder: Path) -> NetworkView:
+    """What can be seen of a network from outside."""
+    network = read_network(folder)
+    nodes = [node_folder(folder, number) for number in range(network.num_nodes)]
+    points = [access_point_folder(folder, number) for number in range(network.num_access_points)]
+    with ThreadPoolExecutor(max(1, len(nodes)), thread_name_prefix="look") as pool:  # a frozen one holds up none
+        views = tuple(pool.map(look_at, nodes))
+    return NetworkView(
+        folder=str(folder),
+        scenario=network.scenario,
+        is_up=is_locked(folder),
+        blocks=network.blocks,
+        nodes=views,
+        access_points=tuple(map(look_at, points)),
+    )
+
+
+class LocalNetwork:
+    """The processes of a network; they end with this one, however it ends."""
+
+    def __init__(
+        self,
+        folder: Path,
+        network: NetworkFile,
+        *,
+        restarts: bool = False,
+        evaluates: bool = True,
+        route: Route | None = None,
+    ) -> None:
+        """`restarts`: a node that ends is started again. `evaluates`: node 0 tries every model on the test data."""
+        self.folder = folder
+        self.network = network
+        self.genesis: GenesisFile = read_genesis(folder / GENESIS_FILE, allowed=frozenset(network.functions))
+        self._restarts = restarts
+        self._evaluates = evaluates
+        self._route = route
+        self.access_points: list[Child] = []
+        self.nodes: list[Child] = []
+
+    def start(self) -> None:
+        """Starts everything; those that are slow to come are waited for by the others."""
+        num_points, num_nodes = self.network.num_access_points, self.network.num_nodes
+        ports = find_ports(num_points + num_nodes)
+        point_ports, node_ports = ports[:num_points], ports[num_points:]
+        for number in range(num_points):
+            self.access_points.append(self._start_access_point(number, point_ports))
+        for number in range(num_nodes):
+            points = point_ports if self._route is None else self._route(number, point_ports)
+            self.nodes.append(self._start_node(number, node_ports, points))
+
+    def _start_access_point(self, number: int, ports: Sequence[str]) -> Child:
+        place = access_point_folder(self.folder, number)
+        arguments = [
+            "ap", "--genesis", str(self.folder / GENESIS_FILE), "--key", str(place / KEY_FILE),
+            "--certificate", str(place / CERTIFICATE_FILE), "--folder", str(place),
+            "--listen", ports[number], "--while-input",
+        ]  # fmt: skip
+        if len(ports) > 1:  # a ring
+            arguments += ["--peer", ports[(number + 1) % len(ports)]]
+        return Child(f"ap {number}", arguments + self._allow(), place / OUTPUT_FILE)
+
+    def _start_node(self, number: int, ports: Sequence[str], points: Sequence[str]) -> Child:
+        place = node_folder(self.folder, number)
+        arguments = [
+            "node", "--genesis", str(self.folder / GENESIS_FILE), "--key", str(place / KEY_FILE),
+            "--data", "dealt", "--folder", str(place), "--metrics", "0", "--while-input",
+        ]  # fmt: skip
+        if not points:  # else it is behind them, as a client on the air would be
+            arguments += ["--listen", ports[number]]
+        for peer in _peers_of(number, ports, points):
+            arguments += ["--peer", peer]
+        if self.network.blocks is not None:
+            arguments += ["--rounds", str(self.network.blocks)]
+        if self._evaluates and number == 0:
+            arguments.append("--evaluate")
+        return Child(f"node {number}", arguments + self._allow(), place / OUTPUT_FILE)
+
+    def _allow(self) -> list[str]:
+        return [word for function in self.network.functions for word in ("--allow", function)]
+
+    def look(self) -> NetworkView:
+        """How all are; those that ended are started again where that is wanted."""
+        if self._restarts:
+            for child in (*self.access_points, *self.nodes):
+                if not child.is_up:
+                    child.restart()
+        return view_network(self.folder)
+
+    @property
+    def fallen(self) -> list[Child]:
+        """Nodes and access points that ended."""
+        return [child for child in (*self.access_points, *self.nodes) if not child.is_up]
+
+    def stop(self, grace_s: float = GRACE_S) -> list[str]:
+        """Ends all, nodes first; returns the names of those that had to be killed."""
+        return end_all(self.nodes, grace_s) + end_all(self.access_points, grace_s)
+
+
+@contextmanager
+def run_network(
+    folder: Path,
+    *,
+    restarts: bool = False,
+    evaluates: bool = True,
+    blocks: int | None = None,
+    route: Route | None = None,
+) -> Iterator[LocalNetwork]:
+    """Inside, the network in a folder runs; `blocks` is the last one, if that is to be another than before."""
+    network = read_network(folder)
+    with ExitStack() as resources:
+        resources.enter_context(lock_folder(folder))
+        _validate_disk(folder)
+        changed = msgspec.structs.replace(network, pid=os.getpid(), blocks=blocks or network.blocks)
+        write_network(folder, changed)
+        resources.callback(write_network, folder, msgspec.structs.replace(changed, pid=None))
+        running = LocalNetwork(folder, changed, restarts=restarts, evaluates=evaluates, route=route)
+        resources.callback(running.stop)
+        running.start()
+        yield running
+
+
+def find_ports(count: int, host: str = LOOPBACK) -> list[str]:
+    """Addresses on this machine that nobody listened on a moment ago."""
+    with ExitStack() as resources:
+        sockets = [resources.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind((host, 0))
+        return [f"{host}:{one.getsockname()[1]}" for one in sockets]
+
+
+def wait_until_over(folder: Path, timeout_s: float) -> bool:
+    """Whether whoever runs the network in a folder is gone, at the latest after `timeout_s`."""
+    deadline_s = time.monotonic() + timeout_s
+    while is_locked(folder):
+        if time.monotonic() > deadline_s:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def _peers_of(number: int, ports: Sequence[str], points: Sequence[str]) -> list[str]:
+    """Whom a node connects to: its access point, or the next where that is gone; without any, the nodes before it."""
+    if not points:
+        return list(ports[:number])
+    first = number % len(points)
+    return [*points[first:], *points[:first]]
+
+
+def _validate_disk(folder: Path) -> None:
+    free = shutil.disk_usage(folder).free
+    if free < _LEAST_DISK:
+        raise BadNetwork(f"{folder}: {free // 2**20} MB free on its disk, at least {_LEAST_DISK // 2**20} expected")

@@ -1,0 +1,108 @@
+"""What a node writes down: JSON lines in a file that is rotated by size, and short lines for people.
+
+A fact is a number, a truth value or a short text: there is no way to put a key or a model into a log.
+"""
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import TextIO, TypeAlias
+
+import msgspec
+
+LOG_FILE = "node.log"
+MAX_LOG_BYTES = 4 * 2**20
+NUM_OLD_LOGS = 3
+_MAX_TEXT = 300
+
+Fact: TypeAlias = str | int | float | bool | None
+
+
+class Level(StrEnum):
+    """How much a line matters."""
+
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class NodeLog:
+    """Lines from any thread. A disk that takes none does not stop the node: what is lost is counted."""
+
+    def __init__(
+        self, path: Path | None, *, echo: TextIO | None = None, max_bytes: int = MAX_LOG_BYTES, name: str = ""
+    ) -> None:
+        """`echo` is where people read along; `name` begins their lines."""
+        self._path = path
+        self._echo = echo
+        self._max_bytes = max_bytes
+        self._name = f"{name}: " if name else ""
+        self._lock = threading.Lock()
+        self.num_lost = 0
+
+    def info(self, event: str, facts: Mapping[str, Fact] | None = None) -> None:
+        self._say(Level.INFO, event, facts or {})
+
+    def warn(self, event: str, facts: Mapping[str, Fact] | None = None) -> None:
+        self._say(Level.WARNING, event, facts or {})
+
+    def error(self, event: str, facts: Mapping[str, Fact] | None = None) -> None:
+        self._say(Level.ERROR, event, facts or {})
+
+    def _say(self, level: Level, event: str, facts: Mapping[str, Fact]) -> None:
+        shown = {key: _short(value) for key, value in facts.items()}
+        clock = round(time.monotonic(), 3)  # which nobody sets: it orders lines of one machine
+        line = {"time": _utc(time.time()), "clock": clock, "level": level.value, "event": _short(event), **shown}
+        with self._lock:
+            try:
+                self._write(msgspec.json.encode(line) + b"\n")
+            except OSError:
+                self.num_lost += 1
+            self._tell(level, event, shown)
+
+    def _write(self, line: bytes) -> None:
+        if self._path is None:
+            return
+        if self._path.exists() and self._path.stat().st_size + len(line) > self._max_bytes:
+            rotate(self._path)
+        with self._path.open("ab") as file:
+            file.write(line)
+
+    def _tell(self, level: Level, event: str, facts: Mapping[str, Fact]) -> None:
+        if self._echo is None:
+            return
+        mark = "" if level is Level.INFO else f"{level.value}: "
+        rest = ", ".join(f"{key} {value}" for key, value in facts.items())
+        try:
+            print(f"{self._name}{mark}{_short(event)}" + (f" ({rest})" if rest else ""), file=self._echo, flush=True)
+        except (OSError, ValueError):  # nobody reads along any more
+            self._echo = None
+
+
+def rotate(path: Path, num_old: int = NUM_OLD_LOGS) -> None:
+    """Makes `path` its first old copy, the first the second and so on; the last one is dropped."""
+    names = [path, *(path.with_name(f"{path.name}.{number}") for number in range(1, num_old + 1))]
+    for younger, older in zip(names[-2::-1], names[:0:-1], strict=True):
+        if younger.exists():
+            os.replace(younger, older)
+
+
+def stderr_of(is_quiet: bool) -> TextIO | None:
+    """Where people read along, unless told to be quiet."""
+    return None if is_quiet else sys.stderr
+
+
+def _short(value: Fact) -> Fact:
+    if not isinstance(value, str):
+        return value
+    line = " ".join(value.split())
+    return line if len(line) <= _MAX_TEXT else line[: _MAX_TEXT - 3] + "..."
+
+
+def _utc(seconds: float) -> str:
+    whole = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+    return f"{whole}.{int(seconds % 1 * 1000):03d}Z"

@@ -1,0 +1,239 @@
+"""A change of the members of a running chain, as a file that goes from one to the other until a quorum has signed.
+
+Whether a block may carry it is for the chain's rules to say; here mistakes are found before anybody waits for that.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+import numpy as np
+from msgspec import Meta
+
+from bdfl.encoding import Digest, Positive, Record, encode, record_digest
+from bdfl.errors import BdflError
+from bdfl.identity import Meaning, Signer, is_signed, statement_digest
+from bdfl.learning.participation import participation_of
+from bdfl.ledger.block import MAX_MEMBERS, Admission, Assent, Change, Member, MembershipChange, Removal, chain_id
+from bdfl.ledger.charter import quorum_size
+from bdfl.ledger.membership import change_place, sign_change
+from bdfl.ledger.roll import Roll, read_roll
+from bdfl.ledger.store import DATABASE_FILE, ChainStore
+from bdfl.ledger.units import NANO, count_units
+from bdfl.operation.genesis_file import GenesisFile
+from bdfl.operation.member_card import SignedCard, validate_card
+from bdfl.operation.set_up_file import read_record, write_record
+from bdfl.scenario import Scenario
+
+INBOX = "inbox"  # in a node's folder: changes that its operator gives it
+_SUFFIX = ".change"
+_MAX_SIZE = 4 * 2**20
+_CHAIN_FOLDER = "chain"
+
+
+class BadMemberChange(BdflError):
+    """A change that cannot be made, or a file of one that was tampered with."""
+
+
+class ChangeFile(Record, frozen=True):
+    """A proposed change and who agreed so far; with a newcomer's card, whose certificate the others need for TLS."""
+
+    form: Literal["bdfl change 1"]
+    chain: Digest
+    change: Change
+    expires: Positive  # the last height whose block may carry it
+    card: SignedCard | None
+    assents: Annotated[tuple[Assent, ...], Meta(max_length=MAX_MEMBERS)]  # by member
+
+    @property
+    def membership_change(self) -> MembershipChange:
+        """What a block carries."""
+        return MembershipChange(self.change, self.expires, self.assents)
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What a chain says about its members now."""
+
+    chain: bytes
+    height: int
+    roll: Roll
+    quorum: int
+
+    def number_of(self, public_key: bytes) -> int | None:
+        """The member with that key; none: it is no member now."""
+        return next((one for one in sorted(self.roll.active) if self.roll.members[one].public_key == public_key), None)
+
+
+def read_standing(path: Path) -> Standing:
+    """The members of the chain in a node's folder, or in a chain's; it may be running."""
+    folder = path / _CHAIN_FOLDER if (path / _CHAIN_FOLDER / DATABASE_FILE).is_file() else path
+    with ChainStore.open(folder, read_only=True) as store:
+        genesis, height = store.genesis, store.height
+        roll = read_roll(genesis, store.blocks())
+    return Standing(chain_id(genesis), height, roll, quorum_size(genesis.law.quorum, len(roll.active)))
+
+
+def propose_admission(
+    standing: Standing, genesis: GenesisFile, scenario: Scenario, signed: SignedCard, expires: int
+) -> ChangeFile:
+    """The admission of whoever signed the card; how often it should train follows from its labels and the founders'."""
+    validate_card(signed)
+    card = signed.card
+    if genesis.chain != standing.chain:
+        raise BadMemberChange("genesis: of another chain than the node's")
+    if card.scenario != genesis.genesis.scenario:
+        raise BadMemberChange(f"card of {card.name!r}: made for another scenario; make it again with this genesis")
+    if any(member.public_key == card.public_key for member in standing.roll.members):
+        raise BadMemberChange(f"card of {card.name!r}: its key is or was a member's, a new key expected")
+    limits = msgspec.structs.replace(card.limits, rate_nano=newcomer_rate(genesis, scenario, signed))
+    member = Member(card.public_key, limits, card.conditions)
+    file = ChangeFile(
+        form="bdfl change 1",
+        chain=standing.chain,
+        change=Admission(len(standing.roll.members), member),
+        expires=expires,
+        card=signed,
+        assents=(),
+    )
+    validate_change_file(file)
+    return file
+
+
+def propose_removal(standing: Standing, number: int, expires: int) -> ChangeFile:
+    """The removal of a member; its number and key stay its own."""
+    if number not in standing.roll.active:
+        numbers = ", ".join(map(str, sorted(standing.roll.active)))
+        raise BadMemberChange(f"member {number}: not one of the members {numbers}")
+    return ChangeFile("bdfl change 1", standing.chain, Removal(number), expires, None, ())
+
+
+def newcomer_rate(genesis: GenesisFile, scenario: Scenario, signed: SignedCard) -> int:
+    """How often (1e-9) a newcomer should train, by its labels among the founders'; their mean where rates are given."""
+    if scenario.participation.rates is not None:
+        founders = [member.limits.rate_nano for member in genesis.genesis.members]
+        return sum(founders) // len(founders)
+    counts = [one.card.label_counts for one in (*genesis.cards, signed)]
+    if len({len(row) for row in counts}) > 1:
+        raise BadMemberChange(f"card of {signed.card.name!r}: {len(counts[-1])} labels, {len(counts[0])} expected")
+    rate = participation_of(scenario, np.array(counts, dtype=np.int64))[-1]
+    return count_units(float(rate), NANO, "participation rate")
+
+
+def validate_change_file(file: ChangeFile) -> None:
+    """Raises unless a newcomer's card is its own and says what the change says."""
+    if isinstance(file.change, Removal):
+        if file.card is not None:
+            raise BadMemberChange("a removal with a card, none expected")
+        return
+    if file.card is None:
+        raise BadMemberChange("an admission without the newcomer's card, which has its certificate")
+    validate_card(file.card)
+    card, member = file.card.card, file.change.member
+    limits = msgspec.structs.replace(card.limits, rate_nano=member.limits.rate_nano)
+    if member != Member(card.public_key, limits, card.conditions):
+        raise BadMemberChange(f"card of {card.name!r}: the change says other than it of key, limits or conditions")
+    if member.limits.rate_nano > NANO:
+        raise BadMemberChange(f"card of {card.name!r}: rate {member.limits.rate_nano / NANO:g}, at most 1 expected")
+
+
+def validate_timely(file: ChangeFile, standing: Standing) -> None:
+    """Raises unless the next block of this chain could carry the change, were it agreed to."""
+    if file.chain != standing.chain:
+        raise BadMemberChange(f"change: of chain {file.chain.hex()[:16]}, {standing.chain.hex()[:16]} expected")
+    if file.expires <= standing.height:
+        raise BadMemberChange(
+            f"change: void after block {file.expires}, the chain has {standing.height}; propose it anew"
+        )
+    match file.change:
+        case Admission(number=number):
+            if number != len(standing.roll.members):
+                found = f"as member {number}, {len(standing.roll.members)} is the next number"
+                raise BadMemberChange(f"admission: {found}; others were admitted meanwhile, or it was made already")
+        case Removal(number=number):
+            if number not in standing.roll.active:
+                raise BadMemberChange(f"removal: member {number} is none any more")
+    statement = _statement(file)
+    for assent in file.assents:
+        is_member = assent.member in standing.roll.active
+        if not is_member or not is_signed(standing.roll.members[assent.member].public_key, assent.signature, statement):
+            raise BadMemberChange(f"assent of member {assent.member}: not a member's signature of this change")
+
+
+def sign_change_file(file: ChangeFile, standing: Standing, signer: Signer) -> ChangeFile:
+    """The file with that member's assent."""
+    validate_timely(file, standing)
+    number = standing.number_of(signer.public_key)
+    if number is None:
+        raise BadMemberChange("your key: not that of a member of this chain")
+    return _with_assents(file, [sign_change(file.chain, file.change, file.expires, number, signer)])
+
+
+def merge_changes(file: ChangeFile, other: ChangeFile) -> ChangeFile:
+    """The file with the assents of another copy of it."""
+    if msgspec.structs.replace(other, assents=()) != msgspec.structs.replace(file, assents=()):
+        raise BadMemberChange("change: another one, assents to the same change expected")
+    return _with_assents(file, other.assents)
+
+
+def read_change(path: Path) -> ChangeFile:
+    """The change in a file, checked as far as that is possible without the chain."""
+    file = read_record(path, ChangeFile, "change", _MAX_SIZE)
+    try:
+        validate_change_file(file)
+    except BdflError as error:
+        raise BadMemberChange(f"{path}: {error}") from None
+    return file
+
+
+def write_change(path: Path, file: ChangeFile, *, replaces: bool = False) -> None:
+    """Writes a change whole or not at all."""
+    write_record(path, file, replaces=replaces)
+
+
+def submit_change(folder: Path, file: ChangeFile, standing: Standing) -> Path:
+    """Gives a change that a quorum signed to the node whose folder it is; returns where it lies until it is taken."""
+    validate_timely(file, standing)
+    missing = standing.quorum - len(file.assents)
+    if missing > 0:
+        raise BadMemberChange(
+            f"change: {len(file.assents)} assents, {standing.quorum} expected: {missing} more must sign"
+        )
+    inbox = folder / INBOX
+    path = inbox / f"{record_digest(file).hex()[:16]}{_SUFFIX}"
+    try:
+        inbox.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise BadMemberChange(f"{inbox}: {error.strerror}, a node's folder expected") from None
+    write_record(path, file, replaces=True)
+    return path
+
+
+@contextmanager
+def taking_changes(folder: Path) -> Iterator[list[ChangeFile]]:
+    """Changes that were given to the node of a folder; they are gone from its inbox when the block was left well.
+
+    What cannot be read is set aside under another name.
+    """
+    found: list[ChangeFile] = []
+    paths = sorted((folder / INBOX).glob(f"*{_SUFFIX}")) if (folder / INBOX).is_dir() else []
+    for path in paths:
+        try:
+            found.append(read_change(path))
+        except BdflError:
+            path.rename(path.with_suffix(".refused"))
+    yield found
+    for path in paths:
+        path.unlink(missing_ok=True)
+
+
+def _statement(file: ChangeFile) -> bytes:
+    return statement_digest(Meaning.MEMBERSHIP, change_place(file.chain, file.expires), encode(file.change))
+
+
+def _with_assents(file: ChangeFile, more: Sequence[Assent]) -> ChangeFile:
+    by_member = {assent.member: assent for assent in (*file.assents, *more)}
+    return msgspec.structs.replace(file, assents=tuple(by_member[number] for number in sorted(by_member)))

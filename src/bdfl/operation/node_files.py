@@ -1,0 +1,79 @@
+"""What is in a node's folder: its chain, what TLS needs, its log, its events and its rounds."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from bdfl.errors import BdflError
+from bdfl.identity import Signer
+from bdfl.ledger.store import DATABASE_FILE, ChainStore
+from bdfl.operation.genesis_file import GenesisFile
+from bdfl.operation.window import LOOPBACK
+from bdfl.transports.live.certificates import TlsFiles, issue_leaf, member_name, roots_pem
+from bdfl.transports.live.certificates import write_tls as write_tls_files
+
+CHAIN_FOLDER = "chain"
+TLS_FOLDER = "tls"
+ROOTS_FILE = "roots.pem"  # in it
+
+
+class WrongChain(BdflError):
+    """A folder whose chain began with another genesis."""
+
+
+def write_tls(
+    folder: Path,
+    genesis: GenesisFile,
+    signer: Signer,
+    number: int,
+    hosts: Sequence[str] = (LOOPBACK, "localhost"),
+    authorities: Mapping[int, bytes] | None = None,
+) -> TlsFiles:
+    """A new TLS key, its certificate by the member's own authority, and the certificates of all others.
+
+    `authorities` are those of the members by number, where they are more than the genesis has.
+    """
+    known = dict(enumerate(genesis.authorities)) if authorities is None else authorities
+    key, certificate = issue_leaf(signer, known[number], member_name(number), hosts)
+    return write_tls_files(folder / TLS_FOLDER, key, certificate, roots_of(genesis, known))
+
+
+def roots_of(genesis: GenesisFile, authorities: Mapping[int, bytes] | None = None) -> bytes:
+    """Whose certificates count (PEM): all members' authorities, and the access points' own."""
+    known = genesis.authorities if authorities is None else authorities.values()
+    return roots_pem([*known, *genesis.access_points])
+
+
+@contextmanager
+def open_chain(path: Path, genesis: GenesisFile) -> Iterator[ChainStore]:
+    """The chain of a genesis in a folder, begun there if there is none; one of another genesis is refused."""
+    if (path / DATABASE_FILE).is_file():
+        store = ChainStore.open(path)
+    else:
+        store = ChainStore.create(path, genesis.genesis, genesis.initial_model)
+    with store:
+        if store.genesis != genesis.genesis:
+            raise WrongChain(f"{path}: begins with another genesis, that of the file given expected")
+        yield store
+
+
+def hosts_of(addresses: Sequence[str]) -> list[str]:
+    """Host names and addresses of host:port, for a certificate; those of this machine are always there."""
+    named = [address.rpartition(":")[0].removeprefix("[").removesuffix("]") for address in addresses]
+    return list(dict.fromkeys([*(host for host in named if host not in ("", "0.0.0.0", "::")), LOOPBACK, "localhost"]))
+
+
+def folder_bytes(folder: Path) -> int:
+    """Size of all files in a folder."""
+    total = 0
+    pending = [folder]
+    while pending:
+        try:
+            for entry in pending.pop().iterdir():
+                if entry.is_dir() and not entry.is_symlink():
+                    pending.append(entry)
+                else:
+                    total += entry.lstat().st_size
+        except OSError:  # a temporary file that is gone meanwhile
+            continue
+    return total

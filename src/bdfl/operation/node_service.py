@@ -1,0 +1,440 @@
+"""A node as a service: everything checked and opened in order, run until it is asked to stop, and closed again."""
+
+import os
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from typing import TextIO
+
+import psutil
+
+from bdfl import __version__
+from bdfl.errors import BdflError
+from bdfl.identity import Signer
+from bdfl.learning.training import TrainingFailed
+from bdfl.ledger.block import Admission, Block
+from bdfl.ledger.chain import ChainState, modelled_costs, quorum_size
+from bdfl.ledger.store import ChainStore
+from bdfl.ledger.units import NANO
+from bdfl.operation.calibration import calibrate
+from bdfl.operation.gathering import GatheringLink
+from bdfl.operation.genesis_file import GenesisFile, read_genesis
+from bdfl.operation.key_file import load_key
+from bdfl.operation.live_scenario import named_functions, read_scenario
+from bdfl.operation.logs import LOG_FILE, NodeLog
+from bdfl.operation.measuring import MeasuredWork
+from bdfl.operation.member_card import Card
+from bdfl.operation.member_change import ChangeFile
+from bdfl.operation.metrics import NodeMetrics
+from bdfl.operation.newcomers import ChangeInbox, authorities_of, keep_admission, read_admissions
+from bdfl.operation.node_files import (
+    CHAIN_FOLDER,
+    ROOTS_FILE,
+    TLS_FOLDER,
+    folder_bytes,
+    hosts_of,
+    open_chain,
+    roots_of,
+    write_tls,
+)
+from bdfl.operation.run_file import RunFile, forget_run, lock_folder, raise_life, replace_file, write_run
+from bdfl.operation.snapshot import Snapshot
+from bdfl.operation.watching import NodeWatch
+from bdfl.operation.window import LOOPBACK
+from bdfl.protocol.state import Context
+from bdfl.scenario import LiveMode, Scenario
+from bdfl.transports.faults.failing_store import with_fault_point
+from bdfl.transports.faults.wall_clock import shift_wall_clock
+from bdfl.transports.live.blaming import BlameForRefused
+from bdfl.transports.live.certificates import TlsFiles
+from bdfl.transports.live.driver import LiveNode
+from bdfl.transports.live.emulation import EmulatedWork
+from bdfl.transports.live.observer import Observers
+from bdfl.transports.live.round_times import ROUNDS_FILE, RoundClock
+from bdfl.transports.live.shared_toolbox import SharedToolbox
+from bdfl.transports.live.training_process import DEALT, Failed, Judged, Ready, TrainingProcess
+from bdfl.transports.live.waits import Waits, live_waits
+from bdfl.transports.live.zenoh_link import LinkSettings, ZenohLink
+
+_POLL_S = 0.5
+_REFUSED = "refused_"  # begins the link's counters of what it dropped
+_SIZE_EVERY_S = 15.0  # the chain's folder is measured no more often
+
+
+class NotRunnable(BdflError):
+    """A node that cannot be started with what was given."""
+
+
+class NodeFailed(BdflError):
+    """Why a running node ended without being asked to."""
+
+
+@dataclass(frozen=True)
+class NodeSettings:
+    """What an operator decides about a node; all else is agreed on in its genesis."""
+
+    genesis: Path
+    key: Path
+    folder: Path
+    data: str = DEALT  # or a file or folder
+    listen: tuple[str, ...] = ()  # host:port
+    peers: tuple[str, ...] = ()
+    metrics: tuple[str, int] | None = (LOOPBACK, 0)  # port 0: any
+    last_height: int | None = None
+    evaluates: bool = False
+    records: bool = True  # all events, for a replay
+    is_unsigned_allowed: bool = False
+    allowed: frozenset[str] = frozenset()  # functions of the scenario's author that may run
+    admissions: tuple[Path, ...] = ()  # of members who came later, this one perhaps among them
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Who a node is, and who the others are."""
+
+    signer: Signer
+    genesis: GenesisFile
+    scenario: Scenario
+    number: int
+    admissions: Mapping[int, ChangeFile]  # of members who came later
+
+    @property
+    def card(self) -> Card:
+        """What the member said of itself."""
+        newcomer = self.admissions.get(self.number)
+        signed = self.genesis.cards[self.number] if newcomer is None else newcomer.card
+        assert signed is not None
+        return signed.card
+
+
+def identify(settings: NodeSettings) -> Identity:
+    """Who a node with these settings would be; raises a `BdflError` where it may not take part."""
+    signer = load_key(settings.key)
+    genesis = read_genesis(settings.genesis, allowed=settings.allowed)
+    admissions = read_admissions(settings.folder, settings.admissions, genesis)
+    number = genesis.number_of(signer.public_key)
+    for newcomer, file in admissions.items():
+        if isinstance(file.change, Admission) and file.change.member.public_key == signer.public_key:
+            number = newcomer
+    if number is None:
+        raise NotRunnable(f"{settings.key}: not the key of a member of {settings.genesis}, nor of an --admission")
+    missing = genesis.missing_signatures
+    if missing and not settings.is_unsigned_allowed:
+        who = ", ".join(map(str, missing))
+        raise NotRunnable(f"{settings.genesis}: not signed by {who}; all must, or --unsigned to begin without them")
+    return Identity(signer, genesis, read_scenario(genesis.scenario, settings.allowed), number, admissions)
+
+
+class NodeService:
+    """A running node and all around it; made by `open_node`."""
+
+    def __init__(
+        self,
+        settings: NodeSettings,
+        identity: Identity,
+        life: int,
+        store: ChainStore,
+        tls: TlsFiles,
+        training: TrainingProcess,
+        log: NodeLog,
+    ) -> None:
+        """All but `settings` and `identity` are open until the service is over."""
+        genesis, scenario = identity.genesis, identity.scenario
+        self._settings = settings
+        self._identity = identity
+        self._life = life
+        self._store = store
+        self._log = log
+        self._began_s = time.monotonic()
+        self._process = psutil.Process()
+        self._size: tuple[float, int] | None = None  # when the chain's folder was measured, and its bytes
+        self._accuracy: float | None = None
+        self._is_judging = self._has_run = False
+        self._is_stopping = threading.Event()
+        self._admissions = dict(identity.admissions)
+        self._num_members = len(genesis.public_keys)
+        self._metrics = NodeMetrics(self.snapshot)
+        self._watch = NodeWatch(log, on_round=self._metrics.observe_round, on_block=self._notice_block)
+        if store.height:
+            self._watch.recall(store.block(store.height))
+        model_size = genesis.genesis.model.size
+        functions = frozenset(named_functions(scenario).values())
+        toolbox = SharedToolbox.sized_for(self._num_members, model_size, functions)
+        waits = live_waits(scenario, model_size)
+        self._context = Context(identity.number, identity.signer, waits.timing, toolbox, settings.last_height)
+        self._training = training
+        self._work = self._make_work()
+        self._zenoh = ZenohLink(self._link_settings(tls, waits))
+        self._link = GatheringLink(
+            self._zenoh,
+            num_others=0 if store.height else self._num_members - 1,
+            num_enough=quorum_size(genesis.genesis.law.quorum, self._num_members) - 1,
+            on_wait=self._tell_wait,
+        )
+        self._node = LiveNode(
+            self._context,
+            with_fault_point(store, os.environ),
+            self._link,
+            self._work,
+            folder=settings.folder if settings.records else None,
+            observer=Observers(
+                self._watch,
+                RoundClock(identity.number, self._work, settings.folder / ROUNDS_FILE),
+                BlameForRefused(self._zenoh),
+            ),
+            keep_blocks=scenario.ledger.keep_blocks,
+        )
+        self._num_members = len(self._node.state.chain.public_keys)  # some may have come since the genesis
+
+    def run(self) -> None:
+        """Takes part until `stop`; raises `NodeFailed` where something else ends it."""
+        with self._open_window():
+            if not self._store.height:  # others go on without those who come later
+                self._wait_for_training()
+            if self._is_stopping.is_set():
+                return
+            self._log.info("joining", {"height": self._store.height, "life": self._life})
+            self._has_run = True
+            inbox = ChangeInbox(self._settings.folder, self._take_changes, self._log)
+            try:
+                self._node.run()
+            except Exception as error:
+                self._log.error("stopped", {"why": _reason(error)})
+                raise NodeFailed(_reason(error)) from error
+            finally:
+                inbox.close()
+            self._log.info("stopped", {"height": self._store.height})
+
+    def stop(self) -> None:
+        """Lets `run` return soon; from any thread."""
+        self._is_stopping.set()
+        self._link.leave()
+        self._node.stop()
+
+    def close(self) -> None:
+        """Closes what a node that was run has closed itself."""
+        if not self._has_run:
+            self._node.close()
+
+    def snapshot(self) -> Snapshot:
+        """How the node is now; from any thread."""
+        status, now_ns = self._node.status(), time.monotonic_ns()
+        identity, genesis = self._identity, self._identity.genesis
+        with self._process.oneshot():
+            memory_bytes, num_threads = self._process.memory_info().rss, self._process.num_threads()
+        counters = self._zenoh.counters()
+        link = {key.removeprefix(_REFUSED): value for key, value in counters.items() if key.startswith(_REFUSED)}
+        return Snapshot(
+            number=identity.number,
+            name=identity.card.name,
+            chain=genesis.chain.hex(),
+            version=__version__,
+            pid=os.getpid(),
+            up_s=time.monotonic() - self._began_s,
+            life=self._life,
+            height=status.height,
+            last_height=self._settings.last_height,
+            phase=status.phase.value,
+            attempt=status.attempt,
+            is_training=self._watch.training.is_running,
+            is_mining=self._watch.mining.is_running,
+            present=tuple(sorted(status.present)),
+            num_members=self._num_members,
+            queues={
+                "events": status.num_waiting,
+                "rehearsals": status.num_rehearsing,
+                "effects": status.num_effects,
+                **self._zenoh.queued,
+            },
+            counters={
+                **{key: value for key, value in counters.items() if not key.startswith(_REFUSED)},
+                "commits": sum(status.proposers.values()),
+                "overflow": status.num_dropped,
+                "training_restarts": self._training.num_restarts,
+            },
+            refused={**status.refused, **link},
+            last_block=self._watch.last_block,
+            accuracy=self._accuracy,
+            deadline_s=self._deadline_s(),
+            memory_bytes=memory_bytes,
+            num_threads=num_threads,
+            store_bytes=self._measure_store(),
+            training_s=self._watch.training.seconds(now_ns),
+            mining_s=self._watch.mining.seconds(now_ns),
+        )
+
+    # What it consists of
+
+    def _make_work(self) -> EmulatedWork | MeasuredWork:
+        number, scenario = self._identity.number, self._identity.scenario
+        if scenario.live.mode is LiveMode.EMULATE:
+            return EmulatedWork(number, scenario, self._training, on_failure=self._tell_failure)
+        self._log.info("measuring what this machine can do")
+        calibration = calibrate(self._training, scenario.ledger.work, threads=scenario.learning.threads)
+        return MeasuredWork(number, scenario, self._training, calibration, on_failure=self._tell_failure)
+
+    def _link_settings(self, tls: TlsFiles, waits: Waits) -> LinkSettings:
+        identity, settings, genesis = self._identity, self._settings, self._identity.genesis
+        return LinkSettings(
+            number=identity.number,
+            signer=identity.signer,
+            chain=genesis.chain,
+            public_keys=genesis.public_keys,
+            life=self._life,
+            listen=settings.listen,
+            peers=settings.peers,
+            tls=tls,
+            max_blob_size=genesis.genesis.model.size,
+            fetch_s=waits.fetch_s,
+            lease_s=waits.lease_s,
+            num_access_points=len(genesis.access_points),
+        )
+
+    @contextmanager
+    def _open_window(self) -> Iterator[None]:
+        """Inside, others on this machine can see how the node is."""
+        settings, identity = self._settings, self._identity
+        window = None
+        if settings.metrics is not None:
+            host, port = settings.metrics
+            window = self._metrics.open_window(host=host, port=port)
+        try:
+            run = RunFile(
+                kind="node",
+                pid=os.getpid(),
+                started=time.time(),
+                version=__version__,
+                chain=identity.genesis.chain.hex(),
+                number=identity.number,
+                listen=settings.listen,
+                metrics=None if window is None else window.address,
+            )
+            write_run(settings.folder, run)
+            yield
+        finally:
+            if window is not None:
+                window.close()
+
+    def _wait_for_training(self) -> None:
+        """Until the data are there; raises `NodeFailed` where they never will be."""
+        while not self._is_stopping.is_set():
+            try:
+                ready = self._training.wait_ready(_POLL_S)
+            except TrainingFailed as error:
+                if self._training.failure is not None:
+                    raise NotRunnable(f"{self._settings.data}: {error}") from None
+                continue
+            self._validate_share(ready)
+            self._log.info("data", {"samples": ready.samples, "test_samples": ready.test_samples})
+            return
+
+    def _validate_share(self, ready: Ready) -> None:
+        """Raises unless the data are as many as the member's card says: others weigh its updates by that."""
+        claimed = self._identity.card.limits.samples
+        if ready.samples != claimed:
+            found = f"{ready.samples} samples, {claimed} expected, as this member's card says"
+            raise NotRunnable(f"{self._settings.data}: {found}")
+
+    # Members who come and go
+
+    def _take_changes(self, files: Sequence[ChangeFile]) -> None:
+        """Passes on what the operator gave the node, and remembers newcomers' certificates."""
+        for file in files:
+            if isinstance(file.change, Admission):
+                keep_admission(self._settings.folder, file)
+                self._admissions[file.change.number] = file
+            self._node.offer_change(file.membership_change)
+            self._log.info("change", {"member": file.change.number, "assents": len(file.assents)})
+
+    def _notice_block(self, block: Block, chain: ChainState) -> None:
+        self._judge(block)
+        if len(chain.public_keys) != self._num_members:
+            self._num_members = len(chain.public_keys)
+            threading.Thread(target=self._let_in, name="members", daemon=True).start()
+
+    def _let_in(self) -> None:
+        """Connects anew, so that newcomers' certificates count."""
+        authorities = authorities_of(self._identity.genesis, self._admissions)
+        unknown = [str(number) for number in range(self._num_members) if number not in authorities]
+        if unknown:
+            advice = "bdfl member submit their admission to this node too"
+            self._log.warn("no certificate", {"members": " ".join(unknown), "advice": advice})
+        try:
+            replace_file(self._settings.folder / TLS_FOLDER / ROOTS_FILE, roots_of(self._identity.genesis, authorities))
+            self._zenoh.reload()
+        except (OSError, BdflError) as error:
+            self._log.error("members", {"why": str(error)})
+            return
+        self._log.info("members", {"in all": self._num_members})
+
+    # What is told
+
+    def _judge(self, block: Block) -> None:
+        """Tries the newest model on the test data, unless an older one is still being tried."""
+        if not self._settings.evaluates or self._is_judging:
+            return
+        model = self._store.read_unchecked(block.body.model)
+        if model is None:
+            return
+        self._is_judging = True
+        self._training.evaluate(model, lambda answer: self._take_judgement(block.header.height, answer))
+
+    def _take_judgement(self, height: int, answer: Judged | Failed) -> None:
+        self._is_judging = False
+        if isinstance(answer, Judged) and isfinite(answer.accuracy):
+            self._accuracy = answer.accuracy
+            self._log.info("accuracy", {"height": height, "accuracy": round(answer.accuracy, 4)})
+
+    def _tell_wait(self, num_there: int) -> None:
+        self._log.info("waiting for others", {"there": num_there, "of": self._num_members - 1})
+
+    def _tell_failure(self, reason: str) -> None:
+        self._log.error("training", {"why": reason})
+
+    def _deadline_s(self) -> float:
+        """How long a round that goes well takes at the most: until updates must be there, and a first attempt."""
+        timing, chain = self._context.timing, self._node.state.chain
+        costs = modelled_costs(chain, self._context.toolbox)
+        planned_ns = (2 * costs.exchange_ns + costs.mining_ns) * timing.time_scale
+        return (planned_ns + timing.grace_ns + 1.5 * timing.attempt_ns) / NANO
+
+    def _measure_store(self) -> int:
+        now_s = time.monotonic()
+        if self._size is None or now_s - self._size[0] >= _SIZE_EVERY_S:
+            self._size = now_s, folder_bytes(self._settings.folder / CHAIN_FOLDER)
+        return self._size[1]
+
+
+@contextmanager
+def open_node(settings: NodeSettings, *, echo: TextIO | None = None) -> Iterator[NodeService]:
+    """A node that can be run once, with everything open that it needs; raises a `BdflError` in one line otherwise."""
+    shift_wall_clock(os.environ)
+    identity = identify(settings)
+    with ExitStack() as resources:
+        resources.enter_context(lock_folder(settings.folder))
+        forget_run(settings.folder)
+        log = NodeLog(settings.folder / LOG_FILE, echo=echo, name=f"node {identity.number}")
+        try:
+            store = resources.enter_context(open_chain(settings.folder / CHAIN_FOLDER, identity.genesis))
+            authorities = authorities_of(identity.genesis, identity.admissions)
+            hosts = hosts_of(settings.listen)
+            tls = write_tls(settings.folder, identity.genesis, identity.signer, identity.number, hosts, authorities)
+            life = raise_life(settings.folder)
+        except OSError as error:
+            raise NotRunnable(f"{error.filename or settings.folder}: {error.strerror}") from None
+        client = identity.number if identity.card.client is None else identity.card.client
+        training = TrainingProcess(identity.scenario, client, settings.data)
+        resources.callback(training.close)
+        service = NodeService(settings, identity, life, store, tls, training, log)
+        resources.callback(service.close)
+        yield service
+
+
+def _reason(error: BaseException) -> str:
+    """What ended a node, in one line."""
+    text = " ".join(str(error).split())
+    return text if isinstance(error, BdflError) else f"{type(error).__name__}: {text}"

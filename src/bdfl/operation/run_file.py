@@ -1,0 +1,138 @@
+"""The folder of a running process: who may work in it, how often it was started, and how to reach whoever does."""
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from bdfl.errors import BdflError
+from bdfl.file_lock import try_lock
+
+RUN_FILE = "run.json"
+LIFE_FILE = "life"
+LOCK_FILE = ".lock"
+MAX_LIFE = 2**31 - 1
+_MAX_RUN_BYTES = 2**20
+_LOCK_TRIES = 10
+_LOCK_WAIT_S = 0.02
+
+
+class BadFolder(BdflError):
+    """A folder that another process works in, or whose files are not what they should be."""
+
+
+class RunFile(msgspec.Struct, frozen=True, kw_only=True):
+    """What a process says of itself to others on this machine."""
+
+    kind: str  # node or access point
+    pid: int
+    started: float  # seconds since 1970, for people
+    version: str
+    chain: str  # its id
+    number: int | None = None  # of the member
+    listen: tuple[str, ...] = ()
+    metrics: str | None = None  # host:port
+
+    @property
+    def status_url(self) -> str | None:
+        return None if self.metrics is None else f"http://{self.metrics}/status.json"
+
+
+@contextmanager
+def lock_folder(folder: Path) -> Iterator[None]:
+    """Inside, the folder is this process's; the lock ends with the process, however it ends."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / LOCK_FILE).open("ab") as file:
+            if not _lock_patiently(file):
+                raise BadFolder(f"{folder}: another process works in it, one for each folder expected")
+            yield
+    except OSError as error:
+        if error.filename is None or Path(error.filename) not in (folder, folder / LOCK_FILE):
+            raise
+        raise BadFolder(f"{folder}: {error.strerror}, a writable folder expected") from None
+
+
+def _lock_patiently(file: BinaryIO) -> bool:
+    """Tries for a moment: whoever only asks whether a lock is held has it himself meanwhile."""
+    for _ in range(_LOCK_TRIES):
+        if try_lock(file):
+            return True
+        time.sleep(_LOCK_WAIT_S)
+    return False
+
+
+def is_locked(folder: Path) -> bool:
+    """Whether a process works in the folder now."""
+    try:
+        with (folder / LOCK_FILE).open("rb") as file:
+            return not try_lock(file)
+    except OSError:
+        return False
+
+
+def raise_life(folder: Path) -> int:
+    """The number of this start, one more than the last; on the disk before it is used: messages are numbered by it."""
+    path = folder / LIFE_FILE
+    life = read_life(folder) + 1
+    if life > MAX_LIFE:
+        raise BadFolder(f"{path}: {life} starts, at most {MAX_LIFE} expected")
+    replace_file(path, b"%d\n" % life, durable=True)
+    return life
+
+
+def read_life(folder: Path) -> int:
+    """How often the folder's node was started; 0: never."""
+    path = folder / LIFE_FILE
+    if not path.exists():
+        return 0
+    content = path.read_bytes()[:20].strip()
+    if not content.isdigit():
+        raise BadFolder(f"{path}: damaged, a whole number expected")
+    return int(content)
+
+
+def write_run(folder: Path, run: RunFile) -> None:
+    replace_file(folder / RUN_FILE, msgspec.json.encode(run) + b"\n")
+
+
+def forget_run(folder: Path) -> None:
+    """What an earlier process said of itself counts no more."""
+    (folder / RUN_FILE).unlink(missing_ok=True)
+
+
+def read_run(folder: Path) -> RunFile | None:
+    """What the process that works in the folder, or did, says of itself; none if none ever did."""
+    path = folder / RUN_FILE
+    try:
+        with path.open("rb") as file:
+            return msgspec.json.decode(file.read(_MAX_RUN_BYTES), type=RunFile)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise BadFolder(f"{path}: {error.strerror}, a readable file expected") from None
+    except msgspec.DecodeError as error:
+        raise BadFolder(f"{path}: {error}") from None
+
+
+def replace_file(path: Path, content: bytes, *, mode: int = 0o644, durable: bool = False) -> None:
+    """Writes a file such that there is never half of it, and nobody else ever reads what is not for them."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.unlink(missing_ok=True)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
+    os.replace(temporary, path)
+    if durable and os.name != "nt":  # Windows opens no folders
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)

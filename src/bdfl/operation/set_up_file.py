@@ -1,0 +1,73 @@
+"""Files that people send each other before a network starts: one record each, in its canonical encoding.
+
+They come from elsewhere: nothing in them is believed before size and form are checked.
+"""
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
+
+from bdfl.encoding import BadEncoding, Record, decode, encode
+from bdfl.errors import BdflError
+
+_Record = TypeVar("_Record", bound=Record)
+KINDS = {kind: f"bdfl {kind} 1" for kind in ("draft", "card", "genesis", "signature", "change")}
+_HEAD = 32  # bytes in which a file says what it is
+
+
+class BadSetUpFile(BdflError):
+    """A file of the set-up that cannot be read, written or believed."""
+
+
+def read_record(path: Path, kind: type[_Record], name: str, max_size: int) -> _Record:
+    """The record in a file of one of `KINDS`; raises `BadSetUpFile` where it is another, damaged or too large."""
+    data = _read(path, max_size + 1)
+    if len(data) > max_size:
+        raise BadSetUpFile(f"{path}: more than {max_size} bytes, {_article(name)} file expected")
+    found = _kind_of(data)
+    if found != name:
+        raise BadSetUpFile(f"{path}: {_article(found)}, {_article(name)} file expected")
+    try:
+        return decode(data, kind, max_size)
+    except BadEncoding as error:
+        raise BadSetUpFile(f"{path}: damaged or changed: {error}") from None
+
+
+def find_kind(path: Path) -> str | None:
+    """Which of `KINDS` a file says it is; none: no file of the set-up."""
+    return _kind_of(_read(path, _HEAD))
+
+
+def _kind_of(data: bytes) -> str | None:
+    return next((kind for kind, text in KINDS.items() if text.encode() in data[:_HEAD]), None)
+
+
+def write_record(path: Path, record: Record, *, replaces: bool = False) -> None:
+    """Writes a record whole or not at all; an existing file only where it is to be replaced."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        if path.exists() and not replaces:
+            raise BadSetUpFile(f"{path}: exists already, a new file expected")
+        with temporary.open("wb") as file:
+            file.write(encode(record))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise BadSetUpFile(f"{path}: {error.strerror}, a file in a writable folder expected") from None
+
+
+def _read(path: Path, num_bytes: int) -> bytes:
+    """The first bytes of a file, all if there are fewer."""
+    try:
+        with path.open("rb") as file:
+            return file.read(num_bytes)
+    except OSError as error:
+        raise BadSetUpFile(f"{path}: {error.strerror}, a readable file expected") from None
+
+
+def _article(kind: str | None) -> str:
+    return "no file of a set-up" if kind is None else f"a {kind}"

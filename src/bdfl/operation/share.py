@@ -1,0 +1,146 @@
+"""What a member brings to a federation beside its key: by the scenario's draws where it is emulated, else measured."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bdfl.compute import training_energy
+from bdfl.environment import draw_federation, draw_rounds, draw_samples
+from bdfl.errors import BdflError
+from bdfl.experiment.training_run import Federated
+from bdfl.learning.data import DataSet
+from bdfl.learning.training import num_local_steps
+from bdfl.ledger.block import MAX_BUDGET_PJ, Conditions, Limits
+from bdfl.ledger.genesis import conditions_of, limits_of, physics_of
+from bdfl.ledger.units import CAPACITANCE, MICROWATT, ONE, PICOJOULE, count_units
+from bdfl.operation.calibration import Calibration, calibrate
+from bdfl.operation.energy import ROOT, read_battery
+from bdfl.operation.measuring import measured_gain
+from bdfl.scenario import LocalUnit, Scenario
+from bdfl.transports.live.training_orders import DEALT
+from bdfl.transports.live.training_process import TrainingProcess
+
+_BITS = 8
+_ROOM = 2.0  # a machine on the mains may spend so many times what a round at full speed takes
+
+
+class BadShare(BdflError):
+    """What nobody can bring to the federation."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """A member's data, machine and first round, in the chain's units."""
+
+    label_counts: tuple[int, ...]
+    limits: Limits  # with participation rate 0: rates follow from everybody's labels
+    conditions: Conditions  # of round 1
+
+
+def emulated_share(federated: Federated, client: int) -> Share:
+    """What the scenario gives to a client: its part of the data, its processor and radio, its first round."""
+    _validate_client(federated.scenario, client)
+    return Share(
+        label_counts=_to_counts(federated.partition.label_counts[client]),
+        limits=limits_of(federated.draws.federation, 0.0, client),
+        conditions=conditions_of(federated.draws.states[0], client),
+    )
+
+
+def emulated_share_of(scenario: Scenario, client: int, label_counts: NDArray[np.int64]) -> Share:
+    """What the scenario gives to a client that has data of its own: so many samples of each label, (labels,)."""
+    _validate_client(scenario, client)
+    samples = draw_samples(scenario)
+    samples[client] = label_counts.sum()
+    federation = draw_federation(scenario, samples)
+    first = next(draw_rounds(scenario, federation))
+    return Share(_to_counts(label_counts), limits_of(federation, 0.0, client), conditions_of(first, client))
+
+
+def measured_share(
+    scenario: Scenario,
+    client: int,
+    label_counts: NDArray[np.int64],
+    calibration: Calibration,
+    model_size: int,
+    *,
+    energy_budget_j: float | None = None,
+    root: Path = ROOT,
+) -> Share:
+    """What a machine that was calibrated brings, with so many samples of each label, (labels,).
+
+    Cycles, frequencies and uplink are the calibration's; capacitance and power, which nothing measures, the scenario's
+    for that client. A round's energy is what is given, else a battery's shared out over all rounds, else plenty.
+    """
+    _validate_client(scenario, client)
+    federation = draw_federation(scenario)
+    capacitance, power_w = float(federation.capacitance[client]), float(federation.power_w[client])
+    num_samples = int(label_counts.sum())
+    cycles = calibration.cycles_per_sample * samples_seen(scenario, num_samples)
+    cpu_hz = calibration.cpu_hz.value * calibration.threads
+    mining_hz = calibration.hashes_per_s * scenario.ledger.cycles_per_hash
+    limits = Limits(
+        samples=num_samples,
+        rate_nano=0,
+        cycles=count_units(round(cycles), ONE, "cycles of a round"),
+        capacitance=count_units(capacitance, CAPACITANCE, "compute.capacitance", least=1),
+        power_uw=count_units(power_w, MICROWATT, "radio.power_w"),
+        power_max_uw=count_units(float(federation.power_max_w[client]), MICROWATT, "radio.power_max_w"),
+        model_bits=_BITS * model_size,
+        cpu_max_hz=count_units(round(cpu_hz), ONE, "processor's frequency", least=1),
+        mining_max_hz=count_units(round(mining_hz), ONE, "mining frequency", least=1),
+        initial_cpu_hz=count_units(round(cpu_hz), ONE, "processor's frequency", least=1),
+        initial_mining_hz=count_units(round(mining_hz), ONE, "mining frequency", least=1),
+    )
+    if energy_budget_j is None:
+        energy_budget_j = _find_budget_j(scenario, limits, model_size, calibration.uplink.value, root)
+    conditions = Conditions(
+        gain_atto=measured_gain(physics_of(scenario), limits, calibration.uplink.value),
+        energy_budget_pj=count_units(
+            min(energy_budget_j, MAX_BUDGET_PJ / PICOJOULE), PICOJOULE, "energy of a round", most=MAX_BUDGET_PJ
+        ),
+        is_reachable=True,
+    )
+    return Share(_to_counts(label_counts), limits, conditions)
+
+
+def calibrate_here(scenario: Scenario, client: int, data: str = DEALT) -> Calibration:
+    """What this machine can do, by training on that client's part of the data, or on data of its own."""
+    with TrainingProcess(scenario, client, data) as training:
+        return calibrate(training, scenario.ledger.work, threads=scenario.learning.threads)
+
+
+def count_labels(data: DataSet, num_labels: int) -> NDArray[np.int64]:
+    """Training samples of every label, (labels,); a member need not hold all labels that there are."""
+    if data.num_labels > num_labels:
+        raise BadShare(f"data {data.name}: {data.num_labels} labels, at most the federation's {num_labels} expected")
+    return np.bincount(data.train_labels, minlength=num_labels)
+
+
+def samples_seen(scenario: Scenario, num_samples: int) -> int:
+    """Samples, one by one, that local training of a round sees."""
+    learning, steps = scenario.learning, num_local_steps(scenario)
+    return steps * (num_samples if learning.unit is LocalUnit.EPOCHS else min(learning.batch, num_samples))
+
+
+def _find_budget_j(scenario: Scenario, limits: Limits, model_size: int, uplink: float, root: Path) -> float:
+    """A round's share of the battery; on the mains some more than a round at full speed takes, mining alone."""
+    battery = read_battery(root)
+    if battery is not None and battery.is_discharging:
+        return battery.remaining_j / scenario.rounds
+    capacitance, work = limits.capacitance / CAPACITANCE, physics_of(scenario).work_cycles
+    cycles = np.array([limits.cycles, work], dtype=np.float64)
+    speed_hz = np.array([limits.initial_cpu_hz, limits.initial_mining_hz], dtype=np.float64)
+    upload_j = limits.power_uw / MICROWATT * model_size / uplink if uplink > 0 else 0.0
+    return _ROOM * (float(training_energy(np.array(capacitance), cycles, speed_hz).sum()) + upload_j)
+
+
+def _validate_client(scenario: Scenario, client: int) -> None:
+    if not 0 <= client < scenario.clients.count:
+        raise BadShare(f"client {client}: 0 to {scenario.clients.count - 1} expected, as clients.count says")
+
+
+def _to_counts(values: NDArray[np.int64]) -> tuple[int, ...]:
+    return tuple(int(value) for value in values)

@@ -1,0 +1,138 @@
+"""A member that provably lies on a real network is recorded with the evidence, and the others go on without it."""
+
+from contextlib import ExitStack
+
+import pytest
+
+from bdfl.encoding import digest, record_digest
+from bdfl.identity import Meaning
+from bdfl.ledger.block import ModelUpdate, SignedUpdate, SignedVote, TwoUpdates, TwoVotes
+from bdfl.ledger.evidence import offender_of
+from bdfl.ledger.roll import find_evidence
+from bdfl.ledger.verify import verify_chain
+from bdfl.protocol.messages import Hearsay, Message
+from bdfl.transports.live.certificates import issue_leaf, make_authority, member_name, roots_pem, write_tls
+from bdfl.transports.live.driver import LiveNode
+from bdfl.transports.live.zenoh_link import LinkSettings, ZenohLink
+from tests.live.network_of_links import free_ports
+from tests.live.village import House, Village, VillageWork, running, wait_until
+
+LIAR = 3
+LIE_AT = 2  # height
+MORE = 3  # blocks after the evidence
+ANOTHER = digest(b"another one")
+
+
+class TwoFacedLink:
+    """A link that adds to what an honest node says: once another vote or update, and updates that nobody waits for."""
+
+    def __init__(self, link, signer, lie):
+        self.link, self.signer, self.lie = link, signer, lie
+        self.node = None
+        self.has_lied = False
+        self.num_late_updates = 0
+
+    def __getattr__(self, name):
+        return getattr(self.link, name)
+
+    @property
+    def present(self):
+        return self.link.present
+
+    def send(self, to, message):
+        self.link.send(to, message)
+        chain = self.node.state.chain
+        if not isinstance(message.content, Hearsay) or message.height != chain.height + 1:
+            return
+        if LIAR in chain.offenders:
+            self.num_late_updates += 1
+            self.say(chain, Hearsay(1, updates=(self.update(chain, chain.model),)))
+        elif chain.height + 1 >= LIE_AT and not self.has_lied:
+            self.has_lied = self.tell_lie(chain, message.content)
+
+    def tell_lie(self, chain, content):
+        votes = [signed.vote for signed in content.votes if signed.vote.voter == LIAR]
+        if self.lie is TwoVotes and votes:
+            other = replace_record(votes[-1], block=ANOTHER)
+            self.say(chain, Hearsay(1, votes=(SignedVote(other, self.signer.sign(Meaning.VOTE, chain.place, other)),)))
+            return True
+        if self.lie is TwoUpdates and any(signed.update.client == LIAR for signed in content.updates):
+            self.say(chain, Hearsay(1, updates=(self.update(chain, ANOTHER),)))
+            return True
+        return False
+
+    def update(self, chain, model):
+        given = ModelUpdate(LIAR, chain.members[LIAR].limits.samples, chain.genesis.model.size, model)
+        return SignedUpdate(given, self.signer.sign(Meaning.UPDATE, chain.place, given))
+
+    def say(self, chain, content):
+        self.link.send(None, Message(chain.chain, LIAR, chain.height + 1, content))
+
+
+def replace_record(record, **changes):
+    return type(record)(**{name: changes.get(name, getattr(record, name)) for name in record.__struct_fields__})
+
+
+def open_links(village, folder):
+    """A link for each member, with mTLS."""
+    ports = free_ports(village.count)
+    addresses = tuple(f"127.0.0.1:{port}" for port in ports)
+    authorities = [make_authority(signer, f"authority-{number}") for number, signer in enumerate(village.signers)]
+    roots = roots_pem(authorities)
+    for number, signer in enumerate(village.signers):
+        key, leaf = issue_leaf(signer, authorities[number], member_name(number), ("127.0.0.1",))
+        yield ZenohLink(
+            LinkSettings(
+                number=number,
+                signer=signer,
+                chain=record_digest(village.genesis),
+                public_keys=[signer.public_key for signer in village.signers],
+                life=1,
+                listen=(addresses[number],),
+                peers=addresses[:number],
+                tls=write_tls(folder / f"tls-{number}", key, leaf, roots),
+                max_blob_size=village.genesis.model.size,
+            )
+        )
+
+
+def build_houses(village, folder, lie):
+    for number, link in enumerate(open_links(village, folder)):
+        used = TwoFacedLink(link, village.signers[LIAR], lie) if number == LIAR else link
+        store, work = village.memory_store(), VillageWork(village, number)
+        node = LiveNode(village.context(number), store, used, work)
+        if number == LIAR:
+            used.node = node
+        yield House(node, store, used, work)
+
+
+def evidence_in(store):
+    """Height and evidence of each entry."""
+    return [(block.header.height, one) for block in store.blocks() for one in find_evidence(block.body.entries)]
+
+
+@pytest.mark.parametrize("lie", [TwoVotes, TwoUpdates])
+def test_a_member_that_lies_is_recorded_and_its_later_updates_are_ignored_while_the_network_goes_on(tmp_path, lie):
+    village = Village(tmp_path)
+    houses = list(build_houses(village, tmp_path, lie))
+    honest, liar = houses[:LIAR], houses[LIAR]
+    with ExitStack() as stack:
+        stack.enter_context(running(*houses))
+        wait_until(lambda: all(LIAR in house.node.state.chain.offenders for house in honest))
+        reached = max(house.node.status().height for house in honest)
+        wait_until(lambda: all(house.node.status().height >= reached + MORE for house in honest))
+        wait_until(lambda: liar.link.num_late_updates and all(house.node.status().refused for house in honest))
+    for house in honest:
+        assert house.error is None
+        [(height, evidence)] = evidence_in(house.store)
+        assert isinstance(evidence, lie)
+        assert offender_of(evidence) == LIAR
+        assert height >= LIE_AT
+        later = [block for block in house.store.blocks() if block.header.height > height]
+        assert len(later) >= MORE
+        assert all(signed.update.client != LIAR for block in later for signed in block.body.updates)
+        assert all(LIAR not in block.body.next_schedule.selected for block in later)
+        assert all(block.body.updates for block in later)
+        assert verify_chain(house.store).failure is None
+    shortest = min(house.store.height for house in honest)
+    assert len({house.store.block(shortest).digest for house in honest}) == 1

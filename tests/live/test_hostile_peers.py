@@ -1,0 +1,206 @@
+"""Hostile peers get nothing accepted and nobody accused; their attacks are what they are meant to be."""
+
+import random
+from contextlib import suppress
+from io import StringIO
+
+import msgspec
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from bdfl.cli import app
+from bdfl.encoding import digest
+from bdfl.ledger.block import ModelUpdate, SignedUpdate
+from bdfl.operation.hostile_peers.arms import Arsenal
+from bdfl.operation.hostile_peers.attacks import ATTACKS, Who
+from bdfl.operation.hostile_peers.campaign import (
+    MAX_GROWTH,
+    AttackResult,
+    HostileResult,
+    fall_of,
+    hostile_scenario,
+    run_hostile_campaign,
+    select_attacks,
+)
+from bdfl.operation.hostile_peers.orders import Said
+from bdfl.operation.hostile_peers.watch import Phase
+from bdfl.protocol.messages import Hearsay, Message, encode_message
+from bdfl.report.hostile_tables import hostile_markdown, summarise_hostile, tabulate_hostile
+from bdfl.transports.live.envelope import Purpose, Sealer
+from bdfl.transports.live.gate import Gate, Refused
+from bdfl.transports.live.limits import Limits
+from bdfl.transports.live.zenoh_config import chain_keys, last_number
+from tests.live.network_of_links import CHAIN, signer_of
+
+MEMBER = 3  # the hostile one
+FREE = Limits(messages_burst=10**6, bytes_burst=10**12, requests_burst=10**6, max_message_size=2**16)
+TINY = ["learning.hidden=[8]", "learning.local_steps=4", "clients.samples=60"]
+TRIED = ("garbage", "replayed", "false-statements", "bad-offset", "unlisted")
+COUNT = 200
+RATE = 400  # a second: nobody is muted, so that what is sent is looked into
+
+
+def genuine(sender):
+    """An envelope such as honest members send."""
+    update = SignedUpdate(ModelUpdate(sender, 10, 1000, digest(b"a model")), bytes(64))
+    message = Message(CHAIN, sender, 5, Hearsay(1, updates=(update,)))
+    return Sealer(signer_of(sender), CHAIN, sender, 1).seal(Purpose.MESSAGE, None, encode_message(message))
+
+
+def arsenal():
+    return Arsenal(
+        keys=chain_keys(CHAIN),
+        chain=CHAIN,
+        member=MEMBER,
+        signer=signer_of(MEMBER),
+        victims=range(MEMBER),
+        heard=[genuine(0), genuine(1)],
+        life=2,
+        max_message_size=FREE.max_message_size,
+        dice=random.Random(1),
+    )
+
+
+def come_in(gate, shot):
+    """What of a shot at node 0 gets through the gate; raises `Refused`. Who it is from says the key."""
+    sender = last_number(shot.key)
+    if shot.is_query:
+        gate.admit_request(sender, len(shot.data), 0)
+        return gate.read_request(sender, shot.data, 0)
+    gate.admit(sender, len(shot.data), 0)
+    gate.dismiss(sender)
+    return gate.read_message(sender, 0 if "/to/" in shot.key else None, shot.data, 0)
+
+
+@pytest.mark.parametrize("attack", [attack.name for attack in ATTACKS if attack.who is Who.MEMBER])
+def test_what_a_member_sends_is_refused_at_the_gate_unless_it_is_in_good_form(attack):
+    gate = Gate(CHAIN, 0, FREE)
+    gate.set_members([signer_of(number).public_key for number in range(MEMBER + 1)])
+    for sender in (0, 1):  # what was heard came before
+        with suppress(Refused):
+            gate.read_message(sender, None, genuine(sender), 0)
+    make = arsenal().load(attack)
+    shots = [shot for shot in map(make, range(60)) if "/to/" not in shot.key or "/to/0/" in shot.key]
+    shots = [shot for shot in shots if not shot.is_query or "/blob/0/" in shot.key]
+    taken = []
+    for shot in shots:
+        with suppress(Refused):
+            taken.append(come_in(gate, shot))
+    expected = {"wrong-round": 60, "false-statements": 60, "begging": 60, "no-such-blob": 20, "repeated": 1}
+    if attack == "bad-offset":  # those that are no negative numbers are for the one who has the blob to judge
+        assert 0 < len(taken) < len(shots)
+        assert all(request.offset >= 2**62 for request in taken)
+    else:
+        assert len(taken) == expected.get(attack, 0)
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory):
+    """Some attacks on a small network, each a little."""
+    folder = tmp_path_factory.mktemp("hostile") / "network"
+    scenario = hostile_scenario(3, TINY)
+    return run_hostile_campaign(folder, scenario, select_attacks(None, TRIED), count=COUNT, rounds=1, rate=RATE)
+
+
+def test_nothing_hostile_is_accepted_and_nobody_is_accused(result):
+    assert [one.attack for one in result.attacks] == list(TRIED)
+    assert result.failures == ()
+    assert result.traces == ()
+    assert result.accused == ()
+    assert result.height >= 3 * len(TRIED)
+    for one in result.attacks:
+        assert one.said.sent >= COUNT
+        assert min(one.quiet.rounds, one.attacked.rounds, one.control.rounds) >= 1
+
+
+def test_what_a_member_sends_is_dropped_and_counted(result):
+    reasons = {one.attack: set(one.attacked.refused) for one in result.attacks if one.who == Who.MEMBER}
+    assert "encoding" in reasons["garbage"]
+    assert "address" in reasons["replayed"]
+    assert "vote-signature" in reasons["false-statements"]
+    assert "encoding" in reasons["bad-offset"]
+
+
+def test_a_stranger_gets_nothing(result):
+    assert result.stranger_transports == 0
+    assert result.stranger_heard == 0
+    assert all(one.said.received_bytes == 0 for one in result.attacks if one.who == Who.STRANGER)
+
+
+def test_memory_stays_bounded(result):
+    assert result.memory_growth <= MAX_GROWTH
+
+
+def phase(rounds, seconds=60.0, memory=100 * 2**20):
+    return Phase(
+        rounds=rounds, seconds=seconds, node_cpu_s=2.0, memory_before=memory, memory_peak=memory,
+        memory_after=memory, heard=1000, refused={"rate": 12_345},
+    )  # fmt: skip
+
+
+def outcome(attack="forged-signature", attacked=90, control=100, memory=100 * 2**20, received=0):
+    who = next(one.who for one in ATTACKS if one.name == attack)
+    return AttackResult(
+        attack=attack,
+        who=who.value,
+        quiet=phase(110),
+        attacked=phase(attacked, memory=memory),
+        control=phase(control),
+        said=Said(sent=100_000, received_bytes=received, cpu_s=10.0, seconds=60.0),
+        burned_s=10.0,
+    )
+
+
+def verdict(*attacks, **changes):
+    good = HostileResult(
+        num_nodes=8, count=100_000, rounds=20, attacks=attacks, height=500, traces=(), accused=(), failures=(),
+        stranger_transports=0, stranger_heard=0,
+    )  # fmt: skip
+    return msgspec.structs.replace(good, **changes)
+
+
+def test_a_fall_is_that_of_rounds_per_minute_against_the_control_over_all_the_time():
+    assert outcome().fall == pytest.approx(0.1)
+    assert fall_of([outcome(attacked=50), outcome(attacked=100)]) == pytest.approx(0.25)
+    assert fall_of([]) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (verdict(outcome(attacked=79)), "member: 21 % of honest rounds lost"),
+        (verdict(outcome(memory=2**30)), "memory grew by"),
+        (verdict(outcome("noise", received=5)), "a stranger got 5 bytes"),
+        (verdict(outcome(), stranger_heard=1), "a stranger got"),
+        (verdict(outcome(), accused=(2,)), "honest member 2 is accused"),
+        (verdict(outcome(), traces=("block 7: vote of member 8",)), "block 7: vote of member 8"),
+        (verdict(outcome(), failures=("node 1: broken",)), "node 1: broken"),
+    ],
+)
+def test_whatever_may_not_be_is_named(found, expected):
+    assert not found.is_good
+    assert any(expected in fault for fault in found.faults)
+    assert summarise_hostile(found)[0].startswith("NOT GOOD")
+    assert verdict(outcome()).is_good
+
+
+def test_the_table_fits_a_terminal_and_the_page_names_every_attack():
+    found = verdict(*(outcome(attack.name) for attack in ATTACKS))
+    console = Console(width=80, file=StringIO(), color_system=None)
+    console.print(tabulate_hostile(found))
+    lines = console.file.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert not any("…" in line for line in lines)
+    page = hostile_markdown(found, "bdfl network hostile", "a machine")
+    for attack in ATTACKS:
+        assert f"| `{attack.name}` | {attack.who} |" in page
+        assert f"- `{attack.name}`: {attack.what}" in page
+    assert max(len(line) for line in page.splitlines() if not line.startswith(("|", "-"))) <= 120
+    assert msgspec.json.decode(msgspec.json.encode(found), type=HostileResult) == found
+
+
+def test_an_attack_that_is_not_there_is_said_in_one_line():
+    shown = CliRunner().invoke(app, ["network", "hostile", "--only", "nothing"])
+    assert shown.exit_code == 2
+    assert "no attack 'nothing'; there are: garbage" in shown.stderr.splitlines()[-1]

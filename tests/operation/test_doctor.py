@@ -1,0 +1,233 @@
+"""`bdfl node doctor`: every thing that may be wrong has its line, and what is right has one too."""
+
+import shutil
+import socket
+import ssl
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import replace
+
+import msgspec
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from bdfl.operation import doctor
+from bdfl.operation.doctor import Finding, Patient, Verdict, examine
+from bdfl.operation.genesis_file import read_genesis, write_genesis
+from bdfl.operation.key_file import create_key, write_secret
+from bdfl.operation.node_files import open_chain, write_tls
+from bdfl.operation.run_file import RunFile, lock_folder, write_run
+from bdfl.transports.live.certificates import issue_leaf, make_authority, roots_pem
+from bdfl.transports.live.certificates import write_tls as write_files
+from tests.operation.founders import signed, signer
+
+DAY_S = 86_400.0
+
+
+@pytest.fixture(scope="module")
+def town(tmp_path_factory):
+    """Files of a federation of four, of which the first is the patient."""
+    folder = tmp_path_factory.mktemp("town")
+    write_genesis(folder / "genesis.bdfl", signed())
+    key = Ed25519PrivateKey.from_private_bytes(bytes([1]) * 32)  # that of founders.signer(0)
+    write_secret(folder / "key.pem", key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    return folder
+
+
+@pytest.fixture
+def patient(town, tmp_path):
+    return Patient(genesis=town / "genesis.bdfl", key=town / "key.pem", folder=tmp_path / "node")
+
+
+def findings(patient, check, **settings):
+    return [found for found in examine(patient, **settings) if found.check == check]
+
+
+def only(patient, check, **settings):
+    [found] = findings(patient, check, **settings)
+    return found
+
+
+@contextmanager
+def listening():
+    """A socket that somebody else listens on."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        one.listen()
+        yield f"127.0.0.1:{one.getsockname()[1]}"
+
+
+@contextmanager
+def answering(tls):
+    """A peer that shakes hands and says nothing."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tls.certificate, tls.key)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve():
+            try:
+                connection, _ = server.accept()
+                with context.wrap_socket(connection, server_side=True) as secured:
+                    secured.recv(1)
+            except OSError:
+                pass
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield f"127.0.0.1:{server.getsockname()[1]}"
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+            thread.join(10)
+
+
+def test_where_all_is_well_nothing_is_bad(patient):
+    found = list(examine(patient))
+    assert not [finding for finding in found if finding.verdict is Verdict.BAD]
+    assert [finding.check for finding in found] == [
+        "packages", "key", "genesis", "member", "certificate", "folder", "disk", "store", "clock", "peers"
+    ]  # fmt: skip
+    assert all(str(finding).count("\n") == 0 for finding in found)
+    assert only(patient, "member").found.startswith("number 0")
+
+
+def test_a_finding_is_one_line_that_says_what_to_do():
+    finding = Finding("port", Verdict.BAD, "127.0.0.1:1: taken", "choose another")
+    assert str(finding) == "bad  port: 127.0.0.1:1: taken; choose another"
+
+
+def test_a_missing_package_is_named_with_how_to_install_it(patient, monkeypatch):
+    monkeypatch.setattr(doctor, "_PACKAGES", ("no-such-package",))
+    found = only(patient, "packages")
+    assert (found.verdict, "pip install" in found.advice) == (Verdict.BAD, True)
+
+
+def test_a_key_that_others_may_read_is_bad(patient, tmp_path):
+    shutil.copy(patient.key, tmp_path / "open.pem")
+    (tmp_path / "open.pem").chmod(0o640)
+    found = only(replace(patient, key=tmp_path / "open.pem"), "key")
+    assert found.verdict is Verdict.BAD
+    assert "chmod 600" in found.found
+
+
+def test_a_wrong_genesis_is_bad_in_whatever_way_it_is_wrong(patient, town, tmp_path):
+    (tmp_path / "noise").write_bytes(b"noise")
+    assert only(replace(patient, genesis=tmp_path / "noise"), "genesis").verdict is Verdict.BAD
+    create_key(tmp_path / "stranger.pem")
+    assert only(replace(patient, key=tmp_path / "stranger.pem"), "member").verdict is Verdict.BAD
+
+
+def test_missing_signatures_are_bad_unless_allowed(patient, tmp_path):
+    genesis = read_genesis(patient.genesis)
+    signatures = (genesis.signatures[0], b"", b"", genesis.signatures[3])
+    write_genesis(tmp_path / "part", msgspec.structs.replace(genesis, signatures=signatures))
+    part = replace(patient, genesis=tmp_path / "part")
+    assert only(part, "genesis").verdict is Verdict.BAD
+    assert "not signed by 1, 2" in only(part, "genesis").found
+    assert only(replace(part, is_unsigned_allowed=True), "genesis").verdict is Verdict.WARN
+
+
+def test_an_expired_certificate_is_bad_if_it_is_ones_own(patient):
+    found = findings(patient, "certificate", now_s=time.time() + 3660 * DAY_S)
+    assert {finding.verdict for finding in found} == {Verdict.BAD, Verdict.WARN}
+    assert sum(finding.verdict is Verdict.BAD for finding in found) == 1
+    assert all("expired on" in finding.found for finding in found)
+
+
+def test_certificates_that_expire_soon_are_told_of(patient):
+    found = only(patient, "certificate", now_s=time.time() + 3645 * DAY_S)
+    assert found.verdict is Verdict.WARN
+
+
+def test_a_clock_that_is_behind_is_bad(patient):
+    assert only(patient, "clock").verdict is Verdict.OK
+    found = only(patient, "clock", now_s=time.time() - 3600)
+    assert found.verdict is Verdict.BAD
+    assert "before you made your card" in found.found
+
+
+def test_a_clock_that_went_back_since_the_last_start_is_bad(patient):
+    patient.folder.mkdir()
+    started = time.time() + 500
+    write_run(patient.folder, RunFile(kind="node", pid=1, started=started, version="0", chain=""))
+    assert "the node was last started" in only(patient, "clock").found
+
+
+def test_a_full_disk_is_bad(patient, monkeypatch):
+    usage = shutil.disk_usage(patient.folder.parent)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1_000_000))
+    found = only(patient, "disk")
+    assert found.verdict is Verdict.BAD
+    assert "1 MB free" in found.found
+
+
+def test_a_folder_that_cannot_be_written_to_is_bad(patient, tmp_path):
+    (tmp_path / "file").write_text("")
+    assert only(replace(patient, folder=tmp_path / "file" / "node"), "folder").verdict is Verdict.BAD
+
+
+def test_a_store_is_looked_through(patient):
+    with open_chain(patient.folder / "chain", read_genesis(patient.genesis)):
+        locked = only(patient, "store")
+    assert (locked.verdict, "another process" in locked.found) == (Verdict.BAD, True)
+    assert only(patient, "store").found.endswith("0 blocks, nothing is missing")
+    with lock_folder(patient.folder):  # a node is running
+        assert only(patient, "store").verdict is Verdict.OK
+    for blob in (patient.folder / "chain" / "blobs").rglob("*"):
+        if blob.is_file():
+            blob.unlink()
+    damaged = only(patient, "store")
+    assert (damaged.verdict, "missing" in damaged.found) == (Verdict.BAD, True)
+
+
+def test_a_store_of_another_genesis_is_bad(patient, tmp_path):
+    genesis = read_genesis(patient.genesis)
+    other = msgspec.structs.replace(genesis, genesis=msgspec.structs.replace(genesis.genesis, name="another"))
+    with open_chain(patient.folder / "chain", other):
+        pass
+    assert "of another genesis" in only(patient, "store").found
+
+
+def test_a_taken_port_is_bad_unless_the_node_itself_runs(patient):
+    with listening() as address:
+        busy = replace(patient, listen=[address])
+        assert only(busy, "port").verdict is Verdict.BAD
+        with lock_folder(patient.folder):
+            assert only(busy, "port").verdict is Verdict.OK
+    assert only(busy, "port").verdict is Verdict.OK
+    assert only(replace(patient, metrics="127.0.0.1:0"), "port").verdict is Verdict.OK
+
+
+def test_a_peer_that_is_not_there_is_bad(patient):
+    with listening() as address:
+        pass
+    found = list(examine(replace(patient, peers=[address])))
+    assert [finding.verdict for finding in found if finding.check == "peer"] == [Verdict.BAD]
+    assert "none can be reached" in found[-1].found
+
+
+def test_a_peer_of_this_network_is_named(patient, tmp_path):
+    genesis = read_genesis(patient.genesis)
+    with answering(write_tls(tmp_path / "peer", genesis, signer(2), 2)) as address:
+        found = only(replace(patient, peers=[address]), "peer")
+    assert (found.verdict, found.found) == (Verdict.OK, f"{address}: member-2")
+
+
+def test_a_peer_whose_clock_is_ahead_is_told_of(patient, tmp_path):
+    genesis = read_genesis(patient.genesis)
+    with answering(write_tls(tmp_path / "peer", genesis, signer(2), 2)) as address:
+        found = only(replace(patient, peers=[address]), "peer", now_s=time.time() - 3600)
+    assert found.verdict is Verdict.WARN
+    assert "s ahead of this one" in found.found
+
+
+def test_a_peer_of_another_network_is_bad(patient, tmp_path):
+    stranger = create_key(tmp_path / "stranger.pem")
+    authority = make_authority(stranger, "stranger")
+    key, certificate = issue_leaf(stranger, authority, "member-2", ["127.0.0.1"])
+    with answering(write_files(tmp_path / "peer", key, certificate, roots_pem([authority]))) as address:
+        found = only(replace(patient, peers=[address]), "peer")
+    assert found.verdict is Verdict.BAD
+    assert "not of this network" in found.found

@@ -1,0 +1,179 @@
+"""A real network on this machine: processes, sockets and TLS; nodes die and come back; nothing is left behind."""
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+from contextlib import ExitStack
+
+import msgspec
+import pytest
+
+from bdfl.ledger.store import ChainStore
+from bdfl.ledger.verify import Failure, Verification
+from bdfl.operation import judging
+from bdfl.operation.asking import look_at
+from bdfl.operation.judging import judge_network, summarise_network
+from bdfl.operation.local_network import (
+    BadNetwork,
+    find_ports,
+    found_network,
+    node_folder,
+    read_network,
+    run_network,
+    view_network,
+)
+from bdfl.operation.run_file import is_locked
+from bdfl.transports.live.event_log import EVENTS_FILE
+from bdfl.transports.live.replay import replay
+from tests.operation.small_network import descendants, is_alive, tiny_scenario, wait_for
+
+BLOCKS = 12
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory):
+    """The folder of four nodes behind an access point, one of which was killed and started again."""
+    folder = tmp_path_factory.mktemp("played") / "network"
+    found_network(folder, tiny_scenario(4), 1, BLOCKS)
+    pids = set()
+    with run_network(folder) as network:
+        wait_for(lambda: len(network.look().heights) == 4 and min(network.look().heights) >= 2, "block 2 everywhere")
+        pids |= set(descendants(os.getpid()))
+        victim = network.nodes[3]
+        os.kill(victim.pid, signal.SIGKILL)
+        wait_for(lambda: not victim.is_up, "the end of node 3")
+        before = max(network.look().heights)
+        wait_for(lambda: max(network.look().heights) >= min(before + 2, BLOCKS), "blocks without node 3")
+        assert not network.look().nodes[3].is_up
+        assert [child.name for child in network.fallen] == ["node 3"]
+        victim.restart()
+        wait_for(lambda: network.look().is_done, "the last block everywhere")
+        pids |= set(descendants(os.getpid()))
+        assert network.stop() == []
+    wait_for(lambda: not any(map(is_alive, pids)), "the end of all processes")
+    return folder
+
+
+def test_all_chains_are_the_same_and_valid_though_a_node_was_killed(played):
+    verdict = judge_network(played)
+    assert verdict.heights == (BLOCKS,) * 4
+    assert verdict.failures == ()
+    assert verdict.difference is None
+    assert verdict.is_good
+
+
+def test_the_killed_node_came_back_with_a_higher_number(played):
+    assert (node_folder(played, 3) / "life").read_text() == "2\n"
+    assert (node_folder(played, 0) / "life").read_text() == "1\n"
+
+
+@pytest.mark.parametrize("number", [0, 3])
+def test_recorded_events_played_again_give_the_same_blocks(played, number):
+    folder = node_folder(played, number)
+    with ChainStore.open(folder / "chain", read_only=True) as store:
+        found = replay(folder / EVENTS_FILE, store)
+    assert found.num_blocks >= 1
+    assert (number == 3) == (len(found.lives) == 2)
+    assert number == 3 or found.not_recorded == ()
+
+
+def test_the_summary_says_what_came_out(played):
+    summary = summarise_network(played, judge_network(played), 30.0)
+    assert summary.height == BLOCKS
+    assert 0.1 < summary.accuracy <= 1
+    assert summary.delays is not None
+    assert summary.delays.total.num_rounds >= BLOCKS
+    assert summary.failures == ()
+    msgspec.json.encode(summary)
+
+
+def test_a_node_evaluates_where_it_is_told_to(played):
+    lines = [json.loads(line) for line in (node_folder(played, 0) / "node.log").read_text().splitlines()]
+    assert any(line["event"] == "accuracy" and 0 < line["accuracy"] <= 1 for line in lines)
+    assert "accuracy" not in (node_folder(played, 1) / "node.log").read_text()
+
+
+def test_secrets_are_for_their_owner_only(played):
+    for path in played.rglob("key.pem"):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
+    secret = (node_folder(played, 0) / "key.pem").read_text().splitlines()[1]
+    for path in (*played.rglob("*.log"), *played.rglob("*.json"), *played.rglob("*.jsonl")):
+        assert secret.encode() not in path.read_bytes(), path
+
+
+def test_a_network_that_ended_is_shown_as_such(played):
+    view = view_network(played)
+    assert not view.is_up
+    assert [node.why for node in view.nodes] == ["not running"] * 4
+    assert view.heights == []
+    assert not view.is_done
+
+
+def test_a_chain_that_differs_is_noticed(played, monkeypatch):
+    changed = ChainStore.block
+
+    def block(self, height):
+        found = changed(self, height)
+        if "node-2" in str(self._path) and height == 3:
+            return msgspec.structs.replace(found, nonce=bytes(255 - byte for byte in found.nonce))
+        return found
+
+    nothing_wrong = Verification(chain="", height=0, checkpoint=0, blocks=(), failure=None)
+    monkeypatch.setattr(judging, "verify_chain", lambda *_, **__: nothing_wrong)
+    monkeypatch.setattr(ChainStore, "block", block)
+    assert judge_network(played).difference == "block 3 of node 2 is not that of node 0"
+
+
+def test_a_chain_that_is_not_there_is_a_failure(played, tmp_path):
+    network = read_network(played)
+    (tmp_path / "network.json").write_bytes(msgspec.json.encode(network))
+    verdict = judge_network(tmp_path)
+    assert [node for node, _ in verdict.failures] == [0, 1, 2, 3]
+    assert not verdict.is_good
+    assert isinstance(verdict.failures[0][1], Failure)
+
+
+def test_a_folder_that_exists_is_left_as_it_is(played):
+    before = sorted(path.name for path in played.iterdir())
+    with pytest.raises(BadNetwork, match="exists already"):
+        found_network(played, tiny_scenario(4), 1, 3)
+    assert sorted(path.name for path in played.iterdir()) == before
+
+
+def test_what_cannot_be_founded_leaves_no_folder(tmp_path):
+    with pytest.raises(Exception, match="samples"):
+        found_network(tmp_path / "new", tiny_scenario(4, "clients.samples=5000"), 0, 3)
+    assert not (tmp_path / "new").exists()
+
+
+def test_other_folders_are_no_networks(tmp_path):
+    with pytest.raises(BadNetwork, match=r"no network\.json in it"):
+        read_network(tmp_path)
+    (tmp_path / "network.json").write_text("{")
+    with pytest.raises(BadNetwork, match=r"network\.json"):
+        read_network(tmp_path)
+
+
+def test_free_ports_are_all_different():
+    assert len(set(find_ports(20))) == 20
+
+
+def test_nothing_outlives_whoever_started_it_even_where_that_is_killed(tmp_path):
+    folder = tmp_path / "network"
+    found_network(folder, tiny_scenario(2), 1, 1000)
+    command = [sys.executable, "-P", "-m", "bdfl.cli", "network", "up", "--resume", str(folder), "--plain"]
+    with ExitStack() as resources:
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        resources.callback(process.wait)
+        resources.callback(process.kill)
+        places = [node_folder(folder, 0), node_folder(folder, 1), folder / "ap-0"]
+        wait_for(lambda: all(map(is_locked, places)), "all processes")
+        wait_for(lambda: look_at(places[0]).snapshot is not None, "an answer of node 0")
+        below = descendants(process.pid)
+        assert len(below) >= 3
+        process.kill()
+        wait_for(lambda: not any(map(is_alive, below)), "the end of all others")
+    assert not any(map(is_locked, places))

@@ -1,0 +1,147 @@
+"""The window into a node: what it shows, and to whom."""
+
+import http.client
+import json
+import socket
+
+import msgspec
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from bdfl.operation.metrics import NodeMetrics
+from bdfl.operation.snapshot import LastBlock, Snapshot, judge_health
+from bdfl.operation.window import MAX_CONNECTIONS, CannotListen, Window, is_own_name
+
+LAST = LastBlock(
+    height=7, digest="ab", proposer=2, attempt=1, age_s=1.0, round_s=0.5, is_empty=False, num_updates=3
+)  # fmt: skip
+SNAPSHOT = Snapshot(
+    number=3, name="three", chain="c" * 64, version="0", pid=1, up_s=100.0, life=2, height=7, last_height=None,
+    phase="mining", attempt=1, is_training=False, is_mining=True, present=(0, 1), num_members=4,
+    queues={"events": 5}, counters={"sent": 10, "received": 9}, refused={"signature": 4}, last_block=LAST,
+    accuracy=0.9, deadline_s=2.0, memory_bytes=1000, num_threads=8, store_bytes=5000, training_s=3.0, mining_s=4.0,
+)  # fmt: skip
+
+
+@pytest.fixture
+def opened():
+    metrics = NodeMetrics(lambda: SNAPSHOT)
+    metrics.observe_round(0.3)
+    window = metrics.open_window()
+    yield window
+    window.close()
+
+
+def ask(window, path, *, method="GET", host=None):
+    connection = http.client.HTTPConnection("127.0.0.1", window.port, timeout=10)
+    try:
+        connection.request(method, path, headers={"Host": host or f"127.0.0.1:{window.port}"})
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+def test_metrics_are_what_prometheus_reads(opened):
+    status, content = ask(opened, "/metrics")
+    assert status == 200
+    samples = {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(content.decode())
+        for sample in family.samples
+    }
+    assert samples["bdfl_height",] == 7
+    assert samples["bdfl_phase", "mining"] == 1
+    assert samples["bdfl_phase", "voting"] == 0
+    assert samples["bdfl_peers",] == 2
+    assert samples["bdfl_events_total", "sent"] == 10
+    assert samples["bdfl_dropped_total", "signature"] == 4
+    assert samples["bdfl_queue_length", "events"] == 5
+    assert samples["bdfl_round_seconds_count",] == 1
+    assert samples["bdfl_last_block_age_seconds",] == 1
+    assert samples["bdfl_accuracy",] == 0.9
+    for name in ("attempt", "training", "mining", "memory_bytes", "threads", "store_bytes", "healthy", "up_seconds"):
+        assert (f"bdfl_{name}",) in samples
+    for name in ("training_seconds", "mining_seconds", "starts"):
+        assert (f"bdfl_{name}_total",) in samples
+
+
+def test_status_is_the_whole_snapshot(opened):
+    status, content = ask(opened, "/status.json")
+    assert status == 200
+    assert msgspec.json.decode(content, type=Snapshot) == SNAPSHOT
+
+
+def test_a_healthy_node_says_so(opened):
+    status, content = ask(opened, "/healthz")
+    assert (status, json.loads(content)["is_healthy"]) == (200, True)
+
+
+def test_a_node_without_blocks_says_what_is_wrong():
+    old = msgspec.structs.replace(SNAPSHOT, last_block=msgspec.structs.replace(LAST, age_s=21.0))
+    page = NodeMetrics(lambda: old).health()
+    assert page.status == 503
+    assert json.loads(page.content)["why"] == "no block for 21 s, at most 20 s expected; 2 of 3 others are there"
+
+
+def test_before_the_first_block_time_counts_from_the_start():
+    new = msgspec.structs.replace(SNAPSHOT, last_block=None, up_s=5.0)
+    assert judge_health(new).is_healthy
+    assert not judge_health(msgspec.structs.replace(new, up_s=50.0)).is_healthy
+
+
+def test_who_is_done_stays_healthy():
+    old = msgspec.structs.replace(LAST, age_s=1e6)
+    assert judge_health(msgspec.structs.replace(SNAPSHOT, last_block=old, last_height=7)).is_healthy
+
+
+@pytest.mark.parametrize("host", ["example.org", "127.0.0.1.example.org", "localhost.example.org:80", "10.0.0.1"])
+def test_foreign_names_are_refused(opened, host):
+    assert ask(opened, "/status.json", host=host)[0] == 403
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST", "127.0.0.1", "[::1]"])
+def test_names_of_this_machine_are_served(opened, host):
+    assert ask(opened, "/healthz", host=host)[0] == 200
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH"])
+def test_nothing_but_get_is_answered(opened, method):
+    assert ask(opened, "/metrics", method=method)[0] == 405
+
+
+def test_what_is_not_there_is_not_found(opened):
+    assert ask(opened, "/")[0] == 404
+    assert ask(opened, "/../secret")[0] == 404
+
+
+@pytest.mark.parametrize(
+    ("name", "host", "expected"),
+    [
+        ("192.0.2.1:9100", "0.0.0.0", True),
+        ("192.0.2.1", "0.0.0.0", True),
+        ("[2001:db8::1]:9100", "::", True),
+        ("example.org:9100", "0.0.0.0", False),  # a name may be anybody's
+        ("192.0.2.1:9100", "127.0.0.1", False),
+        ("localhost:9100", "127.0.0.1", True),
+        ("localhost:9101", "127.0.0.1", False),
+        ("", "127.0.0.1", False),
+    ],
+)
+def test_a_window_open_everywhere_takes_addresses_and_no_names(name, host, expected):
+    assert is_own_name(name, host, 9100) is expected
+
+
+def test_connections_that_ask_nothing_do_not_pile_up(opened):
+    silent = [socket.create_connection(("127.0.0.1", opened.port)) for _ in range(MAX_CONNECTIONS + 4)]
+    try:
+        silent[-1].settimeout(10)
+        assert silent[-1].recv(1) == b""  # closed at once
+    finally:
+        for connection in silent:
+            connection.close()
+
+
+def test_a_taken_port_is_said_in_one_line(opened):
+    with pytest.raises(CannotListen, match="a free port expected"):
+        Window({}, port=opened.port)

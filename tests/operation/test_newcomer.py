@@ -1,0 +1,73 @@
+"""A member who comes in while the network runs: by a change that the others signed, with real processes."""
+
+import json
+from contextlib import ExitStack
+
+from bdfl.experiment.training_run import prepare_run
+from bdfl.ledger.store import ChainStore
+from bdfl.operation.asking import look_at
+from bdfl.operation.children import Child, end_all
+from bdfl.operation.founding import sign_share
+from bdfl.operation.genesis_file import read_genesis
+from bdfl.operation.key_file import create_key, load_key
+from bdfl.operation.local_network import GENESIS_FILE, find_ports, found_network, node_folder, run_network
+from bdfl.operation.member_change import (
+    propose_admission,
+    read_standing,
+    sign_change_file,
+    submit_change,
+    write_change,
+)
+from bdfl.operation.newcomers import authorities_of, read_admissions
+from bdfl.operation.share import emulated_share
+from tests.operation.small_network import tiny_scenario, wait_for
+
+
+def admit(folder, scenario, signer):
+    """An admission that both members have signed."""
+    nodes = [node_folder(folder, 0), node_folder(folder, 1)]
+    standing = read_standing(nodes[0])
+    card = sign_share(signer, scenario, "third", 0, emulated_share(prepare_run(scenario), 0))
+    genesis = read_genesis(folder / GENESIS_FILE)
+    change = propose_admission(standing, genesis, scenario, card, standing.height + 500)
+    for node in nodes:
+        change = sign_change_file(change, standing, load_key(node / "key.pem"))
+    return change
+
+
+def test_a_newcomer_is_let_in_catches_up_and_is_needed_from_then_on(tmp_path):
+    folder, place = tmp_path / "network", tmp_path / "third"
+    scenario = tiny_scenario(2, "rounds=1000")
+    found_network(folder, scenario, 0, None)
+    place.mkdir()
+    signer = create_key(place / "key.pem")
+    nodes = [node_folder(folder, 0), node_folder(folder, 1)]
+    with run_network(folder, evaluates=False) as network, ExitStack() as resources:
+        wait_for(lambda: min(network.look().heights, default=0) >= 1, "block 1")
+        change = admit(folder, scenario, signer)
+        write_change(place / "admission", change)
+        for node in nodes:
+            submit_change(node, change, read_standing(node))
+        wait_for(lambda: len(read_standing(nodes[0]).roll.members) == 3, "the admission on the chain")
+        arguments = [
+            "node", "--genesis", folder / GENESIS_FILE, "--key", place / "key.pem", "--folder", place / "node",
+            "--admission", place / "admission", "--listen", find_ports(1)[0], "--while-input",
+        ]  # fmt: skip
+        for address in [look_at(node).listen[0] for node in nodes]:
+            arguments += ["--peer", address]
+        newcomer = Child("third", [str(argument) for argument in arguments], place / "output.log")
+        resources.callback(end_all, [newcomer])
+        # All three are needed for a quorum now.
+        goal = read_standing(nodes[0]).height + 4
+        wait_for(lambda: (found := look_at(place / "node").snapshot) and found.height >= goal, "blocks with the third")
+    with ChainStore.open(place / "node" / "chain", read_only=True) as store:
+        voters = {vote.vote.voter for vote in store.certificate(goal)}
+        blocks = [store.block(height).digest for height in range(1, goal + 1)]
+    assert voters == {0, 1, 2}
+    with ChainStore.open(nodes[1] / "chain", read_only=True) as store:
+        assert [store.block(height).digest for height in range(1, goal + 1)] == blocks
+    lines = [json.loads(line) for line in (nodes[0] / "node.log").read_text().splitlines()]
+    assert [line["in all"] for line in lines if line["event"] == "members"] == [3]
+    genesis = read_genesis(folder / GENESIS_FILE)
+    known = authorities_of(genesis, read_admissions(nodes[0], (), genesis))
+    assert sorted(known) == [0, 1, 2]

@@ -1,0 +1,213 @@
+"""A node as a service: what it refuses, how it runs, and how it ends. One node is a whole network here."""
+
+import io
+import json
+import threading
+import time
+import urllib.request
+from contextlib import contextmanager
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from bdfl.errors import BdflError
+from bdfl.identity import Signer
+from bdfl.ledger.keeping import NotKept
+from bdfl.ledger.store import ChainStore
+from bdfl.operation.gathering import GatheringLink
+from bdfl.operation.genesis_file import read_genesis, write_genesis
+from bdfl.operation.key_file import create_key
+from bdfl.operation.node_files import WrongChain, hosts_of, open_chain, write_tls
+from bdfl.operation.node_service import NodeFailed, NotRunnable, identify, open_node
+from bdfl.operation.run_file import BadFolder, lock_folder, read_life, read_run
+from bdfl.transports.live.certificates import BadCertificate, common_name_of, validate_tls
+from tests.operation.small_network import found_single, wait_for
+
+
+@pytest.fixture(scope="module")
+def founded(tmp_path_factory):
+    return found_single(tmp_path_factory.mktemp("founded"))
+
+
+@pytest.fixture
+def settings(founded, tmp_path):
+    return replace(founded, folder=tmp_path / "node")
+
+
+@contextmanager
+def running(service):
+    """Inside, the node runs; it has ended after, and what it raised is raised."""
+    errors = []
+
+    def run():
+        try:
+            service.run()
+        except BdflError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        service.stop()
+        thread.join(60)
+        assert not thread.is_alive()
+    if errors:
+        raise errors[0]
+
+
+def test_a_node_alone_makes_blocks_shows_them_and_goes_on_after_a_stop(settings):
+    echo = io.StringIO()
+    with open_node(replace(settings, evaluates=True), echo=echo) as service, running(service):
+        wait_for(lambda: service.snapshot().height >= 3, "block 3")
+        wait_for(lambda: service.snapshot().accuracy is not None, "an accuracy")
+        run = read_run(settings.folder)
+        with urllib.request.urlopen(f"http://{run.metrics}/healthz", timeout=10) as answer:
+            assert json.load(answer)["is_healthy"]
+        found = service.snapshot()
+        assert (found.number, found.num_members, found.life, found.present) == (0, 1, 1, ())
+        assert found.memory_bytes > 0
+        assert found.num_threads > 1
+        assert found.store_bytes > 0
+        assert found.counters["commits"] >= 3
+        assert found.last_block.proposer == 0
+        assert found.deadline_s > 0
+    reached = service.snapshot().height
+    lines = [json.loads(line) for line in (settings.folder / "node.log").read_text().splitlines()]
+    assert [line["height"] for line in lines if line["event"] == "block"] == list(range(1, reached + 1))
+    assert "node 0: block (height 1, proposer 0" in echo.getvalue()
+    with open_node(replace(settings, last_height=reached + 1)) as service, running(service):
+        assert service.snapshot().height >= reached
+        wait_for(lambda: service.snapshot().is_done, "the last block")
+        assert service.snapshot().life == 2
+    assert read_life(settings.folder) == 2
+
+
+def test_a_disk_that_fails_ends_the_node_with_one_line(settings, monkeypatch):
+    def refuse(self, block, certificate):
+        raise NotKept("chain: No space left on device; the block is not kept")
+
+    monkeypatch.setattr(ChainStore, "append", refuse)
+    with open_node(settings) as service, pytest.raises(NodeFailed, match="No space left on device"):
+        service.run()
+    last = json.loads((settings.folder / "node.log").read_text().splitlines()[-1])
+    assert (last["event"], last["level"]) == ("stopped", "error")
+    monkeypatch.undo()
+    with ChainStore.open(settings.folder / "chain") as store:
+        assert store.height == 0
+
+
+def test_a_node_that_is_stopped_before_it_runs_ends_at_once(settings):
+    with open_node(settings) as service:
+        service.stop()
+        service.run()
+    assert read_life(settings.folder) == 1
+
+
+def test_a_stranger_is_refused(settings, tmp_path):
+    create_key(tmp_path / "other.pem")
+    with pytest.raises(NotRunnable, match="not the key of a member"):
+        identify(replace(settings, key=tmp_path / "other.pem"))
+
+
+def test_a_key_that_others_may_read_is_refused(settings, tmp_path):
+    (tmp_path / "open.pem").write_bytes(settings.key.read_bytes())
+    (tmp_path / "open.pem").chmod(0o644)
+    with pytest.raises(BdflError, match="0644"):
+        identify(replace(settings, key=tmp_path / "open.pem"))
+
+
+def test_a_genesis_that_not_all_signed_needs_a_word(settings, tmp_path):
+    unsigned = msgspec.structs.replace(read_genesis(settings.genesis), signatures=(b"",))
+    write_genesis(tmp_path / "unsigned", unsigned)
+    with pytest.raises(NotRunnable, match="not signed by 0"):
+        identify(replace(settings, genesis=tmp_path / "unsigned"))
+    assert identify(replace(settings, genesis=tmp_path / "unsigned", is_unsigned_allowed=True)).number == 0
+
+
+def test_data_that_the_genesis_does_not_know_are_refused(settings, tmp_path):
+    with (
+        open_node(replace(settings, data=str(tmp_path / "none.npz"))) as service,
+        pytest.raises(NotRunnable, match=r"none\.npz"),
+    ):
+        service.run()
+
+
+def test_a_folder_in_use_is_refused_and_its_number_of_starts_stays(settings):
+    with lock_folder(settings.folder), pytest.raises(BadFolder), open_node(settings):
+        pass
+    assert read_life(settings.folder) == 0
+
+
+def test_a_chain_of_another_genesis_is_refused(settings, tmp_path):
+    genesis = read_genesis(settings.genesis)
+    with open_chain(tmp_path / "chain", genesis):
+        pass
+    renamed = msgspec.structs.replace(genesis, genesis=msgspec.structs.replace(genesis.genesis, name="another"))
+    with pytest.raises(WrongChain, match="another genesis"), open_chain(tmp_path / "chain", renamed):
+        pass
+
+
+def test_tls_files_are_the_members_own(settings, tmp_path):
+    identity = identify(settings)
+    tls = write_tls(tmp_path, identity.genesis, identity.signer, 0)
+    assert common_name_of(validate_tls(tls)) == "member-0"
+    assert tls.key.stat().st_mode & 0o777 == 0o600
+    with pytest.raises(BadCertificate):
+        write_tls(tmp_path, identity.genesis, Signer(bytes(32)), 0)
+
+
+def test_hosts_of_a_certificate_are_those_listened_on():
+    assert hosts_of(["192.0.2.7:1", "[2001:db8::1]:2", "0.0.0.0:3"]) == [
+        "192.0.2.7", "2001:db8::1", "127.0.0.1", "localhost"
+    ]  # fmt: skip
+
+
+class Presence:
+    """A link on which others appear."""
+
+    def __init__(self):
+        self.present = frozenset()
+        self.is_open = False
+
+    def open(self, receiver):
+        self.is_open = True
+
+
+def gather(link, **settings):
+    """Opens a gathering link in a thread."""
+    gathering = GatheringLink(link, num_others=3, num_enough=2, **settings)
+    thread = threading.Thread(target=gathering.open, args=(None,))
+    thread.start()
+    return gathering, thread
+
+
+def test_the_first_round_waits_for_all():
+    link = Presence()
+    _, thread = gather(link)
+    wait_for(lambda: link.is_open, "opening")
+    link.present = frozenset([0, 1])
+    time.sleep(0.2)
+    assert thread.is_alive()
+    link.present = frozenset([0, 1, 2])
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+def test_the_first_round_does_not_wait_for_ever_where_enough_are_there():
+    link = Presence()
+    link.present = frozenset([0, 2])
+    _, thread = gather(link, patience_s=0.1)
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+def test_waiting_for_others_can_be_left():
+    gathering, thread = gather(Presence(), patience_s=0.0)
+    time.sleep(0.2)
+    assert thread.is_alive()
+    gathering.leave()
+    thread.join(60)
+    assert not thread.is_alive()

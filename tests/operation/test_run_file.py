@@ -1,0 +1,73 @@
+"""The folder of a process: one at a time, a number for every start, and how to reach it."""
+
+import pytest
+
+from bdfl.operation.run_file import (
+    BadFolder,
+    RunFile,
+    is_locked,
+    lock_folder,
+    raise_life,
+    read_life,
+    read_run,
+    replace_file,
+    write_run,
+)
+
+RUN = RunFile(kind="node", pid=12, started=1.5, version="0", chain="ab", number=3, metrics="127.0.0.1:9000")
+
+
+def test_a_folder_belongs_to_one_process_at_a_time(tmp_path):
+    folder = tmp_path / "new" / "node"
+    assert not is_locked(folder)
+    with lock_folder(folder):
+        assert is_locked(folder)
+        with pytest.raises(BadFolder, match="another process works in it"), lock_folder(folder):
+            pass
+    assert not is_locked(folder)
+    with lock_folder(folder):
+        pass
+
+
+def test_a_folder_that_cannot_be_made_is_said_in_one_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BadFolder, match="a writable folder expected"), lock_folder(tmp_path / "file"):
+        pass
+
+
+def test_what_goes_wrong_inside_is_not_taken_for_the_lock(tmp_path):
+    with pytest.raises(FileNotFoundError), lock_folder(tmp_path):
+        (tmp_path / "other").read_bytes()
+
+
+def test_every_start_has_a_higher_number(tmp_path):
+    assert read_life(tmp_path) == 0
+    assert [raise_life(tmp_path) for _ in range(3)] == [1, 2, 3]
+    assert read_life(tmp_path) == 3
+
+
+@pytest.mark.parametrize("content", ["", "three", "-1", "1.5"])
+def test_a_damaged_number_of_starts_is_refused(tmp_path, content):
+    (tmp_path / "life").write_text(content)
+    with pytest.raises(BadFolder, match="a whole number expected"):
+        raise_life(tmp_path)
+
+
+def test_a_process_says_how_to_reach_it(tmp_path):
+    assert read_run(tmp_path) is None
+    write_run(tmp_path, RUN)
+    assert read_run(tmp_path) == RUN
+    assert RUN.status_url == "http://127.0.0.1:9000/status.json"
+    (tmp_path / "run.json").write_text("{")
+    with pytest.raises(BadFolder, match=r"run\.json"):
+        read_run(tmp_path)
+
+
+def test_a_secret_file_is_never_readable_by_others(tmp_path):
+    path = tmp_path / "secret"
+    path.write_text("old")
+    path.chmod(0o644)
+    replace_file(path, b"new", mode=0o600, durable=True)
+    assert path.read_bytes() == b"new"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert [file.name for file in tmp_path.iterdir()] == ["secret"]
