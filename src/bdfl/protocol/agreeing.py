@@ -20,6 +20,7 @@ from bdfl.protocol.votes import collect_votes, find_quorums, is_split, key_of, r
 from bdfl.scenario.ledger import QuorumRule
 
 MAX_RIVALS = 8  # votes of one member, kind and attempt for different blocks that are counted beside the first
+MAX_CUT_SHORT = 2  # attempts: later ones last their time, however the votes fall
 MAX_VOTES_AHEAD = 16  # attempts: of what a member voted further ahead, only the latest is kept
 
 
@@ -122,9 +123,13 @@ def end_attempt(draft: Draft) -> None:
 
 
 def _is_hopeless(draft: Draft) -> bool:
-    """Whether nothing can come of the attempt: blocks found at the same time, each with too few of all the prevotes."""
-    has_voted = draft.own_vote(Kind.PREVOTE) is not None
-    return has_voted and is_split(draft.votes, draft.attempt, len(draft.chain.active), draft.chain.quorum)
+    """Whether nothing can come of the attempt: blocks found at the same time, each with too few of all the prevotes.
+
+    Only of the first ones: where a lock and a liar keep votes apart, only what is said again helps, and that takes time.
+    """
+    if draft.attempt > MAX_CUT_SHORT or draft.own_vote(Kind.PREVOTE) is None:
+        return False
+    return is_split(draft.votes, draft.attempt, len(draft.chain.active), draft.chain.quorum)
 
 
 def _is_alone_ahead(draft: Draft) -> bool:
