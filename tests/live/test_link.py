@@ -261,7 +261,7 @@ def test_who_floods_is_not_listened_to_for_a_while_and_others_are(tmp_path):
         net.wait_for_all()
         net.listeners[0].blobs[BLOB] = Offer(DATA)
         session = raw_session(stack, net.tls[2], ports[:1], num_members=4)
-        wait_until(lambda: len(session.info.transports()) == 1, "connected")
+        wait_until(lambda: len(session.info.transports()) >= 1, "connected")
         link, sealer = net.links[0], Sealer(signer_of(2), CHAIN, 2, 1)
 
         def is_muted():

@@ -16,7 +16,7 @@ from bdfl.operation.live_faults import campaign as campaign_module
 from bdfl.operation.live_faults.absences import play_dead, play_stop
 from bdfl.operation.live_faults.access_points import NUM_ACCESS_POINTS, play_access_points
 from bdfl.operation.live_faults.aftermath import judge_aftermath
-from bdfl.operation.live_faults.arena import STORY_FILE, NotInTime, Setting, open_arena
+from bdfl.operation.live_faults.arena import STORY_FILE, Left, NotInTime, Setting, open_arena
 from bdfl.operation.live_faults.campaign import Amounts, LiveCampaign, plan_trials, try_network
 from bdfl.operation.live_faults.clocks import BACK, play_clocks
 from bdfl.operation.live_faults.disks import play_disks
@@ -73,7 +73,9 @@ def test_a_node_was_killed_while_it_wrote(tried):
 
 
 def test_chains_are_one_and_valid_and_nobody_contradicted_itself_or_forgot_anything(tried):
-    breaches, returns = judge_aftermath(tried[0].folder)
+    arena = tried[0]
+    breaches, returns = judge_aftermath(arena.folder, arena.began_s, arena.left)
+    assert len(arena.left) == 3
     assert [breach for breach in breaches if breach.law not in TIMING] == []
     assert len(returns) >= 4
     assert any(one.rounds is not None and one.seconds is not None for one in returns)
@@ -142,9 +144,11 @@ def test_chains_that_lost_a_block_or_all_are_noticed(altered):
         database.execute("DELETE FROM blocks WHERE height = ?", (height,))
     database.close()
     (node_folder(altered, 3) / "chain" / "chain.sqlite").write_bytes(b"no chain")
-    found = {breach.law: breach.what for breach in judge_aftermath(altered)[0]}
-    assert found["memory"].startswith(f"node 2 had block {height}")
-    assert found["store"].startswith("node 3: ")
+    breaches, _ = judge_aftermath(altered, left=[Left(2, height, b"another", 1.0)])
+    whats = [breach.what for breach in breaches if breach.law == "memory"]
+    assert [what.startswith(f"node 2 had block {height}") for what in whats] == [True, True]
+    assert "on its disk when it ended" in whats[1]
+    assert [breach.what[:7] for breach in breaches if breach.law == "store"] == ["node 3:"]
 
 
 def test_a_gap_may_be_a_calm_one_and_the_deadline():
@@ -185,7 +189,10 @@ def make_outcome(kind=TroubleKind.STOP, **changes):
 
 def test_the_table_fits_a_terminal_and_the_page_tells_all():
     breach = LiveBreach(law="memory", what="node 3 forgot", moment_s=12.25)
-    campaign = LiveCampaign(outcomes=(make_outcome(), make_outcome(TroubleKind.KILL, breaches=(breach,))))
+    wide = make_outcome(
+        TroubleKind.ACCESS_POINT, quorum=QuorumRule.MAJORITY, height=1234, return_s=12.3, seconds=9999.0
+    )
+    campaign = LiveCampaign(outcomes=(make_outcome(), make_outcome(TroubleKind.KILL, breaches=(breach,)), wide))
     console = Console(width=80, record=True, file=io.StringIO())
     console.print(tabulate_live_campaign(campaign))
     lines = console.export_text().splitlines()
@@ -194,7 +201,7 @@ def test_the_table_fits_a_terminal_and_the_page_tells_all():
     page = live_campaign_markdown(campaign, "bdfl network faults", "Python")
     assert "| stop | bft | 8 | 1 | 30 | 5.0 | 9.0 | 1 | 2.5 | 80 | 0 |" in page
     assert "memory: node 3 forgot (at 12.2 s)" in page
-    assert "2 networks, 1 of them broke a law" in page
+    assert "3 networks, 1 of them broke a law" in page
 
 
 def test_a_network_that_makes_no_block_in_time_broke_a_law(tmp_path, monkeypatch):

@@ -8,21 +8,24 @@ from bdfl.operation.live_faults.campaign import LiveCampaign
 from bdfl.operation.live_faults.outcome import DESCRIPTIONS, LiveOutcome, TroubleKind
 from bdfl.report.tables import infeasible_text, new_table, number
 
-_COLUMNS = ("trouble", "quorum", "nodes", "times", "blocks", "gap", "at most", "back", "back s", "time", "broken")
+_COLUMNS = ("trouble", "quorum", "times", "blocks", "gap", "at most", "back", "s", "broken")
 
 
 def tabulate_live_campaign(campaign: LiveCampaign) -> Table:
     """One row for each kind of trouble and quorum rule."""
-    table = new_table("Real networks in trouble", _COLUMNS, text_columns=2)
+    sizes = sorted({outcome.num_nodes for outcome in campaign.outcomes})
+    seconds = sum(outcome.seconds for outcome in campaign.outcomes)
+    title = f"Real networks in trouble: {', '.join(map(str, sizes))} nodes, {seconds:.0f} s"
+    table = new_table(title, _COLUMNS, text_columns=2)
     for group in _group(campaign.outcomes):
-        *cells, broken = _cells(group)
-        table.add_row(*cells, infeasible_text(int(broken)))
+        kind, quorum, _, *cells, _, broken = _cells(group)
+        table.add_row(kind, quorum, *cells, infeasible_text(int(broken)))
     table.caption = (
         "times: how often it was done\n"
         "gap: longest time (s) without a block at a node that nothing was done to\n"
         "at most: what it may be, a calm round's and the deadline for silent members\n"
         "back: most rounds until a node that was started again voted, beyond the one\n"
-        "under way; back s: seconds, from when it listened"
+        "under way; s: seconds, from when it listened"
     )
     return table
 

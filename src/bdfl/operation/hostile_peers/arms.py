@@ -46,6 +46,7 @@ class Arsenal:
     signer: Signer
     victims: Sequence[int]
     heard: Sequence[bytes]  # genuine envelopes of others to all
+    find_height: Callable[[], int]  # that the others work on now
     life: int  # higher than in the attacks before, so that counters are new
     max_message_size: int
     dice: random.Random
@@ -129,14 +130,13 @@ class Arsenal:
         return make
 
     def _false_statements(self) -> Callable[[int], Shot]:
-        """What was heard, with every signature changed; said of the newest round that was heard of."""
+        """What was heard, with every signature changed, said of the round that is worked on."""
         sealer, said = self._sealer(), [one for one in self._genuine() if isinstance(one.content, Hearsay)]
-        height = max(message.height for message in said)
 
         def make(number: int) -> Shot:
             content = said[number % len(said)].content
             assert isinstance(content, Hearsay)
-            payload = self._message(height, self._spoil(content))
+            payload = self._message(self.find_height(), self._spoil(content))
             return Shot(self.keys.to_all(self.member), sealer.seal(Purpose.MESSAGE, None, payload))
 
         return make

@@ -16,6 +16,7 @@ from bdfl.operation.hostile_peers.attacks import find_attack
 from bdfl.operation.hostile_peers.orders import Order
 from bdfl.operation.hostile_peers.tally import Tally
 from bdfl.operation.key_file import load_key
+from bdfl.protocol.messages import decode_message
 from bdfl.transports.live.certificates import TlsFiles
 from bdfl.transports.live.envelope import read_envelope
 from bdfl.transports.live.zenoh_config import Role, chain_keys, session_config
@@ -54,13 +55,16 @@ def attack_as_member(order: Order, tally: Tally, is_over: Event, on_ready: Calla
     chain = bytes.fromhex(order.chain)
     with open_session(order.tls, chain, order.member + 1, order.targets) as session:
         _wait_for(lambda: len(session.info.transports()) >= len(order.targets))
+        spy = Spy(session, chain)
+        _wait_for(lambda: len(spy.heard) >= _NUM_HEARD)
         arsenal = Arsenal(
             keys=chain_keys(chain),
             chain=chain,
             member=order.member,
             signer=load_key(Path(order.folder) / KEY_FILE),
             victims=range(len(order.targets)),
-            heard=record_envelopes(session, chain, _NUM_HEARD),
+            heard=spy.heard[:_NUM_HEARD],
+            find_height=lambda: spy.height,
             life=order.life,
             max_message_size=order.max_message_size,
             dice=random.Random(order.seed),
@@ -76,20 +80,21 @@ def attack_as_member(order: Order, tally: Tally, is_over: Event, on_ready: Calla
             number += 1
 
 
-def record_envelopes(session: zenoh.Session, chain: bytes, count: int) -> list[bytes]:
-    """So many genuine envelopes of others to all."""
-    heard: list[bytes] = []
+class Spy:
+    """Listens to what the others say to all, as any member may."""
 
-    def take(sample: zenoh.Sample) -> None:
+    def __init__(self, session: zenoh.Session, chain: bytes) -> None:
+        self.heard: list[bytes] = []  # the first envelopes
+        self.height = 1  # the newest that anybody spoke of
+        self._subscriber = session.declare_subscriber(chain_keys(chain).to_all("*"), self._take)
+
+    def _take(self, sample: zenoh.Sample) -> None:
         data = sample.payload.to_bytes()
         with suppress(BadEncoding):
-            read_envelope(data, len(data))
-            heard.append(data)
-
-    subscriber = session.declare_subscriber(chain_keys(chain).to_all("*"), take)
-    _wait_for(lambda: len(heard) >= count)
-    subscriber.undeclare()  # type: ignore[no-untyped-call]
-    return heard[:count]
+            message = decode_message(read_envelope(data, len(data)).payload, len(data))
+            self.height = max(self.height, message.height)
+            if len(self.heard) < _NUM_HEARD:
+                self.heard.append(data)
 
 
 class _Gun:

@@ -9,6 +9,7 @@ from bdfl.ledger.keeping import StoreError
 from bdfl.ledger.roll import find_evidence
 from bdfl.ledger.store import ChainStore
 from bdfl.ledger.verify import verify_chain
+from bdfl.operation.live_faults.arena import Left
 from bdfl.operation.live_faults.diary import Diary
 from bdfl.operation.live_faults.outcome import LiveBreach
 from bdfl.operation.live_faults.returning import ROUNDS_TO_RETURN, Return, find_returns
@@ -18,10 +19,12 @@ from bdfl.operation.node_files import CHAIN_FOLDER
 from bdfl.transports.live.event_log import BrokenLog
 
 
-def judge_aftermath(folder: Path, began_s: float = 0.0) -> tuple[list[LiveBreach], list[Return]]:
+def judge_aftermath(
+    folder: Path, began_s: float = 0.0, left: Sequence[Left] = ()
+) -> tuple[list[LiveBreach], list[Return]]:
     """All laws that hold whatever was done, for a network that has ended; and how soon nodes took part again.
 
-    `began_s` is when it began, on the machine's clock.
+    `began_s` is when it began, on the machine's clock; `left` is what nodes had on their disks at other times.
     """
     numbers = range(read_network(folder).num_nodes)
     diaries = [Diary(node_folder(folder, number)).read() for number in numbers]
@@ -36,6 +39,7 @@ def judge_aftermath(folder: Path, began_s: float = 0.0) -> tuple[list[LiveBreach
                 breaches.append(LiveBreach(law="store", what=f"node {number}: {error}"))
         breaches += _judge_chains(stores)
         breaches += _judge_diaries(diaries, stores, began_s)
+        breaches += _judge_left(left, stores)
         try:
             testimony = read_testimony(folder, numbers)
         except BrokenLog as error:
@@ -75,6 +79,19 @@ def _judge_diaries(diaries: Sequence[Diary], stores: dict[int, ChainStore], bega
                 what = f"node {number} had block {seen.height} ({seen.digest}) and has it no more"
                 breaches.append(LiveBreach(law="memory", what=what, moment_s=seen.clock_s - began_s))
                 break
+    return breaches
+
+
+def _judge_left(left: Sequence[Left], stores: dict[int, ChainStore]) -> list[LiveBreach]:
+    """The chain that a node had when it ended is the beginning of the one it has now."""
+    breaches = []
+    for one in left:
+        store = stores.get(one.node)
+        if store is None or not one.height:
+            continue
+        if one.height > store.height or store.block(one.height).digest != one.tip:
+            what = f"node {one.node} had block {one.height} on its disk when it ended, and has it no more"
+            breaches.append(LiveBreach(law="memory", what=what, moment_s=one.moment_s))
     return breaches
 
 

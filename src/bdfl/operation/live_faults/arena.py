@@ -54,6 +54,16 @@ class Setting:
         return self.num_nodes - quorum_size(self.quorum, self.num_nodes)
 
 
+@dataclass(frozen=True)
+class Left:
+    """The chain that a node had on its disk when it ended."""
+
+    node: int
+    height: int
+    tip: bytes  # none: it had no block
+    moment_s: float
+
+
 class Arena:
     """A running network, and what is done to it. Every moment is told in its story, in seconds since it began."""
 
@@ -64,6 +74,7 @@ class Arena:
         self.diaries = [Diary(node_folder(network.folder, number)) for number in self.numbers]
         self._timing = live_timing(setting.scenario, network.genesis.genesis.model.size)
         self.began_s = time.monotonic()  # on the machine's clock
+        self.left: list[Left] = []
         self._may_end: set[int] = set()  # nodes that are down, or will be
         self._num_joinings: dict[int, int] = {}  # of nodes that were started again, before that
 

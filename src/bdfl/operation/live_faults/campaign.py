@@ -132,7 +132,7 @@ def try_network(trial: Trial, folder: Path) -> LiveOutcome:
         breaches.append(LiveBreach(law="progress", what=str(error), moment_s=moment_s))
     breaches += figures.breaches
     if arena is not None:
-        found, returns = judge_aftermath(arena.folder, arena.began_s)
+        found, returns = judge_aftermath(arena.folder, arena.began_s, arena.left)
         breaches += found
         _write_breaches(arena, breaches)
     watched = [one for one in returns if one.is_watched]

@@ -8,7 +8,7 @@ import time
 
 from bdfl.ledger.keeping import StoreError
 from bdfl.ledger.store import ChainStore
-from bdfl.operation.live_faults.arena import Arena
+from bdfl.operation.live_faults.arena import Arena, Left
 from bdfl.operation.live_faults.outcome import Figures, LiveBreach
 from bdfl.operation.local_network import node_folder
 from bdfl.operation.node_files import CHAIN_FOLDER
@@ -16,7 +16,7 @@ from bdfl.transports.faults.failing_store import FAULT_VARIABLE
 
 # What every node does in every round, whether it trains or not.
 WRITES = ("append", "batch", "put_blob", "put_candidate", "put_progress", "put_report", "put_vote")
-_LATEST_WRITE = 6
+_LATEST_WRITE = 3  # counted from a start: of what is done once a round, as many rounds
 _LONGEST_WAIT_S = 3.0  # until the next kill
 _LONGEST_ABSENCE_S = 3.0  # until the next start
 
@@ -48,18 +48,18 @@ def play_kills(arena: Arena, num_kills: int) -> Figures:
 
 
 def judge_left(arena: Arena, number: int) -> list[LiveBreach]:
-    """What a node that was killed left on its disk opens, and has every block that it had said to have."""
-    path = node_folder(arena.folder, number) / CHAIN_FOLDER
-    seen = arena.diary(number).blocks
+    """What a node that ended left on its disk opens, and has every block that it had said to have."""
+    moment_s, seen = arena.moment_s, arena.diary(number).blocks
     try:
-        with ChainStore.open(path, read_only=True) as store:
+        with ChainStore.open(node_folder(arena.folder, number) / CHAIN_FOLDER, read_only=True) as store:
             height = store.height
+            arena.left.append(Left(number, height, store.block(height).digest if height else b"", moment_s))
             is_there = not seen or (
                 height >= seen[-1].height and store.block(seen[-1].height).digest.hex().startswith(seen[-1].digest)
             )
     except StoreError as error:
-        return [LiveBreach(law="store", what=f"node {number}: {error}", moment_s=arena.moment_s)]
+        return [LiveBreach(law="store", what=f"node {number}: {error}", moment_s=moment_s)]
     if is_there:
         return []
     what = f"node {number} has {height} blocks, and had said to have block {seen[-1].height} ({seen[-1].digest})"
-    return [LiveBreach(law="memory", what=what, moment_s=arena.moment_s)]
+    return [LiveBreach(law="memory", what=what, moment_s=moment_s)]

@@ -429,9 +429,8 @@ class ZenohLink:
             self._mute_news.notify_all()
 
     def _lose_patience(self, sender: int | None, size: int) -> None:
-        if self._settings.tls is None or not self._gate.is_member(sender):
+        if self._settings.tls is None or sender is None or sender >= self._num_members:
             return
-        assert sender is not None
         with self._mute_news:
             if self._mutes.note(sender, size, time.monotonic_ns()):
                 self._count("muted")
