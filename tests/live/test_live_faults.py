@@ -17,7 +17,7 @@ from bdfl.operation.live_faults.absences import play_dead, play_stop
 from bdfl.operation.live_faults.access_points import NUM_ACCESS_POINTS, play_access_points
 from bdfl.operation.live_faults.aftermath import judge_aftermath
 from bdfl.operation.live_faults.arena import STORY_FILE, Left, NotInTime, Setting, open_arena
-from bdfl.operation.live_faults.campaign import Amounts, LiveCampaign, plan_trials, try_network
+from bdfl.operation.live_faults.campaign import GRACE_S, Amounts, LiveCampaign, plan_trials, try_network
 from bdfl.operation.live_faults.clocks import BACK, play_clocks
 from bdfl.operation.live_faults.disks import play_disks
 from bdfl.operation.live_faults.kills import play_kills
@@ -50,7 +50,7 @@ def tried(tmp_path_factory):
             TroubleKind.CLOCK: play_clocks(arena, 2, [dataclasses.replace(BACK, after_s=4.0)]),
             TroubleKind.DEAD: play_dead(arena, 3),
         }
-        assert arena.network.stop() == []
+        assert arena.network.stop(GRACE_S) == []
     return arena, figures
 
 

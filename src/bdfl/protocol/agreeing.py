@@ -125,7 +125,7 @@ def end_attempt(draft: Draft) -> None:
 def _is_hopeless(draft: Draft) -> bool:
     """Whether nothing can come of the attempt: blocks found at the same time, each with too few of all the prevotes.
 
-    Only of the first ones: where a lock and a liar keep votes apart, only what is said again helps, and that takes time.
+    Only of the first ones: where a lock and a liar keep votes apart, only what is said again helps, which takes time.
     """
     if draft.attempt > MAX_CUT_SHORT or draft.own_vote(Kind.PREVOTE) is None:
         return False

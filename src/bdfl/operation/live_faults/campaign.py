@@ -23,6 +23,7 @@ from bdfl.operation.live_faults.slow_line import open_lines, play_slow_line
 from bdfl.scenario import QuorumRule
 
 KILLS_PER_NETWORK = 25
+GRACE_S = 60.0  # from asking processes to end until that is a breach
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,7 @@ def try_network(trial: Trial, folder: Path) -> LiveOutcome:
         with _open(trial, folder) as (arena, play):
             figures = play()
             arena.wait_for_blocks(1, arena.up)
-            stubborn = arena.network.stop()
+            stubborn = arena.network.stop(GRACE_S)
             breaches += [LiveBreach(law="end", what=f"{name} had to be killed") for name in stubborn]
     except NotInTime as error:
         moment_s = None if arena is None else arena.moment_s

@@ -311,7 +311,8 @@ class ZenohLink:
         try:
             message = self._gate.read_message(sender, receiver, data, time.monotonic_ns())
         except Refused as refused:
-            self._gate.charge(sender, time.monotonic_ns())
+            if refused.reason is not Refusal.REPLAY:  # noticed before anything costly
+                self._gate.charge(sender, time.monotonic_ns())
             self._refuse(sender, refused.reason, len(data))
             return
         self._count("received")
