@@ -22,6 +22,8 @@ from bdfl.operation.run_file import RunFile, forget_run, lock_folder, replace_fi
 from bdfl.transports.live.access_point import open_access_point
 from bdfl.transports.live.certificates import TlsFiles, validate_tls
 
+_POLL_S = 0.2
+
 
 class NotListed(BdflError):
     """An access point that the genesis does not name."""
@@ -50,7 +52,9 @@ class AccessPointService:
 
     def run(self) -> None:
         """Until `stop`."""
-        self._is_stopping.wait()
+        # The system may give a signal to one of zenoh's threads: then nothing wakes this one, which has to handle it.
+        while not self._is_stopping.wait(_POLL_S):
+            pass
         self._log.info("stopped")
 
     def stop(self) -> None:
