@@ -7,7 +7,7 @@ RESULTS ?= results
 QUICKSTART := runs/quickstart
 
 .DEFAULT_GOAL := help
-.PHONY: help run compare test check format bench bench-learning bench-chain bench-live campaign faults fuzz poisoning figures stall reproduce table4 clean
+.PHONY: help run compare test check format bench bench-learning bench-chain bench-live campaign faults live-faults hostile two-sites fuzz poisoning figures stall reproduce table4 clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,6 +49,15 @@ bench-live: $(VENV)/.installed-dev .venv-p2pfl/.installed ## rounds of real proc
 faults: $(VENV)/.installed ## 10,000 networks in trouble, and the mutants that must be caught (an hour)
 	$(BIN)/bdfl faults --seeds 10000
 	$(BIN)/bdfl faults mutants --out $(RESULTS)/faults
+
+live-faults: $(VENV)/.installed-dev ## real processes killed, stopped and starved, 200 kills (two to three hours)
+	$(BIN)/bdfl network faults --kills 200 --out $(RESULTS)/live-faults
+
+hostile: $(VENV)/.installed-dev ## 100,000 hostile messages of each kind to real nodes (an hour)
+	$(BIN)/bdfl network hostile --count 100000 --out $(RESULTS)/hostile
+
+two-sites: $(VENV)/.installed-dev ## blocks between two network namespaces with loss and 200 ms (needs root and tc netem)
+	$(BIN)/python examples/two_sites/run.py
 
 fuzz: $(VENV)/.installed-dev ## a million mutated encodings of every record (an hour)
 	$(BIN)/python -m tests.fuzz --count 1000000
