@@ -5,6 +5,7 @@ Lines in: an `Order`, an empty line to begin, `stop`. Lines out: `Said`.
 
 import sys
 import threading
+from contextlib import suppress
 
 import msgspec
 
@@ -47,8 +48,9 @@ def _tell(tally: Tally, is_over: threading.Event) -> None:
 
 
 def _say(said: Said) -> None:
-    sys.stdout.write(msgspec.json.encode(said).decode() + "\n")
-    sys.stdout.flush()
+    with suppress(BrokenPipeError):  # whoever started the attack is gone
+        sys.stdout.write(msgspec.json.encode(said).decode() + "\n")
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":
