@@ -18,6 +18,8 @@ Group: TypeAlias = list[tuple[Scenario, Scheduler]]  # on the same draws
 _DRAWN = [key for key in Scenario.__struct_fields__ if key not in ("name", "description", "scheduler")]
 Progress = Callable[[int, int], None]  # tasks done, tasks in all
 
+_IDLE_S = 86_400  # until then workers wait for the next sweep
+
 
 class InvalidSweep(BdflError):
     """Runs that cannot be made together: different draws in one group, or a number of workers below one."""
@@ -84,7 +86,9 @@ def _in_order(function: Callable[[Task], Result], tasks: Sequence[Task], workers
     num_workers = min(workers or joblib.cpu_count(), len(tasks))
     if num_workers <= 1:
         return map(function, tasks)
-    parallel = joblib.Parallel(n_jobs=num_workers, batch_size=1, return_as="generator")
+    # Workers that end by themselves after five idle minutes may hang a sweep that begins at that very moment.
+    with joblib.parallel_config(backend="loky", idle_worker_timeout=_IDLE_S):
+        parallel = joblib.Parallel(n_jobs=num_workers, batch_size=1, return_as="generator")
     results: Iterator[Result] = parallel(joblib.delayed(function)(task) for task in tasks)
     return results
 
