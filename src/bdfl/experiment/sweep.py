@@ -1,12 +1,14 @@
 """Many runs at once: on all cores, on shared draws, with the same results for any number of workers."""
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures.process import BrokenProcessPool
 from typing import TypeAlias, TypeVar
 
 import msgspec
 
 from bdfl.errors import BdflError
 from bdfl.experiment.simulation import draw_run, play
+from bdfl.process_pool import open_process_pool
 from bdfl.records import RunRecord
 from bdfl.scenario import Scenario
 from bdfl.scheduling.problem import Scheduler
@@ -18,11 +20,13 @@ Group: TypeAlias = list[tuple[Scenario, Scheduler]]  # on the same draws
 _DRAWN = [key for key in Scenario.__struct_fields__ if key not in ("name", "description", "scheduler")]
 Progress = Callable[[int, int], None]  # tasks done, tasks in all
 
-_IDLE_S = 86_400  # until then workers wait for the next sweep
-
 
 class InvalidSweep(BdflError):
     """Runs that cannot be made together: different draws in one group, or a number of workers below one."""
+
+
+class SweepFailed(BdflError):
+    """A process of a sweep is gone."""
 
 
 def map_runs(
@@ -68,7 +72,8 @@ def map_parallel(
 ) -> list[Result]:
     """`function` of every task, in order, computed by `workers` processes (default: one per CPU core).
 
-    Results do not depend on the number of workers. Tasks and results travel between processes.
+    Results do not depend on the number of workers. Tasks and results travel between processes,
+    so `function` must be one of a module.
     """
     if workers is not None and workers < 1:
         raise InvalidSweep(f"workers: {workers} given, at least 1 is needed")
@@ -86,11 +91,17 @@ def _in_order(function: Callable[[Task], Result], tasks: Sequence[Task], workers
     num_workers = min(workers or joblib.cpu_count(), len(tasks))
     if num_workers <= 1:
         return map(function, tasks)
-    # Workers that end by themselves after five idle minutes may hang a sweep that begins at that very moment.
-    with joblib.parallel_config(backend="loky", idle_worker_timeout=_IDLE_S):
-        parallel = joblib.Parallel(n_jobs=num_workers, batch_size=1, return_as="generator")
-    results: Iterator[Result] = parallel(joblib.delayed(function)(task) for task in tasks)
-    return results
+    return _spread(function, tasks, num_workers, threads=max(1, joblib.cpu_count() // num_workers))
+
+
+def _spread(
+    function: Callable[[Task], Result], tasks: Sequence[Task], workers: int, *, threads: int
+) -> Iterator[Result]:
+    with open_process_pool(workers, threads=threads) as executor:
+        try:
+            yield from executor.map(function, tasks)
+        except BrokenProcessPool:
+            raise SweepFailed("a process ended by itself (killed, or out of memory); fewer workers may help") from None
 
 
 def _play_and_reduce(task: tuple[Group, Callable[[RunRecord], Result]]) -> list[Result]:

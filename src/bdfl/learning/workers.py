@@ -1,16 +1,10 @@
 """A trainer for a scenario, in this process or spread over several: the same bits either way."""
 
-import os
-import signal
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import cache
 from itertools import repeat
-from multiprocessing import active_children, get_context, parent_process
-from multiprocessing.connection import wait
-from threading import Thread
 from typing import TYPE_CHECKING, TypeVar
 
 from bdfl.errors import BdflError
@@ -18,6 +12,7 @@ from bdfl.learning.data import DataSet
 from bdfl.learning.own_function import show_exception
 from bdfl.learning.partition import Partition
 from bdfl.learning.training import InvalidTraining, Trainer, TrainingFailed
+from bdfl.process_pool import open_process_pool
 from bdfl.scenario import Engine, Scenario
 
 if TYPE_CHECKING:
@@ -67,64 +62,26 @@ def open_trainer(scenario: Scenario, data: DataSet, partition: Partition, *, wor
 @contextmanager
 def _open_pool(scenario: Scenario, material: "Material", workers: int) -> "Iterator[Map]":
     """Processes with a bench each; they end with this block, at once if it is left by an exception."""
-    executor = ProcessPoolExecutor(
-        workers,
-        mp_context=get_context("spawn"),
-        initializer=_start_worker,
-        initargs=(scenario, material.pack()),
-    )
+    with open_process_pool(workers, initializer=_keep, initargs=(scenario, material.pack())) as executor:
 
-    def map_there(function: "Callable[[Bench, Task], Result]", tasks: Sequence[Task]) -> Iterator[Result]:
-        try:
-            yield from executor.map(_work, repeat(function), tasks)
-        except BrokenProcessPool:
-            raise TrainingFailed(
-                "a training process ended by itself (killed, or out of memory); fewer workers may help"
-            ) from None
+        def map_there(function: "Callable[[Bench, Task], Result]", tasks: Sequence[Task]) -> Iterator[Result]:
+            try:
+                yield from executor.map(_work, repeat(function), tasks)
+            except BrokenProcessPool:
+                raise TrainingFailed(
+                    "a training process ended by itself (killed, or out of memory); fewer workers may help"
+                ) from None
 
-    others = active_children()
-    try:
-        with _interrupts_held():
-            for _ in range(workers):
-                executor.submit(_get_ready)  # a first task for each, so that all start now
+        for _ in range(workers):
+            executor.submit(_get_ready)  # all build theirs now
         yield map_there
-    except BaseException:
-        for child in active_children():
-            if child not in others:
-                child.terminate()
-        raise
-    finally:
-        executor.shutdown(wait=True, cancel_futures=True)
-
-
-@contextmanager
-def _interrupts_held() -> Iterator[None]:
-    """Ctrl-C waits until the end of the block; processes started inside never see it: it is for this one to handle."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    former = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, former)
 
 
 _given: list[tuple[Scenario, tuple[object, ...]]] = []  # in a worker, once: its scenario and its packed material
 
 
-def _start_worker(scenario: Scenario, material: tuple[object, ...]) -> None:
-    """First thing in a worker: Ctrl-C is for its parent alone, and without its parent it ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    Thread(target=_end_with_parent, daemon=True).start()
+def _keep(scenario: Scenario, material: tuple[object, ...]) -> None:
     _given.append((scenario, material))
-
-
-def _end_with_parent() -> None:
-    parent = parent_process()
-    if parent is not None:
-        wait([parent.sentinel])
-        os._exit(1)  # in the middle of whatever is being computed: nobody waits for it any more
 
 
 @cache
