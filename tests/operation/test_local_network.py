@@ -38,10 +38,11 @@ def played(tmp_path_factory):
     """The folder of four nodes behind an access point, one of which was killed and started again."""
     folder = tmp_path_factory.mktemp("played") / "network"
     found_network(folder, tiny_scenario(4), 1, BLOCKS)
+    others = set(descendants(os.getpid()))  # of tests before this one
     pids = set()
     with run_network(folder) as network:
         wait_for(lambda: len(network.look().heights) == 4 and min(network.look().heights) >= 2, "block 2 everywhere")
-        pids |= set(descendants(os.getpid()))
+        pids |= set(descendants(os.getpid())) - others
         victim = network.nodes[3]
         os.kill(victim.pid, signal.SIGKILL)
         wait_for(lambda: not victim.is_up, "the end of node 3")
@@ -51,7 +52,7 @@ def played(tmp_path_factory):
         assert [child.name for child in network.fallen] == ["node 3"]
         victim.restart()
         wait_for(lambda: network.look().is_done, "the last block everywhere")
-        pids |= set(descendants(os.getpid()))
+        pids |= set(descendants(os.getpid())) - others
         assert network.stop() == []
     wait_for(lambda: not any(map(is_alive, pids)), "the end of all processes")
     return folder
