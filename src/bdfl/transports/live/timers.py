@@ -2,16 +2,25 @@
 
 from bdfl.protocol.events import SetTimer, Timer, TimerFired
 
+_MAX_DOUBLINGS = 3
+
 
 class Timers:
-    """What a node waits for, and until when (ns). Used by one thread."""
+    """What a node waits for, and until when (ns). Used by one thread.
+
+    While an attempt lasts, everything is said again more and more seldom: the same from everybody to everybody once a
+    second would fill a slow line, and what is new would never get through.
+    """
 
     def __init__(self) -> None:
         self._set: dict[Timer, tuple[int, SetTimer]] = {}
+        self._num_said = 0  # times that everything was said in the attempt below
+        self._said_in = (0, 0)  # height and attempt
 
     def set(self, effect: SetTimer, now_ns: int) -> None:
         """One of the same kind set before is forgotten."""
-        self._set[effect.timer] = now_ns + effect.delay_ns, effect
+        doublings = self._count_said(effect) if effect.timer is Timer.RESEND else 0
+        self._set[effect.timer] = now_ns + (effect.delay_ns << min(doublings, _MAX_DOUBLINGS)), effect
 
     def hasten(self, timer: Timer, due_ns: int) -> None:
         """Lets a timer that is set fire by `due_ns`, if it would later."""
@@ -21,6 +30,12 @@ class Timers:
 
     def clear(self) -> None:
         self._set.clear()
+
+    def _count_said(self, effect: SetTimer) -> int:
+        attempt = effect.height, effect.attempt
+        self._num_said = self._num_said + 1 if attempt == self._said_in else 0
+        self._said_in = attempt
+        return self._num_said
 
     @property
     def next_ns(self) -> int | None:
