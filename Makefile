@@ -7,7 +7,7 @@ RESULTS ?= results
 QUICKSTART := runs/quickstart
 
 .DEFAULT_GOAL := help
-.PHONY: help run compare test check format bench bench-learning bench-chain bench-live campaign faults live-faults hostile two-sites fuzz poisoning figures stall reproduce table4 clean
+.PHONY: help run compare test check format bench bench-learning bench-chain bench-live campaign faults live-faults hostile soak two-sites fuzz poisoning figures stall reproduce table4 clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,6 +55,9 @@ live-faults: $(VENV)/.installed-dev ## real processes killed, stopped and starve
 
 hostile: $(VENV)/.installed-dev ## 100,000 hostile messages of each kind to real nodes (an hour)
 	$(BIN)/bdfl network hostile --count 100000 --out $(RESULTS)/hostile
+
+soak: $(VENV)/.installed-dev ## 500 rounds of real processes: memory, open files, threads (minutes)
+	$(BIN)/bdfl network soak --nodes 4 --aps 1 --rounds 500 --out $(RESULTS)/soak
 
 two-sites: $(VENV)/.installed-dev ## blocks between two network namespaces with loss and 200 ms (needs root and tc netem)
 	$(BIN)/python examples/two_sites/run.py

@@ -9,7 +9,8 @@ from multiprocessing import active_children, get_context, parent_process
 from multiprocessing.connection import wait
 from threading import Thread
 
-_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+# How many threads numeric libraries use, read once when they are imported.
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 
 
 @contextmanager
@@ -60,7 +61,7 @@ def _interrupts_held() -> Iterator[None]:
 @contextmanager
 def _environment(threads: int | None) -> Iterator[None]:
     """What processes started inside find in their environment: libraries read it once, when they are imported."""
-    added = {} if threads is None else {name: str(threads) for name in _THREADS if name not in os.environ}
+    added = {} if threads is None else {name: str(threads) for name in THREAD_VARIABLES if name not in os.environ}
     os.environ.update(added)
     try:
         yield

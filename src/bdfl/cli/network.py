@@ -12,6 +12,7 @@ import typer
 
 from bdfl.cli.network_faults import faults
 from bdfl.cli.network_hostile import hostile
+from bdfl.cli.network_soak import soak
 from bdfl.cli.node import on_signals
 from bdfl.cli.options import JsonOption, SeedOption, SetOption
 from bdfl.cli.terminal import print_json, print_out, progress, writing_to
@@ -32,6 +33,7 @@ UP_LOG = "up.log"
 network_app = typer.Typer(no_args_is_help=True, help="A whole network of real processes on this machine.")
 network_app.command("faults")(faults)
 network_app.command("hostile")(hostile)
+network_app.command("soak")(soak)
 
 NetworkFolderArgument = Annotated[
     Path, typer.Argument(metavar="[FOLDER]", help="The folder of the network, runs/network unless given.")

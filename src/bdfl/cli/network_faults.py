@@ -1,15 +1,13 @@
 """`bdfl network faults`: real processes in trouble, judged by laws that must hold all the same."""
 
-import platform
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bdfl import __version__
 from bdfl.cli.options import JsonOption
-from bdfl.cli.terminal import print_files, print_json, print_out, writing_to
+from bdfl.cli.terminal import describe_machine, print_files, print_json, print_out, writing_to
 from bdfl.operation.live_faults.outcome import TroubleKind
 from bdfl.scenario import QuorumRule
 
@@ -111,8 +109,7 @@ def _write(out: Path, campaign: "LiveCampaign", command: str) -> list[Path]:
 
     from bdfl.report.live_fault_tables import live_campaign_markdown
 
-    machine = f"bdfl {__version__}, Python {platform.python_version()}, {platform.system()} {platform.machine()}"
     page, data = out / "README.md", out / "faults.json"
-    page.write_text(live_campaign_markdown(campaign, command, machine), encoding="utf-8")
+    page.write_text(live_campaign_markdown(campaign, command, describe_machine()), encoding="utf-8")
     data.write_bytes(msgspec.json.format(msgspec.json.encode(campaign), indent=1) + b"\n")
     return [page, data]

@@ -1,6 +1,5 @@
 """`bdfl network hostile`: what hostile peers can do to a network of real processes."""
 
-import platform
 import tempfile
 from contextlib import ExitStack
 from enum import StrEnum
@@ -9,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bdfl import __version__
 from bdfl.cli.options import JsonOption
-from bdfl.cli.terminal import print_files, print_json, print_out, progress, writing_to
+from bdfl.cli.terminal import describe_machine, print_files, print_json, print_out, progress, writing_to
 from bdfl.errors import BdflError
 from bdfl.operation.hostile_peers.attacks import ATTACKS, Who
 
@@ -97,10 +95,9 @@ def _write(out: Path, result: "HostileResult", command: str) -> list[Path]:
 
     from bdfl.report.hostile_tables import hostile_markdown
 
-    machine = f"bdfl {__version__}, Python {platform.python_version()}, {platform.system()} {platform.machine()}"
     page, data = out / "README.md", out / "hostile.json"
     with writing_to(out):
         out.mkdir(parents=True, exist_ok=True)
-        page.write_text(hostile_markdown(result, command, machine), encoding="utf-8")
+        page.write_text(hostile_markdown(result, command, describe_machine()), encoding="utf-8")
         data.write_bytes(msgspec.json.format(msgspec.json.encode(result)) + b"\n")
     return [page, data]

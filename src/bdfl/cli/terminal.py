@@ -1,5 +1,6 @@
 """What the command line looks like: errors in one line, progress with time left, JSON for machines."""
 
+import platform
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ import typer
 from rich.console import Console, RenderableType
 from typer.core import TyperGroup
 
+from bdfl import __version__
 from bdfl.errors import BdflError
 
 ERROR_EXIT = 2
@@ -125,3 +127,8 @@ def _plain_progress(what: str, unit: str) -> Callable[[int, int], None]:
             typer.echo(f"{what}: {done} of {total} {unit}, {left_s:.0f} s left", err=True)
 
     return update
+
+
+def describe_machine() -> str:
+    """What measured something, for a page of results."""
+    return f"bdfl {__version__}, Python {platform.python_version()}, {platform.system()} {platform.machine()}"

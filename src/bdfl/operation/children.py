@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from bdfl.process_pool import THREAD_VARIABLES
+
 GRACE_S = 10.0  # from asking a process to end until it is ended
 _POLL_S = 0.05
-_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _NUM_LAST_WORDS = 4096  # bytes
 
 
@@ -33,7 +34,7 @@ class Child:
     def _begin(self, variables: Mapping[str, str]) -> None:
         # -P: nothing is imported from the current folder
         command = [sys.executable, "-P", "-m", "bdfl.cli", *self._arguments]
-        environment = {**os.environ, **dict.fromkeys(_ONE_THREAD, "1"), **variables}
+        environment = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, "1"), **variables}
         with self._output.open("ab") as output:
             self._began = output.tell()
             self.process = subprocess.Popen(
