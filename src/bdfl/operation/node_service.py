@@ -58,7 +58,8 @@ from bdfl.transports.live.round_times import ROUNDS_FILE, RoundClock
 from bdfl.transports.live.shared_toolbox import SharedToolbox
 from bdfl.transports.live.training_process import DEALT, Failed, Judged, Ready, TrainingProcess
 from bdfl.transports.live.waits import Waits, live_waits
-from bdfl.transports.live.zenoh_link import LinkSettings, ZenohLink
+from bdfl.transports.live.zenoh_link import ZenohLink
+from bdfl.transports.live.zenoh_session import LinkSettings
 
 _POLL_S = 0.5
 _REFUSED = "refused_"  # begins the link's counters of what it dropped
