@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bdfl.cli.options import DataOption, JsonOption, ScenarioArgument, SetOption
+from bdfl.cli.options import DataOption, JsonOption, ScenarioArgument, SetOption, data_changes
 from bdfl.cli.terminal import print_json, print_out
 
 if TYPE_CHECKING:
@@ -55,11 +55,13 @@ def new(
     from bdfl.operation.founding import draft_federation
     from bdfl.operation.genesis_draft import write_draft
     from bdfl.operation.genesis_summary import summarise_draft
+    from bdfl.operation.live_scenario import load_live_scenario
     from bdfl.scenario import override_scenario
+    from bdfl.scenario.shipped import find_scenario
 
     modes = [] if mode is None else [f"live.mode={mode}"]
     counts = [] if members is None else [f"clients.count={members}"]
-    agreed = _open_live(scenario, [*(changes or []), *modes, *counts], data)
+    agreed = load_live_scenario(find_scenario(scenario), [*(changes or []), *modes, *counts, *data_changes(data)])
     found = load_data(agreed.data)
     agreed = override_scenario(agreed, [f"partition.num_labels={found.num_labels}"])  # also for data of one's own
     draft = draft_federation(agreed, found)
@@ -224,18 +226,6 @@ def print_card(signed: "SignedCard", written: Path | None, *, as_json: bool) -> 
     print_out(tabulate_card(card))
     if written is not None:
         typer.echo(f"wrote {written}: send it to the organiser; your key stays with you")
-
-
-def _open_live(name: str, changes: list[str], data: str | None) -> "Scenario":
-    from bdfl.operation.live_scenario import load_live_scenario
-    from bdfl.scenario.learning import is_path
-    from bdfl.scenario.shipped import find_scenario
-    from bdfl.scenario.toml_text import toml_value
-
-    if data is not None:
-        source = str(Path(data).absolute()) if is_path(data) else data
-        changes = [*changes, f"data.source={toml_value(source)}"]
-    return load_live_scenario(find_scenario(name), changes)
 
 
 def _open_draft(path: Path, allowed: frozenset[str]) -> "tuple[Draft, Scenario]":

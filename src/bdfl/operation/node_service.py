@@ -13,7 +13,7 @@ from typing import TextIO
 import psutil
 
 from bdfl import __version__
-from bdfl.errors import BdflError
+from bdfl.errors import BdflError, one_line
 from bdfl.identity import Signer
 from bdfl.learning.training import TrainingFailed
 from bdfl.ledger.block import Admission, Block
@@ -437,5 +437,5 @@ def open_node(settings: NodeSettings, *, echo: TextIO | None = None) -> Iterator
 
 def _reason(error: BaseException) -> str:
     """What ended a node, in one line."""
-    text = " ".join(str(error).split())
+    text = one_line(error)
     return text if isinstance(error, BdflError) else f"{type(error).__name__}: {text}"

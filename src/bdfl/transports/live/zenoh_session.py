@@ -10,7 +10,7 @@ import zenoh
 from msgspec import Meta
 
 from bdfl.encoding import BadEncoding, Record, decode, encode, prepared
-from bdfl.errors import BdflError
+from bdfl.errors import BdflError, one_line
 from bdfl.identity import Signer
 from bdfl.transports.live.blob_pull import PIECE_SIZE, Absent, Answer, NotYet, Piece, Silence
 from bdfl.transports.live.certificates import TlsFiles
@@ -205,11 +205,6 @@ class ZenohSession:
 def reply_no_piece(query: zenoh.Query, wait_ns: int | None) -> None:
     """Says that a piece comes only after so many ns; none: that there is none."""
     query.reply_err(encode(_NoPiece(wait_ns)))
-
-
-def one_line(error: Exception) -> str:
-    """What zenoh says of an error, in one line."""
-    return " ".join(str(error).split())
 
 
 class _Answers:
