@@ -11,7 +11,7 @@ from typing import Annotated, TypeAlias, TypeVar
 import msgspec
 from msgspec import Meta
 
-from bdfl.errors import BdflError
+from bdfl.errors import BdflError, one_line
 
 DIGEST_SIZE = 32
 SIGNATURE_SIZE = 64
@@ -65,7 +65,7 @@ def decode(data: bytes, kind: type[_Record], max_size: int) -> _Record:
     try:
         record: _Record = _decoder(kind).decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadEncoding(f"{kind.__name__}: {' '.join(str(error).split())}") from None
+        raise BadEncoding(f"{kind.__name__}: {one_line(error)}") from None
     if encode(record) != data:
         raise BadEncoding(f"{kind.__name__}: not the canonical encoding of its value")
     return record

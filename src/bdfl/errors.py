@@ -19,3 +19,8 @@ class UnknownScheduler(BdflError):
 
 class BadSchedulerParameter(BdflError):
     """A parameter that a scheduler does not have, or a value it does not take."""
+
+
+def one_line(text: object) -> str:
+    """What somebody else's error says, or any text, in a single line."""
+    return " ".join(str(text).split())

@@ -10,35 +10,9 @@ from typer.testing import CliRunner
 
 from bdfl import __version__
 from bdfl.cli import app
+from tests.experiment.round_json import CLIENT, PROBLEM
 
-CLIENT = {
-    "queue": 0.4,
-    "cycles": 3e8,
-    "capacitance": 5e-28,
-    "energy_budget_j": 0.4,
-    "gain": 2.5e-8,
-    "power_w": 0.2,
-    "power_max_w": 0.2,
-    "model_bits": 1e6,
-    "cpu_max_hz": None,
-    "mining_max_hz": None,
-}
-PROBLEM = {
-    "min_clients": 3,
-    "tradeoff": 50.0,
-    "work_cycles": 690775527.9,
-    "bandwidth_hz": 180000.0,
-    "noise_w_per_hz": 1e-16,
-    "clients": [CLIENT] * 5,
-}
-
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
-    """Commands write into the current folder: a new one for each test, and tables of 80 columns."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setenv("NO_COLOR", "1")
+pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
 @pytest.fixture

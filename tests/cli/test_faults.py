@@ -9,12 +9,7 @@ from bdfl.cli import app
 from bdfl.transports.faults import checks, trial
 from bdfl.transports.faults.checks import Breach
 
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setenv("NO_COLOR", "1")
+pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
 def run(*arguments):

@@ -22,12 +22,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "live.md"
 SITES = ("north", "east", "south", "west")
 COMMANDS = ("new", "card", "add-member", "add-access-point", "make", "show", "sign", "merge")
 
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setenv("NO_COLOR", "1")
+pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
 def run(*words):

@@ -14,13 +14,7 @@ TINY = (
 )  # fmt: skip
 FILES = {"poisoning.svg", "poisoning.png", "poisoning.csv", "poisoning-runs.csv", "poisoning.md"}
 
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
-    """Commands write into the current folder: a new one for each test, and tables of 80 columns."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setenv("NO_COLOR", "1")
+pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
 def run(*arguments):

@@ -26,13 +26,7 @@ from bdfl.scenario.shipped import find_scenario
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_learning.py"
 QUICK = ("quickstart", "--rounds", "3")
 
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
-    """Commands write into the current folder: a new one for each test, and tables of 80 columns."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setenv("NO_COLOR", "1")
+pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
 def hear_interrupts():

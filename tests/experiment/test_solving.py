@@ -12,25 +12,10 @@ from bdfl.experiment.solving import decode_problem, solve
 from bdfl.scenario import Scenario
 from bdfl.scheduling.exact import exact_power
 from bdfl.scheduling.problem import Status
+from tests.experiment.round_json import CLIENT
+from tests.experiment.round_json import PROBLEM as ALIKE
 
-CLIENT = {
-    "queue": 0.4,
-    "cycles": 3e8,
-    "capacitance": 5e-28,
-    "energy_budget_j": 0.4,
-    "gain": 2.5e-8,
-    "power_w": 0.2,
-    "power_max_w": 0.2,
-    "model_bits": 1e6,
-    "cpu_max_hz": None,
-    "mining_max_hz": None,
-}
-PROBLEM = {
-    "min_clients": 3,
-    "tradeoff": 50.0,
-    "work_cycles": 690775527.9,
-    "bandwidth_hz": 180000.0,
-    "noise_w_per_hz": 1e-16,
+PROBLEM = ALIKE | {
     "clients": [CLIENT | {"queue": 0.1 * number, "gain": 2e-8 + 1e-9 * number} for number in range(8)],
 }
 ANSWER_KEYS = [

@@ -17,6 +17,7 @@ from pyarrow import parquet
 from bdfl.learning.data import BadData, load_data
 from bdfl.learning.data_images import decode_images
 from bdfl.scenario import DataChoice
+from tests.learning.refused_data import refused_line
 
 RNG = np.random.default_rng(0)
 TRAIN, TEST = (RNG.integers(0, 256, (count, 5, 4, 3), dtype=np.uint8) for count in (12, 4))
@@ -61,15 +62,7 @@ def load(tmp_path):
 
 @pytest.fixture
 def refusal(load):
-    def refuse(source, **settings):
-        with pytest.raises(BadData) as caught:
-            load(source, **settings)
-        line = str(caught.value)
-        assert "\n" not in line
-        assert ", expected " in line
-        return line
-
-    return refuse
+    return lambda source, **settings: refused_line(lambda: load(source, **settings))
 
 
 def assert_whole(data):

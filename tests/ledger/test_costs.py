@@ -1,11 +1,13 @@
 """The decimal twin of the cost model: it agrees with the float one, and with numbers worked out by hand."""
 
+import dataclasses
 from decimal import getcontext, localcontext
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from worked_round import PROBLEM
 
 from bdfl.ledger.block import Schedule
 from bdfl.ledger.charter import Charter, read_charter
@@ -14,7 +16,7 @@ from bdfl.ledger.planning import Prospect, find_candidates, idle_schedule, plan_
 from bdfl.ledger.toolbox import Toolbox
 from bdfl.scheduling.checker import evaluate, find_violations
 from bdfl.scheduling.instances import draw_instances
-from bdfl.scheduling.problem import Decision, make_problem
+from bdfl.transports.world import read_decision
 from tests.ledger.town import genesis_of, replace
 
 NANO = 10**9
@@ -27,18 +29,6 @@ def prospect_of(charter: Charter, queue) -> Prospect:
     conditions = {client: member.conditions for client, member in enumerate(members)}
     queue_nano = [min(round(float(length) * NANO), MAX_QUEUE) for length in queue]
     return Prospect(charter.chain, 1, queue_nano, find_candidates(conditions, [0] * len(members), 1), None)
-
-
-def decision_of(schedule: Schedule) -> Decision:
-    """A schedule as the decision in floats that it stands for."""
-    num = len(schedule.mining_hz)
-    chosen = list(schedule.selected)
-    selected, cpu_hz, power_w = np.zeros(num, dtype=np.bool_), np.zeros(num), np.zeros(num)
-    selected[chosen] = True
-    cpu_hz[chosen] = schedule.cpu_hz
-    power_w[chosen] = np.array(schedule.power_uw) / 1e6
-    mining_hz = np.array(schedule.mining_hz, dtype=np.float64)
-    return Decision(selected=selected, cpu_hz=cpu_hz, mining_hz=mining_hz, power_w=power_w)
 
 
 def planned_rounds(num_rounds: int, scheduler: str):
@@ -59,7 +49,7 @@ def test_costs_agree_with_the_float_checker_in_nine_digits(scheduler):
         num_feasible += 1
         found = assess_schedule(charter.genesis, charter.members, schedule, prospect.candidates, prospect.queue_nano)
         problem = round_problem(charter, prospect)
-        outcome = evaluate(problem, decision_of(schedule))
+        outcome = evaluate(problem, read_decision(schedule))
         described = instance.description
         assert found.modelled.exchange_ns == pytest.approx(outcome.exchange_s * 1e9, rel=1e-9, abs=1), described
         assert found.modelled.mining_ns == pytest.approx(outcome.mining_s * 1e9, rel=1e-9, abs=1), described
@@ -83,32 +73,14 @@ def test_constraints_agree_with_the_float_checker(factor):
         for name in ("cpu_hz", "power_uw", "mining_hz"):
             changed = replace(schedule, **{name: tuple(int(value * factor) for value in getattr(schedule, name))})
             found = assess_schedule(charter.genesis, charter.members, changed, prospect.candidates, prospect.queue_nano)
-            violations = find_violations(round_problem(charter, prospect), decision_of(changed), tolerance=1e-6)
+            violations = find_violations(round_problem(charter, prospect), read_decision(changed), tolerance=1e-6)
             assert bool(found.breaches) == bool(violations), (instance.description, name, found.breaches, violations)
             verdicts.add(bool(violations))
     assert verdicts == {False, True} or factor < 1
 
 
-# Client 0 trains and mines, client 1 only mines. Signal to noise is 3 and 1, so rates are 2 and 1 Mbit/s.
 GENESIS = genesis_of(
-    make_problem(
-        min_clients=1,
-        tradeoff=10.0,
-        work_cycles=6e8,
-        bandwidth_hz=1e6,
-        noise_w_per_hz=1e-14,
-        queue=np.zeros(2),
-        cycles=np.array([5e8, 2e8]),
-        capacitance=np.array([2e-28, 4e-28]),
-        energy_budget_j=np.array([1.0, 1.0]),
-        gain=np.array([3e-7, 1e-7]),
-        power_w=np.array([0.1, 0.1]),
-        power_max_w=np.array([0.2, 0.1]),
-        model_bits=np.array([1e6, 1e6]),
-        cpu_max_hz=np.array([2e9, 2e9]),
-        mining_max_hz=np.array([3e9, np.inf]),
-        overhead_s=0.25,
-    )
+    dataclasses.replace(PROBLEM, queue=np.zeros(2), mining_max_hz=np.array([3e9, np.inf]), overhead_s=0.25)
 )
 CANDIDATES = {client: member.conditions for client, member in enumerate(GENESIS.members)}
 QUEUE_NANO = (2 * NANO, NANO)

@@ -21,7 +21,8 @@ from bdfl.transports.live.certificates import (
     write_tls,
 )
 from bdfl.transports.live.ports import Offer
-from bdfl.transports.live.zenoh_link import LinkSettings, ZenohLink
+from bdfl.transports.live.zenoh_link import ZenohLink
+from bdfl.transports.live.zenoh_session import LinkSettings
 
 CHAIN = digest(b"a chain for tests")
 PATIENCE_S = 30.0

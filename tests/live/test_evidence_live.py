@@ -13,7 +13,8 @@ from bdfl.ledger.verify import verify_chain
 from bdfl.protocol.messages import Hearsay, Message
 from bdfl.transports.live.certificates import issue_leaf, make_authority, member_name, roots_pem, write_tls
 from bdfl.transports.live.driver import LiveNode
-from bdfl.transports.live.zenoh_link import LinkSettings, ZenohLink
+from bdfl.transports.live.zenoh_link import ZenohLink
+from bdfl.transports.live.zenoh_session import LinkSettings
 from tests.live.network_of_links import free_ports
 from tests.live.village import House, Village, VillageWork, running, wait_until
 

@@ -14,7 +14,8 @@ from bdfl.transports.live.envelope import Envelope, Purpose, Sealer
 from bdfl.transports.live.limits import Limits
 from bdfl.transports.live.ports import Link, Offer
 from bdfl.transports.live.zenoh_config import Role, chain_keys, session_config
-from bdfl.transports.live.zenoh_link import LinkError, ZenohLink
+from bdfl.transports.live.zenoh_link import ZenohLink
+from bdfl.transports.live.zenoh_session import LinkError
 from tests.live.network_of_links import CHAIN, Links, free_ports, message_of, signer_of, wait_until
 
 KEYS = chain_keys(CHAIN)

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from worked_round import PROBLEM
 
 from bdfl.errors import InvalidDecision
 from bdfl.scheduling.checker import (
@@ -13,26 +14,8 @@ from bdfl.scheduling.checker import (
     find_violations,
     optimality_gap,
 )
-from bdfl.scheduling.problem import Decision, Status, infeasible_decision, make_problem
+from bdfl.scheduling.problem import Decision, Status, infeasible_decision
 
-# Client 0 trains and mines, client 1 only mines. Signal to noise is 3 and 1, so rates are 2 and 1 Mbit/s.
-PROBLEM = make_problem(
-    min_clients=1,
-    tradeoff=10.0,
-    work_cycles=6e8,
-    bandwidth_hz=1e6,
-    noise_w_per_hz=1e-14,
-    queue=np.array([2.0, 1.0]),
-    cycles=np.array([5e8, 2e8]),
-    capacitance=np.array([2e-28, 4e-28]),
-    energy_budget_j=np.array([1.0, 1.0]),
-    gain=np.array([3e-7, 1e-7]),
-    power_w=np.array([0.1, 0.1]),
-    power_max_w=np.array([0.2, 0.1]),
-    model_bits=np.array([1e6, 1e6]),
-    cpu_max_hz=np.array([2e9, 2e9]),
-    mining_max_hz=np.array([3e9, 3e9]),
-)
 DECISION = Decision(
     selected=np.array([True, False]),
     cpu_hz=np.array([1e9, 0.0]),

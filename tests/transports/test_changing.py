@@ -11,24 +11,14 @@ from bdfl.ledger.verify import verify_chain
 from bdfl.scenario.ledger import Behaviour, QuorumRule
 from bdfl.transports.faults.checks import check_members_only, check_progress, expected_height, find_breaches
 from bdfl.transports.faults.mutants import MUTANTS
-from bdfl.transports.faults.plan import SECOND_NS, Crash, FaultPlan, Offer, Partition, Weather, draw_plan
+from bdfl.transports.faults.plan import SECOND_NS, Crash, Offer, Partition, Weather, draw_plan
 from bdfl.transports.faults.recorder import SentVote
 from bdfl.transports.faults.timeline import Storyteller
 from bdfl.transports.faults.trial import Tools, judge_plan, play, try_seed
+from tests.transports.calm_network import CALM
 
 NEVER = 10_000
-CALM = FaultPlan(
-    seed=21,
-    quorum=QuorumRule.BFT,
-    num_nodes=4,
-    scheduler="drc",
-    aggregation="mean",
-    faulty=0,
-    quiet_ns=8 * SECOND_NS,
-    calm_ns=SECOND_NS // 200,
-    attempt_ns=SECOND_NS,
-    resend_ns=SECOND_NS // 2,
-)
+PLAN = replace(CALM, seed=21, scheduler="drc")
 
 
 def offer(member, at_s=1.0, nodes=(0,), **options):
@@ -37,7 +27,7 @@ def offer(member, at_s=1.0, nodes=(0,), **options):
 
 def run(*offers, **changes):
     """The trial of a plan with these offers in which no law is broken, and its longest chain."""
-    plan = replace(CALM, offers=offers, **changes)
+    plan = replace(PLAN, offers=offers, **changes)
     trial, _, error = play(plan, Storyteller(plan), Toolbox())
     assert error is None
     assert find_breaches(trial, Toolbox()) == []
@@ -206,6 +196,6 @@ def test_members_only_sees_a_vote_of_who_is_no_member():
 )
 def test_a_broken_rule_of_membership_is_noticed(name, options):
     mutant = next(mutant for mutant in MUTANTS if mutant.name == name)
-    plan = replace(CALM, offers=(offer(4, **options),))
+    plan = replace(PLAN, offers=(offer(4, **options),))
     assert "validity" in {breach.law for breach in judge_plan(plan, Tools(), applied=mutant.applied()).breaches}
     assert judge_plan(plan, Tools()).is_good

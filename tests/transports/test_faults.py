@@ -23,6 +23,7 @@ from bdfl.transports.faults.recorder import Committed, Restart, SentVote
 from bdfl.transports.faults.timeline import WIDTH, Line, Storyteller, render_timeline
 from bdfl.transports.faults.trial import Tools, judge_plan, play, replay_command, try_seed
 from bdfl.transports.faults.trouble import faults_of
+from tests.transports.calm_network import CALM
 
 NUM_SEEDS = 500
 CHUNK = 25
@@ -107,18 +108,6 @@ def test_when_the_faults_stop_everything_arrives_once():
 
 # Lies, each told in a network where nothing else goes wrong
 
-CALM = FaultPlan(
-    seed=11,
-    quorum=QuorumRule.BFT,
-    num_nodes=4,
-    scheduler="all",
-    aggregation="mean",
-    faulty=0,
-    quiet_ns=8 * SECOND_NS,
-    calm_ns=SECOND_NS // 200,
-    attempt_ns=SECOND_NS,
-    resend_ns=SECOND_NS // 2,
-)
 LIAR = 1
 # What honest nodes say of each lie; none: it breaks no rule that a single member could see.
 REFUSALS = {

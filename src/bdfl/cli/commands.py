@@ -9,7 +9,8 @@ from bdfl.cli.access_point import access_point
 from bdfl.cli.chain import chain_app
 from bdfl.cli.data import data_app
 from bdfl.cli.faults import faults_app
-from bdfl.cli.founding import genesis_app, keygen
+from bdfl.cli.genesis import genesis_app
+from bdfl.cli.keygen import keygen
 from bdfl.cli.member import member_app
 from bdfl.cli.network import network_app
 from bdfl.cli.node import node_app

@@ -48,18 +48,24 @@ def open_scenario(
     seed: int | None = None,
     data: str | None = None,
 ) -> "Scenario":
-    """The scenario asked for, with what the options change; a path to data is relative to the working folder."""
+    """The scenario asked for, with what the options change."""
     from bdfl.scenario import load_scenario
-    from bdfl.scenario.learning import is_path
     from bdfl.scenario.shipped import find_scenario
 
     overrides = list(changes or [])
     overrides += [] if rounds is None else [f"rounds={rounds}"]
     overrides += [] if seed is None else [f"seed={seed}"]
-    if data is not None:
-        source = str(Path(data).absolute()) if is_path(data) else data
-        overrides.append(f"data.source={toml_value(source)}")
-    return load_scenario(find_scenario(name_or_path), overrides)
+    return load_scenario(find_scenario(name_or_path), overrides + data_changes(data))
+
+
+def data_changes(data: str | None) -> list[str]:
+    """What the option `--data` changes in a scenario; a path is relative to the working folder."""
+    from bdfl.scenario.learning import is_path
+
+    if data is None:
+        return []
+    source = str(Path(data).absolute()) if is_path(data) else data
+    return [f"data.source={toml_value(source)}"]
 
 
 def save_result(picture: "Picture", name: str, out: Path | None, *, quiet: bool) -> None:

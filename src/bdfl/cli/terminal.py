@@ -14,7 +14,7 @@ from rich.console import Console, RenderableType
 from typer.core import TyperGroup
 
 from bdfl import __version__
-from bdfl.errors import BdflError
+from bdfl.errors import BdflError, one_line
 
 ERROR_EXIT = 2
 _PATIENCE_S = 2.0  # what is faster needs no progress; plain lines come no more often than this
@@ -27,7 +27,7 @@ class OneLineErrors(TyperGroup):
         try:
             return super().invoke(ctx)
         except BdflError as error:
-            typer.echo(f"error: {' '.join(str(error).split())}", err=True)
+            typer.echo(f"error: {one_line(error)}", err=True)
             raise typer.Exit(ERROR_EXIT) from None
 
 

@@ -13,7 +13,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from bdfl.errors import BdflError
+from bdfl.errors import BdflError, one_line
 
 Column: TypeAlias = NDArray[np.float64]
 
@@ -83,7 +83,7 @@ def _read_csv(path: Path) -> Mapping[str, Column]:
             lines = [line for line in file if line.strip()]
             table = np.loadtxt(lines, delimiter=",", comments=None, ndmin=2) if lines else np.empty((0, len(names)))
     except (OSError, ValueError, csv.Error) as error:
-        reason = " ".join(str(error).split(";")[0].split()).rstrip(".")
+        reason = one_line(str(error).split(";")[0]).rstrip(".")
         raise BadTrace(str(path), reason, "a line of column names, then numbers between commas") from None
     if table.shape[1] != len(names):
         raise BadTrace(str(path), f"{table.shape[1]} values in a row", f"one for each of {len(names)} columns")
@@ -100,5 +100,5 @@ def _read_parquet(path: Path) -> Mapping[str, Column]:
         table = parquet.read_table(path)
         return {name: np.asarray(table[name].to_numpy(), dtype=np.float64) for name in table.column_names}
     except (OSError, ValueError, TypeError) as error:  # pyarrow's own errors derive from these
-        reason = " ".join(str(error).split())
+        reason = one_line(error)
         raise BadTrace(str(path), reason, "a Parquet file with columns of numbers") from None

@@ -15,7 +15,7 @@ from typing import TypeVar
 import msgspec
 
 from bdfl import __version__
-from bdfl.errors import BdflError
+from bdfl.errors import BdflError, one_line
 from bdfl.file_lock import try_lock
 from bdfl.records.learning import LearningRound, best_round
 from bdfl.scenario import Scenario, dump_scenario, load_scenario
@@ -155,7 +155,7 @@ def _decode_line(path: Path, lines: Sequence[bytes], number: int, kind: type[_Li
     try:
         return msgspec.json.decode(lines[number], type=kind)
     except msgspec.DecodeError as error:
-        raise BadRunFolder(f"{path}: line {number + 1} is damaged: {' '.join(str(error).split())}") from None
+        raise BadRunFolder(f"{path}: line {number + 1} is damaged: {one_line(error)}") from None
 
 
 def _replace(path: Path, content: bytes) -> None:

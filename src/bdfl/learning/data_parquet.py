@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import msgspec
 import numpy as np
 
+from bdfl.errors import one_line
 from bdfl.learning.data_cache import digest_sources, load_through_cache
 from bdfl.learning.data_images import decode_images
 from bdfl.learning.data_set import SPLITS, BadData, DataSet, Inputs, Labels, convert_labels, import_extra, make_data_set
@@ -168,4 +169,4 @@ def _label_names(schema: Schema, column: str) -> tuple[str, ...] | None:
 
 
 def _reason(error: Exception) -> str:
-    return " ".join(str(error).split()).rstrip(".")
+    return one_line(error).rstrip(".")

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bdfl.errors import BdflError
+from bdfl.errors import BdflError, one_line
 
 Inputs: TypeAlias = NDArray[Any]  # uint8 images (samples, height, width, channels), or float32 features (samples, ...)
 Labels: TypeAlias = NDArray[np.int64]  # (samples,): 0 to num_labels - 1
@@ -29,7 +29,7 @@ class BadData(BdflError):
         self.expected = expected
 
     def __str__(self) -> str:
-        return " ".join(f"data {self.where}: {self.found}, expected {self.expected}".split())
+        return one_line(f"data {self.where}: {self.found}, expected {self.expected}")
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module, invalidate_caches
 
-from bdfl.errors import BdflError
+from bdfl.errors import BdflError, one_line
 
 
 class BadFunction(BdflError):
@@ -19,7 +19,7 @@ class BadFunction(BdflError):
         self.expected = expected
 
     def __str__(self) -> str:
-        return " ".join(f"{self.name}: {self.found}, expected {self.expected}".split())
+        return one_line(f"{self.name}: {self.found}, expected {self.expected}")
 
 
 @contextmanager
@@ -53,5 +53,5 @@ def find_function(name: str) -> Callable[..., object]:
 
 def show_exception(error: Exception) -> str:
     """What happened, in one line."""
-    text = " ".join(str(error).split())
+    text = one_line(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -9,7 +9,7 @@ from functools import cache, cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from bdfl.errors import BdflError
+from bdfl.errors import BdflError, one_line
 
 Vector = NDArray[np.float32]  # (parameters,): a whole model, flat, in the order of its layout
 
@@ -106,7 +106,7 @@ def _read_any(data: bytes, layout: Layout) -> Vector:
     try:
         tensors = load(data)
     except (SafetensorError, KeyError, TypeError, ValueError) as error:  # the last three: types numpy does not have
-        raise InvalidWeights(f"weights: not safetensors of float32 ({' '.join(str(error).split())})") from None
+        raise InvalidWeights(f"weights: not safetensors of float32 ({one_line(error)})") from None
     if set(tensors) != set(layout.names):
         unknown = sorted(set(tensors) ^ set(layout.names))[0]
         raise InvalidWeights(f"weights: tensor {unknown!r} is not in both the data and the model")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypeAlias
 from urllib.parse import quote
 
+from bdfl.errors import one_line
 from bdfl.ledger.keeping import DamagedStore, NotAStore, NotKept, StoreError, StoreInUse
 
 FORMAT = 1
@@ -109,7 +110,7 @@ class Database:
         """Raises `DamagedStore` if the file is not what SQLite wrote."""
         [(found,)] = self.run("PRAGMA quick_check(1)")
         if found != "ok":
-            raise DamagedStore(f"{self._path}: {' '.join(str(found).split())}")
+            raise DamagedStore(f"{self._path}: {one_line(found)}")
 
     def compact(self, temporary: Path) -> None:
         """Rewrites the file, by way of a temporary one, so that equal contents are equal bytes; not while others read.

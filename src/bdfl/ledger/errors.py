@@ -1,6 +1,6 @@
 """What the law refuses, and why: each error names the rule that was broken, what it expects and what was found."""
 
-from bdfl.errors import BdflError
+from bdfl.errors import BdflError, one_line
 
 _SHOWN = 120  # characters of a value that an error shows
 
@@ -108,5 +108,5 @@ def require_equal(error: type[RuleBroken], rule: str, expected: object, found: o
 
 
 def _show(value: object) -> str:
-    text = value.hex()[:16] if isinstance(value, bytes) else " ".join(str(value).split())
+    text = value.hex()[:16] if isinstance(value, bytes) else one_line(value)
     return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."

@@ -52,7 +52,7 @@ class MemoryStore:
         return nullcontext()
 
     def append(self, block: Block, certificate: Certificate) -> None:
-        tip = self._blocks[-1].digest if self._blocks else self._chain
+        tip = self.block(self.height).digest if self.height else self._chain
         validate_next(block, self._chain, self.height, tip, self.has_blob)
         self._blocks.append(block)
         self._certificates.append(certificate)

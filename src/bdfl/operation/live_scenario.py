@@ -4,7 +4,7 @@ import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
-from bdfl.errors import BdflError
+from bdfl.errors import BdflError, one_line
 from bdfl.scenario import LiveMode, Scenario, dump_scenario, load_scenario, parse_scenario
 from bdfl.scenario.learning import is_function
 
@@ -45,7 +45,7 @@ def read_scenario(text: str, allowed: frozenset[str] = frozenset()) -> Scenario:
     try:
         scenario = parse_scenario(tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
-        raise BadAgreement(f"scenario: not TOML: {' '.join(str(error).split())}") from None
+        raise BadAgreement(f"scenario: not TOML: {one_line(error)}") from None
     except RecursionError:
         raise BadAgreement("scenario: nested too deeply, a scenario in TOML expected") from None
     if write_scenario(scenario) != text:

@@ -13,7 +13,7 @@ from typing import TextIO
 import psutil
 
 from bdfl import __version__
-from bdfl.errors import BdflError
+from bdfl.errors import BdflError, one_line
 from bdfl.identity import Signer
 from bdfl.learning.training import TrainingFailed
 from bdfl.ledger.block import Admission, Block
@@ -58,7 +58,8 @@ from bdfl.transports.live.round_times import ROUNDS_FILE, RoundClock
 from bdfl.transports.live.shared_toolbox import SharedToolbox
 from bdfl.transports.live.training_process import DEALT, Failed, Judged, Ready, TrainingProcess
 from bdfl.transports.live.waits import Waits, live_waits
-from bdfl.transports.live.zenoh_link import LinkSettings, ZenohLink
+from bdfl.transports.live.zenoh_link import ZenohLink
+from bdfl.transports.live.zenoh_session import LinkSettings
 
 _POLL_S = 0.5
 _REFUSED = "refused_"  # begins the link's counters of what it dropped
@@ -436,5 +437,5 @@ def open_node(settings: NodeSettings, *, echo: TextIO | None = None) -> Iterator
 
 def _reason(error: BaseException) -> str:
     """What ended a node, in one line."""
-    text = " ".join(str(error).split())
+    text = one_line(error)
     return text if isinstance(error, BdflError) else f"{type(error).__name__}: {text}"

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from bdfl.errors import one_line
 from bdfl.scenario.checking import ScenarioError, convert_strictly
 from bdfl.scenario.learning import is_path
 from bdfl.scenario.model import Scenario
@@ -36,7 +37,7 @@ def load_scenario(path: Path, overrides: Sequence[str] = ()) -> Scenario:
     except UnicodeDecodeError:
         raise ScenarioError(str(path), "not UTF-8 text", "expected a scenario in TOML") from None
     except tomllib.TOMLDecodeError as error:
-        reason = " ".join(str(error).split())
+        reason = one_line(error)
         raise ScenarioError(str(path), f"not TOML: {reason}", "expected a scenario in TOML") from None
     data = {"name": path.stem} | _apply_overrides(data, overrides)
     scenario = parse_scenario(data)

@@ -1,9 +1,7 @@
 """A store in memory for a node that goes on where a chain in another store is."""
 
-from dataclasses import replace
-
 from bdfl.ledger.block import Block, Certificate
-from bdfl.ledger.keeping import MisplacedBlock, Store, validate_next
+from bdfl.ledger.keeping import MisplacedBlock, Store
 from bdfl.ledger.memory_store import MemoryStore
 
 
@@ -28,14 +26,6 @@ class ContinuedStore(MemoryStore):
 
     def certificate(self, height: int) -> Certificate:
         return self._past.certificate(height) if height <= self._first else super().certificate(height)
-
-    def append(self, block: Block, certificate: Certificate) -> None:
-        tip = self.block(self.height).digest if self.height else self._chain
-        validate_next(block, self._chain, self.height, tip, self.has_blob)
-        self._blocks.append(block)
-        self._certificates.append(certificate)
-        decided = self.read_round(self.height)
-        self._rounds[self.height] = replace(decided, candidates=(), attempt=0, lock=())
 
     def has_blob(self, blob: bytes) -> bool:
         return super().has_blob(blob) or self._past.has_blob(blob)

@@ -6,10 +6,11 @@ from typing import Self
 
 import zenoh
 
+from bdfl.errors import one_line
 from bdfl.transports.live.certificates import TlsFiles
 from bdfl.transports.live.limits import Limits
 from bdfl.transports.live.zenoh_config import Keys, Role, count_authorities, session_config
-from bdfl.transports.live.zenoh_link import LinkError
+from bdfl.transports.live.zenoh_session import LinkError
 
 _ANY_CHAIN = Keys("*")
 _PLAIN_MEMBERS = 64  # expected where no certificates say how many there are
@@ -63,5 +64,5 @@ def open_access_point(
     try:
         return AccessPointSession(zenoh.open(config))
     except zenoh.ZError as error:
-        reason = " ".join(str(error).split())
-        raise LinkError(f"cannot open the access point, listening on {', '.join(listen)}: {reason}") from None
+        where = ", ".join(listen)
+        raise LinkError(f"cannot open the access point, listening on {where}: {one_line(error)}") from None

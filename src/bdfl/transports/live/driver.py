@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bdfl.encoding import Record
+from bdfl.errors import one_line
 from bdfl.identity import Meaning, Place, Signer
 from bdfl.ledger.block import Block, Certificate, MembershipChange
 from bdfl.ledger.chain import ChainState
@@ -197,7 +198,7 @@ class LiveNode:
             last_commit_ns=counts.last_commit_ns,
             is_recording=self._log is not None and self._log.is_writing,
             end=state.end,
-            stopped_by=None if failure is None else " ".join(str(failure).split()) or type(failure).__name__,
+            stopped_by=None if failure is None else one_line(failure) or type(failure).__name__,
         )
 
     # For the link

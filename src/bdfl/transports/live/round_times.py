@@ -9,7 +9,7 @@ from typing import Protocol
 
 import msgspec
 
-from bdfl.errors import BdflError
+from bdfl.errors import BdflError, one_line
 from bdfl.ledger.block import Block, Certificate
 from bdfl.ledger.chain import ChainState
 from bdfl.protocol.events import Commit, Effect, Event, Started, Train, TrainingFinished
@@ -211,7 +211,7 @@ def read_rounds(path: Path) -> list[RoundTimes]:
         try:
             rounds.append(_DECODER.decode(line))
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            reason = " ".join(str(error).split())
+            reason = one_line(error)
             raise BadRoundsFile(f"{path}: line {number}: {reason}, the times of a round expected") from None
     return rounds
 

@@ -4,7 +4,7 @@ from typing import IO, TypeAlias, TypeVar
 
 import msgspec
 
-from bdfl.errors import BdflError
+from bdfl.errors import BdflError, one_line
 
 DEALT = "dealt"  # instead of a path: the scenario's own data, dealt out by its partition
 _LENGTH_BYTES = 8
@@ -131,4 +131,4 @@ def read_piece(stream: IO[bytes], decoder: msgspec.msgpack.Decoder[_Said]) -> _S
     try:
         return decoder.decode(data)
     except msgspec.DecodeError as error:
-        raise BrokenPipeline(f"training process: {' '.join(str(error).split())}") from None
+        raise BrokenPipeline(f"training process: {one_line(error)}") from None

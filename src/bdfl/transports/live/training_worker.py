@@ -15,7 +15,7 @@ from contextlib import suppress
 from types import FrameType
 from typing import TYPE_CHECKING, BinaryIO
 
-from bdfl.errors import BdflError
+from bdfl.errors import BdflError, one_line
 from bdfl.learning.workers import MissingTorch
 from bdfl.scenario import parse_scenario
 from bdfl.transports.live.training_orders import (
@@ -126,7 +126,7 @@ def _serve(orders: BinaryIO, answers: BinaryIO) -> None:
         trainer = _set_up(setup)
         write_piece(answers, trainer.ready)
     except (BdflError, OSError, MemoryError) as error:
-        write_piece(answers, Unready(_one_line(error)))
+        write_piece(answers, Unready(_reason(error)))
         return
     while True:
         answer = _obey(desk, trainer, desk.next_order())
@@ -153,12 +153,12 @@ def _obey(desk: _Desk, trainer: "ShareTrainer", order: Order) -> Answer | None:
             case JudgeOrder(number):
                 return desk.judge(order, lambda: trainer.judge(order))
     except (BdflError, OSError) as error:
-        return Failed(number, _one_line(error))
+        return Failed(number, _reason(error))
     raise RuntimeError(f"an order for nobody: {type(order).__name__}")
 
 
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+def _reason(error: BaseException) -> str:
+    return one_line(error) or type(error).__name__
 
 
 def _main() -> None:

@@ -10,70 +10,25 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Annotated, TypeVar
 
 import zenoh
-from msgspec import Meta
 
-from bdfl.encoding import BadEncoding, Record, decode, encode, prepared
-from bdfl.errors import BdflError
-from bdfl.identity import Signer
+from bdfl.encoding import encode
 from bdfl.protocol.messages import Message, encode_message
-from bdfl.transports.live.blob_pull import PIECE_SIZE, Absent, Answer, NotYet, Piece, Puller, Silence
-from bdfl.transports.live.certificates import TlsFiles
-from bdfl.transports.live.ear import Entity, new_channel
-from bdfl.transports.live.envelope import OVERHEAD, PieceRequest, Purpose, Sealer
+from bdfl.transports.live.blob_pull import Answer, Puller
+from bdfl.transports.live.envelope import PieceRequest, Purpose, Sealer
 from bdfl.transports.live.gate import Gate, Refusal, Refused
 from bdfl.transports.live.lane import Lane
-from bdfl.transports.live.limits import Bucket, Limits
-from bdfl.transports.live.listening import Listening
+from bdfl.transports.live.limits import Bucket
 from bdfl.transports.live.mutes import Mutes
 from bdfl.transports.live.ports import Receiver
-from bdfl.transports.live.zenoh_config import Role, chain_keys, last_number, session_config
+from bdfl.transports.live.zenoh_config import last_number
+from bdfl.transports.live.zenoh_session import Hearers, LinkSettings, ZenohSession, reply_no_piece
 
 _CLOSE_WAIT_S = 2.0
 _MUTE_SLACK_S = 0.01
 _RETRY_S = 0.5
-_MAX_NO_PIECE = 32
 _MAX_REFUSALS_PER_S = 100  # that the node hears of; all are counted
-_URGENT = zenoh.Priority.INTERACTIVE_HIGH
-_BULK = zenoh.Priority.DATA
-_DROP = zenoh.CongestionControl.DROP
-_OTHERS = zenoh.Locality.REMOTE
-
-_Heard = TypeVar("_Heard")
-
-
-class LinkError(BdflError):
-    """The network cannot be used as asked: an address that is taken, a key that does not fit its certificate."""
-
-
-@prepared
-class _NoPiece(Record, frozen=True):
-    """Why a piece does not come: there is none, or only after so many ns."""
-
-    wait_ns: Annotated[int, Meta(ge=0, le=2**62)] | None
-
-
-@dataclass(frozen=True)
-class LinkSettings:
-    """All that a link depends on. Addresses are `host:port`."""
-
-    number: int
-    signer: Signer = field(repr=False)
-    chain: bytes
-    public_keys: Sequence[bytes | None]  # by member; none: no longer one
-    life: int  # higher at each start of the node
-    listen: tuple[str, ...]  # none: a client of one of the peers, which then must be access points
-    peers: tuple[str, ...]
-    tls: TlsFiles | None  # none: plain TCP, for tests
-    max_blob_size: int
-    num_access_points: int = 0  # for a status; who they are is known by the roots
-    fetch_s: float = 5.0
-    lease_s: float = 3.0
-    limits: Limits = field(default_factory=Limits)
-    piece_size: int = PIECE_SIZE
 
 
 class ZenohLink:
@@ -81,21 +36,18 @@ class ZenohLink:
 
     def __init__(self, settings: LinkSettings) -> None:
         self._settings = settings
-        self._keys = chain_keys(settings.chain)
+        self._session = ZenohSession(
+            settings,
+            Hearers(self._hear_all, self._hear_own, self._hear_query, self._hear_presence, self._forget_present),
+        )
         self._sealer = Sealer(settings.signer, settings.chain, settings.number, settings.life)
         self._gate = Gate(settings.chain, settings.number, settings.limits)
-        self._num_members = 0
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
         self._refusals = Bucket(_MAX_REFUSALS_PER_S, _MAX_REFUSALS_PER_S)
         self._tokens: set[int] = set()
         self._presence_lock = threading.Lock()
         self._receiver: Receiver | None = None
-        self._session: zenoh.Session | None = None
-        self._presence: list[Entity] = []
-        self._listenings: list[Listening[zenoh.Sample] | Listening[zenoh.Query]] = []
-        self._connection_lock = threading.Lock()
-        self._heard: frozenset[int] | None = None  # who is listened to; none: everybody
         self._mutes = Mutes(settings.limits)
         self._mute_news = threading.Condition()
         self._muter: threading.Thread | None = None
@@ -114,14 +66,14 @@ class ZenohLink:
             self._ask, receiver.receive_blob, self._count, self._settings.fetch_s, self._settings.piece_size
         )
         try:
-            self._connect()
+            self._session.open()
         except BaseException:
             self.close()
             raise
         if self._settings.tls is not None:
             self._muter = threading.Thread(target=self._mute, name="link-muter", daemon=True)
             self._muter.start()
-        if self._session is None:
+        if not self._session.is_open:
             self._connector = threading.Thread(target=self._connect_later, name="link-connector", daemon=True)
             self._connector.start()
 
@@ -144,9 +96,9 @@ class ZenohLink:
     def set_members(self, public_keys: Sequence[bytes | None]) -> None:
         """Who may speak from now on, by member number. For TLS, new ones are let in by `reload`."""
         self._gate.set_members(public_keys)
-        self._num_members = len(public_keys)
+        self._session.num_members = len(public_keys)
         self._wake_muter()
-        if self._session is not None:
+        if self._session.is_open:
             self._notice()
 
     @property
@@ -156,8 +108,7 @@ class ZenohLink:
     @property
     def num_transports(self) -> int:
         """How many peers and access points the link is connected to; zenoh opens happily with none."""
-        session = self._session
-        return 0 if session is None or session.is_closed() else len(session.info.transports())
+        return self._session.num_transports
 
     def counters(self) -> dict[str, int]:
         """What happened since the link was made, by name; all only grow."""
@@ -167,7 +118,7 @@ class ZenohLink:
     @property
     def queued(self) -> dict[str, int]:
         """How much waits now, by queue, and how many are not listened to; nothing before the link is open."""
-        if self._session is None:
+        if not self._session.is_open:
             return {}
         return {
             "sending": len(self._sending),
@@ -178,9 +129,7 @@ class ZenohLink:
 
     def reload(self) -> None:
         """Connects anew, with the TLS files and members as they are now; what is said meanwhile is lost."""
-        with self._connection_lock:
-            self._disconnect()
-            self._connect()
+        self._session.reopen()
         self._wake_muter()
 
     def blame(self, sender: int | None) -> None:
@@ -202,82 +151,28 @@ class ZenohLink:
         self._puller.close(_CLOSE_WAIT_S)
         self._sending.close(_CLOSE_WAIT_S)
         self._checking.close(_CLOSE_WAIT_S)
-        with self._connection_lock:
-            self._disconnect()
-
-    def _connect(self) -> None:
-        settings = self._settings
-        config = session_config(
-            Role.PEER if settings.listen else Role.CLIENT,
-            settings.listen,
-            settings.peers,
-            settings.tls,
-            keys=self._keys,
-            num_members=self._num_members,
-            lease_s=settings.lease_s,
-            max_payload=max(settings.limits.max_message_size, settings.piece_size) + OVERHEAD,
-        )
-        try:
-            session = zenoh.open(config)
-        except zenoh.ZError as error:
-            if not settings.listen:  # no access point is there yet
-                return
-            where = ", ".join(settings.listen)
-            raise LinkError(f"cannot open the network, listening on {where}: {_one_line(error)}") from None
-        self._session = session
-        number, keys = settings.number, self._keys
-
-        def subscribe(key: str) -> "zenoh.Subscriber[zenoh.handlers.Handler[zenoh.Sample]]":
-            return session.declare_subscriber(key, new_channel(), allowed_origin=_OTHERS)
-
-        def serve(key: str) -> "zenoh.Queryable[zenoh.handlers.Handler[zenoh.Query]]":
-            return session.declare_queryable(key, new_channel(), allowed_origin=_OTHERS)
-
-        self._heard = None
-        self._listenings = [
-            Listening("link-all", lambda who: subscribe(keys.to_all(who)), self._hear_all),
-            Listening("link-own", lambda who: subscribe(keys.to_one(number, who)), self._hear_own),
-            Listening("link-server", lambda who: serve(keys.blob(number, who)), self._hear_query),
-        ]
-        alive = session.liveliness()
-        self._presence = [
-            alive.declare_subscriber(keys.here("*"), _direct(self._hear_presence), history=True),
-            alive.declare_token(keys.here(number)),
-        ]
+        self._session.close()
 
     def _connect_later(self) -> None:
         """A zenoh client opens only when an access point is there; afterwards it connects again by itself."""
-        while self._session is None and not self._closing.wait(_RETRY_S):
-            self._connect()
+        while not self._session.is_open and not self._closing.wait(_RETRY_S):
+            self._session.open()
 
-    def _disconnect(self) -> None:
-        session, self._session = self._session, None
-        with suppress(zenoh.ZError):
-            while self._presence:
-                self._presence.pop().undeclare()
-        while self._listenings:  # nothing of zenoh's may be left to Python's end, which it could hang
-            self._listenings.pop().close(_CLOSE_WAIT_S)
-        if session is not None:
-            session.close()  # type: ignore[no-untyped-call]
+    def _forget_present(self) -> None:
         with self._presence_lock:
             self._tokens.clear()
 
     def _send(self, item: tuple[int | None, Message]) -> None:
         to, message = item
         payload = encode_message(message)
-        session = self._session
         if len(payload) > self._settings.limits.max_message_size:
             self._count("unsent_size")
             return
-        if session is None:
+        if not self._session.is_open:
             self._count("unsent_closed")
             return
-        sender = self._settings.number
-        key = self._keys.to_all(sender) if to is None else self._keys.to_one(to, sender)
         data = self._sealer.seal(Purpose.MESSAGE, to, payload)
-        try:
-            session.put(key, data, congestion_control=_DROP, priority=_URGENT, allowed_destination=_OTHERS)
-        except zenoh.ZError:
+        if not self._session.put(to, data):
             self._count("unsent_closed")
             return
         self._count("sent")
@@ -344,7 +239,7 @@ class ZenohLink:
         offer = self._receiver.offer(to, request.blob)
         end = request.offset + request.length
         if offer is None or end > len(offer.data):
-            query.reply_err(encode(_NoPiece(None)))
+            reply_no_piece(query, None)
             self._count("served_absent")
             return
         now_ns = time.monotonic_ns()
@@ -352,33 +247,16 @@ class ZenohLink:
         if wait_ns <= 0:
             wait_ns = self._gate.serving_wait_ns(to, request.length, now_ns)
         if wait_ns > 0:
-            query.reply_err(encode(_NoPiece(wait_ns)))
+            reply_no_piece(query, wait_ns)
             self._count("served_not_yet")
             return
-        query.reply(self._keys.blob(self._settings.number, to), offer.data[request.offset : end])
+        self._session.reply(query, to, offer.data[request.offset : end])
         self._count("served")
         self._count("served_bytes", request.length)
 
     def _ask(self, holder: int, request: PieceRequest, on_answer: Callable[[Answer], None]) -> None:
-        session = self._session
         payload = self._sealer.seal(Purpose.REQUEST, holder, encode(request))
-        answers = _Answers(request.length, on_answer)
-        try:
-            if session is None:
-                raise zenoh.ZError("closed")
-            session.get(
-                self._keys.blob(holder, self._settings.number),
-                _direct(answers.take, answers.end),
-                payload=payload,
-                target=zenoh.QueryTarget.ALL,
-                consolidation=zenoh.ConsolidationMode.NONE,
-                timeout=self._settings.fetch_s,
-                congestion_control=_DROP,
-                priority=_BULK,
-                allowed_destination=_OTHERS,
-            )
-        except zenoh.ZError:
-            answers.end()
+        self._session.ask(holder, payload, request.length, on_answer)
         self._count("asked")
 
     def _hear_presence(self, sample: zenoh.Sample) -> None:
@@ -403,11 +281,11 @@ class ZenohLink:
         """Listens to all but those of whom too much was refused, until they may speak again."""
         while not self._is_closed:
             wanted = self._find_heard()
-            if wanted != self._heard:
-                self._listen_to(wanted)
+            if wanted != self._session.heard:
+                self._session.listen_to(wanted)
             with self._mute_news:
                 now_ns = time.monotonic_ns()
-                if self._find_heard() == self._heard and not self._is_closed:
+                if self._find_heard() == self._session.heard and not self._is_closed:
                     end_ns = self._mutes.next_end_ns(now_ns)
                     self._mute_news.wait(None if end_ns is None else (end_ns - now_ns) / 1e9 + _MUTE_SLACK_S)
 
@@ -416,21 +294,14 @@ class ZenohLink:
         muted = self._mutes.muted(time.monotonic_ns())
         if not muted:
             return None
-        return frozenset(number for number in range(self._num_members) if self._gate.is_member(number)) - muted
-
-    def _listen_to(self, members: frozenset[int] | None) -> None:
-        with self._connection_lock:
-            self._heard = members
-            with suppress(zenoh.ZError):  # the session may be over
-                for listening in self._listenings:
-                    listening.listen_to(members)
+        return frozenset(number for number in range(self._session.num_members) if self._gate.is_member(number)) - muted
 
     def _wake_muter(self) -> None:
         with self._mute_news:
             self._mute_news.notify_all()
 
     def _lose_patience(self, sender: int | None, size: int) -> None:
-        if self._settings.tls is None or sender is None or sender >= self._num_members:
+        if self._settings.tls is None or sender is None or sender >= self._session.num_members:
             return
         with self._mute_news:
             if self._mutes.note(sender, size, time.monotonic_ns()):
@@ -446,46 +317,3 @@ class ZenohLink:
     def _count(self, name: str, amount: int = 1) -> None:
         with self._lock:
             self._counts[name] += amount
-
-
-class _Answers:
-    """Passes the first answer to one request on; the request's end without any counts as absence."""
-
-    def __init__(self, length: int, on_answer: Callable[[Answer], None]) -> None:
-        self._length = length
-        self._on_answer: Callable[[Answer], None] | None = on_answer
-
-    def take(self, reply: zenoh.Reply) -> None:
-        self._pass(_read_reply(reply, self._length))
-
-    def end(self) -> None:
-        self._pass(Absent())
-
-    def _pass(self, answer: Answer) -> None:
-        on_answer, self._on_answer = self._on_answer, None
-        if on_answer is not None:
-            on_answer(answer)
-
-
-def _read_reply(reply: zenoh.Reply, length: int) -> Answer:
-    if reply.ok is not None:
-        payload = reply.ok.payload
-        return Piece(payload.to_bytes() if len(payload) == length else b"")
-    if reply.err is None or len(reply.err.payload) > _MAX_NO_PIECE:
-        return Silence()
-    try:
-        wait_ns = decode(reply.err.payload.to_bytes(), _NoPiece, _MAX_NO_PIECE).wait_ns
-    except BadEncoding:  # zenoh's own word for time out
-        return Silence()
-    return Absent() if wait_ns is None else NotYet(wait_ns)
-
-
-def _direct(
-    callback: Callable[[_Heard], None], end: Callable[[], None] | None = None
-) -> "zenoh.handlers.Callback[_Heard]":
-    """Called in zenoh's own thread: a thread and an unbounded queue for each entity is what zenoh would add."""
-    return zenoh.handlers.Callback(callback, end, indirect=False)
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())

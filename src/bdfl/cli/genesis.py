@@ -1,0 +1,192 @@
+"""`bdfl genesis`: found a federation, from a draft to a genesis that every member has checked and signed."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bdfl.cli.genesis_draft import (
+    AllowOption,
+    KeyOption,
+    add_member,
+    add_point,
+    card,
+    make,
+    new,
+    print_card,
+    print_summary,
+)
+from bdfl.cli.options import JsonOption
+from bdfl.cli.terminal import print_json
+from bdfl.errors import BdflError
+
+_LEAST_DIGITS = 16  # characters of a digest that tell it from others
+
+GenesisArgument = Annotated[Path, typer.Argument(metavar="GENESIS", help="The genesis file.")]
+
+genesis_app = typer.Typer(no_args_is_help=True, help="Found a federation: collect members' cards, agree, sign.")
+genesis_app.command("new")(new)
+genesis_app.command("card")(card)
+genesis_app.command("add-member")(add_member)
+genesis_app.command("add-access-point")(add_point)
+genesis_app.command("make")(make)
+
+
+class WrongDigest(BdflError):
+    """A genesis that is not the one that was expected."""
+
+
+@genesis_app.command("show")
+def show(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A genesis, a draft or a card.")],
+    toml: Annotated[bool, typer.Option("--toml", help="Only the scenario that is agreed on, every value.")] = False,
+    allow: AllowOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check a genesis, a draft or a card and say in plain words what is in it, with the digest that members sign.
+
+    Examples:
+
+      bdfl genesis show our.genesis
+
+      bdfl genesis show our.draft --toml
+    """
+    from bdfl.operation.genesis_draft import read_draft
+    from bdfl.operation.genesis_file import read_genesis
+    from bdfl.operation.genesis_summary import summarise_draft, summarise_genesis
+    from bdfl.operation.live_scenario import read_scenario
+    from bdfl.operation.member_card import read_card
+    from bdfl.operation.set_up_file import find_kind
+
+    allowed = frozenset(allow or ())
+    kind = find_kind(file)
+    if kind == "card":
+        print_card(read_card(file), None, as_json=as_json)
+    elif kind == "draft":
+        draft, scenario = read_draft(file, allowed=allowed)
+        if toml:
+            typer.echo(draft.scenario, nl=False)
+            return
+        print_summary(summarise_draft(draft, scenario), None, as_json=as_json)
+    else:
+        genesis = read_genesis(file, allowed=allowed)
+        if toml:
+            typer.echo(genesis.scenario, nl=False)
+            return
+        scenario = read_scenario(genesis.scenario, allowed)
+        print_summary(summarise_genesis(genesis, scenario), None, as_json=as_json)
+
+
+@genesis_app.command("sign")
+def sign(
+    genesis: GenesisArgument,
+    key: KeyOption,
+    card: Annotated[
+        Path | None, typer.Option("--card", metavar="CARD", help="Your card: refuse a genesis with another one of you.")
+    ] = None,
+    digest: Annotated[
+        str | None,
+        typer.Option("--digest", help="What was read out to you, in words or figures: refuse any other genesis."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="SIGNATURE", help="A small file of its own, instead of in GENESIS.")
+    ] = None,
+    allow: AllowOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Member: agree to a genesis. Look at it with `show` first, and compare its digest with the others by voice.
+
+    The signature goes into the file, or with --out into a small one to send back; `merge` brings them together.
+
+    Examples:
+
+      bdfl genesis sign our.genesis --key north.key --card north.card
+
+      bdfl genesis sign our.genesis --key north.key --card north.card --out north.signature
+    """
+    from bdfl.operation.genesis_file import read_genesis, sign_genesis, take_signature, write_genesis
+    from bdfl.operation.genesis_summary import spoken_digest
+    from bdfl.operation.key_file import load_key
+    from bdfl.operation.member_card import read_card
+    from bdfl.operation.set_up_file import write_record
+
+    signer = load_key(key)
+    file = read_genesis(genesis, allowed=frozenset(allow or ()))
+    if digest is not None:
+        _validate_digest(digest, file.chain)
+    signed = sign_genesis(file, signer)
+    number = file.number_of(signer.public_key)
+    if card is not None and number is not None and read_card(card) != file.cards[number]:
+        raise WrongDigest(f"{genesis}: has another card of you than {card}; not signed")
+    if out is None:
+        write_genesis(genesis, signed, replaces=True)
+    else:
+        write_record(out, take_signature(file, signer))
+    if as_json:
+        found = {"digest": file.chain.hex(), "member": number, "file": str(out or genesis)}
+        print_json(found | {"missing": signed.missing_signatures})
+        return
+    typer.echo(f"signed as member {number} ({file.names[number or 0]}): {spoken_digest(file.chain)}")
+    typer.echo(f"digest {file.chain.hex()}")
+    typer.echo(f"wrote {out or genesis}")
+    if out is None:
+        _print_missing(signed.missing_signatures)
+
+
+@genesis_app.command("merge")
+def merge(
+    genesis: GenesisArgument,
+    others: Annotated[
+        list[Path], typer.Argument(metavar="FILE...", help="Signatures, or copies of the genesis that were signed.")
+    ],
+    allow: AllowOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Organiser: put the signatures that members sent back into the genesis. Of any other genesis they are refused.
+
+    Example:
+
+      bdfl genesis merge our.genesis north.signature east.signature
+    """
+    from bdfl.operation.genesis_file import (
+        add_signature,
+        merge_signatures,
+        read_genesis,
+        read_signature,
+        write_genesis,
+    )
+    from bdfl.operation.set_up_file import find_kind
+
+    allowed = frozenset(allow or ())
+    file = read_genesis(genesis, allowed=allowed)
+    for path in others:
+        if find_kind(path) == "signature":
+            file = add_signature(file, read_signature(path))
+        else:
+            file = merge_signatures(file, read_genesis(path, allowed=allowed))
+    write_genesis(genesis, file, replaces=True)
+    if as_json:
+        print_json({"digest": file.chain.hex(), "file": str(genesis), "missing": file.missing_signatures})
+        return
+    typer.echo(f"wrote {genesis}")
+    _print_missing(file.missing_signatures)
+
+
+def _validate_digest(expected: str, chain: bytes) -> None:
+    """Raises `WrongDigest` unless `expected` is how somebody reads the digest out, at least its first 64 bits."""
+    from bdfl.operation.genesis_summary import spoken_digest
+
+    text = "".join(character for character in expected.lower() if character.isalnum())
+    readings = [chain.hex(), spoken_digest(chain).replace("-", "")]
+    if not any(reading.startswith(text) and len(text) >= _LEAST_DIGITS for reading in readings):
+        raise WrongDigest(
+            f"digest: {spoken_digest(chain)} found, {expected} expected (at least {_LEAST_DIGITS} characters);"
+            " not signed"
+        )
+
+
+def _print_missing(missing: list[int]) -> None:
+    if missing:
+        typer.echo(f"members {', '.join(map(str, missing))} have not signed yet")
+    else:
+        typer.echo("all members have signed: ready to start")

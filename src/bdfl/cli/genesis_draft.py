@@ -1,0 +1,277 @@
+"""`bdfl genesis new` to `make`: the organiser's draft, filled with members' cards until it is a genesis."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bdfl.cli.options import DataOption, JsonOption, ScenarioArgument, SetOption, data_changes
+from bdfl.cli.terminal import print_json, print_out
+
+if TYPE_CHECKING:
+    from bdfl.operation.calibration import Calibration
+    from bdfl.operation.genesis_draft import Draft
+    from bdfl.operation.genesis_summary import FoundingSummary
+    from bdfl.operation.member_card import SignedCard
+    from bdfl.operation.share import Share
+    from bdfl.scenario import Scenario
+
+DraftArgument = Annotated[Path, typer.Argument(metavar="DRAFT", help="The organiser's draft.")]
+KeyOption = Annotated[Path, typer.Option("--key", metavar="FILE", help="Your key, from `bdfl keygen`.")]
+AllowOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow", metavar="MODULE:FUNCTION", help="A function that the scenario names and that may run. Repeatable."
+    ),
+]
+
+
+def new(
+    scenario: ScenarioArgument,
+    out: Annotated[Path, typer.Option("--out", metavar="DRAFT", help="New file for the draft.")],
+    mode: Annotated[
+        str | None, typer.Option("--mode", help="emulate or measured; the scenario's live.mode unless given.")
+    ] = None,
+    members: Annotated[
+        int | None, typer.Option("--members", min=1, help="How many; the scenario's clients.count unless given.")
+    ] = None,
+    data: DataOption = None,
+    changes: SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Organiser: begin a draft with the scenario that all are to agree on and the untrained model.
+
+    The data say only what an input looks like and how many labels there are; none go into the draft. Unless the
+    scenario says otherwise, more than two thirds of the members must agree on a block (bft), and mining is Argon2.
+
+    Examples:
+
+      bdfl genesis new quickstart --out our.draft
+
+      bdfl genesis new quickstart --mode measured --members 4 --out our.draft
+    """
+    from bdfl.learning.data import load_data
+    from bdfl.operation.founding import draft_federation
+    from bdfl.operation.genesis_draft import write_draft
+    from bdfl.operation.genesis_summary import summarise_draft
+    from bdfl.operation.live_scenario import load_live_scenario
+    from bdfl.scenario import override_scenario
+    from bdfl.scenario.shipped import find_scenario
+
+    modes = [] if mode is None else [f"live.mode={mode}"]
+    counts = [] if members is None else [f"clients.count={members}"]
+    agreed = load_live_scenario(find_scenario(scenario), [*(changes or []), *modes, *counts, *data_changes(data)])
+    found = load_data(agreed.data)
+    agreed = override_scenario(agreed, [f"partition.num_labels={found.num_labels}"])  # also for data of one's own
+    draft = draft_federation(agreed, found)
+    write_draft(out, draft)
+    print_summary(summarise_draft(draft, agreed), out, as_json=as_json)
+
+
+def card(
+    draft: Annotated[
+        Path, typer.Argument(metavar="DRAFT", help="The organiser's draft; the genesis of a network that runs already.")
+    ],
+    key: KeyOption,
+    name: Annotated[str, typer.Option("--name", help="How the others shall call you.")],
+    out: Annotated[Path, typer.Option("--out", metavar="CARD", help="New file for the card.")],
+    client: Annotated[
+        int | None, typer.Option("--client", min=0, help="Which of the scenario's clients to play.")
+    ] = None,
+    data: Annotated[
+        str, typer.Option("--data", metavar="SOURCE", help="Your data; dealt: the client's part of the scenario's.")
+    ] = "dealt",
+    energy: Annotated[
+        float | None, typer.Option("--energy", metavar="J", min=0, help="What a round may cost you, where measured.")
+    ] = None,
+    allow: AllowOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Member: write the card with which you join: public key, how many samples of each label, what your machine can do.
+
+    The card becomes public: everybody will know how many samples of each label you hold. The samples, your key and
+    anything else stay with you. Where machines are measured, yours is calibrated now: it trains for a few rounds.
+
+    Examples:
+
+      bdfl genesis card our.draft --key north.key --name north --client 0 --out north.card
+
+      bdfl genesis card our.draft --key north.key --name north --client 0 --data mine.npz --out north.card
+    """
+    from bdfl.operation.founding import sign_share
+    from bdfl.operation.genesis_draft import add_card
+    from bdfl.operation.key_file import load_key
+    from bdfl.operation.member_card import write_card
+
+    signer = load_key(key)
+    begun, scenario = _open_draft(draft, frozenset(allow or ()))
+    share, machine = _find_share(begun, scenario, client, data, energy)
+    signed = sign_share(signer, scenario, name, client, share)
+    add_card(begun, scenario, signed)  # what does not fit is said now, not by the organiser
+    write_card(out, signed)
+    if machine is not None and not as_json:
+        from bdfl.operation.calibration import report_machine
+
+        for what, how_much, source in report_machine(machine).rows():
+            typer.echo(f"{what:<11} {how_much} ({source})")
+    print_card(signed, out, as_json=as_json)
+
+
+def add_member(
+    draft: DraftArgument,
+    cards: Annotated[list[Path], typer.Argument(metavar="CARD...", help="Cards that members sent.")],
+    allow: AllowOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Organiser: put members' cards into the draft; a newer card of the same key takes the place of the older.
+
+    Example:
+
+      bdfl genesis add-member our.draft north.card east.card
+    """
+    from bdfl.operation.genesis_draft import add_card, read_draft, write_draft
+    from bdfl.operation.genesis_summary import summarise_draft
+    from bdfl.operation.member_card import read_card
+
+    grown, scenario = read_draft(draft, allowed=frozenset(allow or ()))
+    for path in cards:
+        grown = add_card(grown, scenario, read_card(path))
+    write_draft(draft, grown, replaces=True)
+    print_summary(summarise_draft(grown, scenario), draft, as_json=as_json)
+
+
+def add_point(
+    draft: DraftArgument,
+    certificates: Annotated[
+        list[Path], typer.Argument(metavar="CERTIFICATE...", help="Certificates, or folders of access points.")
+    ],
+    allow: AllowOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Organiser: list access points in the draft by their certificates. Never send their keys.
+
+    Example:
+
+      bdfl genesis add-access-point our.draft ap-0/certificate.pem
+    """
+    from bdfl.operation.access_point_files import read_certificate
+    from bdfl.operation.genesis_draft import add_access_point, read_draft, write_draft
+    from bdfl.operation.genesis_summary import summarise_draft
+
+    grown, scenario = read_draft(draft, allowed=frozenset(allow or ()))
+    for path in certificates:
+        grown = add_access_point(grown, read_certificate(path))
+    write_draft(draft, grown, replaces=True)
+    print_summary(summarise_draft(grown, scenario), draft, as_json=as_json)
+
+
+def make(
+    draft: DraftArgument,
+    out: Annotated[Path, typer.Option("--out", metavar="GENESIS", help="New file for the genesis.")],
+    allow: AllowOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Organiser: make the genesis of a draft that has all members' cards, for all to check and sign.
+
+    How often each should train follows from everybody's labels; the first round is planned.
+
+    Example:
+
+      bdfl genesis make our.draft --out our.genesis
+    """
+    from bdfl.operation.genesis_draft import finish_draft, read_draft
+    from bdfl.operation.genesis_file import write_genesis
+    from bdfl.operation.genesis_summary import summarise_genesis
+
+    finished, scenario = read_draft(draft, allowed=frozenset(allow or ()))
+    file = finish_draft(finished, scenario)
+    write_genesis(out, file)
+    print_summary(summarise_genesis(file, scenario), out, as_json=as_json)
+
+
+def print_summary(summary: "FoundingSummary", written: Path | None, *, as_json: bool) -> None:
+    """Says what a draft or genesis agrees on, and the file it was written to."""
+    if as_json:
+        print_json(asdict(summary))
+        return
+    from bdfl.report.genesis_tables import describe_founding
+
+    print_out(*describe_founding(summary))
+    if written is not None:
+        typer.echo(f"wrote {written}")
+
+
+def print_card(signed: "SignedCard", written: Path | None, *, as_json: bool) -> None:
+    """Says what a card makes public, and the file it was written to."""
+    from bdfl.operation.fingerprint import key_fingerprint
+
+    card = signed.card
+    if as_json:
+        print_json(
+            {
+                "name": card.name,
+                "client": card.client,
+                "public_key": card.public_key.hex(),
+                "fingerprint": key_fingerprint(card.public_key),
+                "scenario": card.scenario.hex(),
+                "label_counts": card.label_counts,
+                "limits": {field: getattr(card.limits, field) for field in card.limits.__struct_fields__},
+                "conditions": {field: getattr(card.conditions, field) for field in card.conditions.__struct_fields__},
+            }
+        )
+        return
+    from bdfl.report.genesis_tables import tabulate_card
+
+    print_out(tabulate_card(card))
+    if written is not None:
+        typer.echo(f"wrote {written}: send it to the organiser; your key stays with you")
+
+
+def _open_draft(path: Path, allowed: frozenset[str]) -> "tuple[Draft, Scenario]":
+    """The draft in a file; of a genesis, one like it that has no members yet."""
+    from bdfl.operation.genesis_draft import draft_again, read_draft
+    from bdfl.operation.genesis_file import read_genesis
+    from bdfl.operation.live_scenario import read_scenario
+    from bdfl.operation.set_up_file import find_kind
+
+    if find_kind(path) != "genesis":
+        return read_draft(path, allowed=allowed)
+    file = read_genesis(path, allowed=allowed)
+    return draft_again(file), read_scenario(file.scenario, allowed)
+
+
+def _find_share(
+    draft: "Draft", scenario: "Scenario", client: int | None, data: str, energy_budget_j: float | None
+) -> "tuple[Share, Calibration | None]":
+    """What the member brings; what its machine can do, if that was measured."""
+    import msgspec
+
+    from bdfl.experiment.training_run import prepare_run
+    from bdfl.learning.data import load_data
+    from bdfl.operation.share import (
+        BadShare,
+        calibrate_here,
+        count_labels,
+        emulated_share,
+        emulated_share_of,
+        measured_share,
+    )
+    from bdfl.scenario import LiveMode
+    from bdfl.transports.live.training_orders import DEALT
+
+    is_measured = scenario.live.mode is LiveMode.MEASURED
+    if client is None and (data == DEALT or not is_measured):
+        raise BadShare("--client: none given, the number of the scenario's client that you play expected")
+    place = client or 0
+    if not is_measured and data == DEALT:
+        return emulated_share(prepare_run(scenario), place), None
+    if data == DEALT:
+        counts = prepare_run(scenario).partition.label_counts[place]
+    else:
+        counts = count_labels(load_data(msgspec.structs.replace(scenario.data, source=data)), draft.num_labels)
+    if not is_measured:
+        return emulated_share_of(scenario, place, counts), None
+    machine = calibrate_here(scenario, place, data)
+    size = len(draft.initial_model)
+    return measured_share(scenario, place, counts, machine, size, energy_budget_j=energy_budget_j), machine
