@@ -178,7 +178,7 @@ def _write_images(path: Path, num_train: int) -> Path:
     rng = np.random.default_rng(0)
 
     def draw(count: int) -> tuple[np.ndarray, np.ndarray]:
-        return rng.integers(0, 256, (count, 3, 32, 32), np.uint8), np.arange(count) % 10
+        return rng.integers(0, 256, (count, 32, 32, 3), np.uint8), np.arange(count) % 10
 
     inputs, labels = draw(num_train)
     test_inputs, test_labels = draw(20)
