@@ -143,9 +143,11 @@ def test_a_forged_vote_is_refused(table):
     assert "vote-signature" in refusals(seat, table.seats[1].message(Hearsay(1, votes=(forged,))))
 
 
-def test_blobs_nobody_asked_for_or_of_another_size_are_refused(table):
+def test_blobs_that_are_not_wanted_or_of_another_size_are_refused_and_who_was_late_is_not_blamed(table):
     seat, other = table.seats[:2]
-    assert "asked" in refusals(seat, other.message(Blob(model_bytes(1, 2, 3, 4))))
+    [refused] = seat.hear(other.message(Blob(model_bytes(1, 2, 3, 4))))
+    assert refused.sender is None
+    assert "not wanted" in refused.reason
     assert "bytes given" in refusals(seat, other.message(Blob(b"x" * 1000)))
 
 

@@ -128,7 +128,7 @@ def receive_blob(draft: Draft, sender: int, data: bytes) -> bytes | None:
     client = draft.wanted_blobs.pop(blob, None)
     if client is None:
         if blob not in draft.blobs:
-            draft.refuse(sender, f"blob {blob.hex()[:12]}: nobody asked for it")
+            draft.refuse(None, f"blob {blob.hex()[:12]}: not wanted, or not any more")  # the giver may not know
         return None
     samples = draft.chain.members[client].limits.samples
     try:
