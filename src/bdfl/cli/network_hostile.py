@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bdfl.cli.options import JsonOption
-from bdfl.cli.terminal import describe_machine, print_files, print_json, print_out, progress, writing_to
+from bdfl.cli.terminal import describe_machine, print_files, print_json, print_out, writing_to
 from bdfl.errors import BdflError
 from bdfl.operation.hostile_peers.attacks import ATTACKS, Who
 
 if TYPE_CHECKING:
-    from bdfl.operation.hostile_peers.campaign import HostileResult
+    from bdfl.operation.hostile_peers.campaign import AttackResult, HostileResult
 
 FAILED_EXIT = 1
 
@@ -68,9 +68,9 @@ def hostile(
         if where is None:
             where = Path(resources.enter_context(tempfile.TemporaryDirectory(prefix="bdfl-hostile-"))) / "network"
         resources.enter_context(writing_to(where))
-        on_progress = resources.enter_context(progress("attacking", "attacks"))
+        typer.echo(f"{len(attacks)} attacks on {nodes} nodes; a line for each when it is over", err=True)
         result = run_hostile_campaign(
-            where, hostile_scenario(nodes), attacks, count=count, rounds=rounds, rate=rate, on_progress=on_progress
+            where, hostile_scenario(nodes), attacks, count=count, rounds=rounds, rate=rate, on_attack=_tell
         )
     if as_json:
         print_json(result)
@@ -88,6 +88,11 @@ def hostile(
             print_files(paths)
     if not result.is_good:
         raise typer.Exit(FAILED_EXIT)
+
+
+def _tell(one: "AttackResult") -> None:
+    falls = f"{100 * one.fall:.0f} % of honest rounds lost"
+    typer.echo(f"{one.attack}, {one.who}: {one.said.sent:,} in {one.attacked.seconds:.0f} s, {falls}", err=True)
 
 
 def _write(out: Path, result: "HostileResult", command: str) -> list[Path]:

@@ -46,8 +46,6 @@ _STARTING_S = 300.0
 _UNLISTED = "unlisted"
 _ATTACK_LOG = "attacks.log"
 
-Progress = Callable[[int, int], None]
-
 
 class AttackResult(msgspec.Struct, frozen=True, kw_only=True):
     """One attack, and the network before, during and beside as busy a control."""
@@ -150,12 +148,12 @@ def run_hostile_campaign(
     count: int,
     rounds: int,
     rate: float = 0.0,
-    on_progress: Progress | None = None,
+    on_attack: Callable[[AttackResult], None] | None = None,
 ) -> HostileResult:
     """Founds a network in a new folder whose last member is hostile, lets it carry out the attacks, and judges.
 
     Each attack sends at least `count` things, `rate` a second or as many as are taken, and each phase lasts at least
-    `rounds` rounds. An attack begins when nobody is muted for an earlier one.
+    `rounds` rounds. An attack begins when nobody is muted for an earlier one. `on_attack` hears of each afterwards.
     """
     num_nodes = scenario.clients.count - 1
     network = found_network(folder, scenario, 0, None)
@@ -167,10 +165,10 @@ def run_hostile_campaign(
         with enemy.present():
             watch.wait_for_height(1)
         watch.wait_for_height(_WARM_UP)
-        for number, attack in enumerate(attacks):
+        for attack in attacks:
             results.append(_try_attack(watch, enemy, enemy.order(attack, count, rate), rounds))
-            if on_progress is not None:
-                on_progress(number + 1, len(attacks))
+            if on_attack is not None:
+                on_attack(results[-1])
         probe = probe_as_stranger(enemy.unlisted, enemy.chain, num_nodes + 1, enemy.targets)
         running.stop()
     verdict = judge_network(folder, own_functions=frozenset(network.functions))
