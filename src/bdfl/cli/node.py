@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bdfl.cli.live_extra import validate_live_extra
 from bdfl.cli.options import JsonOption
 from bdfl.cli.terminal import print_json, print_out
 from bdfl.errors import BdflError
@@ -93,6 +94,7 @@ def node(
         return
     if genesis is None or key is None or folder is None:
         raise BadUsage("node: --genesis, --key and --folder are needed; bdfl node --help says more")
+    validate_live_extra()
     from bdfl.operation.node_service import NodeSettings
 
     settings = NodeSettings(
