@@ -124,13 +124,14 @@ def doctor(
     peer: PeerOption = None,
     metrics: MetricsOption = "0",
     unsigned: UnsignedOption = False,
+    admission: AdmissionOption = None,
     allow: NodeAllowOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Say what is wrong before a node is started, or why it does not get on: one line each; exit code 1 if anything is.
 
-    Looks at packages, key, genesis, certificates, folder, disk, chain, ports, clock and peers, with the options that
-    the node itself would get.
+    Looks at packages, key, genesis, admissions, certificates, folder, disk, chain, ports, clock and peers, with the
+    options that the node itself would get.
 
     Example:
 
@@ -148,6 +149,7 @@ def doctor(
         metrics=f"{address[0]}:{address[1]}" if address is not None and address[1] else None,
         is_unsigned_allowed=unsigned,
         allowed=frozenset(allow or ()),
+        admissions=tuple(admission or ()),
     )
     findings = []
     for finding in examine(patient):
