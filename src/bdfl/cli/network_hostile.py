@@ -38,7 +38,13 @@ def hostile(
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="Rounds of each phase, at least.")] = 20,
     rate: Annotated[float, typer.Option("--rate", min=0, help="Of these a second; 0: as many as are taken.")] = 0.0,
     peer: Annotated[Peer, typer.Option("--as", help="Who attacks.")] = Peer.BOTH,
-    only: Annotated[list[str] | None, typer.Option("--only", help="Attacks; all unless given. Repeatable.")] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--only",
+            help="Attacks, such as garbage, replayed, begging, noise or unlisted; all unless given. Repeatable.",
+        ),
+    ] = None,
     folder: Annotated[
         Path | None, typer.Option("--folder", help="New folder for the network; a temporary one unless given.")
     ] = None,

@@ -41,7 +41,12 @@ PeerOption = Annotated[
     list[str] | None, typer.Option("--peer", metavar="HOST:PORT", help="A node or access point. Repeatable.")
 ]
 MetricsOption = Annotated[
-    str, typer.Option("--metrics", metavar="PORT|off", help="Port of /metrics, /healthz and /status.json; 0: any.")
+    str,
+    typer.Option(
+        "--metrics",
+        metavar="[HOST:]PORT|off",
+        help="Where /metrics, /healthz and /status.json are; 0: any port. On loopback unless HOST is given.",
+    ),
 ]
 UnsignedOption = Annotated[bool, typer.Option("--unsigned", help="Also with a genesis that not all have signed.")]
 NodeAllowOption = Annotated[
