@@ -86,7 +86,7 @@ reproduce: $(VENV)/.installed ## every figure and table of the paper, beside the
 table4: $(VENV)/.installed-learn ## Table IV with accuracies, make table4 DATA=folder TABLE4="--rounds 20" (hours)
 	$(BIN)/bdfl reproduce table4 --data $(DATA) --out $(RESULTS) $(TABLE4)
 
-clean: ## remove the environment, caches and results
+clean: ## remove the environment, caches, results and all runs with their chains and keys
 	rm -rf $(VENV) .venv-flower .venv-pfl .venv-p2pfl build dist runs results .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 

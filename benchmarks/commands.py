@@ -25,7 +25,7 @@ class CommandRow:
 
 
 def measure_compare(repeats: int, report: Callable[[str], None]) -> list[Result]:
-    """`bdfl compare` with 4 schedulers x 20 seeds x 100 rounds on 2 workers, and as `make run` calls it."""
+    """`bdfl compare` with 4 schedulers x 20 seeds x 100 rounds on 2 workers, and as `make compare` calls it."""
     shape = ("--seeds", "20", "--rounds", "100", "--workers", "2")
     bare = ("--no-frontier", "--no-bound")
     commands: list[tuple[tuple[str, ...], float]] = [
@@ -41,7 +41,7 @@ def measure_compare(repeats: int, report: Callable[[str], None]) -> list[Result]
         with tempfile.TemporaryDirectory() as folder:
             seconds = best_time_s(partial(_run_bdfl, *words, "--out", folder), repeats)
         rows.append(CommandRow(f"bdfl {' '.join(words)}", seconds, asked_s, repeats))
-    notes = ["Includes starting Python and the workers, and writing figures and CSV files. The last is `make run`."]
+    notes = ["Includes starting Python and the workers, and writing figures and CSV files. The last is `make compare`."]
     return [make_result("compare", "bdfl compare: wall time", rows, notes)]
 
 

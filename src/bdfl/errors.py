@@ -24,3 +24,8 @@ class BadSchedulerParameter(BdflError):
 def one_line(text: object) -> str:
     """What somebody else's error says, or any text, in a single line."""
     return " ".join(str(text).split())
+
+
+def install_command(extras: str) -> str:
+    """What installs these extras, in the folder of the sources."""
+    return f"pip install -c constraints.txt -e '.[{extras}]'"

@@ -92,7 +92,14 @@ def test_every_command_explains_itself_with_an_example(command):
     assert f"bdfl genesis {command} " in say("genesis", command, "--help")
 
 
+def save_data(labels):
+    """Data of one's own with these labels, as mine.npz."""
+    inputs = np.zeros((len(labels), 64), dtype=np.float32)
+    np.savez("mine.npz", train_inputs=inputs, train_labels=labels, test_inputs=inputs, test_labels=labels)
+
+
 def test_what_the_page_shows_ends_in_a_genesis_that_all_have_signed():
+    save_data(np.arange(50) % 10)
     for words in shown_commands():
         assert max(map(len, say(*words).splitlines()[:-1] or [""])) <= 80 or "--toml" in words
     file = read_genesis(Path("our.genesis"))
@@ -142,9 +149,7 @@ def test_a_card_says_that_label_counts_become_public():
 
 @pytest.mark.usefixtures("founded")
 def test_data_of_ones_own_are_counted_and_need_not_have_all_labels():
-    labels = np.array([0, 0, 2, 2, 2])
-    inputs = np.zeros((5, 64), dtype=np.float32)
-    np.savez("mine.npz", train_inputs=inputs, train_labels=labels, test_inputs=inputs, test_labels=labels)
+    save_data(np.array([0, 0, 2, 2, 2]))
     words = ["genesis", "card", "empty.draft", "--key", "north.key", "--name", "north", "--client", 1]
     shown = answer(*words, "--data", "mine.npz", "--out", "own.card")
     assert shown["label_counts"] == [2, 0, 3, 0, 0, 0, 0, 0, 0, 0]

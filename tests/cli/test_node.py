@@ -75,6 +75,31 @@ def test_mistakes_are_one_line_and_exit_code_two(tmp_path, monkeypatch, argument
     assert result.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize("module", ["zenoh", "psutil", "prometheus_client"])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["node", "--genesis", "a", "--key", "a", "--folder", "a"],
+        ["ap", "--genesis", "a", "--key", "a", "--listen", "127.0.0.1:0"],
+        ["network", "up"],
+        ["network", "faults"],
+        ["network", "hostile", "--folder", "a"],
+        ["network", "soak"],
+    ],
+    ids=lambda arguments: " ".join(arguments[:2]),
+)
+def test_without_the_extra_live_one_line_says_how_to_get_it_and_nothing_is_written(
+    tmp_path, monkeypatch, arguments, module
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, module, None)
+    result = run(*arguments)
+    assert result.exit_code == 2, result.output
+    command = "pip install -c constraints.txt -e '.[learn,live]'"
+    assert result.stderr == f"error: a live network needs zenoh, psutil and prometheus-client: {command}\n"
+    assert not list(tmp_path.iterdir())
+
+
 def test_doctor_says_ok_or_bad_and_its_exit_code_follows(founded, tmp_path):
     well = run("node", "doctor", *options(founded, tmp_path / "node"))
     assert well.exit_code == 0, well.output

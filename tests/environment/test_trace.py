@@ -84,7 +84,9 @@ def test_a_missing_trace_is_refused_in_one_line(tmp_path):
 def test_parquet_without_pyarrow_says_how_to_get_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     path = write(tmp_path, "", "gains.parquet")
-    with pytest.raises(BadTrace, match=r"pyarrow is not installed, expected it for Parquet: pip install"):
+    with pytest.raises(
+        BadTrace, match=r"pyarrow is not installed, expected it for Parquet: pip install .* '\.\[trace\]'"
+    ):
         read_gain_trace(path, 2, 2)
 
 

@@ -67,7 +67,10 @@ def test_test_samples_cuts_the_test_set_to_its_first():
 
 def test_without_scikit_learn_digits_say_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    assert "scikit-learn is not installed, expected it for digits: pip install 'bdfl[learn]'" in refusal("digits")
+    assert (
+        "scikit-learn is not installed, expected it for digits: pip install -c constraints.txt -e '.[learn]'"
+        in refusal("digits")
+    )
 
 
 # what every data set promises

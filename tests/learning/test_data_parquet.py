@@ -284,7 +284,7 @@ def test_what_is_not_installed_is_said_with_the_command_that_helps(folder, refus
     monkeypatch.setitem(sys.modules, module, None)
     line = refusal(folder)
     assert f"{package} is not installed" in line
-    assert "pip install 'bdfl[learn]'" in line
+    assert "pip install -c constraints.txt -e '.[learn]'" in line
 
 
 # the cache

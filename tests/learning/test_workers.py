@@ -205,7 +205,7 @@ def test_without_torch_the_line_says_how_to_get_it(settings, small_data, deal, m
         open_trainer(settings(), data, deal(data, SIZES)),
     ):
         pass
-    assert str(caught.value) == "training needs PyTorch: pip install -c constraints.txt 'bdfl[learn]'"
+    assert str(caught.value) == "training needs PyTorch: pip install -c constraints.txt -e '.[learn]'"
 
 
 def test_everything_but_training_works_without_torch():

@@ -9,19 +9,26 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import msgspec
+import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from typer.testing import CliRunner
 
+from bdfl.cli import app
 from bdfl.operation import doctor
 from bdfl.operation.doctor import Finding, Patient, Verdict, examine
+from bdfl.operation.founding import sign_share
 from bdfl.operation.genesis_file import read_genesis, write_genesis
 from bdfl.operation.key_file import create_key, write_secret
+from bdfl.operation.member_change import propose_admission, read_standing, write_change
 from bdfl.operation.node_files import open_chain, write_tls
+from bdfl.operation.node_service import NodeSettings, identify
 from bdfl.operation.run_file import RunFile, lock_folder, write_run
+from bdfl.operation.share import emulated_share_of
 from bdfl.transports.live.certificates import issue_leaf, make_authority, roots_pem
 from bdfl.transports.live.certificates import write_tls as write_files
-from tests.operation.founders import signed, signer
+from tests.operation.founders import agreed, signed, signer
 
 DAY_S = 86_400.0
 
@@ -31,9 +38,14 @@ def town(tmp_path_factory):
     """Files of a federation of four, of which the first is the patient."""
     folder = tmp_path_factory.mktemp("town")
     write_genesis(folder / "genesis.bdfl", signed())
-    key = Ed25519PrivateKey.from_private_bytes(bytes([1]) * 32)  # that of founders.signer(0)
-    write_secret(folder / "key.pem", key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    write_secret(folder / "key.pem", pem(0))
     return folder
+
+
+def pem(number):
+    """The key of `founders.signer` as a file."""
+    key = Ed25519PrivateKey.from_private_bytes(bytes([number + 1]) * 32)
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
 @pytest.fixture
@@ -117,6 +129,36 @@ def test_a_wrong_genesis_is_bad_in_whatever_way_it_is_wrong(patient, town, tmp_p
     assert only(replace(patient, genesis=tmp_path / "noise"), "genesis").verdict is Verdict.BAD
     create_key(tmp_path / "stranger.pem")
     assert only(replace(patient, key=tmp_path / "stranger.pem"), "member").verdict is Verdict.BAD
+
+
+def test_a_member_who_came_later_is_known_by_its_admission(patient, tmp_path):
+    write_secret(tmp_path / "late.pem", pem(9))
+    late = replace(patient, key=tmp_path / "late.pem")
+    assert "--admission" in only(late, "member").advice
+    with open_chain(tmp_path / "other" / "chain", signed()):
+        pass
+    share = emulated_share_of(agreed(), 0, np.array((1, 2, 3)))
+    card = sign_share(signer(9), agreed(), "late", None, share)
+    write_change(
+        tmp_path / "late.change", propose_admission(read_standing(tmp_path / "other"), signed(), agreed(), card, 9)
+    )
+    late = replace(late, admissions=(tmp_path / "late.change",))
+    with answering(write_tls(tmp_path / "peer", signed(), signer(2), 2)) as address:
+        found = list(examine(replace(late, peers=[address])))
+    assert not [finding for finding in found if finding.verdict is Verdict.BAD]
+    assert [finding.found for finding in found if finding.check in ("admission", "member")] == [
+        "came later: 4", "number 4, 'late'"
+    ]  # fmt: skip
+    options = ["--genesis", late.genesis, "--key", late.key, "--admission", tmp_path / "late.change"]
+    shown = CliRunner().invoke(app, ["node", "doctor", *map(str, options)])
+    assert (shown.exit_code, "number 4" in shown.stdout) == (0, True)
+    settings = NodeSettings(genesis=late.genesis, key=late.key, folder=late.folder, admissions=late.admissions)
+    assert identify(settings).number == 4  # the node itself finds the same
+
+
+def test_an_admission_that_cannot_be_read_is_bad(patient, tmp_path):
+    (tmp_path / "noise").write_bytes(b"noise")
+    assert only(replace(patient, admissions=(tmp_path / "noise",)), "admission").verdict is Verdict.BAD
 
 
 def test_missing_signatures_are_bad_unless_allowed(patient, tmp_path):

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
+from bdfl.cli.live_extra import validate_live_extra
 from bdfl.cli.node import (
-    AdmissionOption,
     NodeAllowOption,
     PeerOption,
     WhileInputOption,
@@ -30,11 +30,16 @@ def access_point(
         Path | None, typer.Option("--folder", metavar="DIR", help="For its log; that of the key unless given.")
     ] = None,
     peer: PeerOption = None,
-    admission: AdmissionOption = None,
+    admission: Annotated[
+        list[Path] | None,
+        typer.Option("--admission", metavar="FILE", help="How a member came in later. Repeatable."),
+    ] = None,
     allow: NodeAllowOption = None,
     while_input: WhileInputOption = False,
 ) -> None:
-    """Forward between the nodes of a live network until stopped. It can delay and drop, never forge: it has no key.
+    """Forward between the nodes of a live network until stopped.
+
+    It can delay and drop, never forge: it has no member's key.
 
     Access points that name each other with --peer forward along the shortest way, in a ring or any other form. One
     whose certificate the genesis does not list is refused.
@@ -43,6 +48,7 @@ def access_point(
 
       bdfl ap --genesis genesis.bdfl --key ap-0/key.pem --listen 0.0.0.0:7447 --peer 192.0.2.8:7447
     """
+    validate_live_extra()
     from bdfl.operation.access_point_files import CERTIFICATE_FILE
     from bdfl.operation.access_point_service import AccessPointSettings, open_service
 

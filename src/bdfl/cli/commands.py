@@ -16,6 +16,7 @@ from bdfl.cli.network import network_app
 from bdfl.cli.node import node_app
 from bdfl.cli.options import (
     JsonOption,
+    JsonOrFilesOption,
     OutOption,
     RoundsOption,
     ScenarioArgument,
@@ -44,7 +45,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_show_locals=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Who trains, at which speed, who mines: schedulers for blockchain-aided federated learning over wireless.",
+    help="Decentralised federated learning over wireless with a chain of its own: schedule, simulate, train, run live.",
 )
 scenario_app = typer.Typer(no_args_is_help=True, help="Look at scenarios.")
 schedulers_app = typer.Typer(invoke_without_command=True)
@@ -121,7 +122,7 @@ def simulate(
     gaps: Annotated[bool, typer.Option(help="Prove every round's gap, with exact where the scheduler cannot.")] = True,
     changes: SetOption = None,
     out: OutOption = None,
-    as_json: JsonOption = False,
+    as_json: JsonOrFilesOption = False,
 ) -> None:
     """Play one run and show who trained when, delays, energies and queues of every round.
 
@@ -155,7 +156,11 @@ def simulate(
 def compare(
     scenario: ScenarioArgument,
     schedulers: Annotated[
-        str | None, typer.Option("--schedulers", help="Comma-separated, such as drc,exact:tradeoff=50.")
+        str | None,
+        typer.Option(
+            "--schedulers",
+            help="Comma-separated; random,round-robin,channel-best,drc,exact:tradeoff=50 unless given.",
+        ),
     ] = None,
     seeds: SeedsOption = 20,
     rounds: RoundsOption = None,
@@ -168,7 +173,7 @@ def compare(
     workers: WorkersOption = None,
     changes: SetOption = None,
     out: OutOption = None,
-    as_json: JsonOption = False,
+    as_json: JsonOrFilesOption = False,
 ) -> None:
     """Play schedulers on the same draws and set their delays, fairness and energy side by side.
 

@@ -7,6 +7,7 @@ import typer
 from bdfl.cli.options import (
     DataOption,
     JsonOption,
+    JsonOrFilesOption,
     OutOption,
     ScenarioArgument,
     SeedOption,
@@ -26,7 +27,7 @@ def show_data(
     changes: SetOption = None,
     seed: SeedOption = None,
     out: OutOption = None,
-    as_json: JsonOption = False,
+    as_json: JsonOrFilesOption = False,
 ) -> None:
     """Load the data, deal them out and show who holds what, with the participation rates that follow.
 

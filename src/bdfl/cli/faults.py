@@ -45,7 +45,8 @@ def faults(
     doubled messages, partitions, crashes, frozen and slow nodes; under bft fewer
     than a third of the members lie. The laws: no two honest nodes commit different
     blocks, none commits an invalid one, all agree within three rounds after the
-    faults stop, nothing sent or committed is forgotten, and nobody is left out.
+    faults stop, nothing sent or committed is forgotten, nobody is left out, and no
+    one votes who is no member.
 
     Examples:
 

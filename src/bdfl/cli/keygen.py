@@ -11,7 +11,12 @@ from bdfl.cli.terminal import print_json
 
 def keygen(
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="New file, member.key unless given; see below.")
+        Path | None,
+        typer.Option(
+            "--out",
+            metavar="PATH",
+            help="New file, member.key unless given; with --access-point a new folder, NAME unless given.",
+        ),
     ] = None,
     access_point: Annotated[
         str | None, typer.Option("--access-point", metavar="NAME", help="Key and certificate of an access point.")

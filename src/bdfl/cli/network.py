@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bdfl.cli.live_extra import validate_live_extra
 from bdfl.cli.network_faults import faults
 from bdfl.cli.network_hostile import hostile
 from bdfl.cli.network_soak import soak
@@ -91,6 +92,7 @@ def up(
         scenario or nodes or aps or out or time_scale is not None or seed is not None or changes
     ):
         raise BadUsage("--resume: goes on with what its folder says, no scenario or other options of the network")
+    validate_live_extra()
     folder = resume or out or DEFAULT_FOLDER
     if resume is None:
         _found(folder, scenario or "live", nodes, aps, blocks, time_scale, seed, changes)

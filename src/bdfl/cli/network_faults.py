@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bdfl.cli.live_extra import validate_live_extra
 from bdfl.cli.options import JsonOption
 from bdfl.cli.terminal import describe_machine, print_files, print_json, print_out, writing_to
 from bdfl.operation.live_faults.outcome import TroubleKind
@@ -55,6 +56,7 @@ def faults(
 
       bdfl network faults --kills 200 --out results/live-faults
     """
+    validate_live_extra()
     from bdfl.operation.live_faults.arena import Setting
     from bdfl.operation.live_faults.campaign import Amounts, plan_trials, run_live_campaign
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bdfl.cli.live_extra import validate_live_extra
 from bdfl.cli.options import JsonOption
 from bdfl.cli.terminal import describe_machine, print_files, print_json, print_out, writing_to
 from bdfl.errors import BdflError
@@ -37,7 +38,13 @@ def hostile(
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="Rounds of each phase, at least.")] = 20,
     rate: Annotated[float, typer.Option("--rate", min=0, help="Of these a second; 0: as many as are taken.")] = 0.0,
     peer: Annotated[Peer, typer.Option("--as", help="Who attacks.")] = Peer.BOTH,
-    only: Annotated[list[str] | None, typer.Option("--only", help="Attacks; all unless given. Repeatable.")] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--only",
+            help="Attacks, such as garbage, replayed, begging, noise or unlisted; all unless given. Repeatable.",
+        ),
+    ] = None,
     folder: Annotated[
         Path | None, typer.Option("--folder", help="New folder for the network; a temporary one unless given.")
     ] = None,
@@ -57,6 +64,7 @@ def hostile(
 
       bdfl network hostile --as member --only garbage --out results/hostile
     """
+    validate_live_extra()
     from bdfl.operation.hostile_peers.campaign import hostile_scenario, run_hostile_campaign, select_attacks
 
     for name in only or ():

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bdfl.cli.live_extra import validate_live_extra
 from bdfl.cli.options import JsonOption
 from bdfl.cli.terminal import print_json, print_out
 from bdfl.errors import BdflError
@@ -40,7 +41,12 @@ PeerOption = Annotated[
     list[str] | None, typer.Option("--peer", metavar="HOST:PORT", help="A node or access point. Repeatable.")
 ]
 MetricsOption = Annotated[
-    str, typer.Option("--metrics", metavar="PORT|off", help="Port of /metrics, /healthz and /status.json; 0: any.")
+    str,
+    typer.Option(
+        "--metrics",
+        metavar="[HOST:]PORT|off",
+        help="Where /metrics, /healthz and /status.json are; 0: any port. On loopback unless HOST is given.",
+    ),
 ]
 UnsignedOption = Annotated[bool, typer.Option("--unsigned", help="Also with a genesis that not all have signed.")]
 NodeAllowOption = Annotated[
@@ -93,6 +99,7 @@ def node(
         return
     if genesis is None or key is None or folder is None:
         raise BadUsage("node: --genesis, --key and --folder are needed; bdfl node --help says more")
+    validate_live_extra()
     from bdfl.operation.node_service import NodeSettings
 
     settings = NodeSettings(
@@ -122,13 +129,14 @@ def doctor(
     peer: PeerOption = None,
     metrics: MetricsOption = "0",
     unsigned: UnsignedOption = False,
+    admission: AdmissionOption = None,
     allow: NodeAllowOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Say what is wrong before a node is started, or why it does not get on: one line each; exit code 1 if anything is.
 
-    Looks at packages, key, genesis, certificates, folder, disk, chain, ports, clock and peers, with the options that
-    the node itself would get.
+    Looks at packages, key, genesis, admissions, certificates, folder, disk, chain, ports, clock and peers, with the
+    options that the node itself would get.
 
     Example:
 
@@ -146,6 +154,7 @@ def doctor(
         metrics=f"{address[0]}:{address[1]}" if address is not None and address[1] else None,
         is_unsigned_allowed=unsigned,
         allowed=frozenset(allow or ()),
+        admissions=tuple(admission or ()),
     )
     findings = []
     for finding in examine(patient):

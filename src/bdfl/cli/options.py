@@ -21,7 +21,8 @@ SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Change a value, such as radio.bandwidth_hz=360e3. Repeatable."),
 ]
-JsonOption = Annotated[
+JsonOption = Annotated[bool, typer.Option("--json", help="JSON on standard output, for machines.")]
+JsonOrFilesOption = Annotated[
     bool, typer.Option("--json", help="JSON on standard output, for machines; files only with --out.")
 ]
 RoundsOption = Annotated[int | None, typer.Option("--rounds", help="Rounds to play; the scenario's unless given.")]

@@ -7,7 +7,7 @@ import typer
 
 from bdfl.cli.options import (
     RESULTS,
-    JsonOption,
+    JsonOrFilesOption,
     OutOption,
     RoundsOption,
     SeedOption,
@@ -40,7 +40,7 @@ def poison(
     workers: WorkersOption = None,
     changes: SetOption = None,
     out: OutOption = None,
-    as_json: JsonOption = False,
+    as_json: JsonOrFilesOption = False,
 ) -> None:
     """Play every aggregation rule against every attack of poisoning members, on even and on skewed data.
 

@@ -13,7 +13,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from bdfl.errors import BdflError, one_line
+from bdfl.errors import BdflError, install_command, one_line
 
 Column: TypeAlias = NDArray[np.float64]
 
@@ -95,7 +95,8 @@ def _read_parquet(path: Path) -> Mapping[str, Column]:
     try:
         parquet = import_module("pyarrow.parquet")
     except ImportError:
-        raise BadTrace(str(path), "pyarrow is not installed", "it for Parquet: pip install 'bdfl[trace]'") from None
+        expected = f"it for Parquet: {install_command('trace')}"
+        raise BadTrace(str(path), "pyarrow is not installed", expected) from None
     try:
         table = parquet.read_table(path)
         return {name: np.asarray(table[name].to_numpy(), dtype=np.float64) for name in table.column_names}

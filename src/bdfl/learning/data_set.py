@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bdfl.errors import BdflError, one_line
+from bdfl.errors import BdflError, install_command, one_line
 
 Inputs: TypeAlias = NDArray[Any]  # uint8 images (samples, height, width, channels), or float32 features (samples, ...)
 Labels: TypeAlias = NDArray[np.int64]  # (samples,): 0 to num_labels - 1
@@ -122,7 +122,7 @@ def import_extra(module: str, package: str, extra: str, purpose: str) -> ModuleT
     try:
         return import_module(module)
     except ImportError:
-        expected = f"it for {purpose}: pip install 'bdfl[{extra}]'"
+        expected = f"it for {purpose}: {install_command(extra)}"
         raise BadData(purpose, f"{package} is not installed", expected) from None
 
 

@@ -7,7 +7,7 @@ from functools import cache
 from itertools import repeat
 from typing import TYPE_CHECKING, TypeVar
 
-from bdfl.errors import BdflError
+from bdfl.errors import BdflError, install_command
 from bdfl.learning.data import DataSet
 from bdfl.learning.own_function import show_exception
 from bdfl.learning.partition import Partition
@@ -27,6 +27,14 @@ class MissingTorch(BdflError):
     """PyTorch is not installed."""
 
 
+def validate_torch() -> None:
+    """Raises `MissingTorch` unless PyTorch is there."""
+    try:
+        import torch  # noqa: F401
+    except ImportError:
+        raise MissingTorch(f"training needs PyTorch: {install_command('learn')}") from None
+
+
 @contextmanager
 def open_trainer(scenario: Scenario, data: DataSet, partition: Partition, *, workers: int = 1) -> Iterator[Trainer]:
     """A trainer of the scenario's model on these data.
@@ -37,10 +45,7 @@ def open_trainer(scenario: Scenario, data: DataSet, partition: Partition, *, wor
     """
     if workers < 1:
         raise InvalidTraining(f"workers: {workers} given, at least 1 is needed")
-    try:
-        import torch  # noqa: F401
-    except ImportError:
-        raise MissingTorch("training needs PyTorch: pip install -c constraints.txt 'bdfl[learn]'") from None
+    validate_torch()
     from bdfl.learning.bench import Bench, gather_material
     from bdfl.learning.trainers import LoopTrainer, VmapTrainer
 

@@ -4,7 +4,7 @@ import shutil
 import socket
 import ssl
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -15,13 +15,15 @@ from tempfile import TemporaryDirectory
 
 from cryptography import x509
 
-from bdfl.errors import BdflError
+from bdfl.errors import BdflError, install_command
 from bdfl.identity import Signer
 from bdfl.ledger.keeping import StoreError
 from bdfl.ledger.store import DATABASE_FILE, ChainStore
 from bdfl.operation.addresses import BadAddress, split_address
 from bdfl.operation.genesis_file import GenesisFile, read_genesis
 from bdfl.operation.key_file import load_key
+from bdfl.operation.member_change import ChangeFile
+from bdfl.operation.newcomers import authorities_of, find_number, read_admissions
 from bdfl.operation.node_files import CHAIN_FOLDER, write_tls
 from bdfl.operation.run_file import BadFolder, is_locked, read_run
 from bdfl.operation.window import LOOPBACK
@@ -68,6 +70,30 @@ class Patient:
     metrics: str | None = None  # host:port
     is_unsigned_allowed: bool = False
     allowed: frozenset[str] = frozenset()
+    admissions: tuple[Path, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Federation:
+    """Who the members are, and which of them the patient is."""
+
+    genesis: GenesisFile
+    admissions: Mapping[int, ChangeFile]  # of members who came later
+    signer: Signer | None
+
+    @property
+    def authorities(self) -> dict[int, bytes]:
+        """CA certificates (DER) by member number."""
+        return authorities_of(self.genesis, self.admissions)
+
+    @property
+    def number(self) -> int | None:
+        """The patient's; none: not known, or no member's."""
+        return None if self.signer is None else find_number(self.genesis, self.admissions, self.signer.public_key)
+
+    def name_of(self, number: int) -> str:
+        newcomer = self.admissions.get(number)
+        return self.genesis.names[number] if newcomer is None or newcomer.card is None else newcomer.card.card.name
 
 
 def examine(patient: Patient, now_s: float | None = None) -> Iterator[Finding]:
@@ -76,18 +102,20 @@ def examine(patient: Patient, now_s: float | None = None) -> Iterator[Finding]:
     yield from _check_packages()
     signer = yield from _check_key(patient.key)
     genesis = yield from _check_genesis(patient)
-    if genesis is not None and signer is not None:
-        yield from _check_membership(genesis, signer)
+    members = None
     if genesis is not None:
-        yield from _check_certificates(genesis, signer, now_s)
+        members = _Federation(genesis, (yield from _check_admissions(patient, genesis)), signer)
+        if signer is not None:
+            yield _check_membership(members)
+        yield from _check_certificates(members, now_s)
     is_running = patient.folder is not None and is_locked(patient.folder)
     if patient.folder is not None:
         yield from _check_folder(patient.folder, genesis, is_running=is_running)
         yield from _check_store(patient.folder / CHAIN_FOLDER, genesis, is_running=is_running)
     for address in (*patient.listen, *([] if patient.metrics is None else [patient.metrics])):
         yield _check_port(address, is_running=is_running)
-    yield from _check_clock(patient, genesis, signer, now_s)
-    yield from _check_peers(patient.peers, genesis, signer, now_s)
+    yield _check_clock(patient, members, now_s)
+    yield from _check_peers(patient.peers, members, now_s)
 
 
 def _check_packages() -> Iterator[Finding]:
@@ -97,9 +125,7 @@ def _check_packages() -> Iterator[Finding]:
             found.append(f"{name} {version(name)}")
         except PackageNotFoundError:
             extra = "learn" if name in ("torch", "safetensors") else "live"
-            yield Finding(
-                "packages", Verdict.BAD, f"{name} is missing", f"pip install -c constraints.txt -e '.[{extra}]'"
-            )
+            yield Finding("packages", Verdict.BAD, f"{name} is missing", install_command(extra))
     if len(found) == len(_PACKAGES):
         yield Finding("packages", Verdict.OK, ", ".join(found))
 
@@ -135,19 +161,30 @@ def _check_genesis(patient: Patient) -> Generator[Finding, None, GenesisFile | N
     return genesis
 
 
-def _check_membership(genesis: GenesisFile, signer: Signer) -> Iterator[Finding]:
-    number = genesis.number_of(signer.public_key)
+def _check_admissions(patient: Patient, genesis: GenesisFile) -> Generator[Finding, None, dict[int, ChangeFile]]:
+    try:
+        found = read_admissions(patient.folder, patient.admissions, genesis)
+    except BdflError as error:
+        yield Finding("admission", Verdict.BAD, str(error), "ask whoever proposed it for the file again")
+        return {}
+    if found:
+        yield Finding("admission", Verdict.OK, f"came later: {', '.join(map(str, sorted(found)))}")
+    return found
+
+
+def _check_membership(members: _Federation) -> Finding:
+    number = members.number
     if number is None:
-        yield Finding("member", Verdict.BAD, "the key is no member's", "the wrong key, or the wrong genesis")
-    else:
-        yield Finding("member", Verdict.OK, f"number {number}, {genesis.names[number]!r}")
+        advice = "the wrong key, the wrong genesis, or no --admission of this chain"
+        return Finding("member", Verdict.BAD, "the key is no member's", advice)
+    return Finding("member", Verdict.OK, f"number {number}, {members.name_of(number)!r}")
 
 
-def _check_certificates(genesis: GenesisFile, signer: Signer | None, now_s: float) -> Iterator[Finding]:
+def _check_certificates(members: _Federation, now_s: float) -> Iterator[Finding]:
     """Members' certificates and access points'; those of others keep others out, one's own this node."""
-    own = None if signer is None else genesis.number_of(signer.public_key)
+    genesis, own = members.genesis, members.number
     now = datetime.fromtimestamp(now_s, UTC)
-    names = [(f"member {number}", data, number == own) for number, data in enumerate(genesis.authorities)]
+    names = [(f"member {number}", data, number == own) for number, data in sorted(members.authorities.items())]
     points = zip(genesis.genesis.access_points, genesis.access_points, strict=True)
     names += [(f"access point {point.name}", data, False) for point, data in points]
     first_end: datetime | None = None
@@ -230,16 +267,12 @@ def _check_port(address: str, *, is_running: bool) -> Finding:
     return Finding("port", Verdict.OK, f"{address}: free")
 
 
-def _check_clock(
-    patient: Patient, genesis: GenesisFile | None, signer: Signer | None, now_s: float
-) -> Iterator[Finding]:
+def _check_clock(patient: Patient, members: _Federation | None, now_s: float) -> Finding:
     """Agreement does not need the wall clock, certificates do: they were made, and the node ran, in the past."""
     latest_s, what = 0.0, ""
-    if genesis is not None and signer is not None:
-        number = genesis.number_of(signer.public_key)
-        if number is not None:
-            certificate = x509.load_der_x509_certificate(genesis.authorities[number])
-            latest_s, what = _issued_s(certificate, AUTHORITY_DAYS), "you made your card"
+    if members is not None and members.number is not None:
+        certificate = x509.load_der_x509_certificate(members.authorities[members.number])
+        latest_s, what = _issued_s(certificate, AUTHORITY_DAYS), "you made your card"
     if patient.folder is not None:
         with suppress(BadFolder):
             run = read_run(patient.folder)
@@ -247,26 +280,27 @@ def _check_clock(
                 latest_s, what = run.started, "the node was last started"
     if now_s < latest_s - _SKEW_S:
         behind = f"{latest_s - now_s:,.0f} s before {what}"
-        yield Finding("clock", Verdict.BAD, f"says {_show_time(now_s)}, {behind}", "set it, best by NTP")
-    else:
-        yield Finding("clock", Verdict.OK, f"says {_show_time(now_s)}")
+        return Finding("clock", Verdict.BAD, f"says {_show_time(now_s)}, {behind}", "set it, best by NTP")
+    return Finding("clock", Verdict.OK, f"says {_show_time(now_s)}")
 
 
-def _check_peers(
-    peers: Sequence[str], genesis: GenesisFile | None, signer: Signer | None, now_s: float
-) -> Iterator[Finding]:
-    number = None if genesis is None or signer is None else genesis.number_of(signer.public_key)
+def _check_peers(peers: Sequence[str], members: _Federation | None, now_s: float) -> Iterator[Finding]:
     if not peers:
         yield Finding("peers", Verdict.WARN, "none given", "--peer, unless the others come to this one")
         return
     with TemporaryDirectory() as folder:
-        tls = None
-        if genesis is not None and signer is not None and number is not None:
-            tls = write_tls(Path(folder), genesis, signer, number, hosts=(LOOPBACK,))
+        tls = None if members is None else _write_tls(Path(folder), members)
         findings = [_check_peer(peer, tls, now_s) for peer in peers]
     yield from findings
     if all(finding.verdict is Verdict.BAD for finding in findings):
         yield Finding("peers", Verdict.BAD, "none can be reached", "network, firewall, or they are not started yet")
+
+
+def _write_tls(folder: Path, members: _Federation) -> TlsFiles | None:
+    number = members.number
+    if members.signer is None or number is None:
+        return None
+    return write_tls(folder, members.genesis, members.signer, number, (LOOPBACK,), members.authorities)
 
 
 def _check_peer(address: str, tls: TlsFiles | None, now_s: float) -> Finding:

@@ -16,9 +16,9 @@ _SUFFIX = ".change"
 _POLL_S = 1.0
 
 
-def read_admissions(folder: Path, given: Iterable[Path], genesis: GenesisFile) -> dict[int, ChangeFile]:
-    """By member number: the admissions given, and those that the node of a folder was told of before."""
-    known = sorted((folder / ADMISSIONS).glob(f"*{_SUFFIX}")) if (folder / ADMISSIONS).is_dir() else []
+def read_admissions(folder: Path | None, given: Iterable[Path], genesis: GenesisFile) -> dict[int, ChangeFile]:
+    """By member number: the admissions given, and those that the node of a folder, if any, was told of before."""
+    known = [] if folder is None else sorted((folder / ADMISSIONS).glob(f"*{_SUFFIX}"))
     found: dict[int, ChangeFile] = {}
     for path in (*known, *given):
         file = read_change(path)
@@ -38,6 +38,15 @@ def authorities_of(genesis: GenesisFile, admissions: Mapping[int, ChangeFile]) -
     """CA certificates (DER) of all members that are known, by number."""
     newcomers = {number: file.card.card.authority for number, file in admissions.items() if file.card is not None}
     return {**newcomers, **dict(enumerate(genesis.authorities))}
+
+
+def find_number(genesis: GenesisFile, admissions: Mapping[int, ChangeFile], public_key: bytes) -> int | None:
+    """The member with that key, of the genesis or come later; none: nobody's."""
+    found = genesis.number_of(public_key)
+    for number, file in admissions.items():
+        if file.card is not None and file.card.card.public_key == public_key:
+            found = number
+    return found
 
 
 class ChangeInbox:

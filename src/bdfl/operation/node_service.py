@@ -30,7 +30,7 @@ from bdfl.operation.measuring import MeasuredWork
 from bdfl.operation.member_card import Card
 from bdfl.operation.member_change import ChangeFile
 from bdfl.operation.metrics import NodeMetrics
-from bdfl.operation.newcomers import ChangeInbox, authorities_of, keep_admission, read_admissions
+from bdfl.operation.newcomers import ChangeInbox, authorities_of, find_number, keep_admission, read_admissions
 from bdfl.operation.node_files import (
     CHAIN_FOLDER,
     ROOTS_FILE,
@@ -117,10 +117,7 @@ def identify(settings: NodeSettings) -> Identity:
     signer = load_key(settings.key)
     genesis = read_genesis(settings.genesis, allowed=settings.allowed)
     admissions = read_admissions(settings.folder, settings.admissions, genesis)
-    number = genesis.number_of(signer.public_key)
-    for newcomer, file in admissions.items():
-        if isinstance(file.change, Admission) and file.change.member.public_key == signer.public_key:
-            number = newcomer
+    number = find_number(genesis, admissions, signer.public_key)
     if number is None:
         raise NotRunnable(f"{settings.key}: not the key of a member of {settings.genesis}, nor of an --admission")
     missing = genesis.missing_signatures

@@ -16,7 +16,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, BinaryIO
 
 from bdfl.errors import BdflError, one_line
-from bdfl.learning.workers import MissingTorch
+from bdfl.learning.workers import validate_torch
 from bdfl.scenario import parse_scenario
 from bdfl.transports.live.training_orders import (
     ORDERS,
@@ -135,10 +135,7 @@ def _serve(orders: BinaryIO, answers: BinaryIO) -> None:
 
 
 def _set_up(setup: Setup) -> "ShareTrainer":
-    try:
-        import torch  # noqa: F401
-    except ImportError:
-        raise MissingTorch("training needs PyTorch: pip install -c constraints.txt 'bdfl[learn]'") from None
+    validate_torch()
     from bdfl.transports.live.share_trainer import ShareTrainer
 
     return ShareTrainer(parse_scenario(tomllib.loads(setup.scenario)), setup.client, setup.data)
