@@ -2,7 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-JOBS ?= auto
+# Tests at a time: one more than there are cores, since those of real processes wait a lot.
+JOBS ?= $(shell expr $$($(PYTHON) -c 'import os; print(os.cpu_count())') + 1)
 RESULTS ?= results
 QUICKSTART := runs/quickstart
 
