@@ -214,6 +214,7 @@ def test_a_store_is_looked_through(patient):
     with open_chain(patient.folder / "chain", read_genesis(patient.genesis)):
         locked = only(patient, "store")
     assert (locked.verdict, "another process" in locked.found) == (Verdict.BAD, True)
+    assert locked.advice == "end the other process"
     assert only(patient, "store").found.endswith("0 blocks, nothing is missing")
     with lock_folder(patient.folder):  # a node is running
         assert only(patient, "store").verdict is Verdict.OK
@@ -222,6 +223,8 @@ def test_a_store_is_looked_through(patient):
             blob.unlink()
     damaged = only(patient, "store")
     assert (damaged.verdict, "missing" in damaged.found) == (Verdict.BAD, True)
+    assert "keep the rest of the folder, above all the file life" in damaged.advice
+    assert "when the others have decided the height" in damaged.advice
 
 
 def test_a_store_of_another_genesis_is_bad(patient, tmp_path):

@@ -16,6 +16,7 @@ from bdfl.ledger.verify import Failure, Verification
 from bdfl.operation import judging
 from bdfl.operation.asking import look_at
 from bdfl.operation.judging import judge_network, summarise_network
+from bdfl.operation.live_faults.diary import Diary
 from bdfl.operation.local_network import (
     BadNetwork,
     find_ports,
@@ -25,7 +26,7 @@ from bdfl.operation.local_network import (
     run_network,
     view_network,
 )
-from bdfl.operation.run_file import is_locked
+from bdfl.operation.run_file import is_locked, read_life
 from bdfl.transports.live.event_log import EVENTS_FILE
 from bdfl.transports.live.replay import replay
 from tests.operation.small_network import descendants, is_alive, tiny_scenario, wait_for
@@ -67,8 +68,10 @@ def test_all_chains_are_the_same_and_valid_though_a_node_was_killed(played):
 
 
 def test_the_killed_node_came_back_with_a_higher_number(played):
-    assert (node_folder(played, 3) / "life").read_text() == "2\n"
-    assert (node_folder(played, 0) / "life").read_text() == "1\n"
+    killed, other = (Diary(node_folder(played, number)).read().joinings for number in (3, 0))
+    assert [joining.life - killed[0].life for joining in killed] == [0, 1]
+    assert read_life(node_folder(played, 3)) == killed[-1].life
+    assert len(other) == 1
 
 
 @pytest.mark.parametrize("number", [0, 3])

@@ -60,9 +60,19 @@ def test_metrics_are_what_prometheus_reads(opened):
     assert samples["bdfl_round_seconds_count",] == 1
     assert samples["bdfl_last_block_age_seconds",] == 1
     assert samples["bdfl_accuracy",] == 0.9
-    for name in ("attempt", "training", "mining", "memory_bytes", "threads", "store_bytes", "healthy", "up_seconds"):
+    for name in (
+        "attempt",
+        "training",
+        "mining",
+        "memory_bytes",
+        "threads",
+        "store_bytes",
+        "healthy",
+        "up_seconds",
+        "life",
+    ):
         assert (f"bdfl_{name}",) in samples
-    for name in ("training_seconds", "mining_seconds", "starts"):
+    for name in ("training_seconds", "mining_seconds"):
         assert (f"bdfl_{name}_total",) in samples
 
 

@@ -188,7 +188,7 @@ def status(folder: NodeFolderArgument, as_json: JsonOption = False) -> None:
     else:
         health = judge_health(found)
         last = found.last_block
-        typer.echo(f"node {found.number} ({found.name}), up for {found.up_s:.0f} s, start {found.life}")
+        typer.echo(f"node {found.number} ({found.name}), up for {found.up_s:.0f} s, life {found.life}")
         typer.echo(f"block {found.height}, {found.phase}, attempt {found.attempt}")
         typer.echo(f"{len(found.present)} of {found.num_members - 1} others there")
         if last is not None:

@@ -17,7 +17,7 @@ from cryptography import x509
 
 from bdfl.errors import BdflError, install_command
 from bdfl.identity import Signer
-from bdfl.ledger.keeping import StoreError
+from bdfl.ledger.keeping import StoreError, StoreInUse
 from bdfl.ledger.store import DATABASE_FILE, ChainStore
 from bdfl.operation.addresses import BadAddress, split_address
 from bdfl.operation.genesis_file import GenesisFile, read_genesis
@@ -25,9 +25,10 @@ from bdfl.operation.key_file import load_key
 from bdfl.operation.member_change import ChangeFile
 from bdfl.operation.newcomers import authorities_of, find_number, read_admissions
 from bdfl.operation.node_files import CHAIN_FOLDER, write_tls
-from bdfl.operation.run_file import BadFolder, is_locked, read_run
+from bdfl.operation.run_file import LIFE_FILE, BadFolder, is_locked, read_run
 from bdfl.operation.window import LOOPBACK
 from bdfl.transports.live.certificates import AUTHORITY_DAYS, LEAF_DAYS, TlsFiles, common_name_of, member_name
+from bdfl.transports.live.event_log import EVENTS_FILE
 
 _PACKAGES = ("eclipse-zenoh", "torch", "prometheus-client", "psutil", "safetensors")
 _PATIENCE_S = 3.0  # with a peer
@@ -35,6 +36,10 @@ _ROUNDS_OF_ROOM = 10  # that the disk should have room for
 _LEAST_ROOM = 64 * 2**20
 _SKEW_S = 5.0  # between two clocks that is no news
 _SOON_DAYS = 14
+_BEGIN_ANEW = (
+    f"put {CHAIN_FOLDER} and {EVENTS_FILE} aside and keep the rest of the folder, above all the file {LIFE_FILE}; "
+    "start again when the others have decided the height at which this one was, or it may vote twice there"
+)
 
 
 class Verdict(StrEnum):
@@ -243,8 +248,11 @@ def _check_store(path: Path, genesis: GenesisFile | None, *, is_running: bool) -
     try:
         with ChainStore.open(path, read_only=is_running) as store:  # for writing everything is checked
             height, begin = store.height, store.genesis
+    except StoreInUse as error:
+        yield Finding("store", Verdict.BAD, str(error), "end the other process")
+        return
     except StoreError as error:
-        yield Finding("store", Verdict.BAD, str(error), "put it aside with its folder, and start anew from the others")
+        yield Finding("store", Verdict.BAD, str(error), _BEGIN_ANEW)
         return
     if genesis is not None and begin != genesis.genesis:
         yield Finding("store", Verdict.BAD, f"{path}: of another genesis", "another folder, or the other genesis file")

@@ -1,4 +1,4 @@
-"""The folder of a running process: who may work in it, how often it was started, and how to reach whoever does."""
+"""The folder of a running process: who may work in it, the number of its start, and how to reach whoever does."""
 
 import os
 import time
@@ -16,6 +16,7 @@ RUN_FILE = "run.json"
 LIFE_FILE = "life"
 LOCK_FILE = ".lock"
 MAX_LIFE = 2**31 - 1
+_FIRST_S = 1_767_225_600  # the wall clock at the beginning of 2026, since 1970
 _MAX_RUN_BYTES = 2**20
 _LOCK_TRIES = 10
 _LOCK_WAIT_S = 0.02
@@ -75,18 +76,23 @@ def is_locked(folder: Path) -> bool:
         return False
 
 
-def raise_life(folder: Path) -> int:
-    """The number of this start, one more than the last; on the disk before it is used: messages are numbered by it."""
+def raise_life(folder: Path, now_s: float | None = None) -> int:
+    """The number of this start, one more than the last; on the disk before it is used: messages are numbered by it.
+
+    In a new folder it is the wall clock's second, since others refuse what is not above all they heard of this key: a
+    member that begins anew must not count from 1 again. Nobody starts a node every second, so the clock stays ahead.
+    """
     path = folder / LIFE_FILE
-    life = read_life(folder) + 1
+    last = read_life(folder)
+    life = last + 1 if last else max(1, int(time.time() if now_s is None else now_s) - _FIRST_S)
     if life > MAX_LIFE:
-        raise BadFolder(f"{path}: {life} starts, at most {MAX_LIFE} expected")
+        raise BadFolder(f"{path}: start number {life}, at most {MAX_LIFE} expected; is the clock right?")
     replace_file(path, b"%d\n" % life, durable=True)
     return life
 
 
 def read_life(folder: Path) -> int:
-    """How often the folder's node was started; 0: never."""
+    """The number of the last start of the folder's node; 0: there was none."""
     path = folder / LIFE_FILE
     if not path.exists():
         return 0

@@ -27,7 +27,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     pid: int
     up_s: float
-    life: int  # how often it was started
+    life: int  # the number of this start, above those of all before it
     height: int
     last_height: int | None  # after which all is done
     phase: str
