@@ -6,7 +6,7 @@ import pytest
 
 from bdfl.encoding import encode
 from bdfl.protocol.events import MessageArrived
-from bdfl.protocol.messages import Blob, Hearsay, Message
+from bdfl.protocol.messages import Blob, BlobWanted, Hearsay, Message
 from bdfl.transports.live import event_log
 from bdfl.transports.live.event_log import (
     EVENTS_FILE,
@@ -45,7 +45,10 @@ def rewrite(path, change):
     path.unlink()
     log = EventLog(path)
     for entry in entries:
-        log._write(entry)
+        if isinstance(entry, Began):
+            log.begin(entry)
+        else:
+            log.append(entry.now_ns, entry.event, entry.signatures)
     log.close()
 
 
@@ -167,6 +170,57 @@ def test_a_log_that_is_full_goes_on_in_another_with_a_life_of_its_own(tmp_path):
     result = replay(log, stores[0])
     assert result.num_blocks >= 1
     assert result.num_blocks + len(result.not_recorded) == stores[0].height
+
+
+def test_no_height_fills_the_disk_and_the_next_is_recorded_again(tmp_path):
+    """A member that floods while no block comes; what is left of the height is not recorded, and nothing differs."""
+    max_bytes = 40_000
+    village = Village(tmp_path)
+    houses = [
+        village.house(number, folder=None if number else tmp_path, max_log_bytes=max_bytes, last_height=3)
+        for number in range(4)
+    ]
+    log, first = tmp_path / EVENTS_FILE, houses[0]
+    first.start()
+    wait_until(lambda: first.link.is_open)
+    assert first.node.status().is_recording
+    flood = Message(first.node.state.chain.chain, 1, 1, BlobWanted(bytes(32)))
+    num_sent = 0
+    while first.node.status().is_recording:
+        first.node.receive(flood)
+        num_sent += 1
+        assert num_sent < 10_000
+    wait_until(lambda: not first.node.status().num_waiting)
+    first.node._flush_log()
+    assert max_bytes < log.stat().st_size <= 2 * max_bytes
+    with running(*houses[1:]):
+        wait_until(lambda: all(house.node.status().end for house in houses))
+        assert first.node.status().is_recording
+        first.stop()
+    assert former_log(log).stat().st_size <= 2 * max_bytes
+    result = replay(log, first.store)
+    assert result.not_recorded == (1,)
+    assert result.num_blocks == 2
+
+
+def test_a_life_that_grew_too_long_is_left_out_to_its_end(tmp_path):
+    """Also what would fit again: after a gap nothing could be played."""
+    village = Village(tmp_path)
+    store = village.memory_store()
+    chain = village.house(0, store).node.state.chain
+    began = log_beginning(village.context(0), chain, read_recovered(store, chain))
+    log = EventLog(tmp_path / EVENTS_FILE, max_bytes=2_000)
+    log.begin(began)
+    log.append(1, LoggedBlob(1, 1, bytes(32), bytes(4_000)), ())
+    log.append(2, LoggedTimer("resend", 1, 1), ())
+    assert not log.is_writing
+    assert log.is_full
+    log.begin(began)
+    log.append(3, LoggedTimer("resend", 1, 1), ())
+    assert log.is_writing
+    log.close()
+    assert list(read_entries(former_log(tmp_path / EVENTS_FILE))) == [began]
+    assert list(read_entries(tmp_path / EVENTS_FILE)) == [began, Happened(3, LoggedTimer("resend", 1, 1), ())]
 
 
 def test_a_disk_that_takes_no_more_ends_the_log_and_not_the_node(tmp_path):

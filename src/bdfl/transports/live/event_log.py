@@ -211,26 +211,29 @@ def progress_of(began: Began) -> KeptProgress | None:
 class EventLog:
     """The log of a node that is running. What cannot be written ends the log, not the node.
 
-    At most twice `max_bytes` are on the disk: when the file is full, the one before it is forgotten.
+    A life ends with a height, and no height may fill the disk: once the file has twice `max_bytes`, the rest of the
+    life is not written down. The next life begins in a new file, and the one before the former is forgotten. So at most
+    four times `max_bytes` are on the disk, beside what two lives begin with.
     """
 
     def __init__(self, path: Path, *, max_bytes: int = MAX_BYTES) -> None:
         self._path = path
         self._max_bytes = max_bytes
         self._size = 0
+        self._is_cut = False  # the rest of this life is left out: what follows a gap could not be played again
         self._file: BinaryIO | None = None
         with suppress(OSError):
             self._file = self._open()
 
     @property
     def is_writing(self) -> bool:
-        """Whether events are still written down; not if the disk refused one."""
-        return self._file is not None
+        """Whether events are written down; never again if the disk refused one, not in a life that grew too long."""
+        return self._file is not None and not self._is_cut
 
     @property
     def is_full(self) -> bool:
         """Whether the next life should begin in a new file."""
-        return self._size > self._max_bytes
+        return self._is_cut or self._size > self._max_bytes
 
     def begin(self, began: Began) -> None:
         """A new life; in a new file if this one is full."""
@@ -241,11 +244,17 @@ class EventLog:
                 self._file = self._open()
             except OSError:
                 self._file = None
-        self._write(began)
+        self._is_cut = False
+        self._write(encode(_Entry(began)))
         self.flush()
 
     def append(self, now_ns: int, event: LoggedEvent, signatures: Sequence[bytes]) -> None:
-        self._write(Happened(now_ns, event, tuple(signatures)))
+        if not self.is_writing:
+            return
+        data = encode(_Entry(Happened(now_ns, event, tuple(signatures))))
+        self._is_cut = len(data) > _MAX_FRAME or self._size + _HEAD.size + len(data) > 2 * self._max_bytes
+        if not self._is_cut:
+            self._write(data)
 
     def flush(self) -> None:
         """Gives all to the system: it outlives the process, perhaps not the machine. From any thread."""
@@ -269,10 +278,9 @@ class EventLog:
         file.truncate(self._size)
         return file
 
-    def _write(self, entry: Began | Happened) -> None:
+    def _write(self, data: bytes) -> None:
         if self._file is None:
             return
-        data = encode(_Entry(entry))
         try:
             self._file.write(_HEAD.pack(len(data), zlib.crc32(data)) + data)
         except (OSError, ValueError):

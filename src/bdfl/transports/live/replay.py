@@ -70,7 +70,7 @@ class ReplayResult:
     number: int
     lives: tuple[ReplayedLife, ...]
     num_blocks: int  # in the store that the lives decided, the same byte for byte
-    not_recorded: tuple[int, ...]  # heights whose deciding was not, or no longer, on record
+    not_recorded: tuple[int, ...]  # heights whose deciding was not, not wholly, or no longer on record
 
 
 class _Tape(Signer):
