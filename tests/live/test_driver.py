@@ -261,6 +261,17 @@ def test_a_full_log_is_begun_anew_and_the_node_goes_on(tmp_path):
     assert blocks_of(houses[0].store) == blocks_of(houses[1].store)
 
 
+def test_a_node_that_is_told_of_a_failure_ends_with_the_first(tmp_path):
+    house = Village(tmp_path).house(0)
+    house.start()
+    wait_until(lambda: house.link.is_open)
+    house.node.fail(ValueError("deaf"))
+    house.node.fail(ValueError("mute"))
+    house.wait()
+    assert str(house.error) == "deaf"
+    assert house.node.status().stopped_by == "deaf"
+
+
 def test_a_node_may_stop_when_all_is_done(tmp_path):
     village = Village(tmp_path)
     houses = [village.house(number, last_height=1) for number in range(3)]

@@ -6,6 +6,7 @@ from bdfl.identity import Signer
 from bdfl.protocol.events import MessageArrived, Started, Timer, TimerFired, TrainingFinished
 from bdfl.protocol.messages import Blob, Hearsay, Proposal
 from bdfl.protocol.node import step
+from bdfl.transports.live import rehearsing
 from bdfl.transports.live.rehearsing import Arrival, Rehearsals, is_costly
 from tests.live.village import Village, wait_until
 from tests.protocol.table import Table, make_block, replace_sender
@@ -96,4 +97,24 @@ def test_an_event_is_rehearsed_again_only_if_much_has_changed():
     seat.hear(table_message(seat, 2, Proposal(make_block(table.seats[2]))))
     assert rehearsals.is_worth_it(given[0])
     assert not rehearsals.is_worth_it(replace(given[0], num_rehearsals=3))
+    rehearsals.end()
+
+
+class _Panic(BaseException):
+    """As native code panics."""
+
+
+def test_whatever_a_rehearsal_raises_the_event_goes_on_to_the_node(monkeypatch):
+    def panic(*arguments):
+        raise _Panic
+
+    monkeypatch.setattr(rehearsing, "step", panic)
+    _, seat, block = ready_to_propose()
+    arrival = Arrival(MessageArrived(table_message(seat, 1, Proposal(block))), 1)
+    given = []
+    rehearsals = Rehearsals(seat.context, 1, 100, find_state=lambda: seat.state, clock=lambda: 0, give=given.append)
+    rehearsals.start()
+    rehearsals.put(arrival)
+    rehearsals.put(arrival)
+    wait_until(lambda: len(given) == 2)
     rehearsals.end()

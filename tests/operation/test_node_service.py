@@ -13,6 +13,7 @@ import pytest
 
 from bdfl.errors import BdflError
 from bdfl.identity import Signer
+from bdfl.learning.training import TrainingFailed
 from bdfl.ledger.keeping import NotKept
 from bdfl.ledger.store import ChainStore
 from bdfl.operation.gathering import GatheringLink
@@ -22,6 +23,7 @@ from bdfl.operation.node_files import WrongChain, hosts_of, open_chain, write_tl
 from bdfl.operation.node_service import NodeFailed, NotRunnable, identify, open_node
 from bdfl.operation.run_file import BadFolder, lock_folder, read_life, read_run
 from bdfl.transports.live.certificates import BadCertificate, common_name_of, validate_tls
+from bdfl.transports.live.training_process import TrainingProcess
 from tests.operation.small_network import found_single, wait_for
 
 
@@ -97,6 +99,40 @@ def test_a_disk_that_fails_ends_the_node_with_one_line(settings, monkeypatch):
     monkeypatch.undo()
     with ChainStore.open(settings.folder / "chain") as store:
         assert store.height == 0
+
+
+def die_in_a_thread():
+    """A thread of that name, which has ended by an error after."""
+
+    def listen():
+        raise ValueError("deaf\nfrom now on")
+
+    thread = threading.Thread(target=listen, name="link-ear")
+    thread.start()
+    thread.join()
+
+
+def test_a_thread_that_dies_ends_the_node_with_one_line(settings):
+    hook = threading.excepthook
+    failed = pytest.raises(NodeFailed, match=r"^thread link-ear: ValueError: deaf from now on$")
+    with open_node(settings) as service, failed, running(service):
+        wait_for(lambda: service.snapshot().height >= 1, "block 1")
+        die_in_a_thread()
+    assert threading.excepthook is hook
+    lines = [json.loads(line) for line in (settings.folder / "node.log").read_text().splitlines()]
+    assert lines[-1]["event"] == "stopped"
+    assert lines[-1]["why"] == "thread link-ear: ValueError: deaf from now on"
+    assert next(line for line in lines if line["event"] == "thread")["where"].startswith("test_node_service.py:")
+
+
+def test_a_thread_that_dies_before_the_first_round_ends_the_node(settings, monkeypatch):
+    def die_waiting(self, timeout_s):
+        die_in_a_thread()
+        raise TrainingFailed("not ready")
+
+    monkeypatch.setattr(TrainingProcess, "wait_ready", die_waiting)
+    with open_node(settings) as service, pytest.raises(NodeFailed, match=r"^thread link-ear: "):
+        service.run()
 
 
 def test_a_node_that_is_stopped_before_it_runs_ends_at_once(settings):

@@ -3,6 +3,7 @@
 import os
 import threading
 import time
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -72,6 +73,10 @@ class NotRunnable(BdflError):
 
 class NodeFailed(BdflError):
     """Why a running node ended without being asked to."""
+
+
+class ThreadFailed(BdflError):
+    """A thread of a running node that ended by an error."""
 
 
 @dataclass(frozen=True)
@@ -190,7 +195,7 @@ class NodeService:
 
     def run(self) -> None:
         """Takes part until `stop`; raises `NodeFailed` where something else ends it."""
-        with self._open_window():
+        with self._minding_threads(), self._open_window():
             if not self._store.height:  # others go on without those who come later
                 self._wait_for_training()
             if self._is_stopping.is_set():
@@ -200,7 +205,9 @@ class NodeService:
             inbox = ChangeInbox(self._settings.folder, self._take_changes, self._log)
             try:
                 self._node.run()
-            except Exception as error:
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # also what native code panics with
                 self._log.error("stopped", {"why": _reason(error)})
                 raise NodeFailed(_reason(error)) from error
             finally:
@@ -317,9 +324,29 @@ class NodeService:
             if window is not None:
                 window.close()
 
+    @contextmanager
+    def _minding_threads(self) -> Iterator[None]:
+        """Inside, the node ends with any of its threads that fails: without it, it might be deaf or mute."""
+        before = threading.excepthook
+        threading.excepthook = self._end_with_thread
+        try:
+            yield
+        finally:
+            threading.excepthook = before
+
+    def _end_with_thread(self, ended: threading.ExceptHookArgs) -> None:
+        error = ended.exc_value or RuntimeError(ended.exc_type.__name__)
+        name = "unknown" if ended.thread is None else ended.thread.name
+        place = traceback.extract_tb(ended.exc_traceback)[-1:]
+        where = "".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in place)
+        self._log.error("thread", {"name": name, "why": _reason(error), "where": where})
+        if not self._is_stopping.is_set():
+            self._node.fail(ThreadFailed(f"thread {name}: {_reason(error)}"))
+            self._link.leave()
+
     def _wait_for_training(self) -> None:
         """Until the data are there; raises `NodeFailed` where they never will be."""
-        while not self._is_stopping.is_set():
+        while not self._is_stopping.is_set() and self._node.status().stopped_by is None:
             try:
                 ready = self._training.wait_ready(_POLL_S)
             except TrainingFailed as error:

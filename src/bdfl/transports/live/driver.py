@@ -132,7 +132,7 @@ class LiveNode:
             clock=clock,
             observer=self._observer,
             before_keeping=self._flush_log,
-            on_failure=self._fail,
+            on_failure=self.fail,
             keep_blocks=keep_blocks,
         )
         self._timers = Timers()
@@ -160,7 +160,7 @@ class LiveNode:
             while not self._is_stopping.is_set():
                 self._take_next()
         except BaseException as error:
-            self._fail(error)
+            self.fail(error)
         finally:
             self._end()
         if self._failure is not None:
@@ -170,6 +170,12 @@ class LiveNode:
         """Lets `run` return soon, after all effects are carried out; from any thread."""
         self._is_stopping.set()
         self._inbox.wake()
+
+    def fail(self, error: BaseException) -> None:
+        """Lets `run` raise this soon; the first such reason counts. From any thread."""
+        if self._failure is None:
+            self._failure = error
+        self.stop()
 
     def offer_change(self, change: MembershipChange) -> None:
         """Gives the node a change of membership that a quorum signed, to be put into a block; from any thread."""
@@ -328,12 +334,6 @@ class LiveNode:
     def _flush_log(self) -> None:
         if self._log is not None:
             self._log.flush()
-
-    def _fail(self, error: BaseException) -> None:
-        """Stops for a reason; the first counts."""
-        if self._failure is None:
-            self._failure = error
-        self.stop()
 
     def _end(self) -> None:
         """Ends all that is under way; effects are carried out before the link is closed."""

@@ -99,7 +99,7 @@ class Rehearsals:
             if arrival is None:
                 continue
             state = self._find_state()
-            with suppress(Exception):  # the step itself will show what is wrong
+            with suppress(BaseException):  # the step itself will show what is wrong
                 step(self._context, state, arrival.event, self._clock())
             self._give(replace(arrival, num_rehearsals=arrival.num_rehearsals + 1, place=_place_of(state)))
 
