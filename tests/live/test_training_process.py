@@ -1,5 +1,6 @@
 """A training process gives the bits of a simulated run, obeys, outlives its own death, and ends with its owner."""
 
+import errno
 import os
 import queue
 import signal
@@ -206,6 +207,42 @@ def test_what_can_never_train_says_why(monkeypatch):
         with pytest.raises(TrainingFailed, match=r"missing\.npz"):
             process.wait_ready(PATIENCE_S)
         assert ask(process.train, b"", 1).reason == process.failure == "data missing.npz: not found"
+
+
+def give_no_process(monkeypatch, is_short):
+    """The system gives no process for as long as `is_short`."""
+    popen = subprocess.Popen
+
+    def give(*arguments, **options):
+        if is_short():
+            raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+        return popen(*arguments, **options)
+
+    monkeypatch.setattr(subprocess, "Popen", give)
+
+
+def test_without_a_process_orders_fail_with_the_reason_until_there_is_one_again(monkeypatch):
+    monkeypatch.setattr(training_process, "_RETRY_WAIT_S", 0.05)
+    stand_in(monkeypatch, "write_piece(sys.stdout.buffer, Unready('at last'))")
+    shortage = [True]
+    give_no_process(monkeypatch, lambda: shortage[0])
+    with TrainingProcess(SCENARIO, 0) as process:
+        for _ in range(2):
+            answer = ask(process.train, b"", 1)
+            assert answer.reason == "no training process: Resource temporarily unavailable"
+        with pytest.raises(TrainingFailed, match="Resource temporarily unavailable"):
+            process.wait_ready(0.01)
+        assert process.failure is None
+        shortage[0] = False
+        with pytest.raises(TrainingFailed, match="at last"):
+            process.wait_ready(PATIENCE_S)
+
+
+def test_waiting_for_a_process_ends_when_it_is_closed(monkeypatch):
+    monkeypatch.setattr(training_process, "_RETRY_WAIT_S", 600.0)
+    give_no_process(monkeypatch, lambda: True)
+    process = TrainingProcess(SCENARIO, 0)
+    process.close()
 
 
 def test_a_process_that_stands_still_can_be_closed(monkeypatch):

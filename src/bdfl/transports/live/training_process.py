@@ -10,6 +10,7 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import Self, TypeAlias
 
+from bdfl.errors import one_line
 from bdfl.learning.training import TrainingFailed
 from bdfl.scenario import Scenario, dump_scenario
 from bdfl.transports.live.training_orders import (
@@ -39,6 +40,7 @@ OnJudged: TypeAlias = Callable[[Judged | Failed], None]
 _WORKER = "-P", "-m", "bdfl.transports.live.training_worker"  # -P: nothing is imported from the current folder
 _MAX_TRIES = 2  # of an order, where the process died over it
 _CLOSE_WAIT_S = 2.0
+_RETRY_WAIT_S = 5.0  # after the system gave no process
 _Outbox: TypeAlias = "SimpleQueue[Order | None]"  # none: nothing more
 
 
@@ -65,6 +67,7 @@ class TrainingProcess:
         self._number = 0
         self._ready: Ready | None = None
         self._failure: str | None = None  # why it can never train
+        self._trouble: str | None = None  # why there is no process now
         self._is_closed = False
         self._process: subprocess.Popen[bytes] | None = None
         self._outbox: _Outbox = SimpleQueue()
@@ -99,7 +102,8 @@ class TrainingProcess:
         with self._state:
             self._state.wait_for(lambda: self._ready or self._failure or self._is_closed, timeout_s)
             if self._ready is None:
-                raise TrainingFailed(self._failure or f"the training process is not ready after {timeout_s:g} s")
+                why = self._failure or self._trouble
+                raise TrainingFailed(why or f"the training process is not ready after {timeout_s:g} s")
             return self._ready
 
     @property
@@ -150,12 +154,23 @@ class TrainingProcess:
     # The process, and the next one
 
     def _keep(self) -> None:
-        """Keeps a process until closed: one that dies is replaced, at once if it ever was ready."""
+        """Keeps a process until closed: one that dies is replaced, at once if it ever was ready.
+
+        Where the system gives none, for want of memory or files, what is ordered fails until it gives one again.
+        """
         while True:
-            with self._state:
-                if self._is_closed:
-                    return
-                process = self._begin()
+            try:
+                with self._state:
+                    if self._is_closed:
+                        return
+                    process = self._begin()
+            except OSError as error:
+                self._trouble = f"no training process: {error.strerror or one_line(error)}"
+                self._fail_all(self._trouble)
+                with self._state:
+                    self._state.wait_for(lambda: self._is_closed, _RETRY_WAIT_S)
+                continue
+            self._trouble = None
             was_ready = self._listen(process)
             self._end(process)
             for task in self._take_back():
@@ -200,9 +215,14 @@ class TrainingProcess:
     def _give_up(self, reason: str) -> None:
         with self._state:
             self._failure = reason
+            self._state.notify_all()
+        self._fail_all(reason)
+
+    def _fail_all(self, reason: str) -> None:
+        """Answers everything that was ordered so."""
+        with self._state:
             tasks = list(self._tasks.values())
             self._tasks.clear()
-            self._state.notify_all()
         for task in tasks:
             task.answer(Failed(task.order.number, reason))
 
