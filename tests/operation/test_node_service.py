@@ -16,15 +16,16 @@ from bdfl.identity import Signer
 from bdfl.learning.training import TrainingFailed
 from bdfl.ledger.keeping import NotKept
 from bdfl.ledger.store import ChainStore
+from bdfl.operation.founding import found_federation
 from bdfl.operation.gathering import GatheringLink
 from bdfl.operation.genesis_file import read_genesis, write_genesis
-from bdfl.operation.key_file import create_key
+from bdfl.operation.key_file import create_key, load_key
 from bdfl.operation.node_files import WrongChain, hosts_of, open_chain, write_tls
-from bdfl.operation.node_service import NodeFailed, NotRunnable, identify, open_node
+from bdfl.operation.node_service import NodeFailed, NotRunnable, identify, num_awaited, open_node
 from bdfl.operation.run_file import BadFolder, lock_folder, read_life, read_run
 from bdfl.transports.live.certificates import BadCertificate, common_name_of, validate_tls
 from bdfl.transports.live.training_process import TrainingProcess
-from tests.operation.small_network import found_single, wait_for
+from tests.operation.small_network import found_single, tiny_scenario, wait_for
 
 
 @pytest.fixture(scope="module")
@@ -238,6 +239,16 @@ def test_the_first_round_does_not_wait_for_ever_where_enough_are_there():
     _, thread = gather(link, patience_s=0.1)
     thread.join(60)
     assert not thread.is_alive()
+
+
+def test_only_founders_wait_for_each_other_and_only_for_the_first_round(settings, tmp_path):
+    create_key(tmp_path / "key.pem")
+    signers = [load_key(settings.key), load_key(tmp_path / "key.pem")]
+    genesis = found_federation(tiny_scenario(2), signers)
+    founder = replace(identify(settings), genesis=genesis, number=1)
+    assert num_awaited(founder, 0) == 1
+    assert num_awaited(founder, 1) == 0
+    assert num_awaited(replace(founder, number=2), 0) == 0  # came later, and finds a network that goes on
 
 
 def test_waiting_for_others_can_be_left():

@@ -132,6 +132,15 @@ def identify(settings: NodeSettings) -> Identity:
     return Identity(signer, genesis, read_scenario(genesis.scenario, settings.allowed), number, admissions)
 
 
+def num_awaited(identity: Identity, height: int) -> int:
+    """How many others a node with so many blocks waits for before it takes part: the other founders, or nobody.
+
+    Only founders begin together. Who came later finds a network that goes on, perhaps without those who founded it.
+    """
+    num_founders = len(identity.genesis.public_keys)
+    return num_founders - 1 if not height and identity.number < num_founders else 0
+
+
 class NodeService:
     """A running node and all around it; made by `open_node`."""
 
@@ -174,7 +183,7 @@ class NodeService:
         self._zenoh = ZenohLink(self._link_settings(tls, waits))
         self._link = GatheringLink(
             self._zenoh,
-            num_others=0 if store.height else self._num_members - 1,
+            num_others=num_awaited(identity, store.height),
             num_enough=quorum_size(genesis.genesis.law.quorum, self._num_members) - 1,
             on_wait=self._tell_wait,
         )
