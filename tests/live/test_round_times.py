@@ -8,6 +8,7 @@ from bdfl.ledger.genesis import conditions_of
 from bdfl.report.live_tables import tabulate_delays
 from bdfl.scenario import Protocol
 from bdfl.transports.hooks import Observer
+from bdfl.transports.live import round_times
 from bdfl.transports.live.delay_summary import summarise
 from bdfl.transports.live.round_times import BadRoundsFile, RoundClock, RoundTimes, Stretched, read_rounds
 from bdfl.transports.live.workshop import Spent
@@ -52,7 +53,7 @@ class Clocks(Observer):
         self.clocks[number].stepped(now_ns, before, event, after, effects)
 
 
-def play(folder, *, scenario=SCENARIO, incident=None):
+def play(folder, *, scenario=SCENARIO, incident=None, **options):
     """The round times of all nodes of a simulated network, by node."""
     town = found_town(scenario)
 
@@ -63,7 +64,7 @@ def play(folder, *, scenario=SCENARIO, incident=None):
     nodes = make_nodes(town.genesis, town.initial_model, town.signers, simulated_timing(scenario), last_height=PLAYED)
     paths = [folder / f"{node.number}.jsonl" for node in nodes]
     works = [ModelledWork(node.number, world) for node in nodes]
-    clocks = [RoundClock(number, work, paths[number]) for number, work in enumerate(works)]
+    clocks = [RoundClock(number, work, paths[number], **options) for number, work in enumerate(works)]
     network = Network(
         nodes,
         world,
@@ -206,6 +207,30 @@ def test_a_line_that_is_cut_off_is_left_out_and_dropped_when_more_comes(tmp_path
     path.write_bytes(line[:50])
     RoundClock(0, ModelledWork(0, None), path)
     assert path.read_bytes() == b""
+
+
+@pytest.mark.parametrize("length", [10, 100, 1_000])
+def test_a_torn_line_is_found_from_the_end_however_long_it_is(tmp_path, monkeypatch, length):
+    monkeypatch.setattr(round_times, "_TAIL_BYTES", 100)
+    path = tmp_path / "rounds.jsonl"
+    for whole in (b"", b"a line\n" * 100):
+        path.write_bytes(whole + b"x" * length)
+        RoundClock(0, ModelledWork(0, None), path)
+        assert path.read_bytes() == whole
+        RoundClock(0, ModelledWork(0, None), path)
+        assert path.read_bytes() == whole
+
+
+def test_a_file_that_is_full_is_begun_anew_and_both_are_read(tmp_path):
+    folders = [tmp_path / name for name in ("whole", "cut", "short")]
+    for folder in folders:
+        folder.mkdir()
+    rounds = play(folders[0])[0]
+    size = (folders[0] / "0.jsonl").stat().st_size
+    limit = size * 2 // 3
+    assert play(folders[1], max_bytes=limit)[0] == rounds
+    assert all(0 < (folders[1] / name).stat().st_size <= limit for name in ("0.jsonl", "0.jsonl.1"))
+    assert play(folders[2], max_bytes=1)[0] == rounds[-2:]  # no more than two files are kept
 
 
 def test_what_is_no_round_is_refused_with_its_line(tmp_path):

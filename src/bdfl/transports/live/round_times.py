@@ -3,6 +3,7 @@
 import os
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -19,6 +20,8 @@ from bdfl.transports.live.workshop import Spent
 from bdfl.transports.world import ModelledRound
 
 ROUNDS_FILE = "rounds.jsonl"
+MAX_BYTES = 64 * 2**20  # of a file of rounds
+_TAIL_BYTES = 64 * 1024  # that are read at a time to find a torn line
 _MAX_PENDING = 64  # records that wait for their block to be on the disk
 
 
@@ -96,17 +99,18 @@ class _Watch:
 
 
 class RoundClock(LiveObserver):
-    """Times a node's rounds and appends them to a file.
+    """Times a node's rounds and appends them to a file, which is begun anew when it is full; the former one is kept.
 
     A disk that takes no line does not stop the node: what is lost is counted.
     """
 
-    def __init__(self, number: int, work: TimedWork, path: Path) -> None:
+    def __init__(self, number: int, work: TimedWork, path: Path, *, max_bytes: int = MAX_BYTES) -> None:
         """A line that was cut off by a crash is dropped from the file."""
         self.num_lost = 0
         self._number = number
         self._work = work
         self._path = path
+        self._max_bytes = max_bytes
         self._watch: _Watch | None = None
         self._lock = threading.Lock()
         self._pending: dict[int, tuple[_Watch, int]] = {}  # by height: a round that is over, and when
@@ -139,10 +143,16 @@ class RoundClock(LiveObserver):
             return
         line = msgspec.json.encode(self._record(*found, block)) + b"\n"
         try:
-            with self._path.open("ab") as file:
-                file.write(line)
+            self._append(line)
         except OSError:
             self.num_lost += 1
+
+    def _append(self, line: bytes) -> None:
+        with suppress(FileNotFoundError):
+            if self._path.stat().st_size + len(line) > self._max_bytes:
+                os.replace(self._path, former_rounds(self._path))
+        with self._path.open("ab") as file:
+            file.write(line)
 
     def _note_training(self, now_ns: int, event: Event, effects: Sequence[Effect]) -> None:
         watch = self._watch
@@ -200,8 +210,18 @@ def _note_progress(watch: _Watch, now_ns: int, number: int, state: NodeState) ->
         watch.found_ns = now_ns
 
 
+def former_rounds(path: Path) -> Path:
+    """The file of rounds before the one that is written."""
+    return path.with_name(path.name + ".1")
+
+
 def read_rounds(path: Path) -> list[RoundTimes]:
-    """The rounds in a file, without a last line that is cut off; raises `BadRoundsFile`."""
+    """The rounds in a file and in the one before it, without a last line that is cut off; raises `BadRoundsFile`."""
+    former = former_rounds(path)
+    return [*(_read_file(former) if former.exists() else ()), *_read_file(path)]
+
+
+def _read_file(path: Path) -> list[RoundTimes]:
     try:
         *lines, _ = path.read_bytes().split(b"\n")
     except OSError as error:
@@ -217,11 +237,18 @@ def read_rounds(path: Path) -> list[RoundTimes]:
 
 
 def _drop_torn_line(path: Path) -> None:
+    """Cuts a file off after its last whole line; reads no more of it than that takes."""
     try:
         with path.open("r+b") as file:
-            data = file.read()
-            if not data.endswith(b"\n"):
-                file.truncate(data.rfind(b"\n") + 1)
+            size = kept = file.seek(0, os.SEEK_END)
+            is_found = False
+            while kept and not is_found:
+                begin = max(0, kept - _TAIL_BYTES)
+                file.seek(begin)
+                end = file.read(kept - begin).rfind(b"\n") + 1
+                is_found, kept = end > 0, begin + end
+            if kept < size:
+                file.truncate(kept)
                 os.fsync(file.fileno())
     except OSError:
         return  # nothing there yet; or nothing can be written, which shows later
