@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bdfl.encoding import digest
+from bdfl.transports.live import blob_pull
 from bdfl.transports.live.blob_pull import Absent, Answer, NotYet, Piece, Pull, Puller, Silence
 from bdfl.transports.live.envelope import PieceRequest
 from tests.live.network_of_links import wait_until
@@ -246,6 +247,34 @@ def test_a_holder_named_later_helps(pulling):
     puller.fetch(BLOB, len(DATA), [1])
     puller.fetch(BLOB, len(DATA), [2])
     wait_until(lambda: delivered == [DATA], "the blob")
+
+
+def test_blobs_that_nobody_has_keep_no_others_from_coming(pulling, monkeypatch):
+    """There is room for two; what came of a blob before it lost its turn is kept."""
+    monkeypatch.setattr(blob_pull, "_MAX_ACTIVE_BYTES", 2 * len(DATA))
+    missing = [random.Random(seed).randbytes(len(DATA)) for seed in (1, 2)]
+    others = [random.Random(seed).randbytes(len(DATA)) for seed in (3, 4, 5)]
+    fleet = Fleet({1: {digest(data): data for data in others}})
+    puller, delivered, _ = pulling(fleet, patience_s=0.1)
+    puller.set_present(frozenset({1, 2}))
+    for data in (*missing, *others):
+        puller.fetch(digest(data), len(data), [1])
+    wait_until(lambda: len(delivered) == len(others), "the blobs that somebody has")
+    assert sorted(delivered) == sorted(others)
+    fleet.blobs[2] = {digest(data): data for data in missing}  # and they are still wanted
+    wait_until(lambda: puller.num_pulls == 0, "the others")
+    assert sorted(delivered) == sorted(missing + others)
+
+
+def test_a_turn_lasts_while_pieces_come():
+    pull = new_pull(1)
+    assert not pull.is_idle(100 * S)  # it waits
+    pull.turn_ns = 100 * S
+    assert not pull.is_idle(103 * S)
+    ((holder, request),) = requests_of(pull, 103 * S, frozenset({1}))
+    pull.answer(holder, request.offset, piece_of(request), 103 * S)
+    assert not pull.is_idle(106 * S)
+    assert pull.is_idle(107 * S)
 
 
 def test_what_is_forgotten_is_not_delivered(pulling):

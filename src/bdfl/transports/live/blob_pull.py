@@ -79,6 +79,7 @@ class Pull:
     asked: dict[int, tuple[int, int]] = field(default_factory=dict)  # by offset: holder, deadline
     givers: dict[int, int] = field(default_factory=dict)  # by offset: whose piece is here
     is_single: bool = False  # pieces of several holders did not fit together: from now on one at a time
+    turn_ns: int | None = None  # since when it is pulled; none: it waits for its turn
 
     def __post_init__(self) -> None:
         self._buffer = bytearray()
@@ -88,6 +89,10 @@ class Pull:
     @property
     def is_whole(self) -> bool:
         return len(self.givers) == len(self._offsets())
+
+    def is_idle(self, now_ns: int) -> bool:
+        """Whether its turn has brought nothing for as long as one is patient."""
+        return self.turn_ns is not None and now_ns - max(self.turn_ns, self._progress_ns) >= self.patience_ns
 
     def name(self, holders: Iterable[int]) -> None:
         """Members that should have the blob: asked first, and again at once if they failed before."""
@@ -224,7 +229,11 @@ class Pull:
 
 
 class Puller:
-    """Pulls any number of blobs, so many bytes at a time, in a thread of its own. To be closed."""
+    """Pulls any number of blobs, so many bytes at a time, in a thread of its own. To be closed.
+
+    A blob that does not come keeps no other from coming: whoever gets nowhere in its turn waits for another behind the
+    rest, with the pieces that are here.
+    """
 
     def __init__(
         self,
@@ -295,18 +304,30 @@ class Puller:
 
     def _plan(self, now_ns: int) -> list[tuple[Pull, int, PieceRequest]]:
         requests: list[tuple[Pull, int, PieceRequest]] = []
-        active = self._active()
-        for pull in active:
+        for pull in self._pulls.values():
             for _ in range(pull.expire(now_ns)):
                 self._count("fetch_timeouts")
-        room = _MAX_IN_FLIGHT - sum(len(pull.asked) for pull in active)
-        for pull in active:
+        self._pass_turns(now_ns)
+        room = _MAX_IN_FLIGHT - sum(len(pull.asked) for pull in self._pulls.values())
+        for pull in self._active():
             while room > 0 and (found := pull.next_request(self._present, now_ns)) is not None:
                 requests.append((pull, *found))
                 room -= 1
         return requests
 
+    def _pass_turns(self, now_ns: int) -> None:
+        active = self._active()
+        if len(active) < len(self._pulls):
+            for pull in active:
+                if pull.is_idle(now_ns):
+                    pull.turn_ns = None
+                    self._pulls[pull.blob] = self._pulls.pop(pull.blob)
+        for pull in self._active():
+            if pull.turn_ns is None:
+                pull.turn_ns = now_ns
+
     def _active(self) -> list[Pull]:
+        """Those whose turn it is."""
         active: list[Pull] = []
         num_bytes = 0
         for pull in self._pulls.values():
