@@ -34,7 +34,9 @@ from bdfl.transports.live.zenoh_config import chain_keys, last_number
 from tests.live.network_of_links import CHAIN, signer_of
 
 MEMBER = 3  # the hostile one
-FREE = Limits(messages_burst=10**6, bytes_burst=10**12, requests_burst=10**6, max_message_size=2**16)
+FREE = Limits(
+    checks_burst=10**6, messages_burst=10**6, bytes_burst=10**12, requests_burst=10**6, max_message_size=2**16
+)
 TINY = ["learning.hidden=[8]", "learning.local_steps=4", "clients.samples=60"]
 TRIED = ("garbage", "false-statements", "unlisted")
 COUNT = 200

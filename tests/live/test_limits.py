@@ -1,3 +1,5 @@
+from contextlib import suppress
+
 import pytest
 
 from bdfl.encoding import encode
@@ -8,7 +10,15 @@ from bdfl.transports.live.limits import Bucket, Limits
 from tests.live.network_of_links import CHAIN, message_of, signer_of
 
 S = 1_000_000_000
-LIMITS = Limits(messages_per_s=10, messages_burst=20, bytes_per_s=10_000, bytes_burst=20_000, max_message_size=5_000)
+LIMITS = Limits(
+    checks_per_s=20,
+    checks_burst=40,
+    messages_per_s=10,
+    messages_burst=20,
+    bytes_per_s=10_000,
+    bytes_burst=20_000,
+    max_message_size=5_000,
+)
 KEYS = [signer_of(number).public_key for number in range(3)]
 
 
@@ -23,18 +33,23 @@ def sealed(message, sender=1, receiver=None, life=1):
     return Sealer(signer_of(sender), CHAIN, sender, life).seal(Purpose.MESSAGE, receiver, encode_message(message))
 
 
-def refusal(function, *arguments):
+def refusal(function, *arguments, is_proven=False):
     with pytest.raises(Refused) as caught:
         function(*arguments)
+    assert caught.value.is_proven == is_proven
     return caught.value.reason
 
 
-def is_admitted(gate, sender):
-    try:
-        gate.admit(sender, 10, 0)
-    except Refused:
-        return False
-    return True
+def count_heard(gate, sender, num_said=100):
+    """How much of what a member says at once is let in."""
+    sealer = Sealer(signer_of(sender), CHAIN, sender, 9)
+    num_heard = 0
+    for height in range(num_said):
+        data = sealer.seal(Purpose.MESSAGE, None, encode_message(message_of(sender, height)))
+        with suppress(Refused):
+            gate.read_message(sender, None, data, 0)
+            num_heard += 1
+    return num_heard
 
 
 def test_tokens_come_back_at_their_rate_up_to_the_burst():
@@ -64,12 +79,30 @@ def test_what_is_too_large_is_refused_whoever_sends_it(gate):
 
 
 def test_each_member_has_its_own_budget(gate):
-    for _ in range(LIMITS.messages_burst):
+    assert count_heard(gate, 1) == LIMITS.messages_burst
+    late = sealed(message_of(1, 5), life=10)
+    assert refusal(gate.read_message, 1, None, late, 0, is_proven=True) is Refusal.RATE
+    assert count_heard(gate, 2) == LIMITS.messages_burst
+    gate.read_message(1, None, sealed(message_of(1, 6), life=11), S)
+
+
+def test_only_so_much_is_looked_into_in_one_members_name(gate):
+    for _ in range(LIMITS.checks_burst):
         gate.admit(1, 10, 0)
         gate.dismiss(1)
     assert refusal(gate.admit, 1, 10, 0) is Refusal.RATE
     gate.admit(2, 10, 0)
     gate.admit(1, 10, S)
+
+
+def test_what_others_say_in_a_members_name_leaves_its_own_budget_as_it_was(gate):
+    genuine = sealed(message_of(1, 5))
+    gate.read_message(1, None, genuine, 0)
+    forged = encode(Envelope(1, None, 2**62, encode_message(message_of(1, 5)), bytes(64)))
+    for data in (b"garbage", forged, genuine, sealed(message_of(2, 5), sender=2)):
+        for _ in range(100):
+            refusal(gate.read_message, 1, None, data, 0)
+    assert count_heard(gate, 1) == LIMITS.messages_burst - 1
 
 
 def test_bytes_are_limited_too(gate):
@@ -104,27 +137,22 @@ def test_a_message_counts_only_as_what_it_came_as(gate):
     assert refusal(gate.read_message, 2, None, sealed(message_of(1, 5)), 0) is Refusal.ADDRESS
     assert refusal(gate.read_message, 1, 0, sealed(message_of(1, 5)), 0) is Refusal.ADDRESS
     assert refusal(gate.read_message, 1, 0, sealed(message_of(1, 5), receiver=2), 0) is Refusal.ADDRESS
-    assert refusal(gate.read_message, 1, None, sealed(message_of(2, 5)), 0) is Refusal.ADDRESS
+    assert refusal(gate.read_message, 1, None, sealed(message_of(2, 5)), 0, is_proven=True) is Refusal.ADDRESS
     other = Message(bytes(32), 1, 5, BlobWanted(bytes(32)))
-    assert refusal(gate.read_message, 1, None, sealed(other, life=2), 0) is Refusal.ADDRESS
+    assert refusal(gate.read_message, 1, None, sealed(other, life=2), 0, is_proven=True) is Refusal.ADDRESS
 
 
 def test_garbage_in_a_good_envelope_is_refused(gate):
     data = Sealer(signer_of(1), CHAIN, 1, 1).seal(Purpose.MESSAGE, None, b"garbage")
-    assert refusal(gate.read_message, 1, None, data, 0) is Refusal.ENCODING
+    assert refusal(gate.read_message, 1, None, data, 0, is_proven=True) is Refusal.ENCODING
     assert refusal(gate.read_message, 1, None, b"garbage", 0) is Refusal.ENCODING
 
 
-def test_what_was_looked_into_and_refused_uses_up_its_senders_budget_and_nothing_else(gate):
-    forged = Envelope(1, None, 2**62, encode_message(message_of(1, 5)), bytes(64))
-    assert refusal(gate.read_message, 1, None, encode(forged), 0) is Refusal.SIGNATURE
-    gate.charge(1, 0)
-    num_admitted = sum(is_admitted(gate, 1) for _ in range(100))
-    assert num_admitted == LIMITS.messages_burst - LIMITS.refused_cost
-    gate.charge(99, 0)
-    gate.charge(None, 0)
-    gate.read_message(1, None, sealed(message_of(1, 5)), 0)
-    gate.admit(2, 10, 0)
+def test_what_a_member_signed_and_was_refused_uses_up_its_budget_and_nobody_elses(gate):
+    for number in (1, 99, None):
+        gate.charge(number, 0)
+    assert count_heard(gate, 1) == LIMITS.messages_burst - LIMITS.refused_cost
+    assert count_heard(gate, 2) == LIMITS.messages_burst
 
 
 def test_requests_for_pieces_are_for_members_for_this_node_and_count_once(gate):
@@ -144,12 +172,23 @@ def test_requests_for_pieces_are_for_members_for_this_node_and_count_once(gate):
     assert refusal(gate.admit_request, 1, 10_000, 0) is Refusal.SIZE
 
 
-def test_requests_are_limited_in_number(gate):
-    gate.charge(1, 0)
-    for _ in range(LIMITS.requests_burst - LIMITS.refused_cost):
+def test_requests_are_limited_in_number_and_only_a_members_own_cost_it():
+    gate = Gate(CHAIN, 0, Limits(requests_per_s=10, requests_burst=20))
+    gate.set_members(KEYS)
+    sealer = Sealer(signer_of(1), CHAIN, 1, 1)
+
+    def ask():
+        data = sealer.seal(Purpose.REQUEST, 0, encode(PieceRequest(bytes(32), 0, 100)))
+        return gate.read_request(1, data, 0)
+
+    for _ in range(20):
         gate.admit_request(1, 100, 0)
+        refusal(gate.read_request, 1, b"garbage", 0)
     assert refusal(gate.admit_request, 1, 100, 0) is Refusal.RATE
     gate.admit_request(2, 100, 0)
+    for _ in range(20):
+        ask()
+    assert refusal(ask, is_proven=True) is Refusal.RATE
 
 
 def test_who_was_served_a_lot_waits():

@@ -9,7 +9,7 @@ from bdfl.encoding import digest, encode
 from bdfl.identity import Signer
 from bdfl.protocol.messages import encode_message
 from bdfl.transports.live.access_point import open_access_point
-from bdfl.transports.live.certificates import issue_leaf, make_authority, roots_pem, write_tls
+from bdfl.transports.live.certificates import issue_leaf, make_authority, member_name, roots_pem, write_tls
 from bdfl.transports.live.envelope import Envelope, Purpose, Sealer
 from bdfl.transports.live.limits import Limits
 from bdfl.transports.live.ports import Link, Offer
@@ -58,10 +58,17 @@ def raw_session(stack, tls, ports, num_members=3):
     return session
 
 
-def open_two(net):
+def leaf_in_name_of(net, issuer, number, folder):
+    """TLS files by which a member's own authority says that somebody is another member."""
+    authority = make_authority(net.signers[issuer], f"authority-{issuer}")
+    key, leaf = issue_leaf(net.signers[issuer], authority, member_name(number), ("127.0.0.1",))
+    return write_tls(folder, key, leaf, net.tls[issuer].roots.read_bytes())
+
+
+def open_two(net, **changes):
     ports = free_ports(2)
-    net.open(0, (f"127.0.0.1:{ports[0]}",), ())
-    net.open(1, (f"127.0.0.1:{ports[1]}",), (f"127.0.0.1:{ports[0]}",))
+    net.open(0, (f"127.0.0.1:{ports[0]}",), (), **changes)
+    net.open(1, (f"127.0.0.1:{ports[1]}",), (f"127.0.0.1:{ports[0]}",), **changes)
     net.wait_for_all()
     return ports
 
@@ -202,7 +209,7 @@ def test_a_certificate_is_heard_only_as_whom_it_names(tmp_path):
 
 def test_nothing_false_comes_in_and_honest_members_are_heard_all_the_same():
     with Links(3) as net, ExitStack() as stack:
-        ports = open_two(net)
+        ports = open_two(net, limits=Limits(checks_per_s=50, checks_burst=500))
         session = raw_session(stack, None, ports)
         wait_until(lambda: len(session.info.transports()) == 2, "connected")
         sealer = Sealer(signer_of(2), CHAIN, 2, 1)
@@ -266,8 +273,9 @@ def test_who_floods_is_not_listened_to_for_a_while_and_others_are(tmp_path):
         link, sealer = net.links[0], Sealer(signer_of(2), CHAIN, 2, 1)
 
         def is_muted():
-            for key in (KEYS.to_all(2), KEYS.to_one(0, 2)):
-                session.put(key, b"garbage", congestion_control=zenoh.CongestionControl.BLOCK)
+            for key, receiver in ((KEYS.to_all(2), None), (KEYS.to_one(0, 2), 0)):
+                garbage = sealer.seal(Purpose.MESSAGE, receiver, b"garbage")
+                session.put(key, garbage, congestion_control=zenoh.CongestionControl.BLOCK)
             return link.counters().get("muted", 0) == 1
 
         wait_until(is_muted, "the one who floods is muted")
@@ -284,6 +292,32 @@ def test_who_floods_is_not_listened_to_for_a_while_and_others_are(tmp_path):
 
         wait_until(is_heard_again, "the mute is over")
         assert link.counters()["muted"] == 1
+
+
+@pytest.mark.parametrize("said", ["garbage", "forged", "genuine again"])
+def test_a_flood_in_anothers_name_neither_mutes_it_nor_uses_up_what_it_may_say(tmp_path, said):
+    with Links(3, tmp_path) as net, ExitStack() as stack:
+        ports = free_ports(2)
+        limits = Limits(patience=20, patience_per_s=1, checks_per_s=10_000, messages_per_s=1, messages_burst=20)
+        net.open(0, (f"127.0.0.1:{ports[0]}",), (), limits=limits)
+        tls = leaf_in_name_of(net, 2, 1, tmp_path / "forger")  # member 2's own authority certifies any name
+        session = raw_session(stack, tls, ports[:1])
+        wait_until(lambda: len(session.info.transports()) == 1, "connected")
+        genuine = Sealer(signer_of(1), CHAIN, 1, 1).seal(Purpose.MESSAGE, None, encode_message(message_of(1, 1)))
+        forged = encode(Envelope(1, None, 2**62, encode_message(message_of(1, 8)), bytes(64)))
+        data = {"garbage": b"garbage", "forged": forged, "genuine again": genuine}[said]
+
+        def is_flooded():
+            for _ in range(100):
+                session.put(KEYS.to_all(1), data, congestion_control=zenoh.CongestionControl.BLOCK)
+            counts = net.links[0].counters()
+            return sum(counts.get(f"refused_{why}", 0) for why in ("encoding", "signature", "replay")) > 1_000
+
+        wait_until(is_flooded, "the flood is looked into")
+        assert "muted" not in net.links[0].counters()
+        net.open(1, (f"127.0.0.1:{ports[1]}",), (f"127.0.0.1:{ports[0]}",), life=2)
+        say_until_heard(net, 2)
+        assert net.links[0].queued["muted"] == 0
 
 
 def test_who_may_speak_can_change():

@@ -1,4 +1,7 @@
-"""Who may come in: what arrives is judged in the order of what it costs to judge, and only a member's own counts."""
+"""Who may come in: what arrives is judged in the order of what it costs to judge, and only a member's own counts.
+
+Until its signature is verified, anybody may have sent it: then it is refused at nobody's cost.
+"""
 
 import threading
 from collections.abc import Sequence
@@ -17,7 +20,7 @@ from bdfl.transports.live.envelope import (
     is_sealed,
     read_envelope,
 )
-from bdfl.transports.live.limits import Allowance, Limits
+from bdfl.transports.live.limits import Allowance, Bucket, Limits
 
 MAX_REQUEST_SIZE = 64  # of an encoded request for a piece
 
@@ -27,7 +30,7 @@ class Refusal(StrEnum):
 
     SIZE = "size"  # too many bytes
     STRANGER = "stranger"  # not of a member
-    RATE = "rate"  # over what one member may send
+    RATE = "rate"  # over what one member may send, or what is looked into in its name
     QUEUE = "queue"  # too much waits to be checked already
     REPLAY = "replay"  # came before
     SIGNATURE = "signature"
@@ -38,9 +41,10 @@ class Refusal(StrEnum):
 class Refused(BdflError):
     """Something from the network that is not let in."""
 
-    def __init__(self, reason: Refusal) -> None:
+    def __init__(self, reason: Refusal, *, is_proven: bool = False) -> None:
+        """`is_proven`: its sender signed it, nobody else can have made it."""
         super().__init__(reason.value)
-        self.reason = reason
+        self.reason, self.is_proven = reason, is_proven
 
 
 @dataclass
@@ -83,7 +87,7 @@ class Gate:
             allowance = self._member(sender).allowance
             if allowance.num_pending >= self._limits.pending:
                 raise Refused(Refusal.QUEUE)
-            if not allowance.messages.take(1, now_ns) or not allowance.bytes.take(size, now_ns):
+            if not allowance.checks.take(1, now_ns) or not allowance.bytes.take(size, now_ns):
                 raise Refused(Refusal.RATE)
             allowance.num_pending += 1
 
@@ -99,13 +103,13 @@ class Gate:
         envelope = self._read(data, self._limits.max_message_size)
         if envelope.sender != sender or envelope.receiver != receiver:
             raise Refused(Refusal.ADDRESS)
-        self._validate(envelope, Purpose.MESSAGE, now_ns)
+        self._spend(self._validate(envelope, Purpose.MESSAGE).messages, now_ns)
         try:
             message = decode_message(envelope.payload, self._limits.max_message_size)
         except BadEncoding:
-            raise Refused(Refusal.ENCODING) from None
+            raise Refused(Refusal.ENCODING, is_proven=True) from None
         if message.sender != sender or message.chain != self._chain:
-            raise Refused(Refusal.ADDRESS)
+            raise Refused(Refusal.ADDRESS, is_proven=True)
         return message
 
     def admit_request(self, sender: int | None, size: int, now_ns: int) -> None:
@@ -113,7 +117,7 @@ class Gate:
         if size > MAX_REQUEST_SIZE + OVERHEAD:
             raise Refused(Refusal.SIZE)
         with self._lock:
-            if not self._member(sender).allowance.requests.take(1, now_ns):
+            if not self._member(sender).allowance.request_checks.take(1, now_ns):
                 raise Refused(Refusal.RATE)
 
     def read_request(self, sender: int, data: bytes, now_ns: int) -> PieceRequest:
@@ -121,14 +125,14 @@ class Gate:
         envelope = self._read(data, MAX_REQUEST_SIZE)
         if envelope.sender != sender or envelope.receiver != self._number:
             raise Refused(Refusal.ADDRESS)
-        self._validate(envelope, Purpose.REQUEST, now_ns)
+        self._spend(self._validate(envelope, Purpose.REQUEST).requests, now_ns)
         try:
             return decode(envelope.payload, PieceRequest, MAX_REQUEST_SIZE)
         except BadEncoding:
-            raise Refused(Refusal.ENCODING) from None
+            raise Refused(Refusal.ENCODING, is_proven=True) from None
 
     def charge(self, sender: int | None, now_ns: int) -> None:
-        """What was looked into and refused costs its sender more of what it may send."""
+        """What a member signed and was refused costs it more of what it may send."""
         with self._lock:
             member = None if sender is None else self._members.get(sender)
             if member is not None:
@@ -150,7 +154,8 @@ class Gate:
         except BadEncoding:
             raise Refused(Refusal.ENCODING) from None
 
-    def _validate(self, envelope: Envelope, purpose: Purpose, now_ns: int) -> None:
+    def _validate(self, envelope: Envelope, purpose: Purpose) -> Allowance:
+        """What is left to the sender; raises unless it signed the envelope, and for the first time."""
         with self._lock:
             member = self._member(envelope.sender)
             if not member.window.is_new(envelope.counter):
@@ -160,6 +165,12 @@ class Gate:
         with self._lock:
             if not member.window.note(envelope.counter):
                 raise Refused(Refusal.REPLAY)
+        return member.allowance
+
+    def _spend(self, bucket: Bucket, now_ns: int) -> None:
+        with self._lock:
+            if not bucket.take(1, now_ns):
+                raise Refused(Refusal.RATE, is_proven=True)
 
     def _member(self, number: int | None) -> _Member:
         member = None if number is None else self._members.get(number)

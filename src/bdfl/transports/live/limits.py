@@ -1,4 +1,9 @@
-"""How much one peer may ask of a node: token buckets per member, so that whoever floods harms only itself."""
+"""How much one peer may ask of a node: token buckets per member, so that whoever floods harms only itself.
+
+What came in somebody's name need not be its own: any member certifies any name, and access points forward. So there are
+two kinds of buckets: what may be looked into in a member's name, and what a member may say, of which only what it
+signed takes.
+"""
 
 from dataclasses import dataclass, field
 
@@ -13,7 +18,9 @@ class Limits:
     """
 
     max_message_size: int = 4 * 2**20  # of an encoded message; a block of 24 members has some 50 kB
-    messages_per_s: int = 200
+    checks_per_s: int = 500  # signatures looked into in one member's name
+    checks_burst: int = 2_000
+    messages_per_s: int = 200  # that it signed
     messages_burst: int = 2_000
     bytes_per_s: int = 8 * 2**20
     bytes_burst: int = 32 * 2**20
@@ -21,8 +28,8 @@ class Limits:
     requests_burst: int = 4_000
     served_per_s: int = 64 * 2**20  # bytes of blobs
     served_burst: int = 1024 * 2**20
-    refused_cost: int = 16  # in messages, of one that was refused after it was looked into
-    patience: int = 4_000  # refused messages of 4 kB after which a member is not listened to for a while
+    refused_cost: int = 16  # in messages, of one that its sender signed and that was refused
+    patience: int = 4_000  # such messages of 4 kB after which a member is not listened to for a while
     patience_per_s: int = 20  # how fast that is forgotten
     mute_s: float = 5.0  # for the first time, then twice as long each time
     max_mute_s: float = 60.0
@@ -66,18 +73,22 @@ class Bucket:
 
 @dataclass
 class Allowance:
-    """What one member has left."""
+    """What one member has left, and what may still be looked into in its name."""
 
     limits: Limits
-    messages: Bucket = field(init=False)
+    checks: Bucket = field(init=False)  # in its name, as are bytes
     bytes: Bucket = field(init=False)
+    request_checks: Bucket = field(init=False)
+    messages: Bucket = field(init=False)  # its own, as are the others
     requests: Bucket = field(init=False)
     served: Bucket = field(init=False)
     num_pending: int = 0
 
     def __post_init__(self) -> None:
         limits = self.limits
-        self.messages = Bucket(limits.messages_per_s, limits.messages_burst)
+        self.checks = Bucket(limits.checks_per_s, limits.checks_burst)
         self.bytes = Bucket(limits.bytes_per_s, limits.bytes_burst)
+        self.request_checks = Bucket(limits.requests_per_s, limits.requests_burst)
+        self.messages = Bucket(limits.messages_per_s, limits.messages_burst)
         self.requests = Bucket(limits.requests_per_s, limits.requests_burst)
         self.served = Bucket(limits.served_per_s, limits.served_burst)

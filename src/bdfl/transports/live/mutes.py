@@ -1,7 +1,7 @@
 """Who is not listened to for a while: a member of whom too much had to be refused.
 
 Refusing costs little, but it costs; of who is not listened to zenoh drops everything by itself, or the sender's does
-not even send it. Only where certificates say who somebody is: otherwise anybody could have anybody else muted.
+not even send it. Only what a member signed counts: otherwise anybody could have anybody else muted.
 """
 
 from dataclasses import dataclass

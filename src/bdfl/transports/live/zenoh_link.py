@@ -70,9 +70,8 @@ class ZenohLink:
         except BaseException:
             self.close()
             raise
-        if self._settings.tls is not None:
-            self._muter = threading.Thread(target=self._mute, name="link-muter", daemon=True)
-            self._muter.start()
+        self._muter = threading.Thread(target=self._mute, name="link-muter", daemon=True)
+        self._muter.start()
         if not self._session.is_open:
             self._connector = threading.Thread(target=self._connect_later, name="link-connector", daemon=True)
             self._connector.start()
@@ -133,7 +132,7 @@ class ZenohLink:
         self._wake_muter()
 
     def blame(self, sender: int | None) -> None:
-        """What that member said was looked into and refused: it costs its sender what it may send."""
+        """What that member signed was looked into and refused: it costs its sender what it may send."""
         if sender is not None:
             self._gate.charge(sender, time.monotonic_ns())
             self._lose_patience(sender, 0)
@@ -193,12 +192,12 @@ class ZenohLink:
         try:
             self._gate.admit(sender, size, time.monotonic_ns())
         except Refused as refused:
-            self._refuse(sender, refused.reason, size)
+            self._refuse(sender, refused, size)
             return
         assert sender is not None
         if not self._checking.put((sender, receiver, sample.payload.to_bytes()), size):
             self._gate.dismiss(sender)
-            self._refuse(sender, Refusal.QUEUE, size)
+            self._refuse(sender, Refused(Refusal.QUEUE), size)
 
     def _check(self, item: tuple[int, int | None, bytes]) -> None:
         sender, receiver, data = item
@@ -206,9 +205,7 @@ class ZenohLink:
         try:
             message = self._gate.read_message(sender, receiver, data, time.monotonic_ns())
         except Refused as refused:
-            if refused.reason is not Refusal.REPLAY:  # noticed before anything costly
-                self._gate.charge(sender, time.monotonic_ns())
-            self._refuse(sender, refused.reason, len(data))
+            self._refuse(sender, refused, len(data))
             return
         self._count("received")
         if not self._is_closed and self._receiver is not None:
@@ -222,15 +219,10 @@ class ZenohLink:
             size = 0 if payload is None else len(payload)
             try:
                 self._gate.admit_request(sender, size, now_ns)
-            except Refused as refused:
-                self._refuse(sender, refused.reason, size)
-                return
-            assert sender is not None
-            try:
+                assert sender is not None
                 request = self._gate.read_request(sender, b"" if payload is None else payload.to_bytes(), now_ns)
             except Refused as refused:
-                self._gate.charge(sender, now_ns)
-                self._refuse(sender, refused.reason, size)
+                self._refuse(sender, refused, size)
                 return
             self._reply(query, sender, request)
 
@@ -300,18 +292,23 @@ class ZenohLink:
         with self._mute_news:
             self._mute_news.notify_all()
 
-    def _lose_patience(self, sender: int | None, size: int) -> None:
-        if self._settings.tls is None or sender is None or sender >= self._session.num_members:
+    def _lose_patience(self, sender: int, size: int) -> None:
+        if not self._gate.is_member(sender):
             return
         with self._mute_news:
             if self._mutes.note(sender, size, time.monotonic_ns()):
                 self._count("muted")
                 self._mute_news.notify_all()
 
-    def _refuse(self, sender: int | None, reason: Refusal, size: int) -> None:
+    def _refuse(self, sender: int | None, refused: Refused, size: int) -> None:
+        """Counts it, against its sender only if that is who signed it: its name is on the key of a forged one too."""
+        reason, now_ns = refused.reason, time.monotonic_ns()
         self._count(f"refused_{reason.value}")
-        self._lose_patience(sender, size)
-        if self._receiver is not None and not self._is_closed and self._refusals.take(1, time.monotonic_ns()):
+        if refused.is_proven and sender is not None:
+            if reason is not Refusal.RATE:  # its budget is used up already
+                self._gate.charge(sender, now_ns)
+            self._lose_patience(sender, size)
+        if self._receiver is not None and not self._is_closed and self._refusals.take(1, now_ns):
             self._receiver.refuse(sender, reason.value)
 
     def _count(self, name: str, amount: int = 1) -> None:
