@@ -1,4 +1,5 @@
 import random
+import threading
 import time
 from contextlib import ExitStack
 
@@ -318,6 +319,27 @@ def test_a_flood_in_anothers_name_neither_mutes_it_nor_uses_up_what_it_may_say(t
         net.open(1, (f"127.0.0.1:{ports[1]}",), (f"127.0.0.1:{ports[0]}",), life=2)
         say_until_heard(net, 2)
         assert net.links[0].queued["muted"] == 0
+
+
+def test_who_is_muted_can_be_asked_while_somebody_loses_patience():
+    with Links(4) as net:
+        link = net.open(0, (f"127.0.0.1:{free_ports(1)[0]}",), ())
+        blamers = []
+
+        class Standings(dict):
+            def items(self):
+                for item in super().items():
+                    if not blamers:
+                        blamers.append(threading.Thread(target=link.blame, args=(2,)))
+                        blamers[0].start()
+                        blamers[0].join(0.2)
+                    yield item
+
+        link.blame(1)
+        link._mutes._standings = Standings(link._mutes._standings)
+        assert link.queued["muted"] == 0
+        blamers[0].join()
+        assert set(link._mutes._standings) == {1, 2}
 
 
 def test_who_may_speak_can_change():

@@ -119,11 +119,13 @@ class ZenohLink:
         """How much waits now, by queue, and how many are not listened to; nothing before the link is open."""
         if not self._session.is_open:
             return {}
+        with self._mute_news:
+            num_muted = len(self._mutes.muted(time.monotonic_ns()))
         return {
             "sending": len(self._sending),
             "checking": len(self._checking),
             "fetching": self._puller.num_pulls,
-            "muted": len(self._mutes.muted(time.monotonic_ns())),  # members
+            "muted": num_muted,  # members
         }
 
     def reload(self) -> None:
@@ -272,7 +274,8 @@ class ZenohLink:
     def _mute(self) -> None:
         """Listens to all but those of whom too much was refused, until they may speak again."""
         while not self._is_closed:
-            wanted = self._find_heard()
+            with self._mute_news:
+                wanted = self._find_heard()
             if wanted != self._session.heard:
                 self._session.listen_to(wanted)
             with self._mute_news:
@@ -282,7 +285,7 @@ class ZenohLink:
                     self._mute_news.wait(None if end_ns is None else (end_ns - now_ns) / 1e9 + _MUTE_SLACK_S)
 
     def _find_heard(self) -> frozenset[int] | None:
-        """To whom the node should listen now; none: to everybody."""
+        """To whom the node should listen now; none: to everybody. Under the muter's lock."""
         muted = self._mutes.muted(time.monotonic_ns())
         if not muted:
             return None
