@@ -2,9 +2,9 @@ from contextlib import suppress
 
 import pytest
 
-from bdfl.encoding import encode
+from bdfl.encoding import digest, encode
 from bdfl.protocol.messages import BlobWanted, Message, encode_message
-from bdfl.transports.live.envelope import Envelope, PieceRequest, Purpose, Sealer
+from bdfl.transports.live.envelope import Envelope, PieceAnswer, PieceRequest, Purpose, Sealer
 from bdfl.transports.live.gate import Gate, Refusal, Refused
 from bdfl.transports.live.limits import Bucket, Limits
 from tests.live.network_of_links import CHAIN, message_of, signer_of
@@ -189,6 +189,24 @@ def test_requests_are_limited_in_number_and_only_a_members_own_cost_it():
     for _ in range(20):
         ask()
     assert refusal(ask, is_proven=True) is Refusal.RATE
+
+
+def test_an_answer_is_its_holders_and_to_one_request_only(gate):
+    request, other = digest(b"a request"), digest(b"another")
+    said = PieceAnswer(request, digest(b"piece"), None)
+    sealer = Sealer(signer_of(1), CHAIN, 1, 1)
+    data = sealer.seal(Purpose.ANSWER, 0, encode(said))
+    assert gate.read_answer(1, request, data) == said
+    assert refusal(gate.read_answer, 1, other, data) is Refusal.ADDRESS
+    assert refusal(gate.read_answer, 2, request, data) is Refusal.ADDRESS
+    assert refusal(gate.read_answer, 1, request, sealer.seal(Purpose.ANSWER, 2, encode(said))) is Refusal.ADDRESS
+    assert refusal(gate.read_answer, 1, request, sealer.seal(Purpose.MESSAGE, 0, encode(said))) is Refusal.SIGNATURE
+    forged = Sealer(signer_of(2), CHAIN, 1, 1).seal(Purpose.ANSWER, 0, encode(said))
+    assert refusal(gate.read_answer, 1, request, forged) is Refusal.SIGNATURE
+    for garbage in (b"", bytes(10_000), sealer.seal(Purpose.ANSWER, 0, b"garbage")):
+        assert refusal(gate.read_answer, 1, request, garbage) is Refusal.ENCODING
+    longest = PieceAnswer(request, digest(b"piece"), 2**62)
+    assert gate.read_answer(1, request, sealer.seal(Purpose.ANSWER, 0, encode(longest))) == longest
 
 
 def test_who_was_served_a_lot_waits():

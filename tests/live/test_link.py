@@ -11,7 +11,7 @@ from bdfl.identity import Signer
 from bdfl.protocol.messages import encode_message
 from bdfl.transports.live.access_point import open_access_point
 from bdfl.transports.live.certificates import issue_leaf, make_authority, member_name, roots_pem, write_tls
-from bdfl.transports.live.envelope import Envelope, Purpose, Sealer
+from bdfl.transports.live.envelope import Envelope, PieceAnswer, Purpose, Sealer
 from bdfl.transports.live.limits import Limits
 from bdfl.transports.live.ports import Link, Offer
 from bdfl.transports.live.zenoh_config import Role, chain_keys, session_config
@@ -118,6 +118,45 @@ def test_a_blob_that_is_still_being_uploaded_comes_when_it_is_there():
             wait_until(lambda me=number: len(net.listeners[me].fetched) == 1, "the blob")
         assert time.monotonic_ns() >= done_ns
         assert net.links[0].counters()["served_not_yet"] > 0
+
+
+def test_who_answers_in_a_holders_name_is_not_believed_and_the_holder_is(tmp_path):
+    with Links(3, tmp_path) as net, ExitStack() as stack:
+        ports = open_two(net, piece_size=100_000)
+        session = raw_session(stack, leaf_in_name_of(net, 2, 1, tmp_path / "forger"), ports[:1])
+        sealer = Sealer(net.signers[2], CHAIN, 1, 1)
+        num_forged = 0
+
+        def answer(query):
+            nonlocal num_forged
+            num_forged += 1
+            request = digest(query.payload.to_bytes())
+            wrong = bytes(100_000)
+            for said in (PieceAnswer(request, digest(wrong), None), PieceAnswer(request, None, None)):
+                forged = sealer.seal(Purpose.ANSWER, 0, encode(said))
+                query.reply(KEYS.blob(1, 0), wrong, attachment=forged)
+                query.reply(KEYS.blob(1, 0), wrong)
+                query.reply_err(b"")
+
+        def offer_later(to, blob):
+            time.sleep(0.1)  # others are first
+            return Offer(DATA)
+
+        net.listeners[1].offer = offer_later
+        queryable = session.declare_queryable(KEYS.blob(1, "*"), zenoh.handlers.Callback(answer, None, indirect=True))
+        stack.callback(queryable.undeclare)
+        wait_until(lambda: len(session.info.transports()) >= 1, "connected")
+
+        def is_forged():
+            list(net.links[0]._session._session.get(KEYS.blob(1, 0), payload=b"", timeout=1.0))
+            return num_forged > 0
+
+        wait_until(is_forged, "the forger hears questions")
+        net.links[0].fetch(BLOB, len(DATA), [1])
+        wait_until(lambda: net.listeners[0].fetched == [(1, DATA)], "the blob, from its holder")
+        counts = net.links[0].counters()
+        assert counts["answers_ignored"] > 0
+        assert "fetches_wrong" not in counts
 
 
 def test_a_holder_that_is_gone_is_replaced_by_another():

@@ -1,4 +1,4 @@
-"""What nodes put on the wire: every message and every request in a signed envelope that counts only once.
+"""What nodes put on the wire: every message, request and answer in a signed envelope that counts only once.
 
 Signed are chain, sender, receiver, counter and content, so no envelope can be played again: not to another receiver,
 not on another chain, not later.
@@ -26,6 +26,7 @@ class Purpose(StrEnum):
 
     MESSAGE = "message"
     REQUEST = "request"  # for a piece of a blob
+    ANSWER = "answer"  # to such a request
 
 
 @prepared
@@ -46,6 +47,20 @@ class PieceRequest(Record, frozen=True):
     blob: Digest
     offset: Whole
     length: Annotated[int, Meta(ge=1, le=2**24)]
+
+
+@prepared
+class PieceAnswer(Record, frozen=True):
+    """What a holder says to one request and to no other; the piece itself comes beside it.
+
+    Neither a piece nor a wait: it does not have the blob.
+    """
+
+    request: (
+        Digest  # of the envelope that asked: it names both, blob, offset and length, and is never the same
+    )
+    piece: Digest | None
+    wait_ns: Annotated[int, Meta(ge=0, le=2**62)] | None  # until it has the piece
 
 
 class _Said(Record, frozen=True):

@@ -15,6 +15,7 @@ from bdfl.transports.live.envelope import (
     OVERHEAD,
     CounterWindow,
     Envelope,
+    PieceAnswer,
     PieceRequest,
     Purpose,
     is_sealed,
@@ -23,6 +24,7 @@ from bdfl.transports.live.envelope import (
 from bdfl.transports.live.limits import Allowance, Bucket, Limits
 
 MAX_REQUEST_SIZE = 64  # of an encoded request for a piece
+MAX_ANSWER_SIZE = 96  # of an encoded answer, without the piece
 
 
 class Refusal(StrEnum):
@@ -130,6 +132,21 @@ class Gate:
             return decode(envelope.payload, PieceRequest, MAX_REQUEST_SIZE)
         except BadEncoding:
             raise Refused(Refusal.ENCODING, is_proven=True) from None
+
+    def read_answer(self, holder: int, request: bytes, data: bytes) -> PieceAnswer:
+        """What a holder says to the request with that digest; raises `Refused`, at nobody's cost."""
+        envelope = self._read(data, MAX_ANSWER_SIZE)
+        try:
+            answer = decode(envelope.payload, PieceAnswer, MAX_ANSWER_SIZE)
+        except BadEncoding:
+            raise Refused(Refusal.ENCODING) from None
+        if envelope.sender != holder or envelope.receiver != self._number or answer.request != request:
+            raise Refused(Refusal.ADDRESS)
+        with self._lock:
+            public_key = self._member(holder).public_key
+        if not is_sealed(envelope, Purpose.ANSWER, self._chain, public_key):
+            raise Refused(Refusal.SIGNATURE)
+        return answer
 
     def charge(self, sender: int | None, now_ns: int) -> None:
         """What a member signed and was refused costs it more of what it may send."""

@@ -13,17 +13,17 @@ from contextlib import suppress
 
 import zenoh
 
-from bdfl.encoding import encode
+from bdfl.encoding import digest, encode
 from bdfl.protocol.messages import Message, encode_message
-from bdfl.transports.live.blob_pull import Answer, Puller
-from bdfl.transports.live.envelope import PieceRequest, Purpose, Sealer
+from bdfl.transports.live.blob_pull import Absent, Answer, NotYet, Piece, Puller
+from bdfl.transports.live.envelope import PieceAnswer, PieceRequest, Purpose, Sealer
 from bdfl.transports.live.gate import Gate, Refusal, Refused
 from bdfl.transports.live.lane import Lane
 from bdfl.transports.live.limits import Bucket
 from bdfl.transports.live.mutes import Mutes
 from bdfl.transports.live.ports import Receiver
 from bdfl.transports.live.zenoh_config import last_number
-from bdfl.transports.live.zenoh_session import Hearers, LinkSettings, ZenohSession, reply_no_piece
+from bdfl.transports.live.zenoh_session import Hearers, LinkSettings, ZenohSession
 
 _CLOSE_WAIT_S = 2.0
 _MUTE_SLACK_S = 0.01
@@ -222,36 +222,59 @@ class ZenohLink:
             try:
                 self._gate.admit_request(sender, size, now_ns)
                 assert sender is not None
-                request = self._gate.read_request(sender, b"" if payload is None else payload.to_bytes(), now_ns)
+                data = _to_bytes(payload)
+                request = self._gate.read_request(sender, data, now_ns)
             except Refused as refused:
                 self._refuse(sender, refused, size)
                 return
-            self._reply(query, sender, request)
+            answer = self._find_answer(sender, request)
+            piece = answer.data if isinstance(answer, Piece) else None
+            said = PieceAnswer(
+                request=digest(data),
+                piece=None if piece is None else digest(piece),
+                wait_ns=answer.wait_ns if isinstance(answer, NotYet) else None,
+            )
+            self._session.reply(query, sender, self._sealer.seal(Purpose.ANSWER, sender, encode(said)), piece or b"")
+            if piece is not None:
+                self._count("served")
+                self._count("served_bytes", len(piece))
 
-    def _reply(self, query: zenoh.Query, to: int, request: PieceRequest) -> None:
+    def _find_answer(self, asker: int, request: PieceRequest) -> Piece | NotYet | Absent:
         assert self._receiver is not None
-        offer = self._receiver.offer(to, request.blob)
+        offer = self._receiver.offer(asker, request.blob)
         end = request.offset + request.length
         if offer is None or end > len(offer.data):
-            reply_no_piece(query, None)
             self._count("served_absent")
-            return
+            return Absent()
         now_ns = time.monotonic_ns()
         wait_ns = offer.ready_ns(end) - now_ns
         if wait_ns <= 0:
-            wait_ns = self._gate.serving_wait_ns(to, request.length, now_ns)
+            wait_ns = self._gate.serving_wait_ns(asker, request.length, now_ns)
         if wait_ns > 0:
-            reply_no_piece(query, wait_ns)
             self._count("served_not_yet")
-            return
-        self._session.reply(query, to, offer.data[request.offset : end])
-        self._count("served")
-        self._count("served_bytes", request.length)
+            return NotYet(wait_ns)
+        return Piece(offer.data[request.offset : end])
 
     def _ask(self, holder: int, request: PieceRequest, on_answer: Callable[[Answer], None]) -> None:
-        payload = self._sealer.seal(Purpose.REQUEST, holder, encode(request))
-        self._session.ask(holder, payload, request.length, on_answer)
+        data = self._sealer.seal(Purpose.REQUEST, holder, encode(request))
+        asked = digest(data)
+        self._session.ask(holder, data, lambda sample: self._read_answer(holder, asked, sample), on_answer)
         self._count("asked")
+
+    def _read_answer(self, holder: int, request: bytes, sample: zenoh.Sample) -> Answer | None:
+        """What the holder says to a request; none: it is somebody else who answers, which is not held against it."""
+        try:
+            said = self._gate.read_answer(holder, request, _to_bytes(sample.attachment))
+        except Refused:
+            self._count("answers_ignored")
+            return None
+        if said.piece is None:
+            return Absent() if said.wait_ns is None else NotYet(said.wait_ns)
+        piece = sample.payload.to_bytes()
+        if digest(piece) != said.piece:  # changed on its way
+            self._count("answers_ignored")
+            return None
+        return Piece(piece)
 
     def _hear_presence(self, sample: zenoh.Sample) -> None:
         number = last_number(sample.key_expr)
@@ -317,3 +340,7 @@ class ZenohLink:
     def _count(self, name: str, amount: int = 1) -> None:
         with self._lock:
             self._counts[name] += amount
+
+
+def _to_bytes(data: zenoh.ZBytes | None) -> bytes:
+    return b"" if data is None else data.to_bytes()

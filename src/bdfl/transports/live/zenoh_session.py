@@ -4,15 +4,13 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Annotated, TypeVar
+from typing import TypeVar
 
 import zenoh
-from msgspec import Meta
 
-from bdfl.encoding import BadEncoding, Record, decode, encode, prepared
 from bdfl.errors import BdflError, one_line
 from bdfl.identity import Signer
-from bdfl.transports.live.blob_pull import PIECE_SIZE, Absent, Answer, NotYet, Piece, Silence
+from bdfl.transports.live.blob_pull import PIECE_SIZE, Absent, Answer
 from bdfl.transports.live.certificates import TlsFiles
 from bdfl.transports.live.ear import Entity, new_channel
 from bdfl.transports.live.envelope import OVERHEAD
@@ -21,7 +19,7 @@ from bdfl.transports.live.listening import Listening
 from bdfl.transports.live.zenoh_config import Role, chain_keys, session_config
 
 _CLOSE_WAIT_S = 2.0
-_MAX_NO_PIECE = 32
+_MAX_IGNORED = 64  # answers to one request that are not its holder's, after which none is looked into
 _URGENT = zenoh.Priority.INTERACTIVE_HIGH
 _BULK = zenoh.Priority.DATA
 _DROP = zenoh.CongestionControl.DROP
@@ -32,13 +30,6 @@ _Heard = TypeVar("_Heard")
 
 class LinkError(BdflError):
     """The network cannot be used as asked: an address that is taken, a key that does not fit its certificate."""
-
-
-@prepared
-class _NoPiece(Record, frozen=True):
-    """Why a piece does not come: there is none, or only after so many ns."""
-
-    wait_ns: Annotated[int, Meta(ge=0, le=2**62)] | None
 
 
 @dataclass(frozen=True)
@@ -166,10 +157,16 @@ class ZenohSession:
             return False
         return True
 
-    def ask(self, holder: int, request: bytes, length: int, on_answer: Callable[[Answer], None]) -> None:
-        """Requests a piece of so many bytes; the answer comes by call, once."""
+    def ask(
+        self,
+        holder: int,
+        request: bytes,
+        read: Callable[[zenoh.Sample], Answer | None],
+        on_answer: Callable[[Answer], None],
+    ) -> None:
+        """Requests a piece; the first answer that `read` finds to be the holder's comes by call, once."""
         session = self._session
-        answers = _Answers(length, on_answer)
+        answers = _Answers(read, on_answer)
         try:
             if session is None:
                 raise zenoh.ZError("closed")
@@ -187,8 +184,9 @@ class ZenohSession:
         except zenoh.ZError:
             answers.end()
 
-    def reply(self, query: zenoh.Query, to: int, piece: bytes) -> None:
-        query.reply(self._keys.blob(self._settings.number, to), piece)
+    def reply(self, query: zenoh.Query, to: int, answer: bytes, piece: bytes) -> None:
+        """Answers a request, with a piece or none. Waits while the one who asked does not read."""
+        query.reply(self._keys.blob(self._settings.number, to), piece, attachment=answer)
 
     def _disconnect(self) -> None:
         session, self._session = self._session, None
@@ -202,20 +200,25 @@ class ZenohSession:
         self._hearers.end()
 
 
-def reply_no_piece(query: zenoh.Query, wait_ns: int | None) -> None:
-    """Says that a piece comes only after so many ns; none: that there is none."""
-    query.reply_err(encode(_NoPiece(wait_ns)))
-
-
 class _Answers:
-    """Passes the first answer to one request on; the request's end without any counts as absence."""
+    """Passes the holder's answer to one request on; the request's end without any counts as absence.
 
-    def __init__(self, length: int, on_answer: Callable[[Answer], None]) -> None:
-        self._length = length
+    Others can answer in the holder's name, and before it: a member certifies any name, an access point forwards.
+    """
+
+    def __init__(self, read: Callable[[zenoh.Sample], Answer | None], on_answer: Callable[[Answer], None]) -> None:
+        self._read = read
         self._on_answer: Callable[[Answer], None] | None = on_answer
+        self._num_ignored = 0
 
     def take(self, reply: zenoh.Reply) -> None:
-        self._pass(_read_reply(reply, self._length))
+        if self._on_answer is None or self._num_ignored >= _MAX_IGNORED:
+            return
+        answer = None if reply.ok is None else self._read(reply.ok)
+        if answer is None:
+            self._num_ignored += 1
+        else:
+            self._pass(answer)
 
     def end(self) -> None:
         self._pass(Absent())
@@ -224,19 +227,6 @@ class _Answers:
         on_answer, self._on_answer = self._on_answer, None
         if on_answer is not None:
             on_answer(answer)
-
-
-def _read_reply(reply: zenoh.Reply, length: int) -> Answer:
-    if reply.ok is not None:
-        payload = reply.ok.payload
-        return Piece(payload.to_bytes() if len(payload) == length else b"")
-    if reply.err is None or len(reply.err.payload) > _MAX_NO_PIECE:
-        return Silence()
-    try:
-        wait_ns = decode(reply.err.payload.to_bytes(), _NoPiece, _MAX_NO_PIECE).wait_ns
-    except BadEncoding:  # zenoh's own word for time out
-        return Silence()
-    return Absent() if wait_ns is None else NotYet(wait_ns)
 
 
 def _direct(
