@@ -120,6 +120,34 @@ def test_a_blob_that_is_still_being_uploaded_comes_when_it_is_there():
         assert net.links[0].counters()["served_not_yet"] > 0
 
 
+def test_who_asks_and_does_not_read_holds_up_nobody_else():
+    with Links(3) as net:
+        net.open_all(piece_size=100_000)
+        net.wait_for_all()
+        net.listeners[0].blobs[BLOB] = Offer(DATA)
+        session, is_read, num_stalled = net.links[0]._session, threading.Event(), 0
+        reply = session.reply
+
+        def reply_where_it_is_read(query, to, answer, piece):
+            nonlocal num_stalled
+            if to == 1:
+                num_stalled += 1
+                is_read.wait(30)
+            reply(query, to, answer, piece)
+
+        session.reply = reply_where_it_is_read
+        try:
+            net.links[1].fetch(BLOB, len(DATA), [0])
+            wait_until(lambda: num_stalled == 1, "one does not read")
+            net.links[2].fetch(BLOB, len(DATA), [0])
+            wait_until(lambda: net.listeners[2].fetched == [(0, DATA)], "another is served")
+            assert net.listeners[1].fetched == []
+            assert num_stalled == 1
+        finally:
+            is_read.set()
+        wait_until(lambda: net.listeners[1].fetched == [(0, DATA)], "who reads again is served")
+
+
 def test_who_answers_in_a_holders_name_is_not_believed_and_the_holder_is(tmp_path):
     with Links(3, tmp_path) as net, ExitStack() as stack:
         ports = open_two(net, piece_size=100_000)

@@ -56,9 +56,7 @@ class PieceAnswer(Record, frozen=True):
     Neither a piece nor a wait: it does not have the blob.
     """
 
-    request: (
-        Digest  # of the envelope that asked: it names both, blob, offset and length, and is never the same
-    )
+    request: Digest  # of the envelope that asked: it names both, blob, offset and length, and is never the same
     piece: Digest | None
     wait_ns: Annotated[int, Meta(ge=0, le=2**62)] | None  # until it has the piece
 

@@ -26,6 +26,7 @@ class Limits:
     bytes_burst: int = 32 * 2**20
     requests_per_s: int = 1_000  # for pieces of blobs
     requests_burst: int = 4_000
+    requests_waiting: int = 64  # of one member, to be answered; an honest one asks for 32 pieces at a time, of all
     served_per_s: int = 64 * 2**20  # bytes of blobs
     served_burst: int = 1024 * 2**20
     refused_cost: int = 16  # in messages, of one that its sender signed and that was refused

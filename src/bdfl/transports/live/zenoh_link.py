@@ -1,8 +1,9 @@
 """A node's link to the others over zenoh. The node never waits for it, and no peer can make it work for nothing.
 
 What arrives is checked in the order of its cost: size, membership and budgets by the threads that hear, so that these
-never fall behind; signature, encoding and content by another. One thread sends, one serves pieces of blobs, one pulls
-them; all queues are bounded.
+never fall behind; signature, encoding and content by another. One thread sends, one pulls blobs, and one for each
+member that asks serves it pieces of them: who asks and does not read keeps its own waiting only. All queues are
+bounded.
 """
 
 import threading
@@ -47,6 +48,8 @@ class ZenohLink:
         self._refusals = Bucket(_MAX_REFUSALS_PER_S, _MAX_REFUSALS_PER_S)
         self._tokens: set[int] = set()
         self._presence_lock = threading.Lock()
+        self._serving: dict[int, Lane[zenoh.Query]] = {}  # by who asks
+        self._serving_lock = threading.Lock()
         self._receiver: Receiver | None = None
         self._mutes = Mutes(settings.limits)
         self._mute_news = threading.Condition()
@@ -96,6 +99,7 @@ class ZenohLink:
         """Who may speak from now on, by member number. For TLS, new ones are let in by `reload`."""
         self._gate.set_members(public_keys)
         self._session.num_members = len(public_keys)
+        self._stop_serving([asker for asker in tuple(self._serving) if not self._gate.is_member(asker)])
         self._wake_muter()
         if self._session.is_open:
             self._notice()
@@ -152,7 +156,10 @@ class ZenohLink:
         self._puller.close(_CLOSE_WAIT_S)
         self._sending.close(_CLOSE_WAIT_S)
         self._checking.close(_CLOSE_WAIT_S)
+        serving = self._stop_serving(tuple(self._serving))
         self._session.close()
+        for lane in serving:  # which may have waited for the session to end
+            lane.close(_CLOSE_WAIT_S)
 
     def _connect_later(self) -> None:
         """A zenoh client opens only when an access point is there; afterwards it connects again by itself."""
@@ -214,18 +221,43 @@ class ZenohLink:
             self._receiver.receive(message)
 
     def _hear_query(self, query: zenoh.Query) -> None:
-        with query, suppress(zenoh.ZError):  # the one who asked may be gone
+        sender, size = last_number(query.key_expr), 0 if query.payload is None else len(query.payload)
+        try:
+            self._gate.admit_request(sender, size, time.monotonic_ns())
+            assert sender is not None
+            if not self._serve_later(sender, query):
+                raise Refused(Refusal.QUEUE)
+        except Refused as refused:
+            query.drop()
+            self._refuse(sender, refused, size)
+
+    def _serve_later(self, asker: int, query: zenoh.Query) -> bool:
+        with self._serving_lock:
             if self._is_closed:
-                return
-            sender, payload, now_ns = last_number(query.key_expr), query.payload, time.monotonic_ns()
-            size = 0 if payload is None else len(payload)
+                return False
+            lane = self._serving.get(asker)
+            if lane is None:
+                most = self._settings.limits.requests_waiting
+                lane = Lane(f"link-server-{asker}", lambda one: self._serve(asker, one), most, most)
+                self._serving[asker] = lane
+            return lane.put(query)
+
+    def _stop_serving(self, askers: Sequence[int]) -> list[Lane[zenoh.Query]]:
+        """Begins to end what serves these, and drops what they asked for."""
+        with self._serving_lock:
+            lanes = [self._serving.pop(asker) for asker in askers]
+        for lane in lanes:
+            for query in lane.close(0.0):
+                query.drop()
+        return lanes
+
+    def _serve(self, sender: int, query: zenoh.Query) -> None:
+        with query, suppress(zenoh.ZError):  # the one who asked may be gone
+            data = _to_bytes(query.payload)
             try:
-                self._gate.admit_request(sender, size, now_ns)
-                assert sender is not None
-                data = _to_bytes(payload)
-                request = self._gate.read_request(sender, data, now_ns)
+                request = self._gate.read_request(sender, data, time.monotonic_ns())
             except Refused as refused:
-                self._refuse(sender, refused, size)
+                self._refuse(sender, refused, len(data))
                 return
             answer = self._find_answer(sender, request)
             piece = answer.data if isinstance(answer, Piece) else None
