@@ -488,6 +488,29 @@ def test_what_does_not_fit_into_the_queue_is_dropped_and_counted():
         )
 
 
+def test_answers_to_one_who_asks_a_lot_do_not_keep_what_is_to_all_from_going_out():
+    with Links(3) as net:
+        open_two(net)
+        session, go = net.links[0]._session, threading.Event()
+        put, sent = session.put, []
+
+        def put_slowly(to, data):
+            go.wait(30)
+            sent.append(to)
+            return put(to, data)
+
+        session.put = put_slowly
+        for height in range(10_000):
+            net.links[0].send(2, message_of(0, height))
+        net.links[0].send(None, message_of(0, 1))
+        net.links[0].send(1, message_of(0, 2))
+        go.set()
+        wait_until(lambda: sorted(net.listeners[1].heights(0)) == [1, 2], "all and others are heard")
+        assert sent.index(None) <= 1
+        assert sent.index(1) <= 3
+        assert net.links[0].counters()["unsent_queue"] >= 10_000 - 65
+
+
 def test_a_closed_link_can_be_closed_again_and_one_never_opened_too():
     with Links(1) as net:
         ZenohLink(net.settings(0, (), ())).close()

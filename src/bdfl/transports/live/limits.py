@@ -36,8 +36,10 @@ class Limits:
     max_mute_s: float = 60.0
     pending: int = 512  # of one member, waiting to be checked
     pending_bytes: int = 64 * 2**20  # of all, waiting to be checked
-    outgoing: int = 4_096  # waiting to be sent
+    outgoing: int = 4_096  # to all, waiting to be sent
     outgoing_bytes: int = 128 * 2**20
+    answers: int = 64  # to one member, waiting to be sent
+    answers_bytes: int = 8 * 2**20
 
 
 class Bucket:

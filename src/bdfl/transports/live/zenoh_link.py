@@ -22,6 +22,7 @@ from bdfl.transports.live.gate import Gate, Refusal, Refused
 from bdfl.transports.live.lane import Lane
 from bdfl.transports.live.limits import Bucket
 from bdfl.transports.live.mutes import Mutes
+from bdfl.transports.live.outbox import Outbox
 from bdfl.transports.live.ports import Receiver
 from bdfl.transports.live.zenoh_config import last_number
 from bdfl.transports.live.zenoh_session import Hearers, LinkSettings, ZenohSession
@@ -63,7 +64,7 @@ class ZenohLink:
         """Begins to receive; raises `LinkError`. Whether anybody is there shows later: see `num_transports`."""
         limits = self._settings.limits
         self._receiver = receiver
-        self._sending = Lane("link-sender", self._send, limits.outgoing, limits.outgoing)
+        self._sending = Outbox(self._send, limits)
         self._checking = Lane("link-checker", self._check, limits.pending * 64, limits.pending_bytes)
         self._puller = Puller(
             self._ask, receiver.receive_blob, self._count, self._settings.fetch_s, self._settings.piece_size
@@ -81,7 +82,10 @@ class ZenohLink:
 
     def send(self, to: int | None, message: Message) -> None:
         """Sends to one member or all others. The queue is bounded: what does not fit is dropped and counted."""
-        if not self._sending.put((to, message)):
+        payload = encode_message(message)
+        if len(payload) > self._settings.limits.max_message_size:
+            self._count("unsent_size")
+        elif not self._sending.put(to, payload):
             self._count("unsent_queue")
 
     def fetch(self, blob: bytes, size: int, holders: Sequence[int]) -> None:
@@ -170,12 +174,7 @@ class ZenohLink:
         with self._presence_lock:
             self._tokens.clear()
 
-    def _send(self, item: tuple[int | None, Message]) -> None:
-        to, message = item
-        payload = encode_message(message)
-        if len(payload) > self._settings.limits.max_message_size:
-            self._count("unsent_size")
-            return
+    def _send(self, to: int | None, payload: bytes) -> None:
         if not self._session.is_open:
             self._count("unsent_closed")
             return
