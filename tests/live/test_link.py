@@ -50,7 +50,7 @@ def raw_session(stack, tls, ports, num_members=3):
         tuple(f"127.0.0.1:{port}" for port in ports),
         tls,
         keys=KEYS,
-        num_members=num_members,
+        members=range(num_members),
         lease_s=3.0,
         max_payload=10**7,
     )
@@ -441,6 +441,36 @@ def test_a_new_member_is_let_in_after_reloading(tmp_path):
         net.open(2, (f"127.0.0.1:{ports[2]}",), (f"127.0.0.1:{ports[0]}",))
         net.wait_for_all()
         say_until_heard(net, 1)
+
+
+def test_who_was_removed_is_not_even_connected_after_reloading(tmp_path):
+    with Links(3, tmp_path) as net, ExitStack() as stack:
+        ports = open_two(net)
+        session = raw_session(stack, net.tls[2], ports)
+        wait_until(lambda: len(session.info.transports()) == 2, "connected")
+        left = roots_pem([make_authority(net.signers[i], f"authority-{i}") for i in range(2)])
+        for number in range(2):
+            net.tls[number].roots.write_bytes(left)
+            net.links[number].set_members([*net.public_keys[:2], None])
+            net.links[number].reload()
+        net.wait_for_all()
+        say_until_heard(net, 1)
+        assert len(session.info.transports()) == 0
+
+
+def test_whoever_certified_its_name_who_was_removed_is_heard_by_nobody_after_reloading(tmp_path):
+    with Links(4, tmp_path) as net, ExitStack() as stack:
+        ports = open_two(net)
+        for number in range(2):
+            net.links[number].set_members([*net.public_keys[:2], None, net.public_keys[3]])
+            net.links[number].reload()
+        net.wait_for_all()
+        session = raw_session(stack, leaf_in_name_of(net, 3, 2, tmp_path / "forger"), ports, num_members=4)
+        wait_until(lambda: len(session.info.transports()) == 2, "connected")
+        for height in range(20):
+            session.put(KEYS.to_all(2), b"hello")
+            say_until_heard(net, height)
+        assert all("refused_stranger" not in link.counters() for link in net.links.values())  # nothing came so far
 
 
 def test_a_member_that_starts_again_is_heard():

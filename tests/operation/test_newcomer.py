@@ -2,6 +2,9 @@
 
 import json
 from contextlib import ExitStack
+from types import SimpleNamespace
+
+import pytest
 
 from bdfl.experiment.training_run import prepare_run
 from bdfl.ledger.store import ChainStore
@@ -18,8 +21,11 @@ from bdfl.operation.member_change import (
     submit_change,
     write_change,
 )
-from bdfl.operation.newcomers import authorities_of, read_admissions
+from bdfl.operation.newcomers import authorities_of, find_admission, keep_admission, read_admissions
+from bdfl.operation.node_files import CHAIN_FOLDER, open_chain
+from bdfl.operation.node_service import NodeSettings, open_node
 from bdfl.operation.share import emulated_share
+from bdfl.transports.live.zenoh_config import count_authorities
 from tests.operation.small_network import tiny_scenario, wait_for
 
 
@@ -71,3 +77,61 @@ def test_a_newcomer_is_let_in_catches_up_and_is_needed_from_then_on(tmp_path):
     genesis = read_genesis(folder / GENESIS_FILE)
     known = authorities_of(genesis, read_admissions(nodes[0], (), genesis))
     assert sorted(known) == [0, 1, 2]
+
+
+@pytest.fixture
+def rivals(tmp_path):
+    """A network of two that does not run, and the admissions of two newcomers under one number."""
+    folder, scenario = tmp_path / "network", tiny_scenario(2, "rounds=1000")
+    found_network(folder, scenario, 0, None)
+    genesis = read_genesis(folder / GENESIS_FILE)
+    with open_chain(node_folder(folder, 0) / CHAIN_FOLDER, genesis):
+        pass
+    changes = [admit(folder, scenario, create_key(tmp_path / f"{name}.pem")) for name in ("third", "rival")]
+    return genesis, changes
+
+
+def key_of(change):
+    return change.card.card.public_key
+
+
+def test_of_who_was_removed_no_certificate_counts(rivals):
+    genesis, (third, _) = rivals
+    first, second = genesis.public_keys
+    assert sorted(authorities_of(genesis, [third], (first, second, key_of(third)))) == [0, 1, 2]
+    assert sorted(authorities_of(genesis, [third], (first, None, key_of(third)))) == [0, 2]
+    assert sorted(authorities_of(genesis, [third], (first, second, None))) == [0, 1]
+    assert sorted(authorities_of(genesis, [third], (first, second))) == [0, 1, 2]  # the chain may be far behind
+
+
+def test_of_two_admissions_under_one_number_that_on_the_chain_counts(rivals, tmp_path):
+    genesis, changes = rivals
+    for change in changes:
+        keep_admission(tmp_path, change)
+    kept = read_admissions(tmp_path, (), genesis)
+    assert len(kept) == 2
+    for change in changes:
+        known = authorities_of(genesis, kept, (*genesis.public_keys, key_of(change)))
+        assert known[2] == change.card.card.authority
+        assert find_admission(kept, key_of(change)) == (2, change.card)
+
+
+def test_a_node_connects_anew_when_somebody_comes_and_when_somebody_is_removed(rivals, tmp_path, monkeypatch):
+    genesis, (third, _) = rivals
+    folder = node_folder(tmp_path / "network", 0)
+    settings = NodeSettings(
+        genesis=tmp_path / "network" / GENESIS_FILE, key=folder / "key.pem", folder=folder, listen=find_ports(1)
+    )
+    with open_node(settings) as service:
+        found = []
+        tls = service._zenoh._settings.tls
+        monkeypatch.setattr(service._zenoh, "reload", lambda: found.append(count_authorities(tls)))
+        service._take_changes([third])
+        first, second = genesis.public_keys
+        coming = [(first, second, key_of(third)), (first, None, key_of(third)), (first, None, None)]
+        for number, public_keys in enumerate(coming, 1):
+            for _ in range(2):
+                service._notice_block(None, SimpleNamespace(public_keys=public_keys))
+            wait_for(lambda num=number: len(found) == num, "the link is opened anew")
+        assert found == [3, 2, 1]
+        assert service.snapshot().num_members == 1

@@ -75,11 +75,12 @@ def open_service(settings: AccessPointSettings, *, echo: TextIO | None = None) -
         try:
             tls.roots.parent.mkdir(mode=0o700, exist_ok=True)
             admissions = read_admissions(settings.folder, settings.admissions, genesis)
-            replace_file(tls.roots, roots_of(genesis, authorities_of(genesis, admissions)))
+            authorities = authorities_of(genesis, admissions)
+            replace_file(tls.roots, roots_of(genesis, authorities))
         except OSError as error:
             raise NotListed(f"{settings.folder}: {error.strerror}, a writable folder expected") from None
         validate_tls(tls)
-        session = open_access_point(settings.listen, settings.peers, tls)
+        session = open_access_point(settings.listen, settings.peers, tls, members=sorted(authorities))
         resources.callback(session.close)
         run = RunFile(
             kind="access point",

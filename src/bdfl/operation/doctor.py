@@ -4,7 +4,7 @@ import shutil
 import socket
 import ssl
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -83,7 +83,7 @@ class _Federation:
     """Who the members are, and which of them the patient is."""
 
     genesis: GenesisFile
-    admissions: Mapping[int, ChangeFile]  # of members who came later
+    admissions: tuple[ChangeFile, ...]  # of members who came later
     signer: Signer | None
 
     @property
@@ -97,8 +97,8 @@ class _Federation:
         return None if self.signer is None else find_number(self.genesis, self.admissions, self.signer.public_key)
 
     def name_of(self, number: int) -> str:
-        newcomer = self.admissions.get(number)
-        return self.genesis.names[number] if newcomer is None or newcomer.card is None else newcomer.card.card.name
+        newcomers = {file.change.number: file.card.card.name for file in self.admissions if file.card is not None}
+        return {**newcomers, **dict(enumerate(self.genesis.names))}[number]
 
 
 def examine(patient: Patient, now_s: float | None = None) -> Iterator[Finding]:
@@ -166,14 +166,15 @@ def _check_genesis(patient: Patient) -> Generator[Finding, None, GenesisFile | N
     return genesis
 
 
-def _check_admissions(patient: Patient, genesis: GenesisFile) -> Generator[Finding, None, dict[int, ChangeFile]]:
+def _check_admissions(patient: Patient, genesis: GenesisFile) -> Generator[Finding, None, tuple[ChangeFile, ...]]:
     try:
         found = read_admissions(patient.folder, patient.admissions, genesis)
     except BdflError as error:
         yield Finding("admission", Verdict.BAD, str(error), "ask whoever proposed it for the file again")
-        return {}
+        return ()
     if found:
-        yield Finding("admission", Verdict.OK, f"came later: {', '.join(map(str, sorted(found)))}")
+        numbers = sorted({file.change.number for file in found})
+        yield Finding("admission", Verdict.OK, f"came later: {', '.join(map(str, numbers))}")
     return found
 
 

@@ -1,7 +1,8 @@
 """Members who came after the genesis: their certificates, which the chain does not carry, and changes on their way."""
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import count
 from pathlib import Path
 
 from bdfl.encoding import record_digest
@@ -9,6 +10,7 @@ from bdfl.errors import BdflError
 from bdfl.ledger.block import Admission
 from bdfl.operation.genesis_file import GenesisFile
 from bdfl.operation.logs import NodeLog
+from bdfl.operation.member_card import SignedCard
 from bdfl.operation.member_change import ChangeFile, read_change, taking_changes, write_change
 
 ADMISSIONS = "admissions"  # in a node's folder: those it was told of
@@ -16,15 +18,20 @@ _SUFFIX = ".change"
 _POLL_S = 1.0
 
 
-def read_admissions(folder: Path | None, given: Iterable[Path], genesis: GenesisFile) -> dict[int, ChangeFile]:
-    """By member number: the admissions given, and those that the node of a folder, if any, was told of before."""
+def read_admissions(folder: Path | None, given: Iterable[Path], genesis: GenesisFile) -> tuple[ChangeFile, ...]:
+    """The admissions that the node of a folder, if any, was told of before, and then those given.
+
+    Several may be of one number: which of them came about is for the chain to say.
+    """
     known = [] if folder is None else sorted((folder / ADMISSIONS).glob(f"*{_SUFFIX}"))
-    found: dict[int, ChangeFile] = {}
-    for path in (*known, *given):
-        file = read_change(path)
-        if file.chain == genesis.chain and isinstance(file.change, Admission):
-            found[file.change.number] = file
-    return found
+    files = [read_change(path) for path in (*known, *given)]
+    return tuple(file for file in files if file.chain == genesis.chain and isinstance(file.change, Admission))
+
+
+def find_admission(admissions: Iterable[ChangeFile], public_key: bytes) -> tuple[int, SignedCard] | None:
+    """Under which number the last of the admissions lets that key in, and with which card."""
+    found = [(number, card) for number, key, card in _newcomers(admissions) if key == public_key]
+    return found[-1] if found else None
 
 
 def keep_admission(folder: Path, file: ChangeFile) -> None:
@@ -34,19 +41,34 @@ def keep_admission(folder: Path, file: ChangeFile) -> None:
     write_change(place / f"{record_digest(file).hex()[:16]}{_SUFFIX}", file, replaces=True)
 
 
-def authorities_of(genesis: GenesisFile, admissions: Mapping[int, ChangeFile]) -> dict[int, bytes]:
-    """CA certificates (DER) of all members that are known, by number."""
-    newcomers = {number: file.card.card.authority for number, file in admissions.items() if file.card is not None}
-    return {**newcomers, **dict(enumerate(genesis.authorities))}
+def authorities_of(
+    genesis: GenesisFile, admissions: Iterable[ChangeFile], public_keys: Sequence[bytes | None] = ()
+) -> dict[int, bytes]:
+    """CA certificates (DER) of the members, by number.
+
+    `public_keys` are the chain's, by number: whom it removed, and who was to have a number that another has, is left
+    out; whom it does not know yet is not.
+    """
+    founders = zip(count(), genesis.public_keys, genesis.authorities)
+    newcomers = ((number, key, card.card.authority) for number, key, card in _newcomers(admissions))
+    return {
+        number: authority
+        for number, key, authority in (*newcomers, *founders)
+        if number >= len(public_keys) or public_keys[number] == key
+    }
 
 
-def find_number(genesis: GenesisFile, admissions: Mapping[int, ChangeFile], public_key: bytes) -> int | None:
+def _newcomers(admissions: Iterable[ChangeFile]) -> Iterator[tuple[int, bytes, SignedCard]]:
+    """Number, key and card of each."""
+    for file in admissions:
+        if isinstance(file.change, Admission) and file.card is not None:
+            yield file.change.number, file.change.member.public_key, file.card
+
+
+def find_number(genesis: GenesisFile, admissions: Iterable[ChangeFile], public_key: bytes) -> int | None:
     """The member with that key, of the genesis or come later; none: nobody's."""
-    found = genesis.number_of(public_key)
-    for number, file in admissions.items():
-        if file.card is not None and file.card.card.public_key == public_key:
-            found = number
-    return found
+    newcomer = find_admission(admissions, public_key)
+    return genesis.number_of(public_key) if newcomer is None else newcomer[0]
 
 
 class ChangeInbox:

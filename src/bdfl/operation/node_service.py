@@ -4,7 +4,7 @@ import os
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from math import isfinite
@@ -31,7 +31,14 @@ from bdfl.operation.measuring import MeasuredWork
 from bdfl.operation.member_card import Card
 from bdfl.operation.member_change import ChangeFile
 from bdfl.operation.metrics import NodeMetrics
-from bdfl.operation.newcomers import ChangeInbox, authorities_of, find_number, keep_admission, read_admissions
+from bdfl.operation.newcomers import (
+    ChangeInbox,
+    authorities_of,
+    find_admission,
+    find_number,
+    keep_admission,
+    read_admissions,
+)
 from bdfl.operation.node_files import (
     CHAIN_FOLDER,
     ROOTS_FILE,
@@ -106,15 +113,13 @@ class Identity:
     genesis: GenesisFile
     scenario: Scenario
     number: int
-    admissions: Mapping[int, ChangeFile]  # of members who came later
+    admissions: tuple[ChangeFile, ...]  # of members who came later
 
     @property
     def card(self) -> Card:
         """What the member said of itself."""
-        newcomer = self.admissions.get(self.number)
-        signed = self.genesis.cards[self.number] if newcomer is None else newcomer.card
-        assert signed is not None
-        return signed.card
+        newcomer = find_admission(self.admissions, self.signer.public_key)
+        return (self.genesis.cards[self.number] if newcomer is None else newcomer[1]).card
 
 
 def identify(settings: NodeSettings) -> Identity:
@@ -167,7 +172,8 @@ class NodeService:
         self._accuracy: float | None = None
         self._is_judging = self._has_run = False
         self._is_stopping = threading.Event()
-        self._admissions = dict(identity.admissions)
+        self._admissions = list(identity.admissions)
+        self._members_lock = threading.Lock()
         self._num_members = len(genesis.public_keys)
         self._metrics = NodeMetrics(self.snapshot)
         self._watch = NodeWatch(log, on_round=self._metrics.observe_round, on_block=self._notice_block)
@@ -200,7 +206,8 @@ class NodeService:
             ),
             keep_blocks=scenario.ledger.keep_blocks,
         )
-        self._num_members = len(self._node.state.chain.public_keys)  # some may have come since the genesis
+        self._public_keys = self._node.state.chain.public_keys  # some may have come since the genesis, or gone
+        self._replace_roots()
 
     def run(self) -> None:
         """Takes part until `stop`; raises `NodeFailed` where something else ends it."""
@@ -380,30 +387,39 @@ class NodeService:
         for file in files:
             if isinstance(file.change, Admission):
                 keep_admission(self._settings.folder, file)
-                self._admissions[file.change.number] = file
+                self._admissions.append(file)
             self._node.offer_change(file.membership_change)
             self._log.info("change", {"member": file.change.number, "assents": len(file.assents)})
 
     def _notice_block(self, block: Block, chain: ChainState) -> None:
         self._judge(block)
-        if len(chain.public_keys) != self._num_members:
-            self._num_members = len(chain.public_keys)
-            threading.Thread(target=self._let_in, name="members", daemon=True).start()
+        if chain.public_keys != self._public_keys:
+            self._public_keys = chain.public_keys
+            threading.Thread(target=self._change_members, name="members", daemon=True).start()
 
-    def _let_in(self) -> None:
-        """Connects anew, so that newcomers' certificates count."""
-        authorities = authorities_of(self._identity.genesis, self._admissions)
-        unknown = [str(number) for number in range(self._num_members) if number not in authorities]
+    def _change_members(self) -> None:
+        """Connects anew, so that newcomers' certificates count, and no longer those of who was removed."""
+        with self._members_lock:
+            try:
+                self._replace_roots()
+                self._zenoh.reload()
+            except (OSError, BdflError) as error:
+                self._log.error("members", {"why": str(error)})
+                return
+            self._log.info("members", {"in all": self._num_members})
+
+    def _replace_roots(self) -> None:
+        """Writes down whose certificates count, by the chain as it is now."""
+        genesis, public_keys = self._identity.genesis, self._public_keys
+        authorities = authorities_of(genesis, self._admissions, public_keys)
+        self._num_members = sum(key is not None for key in public_keys)
+        unknown = [
+            str(number) for number, key in enumerate(public_keys) if key is not None and number not in authorities
+        ]
         if unknown:
             advice = "bdfl member submit their admission to this node too"
             self._log.warn("no certificate", {"members": " ".join(unknown), "advice": advice})
-        try:
-            replace_file(self._settings.folder / TLS_FOLDER / ROOTS_FILE, roots_of(self._identity.genesis, authorities))
-            self._zenoh.reload()
-        except (OSError, BdflError) as error:
-            self._log.error("members", {"why": str(error)})
-            return
-        self._log.info("members", {"in all": self._num_members})
+        replace_file(self._settings.folder / TLS_FOLDER / ROOTS_FILE, roots_of(genesis, authorities))
 
     # What is told
 
@@ -455,6 +471,7 @@ def open_node(settings: NodeSettings, *, echo: TextIO | None = None) -> Iterator
         try:
             store = resources.enter_context(open_chain(settings.folder / CHAIN_FOLDER, identity.genesis))
             authorities = authorities_of(identity.genesis, identity.admissions)
+            authorities[identity.number] = identity.card.authority
             hosts = hosts_of(settings.listen)
             tls = write_tls(settings.folder, identity.genesis, identity.signer, identity.number, hosts, authorities)
             life = raise_life(settings.folder)

@@ -37,7 +37,7 @@ def open_session(tls: TlsFiles, chain: bytes, num_members: int, targets: tuple[s
         targets,
         tls,
         keys=chain_keys(chain),
-        num_members=num_members,
+        members=range(num_members),
         lease_s=_LEASE_S,
         max_payload=2**27,
     )

@@ -1,6 +1,6 @@
 """An access point: forwards between nodes that cannot reach each other, and has no part in what they agree on."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -44,12 +44,14 @@ def open_access_point(
     peers: Sequence[str],
     tls: TlsFiles | None,
     *,
+    members: Collection[int] | None = None,
     lease_s: float = 3.0,
     max_message_size: int = Limits.max_message_size,
 ) -> AccessPointSession:
     """Begins to forward between all whose certificates the roots cover; addresses are `host:port`.
 
-    `peers` are other access points; a ring of them goes on without any one of them. Raises `LinkError`.
+    `members` are heard; none: as many as there are authorities, from 0 on. `peers` are other access points; a ring of
+    them goes on without any one of them. Raises `LinkError`.
     """
     config = session_config(
         Role.ACCESS_POINT,
@@ -57,7 +59,7 @@ def open_access_point(
         peers,
         tls,
         keys=_ANY_CHAIN,
-        num_members=_PLAIN_MEMBERS if tls is None else count_authorities(tls),
+        members=range(_PLAIN_MEMBERS if tls is None else count_authorities(tls)) if members is None else members,
         lease_s=lease_s,
         max_payload=max_message_size,
     )

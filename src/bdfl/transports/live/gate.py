@@ -77,6 +77,11 @@ class Gate:
                     member = _Member(public_key, Allowance(self._limits))
                 self._members[number] = member
 
+    @property
+    def members(self) -> frozenset[int]:
+        """All others."""
+        return frozenset(self._members)
+
     def is_member(self, number: int | None) -> bool:
         """Whether that is another member."""
         return number in self._members

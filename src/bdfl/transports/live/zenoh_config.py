@@ -9,7 +9,7 @@
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -83,11 +83,11 @@ def session_config(
     tls: TlsFiles | None,
     *,
     keys: Keys,
-    num_members: int,
+    members: Collection[int],
     lease_s: float,
     max_payload: int,
 ) -> zenoh.Config:
-    """Everything zenoh is told; addresses are `host:port`."""
+    """Everything zenoh is told; addresses are `host:port`, members those that are heard now."""
     protocol = "tcp" if tls is None else "tls"
     config = {
         "mode": role.value,
@@ -102,7 +102,7 @@ def session_config(
         "adminspace": {"enabled": False},
         "transport": {
             "shared_memory": {"enabled": False},
-            "unicast": {"max_sessions": 4 * num_members + _MORE_SESSIONS, "accept_timeout": 5000},
+            "unicast": {"max_sessions": 4 * len(members) + _MORE_SESSIONS, "accept_timeout": 5000},
             "link": {
                 "protocols": [protocol],
                 "tx": {
@@ -121,7 +121,7 @@ def session_config(
     }
     if tls is not None:
         config["transport"]["link"]["tls"] = _tls(tls)  # type: ignore[index]
-        config["access_control"] = _access_control(keys, num_members, access_point_names(tls))
+        config["access_control"] = _access_control(keys, members, access_point_names(tls))
     return zenoh.Config.from_json5(json.dumps(config))
 
 
@@ -148,9 +148,8 @@ def _tls(files: TlsFiles) -> dict[str, object]:
     }
 
 
-def _access_control(keys: Keys, num_members: int, access_points: list[str]) -> dict[str, object]:
+def _access_control(keys: Keys, members: Collection[int], access_points: list[str]) -> dict[str, object]:
     """Members are heard on their own keys, access points on all; whoever is neither gets and gives nothing."""
-    members = [member_name(number) for number in range(num_members)]
     rules = [
         _rule("out", "egress", _EVERYTHING, [f"{keys.base}/**"]),
         _rule("forwarded", "ingress", _EVERYTHING, [f"{keys.base}/**"]),
@@ -160,10 +159,11 @@ def _access_control(keys: Keys, num_members: int, access_points: list[str]) -> d
     policies: list[dict[str, list[str]]] = [{"subjects": ["everybody"], "rules": ["out"]}]
     if access_points:
         policies.append({"subjects": ["access-points"], "rules": ["forwarded"]})
-    subjects = [{"id": "everybody", "cert_common_names": members + access_points}]
+    subjects = [{"id": "everybody", "cert_common_names": [*map(member_name, members), *access_points]}]
     if access_points:
         subjects.append({"id": "access-points", "cert_common_names": access_points})
-    for number, name in enumerate(members):
+    for number in members:
+        name = member_name(number)
         own = [
             _rule(f"say-{number}", "ingress", ["put"], [keys.to_all(number), keys.to_one("*", number)]),
             _rule(f"hear-{number}", "ingress", ["declare_subscriber"], [keys.to_one(number, "*")]),

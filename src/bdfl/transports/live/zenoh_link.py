@@ -100,9 +100,9 @@ class ZenohLink:
         self._puller.forget()
 
     def set_members(self, public_keys: Sequence[bytes | None]) -> None:
-        """Who may speak from now on, by member number. For TLS, new ones are let in by `reload`."""
+        """Who may speak from now on, by member number; TLS lets them in, and others no more, from `reload` on."""
         self._gate.set_members(public_keys)
-        self._session.num_members = len(public_keys)
+        self._session.members = self._gate.members | {self._settings.number}
         self._stop_serving([asker for asker in tuple(self._serving) if not self._gate.is_member(asker)])
         self._wake_muter()
         if self._session.is_open:
@@ -227,7 +227,7 @@ class ZenohLink:
             if not self._serve_later(sender, query):
                 raise Refused(Refusal.QUEUE)
         except Refused as refused:
-            query.drop()
+            query.drop()  # type: ignore[no-untyped-call]
             self._refuse(sender, refused, size)
 
     def _serve_later(self, asker: int, query: zenoh.Query) -> bool:
@@ -247,7 +247,7 @@ class ZenohLink:
             lanes = [self._serving.pop(asker) for asker in askers]
         for lane in lanes:
             for query in lane.close(0.0):
-                query.drop()
+                query.drop()  # type: ignore[no-untyped-call]
         return lanes
 
     def _serve(self, sender: int, query: zenoh.Query) -> None:
@@ -343,7 +343,7 @@ class ZenohLink:
         muted = self._mutes.muted(time.monotonic_ns())
         if not muted:
             return None
-        return frozenset(number for number in range(self._session.num_members) if self._gate.is_member(number)) - muted
+        return self._gate.members - muted
 
     def _wake_muter(self) -> None:
         with self._mute_news:

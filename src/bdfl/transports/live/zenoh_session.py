@@ -74,7 +74,7 @@ class ZenohSession:
         self._presence: list[Entity] = []
         self._listenings: list[Listening[zenoh.Sample] | Listening[zenoh.Query]] = []
         self._lock = threading.Lock()
-        self.num_members = 0  # set by the link; counts when it is next opened
+        self.members: frozenset[int] = frozenset()  # set by the link; counts when it is next opened
         self.heard: frozenset[int] | None = None  # who is listened to; none: everybody
 
     @property
@@ -95,7 +95,7 @@ class ZenohSession:
             settings.peers,
             settings.tls,
             keys=self._keys,
-            num_members=self.num_members,
+            members=sorted(self.members),
             lease_s=settings.lease_s,
             max_payload=max(settings.limits.max_message_size, settings.piece_size) + OVERHEAD,
         )
