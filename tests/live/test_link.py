@@ -16,7 +16,7 @@ from bdfl.transports.live.limits import Limits
 from bdfl.transports.live.ports import Link, Offer
 from bdfl.transports.live.zenoh_config import Role, chain_keys, session_config
 from bdfl.transports.live.zenoh_link import ZenohLink
-from bdfl.transports.live.zenoh_session import LinkError
+from bdfl.transports.live.zenoh_session import LinkError, ZenohSession
 from tests.live.network_of_links import CHAIN, Links, free_ports, message_of, signer_of, wait_until
 
 KEYS = chain_keys(CHAIN)
@@ -233,6 +233,44 @@ def test_clients_wait_for_an_access_point_that_comes_later(tmp_path):
         say_until_heard(net, 1)
         for link in net.links.values():
             link.close()
+
+
+def test_a_link_opened_anew_while_no_access_point_is_there_is_there_when_one_comes(tmp_path):
+    with Links(2, tmp_path, num_access_points=1) as net, ExitStack() as stack:
+        where = f"127.0.0.1:{free_ports(1)[0]}"
+        point = open_access_point((where,), (), net.ap_tls[0])
+        stack.callback(point.close)
+        for number in range(2):
+            net.open(number, (), (where,))
+        net.wait_for_all()
+        point.close()
+        for link in net.links.values():
+            link.reload()
+            assert link.num_transports == 0
+        stack.callback(open_access_point((where,), (), net.ap_tls[0]).close)
+        net.wait_for_all()
+        say_until_heard(net, 1)
+        for link in net.links.values():
+            link.close()
+
+
+def test_a_link_that_cannot_be_opened_anew_says_so_and_tries_again(monkeypatch):
+    with Links(2) as net:
+        open_two(net)
+        num_failed = 0
+
+        def fail(*arguments):
+            nonlocal num_failed
+            num_failed += 1
+            raise zenoh.ZError("not declared")
+
+        monkeypatch.setattr(ZenohSession, "_declare", fail)
+        with pytest.raises(LinkError, match="not declared"):
+            net.links[0].reload()
+        wait_until(lambda: num_failed >= 2, "it is tried again")
+        assert net.links[0].num_transports == 0
+        monkeypatch.undo()
+        say_until_heard(net, 1)
 
 
 def test_a_stranger_hears_and_says_nothing(tmp_path):

@@ -7,6 +7,7 @@ not grow.
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Generic, Protocol, TypeVar
 
 import zenoh
@@ -42,7 +43,8 @@ class Ear(Generic[_Heard]):
 
     def close(self, timeout_s: float) -> None:
         """Nothing more arrives; what already did is still handled."""
-        self._entity.undeclare()
+        with suppress(zenoh.ZError):  # the session may be over
+            self._entity.undeclare()
         self._thread.join(timeout_s)
 
     def _listen(self) -> None:

@@ -15,6 +15,7 @@ from contextlib import suppress
 import zenoh
 
 from bdfl.encoding import digest, encode
+from bdfl.errors import BdflError
 from bdfl.protocol.messages import Message, encode_message
 from bdfl.transports.live.blob_pull import Absent, Answer, NotYet, Piece, Puller
 from bdfl.transports.live.envelope import PieceAnswer, PieceRequest, Purpose, Sealer
@@ -76,9 +77,8 @@ class ZenohLink:
             raise
         self._muter = threading.Thread(target=self._mute, name="link-muter", daemon=True)
         self._muter.start()
-        if not self._session.is_open:
-            self._connector = threading.Thread(target=self._connect_later, name="link-connector", daemon=True)
-            self._connector.start()
+        self._connector = threading.Thread(target=self._stay_connected, name="link-connector", daemon=True)
+        self._connector.start()
 
     def send(self, to: int | None, message: Message) -> None:
         """Sends to one member or all others. The queue is bounded: what does not fit is dropped and counted."""
@@ -137,7 +137,10 @@ class ZenohLink:
         }
 
     def reload(self) -> None:
-        """Connects anew, with the TLS files and members as they are now; what is said meanwhile is lost."""
+        """Connects anew, with the TLS files and members as they are now; what is said meanwhile is lost.
+
+        Raises `LinkError` where that fails; it is tried again until it does not.
+        """
         self._session.reopen()
         self._wake_muter()
 
@@ -165,10 +168,17 @@ class ZenohLink:
         for lane in serving:  # which may have waited for the session to end
             lane.close(_CLOSE_WAIT_S)
 
-    def _connect_later(self) -> None:
-        """A zenoh client opens only when an access point is there; afterwards it connects again by itself."""
-        while not self._session.is_open and not self._closing.wait(_RETRY_S):
-            self._session.open()
+    def _stay_connected(self) -> None:
+        """A zenoh client opens only when an access point is there, and what is opened anew may fail.
+
+        Sessions that are open connect again by themselves.
+        """
+        while not self._closing.wait(_RETRY_S):
+            if self._session.is_open:
+                continue
+            with suppress(BdflError):
+                self._session.open()
+                self._wake_muter()
 
     def _forget_present(self) -> None:
         with self._presence_lock:

@@ -70,7 +70,8 @@ class ZenohSession:
         self._settings = settings
         self._hearers = hearers
         self._keys = chain_keys(settings.chain)
-        self._session: zenoh.Session | None = None
+        self._session: zenoh.Session | None = None  # all of it is declared
+        self._is_over = False
         self._presence: list[Entity] = []
         self._listenings: list[Listening[zenoh.Sample] | Listening[zenoh.Query]] = []
         self._lock = threading.Lock()
@@ -88,6 +89,12 @@ class ZenohSession:
 
     def open(self) -> None:
         """Begins to hear everybody; raises `LinkError`. A client stays closed while no access point is there."""
+        with self._lock:
+            self._open()
+
+    def _open(self) -> None:
+        if self._session is not None or self._is_over:
+            return
         settings = self._settings
         config = session_config(
             Role.PEER if settings.listen else Role.CLIENT,
@@ -106,8 +113,16 @@ class ZenohSession:
                 return
             where = ", ".join(settings.listen)
             raise LinkError(f"cannot open the network, listening on {where}: {one_line(error)}") from None
+        try:
+            self._declare(session)
+        except zenoh.ZError as error:
+            self._undeclare()
+            session.close()  # type: ignore[no-untyped-call]
+            raise LinkError(f"cannot take part in the network: {one_line(error)}") from None
         self._session = session
-        number, keys, hearers = settings.number, self._keys, self._hearers
+
+    def _declare(self, session: zenoh.Session) -> None:
+        number, keys, hearers = self._settings.number, self._keys, self._hearers
 
         def subscribe(key: str) -> "zenoh.Subscriber[zenoh.handlers.Handler[zenoh.Sample]]":
             return session.declare_subscriber(key, new_channel(), allowed_origin=_OTHERS)
@@ -116,22 +131,19 @@ class ZenohSession:
             return session.declare_queryable(key, new_channel(), allowed_origin=_OTHERS)
 
         self.heard = None
-        self._listenings = [
-            Listening("link-all", lambda who: subscribe(keys.to_all(who)), hearers.to_all),
-            Listening("link-own", lambda who: subscribe(keys.to_one(number, who)), hearers.to_own),
-            Listening("link-server", lambda who: serve(keys.blob(number, who)), hearers.query),
-        ]
+        listenings, presence = self._listenings, self._presence
+        listenings.append(Listening("link-all", lambda who: subscribe(keys.to_all(who)), hearers.to_all))
+        listenings.append(Listening("link-own", lambda who: subscribe(keys.to_one(number, who)), hearers.to_own))
+        listenings.append(Listening("link-server", lambda who: serve(keys.blob(number, who)), hearers.query))
         alive = session.liveliness()
-        self._presence = [
-            alive.declare_subscriber(keys.here("*"), _direct(hearers.presence), history=True),
-            alive.declare_token(keys.here(number)),
-        ]
+        presence.append(alive.declare_subscriber(keys.here("*"), _direct(hearers.presence), history=True))
+        presence.append(alive.declare_token(keys.here(number)))
 
     def reopen(self) -> None:
-        """Connects anew, with the TLS files as they are now; what is said meanwhile is lost."""
+        """Connects anew, with the TLS files as they are now; raises `LinkError`. What is said meanwhile is lost."""
         with self._lock:
             self._disconnect()
-            self.open()
+            self._open()
 
     def listen_to(self, members: frozenset[int] | None) -> None:
         """From now on to these only; none: to everybody."""
@@ -143,6 +155,7 @@ class ZenohSession:
 
     def close(self) -> None:
         with self._lock:
+            self._is_over = True
             self._disconnect()
 
     def put(self, to: int | None, data: bytes) -> bool:
@@ -190,14 +203,17 @@ class ZenohSession:
 
     def _disconnect(self) -> None:
         session, self._session = self._session, None
-        with suppress(zenoh.ZError):
-            while self._presence:
-                self._presence.pop().undeclare()
-        while self._listenings:  # nothing of zenoh's may be left to Python's end, which it could hang
-            self._listenings.pop().close(_CLOSE_WAIT_S)
+        self._undeclare()
         if session is not None:
             session.close()  # type: ignore[no-untyped-call]
         self._hearers.end()
+
+    def _undeclare(self) -> None:
+        while self._presence:
+            with suppress(zenoh.ZError):
+                self._presence.pop().undeclare()
+        while self._listenings:  # nothing of zenoh's may be left to Python's end, which it could hang
+            self._listenings.pop().close(_CLOSE_WAIT_S)
 
 
 class _Answers:
