@@ -257,6 +257,7 @@ def test_a_link_opened_anew_while_no_access_point_is_there_is_there_when_one_com
 def test_a_link_that_cannot_be_opened_anew_says_so_and_tries_again(monkeypatch):
     with Links(2) as net:
         open_two(net)
+        link = net.links[1]  # which connects by itself: zenoh may keep who came to a session that closed just then
         num_failed = 0
 
         def fail(*arguments):
@@ -266,9 +267,9 @@ def test_a_link_that_cannot_be_opened_anew_says_so_and_tries_again(monkeypatch):
 
         monkeypatch.setattr(ZenohSession, "_declare", fail)
         with pytest.raises(LinkError, match="not declared"):
-            net.links[0].reload()
+            link.reload()
         wait_until(lambda: num_failed >= 2, "it is tried again")
-        assert net.links[0].num_transports == 0
+        assert link.num_transports == 0
         monkeypatch.undo()
         say_until_heard(net, 1)
 
