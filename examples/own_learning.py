@@ -1,7 +1,4 @@
-"""Own data, own model. In the folder of this file:
-
-bdfl run quickstart --data own_learning:rings --set learning.model=own_learning:network
-"""
+"""In this folder: bdfl run quickstart --data own_learning:rings --set learning.model=own_learning:network"""
 
 import numpy as np
 from torch import nn

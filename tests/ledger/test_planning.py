@@ -24,7 +24,8 @@ from bdfl.ledger.rules import judge_schedule
 from bdfl.ledger.toolbox import Toolbox
 from bdfl.scheduling.instances import draw_problem, problem_columns
 from bdfl.scheduling.problem import infeasible_decision
-from tests.ledger.test_costs import decision_of, planned_rounds, prospect_of
+from bdfl.transports.world import read_decision
+from tests.ledger.test_costs import planned_rounds, prospect_of
 from tests.ledger.town import found_town, genesis_of, replace, small_scenario
 
 SCHEDULERS = ["drc", "exact", "exact-power", "all", "random", "round-robin", "channel-best"]
@@ -91,7 +92,7 @@ def drawn(scheduler="drc", num_clients=5, seed=3):
 
 def test_frequencies_and_powers_are_rounded_down_within_their_caps():
     charter, prospect, schedule, toolbox = drawn()
-    exact = decision_of(schedule)
+    exact = read_decision(schedule)
     shifted = dataclasses.replace(
         exact,
         cpu_hz=np.where(exact.selected, exact.cpu_hz + 0.9, 0.0),
@@ -109,7 +110,7 @@ def test_a_power_that_is_whole_stays_whole_through_floats():
 
 def test_nobody_trains_where_a_decision_breaks_a_constraint_or_has_no_meaning():
     charter, prospect, schedule, toolbox = drawn()
-    decision = decision_of(schedule)
+    decision = read_decision(schedule)
     for values in (10 * decision.mining_hz, np.full(5, np.nan), np.full(5, np.inf), -decision.mining_hz):
         planned = plan_schedule(charter, prospect, dataclasses.replace(decision, mining_hz=values), toolbox)
         assert planned == idle_schedule(1, 5, planned.reason)
