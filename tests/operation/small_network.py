@@ -8,7 +8,7 @@ from bdfl.operation.genesis_file import write_genesis
 from bdfl.operation.key_file import create_key
 from bdfl.operation.live_scenario import load_live_scenario
 from bdfl.operation.local_network import find_ports
-from bdfl.operation.node_service import NodeSettings
+from bdfl.operation.node_identity import NodeSettings
 from bdfl.scenario.shipped import find_scenario
 
 TINY = [

@@ -23,7 +23,7 @@ from bdfl.operation.genesis_file import read_genesis, write_genesis
 from bdfl.operation.key_file import create_key, write_secret
 from bdfl.operation.member_change import propose_admission, read_standing, write_change
 from bdfl.operation.node_files import open_chain, write_tls
-from bdfl.operation.node_service import NodeSettings, identify
+from bdfl.operation.node_identity import NodeSettings, identify
 from bdfl.operation.run_file import RunFile, lock_folder, write_run
 from bdfl.operation.share import emulated_share_of
 from bdfl.transports.live.certificates import issue_leaf, make_authority, roots_pem

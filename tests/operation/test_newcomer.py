@@ -23,7 +23,8 @@ from bdfl.operation.member_change import (
 )
 from bdfl.operation.newcomers import authorities_of, find_admission, keep_admission, read_admissions
 from bdfl.operation.node_files import CHAIN_FOLDER, open_chain
-from bdfl.operation.node_service import NodeSettings, open_node
+from bdfl.operation.node_identity import NodeSettings
+from bdfl.operation.node_service import open_node
 from bdfl.operation.share import emulated_share
 from bdfl.transports.live.zenoh_config import count_authorities
 from tests.operation.small_network import tiny_scenario, wait_for

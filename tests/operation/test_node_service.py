@@ -21,7 +21,8 @@ from bdfl.operation.gathering import GatheringLink
 from bdfl.operation.genesis_file import read_genesis, write_genesis
 from bdfl.operation.key_file import create_key, load_key
 from bdfl.operation.node_files import WrongChain, hosts_of, open_chain, write_tls
-from bdfl.operation.node_service import NodeFailed, NotRunnable, identify, num_awaited, open_node
+from bdfl.operation.node_identity import NotRunnable, identify, num_awaited
+from bdfl.operation.node_service import NodeFailed, open_node
 from bdfl.operation.run_file import BadFolder, lock_folder, read_life, read_run
 from bdfl.transports.live.certificates import BadCertificate, common_name_of, validate_tls
 from bdfl.transports.live.training_process import TrainingProcess

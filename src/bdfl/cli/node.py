@@ -18,7 +18,7 @@ from bdfl.cli.terminal import print_json, print_out
 from bdfl.errors import BdflError
 
 if TYPE_CHECKING:
-    from bdfl.operation.node_service import NodeSettings
+    from bdfl.operation.node_identity import NodeSettings
 
 FAILED_EXIT = 1
 
@@ -100,7 +100,7 @@ def node(
     if genesis is None or key is None or folder is None:
         raise BadUsage("node: --genesis, --key and --folder are needed; bdfl node --help says more")
     validate_live_extra()
-    from bdfl.operation.node_service import NodeSettings
+    from bdfl.operation.node_identity import NodeSettings
 
     settings = NodeSettings(
         genesis=genesis,

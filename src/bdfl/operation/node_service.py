@@ -6,7 +6,6 @@ import time
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 from typing import TextIO
@@ -15,7 +14,6 @@ import psutil
 
 from bdfl import __version__
 from bdfl.errors import BdflError, one_line
-from bdfl.identity import Signer
 from bdfl.learning.training import TrainingFailed
 from bdfl.ledger.block import Admission, Block
 from bdfl.ledger.chain import ChainState, modelled_costs, quorum_size
@@ -23,21 +21,15 @@ from bdfl.ledger.store import ChainStore
 from bdfl.ledger.units import NANO
 from bdfl.operation.calibration import calibrate
 from bdfl.operation.gathering import GatheringLink
-from bdfl.operation.genesis_file import GenesisFile, read_genesis
-from bdfl.operation.key_file import load_key
-from bdfl.operation.live_scenario import named_functions, read_scenario
+from bdfl.operation.live_scenario import named_functions
 from bdfl.operation.logs import LOG_FILE, NodeLog
 from bdfl.operation.measuring import MeasuredWork
-from bdfl.operation.member_card import Card
 from bdfl.operation.member_change import ChangeFile
 from bdfl.operation.metrics import NodeMetrics
 from bdfl.operation.newcomers import (
     ChangeInbox,
     authorities_of,
-    find_admission,
-    find_number,
     keep_admission,
-    read_admissions,
 )
 from bdfl.operation.node_files import (
     CHAIN_FOLDER,
@@ -49,12 +41,12 @@ from bdfl.operation.node_files import (
     roots_of,
     write_tls,
 )
+from bdfl.operation.node_identity import Identity, NodeSettings, NotRunnable, identify, num_awaited
 from bdfl.operation.run_file import RunFile, forget_run, lock_folder, raise_life, replace_file, write_run
 from bdfl.operation.snapshot import Snapshot
 from bdfl.operation.watching import NodeWatch
-from bdfl.operation.window import LOOPBACK
 from bdfl.protocol.state import Context
-from bdfl.scenario import LiveMode, Scenario
+from bdfl.scenario import LiveMode
 from bdfl.transports.faults.failing_store import with_fault_point
 from bdfl.transports.faults.wall_clock import shift_wall_clock
 from bdfl.transports.live.blaming import BlameForRefused
@@ -64,7 +56,7 @@ from bdfl.transports.live.emulation import EmulatedWork
 from bdfl.transports.live.observer import Observers
 from bdfl.transports.live.round_times import ROUNDS_FILE, RoundClock
 from bdfl.transports.live.shared_toolbox import SharedToolbox
-from bdfl.transports.live.training_process import DEALT, Failed, Judged, Ready, TrainingProcess
+from bdfl.transports.live.training_process import Failed, Judged, Ready, TrainingProcess
 from bdfl.transports.live.waits import Waits, live_waits
 from bdfl.transports.live.zenoh_link import ZenohLink
 from bdfl.transports.live.zenoh_session import LinkSettings
@@ -74,76 +66,12 @@ _REFUSED = "refused_"  # begins the link's counters of what it dropped
 _SIZE_EVERY_S = 15.0  # the chain's folder is measured no more often
 
 
-class NotRunnable(BdflError):
-    """A node that cannot be started with what was given."""
-
-
 class NodeFailed(BdflError):
     """Why a running node ended without being asked to."""
 
 
 class ThreadFailed(BdflError):
     """A thread of a running node that ended by an error."""
-
-
-@dataclass(frozen=True)
-class NodeSettings:
-    """What an operator decides about a node; all else is agreed on in its genesis."""
-
-    genesis: Path
-    key: Path
-    folder: Path
-    data: str = DEALT  # or a file or folder
-    listen: tuple[str, ...] = ()  # host:port
-    peers: tuple[str, ...] = ()
-    metrics: tuple[str, int] | None = (LOOPBACK, 0)  # port 0: any
-    last_height: int | None = None
-    evaluates: bool = False
-    records: bool = True  # all events, for a replay
-    is_unsigned_allowed: bool = False
-    allowed: frozenset[str] = frozenset()  # functions of the scenario's author that may run
-    admissions: tuple[Path, ...] = ()  # of members who came later, this one perhaps among them
-
-
-@dataclass(frozen=True)
-class Identity:
-    """Who a node is, and who the others are."""
-
-    signer: Signer
-    genesis: GenesisFile
-    scenario: Scenario
-    number: int
-    admissions: tuple[ChangeFile, ...]  # of members who came later
-
-    @property
-    def card(self) -> Card:
-        """What the member said of itself."""
-        newcomer = find_admission(self.admissions, self.signer.public_key)
-        return (self.genesis.cards[self.number] if newcomer is None else newcomer[1]).card
-
-
-def identify(settings: NodeSettings) -> Identity:
-    """Who a node with these settings would be; raises a `BdflError` where it may not take part."""
-    signer = load_key(settings.key)
-    genesis = read_genesis(settings.genesis, allowed=settings.allowed)
-    admissions = read_admissions(settings.folder, settings.admissions, genesis)
-    number = find_number(genesis, admissions, signer.public_key)
-    if number is None:
-        raise NotRunnable(f"{settings.key}: not the key of a member of {settings.genesis}, nor of an --admission")
-    missing = genesis.missing_signatures
-    if missing and not settings.is_unsigned_allowed:
-        who = ", ".join(map(str, missing))
-        raise NotRunnable(f"{settings.genesis}: not signed by {who}; all must, or --unsigned to begin without them")
-    return Identity(signer, genesis, read_scenario(genesis.scenario, settings.allowed), number, admissions)
-
-
-def num_awaited(identity: Identity, height: int) -> int:
-    """How many others a node with so many blocks waits for before it takes part: the other founders, or nobody.
-
-    Only founders begin together. Who came later finds a network that goes on, perhaps without those who founded it.
-    """
-    num_founders = len(identity.genesis.public_keys)
-    return num_founders - 1 if not height and identity.number < num_founders else 0
 
 
 class NodeService:
