@@ -63,7 +63,7 @@ soak: $(VENV)/.installed-dev ## 500 rounds of real processes: memory, open files
 two-sites: $(VENV)/.installed-dev ## blocks between two network namespaces with loss and 200 ms (needs root and tc netem)
 	$(BIN)/python examples/two_sites/run.py
 
-fuzz: $(VENV)/.installed-dev ## a million mutated encodings of every record (an hour)
+fuzz: $(VENV)/.installed-dev ## a million mutated encodings of every record (half an hour)
 	$(BIN)/python -m tests.fuzz --count 1000000
 
 poisoning: $(VENV)/.installed-learn ## aggregation rules against poisoning members (minutes)
