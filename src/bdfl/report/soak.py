@@ -28,12 +28,11 @@ def tabulate_soak(soak: Soak) -> Table:
 
 def soak_markdown(soak: Soak, command: str, machine: str) -> str:
     """The same as a page of the documentation."""
-    hours = soak.moments[-1].seconds / 3600
     lines = [
         "# Many rounds",
         "",
-        f"{soak.num_nodes} nodes and {soak.num_access_points} access points, real processes on one machine:"
-        f" {soak.rounds} rounds of digits in {60 * hours:.0f} minutes. {machine}; made by",
+        f"Nodes: {soak.num_nodes}; access points: {soak.num_access_points}; real processes on one machine."
+        f" {soak.rounds} rounds of digits in {soak.moments[-1].seconds:.0f} s. {machine}; made by",
         "",
         "```",
         command,
