@@ -275,7 +275,7 @@ def test_a_batch_that_the_disk_refuses_leaves_the_store_as_it_was(
     stage = sample_chain(4, num_members=2).stages[3]
     vote = sample_vote(OPEN, 1, stage.block.digest, 1)
     with ChainStore.open(path) as store:
-        height, sizes, recent = store.height, dict(store._sizes or {}), set(store._recent)
+        height, num_bytes, recent = store.height, store._num_bytes, dict(store._recent)
         with monkeypatch.context() as patches:
             if step == "commit":
                 patches.setattr(Database, "run", refuse_commit)
@@ -283,7 +283,7 @@ def test_a_batch_that_the_disk_refuses_leaves_the_store_as_it_was(
                 patches.setattr(os, step, refuse)
             with pytest.raises(NotKept):
                 put_batch(store)
-        assert (store.height, store._sizes, store._recent) == (height, sizes, recent)
+        assert (store.height, store._num_bytes, store._recent) == (height, num_bytes, recent)
         assert not store.read_round(OPEN).votes
         put_batch(store)
         assert store.read_round(OPEN).votes == (vote,)

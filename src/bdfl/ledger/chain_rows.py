@@ -139,6 +139,11 @@ class ChainRows:
         """Those that some row knows."""
         return {cast(bytes, blob) for (blob,) in self._database.run("SELECT blob FROM blobs")}
 
+    def blob_size(self, blob: bytes) -> int | None:
+        """Bytes of a blob that a row knows; none: none does."""
+        rows = self._database.run("SELECT size FROM blobs WHERE blob = ?", blob)
+        return cast(int, rows[0][0]) if rows else None
+
     def unused_blobs(self) -> list[bytes]:
         """Those up to the checkpoint that no block rests on."""
         found = self._database.run(

@@ -15,6 +15,7 @@ from bdfl.ledger.keeping import DamagedStore, NotAStore, NotKept, StoreError, St
 FORMAT = 1
 _APPLICATION = int.from_bytes(b"bdfl", "big")
 _WAIT_S = 5.0
+_CACHE_KIB = 256  # of pages; SQLite's own 2 MiB would fill for hundreds of blocks and look like a leak
 
 Value: TypeAlias = int | bytes | str | None
 Row: TypeAlias = tuple[Value, ...]
@@ -147,6 +148,7 @@ class Database:
     def _set_up(self) -> None:
         self._set_durable()
         self.run("PRAGMA journal_mode = WAL")
+        self.run(f"PRAGMA cache_size = -{_CACHE_KIB}")
         self._is_written = True
 
     def _set_durable(self) -> None:

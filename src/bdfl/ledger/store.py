@@ -28,9 +28,9 @@ DATABASE_FILE = "chain.sqlite"
 class _Batch:
     """What is to be kept together."""
 
-    recent: set[bytes]  # as it was before
+    recent: dict[bytes, int]  # as it was before
+    num_bytes: int  # likewise
     blobs: dict[bytes, bytes] = field(default_factory=dict)
-    sizes: dict[bytes, int | None] = field(default_factory=dict)  # of those blobs before; none: not kept
 
 
 class ChainStore:
@@ -45,8 +45,8 @@ class ChainStore:
         self._rows = ChainRows(path, database)
         self._blobs = blobs
         self._resources = ExitStack()
-        self._sizes: dict[bytes, int] | None = None  # of every blob; none: open for reading
-        self._recent: set[bytes] = set()  # blobs that no row knows: put since the last block
+        self._num_bytes: int | None = None  # of all blobs; none: open for reading
+        self._recent: dict[bytes, int] = {}  # sizes of blobs that no row knows: put since the last block
         self._max_bytes: int | None = None
         self._batch: _Batch | None = None
         self.genesis = self._rows.genesis()
@@ -169,37 +169,37 @@ class ChainStore:
 
         If anything goes wrong nothing of it is kept, as far as this store knows.
         """
-        sizes = self._writable()
+        num_bytes = self._writable()
         if self._batch is not None:
             raise RuntimeError("a batch inside a batch")
-        batch = self._batch = _Batch(set(self._recent))
+        batch = self._batch = _Batch(dict(self._recent), num_bytes)
         try:
             with self._database.transaction():
                 yield
                 self._blobs.write_all(batch.blobs)
         except BaseException:
-            self._recent = batch.recent
-            for blob, size in batch.sizes.items():
-                if size is None:
-                    del sizes[blob]
-                else:
-                    sizes[blob] = size
+            self._recent, self._num_bytes = batch.recent, batch.num_bytes
             raise
         finally:
             self._batch = None
 
     def append(self, block: Block, certificate: Certificate) -> None:
-        sizes = self._writable()
+        self._writable()
         height = self.height
         tip = self.block(height).digest if height else self._chain
         validate_next(block, self._chain, height, tip, self.has_blob)
-        self._rows.append(height + 1, block, certificate, {blob: sizes[blob] for blob in self._recent})
+        self._rows.append(height + 1, block, certificate, self._recent)
         self._recent.clear()
 
     # Blobs
 
     def has_blob(self, blob: bytes) -> bool:
-        return self._blobs.path(blob).is_file() if self._sizes is None else blob in self._sizes
+        return self._blobs.path(blob).is_file() if self._num_bytes is None else self._size(blob) is not None
+
+    def _size(self, blob: bytes) -> int | None:
+        """Bytes of a blob kept for good or for the open height; none: it is not, whatever lies in the folder."""
+        size = self._recent.get(blob)
+        return self._rows.blob_size(blob) if size is None else size
 
     def get_blob(self, blob: bytes) -> bytes | None:
         """The bytes of that digest; none if they are not kept, or no more.
@@ -227,21 +227,21 @@ class ChainStore:
         return data
 
     def put_blob(self, blob: bytes, data: bytes) -> None:
-        sizes = self._writable()
+        num_bytes = self._writable()
         if digest(data) != blob:
             raise NotKept(f"{self._path}: blob {blob.hex()}: the bytes given have digest {digest(data).hex()}")
-        is_new = blob not in sizes
+        size = self._size(blob)
         is_waiting = self._batch is not None and blob in self._batch.blobs
-        if not is_waiting and (is_new or self._blobs.read(blob) != data):
-            if self._max_bytes is not None:
-                validate_quota(sum(sizes.values()) - sizes.get(blob, 0), len(data), self._max_bytes)
+        if not is_waiting and (size is None or self._blobs.read(blob) != data):
+            others = num_bytes - (size or 0)
+            validate_quota(others, len(data), self._max_bytes)
             if self._batch is None:
                 self._blobs.write(blob, data)
             else:
-                self._batch.blobs[blob], self._batch.sizes[blob] = data, sizes.get(blob)
-            sizes[blob] = len(data)
-        if is_new:
-            self._recent.add(blob)
+                self._batch.blobs[blob] = data
+            self._num_bytes = others + len(data)
+        if size is None:
+            self._recent[blob] = len(data)
         elif blob not in self._recent:  # needed anew, so that pruning must leave it alone
             self._rows.renew_blob(blob, self.height + 1)
 
@@ -289,21 +289,23 @@ class ChainStore:
 
     def _drop_unused(self) -> tuple[int, int]:
         """Removes blobs up to the checkpoint that nothing rests on; how many, and their bytes."""
-        sizes = self._writable()
-        kept = self._recent | open_blobs(self.read_round(self.height + 1))
+        before = self._writable()
+        kept = self._recent.keys() | open_blobs(self.read_round(self.height + 1))
         unused = [blob for blob in self._rows.unused_blobs() if blob not in kept]
-        num_bytes = sum(sizes.pop(blob, 0) for blob in unused)
+        num_bytes = sum(self._rows.blob_size(blob) or 0 for blob in unused)
         for blob in unused:
             self._blobs.remove(blob)
         self._rows.forget_blobs(unused)
+        self._num_bytes = before - num_bytes
         return len(unused), num_bytes
 
     # Opening
 
-    def _writable(self) -> dict[bytes, int]:
-        if self._sizes is None:
+    def _writable(self) -> int:
+        """Bytes of all blobs; raises `NotKept` unless open for writing."""
+        if self._num_bytes is None:
             raise NotKept(f"{self._path}: open for reading only")
-        return self._sizes
+        return self._num_bytes
 
     def _repair(self) -> None:
         """Makes the store ready for writing; raises `DamagedStore` if something kept is not there."""
@@ -318,8 +320,8 @@ class ChainStore:
                 self._blobs.remove(blob)
                 del sizes[blob]
             else:
-                self._recent.add(blob)
-        self._sizes = sizes
+                self._recent[blob] = len(data)
+        self._num_bytes = sum(sizes.values())
         self._drop_unused()
 
 
