@@ -1,0 +1,684 @@
+"""The JSON twins of the explorer's pages. Units stand in the names, what is not known is `null`, arrays are columns."""
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from bdfl.audit.plain import Plain
+
+Kind: TypeAlias = Literal["run", "chain", "node", "network", "record"]
+Column: TypeAlias = list[float | None]
+Counts: TypeAlias = list[int]
+
+FLAG_EVIDENCE = 1
+FLAG_CHANGE = 2  # of membership
+FLAG_INFEASIBLE = 4
+FLAG_PROBLEM = 8
+
+
+class Document(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that is shown."""
+
+
+class RunName(Document, frozen=True):
+    """One of the runs that are open."""
+
+    run: int
+    name: str
+    kind: Kind
+
+
+class ClientRow(Document, frozen=True):
+    """A client, as it is all run long."""
+
+    client: int
+    name: str
+    samples: int | None
+    rate: float  # beta_i
+    public_key: str | None
+    since: int  # first height as a member
+    until: int | None  # last one; none: no end is agreed on
+
+
+class AccessPointRow(Document, frozen=True):
+    name: str
+
+
+class Problem(Document, frozen=True):
+    """What is wrong with a chain, and where; height 0: not with a block."""
+
+    height: int
+    what: str
+
+
+class Summary(Document, frozen=True):
+    """A run in a few numbers."""
+
+    accuracy: float | None  # of the newest model that was evaluated
+    best_accuracy: float | None
+    best_round: int | None
+    total_s: float
+    mean_delay_s: float | None  # of the rounds that took place
+    worst_shortfall: float | None  # max_i (beta_i - share_i), at least 0
+    energy_use: float | None  # mean share of the budgets spent in rounds that took place
+
+
+class NodeStatus(Document, frozen=True):
+    """A live node at one moment."""
+
+    number: int
+    name: str
+    is_online: bool
+    height: int | None
+    phase: str | None
+    attempt: int | None
+    is_training: bool
+    is_mining: bool
+    age_s: float | None  # of its newest block
+
+
+class AccessPointStatus(Document, frozen=True):
+    name: str
+    is_online: bool
+
+
+class Status(Document, frozen=True):
+    """A live network at one moment."""
+
+    nodes: list[NodeStatus]
+    access_points: list[AccessPointStatus]
+    phase: str | None  # of the node that is furthest
+    round: int  # that is under way
+
+
+class Overview(Document, frozen=True):
+    """`/index.json`"""
+
+    kind: Kind
+    name: str
+    run: int
+    runs: list[RunName]
+    version: str
+    is_live: bool
+    is_exported: bool
+    chain: str | None
+    height: int
+    planned_rounds: int | None
+    scheduler: str
+    aggregation: str | None
+    quorum_rule: str | None
+    work: str | None
+    model_bytes: int | None
+    num_parameters: int | None
+    tradeoff: float | None
+    min_clients: int | None
+    bandwidth_hz: float | None
+    clients: list[ClientRow]
+    access_points: list[AccessPointRow]
+    problems: list[Problem]
+    label_names: list[str] | None
+    summary: Summary
+    status: Status | None
+
+
+class ClientColumns(Document, frozen=True):
+    """Row-major: one list per row, one value per client."""
+
+    energy_share: list[Column]  # energy over budget, mean of the bucket; null without a budget
+    queue: list[Column]  # after the row
+    count: list[Counts]  # rounds up to the row's end with an update that counts
+    state: list[str] | None  # a character per client, see `chain_view`; none: buckets
+
+
+class StoryDocument(Document, frozen=True):
+    """`/story.json`: rounds `first` to `last` in rows of `bucket` rounds each, the last one perhaps of fewer."""
+
+    first: int
+    last: int
+    num_rounds: int  # of the whole run
+    bucket: int
+    round: Counts  # the last of each row
+    time_s: Column  # from the run's beginning to the end of the row
+    is_measured: bool  # times are measured or sampled, not modelled
+    delay_s: Column  # mean of the row's rounds
+    delay_min_s: Column | None  # none: rows are single rounds
+    delay_max_s: Column | None
+    training_s: Column  # of the slowest client; these four sum to the delay
+    upload_s: Column
+    mining_s: Column
+    rest_s: Column
+    accuracy: Column  # last known in the row
+    loss: Column
+    num_updates: Column  # that count
+    num_selected: Column
+    proposer: list[int | None]
+    attempt: Counts  # the highest
+    is_empty: Counts  # how many blocks are
+    flags: Counts
+    digest: list[str | None] | None
+    mean_queue: Column
+    objective: Column
+    clients: ClientColumns
+
+
+class BlockRow(Document, frozen=True):
+    """A block in one line; of a broken one only what can be read."""
+
+    height: int
+    digest: str | None
+    proposer: int | None
+    attempt: int | None
+    trained: list[int]
+    declined: list[int]
+    missing: list[int]
+    num_reports: int
+    num_votes: int
+    is_empty: bool
+    offenders: list[int]
+    change: str
+    delay_s: float | None
+    mean_queue: float | None
+    accuracy: float | None
+    reason: str
+    problem: str | None
+
+
+class BlockList(Document, frozen=True):
+    """`/blocks.json`"""
+
+    first: int
+    last: int
+    height: int
+    blocks: list[BlockRow]
+
+
+class ScheduleDocument(Document, frozen=True):
+    """Who trains in a round and how fast; lists have one entry per client, 0 where idle."""
+
+    round: int
+    selected: list[int]
+    cpu_hz: list[float]
+    power_w: list[float]
+    mining_hz: list[float]
+    objective: float | None
+    reason: str  # why nobody trains; empty where somebody does
+
+
+class UpdateRow(Document, frozen=True):
+    client: int
+    samples: int
+    size: int
+    model: str | None  # none: declined
+    signature: str
+    outcome: str | None  # trained, no-samples, diverged or declined
+    weight: float | None  # in the block's model; none: not in it, or only the child process can tell
+
+
+class ReceiptDocument(Document, frozen=True):
+    round: int
+    energy_j: float
+    training_s: float
+    upload_s: float
+    mining_s: float
+
+
+class ReportRow(Document, frozen=True):
+    client: int
+    gain: float
+    gain_db: float | None
+    energy_budget_j: float
+    is_reachable: bool
+    receipt: ReceiptDocument | None
+    signature: str
+
+
+class VoteRow(Document, frozen=True):
+    voter: int
+    mining_ms: int
+    signature: str
+    attempt: int
+    block: str
+    updates: list[int]
+    reports: list[int]
+
+
+class QueueRow(Document, frozen=True):
+    client: int
+    before: float
+    after: float
+
+
+class ModelledDocument(Document, frozen=True):
+    exchange_s: float
+    mining_s: float
+    delay_s: float
+    energy_j: list[float]
+
+
+class EntryRow(Document, frozen=True):
+    """Evidence or a change of membership."""
+
+    kind: str
+    offender: int | None
+    what: str  # in words
+    plain: Plain
+
+
+class MemberRow(Document, frozen=True):
+    number: int
+    public_key: str
+
+
+class BlockDocument(Document, frozen=True):
+    """`/block/<h>.json`; of a broken block only `height`, `problem` and what can be read."""
+
+    height: int
+    has_previous: bool
+    has_next: bool
+    problem: str | None
+    sentences: list[str]
+    size_bytes: int | None
+    is_verifiable: bool  # `/raw/<h>` has bytes for the browser to check
+    digest: str | None = None
+    parent: str | None = None
+    proposer: int | None = None
+    attempt: int | None = None
+    difficulty: int | None = None
+    work: str | None = None
+    work_hash: str | None = None
+    target: str | None = None  # the hash must be below
+    nonce: str | None = None
+    signature: str | None = None
+    body: str | None = None  # Merkle root
+    model: str | None = None
+    model_bytes: int | None = None
+    is_empty: bool | None = None
+    reason: str | None = None
+    schedule: ScheduleDocument | None = None
+    next_schedule: ScheduleDocument | None = None
+    updates: list[UpdateRow] = []
+    reports: list[ReportRow] = []
+    votes: list[VoteRow] = []
+    queue: list[QueueRow] = []
+    modelled: ModelledDocument | None = None
+    entries: list[EntryRow] = []
+    accuracy: float | None = None
+    loss: float | None = None
+    members: list[MemberRow] = []  # active at this height
+    quorum: int | None = None
+
+
+class AccessPointPlace(Document, frozen=True):
+    name: str
+    x_m: float | None
+    y_m: float | None
+    is_online: bool | None
+
+
+class ClientPlace(Document, frozen=True):
+    client: int
+    name: str
+    x_m: float | None
+    y_m: float | None
+    access_point: int | None
+    gain_db: float | None
+    snr_db: float | None
+    rate_bps: float | None
+    is_reachable: bool
+    is_selected: bool
+    is_delivered: bool
+    is_winner: bool
+    is_online: bool | None
+    cpu_hz: float
+    mining_hz: float
+    power_w: float
+
+
+class Link(Document, frozen=True):
+    """Between two places: `c3` is client 3, `a0` access point 0."""
+
+    a: str
+    b: str
+
+
+class NetworkDocument(Document, frozen=True):
+    """`/network.json?round=t`"""
+
+    round: int
+    has_positions: bool
+    access_points: list[AccessPointPlace]
+    clients: list[ClientPlace]
+    links: list[Link]
+    why: str | None = None  # no positions
+
+
+class ClientStory(Document, frozen=True):
+    """One client's rounds, in rows of `bucket` rounds; means in buckets."""
+
+    bucket: int
+    round: Counts
+    time_s: Column
+    state: str | None  # a character per row; none: buckets
+    training_j: Column
+    upload_j: Column
+    mining_j: Column
+    energy_j: Column
+    budget_j: Column
+    queue: Column
+    training_s: Column
+    upload_s: Column
+    count: Counts
+
+
+class ContributionRow(Document, frozen=True):
+    height: int
+    weight: float | None
+    update_norm: float | None
+
+
+class OffenceRow(Document, frozen=True):
+    height: int
+    kind: str
+    sentence: str
+    evidence: Plain
+
+
+class ClientDocument(Document, frozen=True):
+    """`/client/<n>.json`"""
+
+    client: int
+    name: str
+    public_key: str | None
+    samples: int | None
+    rate: float
+    since: int
+    until: int | None
+    share: float | None  # of its rounds as a member with an update that counts
+    cycles: float | None
+    capacitance: float | None
+    power_w: float | None
+    power_max_w: float | None
+    model_bits: float | None
+    cpu_max_hz: float | None
+    mining_max_hz: float | None
+    mined: list[int]  # heights
+    contributions: list[ContributionRow]  # the newest first, at most 200
+    num_contributions: int
+    num_declined: int
+    num_missed: int
+    num_votes: int
+    num_reports: int
+    offences: list[OffenceRow]
+    rounds: ClientStory
+
+
+class LineageContribution(Document, frozen=True):
+    client: int
+    samples: int | None
+    weight: float | None
+    update: str | None
+    since: int | None
+    last: int | None
+    num_blocks: int
+
+
+class Ancestor(Document, frozen=True):
+    """A model that a model grew from."""
+
+    height: int  # of the block that made it; 0: the untrained model
+    digest: str
+    clients: list[int]  # whose updates it is made of
+    is_stored: bool
+    accuracy: float | None
+    distance: float | None  # to the model before it
+
+
+class TensorDistance(Document, frozen=True):
+    name: str
+    shape: list[int]
+    norm: float
+    other_norm: float
+    distance: float
+
+
+class ModelComparison(Document, frozen=True):
+    other: int
+    digest: str
+    distance: float | None
+    relative: float | None
+    accuracy: float | None
+    tensors: list[TensorDistance]
+    why: str | None  # not comparable
+
+
+class WithoutDocument(Document, frozen=True):
+    client: int
+    distance: float | None
+    relative: float | None
+    changed_in: list[int]
+    why: str | None  # no answer
+
+
+class ModelDocument(Document, frozen=True):
+    """`/model/<h>.json?without=<client>&other=<height>`"""
+
+    height: int
+    made_in: int  # block that made the model; 0: nobody has trained it
+    model: str
+    rule: str
+    is_stored: bool
+    pruned_to: int  # updates up to this block are pruned
+    accuracy: float | None
+    contributions: list[LineageContribution]
+    parents: list[Ancestor]  # the newest first, at most 200
+    compare: ModelComparison | None
+    without: WithoutDocument | None
+    why: str | None = None  # something is missing
+
+
+class Limit(Document, frozen=True):
+    """What a setting may be, and is on the chain."""
+
+    name: str
+    least: float
+    most: float
+    value: float
+    unit: str
+
+
+class DeskSettings(Document, frozen=True):
+    """What is changed of a round's problem; none: as recorded."""
+
+    tradeoff: float | None = None
+    budget_scale: float | None = None
+    energy_budget_j: float | None = None  # of all clients
+    bandwidth_hz: float | None = None
+    work_scale: float | None = None
+    client: int | None = None  # whose channel is changed
+    gain_db: float | None = None
+
+
+class DeskClient(Document, frozen=True):
+    client: int
+    queue: float
+    cycles: float
+    capacitance: float
+    energy_budget_j: float
+    gain_db: float | None
+    power_w: float
+    model_bits: float
+    is_reachable: bool
+    rate: float  # beta_i
+
+
+class DeskProblem(Document, frozen=True):
+    round: int
+    min_clients: int
+    tradeoff: float
+    work_cycles: float
+    bandwidth_hz: float
+    noise_w_per_hz: float
+    overhead_s: float
+    clients: list[DeskClient]
+
+
+class DeskChoice(Document, frozen=True):
+    """What a scheduler would choose and what it costs; lists have one entry per client."""
+
+    scheduler: str
+    status: str
+    selected: list[int]
+    delay_s: float
+    training_s: float  # of the slowest client
+    upload_s: float
+    mining_s: float
+    objective: float | None
+    gap: float | None  # proven
+    energy_j: list[float]
+    cpu_hz: list[float]
+    mining_hz: list[float]
+    power_w: list[float]
+    seconds: float  # it took to solve
+    reason: str | None
+
+
+class DeskCertificate(Document, frozen=True):
+    bound: float | None  # no decision has a lower objective
+    gap: float | None  # of the best choice, relative
+    text: str
+
+
+class FrontierPoint(Document, frozen=True):
+    """Delay of a round against the queues it serves, at one V."""
+
+    scheduler: str
+    tradeoff: float
+    delay_s: float | None
+    served_queue: float | None
+    num_selected: int
+
+
+class DeskDocument(Document, frozen=True):
+    """`/desk/<h>.json`: the problem of round h."""
+
+    height: int
+    is_next: bool  # a round that is planned and has no block yet
+    settings: DeskSettings
+    limits: list[Limit]
+    problem: DeskProblem
+    recorded: DeskChoice | None  # as it stands on the chain, for the recorded problem
+    choices: list[DeskChoice]
+    certificate: DeskCertificate
+    frontier: list[FrontierPoint]
+
+
+class RunFrontierPoint(Document, frozen=True):
+    scheduler: str
+    tradeoff: float
+    delay_s: float | None
+    delay_half_width_s: float | None
+    shortfall: float | None
+    shortfall_half_width: float | None
+
+
+class FrontierDocument(Document, frozen=True):
+    """`/frontier.json`: mean delay against worst shortfall of whole runs, over V."""
+
+    state: Literal["computing", "done", "failed"]
+    rounds: int | None = None
+    points: list[RunFrontierPoint] = []
+    why: str | None = None
+
+
+class ComparedRun(Document, frozen=True):
+    run: int
+    name: str
+    kind: Kind
+    scheduler: str
+    tradeoff: float | None
+    num_rounds: int
+    num_clients: int
+    summary: Summary
+
+
+class Curve(Document, frozen=True):
+    """One run's curve over rounds and time, at most 500 rows."""
+
+    run: int
+    round: Counts
+    time_s: Column
+    accuracy: Column
+    delay_s: Column
+    mean_queue: Column
+
+
+class PairedDifference(Document, frozen=True):
+    """Mean of a minus b over the rounds that both have, with half its 95 % interval."""
+
+    a: int
+    b: int
+    metric: str
+    mean: float | None
+    half_width: float | None
+    unit: str
+    n: int
+
+
+class CompareDocument(Document, frozen=True):
+    """`/compare.json`"""
+
+    runs: list[ComparedRun]
+    curves: list[Curve]
+    paired: list[PairedDifference]
+
+
+class VerifyFailure(Document, frozen=True):
+    height: int
+    rule: str
+    what: str
+
+
+class VerifyDocument(Document, frozen=True):
+    """`/verify.json`: the verdict of `bdfl chain verify`."""
+
+    state: Literal["computing", "done", "failed"]
+    is_valid: bool | None = None
+    height: int | None = None  # blocks judged so far
+    num_signatures: int | None = None
+    failure: VerifyFailure | None = None
+    seconds: float | None = None
+    why: str | None = None
+
+
+class Growth(Document, frozen=True):
+    """What of the overview a new block changes."""
+
+    height: int
+    summary: Summary
+    problems: list[Problem]
+
+
+class BlockNews(Document, frozen=True, tag_field="event", tag="block"):
+    """`event: block`"""
+
+    story: StoryDocument  # of one row
+    overview: Growth
+
+
+class StatusNews(Document, frozen=True, tag_field="event", tag="status"):
+    """`event: status`"""
+
+    status: Status
+
+
+class GoneNews(Document, frozen=True, tag_field="event", tag="gone"):
+    """`event: gone`: the run cannot be read any more."""
+
+    why: str
+
+
+class BackNews(Document, frozen=True, tag_field="event", tag="back"):
+    """`event: back`: it can again."""
+
+
+News: TypeAlias = BlockNews | StatusNews | GoneNews | BackNews
