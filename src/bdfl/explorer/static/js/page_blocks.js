@@ -1,0 +1,96 @@
+/* All blocks in a table, newest first, 50 at a time. */
+
+import { getJson } from "./data.js";
+import { badge, button, element, emptyState, hashText, replaceContent, table } from "./dom.js";
+import { sayCount, sayPercent, saySeconds } from "./format.js";
+import { link, rewriteQuery } from "./router.js";
+import { FLAG } from "./story.js";
+
+const BLOCKS_A_PAGE = 50;
+
+/** The badges of a row of /blocks.json or /story.json. */
+export function flagBadges(row) {
+  const badges = [];
+  if (row.flags & FLAG.problem) badges.push(badge("broken", "bad"));
+  if (row.is_empty) badges.push(badge("empty", "warn", "Too few updates: the model stays as it was"));
+  if (row.flags & FLAG.evidence) badges.push(badge("evidence", "bad", "Carries proof of a member's misbehaviour"));
+  if (row.flags & FLAG.membership) badges.push(badge("members", "info", "Changes the membership"));
+  if (row.flags & FLAG.infeasible) badges.push(badge("infeasible", "warn", "No schedule kept every client within its budget"));
+  if (row.attempt > 1) badges.push(badge(`attempt ${row.attempt}`, "warn"));
+  return badges;
+}
+
+function blockRow(row, clientName) {
+  const height = row.height ?? row.round;
+  return [
+    link(`/block/${height}`, sayCount(height)),
+    hashText(row.digest, 12),
+    row.proposer === null || row.proposer === undefined ? null : link(`/client/${row.proposer}`, clientName(row.proposer)),
+    sayPercent(row.accuracy),
+    saySeconds(row.delay_s),
+    `${sayCount(row.num_updates)} of ${sayCount(row.num_selected)}`,
+    saySeconds(row.time_s, 4),
+    element("span", { class: "chips" }, flagBadges(row)),
+  ];
+}
+
+export async function showBlocks(root, route, context) {
+  const place = element("div", {});
+  const asked = Number(route.query.get("last"));
+  let last = Number.isInteger(asked) && asked > 0 ? Math.min(asked, context.position) : context.position;
+  replaceContent(
+    root,
+    element("div", { class: "page-head" }, element("div", {}, element("h1", {}, "Blocks"), element("p", { class: "lead" }, "Newest first, up to where the replay stands."))),
+    place,
+  );
+  const clientName = (number) => (context.overview.clients[number] ? context.overview.clients[number].name : `client ${number}`);
+  async function draw() {
+    const first = Math.max(1, last - BLOCKS_A_PAGE + 1);
+    if (last < 1) {
+      replaceContent(place, emptyState("No block yet", "The first appears here when it is mined."));
+      return;
+    }
+    const answer = await getJson(`/blocks.json?run=${context.run}&first=${first}&last=${last}`, context.signal);
+    const rows = [...(Array.isArray(answer) ? answer : answer.blocks)].sort((a, b) => (b.height ?? b.round) - (a.height ?? a.round));
+    const move = (to) => () => {
+      last = Math.max(1, Math.min(context.position, to));
+      isFollowing = last === context.position;
+      rewriteQuery({ last: last === context.position ? null : last });
+      draw();
+    };
+    replaceContent(
+      place,
+      table({
+        caption: `Blocks ${first} to ${last}`,
+        columns: [
+          { title: "Block" },
+          { title: "Digest" },
+          { title: "Won by" },
+          { title: "Accuracy", isNumber: true },
+          { title: "Delay", isNumber: true },
+          { title: "Updates", isNumber: true },
+          { title: "Time", isNumber: true },
+          { title: "Flags" },
+        ],
+        rows: rows.map((row) => blockRow(row, clientName)),
+        rowClass: (index) => (rows[index].flags & FLAG.problem ? "bad" : null),
+      }),
+      element(
+        "div",
+        { class: "pager" },
+        button("Newer", move(last + BLOCKS_A_PAGE), { disabled: last >= context.position }),
+        element("span", { class: "muted" }, `${sayCount(first)} to ${sayCount(last)} of ${sayCount(context.position)}`),
+        button("Older", move(first - 1), { disabled: first <= 1 }),
+      ),
+    );
+  }
+  let isFollowing = last === context.position;
+  let timer = 0;
+  context.onPosition(() => {
+    if (!isFollowing && last <= context.position) return;
+    last = context.position;
+    window.clearTimeout(timer);
+    timer = window.setTimeout(() => draw().catch(() => {}), 120);
+  });
+  await draw();
+}
