@@ -9,8 +9,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from bdfl.operation.metrics import NodeMetrics
+from bdfl.operation.own_name import is_own_name
 from bdfl.operation.snapshot import LastBlock, Snapshot, judge_health
-from bdfl.operation.window import MAX_CONNECTIONS, CannotListen, Window, is_own_name
+from bdfl.operation.window import MAX_CONNECTIONS, CannotListen, Window
 
 LAST = LastBlock(
     height=7, digest="ab", proposer=2, attempt=1, age_s=1.0, round_s=0.5, is_empty=False, num_updates=3

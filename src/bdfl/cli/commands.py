@@ -8,6 +8,7 @@ from bdfl import __version__
 from bdfl.cli.access_point import access_point
 from bdfl.cli.chain import chain_app
 from bdfl.cli.data import data_app
+from bdfl.cli.explore import explore
 from bdfl.cli.faults import faults_app
 from bdfl.cli.genesis import genesis_app
 from bdfl.cli.keygen import keygen
@@ -61,6 +62,7 @@ app.add_typer(network_app, name="network")
 app.command("ap")(access_point)
 app.command()(run)
 app.command()(report)
+app.command()(explore)
 app.command()(poison)
 app.command()(keygen)
 

@@ -327,7 +327,7 @@ def read_addresses(given: list[str] | None) -> tuple[str, ...]:
 
 def _metrics_address(given: str) -> tuple[str, int] | None:
     from bdfl.operation.addresses import split_address
-    from bdfl.operation.window import LOOPBACK
+    from bdfl.operation.own_name import LOOPBACK
 
     if given == "off":
         return None

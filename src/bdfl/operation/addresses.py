@@ -1,7 +1,7 @@
 """Addresses as people write them: HOST:PORT."""
 
 from bdfl.errors import BdflError
-from bdfl.operation.window import LOOPBACK
+from bdfl.operation.own_name import LOOPBACK
 
 _MAX_PORT = 65535
 

@@ -25,8 +25,8 @@ from bdfl.operation.key_file import load_key
 from bdfl.operation.member_change import ChangeFile
 from bdfl.operation.newcomers import authorities_of, find_number, read_admissions
 from bdfl.operation.node_files import CHAIN_FOLDER, write_tls
+from bdfl.operation.own_name import LOOPBACK
 from bdfl.operation.run_file import LIFE_FILE, BadFolder, is_locked, read_run
-from bdfl.operation.window import LOOPBACK
 from bdfl.transports.live.certificates import AUTHORITY_DAYS, LEAF_DAYS, TlsFiles, common_name_of, member_name
 from bdfl.transports.live.event_log import EVENTS_FILE
 

@@ -21,8 +21,8 @@ from bdfl.operation.founding import found_federation
 from bdfl.operation.genesis_file import GenesisFile, read_genesis, write_genesis
 from bdfl.operation.key_file import create_key
 from bdfl.operation.live_scenario import named_functions
+from bdfl.operation.own_name import LOOPBACK
 from bdfl.operation.run_file import is_locked, lock_folder, replace_file
-from bdfl.operation.window import LOOPBACK
 from bdfl.scenario import Scenario, dump_scenario
 
 NETWORK_FILE = "network.json"

@@ -9,8 +9,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
+from bdfl.operation.own_name import LOOPBACK
 from bdfl.operation.snapshot import Snapshot, judge_health
-from bdfl.operation.window import LOOPBACK, Page, Window
+from bdfl.operation.window import Page, Window
 
 _ROUND_BUCKETS_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0)
 PHASES = ("collecting", "mining", "voting", "done")

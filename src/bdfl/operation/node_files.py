@@ -8,7 +8,7 @@ from bdfl.errors import BdflError
 from bdfl.identity import Signer
 from bdfl.ledger.store import DATABASE_FILE, ChainStore
 from bdfl.operation.genesis_file import GenesisFile
-from bdfl.operation.window import LOOPBACK
+from bdfl.operation.own_name import LOOPBACK
 from bdfl.transports.live.certificates import TlsFiles, issue_leaf, member_name, roots_pem
 from bdfl.transports.live.certificates import write_tls as write_tls_files
 

@@ -11,7 +11,7 @@ from bdfl.operation.live_scenario import read_scenario
 from bdfl.operation.member_card import Card
 from bdfl.operation.member_change import ChangeFile
 from bdfl.operation.newcomers import find_admission, find_number, read_admissions
-from bdfl.operation.window import LOOPBACK
+from bdfl.operation.own_name import LOOPBACK
 from bdfl.scenario import Scenario
 from bdfl.transports.live.training_process import DEALT
 

@@ -11,12 +11,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from ipaddress import ip_address
 from typing import Any
 
 from bdfl.errors import BdflError
+from bdfl.operation.own_name import LOOPBACK, is_own_name
 
-LOOPBACK = "127.0.0.1"
 MAX_CONNECTIONS = 16
 _PATIENCE_S = 5.0  # with whoever asks slowly
 JSON = "application/json"
@@ -126,21 +125,3 @@ class _Handler(BaseHTTPRequestHandler):
 
 def _refusal(status: HTTPStatus, why: str) -> Page:
     return Page(why.encode() + b"\n", TEXT, status)
-
-
-def is_own_name(name: str, host: str, port: int) -> bool:
-    """Whether a Host header names the window at `host`; a bare address does where it is open on all of them."""
-    plain, colon, number = name.rpartition(":")
-    plain = plain if colon and number == str(port) else name
-    plain = plain.removeprefix("[").removesuffix("]")
-    if plain in {host, "localhost", LOOPBACK, "::1"}:
-        return True
-    return host in ("0.0.0.0", "::") and _is_address(plain)
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ip_address(name)
-    except ValueError:
-        return False
-    return True

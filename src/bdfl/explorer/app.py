@@ -1,0 +1,279 @@
+"""The explorer's addresses: a shell of HTML for every page, and what is in it as JSON at the same address.
+
+A library is asked in threads, a few questions at a time; those that may take seconds (the desk, whole models) wait in a
+line of their own.
+"""
+
+import zlib
+from collections.abc import Awaitable, Callable, Mapping
+from http import HTTPStatus
+
+import msgspec
+from anyio import CapacityLimiter, to_thread
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from bdfl.errors import BdflError, one_line
+from bdfl.explorer.errors import BadRequest, Busy, NotHere
+from bdfl.explorer.feed import EventStream, Feed, TooManyViewers
+from bdfl.explorer.library import Library
+from bdfl.explorer.queries import Query, desk_settings, path_number, whole
+from bdfl.explorer.static_files import SHELL, StaticFile, StaticFiles
+
+JSON = "application/json"
+BYTES = "application/octet-stream"
+_NUM_QUICK = 4  # questions at a time
+_NUM_SLOW = 4
+_MAX_WAITING = 128  # questions in a line
+_LEAST_COMPRESSED = 8192  # bytes; what is smaller is not worth it
+_STATUS_OF: Mapping[type[BdflError], HTTPStatus] = {
+    NotHere: HTTPStatus.NOT_FOUND,
+    BadRequest: HTTPStatus.BAD_REQUEST,
+    Busy: HTTPStatus.SERVICE_UNAVAILABLE,
+    TooManyViewers: HTTPStatus.SERVICE_UNAVAILABLE,
+}
+
+Ask = Callable[[Library, Request], object]
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+# The twins: what each address asks the library. Numbers in paths are text until `path_number` has seen them.
+_QUICK: Mapping[str, Ask] = {
+    "/index.json": lambda library, request: library.overview(run_of(request)),
+    "/story.json": lambda library, request: _story(library, run_of(request), request.query_params),
+    "/blocks.json": lambda library, request: _blocks(library, run_of(request), request.query_params),
+    "/block/{number}.json": lambda library, request: library.block(run_of(request), number_of(request)),
+    "/client/{number}.json": lambda library, request: library.client(run_of(request), number_of(request)),
+    "/raw/genesis": lambda library, request: library.raw_genesis(run_of(request)),
+    "/raw/{number}": lambda library, request: library.raw_block(run_of(request), number_of(request)),
+}
+_SLOW: Mapping[str, Ask] = {
+    "/network.json": lambda library, request: library.network(run_of(request), whole(request.query_params, "round")),
+    "/model/{number}.json": lambda library, request: _model(library, request),
+    "/desk.json": lambda library, request: _desk(library, request, None),
+    "/desk/{number}.json": lambda library, request: _desk(library, request, number_of(request)),
+    "/frontier.json": lambda library, request: library.frontier(run_of(request)),
+    "/compare.json": lambda library, request: library.compare(),
+    "/verify.json": lambda library, request: library.verify(run_of(request)),
+}
+# The pages, each with the numbers that it may be asked for: from the first, up to the last in the run's overview.
+_PAGES = ("/", "/network", "/blocks", "/desk", "/compare")
+_NUMBERED_PAGES = ("/block/{number}", "/model/{number}", "/desk/{number}", "/client/{number}")
+
+
+def make_app(library: Library, feed: Feed, files: StaticFiles) -> ASGIApp:
+    """The application that answers for all open runs; a guard must stand before it."""
+    asker = _Asker(library)
+    pages = _Pages(asker, files)
+    routes = [Route(path, asker.endpoint(ask, is_slow=False)) for path, ask in _QUICK.items()]
+    routes += [Route(path, asker.endpoint(ask, is_slow=True)) for path, ask in _SLOW.items()]
+    routes += [Route(path, pages.show) for path in _PAGES]
+    routes += [Route(path, pages.show_numbered) for path in _NUMBERED_PAGES]
+    routes += [
+        Route("/events", _events_endpoint(asker, feed)),
+        Route("/static/{name:path}", pages.show_file),
+        Route("/favicon.ico", pages.show_icon),
+    ]
+    app = Starlette(
+        routes=routes,
+        exception_handlers={
+            BdflError: _refuse,
+            HTTPException: _refuse_unknown,
+            Exception: _apologise,
+        },
+    )
+    app.router.redirect_slashes = False
+    return app
+
+
+class _Asker:
+    """Asks the library in threads."""
+
+    def __init__(self, library: Library) -> None:
+        self.library = library
+        self._quick, self._slow = CapacityLimiter(_NUM_QUICK), CapacityLimiter(_NUM_SLOW)
+
+    def endpoint(self, ask: Ask, *, is_slow: bool) -> Endpoint:
+        async def answer(request: Request) -> Response:
+            return await self.answer(ask, request, is_slow=is_slow)
+
+        return answer
+
+    async def answer(self, ask: Ask, request: Request, *, is_slow: bool) -> Response:
+        """What the library says, encoded and perhaps compressed."""
+        limiter = self._slow if is_slow else self._quick
+        if limiter.statistics().tasks_waiting >= _MAX_WAITING:
+            raise Busy(f"{_MAX_WAITING} questions wait already, try again")
+        is_packed = "gzip" in request.headers.get("accept-encoding", "")
+
+        def work() -> tuple[bytes, str, bool]:
+            found = ask(self.library, request)
+            content, kind = (found, BYTES) if isinstance(found, bytes) else (msgspec.json.encode(found), JSON)
+            if is_packed and len(content) >= _LEAST_COMPRESSED:
+                return compress(content), kind, True
+            return content, kind, False
+
+        content, kind, was_packed = await to_thread.run_sync(work, limiter=limiter)
+        return Response(content, media_type=kind, headers=_packing(was_packed))
+
+    async def check_run(self, request: Request) -> int:
+        """The run that a request is about, which is there."""
+        run = run_of(request)
+        if run >= self.library.num_runs:
+            raise NotHere(f"run {run}: not here, 0 to {self.library.num_runs - 1} expected")
+        return run
+
+    async def last_number(self, page: str, run: int) -> int:
+        """The last number that a page of that kind may have."""
+        overview = await to_thread.run_sync(self.library.overview, run, limiter=self._quick)
+        if page == "client":
+            return len(overview.clients) - 1
+        return overview.height + (page == "desk")
+
+
+class _Pages:
+    """HTML and what belongs to it."""
+
+    def __init__(self, asker: _Asker, files: StaticFiles) -> None:
+        self._asker, self._files = asker, files
+
+    async def show(self, request: Request) -> Response:
+        """The shell of a page; it says itself where its run is not there."""
+        try:
+            await self._asker.check_run(request)
+        except BdflError as error:
+            return self._shell(request, status_for(error))
+        return self._shell(request, HTTPStatus.OK)
+
+    async def show_numbered(self, request: Request) -> Response:
+        """Likewise, of a block, model, round or client."""
+        page = request.url.path.split("/")[1]
+        try:
+            run, number = await self._asker.check_run(request), number_of(request)
+            first = 0 if page in ("client", "model") else 1
+            is_there = first <= number <= await self._asker.last_number(page, run)
+        except BdflError as error:
+            return self._shell(request, status_for(error))
+        return self._shell(request, HTTPStatus.OK if is_there else HTTPStatus.NOT_FOUND)
+
+    async def show_file(self, request: Request) -> Response:
+        found = self._files.find(request.path_params["name"])
+        if found is None:
+            raise NotHere("static: no such file")
+        return _file_response(request, found)
+
+    async def show_icon(self, request: Request) -> Response:
+        found = self._files.find("icon.svg")
+        if found is None:
+            return Response(status_code=HTTPStatus.NO_CONTENT)
+        return _file_response(request, found)
+
+    def _shell(self, request: Request, status: HTTPStatus) -> Response:
+        found = self._files.find(SHELL)
+        if found is None:
+            raise NotHere(f"static/{SHELL}: missing, install bdfl again")
+        return _file_response(request, found, status)
+
+
+def _file_response(request: Request, file: StaticFile, status: HTTPStatus = HTTPStatus.OK) -> Response:
+    """The file, or that it has not changed since it was asked for last."""
+    headers = {"Cache-Control": "no-cache", "ETag": file.tag}
+    if status is HTTPStatus.OK and request.headers.get("if-none-match") == file.tag:
+        return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
+    is_text = file.kind.startswith("text/") or file.kind.endswith(("json", "xml"))
+    is_packed = is_text and "gzip" in request.headers.get("accept-encoding", "")
+    is_packed = is_packed and len(file.content) >= _LEAST_COMPRESSED
+    content = file.packed if is_packed else file.content
+    return Response(content, status, headers={**headers, **_packing(is_packed), "Content-Type": file.kind})
+
+
+def _events_endpoint(asker: _Asker, feed: Feed) -> Endpoint:
+    async def events(request: Request) -> Response:
+        run = await asker.check_run(request)
+        return _StreamResponse(EventStream(feed, run))
+
+    return events
+
+
+class _StreamResponse(Response):
+    """An answer that is an application of its own."""
+
+    def __init__(self, stream: EventStream) -> None:
+        self._stream = stream
+        self.background = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._stream(scope, receive, send)
+
+
+def run_of(request: Request) -> int:
+    """The run that a request is about, the first unless it says."""
+    return whole(request.query_params, "run") or 0
+
+
+def number_of(request: Request) -> int:
+    """The block, client or round in a request's path."""
+    return path_number(request.path_params["number"])
+
+
+def _story(library: Library, run: int, query: Query) -> object:
+    first, last, points = (whole(query, name) for name in ("first", "last", "points"))
+    return library.story(run, 1 if first is None else first, last, 2000 if points is None else points)
+
+
+def _blocks(library: Library, run: int, query: Query) -> object:
+    return library.blocks(run, whole(query, "first"), whole(query, "last"))
+
+
+def _model(library: Library, request: Request) -> object:
+    query = request.query_params
+    return library.model(run_of(request), number_of(request), whole(query, "without"), whole(query, "other"))
+
+
+def _desk(library: Library, request: Request, height: int | None) -> object:
+    return library.desk(run_of(request), height, desk_settings(request.query_params))
+
+
+def compress(content: bytes) -> bytes:
+    """As gzip: the quick kind, for a line that is usually a short one."""
+    packer = zlib.compressobj(1, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
+    return packer.compress(content) + packer.flush()
+
+
+def _packing(is_packed: bool) -> dict[str, str]:
+    return {"Vary": "Accept-Encoding"} | ({"Content-Encoding": "gzip"} if is_packed else {})
+
+
+# Errors: one line, as JSON
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """Why there is no answer."""
+
+    error: str
+
+
+def status_for(error: BdflError) -> HTTPStatus:
+    """The status of an answer that there is none, for this reason."""
+    return _STATUS_OF.get(type(error), HTTPStatus.INTERNAL_SERVER_ERROR)
+
+
+async def _refuse(request: Request, error: Exception) -> Response:
+    status = status_for(error) if isinstance(error, BdflError) else HTTPStatus.INTERNAL_SERVER_ERROR
+    return _refusal(status, one_line(error))
+
+
+async def _refuse_unknown(request: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else HTTPStatus.INTERNAL_SERVER_ERROR
+    return _refusal(status, "not here" if status == HTTPStatus.NOT_FOUND else HTTPStatus(status).phrase)
+
+
+async def _apologise(request: Request, error: Exception) -> Response:
+    return _refusal(HTTPStatus.INTERNAL_SERVER_ERROR, "something went wrong in here; the server's terminal says what")
+
+
+def _refusal(status: int, why: str) -> Response:
+    return Response(msgspec.json.encode(Refusal(why)) + b"\n", status, media_type=JSON)

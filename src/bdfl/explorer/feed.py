@@ -1,0 +1,184 @@
+"""What happens in the runs, passed on to all who watch as server-sent events.
+
+Each run is polled once for all its viewers, and only while it has any; each message is encoded once. A viewer that does
+not keep up is dropped: its browser connects again and reads what it missed.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from http import HTTPStatus
+
+import msgspec
+from anyio import CapacityLimiter, to_thread
+from starlette.types import Receive, Scope, Send
+
+from bdfl.errors import BdflError
+from bdfl.explorer.documents import News, StatusNews
+
+POLL_S = 0.5
+HEARTBEAT_S = 10.0
+MAX_VIEWERS = 256
+MAX_WAITING = 32  # messages that a viewer may be behind
+_HEARTBEAT = b":\n\n"
+_GREETING = b"retry: 1000\n\n"
+_KEPT = ("status", "gone")  # what a newcomer is told at once
+
+
+class TooManyViewers(BdflError):
+    """More viewers than a server takes."""
+
+
+Poll = Callable[[int], Sequence[News]]
+
+
+class Viewer:
+    """Messages on their way to somebody who watches a run."""
+
+    def __init__(self, run: int) -> None:
+        self.run = run
+        self.is_closed = False
+        self._waiting: deque[bytes] = deque()
+        self._has_news = asyncio.Event()
+
+    def put(self, message: bytes) -> None:
+        """Adds a message; a viewer that is too far behind gets nothing more."""
+        if len(self._waiting) >= MAX_WAITING:
+            self.close()
+        if not self.is_closed:
+            self._waiting.append(message)
+            self._has_news.set()
+
+    def close(self) -> None:
+        self.is_closed = True
+        self._waiting.clear()
+        self._has_news.set()
+
+    async def next(self) -> bytes | None:
+        """All that came since, as soon as anything has; none: it is over."""
+        await self._has_news.wait()
+        if self.is_closed:
+            return None
+        message = b"".join(self._waiting)
+        self._waiting.clear()
+        self._has_news.clear()
+        return message
+
+
+class Feed:
+    """Polls runs for their viewers. All but `poll` happens in one event loop."""
+
+    def __init__(self, poll: Poll, *, poll_s: float = POLL_S, heartbeat_s: float = HEARTBEAT_S) -> None:
+        """`poll` gives what happened in a run since it was asked last; it is called in a thread."""
+        self._poll = poll
+        self._poll_s, self._heartbeat_s = poll_s, heartbeat_s
+        self._viewers: dict[int, set[Viewer]] = {}
+        self._pollers: dict[int, asyncio.Task[None]] = {}
+        self._kept: dict[int, dict[str, bytes]] = {}
+        self._is_closed = False
+
+    @property
+    def num_viewers(self) -> int:
+        return sum(map(len, self._viewers.values()))
+
+    def join(self, run: int) -> Viewer:
+        """A new viewer of a run, who must `leave`."""
+        if self.num_viewers >= MAX_VIEWERS:
+            raise TooManyViewers(f"events: {MAX_VIEWERS} watch already, fewer expected")
+        viewer = Viewer(run)
+        viewer.put(_GREETING + b"".join(self._kept.get(run, {}).values()))
+        if self._is_closed:
+            viewer.close()
+            return viewer
+        self._viewers.setdefault(run, set()).add(viewer)
+        if run not in self._pollers:
+            poller = asyncio.get_running_loop().create_task(self._watch(run), name=f"poll {run}")
+            self._pollers[run] = poller
+        return viewer
+
+    def leave(self, viewer: Viewer) -> None:
+        viewer.close()
+        self._viewers.get(viewer.run, set()).discard(viewer)
+
+    def close(self) -> None:
+        """Lets all viewers go, and takes no more."""
+        self._is_closed = True
+        for viewers in self._viewers.values():
+            for viewer in viewers:
+                viewer.close()
+        for poller in self._pollers.values():
+            poller.cancel()
+
+    async def _watch(self, run: int) -> None:
+        """Passes on a run's events until nobody watches it."""
+        limiter = CapacityLimiter(1)
+        viewers = self._viewers[run]
+        beat_s = time.monotonic()
+        try:
+            while viewers:
+                found = await to_thread.run_sync(self._poll, run, limiter=limiter)
+                message = b"".join(self._keep(run, news) for news in found)
+                if time.monotonic() - beat_s >= self._heartbeat_s:
+                    message += _HEARTBEAT
+                if message:
+                    beat_s = time.monotonic()
+                    for viewer in tuple(viewers):
+                        viewer.put(message)
+                await asyncio.sleep(self._poll_s)
+        finally:
+            del self._pollers[run]
+            for viewer in tuple(viewers):  # after an error: their browsers come again
+                viewer.close()
+
+    def _keep(self, run: int, news: News) -> bytes:
+        """The news as a message; what a newcomer is told is remembered."""
+        name, message = name_of(news), encode_news(news)
+        kept = self._kept.setdefault(run, {})
+        if name == "back":
+            kept.pop("gone", None)
+        if name in _KEPT:
+            kept[name] = message
+        return message
+
+
+def name_of(news: News) -> str:
+    """The name of the event, such as block."""
+    return str(type(news).__struct_config__.tag)
+
+
+def encode_news(news: News) -> bytes:
+    """The news as they go over the wire."""
+    document = news.status if isinstance(news, StatusNews) else news
+    return b"event: " + name_of(news).encode() + b"\ndata: " + msgspec.json.encode(document) + b"\n\n"
+
+
+class EventStream:
+    """An answer that goes on while its viewer watches."""
+
+    def __init__(self, feed: Feed, run: int) -> None:
+        self._feed, self._run = feed, run
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        viewer = None if scope["method"] == "HEAD" else self._feed.join(self._run)
+        headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"x-accel-buffering", b"no")]
+        await send({"type": "http.response.start", "status": int(HTTPStatus.OK), "headers": headers})
+        if viewer is not None:
+            await self._stream(viewer, receive, send)
+        await send({"type": "http.response.body", "body": b""})
+
+    async def _stream(self, viewer: Viewer, receive: Receive, send: Send) -> None:
+        waiting = asyncio.get_running_loop().create_task(_await_end(receive))
+        waiting.add_done_callback(lambda task: viewer.close())
+        try:
+            while (message := await viewer.next()) is not None:
+                await send({"type": "http.response.body", "body": message, "more_body": True})
+        finally:
+            waiting.cancel()
+            self._feed.leave(viewer)
+
+
+async def _await_end(receive: Receive) -> None:
+    """Returns when the viewer is gone."""
+    while (await receive())["type"] != "http.disconnect":
+        pass

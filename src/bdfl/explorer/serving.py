@@ -1,0 +1,163 @@
+"""The explorer's server: one process, one address, on loopback unless told otherwise."""
+
+import asyncio
+import socket
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from bdfl.errors import BdflError
+from bdfl.explorer.app import make_app
+from bdfl.explorer.feed import POLL_S, Feed
+from bdfl.explorer.guard import Guard
+from bdfl.explorer.library import Library
+from bdfl.explorer.static_files import StaticFiles
+from bdfl.operation.own_name import LOOPBACK
+
+PREFERRED_PORTS = tuple(range(8080, 8090))
+MAX_CONNECTIONS = 512
+_PATIENCE_S = 20.0  # with whoever connects and asks nothing, or does not read the answer
+_GRACE_S = 2  # for answers under way when the server ends
+_STARTING_S = 30.0
+
+
+class CannotServe(BdflError):
+    """An address that cannot be listened on."""
+
+
+class ExplorerServer:
+    """Serves a library at one address until it is stopped."""
+
+    def __init__(
+        self, library: Library, *, host: str = LOOPBACK, port: int | None = None, poll_s: float = POLL_S
+    ) -> None:
+        """`port` none: a usual one that is free; 0: any free one."""
+        self._socket = _bind(host, PREFERRED_PORTS if port is None else (port,))
+        self.port: int = self._socket.getsockname()[1]
+        self.address = f"http://{_in_address(host)}:{self.port}/"
+        feed = Feed(library.poll, poll_s=poll_s)
+        app = Guard(make_app(library, feed, StaticFiles()), host=host, port=self.port)
+        settings = uvicorn.Config(
+            app,
+            loop="asyncio",
+            http=_PatientProtocol,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            log_level="error",
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            limit_concurrency=MAX_CONNECTIONS,
+            timeout_graceful_shutdown=_GRACE_S,
+        )
+        self._server = _Server(settings, feed)
+
+    def run(self) -> None:
+        """Serves until `stop`, or Ctrl-C where this is the main thread."""
+        self._server.run(sockets=[self._socket])
+
+    def stop(self) -> None:
+        """Lets `run` return soon; from any thread."""
+        self._server.should_exit = True
+
+    @property
+    def is_serving(self) -> bool:
+        return self._server.started
+
+    def close(self) -> None:
+        """Frees the address of a server that was not run."""
+        self._socket.close()
+
+
+@contextmanager
+def serve_in_background(
+    library: Library, *, host: str = LOOPBACK, port: int = 0, poll_s: float = POLL_S
+) -> Iterator[ExplorerServer]:
+    """Inside, the library is served by a thread."""
+    server = ExplorerServer(library, host=host, port=port, poll_s=poll_s)
+    thread = threading.Thread(target=server.run, name="explorer", daemon=True)
+    thread.start()
+    try:
+        waited = threading.Event()
+        while thread.is_alive() and not server.is_serving:
+            waited.wait(0.01)
+        yield server
+    finally:
+        server.stop()
+        thread.join(_STARTING_S)
+        server.close()
+
+
+class _Server(uvicorn.Server):
+    """Lets its viewers go before it waits for all answers to end."""
+
+    def __init__(self, config: uvicorn.Config, feed: Feed) -> None:
+        super().__init__(config)
+        self._feed = feed
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._feed.close()
+        await super().shutdown(sockets)
+
+
+class _PatientProtocol(H11Protocol):
+    """A connection that is closed where the other side says nothing at first, or stops reading."""
+
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._wait_no_more()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.cycle is not None:  # a whole request came
+            self._wait_no_more()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._wait()
+
+    def resume_writing(self) -> None:
+        self._wait_no_more()
+        super().resume_writing()
+
+    def _wait(self) -> None:
+        self._wait_no_more()
+        self._timer = self.loop.call_later(_PATIENCE_S, self.transport.abort)
+
+    def _wait_no_more(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def _bind(host: str, ports: Sequence[int]) -> socket.socket:
+    """A socket at the first of the ports that is free; at any free one, if several were wanted and none is."""
+    reason = ""
+    for port in (*ports, *([0] if len(ports) > 1 else [])):
+        listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+        try:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind((host, port))
+            listening.listen(128)
+        except OSError as error:
+            listening.close()
+            reason = error.strerror or str(error)
+            continue
+        with suppress(OSError):
+            listening.setblocking(False)
+        return listening
+    raise CannotServe(f"{_in_address(host)}:{ports[0]}: {reason}, a free address of this machine expected")
+
+
+def _in_address(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
