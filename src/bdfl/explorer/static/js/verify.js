@@ -134,7 +134,7 @@ export function highestHash(difficulty) {
 }
 
 /** 256 bits as 64 hexadecimal digits. */
-export function hashText(number) {
+export function hashDigits(number) {
   return number.toString(16).padStart(64, "0");
 }
 
@@ -350,7 +350,7 @@ function checkDifficulty({ state, block }) {
 async function measureWork({ state, bytes, block }) {
   const kind = state.genesis.law.work;
   const seal = await sha256(spanOf(bytes, block.header));
-  const target = hashText(highestHash(block.header.difficulty));
+  const target = hashDigits(highestHash(block.header.difficulty));
   const hash = kind === "sha256" ? toHexadecimal(await sha256(joinBytes([seal, block.nonce]))) : null;
   return { kind, target, hash, targetZeros: leadingZeroBits(target), hashZeros: hash === null ? null : leadingZeroBits(hash) };
 }
@@ -832,4 +832,147 @@ async function tryBlock(readBlock, height) {
   } catch {
     return null;
   }
+}
+
+// What the server says against what the bytes say
+
+function isNear(first, second) {
+  const [one, other] = [Number(first), Number(second)];
+  return Math.abs(one - other) <= 1e-6 * Math.max(Math.abs(one), Math.abs(other)) + 1e-12;
+}
+
+function isSaidSame(said, found) {
+  if (Array.isArray(found))
+    return Array.isArray(said) && said.length === found.length && found.every((item, place) => isSaidSame(said[place], item));
+  if (found !== null && typeof found === "object")
+    return said !== null && typeof said === "object" && Object.entries(found).every(([name, value]) => isSaidSame(said[name], value));
+  if (typeof found === "number" && typeof said === "number") return isNear(said, found);
+  return said === found;
+}
+
+function sayValue(value) {
+  const text = typeof value === "string" ? value : JSON.stringify(value);
+  return text === undefined ? "nothing" : text.length > 90 ? `${text.slice(0, 88)}…` : text;
+}
+
+function spreadOver(numMembers, selected, values) {
+  const spread = new Array(numMembers).fill(0);
+  selected.forEach((client, place) => {
+    spread[client] = Number(values[place]);
+  });
+  return spread;
+}
+
+function plainSchedule(schedule) {
+  const num = schedule.mining_hz.length;
+  return {
+    round: schedule.round,
+    selected: [...schedule.selected],
+    cpu_hz: spreadOver(num, schedule.selected, schedule.cpu_hz),
+    power_w: spreadOver(num, schedule.selected, schedule.power_uw).map((value) => value / 1e6),
+    mining_hz: schedule.mining_hz.map(Number),
+    reason: schedule.reason,
+  };
+}
+
+/** The content of a block as the server's JSON twin should have it, made of the bytes alone. */
+export function plainFromBytes(result) {
+  const { block, certificate, digest, work } = result;
+  const { header, body } = block;
+  return {
+    height: header.height,
+    digest,
+    parent: toHexadecimal(header.parent),
+    proposer: header.proposer,
+    attempt: header.attempt,
+    difficulty: Number(header.difficulty),
+    work: work.kind,
+    ...(work.hash === null ? {} : { work_hash: work.hash }),
+    nonce: toHexadecimal(block.nonce),
+    signature: toHexadecimal(block.signature),
+    body: toHexadecimal(header.body),
+    model: toHexadecimal(body.model),
+    is_empty: body.is_empty,
+    schedule: plainSchedule(body.schedule),
+    next_schedule: plainSchedule(body.next_schedule),
+    updates: body.updates.map(({ update, signature }) => ({
+      client: update.client,
+      samples: Number(update.samples),
+      size: Number(update.size),
+      model: update.model.length === 0 ? null : toHexadecimal(update.model),
+      signature: toHexadecimal(signature),
+    })),
+    reports: body.reports.map(({ report, signature }) => ({
+      client: report.client,
+      gain: Number(report.conditions.gain_atto) / 1e18,
+      energy_budget_j: Number(report.conditions.energy_budget_pj) / 1e12,
+      is_reachable: report.conditions.is_reachable,
+      receipt:
+        report.receipt === null
+          ? null
+          : {
+              round: report.receipt.round,
+              energy_j: Number(report.receipt.energy_pj) / 1e12,
+              training_s: Number(report.receipt.training_ns) / 1e9,
+              upload_s: Number(report.receipt.upload_ns) / 1e9,
+              mining_s: Number(report.receipt.mining_ns) / 1e9,
+            },
+      signature: toHexadecimal(signature),
+    })),
+    votes: certificate.map(({ vote, signature }) => ({
+      voter: vote.voter,
+      mining_ms: Number(vote.mining_ms),
+      signature: toHexadecimal(signature),
+      attempt: vote.attempt,
+      block: toHexadecimal(vote.block),
+      updates: [...vote.updates],
+      reports: [...vote.reports],
+    })),
+    queue: body.queue_nano.map((queue, client) => ({ client, after: Number(queue) / 1e9 })),
+    modelled: {
+      exchange_s: Number(body.modelled.exchange_ns) / 1e9,
+      mining_s: Number(body.modelled.mining_ns) / 1e9,
+      delay_s: Number(body.modelled.delay_ns) / 1e9,
+      energy_j: body.modelled.energy_pj.map((energy) => Number(energy) / 1e12),
+    },
+    entries: body.entries.map((entry) => ({ kind: entry.kind })),
+  };
+}
+
+const LISTED_FIELDS = { updates: "client", reports: "client", votes: "voter", queue: "client" };
+
+/**
+ * Where the JSON twin of a block says something else than its bytes; empty where it is honest.
+ * @param {BlockResult} result
+ * @param {object} document the JSON twin
+ * @returns {{field: string, said: string, found: string}[]}
+ */
+export function compareWithServer(result, document) {
+  if (result.block === null) return [];
+  const lies = [];
+  const note = (field, said, found) => lies.push({ field, said: sayValue(said), found: sayValue(found) });
+  for (const [name, found] of Object.entries(plainFromBytes(result))) {
+    const said = document[name];
+    if (isSaidSame(said, found)) continue;
+    const author = LISTED_FIELDS[name];
+    if (author === undefined || !Array.isArray(said)) {
+      compareFields(name, said, found, note);
+      continue;
+    }
+    if (said.length !== found.length) note(name, `${said.length} of them`, `${found.length} of them`);
+    found.forEach((item, place) => {
+      if (place < said.length && !isSaidSame(said[place], item))
+        compareFields(`${name}, client ${item[author]}`, said[place], item, note);
+    });
+  }
+  return lies;
+}
+
+function compareFields(name, said, found, note) {
+  if (found === null || typeof found !== "object" || Array.isArray(found) || said === null || typeof said !== "object") {
+    note(name, said, found);
+    return;
+  }
+  for (const [field, value] of Object.entries(found))
+    if (!isSaidSame(said[field], value)) note(`${name}, ${field.replaceAll("_", " ")}`, said[field], value);
 }
