@@ -8,7 +8,7 @@ RESULTS ?= results
 QUICKSTART := runs/quickstart
 
 .DEFAULT_GOAL := help
-.PHONY: help run compare test check format bench bench-learning bench-chain bench-live campaign faults live-faults hostile soak two-sites fuzz poisoning figures stall reproduce table4 clean
+.PHONY: help run compare test browser check format bench bench-learning bench-chain bench-live campaign faults live-faults hostile soak two-sites fuzz poisoning figures stall reproduce table4 clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,8 +20,11 @@ run: $(VENV)/.installed-learn ## quick start: eight clients learn handwritten di
 compare: $(VENV)/.installed ## compare the schedulers on the paper's CIFAR-10 scenario
 	$(BIN)/bdfl compare paper-cifar10
 
-test: $(VENV)/.installed-dev ## run all tests
+test: $(VENV)/.installed-dev browser ## run all tests
 	$(BIN)/python -m pytest -n $(JOBS)
+
+browser: $(VENV)/.installed-dev ## install chromium for the tests in a browser, if there is none and it may be done
+	@$(BIN)/python -m tests.browser.chromium
 
 check: $(VENV)/.installed-dev ## lint, formatting, types and layers
 	$(BIN)/ruff check .

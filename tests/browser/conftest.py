@@ -1,0 +1,72 @@
+"""One browser for all tests of a worker, a fresh page for each, and folders to look at."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.browser.chromium import MISSING, find_browser, is_required
+from tests.browser.explorer_process import Explorer, explore
+from tests.browser.folders import write_run
+from tests.browser.looking import Browser, Look, open_browser, open_look
+
+Looking = Callable[..., Look]
+Serving = Callable[..., Explorer]
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    path = find_browser()
+    if path is None:
+        if is_required():
+            pytest.fail(MISSING, pytrace=False)
+        pytest.skip(MISSING)
+    with open_browser(path) as opened:
+        yield opened
+
+
+@pytest.fixture
+def look(browser: Browser) -> Iterator[Looking]:
+    """Opens pages; at the end none of them may have complained of anything unexpected."""
+    looks: list[Look] = []
+
+    def open_one(origin: str, **settings: object) -> Look:
+        looks.append(open_look(browser, origin, **settings))  # type: ignore[arg-type]
+        return looks[-1]
+
+    yield open_one
+    for one in looks:
+        one.page.context.close()
+    assert [text for one in looks for text in one.unexpected] == []
+
+
+@pytest.fixture
+def serve(browser: Browser) -> Iterator[Serving]:
+    """Starts explorers that end with the test."""
+    with ExitStack() as running:
+        yield lambda *arguments: running.enter_context(explore(*arguments))
+
+
+@pytest.fixture(scope="session")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("explored")
+
+
+@pytest.fixture(scope="session")
+def run(folders: Path) -> Path:
+    """A finished run."""
+    return write_run(folders / "digits")
+
+
+@pytest.fixture(scope="session")
+def other_run(folders: Path) -> Path:
+    """The same rounds under another scheduler."""
+    return write_run(folders / "digits-exact", 'scheduler.name="exact"')
+
+
+@pytest.fixture(scope="session")
+def explorer(browser: Browser, run: Path, other_run: Path) -> Iterator[Explorer]:
+    """Both runs, served for all tests that change nothing."""
+    with explore(run, other_run) as served:
+        yield served
