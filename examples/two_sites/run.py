@@ -27,7 +27,8 @@ from bdfl.ledger.keeping import StoreError
 from bdfl.ledger.store import ChainStore
 from bdfl.operation.judging import judge_network
 from bdfl.operation.live_scenario import load_live_scenario
-from bdfl.operation.local_network import OUTPUT_FILE, found_network, node_folder
+from bdfl.operation.local_network import OUTPUT_FILE, found_network
+from bdfl.operation.network_file import node_folder
 from bdfl.operation.node_files import CHAIN_FOLDER
 from bdfl.scenario.shipped import find_scenario
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Protocol
 
 from bdfl.operation.access_point_files import CERTIFICATE_FILE, KEY_FILE
-from bdfl.operation.local_network import GENESIS_FILE, access_point_folder, node_folder
+from bdfl.operation.network_file import GENESIS_FILE, access_point_folder, node_folder
 
 
 class NotPossible(Exception):

@@ -5,12 +5,15 @@ and as what. So no signature can be replayed in another chain or round, on anoth
 """
 
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from cryptography.x509 import Certificate, CertificateBuilder
 
 from bdfl.encoding import Digest, Record, Whole, digest, encode, record_digest
+
+if TYPE_CHECKING:  # 8 MB that only those need who issue certificates
+    from cryptography.x509 import Certificate, CertificateBuilder
 
 PUBLIC_KEY_SIZE = 32
 SECRET_SIZE = 32
@@ -61,7 +64,7 @@ class Signer:
         """The Ed25519 signature of a record in its place, 64 bytes; the same for the same record."""
         return self._key.sign(statement_digest(meaning, place, encode(content)))
 
-    def sign_certificate(self, draft: CertificateBuilder) -> Certificate:
+    def sign_certificate(self, draft: "CertificateBuilder") -> "Certificate":
         """An X.509 certificate issued by this key. What is signed there is never as short as a statement's digest."""
         return draft.sign(self._key, None)
 

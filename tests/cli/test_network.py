@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 from bdfl.cli import app
 from bdfl.cli.network_view import summarise_view, tabulate_network
 from bdfl.operation.asking import NodeView, look_at
-from bdfl.operation.local_network import NetworkView, found_network, node_folder, read_network
+from bdfl.operation.local_network import NetworkView, found_network
+from bdfl.operation.network_file import node_folder, read_network
 from bdfl.operation.run_file import is_locked
 from tests.operation.small_network import PATIENCE_S, descendants, is_alive, tiny_scenario, wait_for
 from tests.operation.test_metrics import SNAPSHOT

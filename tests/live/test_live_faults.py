@@ -24,7 +24,7 @@ from bdfl.operation.live_faults.kills import play_kills
 from bdfl.operation.live_faults.outcome import Figures, LiveBreach, LiveOutcome, TroubleKind, judge_gap
 from bdfl.operation.live_faults.slow_line import open_lines
 from bdfl.operation.live_faults.testimony import find_contradictions, find_forgotten, read_testimony
-from bdfl.operation.local_network import node_folder
+from bdfl.operation.network_file import node_folder
 from bdfl.protocol.messages import Hearsay
 from bdfl.report.live_fault_tables import live_campaign_markdown, tabulate_live_campaign
 from bdfl.scenario import QuorumRule

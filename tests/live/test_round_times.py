@@ -5,12 +5,13 @@ import pytest
 from rich.console import Console
 
 from bdfl.ledger.genesis import conditions_of
+from bdfl.records.round_times import BadRoundsFile, RoundTimes, Stretched, read_rounds
 from bdfl.report.live_tables import tabulate_delays
 from bdfl.scenario import Protocol
 from bdfl.transports.hooks import Observer
 from bdfl.transports.live import round_times
 from bdfl.transports.live.delay_summary import summarise
-from bdfl.transports.live.round_times import BadRoundsFile, RoundClock, RoundTimes, Stretched, read_rounds
+from bdfl.transports.live.round_times import RoundClock
 from bdfl.transports.live.workshop import Spent
 from bdfl.transports.simulated import Network
 from bdfl.transports.simulated_node import make_nodes

@@ -17,15 +17,8 @@ from bdfl.operation import judging
 from bdfl.operation.asking import look_at
 from bdfl.operation.judging import judge_network, summarise_network
 from bdfl.operation.live_faults.diary import Diary
-from bdfl.operation.local_network import (
-    BadNetwork,
-    find_ports,
-    found_network,
-    node_folder,
-    read_network,
-    run_network,
-    view_network,
-)
+from bdfl.operation.local_network import find_ports, found_network, run_network, view_network
+from bdfl.operation.network_file import BadNetwork, node_folder, read_network
 from bdfl.operation.run_file import is_locked, read_life
 from bdfl.transports.live.event_log import EVENTS_FILE
 from bdfl.transports.live.replay import replay

@@ -13,7 +13,7 @@ from bdfl.operation.children import Child, end_all
 from bdfl.operation.founding import sign_share
 from bdfl.operation.genesis_file import read_genesis
 from bdfl.operation.key_file import create_key, load_key
-from bdfl.operation.local_network import GENESIS_FILE, find_ports, found_network, node_folder, run_network
+from bdfl.operation.local_network import find_ports, found_network, run_network
 from bdfl.operation.member_change import (
     propose_admission,
     read_standing,
@@ -21,6 +21,7 @@ from bdfl.operation.member_change import (
     submit_change,
     write_change,
 )
+from bdfl.operation.network_file import GENESIS_FILE, node_folder
 from bdfl.operation.newcomers import authorities_of, find_admission, keep_admission, read_admissions
 from bdfl.operation.node_files import CHAIN_FOLDER, open_chain
 from bdfl.operation.node_identity import NodeSettings

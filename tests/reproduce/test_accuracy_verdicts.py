@@ -8,8 +8,8 @@ import pytest
 
 from bdfl.experiment import simulate
 from bdfl.experiment.choices import choose_scheduler
-from bdfl.experiment.run_folder import FORMAT, JournalHeader
 from bdfl.records import LearningRecord
+from bdfl.records.run_files import FORMAT, JournalHeader
 from bdfl.reproduce.accuracy_verdicts import describe_unjudged, judge_runs
 from bdfl.reproduce.campaign import PlannedRun, TrainedRun
 from bdfl.reproduce.paper import PAPER_ACCURACY_PERCENT

@@ -3,35 +3,12 @@
 import math
 from dataclasses import dataclass
 
+from bdfl.audit.block_summary import BlockSummary, summarise_block
 from bdfl.audit.reading import roll_of
-from bdfl.ledger.block import Admission, Block, chain_id
+from bdfl.ledger.block import chain_id
 from bdfl.ledger.charter import quorum_size
-from bdfl.ledger.evidence import offender_of
 from bdfl.ledger.keeping import Store
-from bdfl.ledger.roll import BINDS_AFTER, find_change, find_evidence
 from bdfl.ledger.units import NANO
-
-
-@dataclass(frozen=True)
-class BlockSummary:
-    """A block in one line."""
-
-    height: int
-    digest: str
-    proposer: int
-    attempt: int
-    trained: tuple[int, ...]  # whose updates count
-    declined: tuple[int, ...]  # who trained and had nothing to give
-    missing: tuple[int, ...]  # who was scheduled and not heard of
-    num_reports: int
-    num_votes: int  # of its certificate
-    is_empty: bool  # the model stayed
-    offenders: tuple[int, ...]  # against whom it holds evidence
-    change: str  # of membership, in words; empty: none
-    delay_s: float  # of the round by the cost model
-    mean_queue: float  # after the round
-    reason: str  # why nobody was scheduled; empty where somebody was
-    model: str
 
 
 @dataclass(frozen=True)
@@ -77,7 +54,7 @@ class ChainSummary:
 def summarise_chain(chain: Store) -> ChainSummary:
     """What stands in a chain, without asking whether it keeps the rules."""
     genesis = chain.genesis
-    blocks = tuple(summarise_block(chain, block) for block in chain.blocks())
+    blocks = tuple(summarise_block(block, chain.certificate(block.header.height)) for block in chain.blocks())
     roll = roll_of(chain)
     voted = [0] * len(roll.members)
     for height in range(1, chain.height + 1):
@@ -122,40 +99,4 @@ def summarise_chain(chain: Store) -> ChainSummary:
         model=blocks[-1].model if blocks else genesis.model.initial.hex(),
         blocks=blocks,
         members=members,
-    )
-
-
-def describe_change(block: Block) -> str:
-    """The change of membership in a block, in words; empty: none."""
-    found = find_change(block.body.entries)
-    if found is None:
-        return ""
-    height = block.header.height + BINDS_AFTER
-    if isinstance(found.change, Admission):
-        return f"member {found.change.number} joins from height {height} on"
-    return f"member {found.change.number} is removed from height {height} on"
-
-
-def summarise_block(chain: Store, block: Block) -> BlockSummary:
-    """A block in one line."""
-    body = block.body
-    heard = {signed.update.client for signed in body.updates}
-    queue = body.queue_nano
-    return BlockSummary(
-        height=block.header.height,
-        digest=block.digest.hex(),
-        proposer=block.header.proposer,
-        attempt=block.header.attempt,
-        trained=tuple(signed.update.client for signed in body.updates if not signed.update.is_declined),
-        declined=tuple(signed.update.client for signed in body.updates if signed.update.is_declined),
-        missing=tuple(client for client in body.schedule.selected if client not in heard),
-        num_reports=len(body.reports),
-        num_votes=len(chain.certificate(block.header.height)),
-        is_empty=body.is_empty,
-        offenders=tuple(map(offender_of, find_evidence(body.entries))),
-        change=describe_change(block),
-        delay_s=body.modelled.delay_ns / NANO,
-        mean_queue=sum(queue) / NANO / len(queue) if queue else 0.0,
-        reason=body.schedule.reason,
-        model=body.model.hex(),
     )

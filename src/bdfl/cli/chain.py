@@ -381,7 +381,7 @@ def _open_judge(path: Path, chain: "ChainStore", data: str | None) -> "Iterator[
 
 def _find_scenario(path: Path, chain: "ChainStore", data: str | None) -> "Scenario":
     from bdfl.cli.options import open_scenario
-    from bdfl.experiment.run_folder import SCENARIO_FILE
+    from bdfl.records.run_files import SCENARIO_FILE
     from bdfl.scenario import scenario_digest
 
     found = next((file for file in (path / SCENARIO_FILE, path.parent / SCENARIO_FILE) if file.is_file()), None)

@@ -132,7 +132,8 @@ def down(folder: NetworkFolderArgument = DEFAULT_FOLDER) -> None:
 
       bdfl network down runs/network
     """
-    from bdfl.operation.local_network import read_network, wait_until_over
+    from bdfl.operation.local_network import wait_until_over
+    from bdfl.operation.network_file import read_network
     from bdfl.operation.run_file import is_locked
 
     network = read_network(folder)
@@ -222,7 +223,7 @@ def _run(folder: Path, *, blocks: int | None, restart: bool, keep: bool, plain: 
 
 def _refuse_dead(network: "LocalNetwork", view: "NetworkView", *, is_restarted: bool) -> None:
     """Raises if no node is left; one that is down is shown as such, and the others go on."""
-    from bdfl.operation.local_network import BadNetwork
+    from bdfl.operation.network_file import BadNetwork
 
     if not is_restarted and network.nodes and not any(child.is_up for child in network.nodes):
         words = network.nodes[0].last_words()
@@ -232,7 +233,7 @@ def _refuse_dead(network: "LocalNetwork", view: "NetworkView", *, is_restarted: 
 def _judge(folder: Path, took_s: float, *, is_done: bool, as_json: bool) -> None:
     """Verifies and compares all chains, and says what came out."""
     from bdfl.operation.judging import judge_network, summarise_network
-    from bdfl.operation.local_network import read_network
+    from bdfl.operation.network_file import read_network
 
     functions = frozenset(read_network(folder).functions)
     with progress("verifying", "chains") as on_progress:
@@ -253,7 +254,7 @@ def _judge(folder: Path, took_s: float, *, is_done: bool, as_json: bool) -> None
 
 def _detach(folder: Path, *, blocks: int | None, restart: bool, keep: bool) -> None:
     """Starts the same in the background and returns when it runs."""
-    from bdfl.operation.local_network import BadNetwork
+    from bdfl.operation.network_file import BadNetwork
     from bdfl.operation.run_file import is_locked
 
     command = [sys.executable, "-P", "-m", "bdfl.cli", "network", "up", "--resume", str(folder), "--plain"]

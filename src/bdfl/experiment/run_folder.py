@@ -18,34 +18,23 @@ from bdfl import __version__
 from bdfl.errors import BdflError, one_line
 from bdfl.file_lock import try_lock
 from bdfl.records.learning import LearningRound, best_round
+from bdfl.records.run_files import (
+    BEST_MODEL,
+    CHAIN_FOLDER,
+    FINAL_MODEL,
+    FORMAT,
+    JOURNAL_FILE,
+    LOCK_FILE,
+    SCENARIO_FILE,
+    JournalHeader,
+)
 from bdfl.scenario import Scenario, dump_scenario, load_scenario
 
-FORMAT = 2
-SCENARIO_FILE = "scenario.toml"
-FINAL_MODEL = "final.safetensors"
-BEST_MODEL = "best.safetensors"
-CHAIN_FOLDER = "chain"
-_JOURNAL = "journal.jsonl"
-_LOCK = ".lock"
 _Line = TypeVar("_Line")
 
 
 class BadRunFolder(BdflError):
     """A run folder that is not one, is in use, is damaged, or belongs to another run."""
-
-
-class JournalHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the rounds of a journal rest on: going on with anything else would not end in the same bytes."""
-
-    format: int
-    version: str  # of bdfl
-    torch: str
-    scenario_digest: str
-    data_digest: str
-    num_parameters: int
-    initial_model: str  # SHA-256
-    initial_accuracy: float | None
-    initial_loss: float | None
 
 
 @dataclass(eq=False)
@@ -68,7 +57,7 @@ class RunFolder:
 
     def write_header(self, header: JournalHeader) -> None:
         """Begins the journal."""
-        _replace(self.path / _JOURNAL, msgspec.json.encode(header) + b"\n")
+        _replace(self.path / JOURNAL_FILE, msgspec.json.encode(header) + b"\n")
         self.header = header
 
     def append(self, row: LearningRound, model: bytes) -> None:
@@ -76,14 +65,14 @@ class RunFolder:
         self.rounds.append(row)
         if self.best_round == row.round:
             _replace(self.path / BEST_MODEL, model)
-        with (self.path / _JOURNAL).open("ab") as file:
+        with (self.path / JOURNAL_FILE).open("ab") as file:
             file.write(msgspec.json.encode(row) + b"\n")
 
     def drop_rounds(self, num_rounds: int) -> None:
         """Only the first rounds count any more: the chain has no others."""
         del self.rounds[num_rounds:]
         lines = [self.header, *self.rounds]
-        _replace(self.path / _JOURNAL, b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
+        _replace(self.path / JOURNAL_FILE, b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
 
     @property
     def best_round(self) -> int | None:
@@ -109,7 +98,7 @@ def create_run_folder(path: Path, scenario: Scenario) -> Iterator[RunFolder]:
 
 def refuse_existing(path: Path) -> None:
     """Raises `BadRunFolder` if a run cannot be begun at `path`."""
-    if path.exists() and (not path.is_dir() or any(file.name != _LOCK for file in path.iterdir())):
+    if path.exists() and (not path.is_dir() or any(file.name != LOCK_FILE for file in path.iterdir())):
         raise BadRunFolder(f"{path}: exists already; go on with --resume {path}, or choose another folder with --out")
 
 
@@ -120,9 +109,9 @@ def open_run_folder(path: Path) -> Iterator[RunFolder]:
         raise BadRunFolder(f"{path}: no {SCENARIO_FILE} in it, the folder of a run expected")
     with _lock(path):
         scenario = load_scenario(path / SCENARIO_FILE)
-        header, rounds = _read_journal(path / _JOURNAL)
+        header, rounds = _read_journal(path / JOURNAL_FILE)
         if len(rounds) > scenario.rounds:
-            raise BadRunFolder(f"{path / _JOURNAL}: {len(rounds)} rounds, at most {scenario.rounds} expected")
+            raise BadRunFolder(f"{path / JOURNAL_FILE}: {len(rounds)} rounds, at most {scenario.rounds} expected")
         yield RunFolder(path, scenario, header, rounds)
 
 
@@ -168,7 +157,7 @@ def _replace(path: Path, content: bytes) -> None:
 @contextmanager
 def _lock(path: Path) -> Iterator[None]:
     """Inside, no other process goes on with this run; the lock ends with the process, however it ends."""
-    with (path / _LOCK).open("wb") as file:
+    with (path / LOCK_FILE).open("wb") as file:
         if not try_lock(file):
             raise BadRunFolder(f"{path}: another process is at work on this run")
         yield

@@ -12,7 +12,7 @@ from bdfl.environment import draw_federation, draw_rounds
 from bdfl.experiment.learner import Learner, or_none
 from bdfl.experiment.network_run import NetworkRun, open_archive, own_functions, run_genesis, run_toolbox
 from bdfl.experiment.round_book import RoundBook
-from bdfl.experiment.run_folder import FORMAT, BadRunFolder, JournalHeader, RunFolder, digest
+from bdfl.experiment.run_folder import BadRunFolder, RunFolder, digest
 from bdfl.experiment.simulation import Draws, PlannedRound, collect_rounds
 from bdfl.learning.attacks import poison_labels
 from bdfl.learning.data import DataSet, load_data
@@ -26,6 +26,7 @@ from bdfl.ledger.store import ChainStore
 from bdfl.ledger.toolbox import Toolbox
 from bdfl.ledger.verify import Verification, verify_chain
 from bdfl.records import LearningRecord, LearningRound, RoundRecord, RunRecord, collect_learning
+from bdfl.records.run_files import FORMAT, JournalHeader
 from bdfl.scenario import Engine, Scenario, scenario_digest
 from bdfl.scenario.learning import MLP
 from bdfl.scheduling.registry import get_scheduler

@@ -23,10 +23,9 @@ from bdfl.ledger.block import (
     SignedUpdate,
 )
 from bdfl.ledger.charter import Charter, amend_charter, quorum_size
-from bdfl.ledger.evidence import offender_of
 from bdfl.ledger.genesis import first_prospect, validate_genesis
 from bdfl.ledger.planning import Plan, Prospect, assess, find_candidates, plan_round
-from bdfl.ledger.roll import BINDS_AFTER, find_change, find_evidence
+from bdfl.ledger.roll import BINDS_AFTER, find_change, find_evidence, offender_of
 from bdfl.ledger.toolbox import Toolbox
 from bdfl.ledger.units import NANO
 from bdfl.scheduling.queues import next_queue

@@ -68,9 +68,14 @@ class ChainRows:
     def certificate(self, height: int) -> Certificate:
         return self._decode(f"certificate of block {height}", self._read_block(height)[1], _Votes).votes
 
+    def raw_block(self, height: int) -> tuple[bytes, bytes]:
+        """Bytes of a block and of its certificate as they are stored, also where their row was changed."""
+        data, votes, _ = self._read_row(height)
+        return data, votes
+
     def append(self, height: int, block: Block, certificate: Certificate, recent: Mapping[bytes, int]) -> None:
         """Keeps a block, the uses of its blobs, and by size the blobs that no row knew; ends its height's progress."""
-        data, votes = encode(block), encode(_Votes(certificate))
+        data, votes = encode(block), encode_certificate(certificate)
         uses: list[Row] = [(use.blob, height, use.client) for use in rested_on(block)]
         blobs: list[Row] = [(blob, size, height) for blob, size in recent.items()]
         with self._database.transaction():
@@ -185,14 +190,17 @@ class ChainRows:
 
     def _read_block(self, height: int) -> tuple[bytes, bytes]:
         """Bytes of a block and of its certificate."""
+        data, votes, checksum = self._read_row(height)
+        self._checked(f"block {height}", data + votes, checksum)
+        return data, votes
+
+    def _read_row(self, height: int) -> tuple[bytes, bytes, bytes]:
         rows = self._database.run("SELECT data, certificate, checksum FROM blocks WHERE height = ?", height)
         if not rows:
             if 1 <= height <= self.height:
                 raise DamagedStore(f"{self._path}: block {height} is missing")
             raise IndexError(f"block {height} of 1..{self.height}")
-        data, votes, checksum = cast(tuple[bytes, bytes, bytes], rows[0])
-        self._checked(f"block {height}", data + votes, checksum)
-        return data, votes
+        return cast(tuple[bytes, bytes, bytes], rows[0])
 
     def _read_statements(self, height: int, kind: Statement, record: type[_Kept]) -> tuple[_Kept, ...]:
         rows = self._database.run(
@@ -223,6 +231,16 @@ class ChainRows:
 
     def _describe(self, blob: bytes, height: int, client: int | None, what: str) -> str:
         return f"{self._path}: {BlobUse(blob, client).describe(height)}: {what}"
+
+
+def decode_certificate(data: bytes) -> Certificate:
+    """The votes in a certificate's bytes as `raw_block` has them; raises `BadEncoding`."""
+    return decode(data, _Votes, MAX_BLOCK_SIZE).votes
+
+
+def encode_certificate(certificate: Certificate) -> bytes:
+    """A certificate's bytes, as they are stored."""
+    return encode(_Votes(certificate))
 
 
 def write_genesis(path: Path, genesis: Genesis, model_size: int, *, durable: bool) -> None:

@@ -18,20 +18,8 @@ from bdfl.ledger.block import (
 )
 from bdfl.ledger.charter import Charter
 from bdfl.ledger.errors import BadEvidence, require_equal
+from bdfl.ledger.roll import offender_of
 from bdfl.ledger.toolbox import Toolbox
-
-
-def offender_of(evidence: Evidence) -> int:
-    """Whom the evidence is against."""
-    match evidence:
-        case TwoVotes():
-            return evidence.first.vote.voter
-        case TwoBlocks():
-            return evidence.first.header.proposer
-        case TwoUpdates():
-            return evidence.first.update.client
-        case FalseWork():
-            return evidence.block.header.proposer
 
 
 def prove_offence(charter: Charter, evidence: Evidence, toolbox: Toolbox) -> int:

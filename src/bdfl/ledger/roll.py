@@ -8,7 +8,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from bdfl.ledger.block import Admission, Block, Change, Entry, Evidence, Genesis, Member, MembershipChange
+from bdfl.ledger.block import (
+    Admission,
+    Block,
+    Change,
+    Entry,
+    Evidence,
+    FalseWork,
+    Genesis,
+    Member,
+    MembershipChange,
+    TwoBlocks,
+    TwoUpdates,
+    TwoVotes,
+)
 
 BINDS_AFTER = 2  # heights from the block of a change to the first that it binds
 
@@ -60,3 +73,16 @@ def find_change(entries: Sequence[Entry]) -> MembershipChange | None:
 def find_evidence(entries: Sequence[Entry]) -> list[Evidence]:
     """The evidence among a block's entries."""
     return [entry for entry in entries if not isinstance(entry, MembershipChange)]
+
+
+def offender_of(evidence: Evidence) -> int:
+    """Whom the evidence is against."""
+    match evidence:
+        case TwoVotes():
+            return evidence.first.vote.voter
+        case TwoBlocks():
+            return evidence.first.header.proposer
+        case TwoUpdates():
+            return evidence.first.update.client
+        case FalseWork():
+            return evidence.block.header.proposer

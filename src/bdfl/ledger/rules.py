@@ -45,10 +45,10 @@ from bdfl.ledger.errors import (
     WrongReceipts,
     require_equal,
 )
-from bdfl.ledger.evidence import offender_of, prove_offence
+from bdfl.ledger.evidence import prove_offence
 from bdfl.ledger.membership import validate_change
 from bdfl.ledger.planning import assess, judge_plan, validate_schedule
-from bdfl.ledger.roll import find_change, find_evidence
+from bdfl.ledger.roll import find_change, find_evidence, offender_of
 from bdfl.ledger.statements import (
     is_ascending,
     require_member,

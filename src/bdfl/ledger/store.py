@@ -163,6 +163,10 @@ class ChainStore:
     def certificate(self, height: int) -> Certificate:
         return self._rows.certificate(height)
 
+    def raw_block(self, height: int) -> tuple[bytes, bytes]:
+        """Bytes of a block and of its certificate as they are stored, unchecked: for those who check them elsewhere."""
+        return self._rows.raw_block(height)
+
     @contextmanager
     def batch(self) -> Iterator[None]:
         """Inside, what is put or appended is kept together at the end: blobs side by side, then all rows at once.

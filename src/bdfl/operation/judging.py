@@ -14,11 +14,11 @@ from bdfl.learning.workers import open_trainer
 from bdfl.ledger.keeping import StoreError
 from bdfl.ledger.store import ChainStore
 from bdfl.ledger.verify import Failure, verify_chain
-from bdfl.operation.local_network import SCENARIO_FILE, node_folder, read_network
+from bdfl.operation.network_file import SCENARIO_FILE, node_folder, read_network
 from bdfl.operation.node_files import CHAIN_FOLDER
+from bdfl.records.round_times import ROUNDS_FILE, read_rounds
 from bdfl.scenario import Scenario, load_scenario
 from bdfl.transports.live.delay_summary import DelaySummary, summarise
-from bdfl.transports.live.round_times import ROUNDS_FILE, read_rounds
 
 
 @dataclass(frozen=True)

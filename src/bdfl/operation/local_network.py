@@ -12,7 +12,6 @@ from typing import TypeAlias
 
 import msgspec
 
-from bdfl.errors import BdflError
 from bdfl.identity import Signer
 from bdfl.operation.access_point_files import CERTIFICATE_FILE, KEY_FILE, create_access_point
 from bdfl.operation.asking import NodeView, look_at
@@ -21,34 +20,25 @@ from bdfl.operation.founding import found_federation
 from bdfl.operation.genesis_file import GenesisFile, read_genesis, write_genesis
 from bdfl.operation.key_file import create_key
 from bdfl.operation.live_scenario import named_functions
+from bdfl.operation.network_file import (
+    GENESIS_FILE,
+    SCENARIO_FILE,
+    BadNetwork,
+    NetworkFile,
+    access_point_folder,
+    node_folder,
+    read_network,
+    write_network,
+)
 from bdfl.operation.own_name import LOOPBACK
 from bdfl.operation.run_file import is_locked, lock_folder, replace_file
 from bdfl.scenario import Scenario, dump_scenario
 
-NETWORK_FILE = "network.json"
-GENESIS_FILE = "genesis.bdfl"
-SCENARIO_FILE = "scenario.toml"
 OUTPUT_FILE = "output.log"
 _LEAST_DISK = 256 * 2**20
 
 # Under which addresses a node finds the access points, given its number and theirs.
 Route: TypeAlias = Callable[[int, Sequence[str]], Sequence[str]]
-
-
-class BadNetwork(BdflError):
-    """A folder that is no network's, or a network that cannot be started there."""
-
-
-class NetworkFile(msgspec.Struct, frozen=True, kw_only=True):
-    """What a network's folder consists of; its genesis says the rest."""
-
-    scenario: str  # its name
-    chain: str
-    num_nodes: int
-    num_access_points: int
-    blocks: int | None = None  # after which all is done
-    pid: int | None = None  # of whoever runs it, or did
-    functions: tuple[str, ...] = ()  # of the scenario's author, that may run
 
 
 class NetworkView(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,28 +98,6 @@ def _found(folder: Path, scenario: Scenario, num_access_points: int, blocks: int
     )
     write_network(folder, made)
     return made
-
-
-def node_folder(folder: Path, number: int) -> Path:
-    return folder / f"node-{number}"
-
-
-def access_point_folder(folder: Path, number: int) -> Path:
-    return folder / f"ap-{number}"
-
-
-def write_network(folder: Path, network: NetworkFile) -> None:
-    replace_file(folder / NETWORK_FILE, msgspec.json.encode(network) + b"\n")
-
-
-def read_network(folder: Path) -> NetworkFile:
-    """What is in a network's folder."""
-    try:
-        return msgspec.json.decode((folder / NETWORK_FILE).read_bytes(), type=NetworkFile)
-    except OSError:
-        raise BadNetwork(f"{folder}: no {NETWORK_FILE} in it, the folder of bdfl network up expected") from None
-    except msgspec.DecodeError as error:
-        raise BadNetwork(f"{folder / NETWORK_FILE}: {error}") from None
 
 
 def view_network(folder: Path) -> NetworkView:

@@ -46,6 +46,7 @@ from bdfl.operation.run_file import RunFile, forget_run, lock_folder, raise_life
 from bdfl.operation.snapshot import Snapshot
 from bdfl.operation.watching import NodeWatch
 from bdfl.protocol.state import Context
+from bdfl.records.round_times import ROUNDS_FILE
 from bdfl.scenario import LiveMode
 from bdfl.transports.faults.failing_store import with_fault_point
 from bdfl.transports.faults.wall_clock import shift_wall_clock
@@ -54,7 +55,7 @@ from bdfl.transports.live.certificates import TlsFiles
 from bdfl.transports.live.driver import LiveNode
 from bdfl.transports.live.emulation import EmulatedWork
 from bdfl.transports.live.observer import Observers
-from bdfl.transports.live.round_times import ROUNDS_FILE, RoundClock
+from bdfl.transports.live.round_times import RoundClock
 from bdfl.transports.live.shared_toolbox import SharedToolbox
 from bdfl.transports.live.training_process import Failed, Judged, Ready, TrainingProcess
 from bdfl.transports.live.waits import Waits, live_waits

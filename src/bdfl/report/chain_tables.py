@@ -7,11 +7,11 @@ from rich.table import Table
 from rich.text import Text
 
 from bdfl.audit.blame import Blame
-from bdfl.audit.summary import BlockSummary, ChainSummary, describe_change
+from bdfl.audit.block_summary import BlockSummary, describe_change
+from bdfl.audit.summary import ChainSummary
 from bdfl.audit.trace import Trace
 from bdfl.ledger.block import Block, Certificate, Evidence, FalseWork, TwoBlocks, TwoUpdates, TwoVotes
-from bdfl.ledger.evidence import offender_of
-from bdfl.ledger.roll import find_change, find_evidence
+from bdfl.ledger.roll import find_change, find_evidence, offender_of
 from bdfl.ledger.units import ATTO, NANO, PICOJOULE
 from bdfl.ledger.verify import Agreement, ModelCheck, Verification
 from bdfl.report.tables import new_table, number

@@ -12,17 +12,11 @@ import msgspec
 
 from bdfl.errors import BdflError
 from bdfl.experiment.choices import choose_scheduler, show_choice, validate_choices
-from bdfl.experiment.run_folder import (
-    SCENARIO_FILE,
-    BadRunFolder,
-    JournalHeader,
-    RunFolder,
-    create_run_folder,
-    open_run_folder,
-)
+from bdfl.experiment.run_folder import BadRunFolder, RunFolder, create_run_folder, open_run_folder
 from bdfl.experiment.training_run import Federated, default_workers, prepare_run, replay_run, train_run
 from bdfl.learning.workers import open_trainer
 from bdfl.records import LearningRecord, LearningRound, RoundRecord, RunRecord
+from bdfl.records.run_files import SCENARIO_FILE, JournalHeader
 from bdfl.reproduce.changes import differing_keys
 from bdfl.reproduce.paper import DATA_SET_NAMES, DATA_SETS
 from bdfl.reproduce.results import CampaignProgress, TrainingSettings

@@ -14,8 +14,7 @@ import msgspec
 from bdfl.encoding import digest
 from bdfl.identity import Signer
 from bdfl.ledger.block import Certificate
-from bdfl.ledger.evidence import offender_of
-from bdfl.ledger.roll import find_evidence
+from bdfl.ledger.roll import find_evidence, offender_of
 from bdfl.ledger.store import ChainStore
 from bdfl.operation.access_point_files import KEY_FILE
 from bdfl.operation.hostile_peers.attacks import ATTACKS, Attack, Who, find_attack
@@ -27,7 +26,8 @@ from bdfl.operation.hostile_peers.watch import Phase, Watch
 from bdfl.operation.judging import judge_network
 from bdfl.operation.key_file import load_key
 from bdfl.operation.live_scenario import load_live_scenario
-from bdfl.operation.local_network import LocalNetwork, found_network, node_folder, run_network, write_network
+from bdfl.operation.local_network import LocalNetwork, found_network, run_network
+from bdfl.operation.network_file import node_folder, write_network
 from bdfl.operation.node_files import CHAIN_FOLDER, roots_of, write_tls
 from bdfl.operation.run_file import read_run
 from bdfl.scenario import Scenario

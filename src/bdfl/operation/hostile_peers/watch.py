@@ -10,7 +10,8 @@ import psutil
 
 from bdfl.errors import BdflError
 from bdfl.operation.asking import look_at
-from bdfl.operation.local_network import LocalNetwork, node_folder
+from bdfl.operation.local_network import LocalNetwork
+from bdfl.operation.network_file import node_folder
 from bdfl.operation.snapshot import Snapshot
 
 _POLL_S = 0.25

@@ -14,7 +14,7 @@ from bdfl.operation.live_faults.diary import Diary
 from bdfl.operation.live_faults.outcome import LiveBreach
 from bdfl.operation.live_faults.returning import ROUNDS_TO_RETURN, Return, find_returns
 from bdfl.operation.live_faults.testimony import find_contradictions, find_forgotten, read_testimony
-from bdfl.operation.local_network import node_folder, read_network
+from bdfl.operation.network_file import node_folder, read_network
 from bdfl.operation.node_files import CHAIN_FOLDER
 from bdfl.transports.live.event_log import BrokenLog
 

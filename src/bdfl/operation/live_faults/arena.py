@@ -14,10 +14,11 @@ from bdfl.ledger.chain import quorum_size
 from bdfl.operation.children import Child
 from bdfl.operation.live_faults.diary import Diary, worst_gap_s
 from bdfl.operation.live_scenario import load_live_scenario
-from bdfl.operation.local_network import LocalNetwork, Route, found_network, node_folder, run_network
+from bdfl.operation.local_network import LocalNetwork, Route, found_network, run_network
+from bdfl.operation.network_file import node_folder
+from bdfl.records.round_times import ROUNDS_FILE, BadRoundsFile, read_rounds
 from bdfl.scenario import QuorumRule, Scenario
 from bdfl.scenario.shipped import find_scenario
-from bdfl.transports.live.round_times import ROUNDS_FILE, BadRoundsFile, read_rounds
 from bdfl.transports.live.waits import live_timing
 
 STORY_FILE = "story.log"

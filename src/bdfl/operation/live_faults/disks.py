@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from bdfl.operation.live_faults.arena import Arena
 from bdfl.operation.live_faults.kills import judge_left
 from bdfl.operation.live_faults.outcome import Figures, LiveBreach, judge_gap
-from bdfl.operation.local_network import OUTPUT_FILE, node_folder
+from bdfl.operation.local_network import OUTPUT_FILE
+from bdfl.operation.network_file import node_folder
 from bdfl.transports.faults.failing_store import FAULT_VARIABLE, FaultKind
 
 FAILED_EXIT = 1

@@ -10,7 +10,7 @@ from bdfl.ledger.keeping import StoreError
 from bdfl.ledger.store import ChainStore
 from bdfl.operation.live_faults.arena import Arena, Left
 from bdfl.operation.live_faults.outcome import Figures, LiveBreach
-from bdfl.operation.local_network import node_folder
+from bdfl.operation.network_file import node_folder
 from bdfl.operation.node_files import CHAIN_FOLDER
 from bdfl.transports.faults.failing_store import FAULT_VARIABLE
 

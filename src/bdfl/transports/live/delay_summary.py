@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import fsum, nan
 
 from bdfl.ledger.units import NANO
-from bdfl.transports.live.round_times import RoundTimes
+from bdfl.records.round_times import RoundTimes
 
 
 @dataclass(frozen=True)

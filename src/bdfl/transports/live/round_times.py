@@ -1,4 +1,4 @@
-"""How long a node's rounds took beside what the model says, one line of JSON each."""
+"""A clock that writes down how long a node's rounds take beside what the model says."""
 
 import os
 import threading
@@ -10,23 +10,18 @@ from typing import Protocol
 
 import msgspec
 
-from bdfl.errors import BdflError, one_line
 from bdfl.ledger.block import Block, Certificate
 from bdfl.ledger.chain import ChainState
 from bdfl.protocol.events import Commit, Effect, Event, Started, Train, TrainingFinished
 from bdfl.protocol.state import NodeState, Phase
+from bdfl.records.round_times import RoundTimes, Stretched, former_rounds
 from bdfl.transports.live.observer import LiveObserver
 from bdfl.transports.live.workshop import Spent
 from bdfl.transports.world import ModelledRound
 
-ROUNDS_FILE = "rounds.jsonl"
 MAX_BYTES = 64 * 2**20  # of a file of rounds
 _TAIL_BYTES = 64 * 1024  # that are read at a time to find a torn line
 _MAX_PENDING = 64  # records that wait for their block to be on the disk
-
-
-class BadRoundsFile(BdflError):
-    """A file of round times that cannot be read."""
 
 
 class TimedWork(Protocol):
@@ -38,45 +33,6 @@ class TimedWork(Protocol):
     def modelled(self, chain: ChainState) -> ModelledRound: ...
 
     def spent(self, height: int) -> Spent: ...
-
-
-class Stretched(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A modelled round times the time scale (ns); training and upload are this node's own, 0 if it is not scheduled."""
-
-    training_ns: int
-    upload_ns: int
-    exchange_ns: int
-    mining_ns: int
-    rest_ns: int
-    delay_ns: int
-
-
-class RoundTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One round of one node. Exchange, mining and voting follow each other and make up the delay."""
-
-    node: int
-    round: int
-    attempt: int  # whose block was agreed on
-    num_updates: int  # in it
-    is_whole: bool  # seen from its beginning, and not caught up with
-    time_scale: float
-    modelled: Stretched
-    training_ns: int | None  # from the order to train until the model is there; none: not trained
-    computing_ns: int  # of it, without waiting
-    hashing_ns: int
-    upload_ns: dict[int, int]  # by client: from hearing of its update until it is held
-    exchange_ns: int  # from the beginning until collecting is over and the own update is let out
-    mining_ns: int  # from then until the first valid block is here
-    voting_ns: int  # from then until it is decided
-    delay_ns: int
-
-    @property
-    def overhead_ns(self) -> int:
-        """What the round took beyond the model."""
-        return self.delay_ns - self.modelled.delay_ns
-
-
-_DECODER = msgspec.json.Decoder(RoundTimes)
 
 
 @dataclass(eq=False)
@@ -208,32 +164,6 @@ def _note_progress(watch: _Watch, now_ns: int, number: int, state: NodeState) ->
         watch.closed_ns = now_ns
     if watch.found_ns is None and any(candidate.is_valid for candidate in state.candidates.values()):
         watch.found_ns = now_ns
-
-
-def former_rounds(path: Path) -> Path:
-    """The file of rounds before the one that is written."""
-    return path.with_name(path.name + ".1")
-
-
-def read_rounds(path: Path) -> list[RoundTimes]:
-    """The rounds in a file and in the one before it, without a last line that is cut off; raises `BadRoundsFile`."""
-    former = former_rounds(path)
-    return [*(_read_file(former) if former.exists() else ()), *_read_file(path)]
-
-
-def _read_file(path: Path) -> list[RoundTimes]:
-    try:
-        *lines, _ = path.read_bytes().split(b"\n")
-    except OSError as error:
-        raise BadRoundsFile(f"{path}: {error.strerror}, a file of round times expected") from None
-    rounds = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            rounds.append(_DECODER.decode(line))
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            reason = one_line(error)
-            raise BadRoundsFile(f"{path}: line {number}: {reason}, the times of a round expected") from None
-    return rounds
 
 
 def _drop_torn_line(path: Path) -> None:

@@ -1,0 +1,65 @@
+"""A block in one line, as it says itself."""
+
+from dataclasses import dataclass
+
+from bdfl.ledger.block import Admission, Block, Certificate
+from bdfl.ledger.roll import BINDS_AFTER, find_change, find_evidence, offender_of
+from bdfl.ledger.units import NANO
+
+
+@dataclass(frozen=True)
+class BlockSummary:
+    """A block in one line."""
+
+    height: int
+    digest: str
+    proposer: int
+    attempt: int
+    trained: tuple[int, ...]  # whose updates count
+    declined: tuple[int, ...]  # who trained and had nothing to give
+    missing: tuple[int, ...]  # who was scheduled and not heard of
+    num_reports: int
+    num_votes: int  # of its certificate
+    is_empty: bool  # the model stayed
+    offenders: tuple[int, ...]  # against whom it holds evidence
+    change: str  # of membership, in words; empty: none
+    delay_s: float  # of the round by the cost model
+    mean_queue: float  # after the round
+    reason: str  # why nobody was scheduled; empty where somebody was
+    model: str
+
+
+def describe_change(block: Block) -> str:
+    """The change of membership in a block, in words; empty: none."""
+    found = find_change(block.body.entries)
+    if found is None:
+        return ""
+    height = block.header.height + BINDS_AFTER
+    if isinstance(found.change, Admission):
+        return f"member {found.change.number} joins from height {height} on"
+    return f"member {found.change.number} is removed from height {height} on"
+
+
+def summarise_block(block: Block, certificate: Certificate) -> BlockSummary:
+    """A block in one line."""
+    body = block.body
+    heard = {signed.update.client for signed in body.updates}
+    queue = body.queue_nano
+    return BlockSummary(
+        height=block.header.height,
+        digest=block.digest.hex(),
+        proposer=block.header.proposer,
+        attempt=block.header.attempt,
+        trained=tuple(signed.update.client for signed in body.updates if not signed.update.is_declined),
+        declined=tuple(signed.update.client for signed in body.updates if signed.update.is_declined),
+        missing=tuple(client for client in body.schedule.selected if client not in heard),
+        num_reports=len(body.reports),
+        num_votes=len(certificate),
+        is_empty=body.is_empty,
+        offenders=tuple(map(offender_of, find_evidence(body.entries))),
+        change=describe_change(block),
+        delay_s=body.modelled.delay_ns / NANO,
+        mean_queue=sum(queue) / NANO / len(queue) if queue else 0.0,
+        reason=body.schedule.reason,
+        model=body.model.hex(),
+    )

@@ -1,0 +1,50 @@
+"""What the folder of a network on one machine consists of."""
+
+from pathlib import Path
+
+import msgspec
+
+from bdfl.errors import BdflError
+from bdfl.operation.run_file import replace_file
+
+NETWORK_FILE = "network.json"
+GENESIS_FILE = "genesis.bdfl"
+SCENARIO_FILE = "scenario.toml"
+
+
+class BadNetwork(BdflError):
+    """A folder that is no network's, or a network that cannot be started there."""
+
+
+class NetworkFile(msgspec.Struct, frozen=True, kw_only=True):
+    """What a network's folder consists of; its genesis says the rest."""
+
+    scenario: str  # its name
+    chain: str
+    num_nodes: int
+    num_access_points: int
+    blocks: int | None = None  # after which all is done
+    pid: int | None = None  # of whoever runs it, or did
+    functions: tuple[str, ...] = ()  # of the scenario's author, that may run
+
+
+def node_folder(folder: Path, number: int) -> Path:
+    return folder / f"node-{number}"
+
+
+def access_point_folder(folder: Path, number: int) -> Path:
+    return folder / f"ap-{number}"
+
+
+def write_network(folder: Path, network: NetworkFile) -> None:
+    replace_file(folder / NETWORK_FILE, msgspec.json.encode(network) + b"\n")
+
+
+def read_network(folder: Path) -> NetworkFile:
+    """What is in a network's folder."""
+    try:
+        return msgspec.json.decode((folder / NETWORK_FILE).read_bytes(), type=NetworkFile)
+    except OSError:
+        raise BadNetwork(f"{folder}: no {NETWORK_FILE} in it, the folder of bdfl network up expected") from None
+    except msgspec.DecodeError as error:
+        raise BadNetwork(f"{folder / NETWORK_FILE}: {error}") from None

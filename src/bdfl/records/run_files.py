@@ -1,0 +1,25 @@
+"""What is in the folder of a run, by name, and what its journal begins with."""
+
+import msgspec
+
+FORMAT = 2  # of the journal
+SCENARIO_FILE = "scenario.toml"
+JOURNAL_FILE = "journal.jsonl"  # a header, then a `LearningRound` for every round
+FINAL_MODEL = "final.safetensors"
+BEST_MODEL = "best.safetensors"
+CHAIN_FOLDER = "chain"
+LOCK_FILE = ".lock"
+
+
+class JournalHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the rounds of a journal rest on: going on with anything else would not end in the same bytes."""
+
+    format: int
+    version: str  # of bdfl
+    torch: str
+    scenario_digest: str
+    data_digest: str
+    num_parameters: int
+    initial_model: str  # SHA-256
+    initial_accuracy: float | None
+    initial_loss: float | None
