@@ -1,5 +1,6 @@
 """The subcommands. Libraries are imported where they are used: `bdfl --help` must not wait for matplotlib."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -33,11 +34,15 @@ from bdfl.cli.reproduce import reproduce
 from bdfl.cli.run import report, run
 from bdfl.cli.terminal import (
     OneLineErrors,
+    print_files,
     print_json,
     print_out,
     progress,
     read_input,
+    writing_to,
 )
+
+MAX_DRAWN_ROUNDS = 20_000  # of a simulated run whose records are written: a figure of more shows nothing
 
 app = typer.Typer(
     cls=OneLineErrors,
@@ -128,16 +133,21 @@ def simulate(
 ) -> None:
     """Play one run and show who trained when, delays, energies and queues of every round.
 
+    With --out the folder also gets the scenario and the records (Parquet): bdfl explore FOLDER shows them in a browser.
+
     Examples:
 
       bdfl simulate paper-cifar10
 
-      bdfl simulate my.toml --scheduler exact:tradeoff=50 --set energy.budget_j=0.8
+      bdfl simulate my.toml --scheduler exact:tradeoff=50 --set energy.budget_j=0.8 --out results/mine
     """
     from bdfl.experiment import simulate as simulate_scenario
     from bdfl.experiment.choices import choose_scheduler
+    from bdfl.experiment.record_folder import refuse_run_folder, write_record
     from bdfl.records import encode_run
 
+    if out is not None:
+        refuse_run_folder(out)
     played = open_scenario(scenario, changes, rounds, seed)
     played = played if scheduler is None else choose_scheduler(played, scheduler)
     with progress(f"simulating {played.name}", "rounds") as on_progress:
@@ -146,10 +156,19 @@ def simulate(
         from bdfl.report.tables import tabulate_run
 
         print_out(*tabulate_run(record))
-    if out is not None or not as_json:
+    files: list[Path] = []
+    if out is not None:
+        with writing_to(out):
+            files = write_record(played, record, out)
+        if not as_json:
+            print_files(files)
+    is_drawn = played.rounds <= MAX_DRAWN_ROUNDS or not any(path.suffix == ".parquet" for path in files)
+    if is_drawn and (out is not None or not as_json):
         from bdfl.report.run_figure import draw_run
 
         save_result(draw_run(record), f"simulate-{record.scenario}-{record.scheduler}", out, quiet=as_json)
+    elif not is_drawn and not as_json:
+        typer.echo(f"no figure of more than {MAX_DRAWN_ROUNDS} rounds; look at them: bdfl explore {out}")
     if as_json:
         print_json(encode_run(record))
 

@@ -1,10 +1,10 @@
 """The records of a run as two Parquet tables: a row per round, and a row per round and client.
 
-Units stand in the column names; what is not known is null. The file's metadata say whose run it is. The same records
-give the same bytes.
+Units stand in the column names; what is not known is null. A run that nobody learned in has no columns about learning.
+The file's metadata say whose run it is. The same records give the same bytes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -31,8 +31,11 @@ _PER_CLIENT = (
 _LEARNED_PER_CLIENT = ("outcome", "local_loss", "local_gradient_norm")
 
 
-def write_parquet(run: RunRecord, learning: LearningRecord, folder: Path) -> list[Path]:
-    """The two files written into `folder`."""
+_ROWS_AT_A_TIME = 2**20  # of clients: long runs are written in parts
+
+
+def write_parquet(run: RunRecord, learning: LearningRecord | None, folder: Path) -> list[Path]:
+    """The two files written into `folder`; `learning` none: the run was only played, not learned in."""
     metadata = {
         "bdfl": __version__,
         "scenario": run.scenario,
@@ -41,13 +44,17 @@ def write_parquet(run: RunRecord, learning: LearningRecord, folder: Path) -> lis
         "tradeoff": repr(run.tradeoff),
         "seed": str(run.seed),
     }
-    tables = {ROUNDS_FILE: tabulate_rounds(run, learning), CLIENTS_FILE: tabulate_clients(run, learning)}
-    for name, table in tables.items():
-        pyarrow.parquet.write_table(table.replace_schema_metadata(metadata), folder / name, compression="zstd")
-    return [folder / name for name in tables]
+    parts = {ROUNDS_FILE: iter((tabulate_rounds(run, learning),)), CLIENTS_FILE: _client_parts(run, learning)}
+    for name, tables in parts.items():
+        first = next(tables).replace_schema_metadata(metadata)
+        with pyarrow.parquet.ParquetWriter(folder / name, first.schema, compression="zstd") as writer:
+            writer.write_table(first)
+            for table in tables:
+                writer.write_table(table.replace_schema_metadata(metadata))
+    return [folder / name for name in parts]
 
 
-def tabulate_rounds(run: RunRecord, learning: LearningRecord) -> pyarrow.Table:
+def tabulate_rounds(run: RunRecord, learning: LearningRecord | None) -> pyarrow.Table:
     """A row per round; `recall` is a list with one share per label."""
     columns: dict[str, object] = {
         "round": run.round,
@@ -59,24 +66,33 @@ def tabulate_rounds(run: RunRecord, learning: LearningRecord) -> pyarrow.Table:
         "time_s": np.cumsum(run.delay_s),
     }
     columns |= {name: _known(getattr(run, name)) for name in _PER_ROUND}
-    columns |= {name: _known(getattr(learning, name)) for name in _LEARNED_PER_ROUND}
-    recall = [_known(row).to_pylist() if np.isfinite(row).any() else None for row in learning.recall]
-    columns["recall"] = pyarrow.array(recall, type=pyarrow.list_(pyarrow.float64()))
+    if learning is not None:
+        columns |= {name: _known(getattr(learning, name)) for name in _LEARNED_PER_ROUND}
+        recall = [_known(row).to_pylist() if np.isfinite(row).any() else None for row in learning.recall]
+        columns["recall"] = pyarrow.array(recall, type=pyarrow.list_(pyarrow.float64()))
     return _table(columns)
 
 
-def tabulate_clients(run: RunRecord, learning: LearningRecord) -> pyarrow.Table:
-    """A row per round and client, by round, then client."""
-    num_rounds, num_clients = run.num_rounds, run.num_clients
+def tabulate_clients(run: RunRecord, learning: LearningRecord | None, rows: slice = slice(None)) -> pyarrow.Table:
+    """A row per round and client, by round, then client; of the rounds in these `rows`, all unless said otherwise."""
+    rounds, num_clients = run.round[rows], run.num_clients
     columns: dict[str, object] = {
-        "round": np.repeat(run.round, num_clients),
-        "client": np.tile(np.arange(num_clients), num_rounds),
-        "samples": np.tile(learning.samples.astype(np.int64), num_rounds),
-        "participation_rate": np.tile(run.participation_rate, num_rounds),
+        "round": np.repeat(rounds, num_clients),
+        "client": np.tile(np.arange(num_clients), len(rounds)),
     }
-    columns |= {name: _known(getattr(run, name).ravel()) for name in _PER_CLIENT}
-    columns |= {name: _known(getattr(learning, name).ravel()) for name in _LEARNED_PER_CLIENT}
+    if learning is not None:
+        columns["samples"] = np.tile(learning.samples.astype(np.int64), len(rounds))
+    columns["participation_rate"] = np.tile(run.participation_rate, len(rounds))
+    columns |= {name: _known(getattr(run, name)[rows].ravel()) for name in _PER_CLIENT}
+    if learning is not None:
+        columns |= {name: _known(getattr(learning, name)[rows].ravel()) for name in _LEARNED_PER_CLIENT}
     return _table(columns)
+
+
+def _client_parts(run: RunRecord, learning: LearningRecord | None) -> Iterator[pyarrow.Table]:
+    step = max(1, _ROWS_AT_A_TIME // run.num_clients)
+    for first in range(0, run.num_rounds, step):
+        yield tabulate_clients(run, learning, slice(first, first + step))
 
 
 def _table(columns: Mapping[str, object]) -> pyarrow.Table:

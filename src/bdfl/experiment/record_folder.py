@@ -1,0 +1,34 @@
+"""The folder of a run that was only played: its scenario and its records, for whoever looks at them later."""
+
+from pathlib import Path
+
+from bdfl.errors import BdflError
+from bdfl.records import RunRecord
+from bdfl.scenario import Scenario, dump_scenario
+
+SCENARIO_FILE = "scenario.toml"
+_OTHERS = ("journal.jsonl", "network.json", "chain")  # what folders of other kinds hold
+
+
+class BadRecordFolder(BdflError):
+    """A folder that holds something else."""
+
+
+def refuse_run_folder(folder: Path) -> None:
+    """Raises where records would replace those of a run with a chain."""
+    for name in _OTHERS:
+        if (folder / name).exists():
+            raise BadRecordFolder(f"{folder}: holds a {name}, a folder of its own expected")
+
+
+def write_record(scenario: Scenario, run: RunRecord, folder: Path) -> list[Path]:
+    """The files written into `folder`: the scenario, and the records where pyarrow is installed."""
+    refuse_run_folder(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / SCENARIO_FILE
+    path.write_text(dump_scenario(scenario), encoding="utf-8")
+    try:
+        from bdfl.records.parquet import write_parquet
+    except ImportError:
+        return [path]
+    return [path, *write_parquet(run, None, folder)]
