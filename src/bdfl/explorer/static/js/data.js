@@ -36,9 +36,20 @@ export function documentKey(path) {
   return url.pathname + url.search;
 }
 
+/** Rows of the export's one table of blocks, for any first and last; undefined where the path asks for something else. */
+function exportedBlocks(path) {
+  const url = new URL(path, "http://explorer.invalid");
+  const run = url.searchParams.get("run");
+  const whole = url.pathname === "/blocks.json" ? exported()[documentKey(run ? `/blocks.json?run=${run}` : "/blocks.json")] : undefined;
+  if (!whole) return undefined;
+  const last = Math.min(Number(url.searchParams.get("last") || whole.height), whole.height);
+  const first = Math.max(Number(url.searchParams.get("first") || last - 49), 1);
+  return { ...whole, first, last, blocks: whole.blocks.filter((row) => row.height >= first && row.height <= last) };
+}
+
 /** Whether the export carries that document; always true with a server. */
 export function hasDocument(path) {
-  return !isExported() || documentKey(path) in exported();
+  return !isExported() || documentKey(path) in exported() || exportedBlocks(path) !== undefined;
 }
 
 async function ask(path, signal, accept) {
@@ -68,8 +79,8 @@ async function ask(path, signal, accept) {
  */
 export async function getJson(path, signal) {
   if (isExported()) {
-    const found = exported()[documentKey(path)];
-    if (found === undefined) throw new DataError("This export does not contain that page.", 404);
+    const found = exported()[documentKey(path)] || exportedBlocks(path);
+    if (!found) throw new DataError("This export does not contain that page.", 404);
     return found;
   }
   return (await ask(path, signal, "application/json")).json();

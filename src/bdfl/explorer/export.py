@@ -1,0 +1,329 @@
+"""The explorer as a folder: one page that needs no server, with all its data inside, and the JSON twins beside it.
+
+The page opens from a disk or any web host. Its policy lets nothing run but the one script written here, known by its
+hash, and nothing be fetched from anywhere.
+"""
+
+import base64
+import hashlib
+import html
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path, PurePosixPath
+
+import msgspec
+
+from bdfl import __version__
+from bdfl.errors import BdflError
+from bdfl.explorer.bundling import bundle
+from bdfl.explorer.documents import DeskSettings, Overview
+from bdfl.explorer.library import Library
+from bdfl.explorer.static_files import SHELL, StaticFiles
+
+PAGE = "index.html"
+MANIFEST = "export.json"
+MAX_BYTES = 64 * 2**20  # of data in the page, unless told how many blocks there shall be
+CHUNK = 500  # rounds in one piece of a long story, as the pages ask for them
+_DESK_S = 30.0  # for the desks of one run
+_WAIT_S = 20.0  # for what a child process computes
+_POLL_S = 0.2
+_SCRIPTS = ("vendor/uPlot.iife.min.js",)
+_STYLES = ("vendor/uPlot.min.css", "style.css")
+_MODULES = "js/"
+_FIRST_MODULE = "app.js"
+_ICON = "icon.svg"
+_LOADED = re.compile(r'<(?:script|link)\b[^>]*(?:src|href)="/static/[^"]*"[^>]*>(?:</script>)?\n?')
+_CHARSET = '<meta charset="utf-8">\n'
+
+OnProgress = Callable[[int, int], None]
+
+
+class CannotExport(BdflError):
+    """A folder that holds something else, or pages that do not fit into one."""
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """What an export consists of, so that the next one can replace it."""
+
+    bdfl: str
+    files: list[str]
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written."""
+
+    page: Path
+    num_files: int
+    num_bytes: int
+    notes: tuple[str, ...]  # what is not in it
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """A document under the address that the pages ask for."""
+
+    address: str
+    content: bytes
+    file: str | None  # beside the page; none: in the page alone
+    is_raw: bool = False
+
+    def in_page(self) -> bytes:
+        """JSON that cannot end the element it stands in."""
+        if self.is_raw:
+            return b'"' + base64.b64encode(self.content) + b'"'
+        return self.content.replace(b"<", b"\\u003c")
+
+
+@dataclass
+class _Account:
+    """How far an export is, and what it leaves out."""
+
+    last: int | None
+    on_progress: OnProgress
+    total: int = 0
+    done: int = 0
+    num_bytes: int = 0
+    notes: list[str] = field(default_factory=list)
+
+    def count(self, piece: _Piece | None) -> None:
+        self.done += 1
+        self.num_bytes += 0 if piece is None else len(piece.content)
+        self.on_progress(min(self.done, self.total), self.total)
+
+    @property
+    def is_full(self) -> bool:
+        return self.last is None and self.num_bytes > MAX_BYTES
+
+
+def export_site(
+    library: Library, folder: Path, *, last: int | None = None, on_progress: OnProgress = lambda done, total: None
+) -> Exported:
+    """Writes all runs into `folder`, the details of their `last` blocks; as many as are sensible unless given."""
+    files = StaticFiles()
+    opening, ending = _page_parts(files, library.overview(0).name)
+    _clear(folder)
+    account = _Account(last, on_progress)
+    written: list[str] = []
+    draft = folder / f".{PAGE}.tmp"
+    try:
+        with draft.open("wb") as page:
+            page.write(opening)
+            separator = b"{\n"
+            for piece in _all_pieces(library, account):
+                page.write(separator + msgspec.json.encode(piece.address).replace(b"<", b"\\u003c") + b":")
+                page.write(piece.in_page())
+                separator = b",\n"
+                if piece.file is not None:
+                    _write(folder, piece.file, piece.content)
+                    written.append(piece.file)
+            page.write(b"}" + ending)
+        draft.replace(folder / PAGE)
+    finally:
+        draft.unlink(missing_ok=True)
+    written.append(PAGE)
+    manifest = Manifest(bdfl=__version__, files=written)
+    (folder / MANIFEST).write_bytes(msgspec.json.encode(manifest) + b"\n")
+    num_bytes = sum((folder / name).stat().st_size for name in written)
+    return Exported(folder / PAGE, len(written) + 1, num_bytes, tuple(account.notes))
+
+
+# The folder
+
+
+def _clear(folder: Path) -> None:
+    """Makes the folder, or takes an older export out of it; raises where it holds anything else."""
+    if not folder.exists():
+        folder.mkdir(parents=True)
+        return
+    if not folder.is_dir():
+        raise CannotExport(f"{folder}: a folder expected")
+    if not any(folder.iterdir()):
+        return
+    try:
+        manifest = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=Manifest)
+    except (OSError, msgspec.DecodeError):
+        raise CannotExport(f"{folder}: holds something else than an export, an empty folder expected") from None
+    for name in manifest.files:
+        path = PurePosixPath(name)
+        if path.is_absolute() or ".." in path.parts or "\\" in name:
+            raise CannotExport(f"{folder / MANIFEST}: names {name}, a file in the folder expected")
+        if _has_no_links(folder, path):
+            (folder / path).unlink(missing_ok=True)
+
+
+def _has_no_links(folder: Path, path: PurePosixPath) -> bool:
+    """Whether no folder on the way to a file is a link elsewhere."""
+    return not any((folder / parent).is_symlink() for parent in path.parents)
+
+
+def _write(folder: Path, name: str, content: bytes) -> None:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not _has_no_links(folder, PurePosixPath(name)) or path.is_symlink():
+        raise CannotExport(f"{path}: leads elsewhere, a plain file expected")
+    path.write_bytes(content)
+
+
+# The page
+
+
+def _page_parts(files: StaticFiles, title: str) -> tuple[bytes, bytes]:
+    """What stands before the data in the page, and what after."""
+    scripts = [_text(files, name) for name in _SCRIPTS]
+    scripts.append(bundle(_FIRST_MODULE, lambda name: _text(files, _MODULES + name)))
+    script = "\n" + ";\n".join(part.rstrip().removesuffix(";") for part in scripts) + "\n"
+    style = "\n" + "\n".join(_text(files, name) for name in _STYLES)
+    if re.search(r"</style|<!--|url\(\s*['\"]?(?!data:|#)|@import", style, re.IGNORECASE):
+        raise CannotExport("style: loads something else, which a page on a disk cannot")
+    if re.search(r"</script|<!--", script, re.IGNORECASE):
+        raise CannotExport("script: ends its own element")
+    policy = (
+        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    shell = _text(files, SHELL)
+    if _CHARSET not in shell or "</head>" not in shell or "</body>" not in shell:
+        raise CannotExport(f"{SHELL}: {_CHARSET.strip()}, </head> and </body> expected")
+    shell = (
+        _LOADED.sub("", shell)
+        .replace('href="/index.json"', 'href="index.json"')
+        .replace(">/index.json<", ">index.json<")
+    )
+    if re.search(r"""(?:src|href)\s*=\s*["']?/""", shell) is not None:
+        raise CannotExport(f"{SHELL}: something is loaded from a server")
+    shell = shell.replace(_CHARSET, f'{_CHARSET}<meta http-equiv="Content-Security-Policy" content="{policy}">\n', 1)
+    shell = re.sub(r"<title>[^<]*</title>", lambda _: f"<title>{html.escape(title)}</title>", shell, count=1)
+    icon = base64.b64encode(_text(files, _ICON).encode()).decode()
+    head = f'<link rel="icon" href="data:image/svg+xml;base64,{icon}">\n<style>{style}</style>\n</head>'
+    before, _, after = shell.replace("</head>", head, 1).partition("</body>")
+    opening = f'{before}<script type="application/json" id="data">'
+    ending = f"</script>\n<script>{script}</script>\n</body>{after}"
+    return opening.encode(), ending.encode()
+
+
+def _text(files: StaticFiles, name: str) -> str:
+    found = files.find(name)
+    if found is None:
+        raise CannotExport(f"static/{name}: missing, install bdfl again")
+    return found.content.decode()
+
+
+def _hash(text: str) -> str:
+    """How a policy names an inline script or style."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+# The data
+
+
+def _all_pieces(library: Library, account: _Account) -> Iterator[_Piece]:
+    overviews = [library.overview(run) for run in range(library.num_runs)]
+    account.total = sum(_count_pieces(overview, account.last) for overview in overviews) + 1
+    yield from _take(account, "/compare.json", "compare.json", library.compare)
+    for run, overview in enumerate(overviews):
+        yield from _run_pieces(library, run, overview, account)
+
+
+def _count_pieces(overview: Overview, last: int | None) -> int:
+    """About how many documents a run has."""
+    num_blocks = overview.height if last is None else min(last, overview.height)
+    return 6 + len(overview.clients) + 5 * num_blocks
+
+
+def _run_pieces(library: Library, run: int, overview: Overview, account: _Account) -> Iterator[_Piece]:
+    """All documents of a run: the whole of it first, then its blocks from the newest on."""
+    place = "" if run == 0 else f"run-{run}/"
+    height = overview.height
+
+    def take(address: str, read: Callable[[], object], file: str | None = None) -> Iterator[_Piece]:
+        name, _, query = address.partition("?")
+        parameters = [*([f"run={run}"] if run else []), *([query] if query else [])]
+        spelled = f"/{name}?{'&'.join(parameters)}" if parameters else f"/{name}"
+        return _take(account, spelled, place + (file or name), read)
+
+    shown = msgspec.structs.replace(overview, is_exported=True, is_live=False)
+    yield from take("index.json", lambda: shown)
+    yield from take("story.json", lambda: library.story(run))
+    yield from take("raw/genesis", lambda: library.raw_genesis(run))
+    yield from take("network.json", lambda: library.network(run))
+    for client in range(len(overview.clients)):
+        yield from take(f"client/{client}.json", partial(library.client, run, client))
+    yield from take("verify.json", lambda: _wait_for(lambda: library.verify(run)))
+    yield from take("frontier.json", lambda: _wait_for(lambda: library.frontier(run)))
+    yield from take("desk.json", lambda: library.desk(run, None, DeskSettings()))
+    lowest = 1 if account.last is None else max(1, height - account.last + 1)
+    desk_ends_s = time.monotonic() + _DESK_S
+    num_desks, first = 0, height + 1
+    for one in range(height, lowest - 1, -1):
+        if account.is_full:
+            break
+        first = one
+        yield from take(f"block/{one}.json", partial(library.block, run, one))
+        yield from take(f"raw/{one}", partial(library.raw_block, run, one))
+        yield from take(f"network.json?round={one}", partial(library.network, run, one), f"network/{one}.json")
+        yield from take(f"model/{one}.json", partial(library.model, run, one))
+        if time.monotonic() < desk_ends_s:
+            num_desks += 1
+            yield from take(f"desk/{one}.json", partial(library.desk, run, one, DeskSettings()))
+    yield from take("blocks.json", lambda: _block_rows(library, run, first, height))
+    if library.story(run, points=1).num_rounds > 2000:
+        yield from _story_chunks(library, run, first, height, take)
+    _note_gaps(account, overview, first, num_desks)
+
+
+def _story_chunks(
+    library: Library, run: int, first: int, height: int, take: Callable[..., Iterator[_Piece]]
+) -> Iterator[_Piece]:
+    """Single rounds of a long run, as far back as its blocks go."""
+    for start in range((first - 1) // CHUNK * CHUNK + 1, height + 1, CHUNK):
+        end = min(start + CHUNK - 1, height)
+        query = f"story.json?first={start}&last={end}&points={CHUNK}"
+        yield from take(query, partial(library.story, run, start, end, CHUNK), f"story/{start}.json")
+
+
+def _block_rows(library: Library, run: int, first: int, last: int) -> object:
+    """The table of all blocks from `first` on, which the library gives in pages."""
+    newest = library.blocks(run)
+    rows = []
+    while last >= first:
+        page = library.blocks(run, max(first, last - 49), last)
+        if not page.blocks:
+            break
+        rows += page.blocks
+        last = page.blocks[-1].height - 1
+    return msgspec.structs.replace(newest, first=first, blocks=rows)
+
+
+def _take(account: _Account, address: str, file: str, read: Callable[[], object]) -> Iterator[_Piece]:
+    """The document that `read` gives, unless there is none."""
+    try:
+        found = read()
+    except BdflError:  # a damaged block, a record without a chain: the pages say so where it is missed
+        account.count(None)
+        return
+    is_raw = isinstance(found, bytes)
+    piece = _Piece(address, found if isinstance(found, bytes) else msgspec.json.encode(found), file, is_raw)
+    account.count(piece)
+    yield piece
+
+
+def _wait_for(read: Callable[[], object]) -> object:
+    """What a child process computes, if it is done in time; else that it is not."""
+    deadline_s = time.monotonic() + _WAIT_S
+    while True:
+        found = read()
+        if getattr(found, "state", "done") != "computing" or time.monotonic() > deadline_s:
+            return found
+        time.sleep(_POLL_S)
+
+
+def _note_gaps(account: _Account, overview: Overview, first: int, num_desks: int) -> None:
+    num_blocks = overview.height - first + 1
+    if first > 1 and num_blocks > 0:
+        account.notes.append(f"{overview.name}: details of the newest {num_blocks} of {overview.height} blocks")
+    if num_desks < num_blocks:
+        account.notes.append(f"{overview.name}: the desk of {num_desks} rounds; others need the server")
