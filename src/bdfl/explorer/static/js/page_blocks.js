@@ -4,33 +4,33 @@ import { getJson } from "./data.js";
 import { badge, button, element, emptyState, hashText, replaceContent, table } from "./dom.js";
 import { sayCount, sayPercent, saySeconds } from "./format.js";
 import { link, rewriteQuery } from "./router.js";
-import { FLAG } from "./story.js";
 
 const BLOCKS_A_PAGE = 50;
 
-/** The badges of a row of /blocks.json or /story.json. */
-export function flagBadges(row) {
+/** The badges of a row of /blocks.json. */
+function blockBadges(row) {
   const badges = [];
-  if (row.flags & FLAG.problem) badges.push(badge("broken", "bad"));
-  if (row.is_empty) badges.push(badge("empty", "warn", "Too few updates: the model stays as it was"));
-  if (row.flags & FLAG.evidence) badges.push(badge("evidence", "bad", "Carries proof of a member's misbehaviour"));
-  if (row.flags & FLAG.membership) badges.push(badge("members", "info", "Changes the membership"));
-  if (row.flags & FLAG.infeasible) badges.push(badge("infeasible", "warn", "No schedule kept every client within its budget"));
+  if (row.problem) badges.push(badge("broken", "bad", row.problem));
+  if (row.is_empty) badges.push(badge("empty", "warn", row.reason || "Too few updates: the model stays as it was"));
+  if (row.offenders.length) badges.push(badge("evidence", "bad", `Proof of misbehaviour of client ${row.offenders.join(", ")}`));
+  if (row.change) badges.push(badge("members", "info", row.change));
+  if (row.declined.length) badges.push(badge(`${row.declined.length} declined`, "", `Client ${row.declined.join(", ")}`));
+  if (row.missing.length) badges.push(badge(`${row.missing.length} missing`, "warn", `Client ${row.missing.join(", ")}`));
   if (row.attempt > 1) badges.push(badge(`attempt ${row.attempt}`, "warn"));
   return badges;
 }
 
-function blockRow(row, clientName) {
-  const height = row.height ?? row.round;
+function blockCells(row, clientName) {
+  const num_selected = row.trained.length + row.declined.length + row.missing.length;
   return [
-    link(`/block/${height}`, sayCount(height)),
+    link(`/block/${row.height}`, sayCount(row.height)),
     hashText(row.digest, 12),
-    row.proposer === null || row.proposer === undefined ? null : link(`/client/${row.proposer}`, clientName(row.proposer)),
+    row.proposer === null ? null : link(`/client/${row.proposer}`, clientName(row.proposer)),
     sayPercent(row.accuracy),
     saySeconds(row.delay_s),
-    `${sayCount(row.num_updates)} of ${sayCount(row.num_selected)}`,
-    saySeconds(row.time_s, 4),
-    element("span", { class: "chips" }, flagBadges(row)),
+    row.problem && !num_selected ? null : `${sayCount(row.trained.length)} of ${sayCount(num_selected)}`,
+    sayCount(row.num_votes),
+    element("span", { class: "chips" }, blockBadges(row)),
   ];
 }
 
@@ -51,7 +51,7 @@ export async function showBlocks(root, route, context) {
       return;
     }
     const answer = await getJson(`/blocks.json?run=${context.run}&first=${first}&last=${last}`, context.signal);
-    const rows = [...(Array.isArray(answer) ? answer : answer.blocks)].sort((a, b) => (b.height ?? b.round) - (a.height ?? a.round));
+    const rows = answer.blocks;
     const move = (to) => () => {
       last = Math.max(1, Math.min(context.position, to));
       isFollowing = last === context.position;
@@ -69,11 +69,11 @@ export async function showBlocks(root, route, context) {
           { title: "Accuracy", isNumber: true },
           { title: "Delay", isNumber: true },
           { title: "Updates", isNumber: true },
-          { title: "Time", isNumber: true },
+          { title: "Votes", isNumber: true },
           { title: "Flags" },
         ],
-        rows: rows.map((row) => blockRow(row, clientName)),
-        rowClass: (index) => (rows[index].flags & FLAG.problem ? "bad" : null),
+        rows: rows.map((row) => blockCells(row, clientName)),
+        rowClass: (index) => (rows[index].problem ? "bad" : null),
       }),
       element(
         "div",

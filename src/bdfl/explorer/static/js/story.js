@@ -37,9 +37,10 @@ export function countRowsUntil(story, round) {
   return low;
 }
 
-/** One row as an object. */
+/** One row as an object; `accuracyBefore` is the newest one known, for blocks whose model nobody evaluated. */
 function rowOf(story, index) {
-  const row = {};
+  const row = { accuracyBefore: null };
+  for (let at = index; story.accuracy && at >= 0 && at > index - 200 && row.accuracyBefore === null; at -= 1) row.accuracyBefore = story.accuracy[at] ?? null;
   for (const name of COLUMNS) row[name] = story[name] ? story[name][index] : null;
   for (const name of CLIENT_COLUMNS) row[name] = story.clients && story.clients[name] ? story.clients[name][index] : null;
   return row;
