@@ -45,7 +45,7 @@ MetricsOption = Annotated[
     typer.Option(
         "--metrics",
         metavar="[HOST:]PORT|off",
-        help="Where /metrics, /healthz and /status.json are; 0: any port. On loopback unless HOST is given.",
+        help="Where /metrics, /status.json and /chain are; 0: any port. On loopback unless HOST is given.",
     ),
 ]
 UnsignedOption = Annotated[bool, typer.Option("--unsigned", help="Also with a genesis that not all have signed.")]

@@ -9,6 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
+from bdfl.operation.chain_pages import BLOCK_PAGES, GENESIS_PAGE, ChainPages
 from bdfl.operation.own_name import LOOPBACK
 from bdfl.operation.snapshot import Snapshot, judge_health
 from bdfl.operation.window import Page, Window
@@ -36,10 +37,12 @@ class NodeMetrics:
     def observe_round(self, seconds: float) -> None:
         self._rounds.observe(seconds)
 
-    def open_window(self, *, host: str = LOOPBACK, port: int = 0) -> Window:
-        """Serves /metrics, /healthz and /status.json."""
+    def open_window(self, *, host: str = LOOPBACK, port: int = 0, chain: ChainPages | None = None) -> Window:
+        """Serves /metrics, /healthz and /status.json, and the chain where there is one to look at."""
         pages = {"/metrics": self.metrics, "/healthz": self.health, "/status.json": self.status}
-        return Window(pages, host=host, port=port)
+        if chain is None:
+            return Window(pages, host=host, port=port)
+        return Window({**pages, GENESIS_PAGE: chain.genesis}, numbered={BLOCK_PAGES: chain.block}, host=host, port=port)
 
     def metrics(self) -> Page:
         return Page(generate_latest(self._registry), CONTENT_TYPE_LATEST)

@@ -20,6 +20,7 @@ from bdfl.ledger.chain import ChainState, modelled_costs, quorum_size
 from bdfl.ledger.store import ChainStore
 from bdfl.ledger.units import NANO
 from bdfl.operation.calibration import calibrate
+from bdfl.operation.chain_pages import ChainPages
 from bdfl.operation.gathering import GatheringLink
 from bdfl.operation.live_scenario import named_functions
 from bdfl.operation.logs import LOG_FILE, NodeLog
@@ -249,9 +250,10 @@ class NodeService:
         """Inside, others on this machine can see how the node is."""
         settings, identity = self._settings, self._identity
         window = None
+        chain = ChainPages(settings.folder / CHAIN_FOLDER)
         if settings.metrics is not None:
             host, port = settings.metrics
-            window = self._metrics.open_window(host=host, port=port)
+            window = self._metrics.open_window(host=host, port=port, chain=chain)
         try:
             run = RunFile(
                 kind="node",
@@ -268,6 +270,7 @@ class NodeService:
         finally:
             if window is not None:
                 window.close()
+            chain.close()
 
     @contextmanager
     def _minding_threads(self) -> Iterator[None]:

@@ -4,6 +4,7 @@ Only on the address it is told, only GET, and only under a name of this machine:
 name point here is refused, so that no browser can be made to read it.
 """
 
+import re
 import socket
 import threading
 from collections.abc import Callable, Mapping
@@ -18,6 +19,7 @@ from bdfl.operation.own_name import LOOPBACK, is_own_name
 
 MAX_CONNECTIONS = 16
 _PATIENCE_S = 5.0  # with whoever asks slowly
+_NUMBER = re.compile(r"[0-9]{1,9}", re.ASCII)
 JSON = "application/json"
 TEXT = "text/plain; charset=utf-8"
 
@@ -38,10 +40,17 @@ class Page:
 class Window:
     """Serves pages in threads of its own until it is closed."""
 
-    def __init__(self, pages: Mapping[str, Callable[[], Page]], *, host: str = LOOPBACK, port: int = 0) -> None:
-        """`port` 0 is any free one."""
+    def __init__(
+        self,
+        pages: Mapping[str, Callable[[], Page]],
+        *,
+        host: str = LOOPBACK,
+        port: int = 0,
+        numbered: Mapping[str, Callable[[int], Page]] | None = None,
+    ) -> None:
+        """`port` 0 is any free one. `numbered` pages have a number after their path."""
         try:
-            self._server = _Server(pages, host, port)
+            self._server = _Server(pages, numbered or {}, host, port)
         except OSError as error:
             raise CannotListen(f"{host}:{port}: {error.strerror}, a free port expected") from None
         self.port: int = self._server.server_address[1]
@@ -60,9 +69,16 @@ class _Server(ThreadingHTTPServer):
     block_on_close = False
     request_queue_size = MAX_CONNECTIONS
 
-    def __init__(self, pages: Mapping[str, Callable[[], Page]], host: str, port: int) -> None:
+    def __init__(
+        self,
+        pages: Mapping[str, Callable[[], Page]],
+        numbered: Mapping[str, Callable[[int], Page]],
+        host: str,
+        port: int,
+    ) -> None:
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self.pages = pages
+        self.numbered = numbered
         self._places = threading.BoundedSemaphore(MAX_CONNECTIONS)
         super().__init__((host, port), _Handler)
         self.host, self.port = host, self.server_address[1]
@@ -92,14 +108,20 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         name = (self.headers.get("Host") or "").lower()
         if not is_own_name(name, self.server.host, self.server.port):
-            self._answer(_refusal(HTTPStatus.FORBIDDEN, "Host: a name of this machine expected"))
+            self._answer(refusal(HTTPStatus.FORBIDDEN, "Host: a name of this machine expected"))
             return
-        page = self.server.pages.get(self.path.partition("?")[0])
-        if page is None:
-            known = ", ".join(self.server.pages)
-            self._answer(_refusal(HTTPStatus.NOT_FOUND, f"not here: {known} expected"))
-            return
-        self._answer(page())
+        self._answer(self._find(self.path.partition("?")[0]))
+
+    def _find(self, path: str) -> Page:
+        page = self.server.pages.get(path)
+        if page is not None:
+            return page()
+        folder, _, number = path.rpartition("/")
+        numbered = self.server.numbered.get(f"{folder}/")
+        if numbered is not None and _NUMBER.fullmatch(number) is not None:
+            return numbered(int(number))
+        known = ", ".join([*self.server.pages, *(f"{name}NUMBER" for name in self.server.numbered)])
+        return refusal(HTTPStatus.NOT_FOUND, f"not here: {known} expected")
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("do_"):
@@ -107,7 +129,7 @@ class _Handler(BaseHTTPRequestHandler):
         raise AttributeError(name)
 
     def _refuse_method(self) -> None:
-        self._answer(_refusal(HTTPStatus.METHOD_NOT_ALLOWED, "GET expected"))
+        self._answer(refusal(HTTPStatus.METHOD_NOT_ALLOWED, "GET expected"))
 
     def _answer(self, page: Page) -> None:
         with suppress(OSError):
@@ -123,5 +145,6 @@ class _Handler(BaseHTTPRequestHandler):
         """Who looks is not written down."""
 
 
-def _refusal(status: HTTPStatus, why: str) -> Page:
+def refusal(status: HTTPStatus, why: str) -> Page:
+    """An answer that there is none, in one line."""
     return Page(why.encode() + b"\n", TEXT, status)
