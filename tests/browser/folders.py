@@ -1,4 +1,4 @@
-"""Folders to look at: runs whole, empty, under way, tampered with and with hostile names, made in moments without torch.
+"""Folders to look at: runs whole, empty, under way, tampered with, with hostile names; made in moments without torch.
 
 The blocks keep every rule of the ledger, their conditions are those the scenario draws; only the learning is made up.
 """

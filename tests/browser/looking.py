@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from playwright.sync_api import Browser, BrowserContext, Page, Request, Response, sync_playwright
 
@@ -129,36 +128,16 @@ _IS_FILLED = """() => {
 
 # What a person would notice
 
-_OVERFLOWS = """() => {
-  const root = document.documentElement;
-  const found = [];
-  if (root.scrollWidth > root.clientWidth) found.push(`the page is ${root.scrollWidth} px wide, ${root.clientWidth} are there`);
-  const scrolls = (element) => {
-    for (let at = element; at && at !== document.body; at = at.parentElement) {
-      const style = getComputedStyle(at);
-      if (["auto", "scroll"].includes(style.overflowX) || at.closest(".visually-hidden, .sr-only, .skip-link, svg, canvas, .uplot")) return true;
-      if (style.clip !== "auto" || style.clipPath !== "none") return true;
-    }
-    return false;
-  };
-  for (const element of document.body.querySelectorAll("*")) {
-    const box = element.getBoundingClientRect();
-    if (!box.width || !box.height || getComputedStyle(element).visibility === "hidden") continue;
-    const name = element.tagName.toLowerCase() + (element.id ? "#" + element.id : "") + [...element.classList].map((one) => "." + one).join("");
-    const text = (element.textContent || "").trim().slice(0, 40);
-    if (box.right > root.clientWidth + 1 && box.left >= 0 && !scrolls(element)) found.push(`${name} ends at ${Math.round(box.right)} px: ${text}`);
-    const own = [...element.childNodes].some((node) => node.nodeType === Node.TEXT_NODE && node.textContent.trim());
-    const style = getComputedStyle(element);
-    if (own && ["hidden", "clip"].includes(style.overflowX) && style.textOverflow !== "ellipsis"
-        && element.scrollWidth > element.clientWidth + 1 && !scrolls(element)) found.push(`${name} is clipped: ${text}`);
-  }
-  return found.slice(0, 10);
-}"""
+_NOTICING = Path(__file__).with_name("noticing.js").read_text(encoding="utf-8")
+
+
+def _ask(page: Page, question: str) -> Any:
+    return page.evaluate(f"({_NOTICING.strip()}).{question}()")
 
 
 def find_overflow(page: Page) -> list[str]:
     """Everything that is wider than the page, or whose text is cut off."""
-    return list(page.evaluate(_OVERFLOWS))
+    return list(_ask(page, "findOverflow"))
 
 
 def find_accessibility(page: Page, impacts: Sequence[str] = ("serious", "critical")) -> list[str]:
@@ -174,38 +153,13 @@ def find_accessibility(page: Page, impacts: Sequence[str] = ("serious", "critica
     ]
 
 
-_FOCUSED = """() => {
-  const at = document.activeElement;
-  if (!at || at === document.body || at === document.documentElement) return null;
-  const style = getComputedStyle(at);
-  const box = at.getBoundingClientRect();
-  const shows = (found) => (found.outlineStyle !== "none" && parseFloat(found.outlineWidth) > 0) || found.boxShadow !== "none";
-  at.dataset.visited = (at.dataset.visited || "") + "x";
-  return {
-    name: at.tagName.toLowerCase() + (at.id ? "#" + at.id : "") + [...at.classList].map((one) => "." + one).join("")
-      + " " + (at.getAttribute("aria-label") || at.textContent || at.getAttribute("name") || "").trim().slice(0, 30),
-    isAgain: at.dataset.visited.length > 1,
-    isVisible: shows(style),
-    isSeen: box.width > 0 && box.height > 0,
-  };
-}"""
-_NOT_REACHED = """() => [...document.querySelectorAll("a[href], button, input, select, textarea, summary")]
-  .filter((one) => !one.disabled && one.tabIndex >= 0 && !one.dataset.visited && one.getClientRects().length
-    && getComputedStyle(one).visibility !== "hidden"
-    && !(one.type === "radio" && document.querySelector(`input[type=radio][name="${one.name}"][data-visited]`)))
-  .map((one) => one.outerHTML.slice(0, 120))"""
-
-
 def walk_by_keyboard(page: Page, most: int = 400) -> list[str]:
     """Tabs through the whole page; what cannot be reached, or has no visible focus."""
-    page.evaluate("() => { document.activeElement?.blur(); window.getSelection()?.removeAllRanges(); }")
-    page.evaluate(
-        "() => { document.body.tabIndex = -1; document.body.focus(); document.body.removeAttribute('tabindex'); }"
-    )
+    _ask(page, "forgetFocus")
     found: list[str] = []
     for _ in range(most):
         page.keyboard.press("Tab")
-        focused = page.evaluate(_FOCUSED)
+        focused = _ask(page, "lookAtFocus")
         if focused is None or focused["isAgain"]:
             break
         if not focused["isVisible"]:
@@ -214,10 +168,4 @@ def walk_by_keyboard(page: Page, most: int = 400) -> list[str]:
             found.append(f"focus on nothing visible: {focused['name']}")
     else:
         found.append(f"more than {most} stops")
-    return found + [f"not reached: {one}" for one in page.evaluate(_NOT_REACHED)]
-
-
-def origin_of(address: str) -> str:
-    """Scheme, host and port of an address."""
-    parts = urlsplit(address)
-    return f"{parts.scheme}://{parts.netloc}"
+    return found + [f"not reached: {one}" for one in _ask(page, "findUnvisited")]

@@ -10,7 +10,8 @@ from tests.browser.looking import find_accessibility, find_overflow, open_look, 
 
 HTML = "text/html; charset=utf-8"
 HEAD = "<!doctype html><html lang=en><head><meta charset=utf-8><title>t</title>"
-GOOD = f"{HEAD}<style>a:focus {{ outline: 2px solid }}</style></head><body><main><h1>t</h1><a href='/'>home</a></main></body></html>"
+STYLE = "<style>a:focus { outline: 2px solid }</style>"
+GOOD = f"{HEAD}{STYLE}</head><body><main><h1>t</h1><a href='/'>home</a></main></body></html>"
 PAGES = {
     "/": GOOD,
     "/console": GOOD.replace("</main>", "</main><script>console.error('lost')</script>"),
