@@ -8,7 +8,7 @@ RESULTS ?= results
 QUICKSTART := runs/quickstart
 
 .DEFAULT_GOAL := help
-.PHONY: help run compare test browser check format bench bench-learning bench-chain bench-live campaign faults live-faults hostile soak two-sites fuzz poisoning figures stall reproduce table4 clean
+.PHONY: help run compare test browser check format bench bench-learning bench-chain bench-live bench-explorer screenshots campaign faults live-faults hostile soak two-sites fuzz poisoning figures stall reproduce table4 clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,6 +49,12 @@ bench-chain: $(VENV)/.installed-learn ## mining, storing, verifying and what the
 
 bench-live: $(VENV)/.installed-dev .venv-p2pfl/.installed ## rounds of real processes, beside p2pfl's (ten minutes)
 	$(BIN)/python -m benchmarks --only live
+
+bench-explorer: $(VENV)/.installed-dev browser ## the explorer in a browser: first paint, stalls, memory, 50 viewers (minutes)
+	$(BIN)/python -m benchmarks --only explorer
+
+screenshots: $(VENV)/.installed-dev browser ## pictures of every page of the explorer into docs/images/explorer (minutes)
+	$(BIN)/python -m docs.images.make_screenshots
 
 faults: $(VENV)/.installed ## 10,000 networks in trouble, and the mutants that must be caught (an hour)
 	$(BIN)/bdfl faults --seeds 10000

@@ -30,6 +30,7 @@ class Part(StrEnum):
     VERIFY = "verify"
     CHAIN = "chain"
     LIVE = "live"
+    EXPLORER = "explorer"
 
 
 _ASKED_FOR = (
@@ -38,6 +39,7 @@ _ASKED_FOR = (
     Part.VERIFY,
     Part.CHAIN,
     Part.LIVE,
+    Part.EXPLORER,
 )  # long, or with environments of its own: only by name
 
 
@@ -79,13 +81,18 @@ def measure(part: Part, seed: int, quick: bool, report: Callable[[str], None]) -
             from benchmarks.live.overhead import measure_live  # needs zenoh and torch
 
             return measure_live(quick=quick, report=report)
+        case Part.EXPLORER:
+            from benchmarks.explorer import speed  # needs playwright and a browser
+
+            return speed.measure_explorer(speed.QUICK if quick else speed.FULL, report)
 
 
 def main(
     only: Annotated[
         list[Part] | None,
         typer.Option(
-            "--only", help="Measure this part alone; learning, loop, verify, chain, live: only so. Repeatable."
+            "--only",
+            help="Measure this alone; learning, loop, verify, chain, live, explorer: only so. Repeatable.",
         ),
     ] = None,
     quick: Annotated[

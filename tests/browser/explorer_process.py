@@ -24,9 +24,9 @@ class Explorer:
 
 
 @contextmanager
-def explore(*arguments: Path | str) -> Iterator[Explorer]:
-    """`bdfl explore` with these arguments on a free port of this machine; ended by a signal, and it must end well."""
-    command = [sys.executable, "-m", "bdfl.cli", "explore", *map(str, arguments), "--port", "0"]
+def explore(*arguments: Path | str, port: int = 0) -> Iterator[Explorer]:
+    """`bdfl explore` with these arguments at a port, 0 for any free one; ended by a signal, and it must end well."""
+    command = [sys.executable, "-m", "bdfl.cli", "explore", *map(str, arguments), "--port", str(port)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     lines: Queue[str] = Queue()
     said: list[str] = []

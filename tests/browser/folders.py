@@ -129,7 +129,7 @@ class RunWriter:
         return TwoVotes(self._maker.state.place, first, second)
 
     def _learned(self, height: int, selected: list[int], model: bytes) -> LearningRound:
-        accuracy = round(0.9 - 0.8 / (height + 1), 4)
+        accuracy = round(0.9 - 0.6 / height, 3)
         return LearningRound(
             round=height,
             selected=selected,

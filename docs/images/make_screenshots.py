@@ -1,0 +1,112 @@
+"""The pictures of docs/images/explorer: every page at two sizes, light and dark.
+
+`make screenshots` writes them. The runs shown are the quick start and the same rounds under `exact`; both, and with
+them what the pages show, come out the same each time.
+"""
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from io import BytesIO
+from pathlib import Path
+
+from PIL import Image
+from playwright.sync_api import Browser
+
+from tests.browser.chromium import MISSING, find_browser
+from tests.browser.explorer_process import explore
+from tests.browser.looking import NARROW, SCHEMES, WIDE, Look, open_browser, open_look
+
+FOLDER = Path(__file__).parent / "explorer"
+SIZES = {"wide": WIDE, "narrow": NARROW}
+NUM_COLOURS = 128
+# By name: the page, with the run as far as it then was.
+PAGES = {
+    "overview": "/",
+    "overview-replay": "/?at=12",
+    "network": "/network?at=12",
+    "blocks": "/blocks",
+    "block": "/block/12",
+    "client": "/client/2",
+    "model": "/model/12?without=2&other=6",
+    "desk": "/desk/12",
+    "compare": "/compare",
+}
+# Of these pages, what is below the first screen is shown too.
+LONG = ("overview", "block", "desk")
+
+
+def main() -> None:
+    path = find_browser()
+    if path is None:
+        sys.exit(MISSING)
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="bdfl-pictures-") as place, open_browser(path) as browser:
+        runs = [make_run(Path(place) / "quickstart", "drc"), make_run(Path(place) / "quickstart-exact", "exact")]
+        with explore(*runs) as served:
+            written = [save(name, picture) for name, picture in take_all(browser, served.origin)]
+    for old in set(FOLDER.glob("*.png")) - set(written):
+        old.unlink()
+    print(f"wrote {len(written)} pictures, {sum(one.stat().st_size for one in written) / 1e6:.1f} MB, to {FOLDER}")
+
+
+def make_run(folder: Path, scheduler: str) -> Path:
+    """The quick start under a scheduler."""
+    command = [sys.executable, "-m", "bdfl.cli", "run", "quickstart", "--scheduler", scheduler, "--out", str(folder)]
+    subprocess.run(command, check=True, capture_output=True)
+    return folder
+
+
+def take_all(browser: Browser, origin: str) -> Iterator[tuple[str, bytes]]:
+    """Names and pictures; a page that complains ends it."""
+    for size_name, size in SIZES.items():
+        for scheme in SCHEMES:
+            look = open_look(browser, origin, size=size, scheme=scheme, reduced_motion=True)
+            for name, path in PAGES.items():
+                look.open(path)
+                settle(look)
+                yield f"{name}-{size_name}-{scheme}", look.page.screenshot(animations="disabled")
+                if name in LONG and scheme == "light":
+                    yield f"{name}-whole-{size_name}-{scheme}", whole_page(look)
+            look.page.context.close()
+            assert look.unexpected == [], look.unexpected
+
+
+def whole_page(look: Look) -> bytes:
+    """The page from top to bottom, its bars where they belong."""
+    return look.page.screenshot(animations="disabled", full_page=True)
+
+
+def settle(look: Look) -> None:
+    """Waits until nothing is fetched and nothing is drawn any more."""
+    look.page.mouse.move(0, 0)
+    look.page.evaluate("() => document.fonts.ready")
+    look.page.wait_for_function(_IS_STILL)
+
+
+# Whether the page's text has stayed the same for 30 frames.
+_IS_STILL = """() => new Promise((done) => {
+  let last = "", count = 0;
+  const look = () => {
+    const text = document.body.innerText;
+    count = text === last ? count + 1 : 0;
+    last = text;
+    if (count >= 30) done(true);
+    else requestAnimationFrame(look);
+  };
+  look();
+})"""
+
+
+def save(name: str, picture: bytes) -> Path:
+    """The picture with a palette of its own, which is a fifth of the size and looks the same."""
+    path = FOLDER / f"{name}.png"
+    with Image.open(BytesIO(picture)) as image:
+        small = image.convert("RGB").quantize(NUM_COLOURS, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+        small.save(path, optimize=True)
+    return path
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""What is still under way: blocks appear as they are written, and what goes away and comes back is shown so."""
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser.explorer_process import explore
+from tests.browser.folders import RunWriter, example_scenario, write_empty_run
+
+
+def where(page: Page):
+    return page.locator(".replay-where b")
+
+
+@pytest.fixture
+def writer(tmp_path):
+    """A run with three of twelve rounds done."""
+    with RunWriter(tmp_path / "growing") as growing:
+        for _ in range(3):
+            growing.write_round()
+        yield growing
+
+
+def test_a_run_under_way_grows_while_it_is_looked_at(look, serve, writer):
+    page = look(serve(writer.path).origin).open("/").page
+    expect(where(page)).to_have_text("Block 3 of 3")
+    expect(page.locator("#state")).to_have_text("live")
+    for height in (4, 5, 6):
+        writer.write_round()
+        expect(where(page)).to_have_text(f"Block {height} of {height}")
+        expect(page.locator(f"a.block-tile[data-height='{height}']").first).to_be_attached()
+    page.locator("main").get_by_text("80.0").first.wait_for()  # the accuracy of round 6, in percent
+
+
+def test_who_looks_back_is_not_moved_on_by_a_new_block(look, serve, writer):
+    page = look(serve(writer.path).origin).open("/?at=2").page
+    expect(where(page)).to_have_text("Block 2 of 3")
+    expect(page.locator("#state")).to_have_text("looking back")
+    writer.write_round()
+    expect(where(page)).to_have_text("Block 2 of 4")
+    page.get_by_role("button", name="Live").click()
+    expect(where(page)).to_have_text("Block 4 of 4")
+    expect(page.locator("#state")).to_have_text("live")
+
+
+def test_the_pages_of_blocks_and_network_follow_too(look, serve, writer):
+    served = serve(writer.path)
+    blocks = look(served.origin).open("/blocks").page
+    network = look(served.origin).open("/network").page
+    writer.write_round()
+    expect(blocks.locator("main a[href*='/block/4']").first).to_be_visible()
+    expect(where(network)).to_have_text("Block 4 of 4")
+
+
+@pytest.mark.parametrize("path", ["/", "/network", "/blocks", "/client/0", "/model/0", "/desk", "/compare"])
+def test_an_empty_run_says_so_on_every_page(look, folders, empty_explorer, path):
+    page = look(empty_explorer.origin).open(path).page
+    assert "could not be drawn" not in page.locator("main").inner_text()
+    assert "NaN" not in page.locator("body").inner_text()
+    assert "undefined" not in page.locator("body").inner_text()
+    expect(where(page)).to_have_text("Block 0 of 0")
+
+
+@pytest.fixture(scope="module")
+def empty_explorer(browser, folders):
+    with explore(write_empty_run(folders / "empty")) as served:
+        yield served
+
+
+def test_a_first_block_ends_the_emptiness(look, serve, tmp_path):
+    with RunWriter(tmp_path / "new", example_scenario("rounds=2")) as writer:
+        page = look(serve(writer.path).origin).open("/").page
+        expect(where(page)).to_have_text("Block 0 of 0")
+        writer.write_round()
+        expect(where(page)).to_have_text("Block 1 of 1")
+        expect(page.locator("a.block-tile[data-height='1']").first).to_be_attached()
+
+
+def test_a_server_that_goes_away_and_comes_back_is_noticed(look, writer):
+    with explore(writer.path) as first:
+        opened = look(first.origin)
+        opened.allow("ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE_CHUNKED_ENCODING", "ERR_CONNECTION_RESET", "ERR_EMPTY")
+        page = opened.open("/").page
+        expect(page.locator("#state")).to_have_text("live")
+    expect(page.locator("#state")).to_have_text("connection lost")
+    expect(page.locator("#banner")).to_contain_text("Connection lost")
+    writer.write_round()
+    with explore(writer.path, port=int(first.origin.rpartition(":")[2])):
+        expect(page.locator("#state")).to_have_text("live", timeout=60_000)
+        expect(where(page)).to_have_text("Block 4 of 4")
+        expect(page.locator("#banner")).to_be_empty()
