@@ -20,6 +20,7 @@ const MOST_REST_ROUNDS = 63;
 const NANO_UNIT = 1_000_000_000n;
 const MOST_WHOLE = 2n ** 63n - 1n;
 const ZERO_DIGEST = new Uint8Array(32);
+const LONE_ARRAY = 0x91; // before the votes of a certificate, which is stored as a record of one field
 const TURN_MS = 24; // work between two breaks for the page
 
 // Bytes
@@ -232,7 +233,9 @@ function splitRaw(raw) {
   const parts = decodeValue(raw);
   if (!Array.isArray(parts) || parts.length !== 2 || !parts.every((part) => part instanceof Uint8Array))
     throw new BadEncoding("the block and its certificate expected");
-  return parts.map((part) => part.slice());
+  const [block, certificate] = parts;
+  if (certificate[0] !== LONE_ARRAY) throw new BadEncoding("a certificate as it is stored expected");
+  return [block.slice(), certificate.slice(1)];
 }
 
 /** All checks of the block after `state`, and the state after it (null where the block cannot be read). */
