@@ -14,9 +14,10 @@ import pytest
 from bdfl.encoding import INT_LIMIT, BadEncoding, decode, encode
 from bdfl.learning.weights import encode_weights
 from bdfl.ledger.block import MAX_BUDGET_PJ, Block, Conditions, Genesis, Modelled
+from bdfl.ledger.candidates import find_candidates
 from bdfl.ledger.charter import read_charter
 from bdfl.ledger.merkle import MerkleProof
-from bdfl.ledger.planning import Prospect, find_candidates, plan_round, validate_schedule
+from bdfl.ledger.planning import Prospect, plan_round, validate_schedule
 from bdfl.ledger.toolbox import Toolbox
 from bdfl.ledger.units import NANO
 from bdfl.protocol.messages import Blob, Hearsay, Message, decode_message

@@ -9,16 +9,9 @@ from hypothesis import strategies as st
 from bdfl.encoding import INT_LIMIT
 from bdfl.identity import Place
 from bdfl.ledger.block import TwoVotes
-from bdfl.ledger.chain import (
-    MAX_REST,
-    NO_PARENT,
-    apply_block,
-    modelled_costs,
-    quorum_size,
-    required_difficulty,
-    settle_round,
-    start_chain,
-)
+from bdfl.ledger.candidates import MAX_REST
+from bdfl.ledger.chain import NO_PARENT, apply_block, modelled_costs, required_difficulty, settle_round, start_chain
+from bdfl.ledger.roll import quorum_size
 from bdfl.ledger.rules import validate_proposal
 from bdfl.ledger.toolbox import Toolbox
 from bdfl.scenario.ledger import QuorumRule

@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 from worked_round import PROBLEM
 
 from bdfl.ledger.block import Schedule
+from bdfl.ledger.candidates import find_candidates
 from bdfl.ledger.charter import Charter, read_charter
 from bdfl.ledger.costs import assess_schedule
-from bdfl.ledger.planning import Prospect, find_candidates, idle_schedule, plan_round, round_problem
+from bdfl.ledger.planning import Prospect, idle_schedule, plan_round, round_problem
+from bdfl.ledger.round_problem import read_decision
 from bdfl.ledger.toolbox import Toolbox
 from bdfl.scheduling.checker import evaluate, find_violations
 from bdfl.scheduling.instances import draw_instances
-from bdfl.transports.world import read_decision
 from tests.ledger.town import genesis_of, replace
 
 NANO = 10**9

@@ -5,15 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bdfl.audit.reading import (
-    NotOnChain,
-    aggregate_without,
-    aggregated_updates,
-    get_block,
-    iter_blocks,
-    read_model,
-    read_updates,
-)
+from bdfl.audit.block_summary import aggregated_updates
+from bdfl.audit.reading import NotOnChain, aggregate_without, get_block, iter_blocks, read_model, read_updates
 from bdfl.learning.weights import Vector
 from bdfl.ledger.keeping import Store
 from bdfl.ledger.roll import read_roll

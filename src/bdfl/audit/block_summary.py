@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from bdfl.ledger.block import Admission, Block, Certificate
+from bdfl.ledger.block import Admission, Block, Certificate, ModelUpdate
 from bdfl.ledger.roll import BINDS_AFTER, find_change, find_evidence, offender_of
 from bdfl.ledger.units import NANO
 
@@ -63,3 +63,17 @@ def summarise_block(block: Block, certificate: Certificate) -> BlockSummary:
         reason=body.schedule.reason,
         model=body.model.hex(),
     )
+
+
+def aggregated_updates(block: Block) -> list[ModelUpdate]:
+    """The updates that the model of a block is made of, in client order; none if the block is empty."""
+    if block.body.is_empty:
+        return []
+    updates = (signed.update for signed in block.body.updates)
+    return [update for update in updates if not update.is_declined and update.samples > 0]
+
+
+def sample_weights(block: Block) -> dict[int, float]:
+    """By client, the weight of its update in the weighted mean of a block's updates."""
+    samples = {update.client: update.samples for update in aggregated_updates(block)}
+    return {client: count / sum(samples.values()) for client, count in samples.items()}

@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 
 from bdfl.aggregation import Aggregator, Update, aggregate, get_aggregator
+from bdfl.audit.block_summary import aggregated_updates
 from bdfl.errors import BdflError
 from bdfl.learning.weights import Layout, Vector, decode_weights
-from bdfl.ledger.block import Block, Genesis, ModelUpdate
+from bdfl.ledger.block import Block, Genesis
 from bdfl.ledger.keeping import Store
 from bdfl.ledger.roll import Roll, read_roll
 from bdfl.scenario import Aggregation
@@ -51,14 +52,6 @@ def layout_of(genesis: Genesis) -> Layout:
 def rule_of(genesis: Genesis) -> Aggregation:
     """How the chain makes one model of many."""
     return Aggregation(rule=genesis.law.aggregation, faulty=genesis.law.faulty)
-
-
-def aggregated_updates(block: Block) -> list[ModelUpdate]:
-    """The updates that the model of a block is made of, in client order; none if the block is empty."""
-    if block.body.is_empty:
-        return []
-    updates = (signed.update for signed in block.body.updates)
-    return [update for update in updates if not update.is_declined and update.samples > 0]
 
 
 def model_digest(chain: Store, height: int) -> bytes:

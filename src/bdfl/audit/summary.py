@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from bdfl.audit.block_summary import BlockSummary, summarise_block
 from bdfl.audit.reading import roll_of
 from bdfl.ledger.block import chain_id
-from bdfl.ledger.charter import quorum_size
 from bdfl.ledger.keeping import Store
+from bdfl.ledger.roll import quorum_size
 from bdfl.ledger.units import NANO
 
 

@@ -7,13 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bdfl.aggregation import Update, closest_group, krum_scores
-from bdfl.audit.reading import (
-    aggregated_updates,
-    get_block,
-    iter_blocks,
-    read_updates,
-    rule_of,
-)
+from bdfl.audit.block_summary import aggregated_updates, sample_weights
+from bdfl.audit.reading import get_block, iter_blocks, read_updates, rule_of
 from bdfl.ledger.keeping import Store
 from bdfl.ledger.roll import read_roll
 from bdfl.scenario import Aggregation
@@ -83,8 +78,7 @@ def weights_in(chain: Store, height: int) -> dict[int, float]:
     block = get_block(chain, height)
     rule = rule_of(chain.genesis)
     if rule.rule == "mean":  # the samples say it all: works on a pruned chain too
-        samples = {update.client: update.samples for update in aggregated_updates(block)}
-        return {client: count / sum(samples.values()) for client, count in samples.items()}
+        return sample_weights(block)
     updates = read_updates(chain, block)
     weights = update_weights(rule, updates)
     if weights is None:

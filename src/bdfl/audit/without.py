@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bdfl.audit.block_summary import aggregated_updates
 from bdfl.audit.reading import (
     NotOnChain,
     aggregate_without,
-    aggregated_updates,
     get_block,
     iter_blocks,
     read_model,

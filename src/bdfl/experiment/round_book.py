@@ -10,12 +10,13 @@ from bdfl.ledger.block import Block, Genesis
 from bdfl.ledger.chain import ChainState, apply_block, plan_after, settle_round, start_chain
 from bdfl.ledger.genesis import first_prospect
 from bdfl.ledger.planning import Plan, plan_round
+from bdfl.ledger.round_problem import read_decision
 from bdfl.ledger.toolbox import Toolbox
 from bdfl.ledger.units import NANO, to_measure
 from bdfl.records import RoundRecord
 from bdfl.scenario import MiningMode, Scenario
 from bdfl.transports.mining import MiningRaces
-from bdfl.transports.world import read_decision, scheduled_problem
+from bdfl.transports.world import scheduled_problem
 
 
 class RoundBook:

@@ -22,9 +22,10 @@ from bdfl.ledger.block import (
     SignedReport,
     SignedUpdate,
 )
-from bdfl.ledger.charter import Charter, amend_charter, quorum_size
+from bdfl.ledger.candidates import find_candidates, settle_conditions, settle_misses
+from bdfl.ledger.charter import Charter, amend_charter
 from bdfl.ledger.genesis import first_prospect, validate_genesis
-from bdfl.ledger.planning import Plan, Prospect, assess, find_candidates, plan_round
+from bdfl.ledger.planning import Plan, Prospect, assess, plan_round
 from bdfl.ledger.roll import BINDS_AFTER, find_change, find_evidence, offender_of
 from bdfl.ledger.toolbox import Toolbox
 from bdfl.ledger.units import NANO
@@ -32,21 +33,18 @@ from bdfl.scheduling.queues import next_queue
 
 __all__ = [
     "FAREWELL",
-    "MAX_REST",
     "NO_PARENT",
     "ChainState",
     "Settlement",
     "apply_block",
     "modelled_costs",
     "plan_after",
-    "quorum_size",
     "required_difficulty",
     "settle_round",
     "start_chain",
 ]
 
 NO_PARENT = bytes(DIGEST_SIZE)  # parent of the genesis
-MAX_REST = 63  # rounds that a member sits out at most
 FAREWELL = 64  # heights after its last one for which a removed member is answered, so that it learns of its end
 
 
@@ -233,38 +231,20 @@ def settle_round(
     conditions, so that it is not scheduled again and its queue stands still.
     """
     offenders = state.offenders.union(map(offender_of, find_evidence(entries)))
-    misses, rests_until = _settle_misses(state, {signed.update.client for signed in updates})
+    heard = {signed.update.client for signed in updates}
+    misses, rests_until = settle_misses(
+        state.schedule.selected, heard, state.misses, state.rests_until, state.height + 1
+    )
     staying = state.coming_charter.active
     newcomers = (0,) * (state.coming_charter.num_members - state.num_members)
     return Settlement(
-        conditions=MappingProxyType(
-            {
-                signed.report.client: signed.report.conditions
-                for signed in reports
-                if signed.report.client in staying and signed.report.client not in offenders
-            }
-        ),
+        conditions=settle_conditions(reports, staying, offenders),
         queue_nano=_settle_queues(state, [signed.update.client for signed in updates if not signed.update.is_declined])
         + newcomers,
         misses=misses + newcomers,
         rests_until=rests_until + newcomers,
         offenders=offenders,
     )
-
-
-def _settle_misses(state: ChainState, heard: set[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Misses in a row and last rounds of rest: a scheduled member that was not heard sits out 2^k - 1 rounds.
-
-    One that said it has nothing to give was heard.
-    """
-    misses, rests_until = list(state.misses), list(state.rests_until)
-    for client in state.schedule.selected:
-        if client in heard:
-            misses[client] = 0
-        else:
-            misses[client] += 1
-            rests_until[client] = state.height + 1 + min(2 ** misses[client] - 1, MAX_REST)
-    return tuple(misses), tuple(rests_until)
 
 
 def _settle_queues(state: ChainState, took_part: Sequence[int]) -> tuple[int, ...]:

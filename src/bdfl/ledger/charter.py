@@ -23,17 +23,16 @@ from bdfl.ledger.block import (
     Genesis,
     Member,
     ModelForm,
-    Physics,
     SchedulerName,
     chain_id,
 )
 from bdfl.ledger.errors import BadChange, InvalidGenesis, RuleBroken, require_equal
-from bdfl.ledger.roll import Roll, first_roll
+from bdfl.ledger.roll import Roll, first_roll, quorum_size
+from bdfl.ledger.round_problem import base_problem
 from bdfl.ledger.toolbox import Toolbox
-from bdfl.ledger.units import CAPACITANCE, MICROWATT, NANO, NOISE, ONE, to_cap, to_measure
+from bdfl.ledger.units import NANO
 from bdfl.scenario.learning import Aggregation, is_function
-from bdfl.scenario.ledger import QuorumRule
-from bdfl.scheduling.problem import RoundProblem, Scheduler, make_problem
+from bdfl.scheduling.problem import RoundProblem, Scheduler
 from bdfl.scheduling.registry import ParameterValue, get_scheduler
 
 MAX_MODEL_SIZE = 2**31  # bytes
@@ -80,11 +79,6 @@ class _Amendment(Record, frozen=True):
     before: Digest
     change: Change
     height: Positive
-
-
-def quorum_size(rule: QuorumRule, num_members: int) -> int:
-    """Votes that make a block final: more than half of the members, or more than two thirds."""
-    return num_members // 2 + 1 if rule is QuorumRule.MAJORITY else 2 * num_members // 3 + 1
 
 
 def read_charter(genesis: Genesis, toolbox: Toolbox) -> Charter:
@@ -213,32 +207,7 @@ def _read_parameters(name: SchedulerName) -> Mapping[str, ParameterValue]:
 
 
 def _read_problem(genesis: Genesis, members: Sequence[Member]) -> RoundProblem:
-    limits = [member.limits for member in members]
-    physics: Physics = genesis.physics
-    nobody = np.zeros(len(limits))
     try:
-        return make_problem(
-            min_clients=physics.min_clients,
-            tradeoff=physics.tradeoff_nano / NANO,
-            work_cycles=float(physics.work_cycles),
-            bandwidth_hz=float(physics.bandwidth_hz),
-            noise_w_per_hz=physics.noise / NOISE,
-            queue=nobody,
-            cycles=to_measure((one.cycles for one in limits), ONE),
-            capacitance=to_measure((one.capacitance for one in limits), CAPACITANCE),
-            energy_budget_j=nobody,
-            gain=nobody,
-            power_w=to_measure((one.power_uw for one in limits), MICROWATT),
-            power_max_w=to_measure((one.power_max_uw for one in limits), MICROWATT),
-            model_bits=to_measure((one.model_bits for one in limits), ONE),
-            cpu_max_hz=to_cap(one.cpu_max_hz for one in limits),
-            mining_max_hz=to_cap(one.mining_max_hz for one in limits),
-            initial_cpu_hz=to_measure((one.initial_cpu_hz for one in limits), ONE),
-            initial_mining_hz=to_measure((one.initial_mining_hz for one in limits), ONE),
-            reachable=np.zeros(len(limits), dtype=np.bool_),
-            participation_rate=to_measure((one.rate_nano for one in limits), NANO),
-            overhead_s=physics.overhead_ns / NANO,
-            seed=genesis.scheduler.seed,
-        )
+        return base_problem(genesis, members)
     except BdflError as error:
         raise InvalidGenesis("physics", "numbers that a round can be computed with", error) from None

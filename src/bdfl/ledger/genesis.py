@@ -29,9 +29,10 @@ from bdfl.ledger.block import (
     SchedulerName,
     Tensor,
 )
+from bdfl.ledger.candidates import find_candidates
 from bdfl.ledger.charter import Charter, read_charter
 from bdfl.ledger.errors import BadSchedule, InvalidGenesis
-from bdfl.ledger.planning import Prospect, find_candidates, idle_schedule, plan_round, validate_schedule
+from bdfl.ledger.planning import Prospect, idle_schedule, plan_round, validate_schedule
 from bdfl.ledger.toolbox import Toolbox
 from bdfl.ledger.units import (
     ATTO,

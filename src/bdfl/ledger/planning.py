@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import floor, isfinite
-from types import MappingProxyType
 
 import numpy as np
 
@@ -13,8 +12,9 @@ from bdfl.ledger.block import MAX_TEXT, Conditions, MemberNumbers, PerMember, Sc
 from bdfl.ledger.charter import Charter
 from bdfl.ledger.costs import Assessment, assess_schedule
 from bdfl.ledger.errors import BadSchedule, NotVotable, require_equal
+from bdfl.ledger.round_problem import problem_of
 from bdfl.ledger.toolbox import Toolbox
-from bdfl.ledger.units import ATTO, MICROWATT, NANO, PICOJOULE, to_measure
+from bdfl.ledger.units import MICROWATT, NANO
 from bdfl.scheduling.problem import Decision, RoundProblem
 
 INTEGER_TOLERANCE = 1_000_000  # votable: integers that differ by one in so many, or by one
@@ -54,40 +54,10 @@ class _Question(Record, frozen=True):
     conditions: tuple[Conditions, ...]
 
 
-def find_candidates(
-    conditions: Mapping[int, Conditions], rests_until: Sequence[int], round: int
-) -> Mapping[int, Conditions]:
-    """Conditions of those who may be scheduled in a round, by client: they reported, are reachable and do not rest."""
-    return MappingProxyType(
-        {
-            client: found
-            for client, found in sorted(conditions.items())
-            if found.is_reachable and rests_until[client] < round
-        }
-    )
-
-
 def round_problem(charter: Charter, prospect: Prospect) -> RoundProblem:
     """The problem that the scheduler is given; whoever is no candidate is out of reach."""
-    num = charter.num_members
-    reachable = np.zeros(num, dtype=np.bool_)
-    gain, budget_j = np.zeros(num), np.zeros(num)
-    who = list(prospect.candidates)
-    reachable[who] = True
-    gain[who] = to_measure((found.gain_atto for found in prospect.candidates.values()), ATTO)
-    budget_j[who] = to_measure((found.energy_budget_pj for found in prospect.candidates.values()), PICOJOULE)
-    queue = to_measure(prospect.queue_nano, NANO)
-    for values in (reachable, gain, budget_j, queue):
-        values.setflags(write=False)
-    return replace(
-        charter.problem,
-        round=prospect.round,
-        queue=queue,
-        reachable=reachable,
-        gain=gain,
-        energy_budget_j=budget_j,
-        memory=prospect.memory,
-    )
+    problem = problem_of(charter.problem, prospect.round, prospect.queue_nano, prospect.candidates)
+    return replace(problem, memory=prospect.memory)
 
 
 def plan_round(charter: Charter, prospect: Prospect, toolbox: Toolbox) -> Plan:

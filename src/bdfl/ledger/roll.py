@@ -22,6 +22,7 @@ from bdfl.ledger.block import (
     TwoUpdates,
     TwoVotes,
 )
+from bdfl.scenario.ledger import QuorumRule
 
 BINDS_AFTER = 2  # heights from the block of a change to the first that it binds
 
@@ -86,3 +87,8 @@ def offender_of(evidence: Evidence) -> int:
             return evidence.first.update.client
         case FalseWork():
             return evidence.block.header.proposer
+
+
+def quorum_size(rule: QuorumRule, num_members: int) -> int:
+    """Votes that make a block final: more than half of the members, or more than two thirds."""
+    return num_members // 2 + 1 if rule is QuorumRule.MAJORITY else 2 * num_members // 3 + 1

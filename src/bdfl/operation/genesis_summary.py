@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from bdfl.ledger.block import Tensor
-from bdfl.ledger.charter import quorum_size
+from bdfl.ledger.roll import quorum_size
 from bdfl.ledger.units import NANO
 from bdfl.operation.fingerprint import in_groups, key_fingerprint, speakable
 from bdfl.operation.genesis_draft import Draft, seat_cards

@@ -18,9 +18,8 @@ from bdfl.errors import BdflError
 from bdfl.identity import Meaning, Signer, is_signed, statement_digest
 from bdfl.learning.participation import participation_of
 from bdfl.ledger.block import MAX_MEMBERS, Admission, Assent, Change, Member, MembershipChange, Removal, chain_id
-from bdfl.ledger.charter import quorum_size
 from bdfl.ledger.membership import change_place, sign_change
-from bdfl.ledger.roll import Roll, read_roll
+from bdfl.ledger.roll import Roll, quorum_size, read_roll
 from bdfl.ledger.store import DATABASE_FILE, ChainStore
 from bdfl.ledger.units import NANO, count_units
 from bdfl.operation.genesis_file import GenesisFile

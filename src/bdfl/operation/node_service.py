@@ -16,7 +16,8 @@ from bdfl import __version__
 from bdfl.errors import BdflError, one_line
 from bdfl.learning.training import TrainingFailed
 from bdfl.ledger.block import Admission, Block
-from bdfl.ledger.chain import ChainState, modelled_costs, quorum_size
+from bdfl.ledger.chain import ChainState, modelled_costs
+from bdfl.ledger.roll import quorum_size
 from bdfl.ledger.store import ChainStore
 from bdfl.ledger.units import NANO
 from bdfl.operation.calibration import calibrate

@@ -9,17 +9,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
-
 from bdfl.compute import mining_energy
-from bdfl.ledger.block import Block, Conditions, Receipt, Schedule
+from bdfl.ledger.block import Block, Conditions, Receipt
 from bdfl.ledger.chain import ChainState
 from bdfl.ledger.planning import Prospect, round_problem
-from bdfl.ledger.units import MICROWATT, NANO, PICOJOULE, count_units
+from bdfl.ledger.round_problem import read_decision
+from bdfl.ledger.units import NANO, PICOJOULE, count_units
 from bdfl.protocol.state import Timing
 from bdfl.scenario import Scenario
 from bdfl.scheduling.checker import evaluate
-from bdfl.scheduling.problem import Decision, RoundProblem
+from bdfl.scheduling.problem import RoundProblem
 from bdfl.transports.mining import MiningRaces
 
 _ROUNDS_REMEMBERED = 16
@@ -176,23 +175,6 @@ def scheduled_problem(chain: ChainState) -> RoundProblem:
     """The problem that the schedule of the next round answers, as the cost model sees it; without memory."""
     prospect = Prospect(chain.tip, chain.height + 1, chain.queue_nano, chain.candidates, None)
     return round_problem(chain.charter, prospect)
-
-
-def read_decision(schedule: Schedule) -> Decision:
-    """A schedule of the chain as a scheduler's decision, in floats."""
-    num = len(schedule.mining_hz)
-    chosen = list(schedule.selected)
-    selected, cpu_hz, power_w = np.zeros(num, dtype=np.bool_), np.zeros(num), np.zeros(num)
-    selected[chosen] = True
-    cpu_hz[chosen] = schedule.cpu_hz
-    power_w[chosen] = np.array(schedule.power_uw, dtype=np.float64) / MICROWATT
-    return Decision(
-        selected=selected,
-        cpu_hz=cpu_hz,
-        mining_hz=np.array(schedule.mining_hz, dtype=np.float64),
-        power_w=power_w,
-        reason=schedule.reason or None,
-    )
 
 
 def simulated_timing(scenario: Scenario) -> Timing:

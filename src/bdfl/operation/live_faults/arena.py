@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bdfl.errors import BdflError
-from bdfl.ledger.chain import quorum_size
+from bdfl.ledger.roll import quorum_size
 from bdfl.operation.children import Child
 from bdfl.operation.live_faults.diary import Diary, worst_gap_s
 from bdfl.operation.live_scenario import load_live_scenario

@@ -9,10 +9,10 @@ from bdfl.environment import RoundState, draw_federation, draw_rounds
 from bdfl.learning.weights import Layout, Vector, decode_weights, encode_weights
 from bdfl.ledger.block import Admission, Conditions, Genesis, MembershipChange, Removal, chain_id
 from bdfl.ledger.chain import ChainState
-from bdfl.ledger.charter import quorum_size
 from bdfl.ledger.genesis import conditions_of, make_genesis, plan_first_round
 from bdfl.ledger.membership import make_change
 from bdfl.ledger.planning import idle_schedule
+from bdfl.ledger.roll import quorum_size
 from bdfl.ledger.toolbox import Toolbox
 from bdfl.scenario import Clients, Learning, Ledger, Mining, MiningMode, Scenario, SchedulerChoice
 from bdfl.scenario.learning import Aggregation

@@ -1,0 +1,345 @@
+"""A block in plain words, with everything that stands in it."""
+
+import math
+from collections.abc import Sequence
+
+from bdfl.audit.block_summary import BlockSummary, describe_change, sample_weights, summarise_block
+from bdfl.audit.plain import to_plain
+from bdfl.explorer.chain_view import Found
+from bdfl.explorer.documents import (
+    BlockDocument,
+    BlockRow,
+    EntryRow,
+    MemberRow,
+    ModelledDocument,
+    QueueRow,
+    ReceiptDocument,
+    ReportRow,
+    ScheduleDocument,
+    UpdateRow,
+    VoteRow,
+)
+from bdfl.explorer.following import is_member
+from bdfl.ledger.block import (
+    Block,
+    Entry,
+    Evidence,
+    FalseWork,
+    Genesis,
+    MembershipChange,
+    Receipt,
+    Schedule,
+    SignedReport,
+    SignedUpdate,
+    TwoBlocks,
+    TwoUpdates,
+    TwoVotes,
+    header_seal,
+)
+from bdfl.ledger.roll import Roll, offender_of
+from bdfl.ledger.units import ATTO, MICROWATT, NANO, PICOJOULE
+from bdfl.ledger.work import highest_hash, work_hash
+from bdfl.records.learning import LearningRound
+
+
+def show_block(
+    found: Found,
+    *,
+    genesis: Genesis,
+    roll: Roll,
+    height: int,
+    problem: str | None,
+    queue_nano: Sequence[int],
+    learned: LearningRound | None,
+    accuracy: float | None,
+    quorum: int | None,
+) -> BlockDocument:
+    """The page of a block; `queue_nano` are the queues before it, `height` is the chain's."""
+    block = found.block
+    frame = BlockDocument(
+        height=found.height,
+        has_previous=found.height > 1,
+        has_next=found.height < height,
+        problem=problem,
+        sentences=[] if block is None else describe_block(found, accuracy),
+        size_bytes=found.size_bytes,
+        is_verifiable=found.size_bytes is not None,
+        members=[
+            MemberRow(number=number, public_key=member.public_key.hex())
+            for number, member in enumerate(roll.members)
+            if is_member(roll, number, found.height)
+        ],
+        quorum=quorum,
+    )
+    return frame if block is None else _fill(frame, block, found, genesis, queue_nano, learned, accuracy)
+
+
+def _fill(
+    frame: BlockDocument,
+    block: Block,
+    found: Found,
+    genesis: Genesis,
+    queue_nano: Sequence[int],
+    learned: LearningRound | None,
+    accuracy: float | None,
+) -> BlockDocument:
+    header, body, law = block.header, block.body, genesis.law
+    weights = sample_weights(block) if law.aggregation == "mean" else {}
+    outcomes = {} if learned is None else dict(zip(learned.selected, learned.outcome, strict=False))
+    modelled = body.modelled
+    return BlockDocument(
+        height=frame.height,
+        has_previous=frame.has_previous,
+        has_next=frame.has_next,
+        problem=frame.problem,
+        sentences=frame.sentences,
+        size_bytes=frame.size_bytes,
+        is_verifiable=frame.is_verifiable,
+        digest=block.digest.hex(),
+        parent=header.parent.hex(),
+        proposer=header.proposer,
+        attempt=header.attempt,
+        difficulty=header.difficulty,
+        work=law.work.value,
+        work_hash=work_hash(law.work, header_seal(header), block.nonce).hex(),
+        target=highest_hash(header.difficulty).hex(),
+        nonce=block.nonce.hex(),
+        signature=block.signature.hex(),
+        body=header.body.hex(),
+        model=body.model.hex(),
+        model_bytes=genesis.model.size,
+        is_empty=body.is_empty,
+        reason=body.schedule.reason,
+        schedule=show_schedule(body.schedule),
+        next_schedule=show_schedule(body.next_schedule),
+        updates=[_show_update(signed, weights, outcomes) for signed in body.updates],
+        reports=[_show_report(signed) for signed in body.reports],
+        votes=[
+            VoteRow(
+                voter=signed.vote.voter,
+                mining_ms=signed.vote.mining_ms,
+                signature=signed.signature.hex(),
+                attempt=signed.vote.attempt,
+                block=signed.vote.block.hex(),
+                updates=list(signed.vote.updates),
+                reports=list(signed.vote.reports),
+            )
+            for signed in found.certificate
+        ],
+        queue=[
+            QueueRow(
+                client=client, before=queue_nano[client] / NANO if client < len(queue_nano) else 0.0, after=after / NANO
+            )
+            for client, after in enumerate(body.queue_nano)
+        ],
+        modelled=ModelledDocument(
+            exchange_s=modelled.exchange_ns / NANO,
+            mining_s=modelled.mining_ns / NANO,
+            delay_s=modelled.delay_ns / NANO,
+            energy_j=[energy_pj / PICOJOULE for energy_pj in modelled.energy_pj],
+        ),
+        entries=[show_entry(entry, block) for entry in body.entries],
+        accuracy=accuracy,
+        loss=None if learned is None else learned.loss,
+        members=frame.members,
+        quorum=frame.quorum,
+    )
+
+
+def show_row(found: Found, problem: str | None, accuracy: float | None) -> BlockRow:
+    """A block in one line."""
+    if found.block is None:
+        return BlockRow(
+            height=found.height,
+            digest=None,
+            proposer=None,
+            attempt=None,
+            trained=[],
+            declined=[],
+            missing=[],
+            num_reports=0,
+            num_votes=0,
+            is_empty=False,
+            offenders=[],
+            change="",
+            delay_s=None,
+            mean_queue=None,
+            accuracy=accuracy,
+            reason="",
+            problem=problem,
+        )
+    summary: BlockSummary = summarise_block(found.block, found.certificate)
+    return BlockRow(
+        height=found.height,
+        digest=summary.digest,
+        proposer=summary.proposer,
+        attempt=summary.attempt,
+        trained=list(summary.trained),
+        declined=list(summary.declined),
+        missing=list(summary.missing),
+        num_reports=summary.num_reports,
+        num_votes=summary.num_votes,
+        is_empty=summary.is_empty,
+        offenders=list(summary.offenders),
+        change=summary.change,
+        delay_s=summary.delay_s,
+        mean_queue=summary.mean_queue,
+        accuracy=accuracy,
+        reason=summary.reason,
+        problem=problem,
+    )
+
+
+def show_schedule(schedule: Schedule) -> ScheduleDocument:
+    """A schedule with one entry per client, 0 where idle; in SI units."""
+    cpu_hz, power_w = [0.0] * len(schedule.mining_hz), [0.0] * len(schedule.mining_hz)
+    for client, hz, power_uw in zip(schedule.selected, schedule.cpu_hz, schedule.power_uw, strict=False):
+        if client < len(cpu_hz):
+            cpu_hz[client], power_w[client] = float(hz), power_uw / MICROWATT
+    return ScheduleDocument(
+        round=schedule.round,
+        selected=list(schedule.selected),
+        cpu_hz=cpu_hz,
+        power_w=power_w,
+        mining_hz=[float(hz) for hz in schedule.mining_hz],
+        objective=schedule.objective_nano / NANO if schedule.is_feasible else None,
+        reason=schedule.reason,
+    )
+
+
+def _show_update(signed: SignedUpdate, weights: dict[int, float], outcomes: dict[int, str]) -> UpdateRow:
+    update = signed.update
+    outcome = "declined" if update.is_declined else "no-samples" if not update.samples else "trained"
+    return UpdateRow(
+        client=update.client,
+        samples=update.samples,
+        size=update.size,
+        model=update.model.hex() or None,
+        signature=signed.signature.hex(),
+        outcome=outcomes.get(update.client, outcome),
+        weight=weights.get(update.client),
+    )
+
+
+def _show_report(signed: SignedReport) -> ReportRow:
+    report, conditions = signed.report, signed.report.conditions
+    gain = conditions.gain_atto / ATTO
+    return ReportRow(
+        client=report.client,
+        gain=gain,
+        gain_db=to_db(gain),
+        energy_budget_j=conditions.energy_budget_pj / PICOJOULE,
+        is_reachable=conditions.is_reachable,
+        receipt=None if report.receipt is None else _show_receipt(report.receipt),
+        signature=signed.signature.hex(),
+    )
+
+
+def _show_receipt(receipt: Receipt) -> ReceiptDocument:
+    return ReceiptDocument(
+        round=receipt.round,
+        energy_j=receipt.energy_pj / PICOJOULE,
+        training_s=receipt.training_ns / NANO,
+        upload_s=receipt.upload_ns / NANO,
+        mining_s=receipt.mining_ns / NANO,
+    )
+
+
+def show_entry(entry: Entry, block: Block) -> EntryRow:
+    """Evidence or a change of membership, in words and in full."""
+    if isinstance(entry, MembershipChange):
+        what = f"{describe_change(block)}, as {len(entry.assents)} members agreed"
+        return EntryRow(kind="membership", offender=None, what=what, plain=to_plain(entry))
+    kind = str(entry.__struct_config__.tag)
+    return EntryRow(kind=kind, offender=offender_of(entry), what=describe_offence(entry), plain=to_plain(entry))
+
+
+def describe_offence(evidence: Evidence) -> str:
+    """What somebody did, in a sentence."""
+    who = f"client {offender_of(evidence)}"
+    match evidence:
+        case TwoVotes():
+            vote, other = evidence.first.vote, evidence.second.vote
+            return (
+                f"{who} cast two {vote.kind.value}s in attempt {vote.attempt} at height {evidence.place.height}: for"
+                f" block {vote.block.hex()[:12]} and for block {other.block.hex()[:12]}"
+            )
+        case TwoBlocks():
+            header = evidence.first.header
+            return f"{who} proposed two different blocks in attempt {header.attempt} at height {header.height}"
+        case TwoUpdates():
+            return f"{who} sent two different updates for round {evidence.place.height}"
+        case FalseWork():
+            return f"{who} signed a block for height {evidence.block.header.height} whose proof of work is false"
+
+
+def describe_block(found: Found, accuracy: float | None) -> list[str]:
+    """A block in a few sentences."""
+    block = found.block
+    assert block is not None
+    summary = summarise_block(block, found.certificate)
+    header, body = block.header, block.body
+    tries = "the first attempt" if header.attempt == 1 else f"attempt {header.attempt}"
+    lines = [f"Client {header.proposer} found this block in {tries}, after {header.difficulty} expected hashes."]
+    if summary.reason:
+        lines.append(f"Nobody was scheduled to train in this round: {summary.reason}.")
+    else:
+        num = len(body.schedule.selected)
+        lines.append(f"{_count(num, 'client')} scheduled to train: {_list(body.schedule.selected)}.")
+    if summary.trained:
+        lines.append(f"{_count(len(summary.trained), 'update')} in it, of {_clients(summary.trained)}.")
+    if summary.declined:
+        lines.append(f"{_clients(summary.declined).capitalize()} trained and had nothing to give.")
+    if summary.missing:
+        lines.append(f"{_clients(summary.missing).capitalize()} did not deliver and will sit out.")
+    if body.is_empty:
+        lines.append("Too few updates arrived: the block is empty and the model stays as it was.")
+    else:
+        lines.append(f"Aggregated, they are the new global model {summary.model[:12]}.")
+    if accuracy is not None:
+        lines.append(f"It classifies {100 * accuracy:.2f} % of the test data correctly.")
+    lines.append(
+        f"By the cost model the round takes {summary.delay_s:.4g} s: {body.modelled.exchange_ns / NANO:.4g} s until the"
+        f" slowest client has trained and uploaded, then {body.modelled.mining_ns / NANO:.4g} s of mining."
+    )
+    lines.append(
+        f"{_count(summary.num_votes, 'member')} voted it final; it carries {_count(summary.num_reports, 'report', '')}"
+        " for the next round."
+    )
+    if summary.change:
+        lines.append(f"Membership changes: {summary.change}.")
+    lines += [f"Evidence: {show_entry(entry, block).what}." for entry in body.entries if _is_evidence(entry)]
+    following = body.next_schedule
+    if following.is_feasible:
+        lines.append(f"In round {following.round} {_clients(following.selected)} will train.")
+    else:
+        lines.append(f"In round {following.round} nobody will train: {following.reason}.")
+    return lines
+
+
+def _is_evidence(entry: Entry) -> bool:
+    return not isinstance(entry, MembershipChange)
+
+
+def _count(number: int, noun: str, verb: str | None = None) -> str:
+    are = ("is" if number == 1 else "are") if noun in ("update",) else ("was" if number == 1 else "were")
+    if noun == "member":
+        are = ""
+    word = are if verb is None else verb
+    return f"{number} {noun}{'' if number == 1 else 's'} {word}".rstrip()
+
+
+def _clients(numbers: Sequence[int]) -> str:
+    return f"client{'' if len(numbers) == 1 else 's'} {_list(numbers)}"
+
+
+def _list(numbers: Sequence[int]) -> str:
+    shown = [str(number) for number in numbers[:20]]
+    if len(numbers) > len(shown):
+        return f"{', '.join(shown)} and {len(numbers) - len(shown)} more"
+    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}" if shown else "none"
+
+
+def to_db(ratio: float) -> float | None:
+    """A power ratio in dB; none for zero, which has none."""
+    return round(10.0 * math.log10(ratio), 2) if ratio > 0 else None

@@ -1,0 +1,100 @@
+"""A chain's blocks as they are found: read one by one, looked at for themselves, and never trusted.
+
+A block that was changed is found broken at its own height: its row, its form, its parent, the root of its body, its
+proposer's signature, its proof of work where that is cheap, and whom its certificate's votes are for. Whether it keeps
+all rules is for `bdfl chain verify` to say.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from bdfl.encoding import BadEncoding, decode, encode
+from bdfl.errors import one_line
+from bdfl.identity import Meaning, is_signed, statement_digest
+from bdfl.ledger.block import MAX_BLOCK_SIZE, Block, Certificate, Genesis, Seal, body_root, chain_id, header_seal
+from bdfl.ledger.chain_rows import decode_certificate
+from bdfl.ledger.keeping import StoreError
+from bdfl.ledger.roll import Roll
+from bdfl.ledger.work import is_worked
+from bdfl.scenario.ledger import WorkKind
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A block's and its certificate's bytes; `damage` says what is wrong with the row they stand in."""
+
+    block: bytes
+    certificate: bytes
+    damage: str | None = None
+
+
+class BlockSource(Protocol):
+    """Where blocks come from."""
+
+    @property
+    def genesis(self) -> Genesis: ...
+
+    def height(self) -> int:
+        """The newest block's; raises `StoreError` where nothing can be read any more."""
+        ...
+
+    def read(self, height: int) -> Stored:
+        """Raises `StoreError` where that block cannot be read."""
+        ...
+
+
+@dataclass(frozen=True)
+class Found:
+    """A block as it was found; `problem` says why it is broken."""
+
+    height: int
+    block: Block | None  # none: it cannot be read
+    certificate: Certificate
+    problem: str | None
+    size_bytes: int | None
+
+
+def find_block(source: BlockSource, height: int) -> Found:
+    """The block of a height by itself."""
+    try:
+        stored = source.read(height)
+    except StoreError as error:
+        return Found(height, None, (), one_line(error), None)
+    size_bytes = len(stored.block)
+    try:
+        block = decode(stored.block, Block, MAX_BLOCK_SIZE)
+    except BadEncoding as error:
+        return Found(height, None, (), stored.damage or one_line(error), size_bytes)
+    try:
+        certificate = decode_certificate(stored.certificate)
+    except BadEncoding as error:
+        return Found(height, block, (), stored.damage or f"its certificate: {one_line(error)}", size_bytes)
+    return Found(height, block, certificate, stored.damage, size_bytes)
+
+
+def find_problem(found: Found, genesis: Genesis, roll: Roll, parent: bytes | None) -> str | None:
+    """What is wrong with a block; `parent` is the digest of the one before, none where that is broken itself."""
+    block = found.block
+    if found.problem is not None or block is None:
+        return found.problem
+    header, chain = block.header, chain_id(genesis)
+    if header.chain != chain:
+        return f"it belongs to chain {header.chain.hex()[:12]}, {chain.hex()[:12]} expected"
+    if header.height != found.height:
+        return f"it says that it is block {header.height}"
+    if parent is not None and header.parent != parent:
+        return f"its parent is {header.parent.hex()[:12]}, but the block before it is {parent.hex()[:12]}"
+    if header.body != body_root(block.body):
+        return "its body is not the one that its header names: something in it was changed"
+    if not header.proposer < len(roll.members):
+        return f"its proposer, {header.proposer}, is no member"
+    statement = statement_digest(Meaning.BLOCK, header.place, encode(Seal(header, block.nonce)))
+    if not is_signed(roll.members[header.proposer].public_key, block.signature, statement):
+        return f"its signature is not that of its proposer, client {header.proposer}"
+    kind = genesis.law.work
+    if kind is WorkKind.SHA256 and not is_worked(kind, header_seal(header), block.nonce, header.difficulty):
+        return "its proof of work is false: the hash is above the target"
+    digest = block.digest
+    if any(signed.vote.block != digest for signed in found.certificate):
+        return "its certificate has votes for another block"
+    return None

@@ -1,0 +1,219 @@
+"""A chain followed block after block: what each round cost, by the cost model itself, and where it left everybody."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from bdfl.errors import BdflError
+from bdfl.explorer.chain_view import Found, find_problem
+from bdfl.explorer.columns import (
+    DECLINED,
+    DELIVERED,
+    IDLE,
+    MISSED,
+    OUTSIDE,
+    RESTING,
+    UNKNOWN,
+    Row,
+    Values,
+)
+from bdfl.explorer.documents import FLAG_CHANGE, FLAG_EVIDENCE, FLAG_INFEASIBLE, FLAG_PROBLEM
+from bdfl.ledger.block import Block, Conditions, Genesis, Schedule, chain_id
+from bdfl.ledger.candidates import find_candidates, settle_conditions, settle_misses
+from bdfl.ledger.roll import BINDS_AFTER, Roll, find_change, find_evidence, first_roll, offender_of
+from bdfl.ledger.round_problem import base_problem, problem_of, read_decision
+from bdfl.ledger.units import NANO, PICOJOULE
+from bdfl.scheduling.checker import Outcome, evaluate
+from bdfl.scheduling.problem import RoundProblem
+
+_DIGEST_SHOWN = 12  # characters
+
+
+def is_member(roll: Roll, number: int, height: int) -> bool:
+    """Whether that number is a member at a height."""
+    last = roll.last_heights[number]
+    return roll.first_heights[number] <= height and (last is None or height <= last)
+
+
+class Follower:
+    """Where everybody stands after the blocks taken so far; a block that cannot be read leaves all as it was."""
+
+    def __init__(self, genesis: Genesis) -> None:
+        self.genesis = genesis
+        self.height = 0
+        self.roll: Roll = first_roll(genesis)
+        self.conditions: Mapping[int, Conditions] = {
+            number: member.conditions for number, member in enumerate(genesis.members)
+        }
+        self.schedule = genesis.schedule  # of the next round
+        num_members = len(genesis.members)
+        self.queue_nano: tuple[int, ...] = (0,) * num_members
+        self.misses: tuple[int, ...] = (0,) * num_members
+        self.rests_until: tuple[int, ...] = (0,) * num_members
+        self.offenders: frozenset[int] = frozenset()
+        self.counts: Values = np.zeros(num_members, np.int32)
+        self._parent: bytes | None = chain_id(genesis)  # none: the block before is broken
+        self._bases: dict[int, RoundProblem | None] = {}
+
+    @property
+    def num_members(self) -> int:
+        """Numbers ever given, also to those about to join."""
+        return len(self.roll.members)
+
+    def take(self, found: Found) -> tuple[Row, str | None]:
+        """The row of the next block, and what is wrong with it."""
+        problem = find_problem(found, self.genesis, self.roll, self._parent)
+        self.height += 1
+        block = found.block
+        row = None
+        if block is not None:
+            try:
+                row = self._account(block)
+            except (BdflError, ArithmeticError, IndexError, ValueError) as error:
+                problem = problem or f"what it says cannot be followed: {type(error).__name__}"
+        if row is None:
+            row = self._unknown_row()
+        if problem is not None:
+            row.flags |= FLAG_PROBLEM
+        self._parent = None if block is None or problem is not None else block.digest
+        return row, problem
+
+    def next_problem(self) -> RoundProblem | None:
+        """The problem that the schedule of the next round answers; none where the genesis has no meaning."""
+        return self._problem(self.schedule, self.height + 1)
+
+    def _problem(self, schedule: Schedule, round: int) -> RoundProblem | None:
+        num_clients = len(schedule.mining_hz)
+        base = self._base(num_clients)
+        if base is None or len(self.queue_nano) < num_clients or len(self.rests_until) < num_clients:
+            return None
+        conditions = {client: one for client, one in self.conditions.items() if client < num_clients}
+        candidates = find_candidates(conditions, self.rests_until, round)
+        return problem_of(base, round, self.queue_nano[:num_clients], candidates)
+
+    def _base(self, num_clients: int) -> RoundProblem | None:
+        if num_clients not in self._bases:
+            try:
+                base = base_problem(self.genesis, self.roll.members[:num_clients])
+            except BdflError:
+                base = None
+            self._bases[num_clients] = base if base is not None and base.num_clients == num_clients else None
+        return self._bases[num_clients]
+
+    def _account(self, block: Block) -> Row:
+        body, height = block.body, self.height
+        problem = self._problem(body.schedule, height)
+        outcome = None if problem is None else evaluate(problem, read_decision(body.schedule))
+        row = self._cost(block, problem, outcome)
+        heard = {signed.update.client for signed in body.updates}
+        delivered = [signed.update.client for signed in body.updates if not signed.update.is_declined]
+        counts = self.counts.copy()
+        counts[delivered] += 1
+        row.client_state = self._states(block, problem, heard, delivered)
+        # From here on all is known to fit: what this block changes is taken over as a whole.
+        roll = self._next_roll(block)
+        offenders = self.offenders.union(map(offender_of, find_evidence(body.entries)))
+        newcomers = (0,) * (len(roll.members) - len(self.misses))
+        misses, rests_until = settle_misses(body.schedule.selected, heard, self.misses, self.rests_until, height)
+        staying = {number for number in range(len(roll.members)) if is_member(roll, number, height + 1)}
+        self.conditions = settle_conditions(body.reports, staying, offenders)
+        self.misses, self.rests_until = misses + newcomers, rests_until + newcomers
+        self.roll, self.offenders = roll, offenders
+        self.counts = np.concatenate((counts, np.zeros(len(newcomers), np.int32)))
+        self.queue_nano = body.queue_nano + (0,) * max(0, len(roll.members) - len(body.queue_nano))
+        self.schedule = body.next_schedule
+        row.client_count = counts
+        return row
+
+    def _next_roll(self, block: Block) -> Roll:
+        found = find_change(block.body.entries)
+        return self.roll if found is None else self.roll.after(found.change, block.header.height + BINDS_AFTER)
+
+    def _cost(self, block: Block, problem: RoundProblem | None, outcome: Outcome | None) -> Row:
+        """What the round cost; as the block says where it cannot be worked out here."""
+        body, num = block.body, self.num_members
+        modelled = body.modelled
+        training_s, upload_s = np.nan, np.nan
+        mining_s = modelled.mining_ns / NANO
+        rest_s = (modelled.delay_ns - modelled.exchange_ns - modelled.mining_ns) / NANO
+        delay_s = modelled.delay_ns / NANO
+        energy_j = np.array(modelled.energy_pj, dtype=np.float64) / PICOJOULE
+        parts: tuple[Values, ...] = (energy_j * np.nan,) * 5
+        if outcome is not None and problem is not None and np.isfinite(outcome.delay_s):
+            slowest = int(np.argmax(outcome.training_s + outcome.upload_s))
+            training_s, upload_s = float(outcome.training_s[slowest]), float(outcome.upload_s[slowest])
+            mining_s = outcome.mining_s
+            rest_s = problem.overhead_s if body.schedule.is_feasible else 0.0
+            delay_s = outcome.delay_s
+            parts = outcome.training_j, outcome.upload_j, outcome.mining_j, outcome.training_s, outcome.upload_s
+        queue = np.array(body.queue_nano, dtype=np.float64) / NANO
+        flags = FLAG_EVIDENCE if find_evidence(body.entries) else 0
+        flags |= FLAG_CHANGE if find_change(body.entries) is not None else 0
+        flags |= 0 if body.schedule.is_feasible else FLAG_INFEASIBLE
+        widened = [_widen(values, num) for values in parts]
+        return Row(
+            delay_s=delay_s,
+            training_s=training_s,
+            upload_s=upload_s,
+            mining_s=mining_s,
+            rest_s=rest_s,
+            num_updates=sum(not signed.update.is_declined for signed in body.updates),
+            num_selected=len(body.schedule.selected),
+            proposer=block.header.proposer,
+            attempt=block.header.attempt,
+            is_empty=body.is_empty,
+            flags=flags,
+            digest=block.digest.hex()[:_DIGEST_SHOWN].encode(),
+            mean_queue=float(np.mean(queue)) if queue.size else np.nan,
+            objective=body.schedule.objective_nano / NANO if body.schedule.is_feasible else np.nan,
+            client_training_j=widened[0],
+            client_upload_j=widened[1],
+            client_mining_j=widened[2],
+            client_budget_j=self._budgets(),
+            client_training_s=widened[3],
+            client_upload_s=widened[4],
+            client_queue=_widen(queue, num),
+            client_count=self.counts,
+            client_state=np.full(num, UNKNOWN, np.uint8),
+        )
+
+    def _budgets(self) -> Values:
+        budget_j = np.full(self.num_members, np.nan)
+        for client, found in self.conditions.items():
+            if client < self.num_members:
+                budget_j[client] = found.energy_budget_pj / PICOJOULE
+        return budget_j
+
+    def _states(self, block: Block, problem: RoundProblem | None, heard: set[int], delivered: list[int]) -> Values:
+        state = np.full(self.num_members, RESTING, np.uint8)
+        if problem is not None:
+            state[: problem.num_clients][problem.reachable] = IDLE
+        for client in block.body.schedule.selected:
+            state[client] = DECLINED if client in heard else MISSED
+        state[delivered] = DELIVERED
+        for number in range(self.num_members):
+            if not is_member(self.roll, number, self.height):
+                state[number] = OUTSIDE
+        return state
+
+    def _unknown_row(self) -> Row:
+        unknown = np.full(self.num_members, np.nan)
+        return Row(
+            client_training_j=unknown,
+            client_upload_j=unknown,
+            client_mining_j=unknown,
+            client_budget_j=unknown,
+            client_training_s=unknown,
+            client_upload_s=unknown,
+            client_queue=unknown,
+            client_count=self.counts,
+            client_state=np.full(self.num_members, UNKNOWN, np.uint8),
+        )
+
+
+def _widen(values: Values, num_clients: int) -> Values:
+    """One value per client, NaN for those that have none."""
+    full = np.full(num_clients, np.nan)
+    kept = min(num_clients, len(values))
+    full[:kept] = values[:kept]
+    return full

@@ -1,0 +1,116 @@
+"""What a path or an address leads to: a run, a chain, a node, a network, a record, or the window of a live node."""
+
+from pathlib import Path
+
+from bdfl.errors import BdflError, one_line
+from bdfl.explorer.chain_run import ChainRun, Surroundings
+from bdfl.explorer.errors import CannotOpen
+from bdfl.explorer.side_files import Journal, MeasuredTimes, NodeLogs
+from bdfl.explorer.sources import NetworkSource, StoreSource, WindowSource
+from bdfl.explorer.watching import watch_folders, watch_window
+from bdfl.file_lock import try_lock
+from bdfl.ledger.blob_folder import LOCK_FILE as CHAIN_LOCK
+from bdfl.ledger.store import DATABASE_FILE
+from bdfl.operation.network_file import NETWORK_FILE, access_point_folder, node_folder, read_network
+from bdfl.operation.run_file import is_locked
+from bdfl.records.run_files import CHAIN_FOLDER, JOURNAL_FILE, SCENARIO_FILE
+from bdfl.scenario import Scenario, load_scenario
+
+RECORD_FILE = "rounds.parquet"
+_EXPECTED = "the folder of a run, a chain, a node, a network or a record expected"
+
+
+def open_path(path: Path) -> ChainRun:
+    """The run at a path; raises `CannotOpen`."""
+    if not path.is_dir():
+        raise CannotOpen(f"{path}: {'no folder' if path.exists() else 'not there'}, {_EXPECTED}")
+    try:
+        if (path / NETWORK_FILE).is_file():
+            return _open_network(path)
+        if (path / DATABASE_FILE).is_file():
+            return _open_chain(path)
+        if (path / CHAIN_FOLDER / DATABASE_FILE).is_file():
+            is_run = (path / SCENARIO_FILE).is_file()
+            return _open_run(path) if is_run else _open_node_folder(path)
+    except CannotOpen:
+        raise
+    except BdflError as error:
+        raise CannotOpen(one_line(error)) from None
+    raise CannotOpen(f"{path}: {_EXPECTED}")
+
+
+def open_node(address: str) -> ChainRun:
+    """The chain of the node behind a window at host:port; raises `CannotOpen`."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 2**16:
+        raise CannotOpen(f"{address}: host:port of a node's window expected, as its --metrics says")
+    try:
+        source = WindowSource(address)
+    except BdflError as error:
+        raise CannotOpen(one_line(error)) from None
+    watcher = watch_window(address)
+    around = Surroundings(watcher=watcher, is_worked_on=lambda: watcher.is_anybody_online)
+    return ChainRun("node", source, around)
+
+
+def _open_run(path: Path) -> ChainRun:
+    scenario, problem = _read_scenario(path / SCENARIO_FILE)
+    around = Surroundings(
+        folder=path,
+        scenario=scenario,
+        planned_rounds=None if scenario is None else scenario.rounds,
+        journal=Journal(path / JOURNAL_FILE),
+        is_worked_on=lambda: is_locked(path),
+        problem=problem,
+    )
+    return ChainRun("run", StoreSource(path / CHAIN_FOLDER), around)
+
+
+def _open_chain(path: Path) -> ChainRun:
+    return ChainRun("chain", StoreSource(path), Surroundings(is_worked_on=lambda: _is_written(path)))
+
+
+def _open_node_folder(path: Path) -> ChainRun:
+    watcher = watch_folders([path], [])
+    around = Surroundings(
+        folder=path,
+        logs=NodeLogs([path]),
+        times=MeasuredTimes([path]),
+        watcher=watcher,
+        is_worked_on=lambda: is_locked(path),
+    )
+    return ChainRun("node", StoreSource(path / CHAIN_FOLDER), around)
+
+
+def _open_network(path: Path) -> ChainRun:
+    network = read_network(path)
+    nodes = [node_folder(path, number) for number in range(network.num_nodes)]
+    points = [access_point_folder(path, number) for number in range(network.num_access_points)]
+    scenario, problem = _read_scenario(path / SCENARIO_FILE)
+    around = Surroundings(
+        folder=path,
+        scenario=scenario,
+        planned_rounds=network.blocks,
+        logs=NodeLogs(nodes),
+        times=MeasuredTimes(nodes),
+        watcher=watch_folders(nodes, points),
+        is_worked_on=lambda: is_locked(path),
+        problem=problem,
+    )
+    return ChainRun("network", NetworkSource([node / CHAIN_FOLDER for node in nodes]), around)
+
+
+def _read_scenario(path: Path) -> tuple[Scenario | None, str | None]:
+    """The scenario beside a chain; where it cannot be read, why."""
+    try:
+        return load_scenario(path), None
+    except (BdflError, OSError) as error:
+        return None, one_line(error).replace(str(path), path.name)
+
+
+def _is_written(path: Path) -> bool:
+    try:
+        with (path / CHAIN_LOCK).open("rb") as file:
+            return not try_lock(file)
+    except OSError:
+        return False
