@@ -5,11 +5,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bdfl.cli.explore_extra import validate_explore_extra
 from bdfl.cli.live_extra import validate_live_extra
 from bdfl.cli.network_faults import faults
 from bdfl.cli.network_hostile import hostile
@@ -29,7 +32,9 @@ INTERRUPTED_EXIT = 130
 _LOOK_EVERY_S = 0.5
 _DOWN_S = 60.0
 _STARTING_S = 180.0
+_EXPLORER_S = 20.0
 UP_LOG = "up.log"
+EXPLORE_LOG = "explore.log"
 
 network_app = typer.Typer(no_args_is_help=True, help="A whole network of real processes on this machine.")
 network_app.command("faults")(faults)
@@ -72,6 +77,9 @@ def up(
     keep: Annotated[bool, typer.Option("--keep", help="Goes on serving after the last block, until stopped.")] = False,
     restart: Annotated[bool, typer.Option("--restart", help="Start processes again that end.")] = False,
     detach: Annotated[bool, typer.Option("--detach", help="Run in the background: bdfl network status, down.")] = False,
+    explore: Annotated[
+        bool, typer.Option("--explore", help="Also open it to a browser on this machine, while it runs.")
+    ] = False,
     plain: Annotated[bool, typer.Option("--plain", help="Lines instead of a picture.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -82,7 +90,7 @@ def up(
 
     Examples:
 
-      bdfl network up --nodes 8 --aps 2
+      bdfl network up --nodes 8 --aps 2 --explore
 
       bdfl network up --nodes 4 --blocks 5 --time-scale 0 --out runs/quick
 
@@ -93,13 +101,15 @@ def up(
     ):
         raise BadUsage("--resume: goes on with what its folder says, no scenario or other options of the network")
     validate_live_extra()
+    if explore:
+        validate_explore_extra()
     folder = resume or out or DEFAULT_FOLDER
     if resume is None:
         _found(folder, scenario or "live", nodes, aps, blocks, time_scale, seed, changes)
     if detach:
-        _detach(folder, blocks=blocks, restart=restart, keep=keep)
+        _detach(folder, blocks=blocks, restart=restart, keep=keep, explore=explore)
         return
-    _run(folder, blocks=blocks, restart=restart, keep=keep, plain=plain, as_json=as_json)
+    _run(folder, blocks=blocks, restart=restart, keep=keep, explore=explore, plain=plain, as_json=as_json)
 
 
 @network_app.command("status")
@@ -188,7 +198,9 @@ def _spread(scenario: "Scenario", nodes: int) -> list[str]:
     return changes
 
 
-def _run(folder: Path, *, blocks: int | None, restart: bool, keep: bool, plain: bool, as_json: bool) -> None:
+def _run(
+    folder: Path, *, blocks: int | None, restart: bool, keep: bool, explore: bool, plain: bool, as_json: bool
+) -> None:
     from bdfl.cli.network_view import show_network
     from bdfl.operation.local_network import run_network
 
@@ -202,7 +214,7 @@ def _run(folder: Path, *, blocks: int | None, restart: bool, keep: bool, plain: 
         facts = network.network
         title = f"{facts.scenario}: {facts.num_nodes} nodes, {facts.num_access_points} access points, {folder}"
         started_s = time.monotonic()
-        with show_network(title, is_plain=plain) as show:
+        with _explorer(folder, is_wanted=explore) as seen_at, show_network(title + seen_at, is_plain=plain) as show:
             is_done = False
             while not is_stopped and not (is_done and not keep):
                 view = network.look()
@@ -219,6 +231,25 @@ def _run(folder: Path, *, blocks: int | None, restart: bool, keep: bool, plain: 
     if is_stopped and not is_done:
         typer.echo(f"stopped; go on: bdfl network up --resume {folder}", err=True)
         raise typer.Exit(INTERRUPTED_EXIT)
+
+
+@contextmanager
+def _explorer(folder: Path, *, is_wanted: bool) -> Iterator[str]:
+    """Inside, an explorer of the network runs, if that is wanted; gives what to say of it."""
+    from bdfl.operation.children import Child, end_all
+
+    if not is_wanted:
+        yield ""
+        return
+    child = Child("explorer", ["explore", str(folder), "--while-input"], folder / EXPLORE_LOG)
+    try:
+        deadline_s = time.monotonic() + _EXPLORER_S
+        while child.is_up and "http://" not in child.last_words() and time.monotonic() < deadline_s:
+            time.sleep(0.05)
+        words = child.last_words()
+        yield f", {words}" if "http://" in words else f", no explorer: {words or 'it does not start'}"
+    finally:
+        end_all([child])
 
 
 def _refuse_dead(network: "LocalNetwork", view: "NetworkView", *, is_restarted: bool) -> None:
@@ -252,14 +283,14 @@ def _judge(folder: Path, took_s: float, *, is_done: bool, as_json: bool) -> None
         raise typer.Exit(FAILED_EXIT)
 
 
-def _detach(folder: Path, *, blocks: int | None, restart: bool, keep: bool) -> None:
+def _detach(folder: Path, *, blocks: int | None, restart: bool, keep: bool, explore: bool) -> None:
     """Starts the same in the background and returns when it runs."""
     from bdfl.operation.network_file import BadNetwork
     from bdfl.operation.run_file import is_locked
 
     command = [sys.executable, "-P", "-m", "bdfl.cli", "network", "up", "--resume", str(folder), "--plain"]
     command += [] if blocks is None else ["--blocks", str(blocks)]
-    command += ["--restart"] * restart + ["--keep"] * keep
+    command += ["--restart"] * restart + ["--keep"] * keep + ["--explore"] * explore
     with (folder / UP_LOG).open("ab") as log:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True

@@ -5,6 +5,7 @@ not keep up is dropped: its browser connects again and reads what it missed.
 """
 
 import asyncio
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -23,6 +24,7 @@ MAX_VIEWERS = 256
 MAX_WAITING = 32  # messages that a viewer may be behind
 _HEARTBEAT = b":\n\n"
 _GREETING = b"retry: 1000\n\n"
+_log = logging.getLogger("bdfl.explorer")
 _KEPT = ("status", "gone")  # what a newcomer is told at once
 
 
@@ -126,9 +128,11 @@ class Feed:
                     for viewer in tuple(viewers):
                         viewer.put(message)
                 await asyncio.sleep(self._poll_s)
+        except Exception:  # the viewers' browsers come again, and with them a new poller
+            _log.exception("run %d cannot be followed", run)
         finally:
             del self._pollers[run]
-            for viewer in tuple(viewers):  # after an error: their browsers come again
+            for viewer in tuple(viewers):
                 viewer.close()
 
     def _keep(self, run: int, news: News) -> bytes:
@@ -161,7 +165,7 @@ class EventStream:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         viewer = None if scope["method"] == "HEAD" else self._feed.join(self._run)
-        headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"x-accel-buffering", b"no")]
+        headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"connection", b"close")]
         await send({"type": "http.response.start", "status": int(HTTPStatus.OK), "headers": headers})
         if viewer is not None:
             await self._stream(viewer, receive, send)
