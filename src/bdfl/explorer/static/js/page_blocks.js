@@ -1,6 +1,6 @@
 /* All blocks in a table, newest first, 50 at a time. */
 
-import { getJson } from "./data.js";
+import { getJson, isExported } from "./data.js";
 import { badge, button, element, emptyState, hashText, replaceContent, table } from "./dom.js";
 import { sayCount, sayPercent, saySeconds } from "./format.js";
 import { link, rewriteQuery } from "./router.js";
@@ -50,8 +50,10 @@ export async function showBlocks(root, route, context) {
       replaceContent(place, emptyState("No block yet", "The first appears here when it is mined."));
       return;
     }
-    const answer = await getJson(`/blocks.json?run=${context.run}&first=${first}&last=${last}`, context.signal);
-    const rows = answer.blocks;
+    // An export holds all rows in one document.
+    const range = isExported() ? "" : `&first=${first}&last=${last}`;
+    const answer = await getJson(`/blocks.json?run=${context.run}${range}`, context.signal);
+    const rows = answer.blocks.filter((row) => row.height >= first && row.height <= last);
     const move = (to) => () => {
       last = Math.max(1, Math.min(context.position, to));
       isFollowing = last === context.position;
