@@ -1,98 +1,171 @@
-/* All blocks in a table, newest first, 50 at a time. */
+/* All blocks in a table, newest first, 50 at a time; those of one proposer or with something special on demand. */
 
-import { getJson, isExported } from "./data.js";
+import { getJson } from "./data.js";
 import { badge, button, element, emptyState, hashText, replaceContent, table } from "./dom.js";
-import { sayCount, sayPercent, saySeconds } from "./format.js";
+import { sayCount, sayNumber, sayPercent, sayPlural, saySeconds } from "./format.js";
+import { clientLink, clientName, inRun, pageHead } from "./page_parts.js";
 import { link, rewriteQuery } from "./router.js";
+import { FLAG } from "./story.js";
 
 const BLOCKS_A_PAGE = 50;
+const ROUNDS_A_LOOK = 4000; // rows of the story that are searched at once
 
-/** The badges of a row of /blocks.json. */
-function blockBadges(row) {
+const BLOCK_FILTERS = [
+  ["", "all blocks", () => true],
+  ["evidence", "with evidence", (row) => row.flags & FLAG.evidence],
+  ["members", "that change the members", (row) => row.flags & FLAG.membership],
+  ["infeasible", "without a feasible schedule", (row) => row.flags & FLAG.infeasible],
+  ["broken", "that are broken", (row) => row.flags & FLAG.problem],
+  ["empty", "that are empty", (row) => row.is_empty > 0],
+  ["attempts", "of a later attempt", (row) => row.attempt > 1],
+];
+
+/** The badges of a row of /story.json. */
+export function flagBadges(row) {
   const badges = [];
-  if (row.problem) badges.push(badge("broken", "bad", row.problem));
-  if (row.is_empty) badges.push(badge("empty", "warn", row.reason || "Too few updates: the model stays as it was"));
-  if (row.offenders.length) badges.push(badge("evidence", "bad", `Proof of misbehaviour of client ${row.offenders.join(", ")}`));
-  if (row.change) badges.push(badge("members", "info", row.change));
-  if (row.declined.length) badges.push(badge(`${row.declined.length} declined`, "", `Client ${row.declined.join(", ")}`));
-  if (row.missing.length) badges.push(badge(`${row.missing.length} missing`, "warn", `Client ${row.missing.join(", ")}`));
+  if (row.flags & FLAG.problem) badges.push(badge("broken", "bad"));
+  if (row.is_empty) badges.push(badge("empty", "warn", "Too few updates: the model stays as it was"));
+  if (row.flags & FLAG.evidence) badges.push(badge("evidence", "bad", "Carries proof of a member's misbehaviour"));
+  if (row.flags & FLAG.membership) badges.push(badge("members", "info", "Changes the membership"));
+  if (row.flags & FLAG.infeasible) badges.push(badge("infeasible", "warn", "No schedule kept every client within its budget"));
   if (row.attempt > 1) badges.push(badge(`attempt ${row.attempt}`, "warn"));
   return badges;
 }
 
-function blockCells(row, clientName) {
-  const num_selected = row.trained.length + row.declined.length + row.missing.length;
+function rowBadges(row) {
+  const badges = [];
+  if (row.problem) badges.push(badge("broken", "bad", row.problem));
+  if (row.is_empty) badges.push(badge("empty", "warn", "Too few updates: the model stays as it was"));
+  if (row.offenders.length) badges.push(badge("evidence", "bad", `Against ${row.offenders.join(", ")}`));
+  if (row.change) badges.push(badge("members", "info", row.change));
+  if (row.reason) badges.push(badge("infeasible", "warn", row.reason));
+  if (row.attempt > 1) badges.push(badge(`attempt ${row.attempt}`, "warn"));
+  if (row.missing.length) badges.push(badge(`${sayPlural(row.missing.length, "update")} missing`, "warn", `Of clients ${row.missing.join(", ")}`));
+  return badges;
+}
+
+function blockCells(row, overview) {
   return [
-    link(`/block/${row.height}`, sayCount(row.height)),
+    link(`/block/${row.height}`, sayCount(row.height), { class: "strong-link" }),
     hashText(row.digest, 12),
-    row.proposer === null ? null : link(`/client/${row.proposer}`, clientName(row.proposer)),
+    clientLink(overview, row.proposer),
     sayPercent(row.accuracy),
     saySeconds(row.delay_s),
-    row.problem && !num_selected ? null : `${sayCount(row.trained.length)} of ${sayCount(num_selected)}`,
+    element("span", { title: row.trained.length ? `Clients ${row.trained.join(", ")}` : null }, `${sayCount(row.trained.length)} of ${sayCount(row.trained.length + row.declined.length + row.missing.length)}`),
     sayCount(row.num_votes),
-    element("span", { class: "chips" }, blockBadges(row)),
+    sayNumber(row.mean_queue),
+    element("span", { class: "chips" }, rowBadges(row)),
   ];
 }
 
+/** Heights up to `last` that pass, newest first, at most a page and one more, searched in pieces. */
+async function searchHeights(context, passes, last) {
+  const found = [];
+  for (let end = last; end >= 1 && found.length <= BLOCKS_A_PAGE; end -= ROUNDS_A_LOOK) {
+    const first = Math.max(1, end - ROUNDS_A_LOOK + 1);
+    const story = context.story.whole.bucket === 1 && context.story.isLoaded ? context.story.whole : await getJson(inRun(`/story.json?first=${first}&last=${end}&points=${ROUNDS_A_LOOK}`), context.signal);
+    for (let index = story.round.length - 1; index >= 0 && found.length <= BLOCKS_A_PAGE; index -= 1) {
+      const row = { round: story.round[index], proposer: story.proposer[index], flags: story.flags[index], is_empty: story.is_empty[index], attempt: story.attempt[index] };
+      if (row.round >= first && row.round <= end && passes(row)) found.push(row.round);
+    }
+  }
+  return found;
+}
+
+/** Rows of these heights, which fall. */
+async function rowsAt(context, heights) {
+  const rows = new Map();
+  for (const height of heights) {
+    if (rows.has(height)) continue;
+    const answer = await getJson(inRun(`/blocks.json?first=${Math.max(1, height - BLOCKS_A_PAGE + 1)}&last=${height}`), context.signal);
+    for (const row of answer.blocks) rows.set(row.height, row);
+  }
+  return heights.map((height) => rows.get(height)).filter((row) => row !== undefined);
+}
+
 export async function showBlocks(root, route, context) {
-  const place = element("div", {});
+  const place = element("div", { "aria-live": "polite" });
   const asked = Number(route.query.get("last"));
+  const choice = { proposer: route.query.get("proposer") ?? "", filter: route.query.get("show") ?? "" };
   let last = Number.isInteger(asked) && asked > 0 ? Math.min(asked, context.position) : context.position;
+  let isFollowing = last === context.position;
+  const { overview } = context;
+  const select = (label, options, chosen, onChange) =>
+    element("label", { class: "inline-field" }, label, element("select", { on: { change: (event) => onChange(event.target.value) } }, options.map(([value, text]) => element("option", { value, selected: value === chosen }, text))));
+  const restart = () => {
+    last = context.position;
+    isFollowing = true;
+    rewriteQuery({ last: null, proposer: choice.proposer === "" ? null : choice.proposer, show: choice.filter === "" ? null : choice.filter });
+    draw().catch((error) => error.name !== "AbortError" && replaceContent(place, emptyState("No answer", error.message)));
+  };
   replaceContent(
     root,
-    element("div", { class: "page-head" }, element("div", {}, element("h1", {}, "Blocks"), element("p", { class: "lead" }, "Newest first, up to where the replay stands."))),
+    pageHead({ title: "Blocks", lead: "Newest first, up to where the replay stands.", json: inRun("/blocks.json") }),
+    element(
+      "div",
+      { class: "filter-row" },
+      select("Show", BLOCK_FILTERS.map(([name, text]) => [name, text]), choice.filter, (value) => {
+        choice.filter = value;
+        restart();
+      }),
+      select("won by", [["", "anybody"], ...overview.clients.map((client) => [String(client.client), client.name])], choice.proposer, (value) => {
+        choice.proposer = value;
+        restart();
+      }),
+    ),
     place,
   );
-  const clientName = (number) => (context.overview.clients[number] ? context.overview.clients[number].name : `client ${number}`);
+  let turn = 0;
   async function draw() {
-    const first = Math.max(1, last - BLOCKS_A_PAGE + 1);
+    turn += 1;
+    const mine = turn;
     if (last < 1) {
       replaceContent(place, emptyState("No block yet", "The first appears here when it is mined."));
       return;
     }
-    // An export holds all rows in one document.
-    const range = isExported() ? "" : `&first=${first}&last=${last}`;
-    const answer = await getJson(`/blocks.json?run=${context.run}${range}`, context.signal);
-    const rows = answer.blocks.filter((row) => row.height >= first && row.height <= last);
+    const isFiltered = choice.proposer !== "" || choice.filter !== "";
+    const filter = BLOCK_FILTERS.find(([name]) => name === choice.filter)?.[2] ?? (() => true);
+    const passes = (row) => filter(row) && (choice.proposer === "" || String(row.proposer) === choice.proposer);
+    const heights = isFiltered ? await searchHeights(context, passes, last) : Array.from({ length: Math.min(last, BLOCKS_A_PAGE + 1) }, (_, place) => last - place);
+    const rows = await rowsAt(context, heights.slice(0, BLOCKS_A_PAGE));
+    if (mine !== turn) return;
+    const older = heights[BLOCKS_A_PAGE];
     const move = (to) => () => {
       last = Math.max(1, Math.min(context.position, to));
       isFollowing = last === context.position;
-      rewriteQuery({ last: last === context.position ? null : last });
-      draw();
+      rewriteQuery({ last: isFollowing ? null : last });
+      draw().catch(() => {});
     };
+    if (rows.length === 0) {
+      const what = BLOCK_FILTERS.find(([name]) => name === choice.filter)?.[1] ?? "";
+      replaceContent(place, emptyState("No such block", `Up to block ${sayCount(last)} there are no blocks ${choice.filter ? what : ""}${choice.proposer === "" ? "" : ` won by ${clientName(overview, Number(choice.proposer))}`}.`));
+      return;
+    }
     replaceContent(
       place,
       table({
-        caption: `Blocks ${first} to ${last}`,
-        columns: [
-          { title: "Block" },
-          { title: "Digest" },
-          { title: "Won by" },
-          { title: "Accuracy", isNumber: true },
-          { title: "Delay", isNumber: true },
-          { title: "Updates", isNumber: true },
-          { title: "Votes", isNumber: true },
-          { title: "Flags" },
-        ],
-        rows: rows.map((row) => blockCells(row, clientName)),
+        caption: `Blocks up to ${last}`,
+        columns: [{ title: "Block" }, { title: "Digest" }, { title: "Won by" }, { title: "Accuracy", isNumber: true }, { title: "Delay", isNumber: true }, { title: "Updates", isNumber: true }, { title: "Votes", isNumber: true }, { title: "Mean queue", isNumber: true }, { title: "Remarks" }],
+        rows: rows.map((row) => blockCells(row, overview)),
         rowClass: (index) => (rows[index].problem ? "bad" : null),
       }),
       element(
         "div",
         { class: "pager" },
-        button("Newer", move(last + BLOCKS_A_PAGE), { disabled: last >= context.position }),
-        element("span", { class: "muted" }, `${sayCount(first)} to ${sayCount(last)} of ${sayCount(context.position)}`),
-        button("Older", move(first - 1), { disabled: first <= 1 }),
+        button("Newest", move(context.position), { disabled: isFollowing }),
+        button("Newer", move(last + BLOCKS_A_PAGE), { disabled: isFollowing }),
+        element("span", { class: "muted" }, `${sayCount(rows.at(-1).height)} to ${sayCount(rows[0].height)} of ${sayCount(context.position)}`),
+        button("Older", move(older ?? 1), { disabled: older === undefined }),
       ),
     );
   }
-  let isFollowing = last === context.position;
   let timer = 0;
   context.onPosition(() => {
     if (!isFollowing && last <= context.position) return;
     last = context.position;
     window.clearTimeout(timer);
-    timer = window.setTimeout(() => draw().catch(() => {}), 120);
+    timer = window.setTimeout(() => draw().catch(() => {}), 150);
   });
+  context.signal.addEventListener("abort", () => window.clearTimeout(timer), { once: true });
   await draw();
 }

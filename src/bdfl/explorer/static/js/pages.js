@@ -16,12 +16,22 @@
 import { showOverview } from "./page_overview.js";
 import { showNetwork } from "./page_network.js";
 import { showBlocks } from "./page_blocks.js";
+import { showBlock } from "./page_block.js";
+import { showClient } from "./page_client.js";
+import { showModel } from "./page_model.js";
+import { showDesk } from "./page_desk.js";
+import { showCompare } from "./page_compare.js";
 
 /** page name → [title, show] */
 export const PAGES = {
   overview: [() => "Overview", showOverview],
   network: [() => "Network", showNetwork],
   blocks: [() => "Blocks", showBlocks],
+  block: [(route) => `Block ${route.height}`, showBlock],
+  client: [(route) => `Client ${route.client}`, showClient],
+  model: [(route) => `Model after block ${route.height}`, showModel],
+  desk: [(route) => (route.height === null ? "Scheduler desk" : `Scheduler desk, round ${route.height}`), showDesk],
+  compare: [() => "Compare", showCompare],
 };
 
 /** Entries of the navigation: [page names it stands for, text, address at a position]. */

@@ -698,6 +698,7 @@ export class ChainWalk {
       failure: null,
     };
     this.running = null;
+    this.numWalkers = 0; // who waits for it to go on
   }
 
   /** The verdict up to `last` (or as far as blocks can be read), told on the way; runs one at a time. */
