@@ -1,6 +1,6 @@
 /* All blocks in a table, newest first, 50 at a time; those of one proposer or with something special on demand. */
 
-import { getJson } from "./data.js";
+import { getJson, isExported } from "./data.js";
 import { badge, button, element, emptyState, hashText, replaceContent, table } from "./dom.js";
 import { sayCount, sayNumber, sayPercent, sayPlural, saySeconds } from "./format.js";
 import { clientLink, clientName, inRun, pageHead } from "./page_parts.js";
@@ -19,18 +19,6 @@ const BLOCK_FILTERS = [
   ["empty", "that are empty", (row) => row.is_empty > 0],
   ["attempts", "of a later attempt", (row) => row.attempt > 1],
 ];
-
-/** The badges of a row of /story.json. */
-export function flagBadges(row) {
-  const badges = [];
-  if (row.flags & FLAG.problem) badges.push(badge("broken", "bad"));
-  if (row.is_empty) badges.push(badge("empty", "warn", "Too few updates: the model stays as it was"));
-  if (row.flags & FLAG.evidence) badges.push(badge("evidence", "bad", "Carries proof of a member's misbehaviour"));
-  if (row.flags & FLAG.membership) badges.push(badge("members", "info", "Changes the membership"));
-  if (row.flags & FLAG.infeasible) badges.push(badge("infeasible", "warn", "No schedule kept every client within its budget"));
-  if (row.attempt > 1) badges.push(badge(`attempt ${row.attempt}`, "warn"));
-  return badges;
-}
 
 function rowBadges(row) {
   const badges = [];
@@ -58,9 +46,19 @@ function blockCells(row, overview) {
   ];
 }
 
+/** The flags that /story.json would give to a row of /blocks.json. */
+function flagsOf(row) {
+  return (row.offenders.length ? FLAG.evidence : 0) | (row.change ? FLAG.membership : 0) | (row.reason ? FLAG.infeasible : 0) | (row.problem ? FLAG.problem : 0);
+}
+
 /** Heights up to `last` that pass, newest first, at most a page and one more, searched in pieces. */
 async function searchHeights(context, passes, last) {
   const found = [];
+  if (isExported()) {
+    const { blocks } = await getJson(inRun("/blocks.json"), context.signal);
+    const rows = blocks.filter((row) => row.height <= last && passes({ ...row, flags: flagsOf(row), is_empty: Number(row.is_empty) }));
+    return rows.map((row) => row.height).sort((one, other) => other - one);
+  }
   for (let end = last; end >= 1 && found.length <= BLOCKS_A_PAGE; end -= ROUNDS_A_LOOK) {
     const first = Math.max(1, end - ROUNDS_A_LOOK + 1);
     const story = context.story.whole.bucket === 1 && context.story.isLoaded ? context.story.whole : await getJson(inRun(`/story.json?first=${first}&last=${end}&points=${ROUNDS_A_LOOK}`), context.signal);
@@ -77,7 +75,9 @@ async function rowsAt(context, heights) {
   const rows = new Map();
   for (const height of heights) {
     if (rows.has(height)) continue;
-    const answer = await getJson(inRun(`/blocks.json?first=${Math.max(1, height - BLOCKS_A_PAGE + 1)}&last=${height}`), context.signal);
+    // An export holds all rows in one document.
+    const range = isExported() ? "" : `?first=${Math.max(1, height - BLOCKS_A_PAGE + 1)}&last=${height}`;
+    const answer = await getJson(inRun(`/blocks.json${range}`), context.signal);
     for (const row of answer.blocks) rows.set(row.height, row);
   }
   return heights.map((height) => rows.get(height)).filter((row) => row !== undefined);

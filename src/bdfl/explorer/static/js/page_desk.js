@@ -418,7 +418,8 @@ function showRunFrontier(root, context) {
     replaceContent(place, element("p", { class: "muted" }, "Playing runs…"));
     poll();
   }));
-  replaceContent(place, offer, element("p", { class: "field-hint" }, "Takes a while the first time: the server simulates the scenario with every scheduler."));
+  if (isExported()) poll();
+  else replaceContent(place, offer, element("p", { class: "field-hint" }, "Takes a while the first time: the server simulates the scenario with every scheduler."));
   root.append(box);
   let timer = 0;
   context.signal.addEventListener("abort", () => clearTimeout(timer), { once: true });

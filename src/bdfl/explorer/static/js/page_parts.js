@@ -1,5 +1,6 @@
 /* Parts that the pages of blocks, clients, models, the desk and comparisons share. */
 
+import { isExported } from "./data.js";
 import { badge, element, hashText, replaceContent } from "./dom.js";
 import { currentRun, link } from "./router.js";
 import { sayCount } from "./format.js";
@@ -9,6 +10,13 @@ export function inRun(path) {
   const run = currentRun();
   if (run === 0) return path;
   return `${path}${path.includes("?") ? "&" : "?"}run=${run}`;
+}
+
+/** Where the JSON twin of a page can be opened: at the server, or as a file beside the export. */
+function twinAddress(path) {
+  if (!isExported()) return path;
+  const run = currentRun();
+  return `${run === 0 ? "" : `run-${run}/`}${path.slice(1).replace(/\?.*$/, "")}`;
 }
 
 /** A client's name as the overview has it. */
@@ -82,7 +90,7 @@ export function pageHead(options) {
       { class: "page-steps", "aria-label": "From here" },
       step(options.previous, "←", "prev"),
       step(options.next, "→", "next"),
-      options.json ? element("a", { class: "button quiet json-link", href: options.json, target: "_blank", rel: "noopener" }, "JSON") : null,
+      options.json ? element("a", { class: "button quiet json-link", href: twinAddress(options.json), target: "_blank", rel: "noopener" }, "JSON") : null,
     ),
   );
 }
