@@ -383,6 +383,7 @@ function startApp() {
   });
   document.addEventListener("keydown", onKey);
   window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => window.dispatchEvent(new Event("explorer:theme")));
+  drawTop();
   startRouter(showRoute);
 }
 

@@ -29,8 +29,19 @@ const NOTHING = [128, 140, 154];
 
 let numGroups = 0;
 
+const coloursByProperty = new Map(); // of the theme of the moment: asking the browser costs a layout
+
 /** The value of a custom colour property as canvases understand it, in the theme of the moment. */
 export function colourOf(property) {
+  let colour = coloursByProperty.get(property);
+  if (!colour) {
+    colour = askColour(property);
+    coloursByProperty.set(property, colour);
+  }
+  return colour;
+}
+
+function askColour(property) {
   const probe = element("span", { style: { color: `var(${property})`, display: "none" } });
   document.body.append(probe);
   const colour = getComputedStyle(probe).color;
@@ -50,6 +61,16 @@ function heatColour(scale, value, least, most) {
   const share = Math.max(0, Math.min(1, (value - least) / (most - least || 1))) * (stops.length - 1);
   const low = Math.min(stops.length - 2, Math.floor(share));
   return stops[low].map((channel, index) => channel + (stops[low + 1][index] - channel) * (share - low));
+}
+
+/** A pixel as canvases hold it in memory (little-endian everywhere a browser runs). */
+function pixelOf(colour) {
+  return ((255 << 24) | (Math.round(colour[2]) << 16) | (Math.round(colour[1]) << 8) | Math.round(colour[0])) >>> 0;
+}
+
+/** The pixels of 256 steps from the least to the most. */
+function pixelScale(scale) {
+  return Uint32Array.from({ length: 256 }, (_, step) => pixelOf(heatColour(scale, step / 255, 0, 1)));
 }
 
 function rgb(colour) {
@@ -113,11 +134,22 @@ export class ChartGroup {
     this.sync = uPlot.sync(this.key);
     this.pending = 0;
     this.observer = new ResizeObserver(() => this.drawSoon());
+    // What is out of sight is drawn when it comes into sight: a replay at full speed has no time to lose.
+    this.sight = new IntersectionObserver((entries) => this.onSight(entries), { rootMargin: "300px" });
     const retheme = () => {
+      coloursByProperty.clear();
       for (const chart of this.charts) this.rebuild(chart);
     };
     window.addEventListener("explorer:theme", retheme, { signal: options.signal });
     options.signal.addEventListener("abort", () => this.destroy(), { once: true });
+  }
+
+  onSight(entries) {
+    for (const entry of entries) {
+      const chart = this.charts.find((one) => one.plot.parentElement === entry.target);
+      if (chart) chart.isInSight = entry.isIntersecting;
+    }
+    this.drawSoon();
   }
 
   /** Switch of the axis and buttons for the zoom. */
@@ -160,7 +192,7 @@ export class ChartGroup {
     const legend = element("div", { class: "legend chart-legend" });
     const tablePlace = element("div", { class: "chart-table", hidden: true, style: { height: `${spec.height || 210}px` } });
     const toggle = element("button", { type: "button", class: "button quiet", "aria-pressed": "false" }, "Table");
-    const chart = { spec, readout, plot, legend, tablePlace, toggle, uplot: null, shown: null, isTable: false, cursor: null };
+    const chart = { spec, readout, plot, legend, tablePlace, toggle, uplot: null, shown: null, isTable: false, isInSight: false };
     toggle.addEventListener("click", () => {
       chart.isTable = !chart.isTable;
       toggle.setAttribute("aria-pressed", String(chart.isTable));
@@ -174,7 +206,9 @@ export class ChartGroup {
     plot.addEventListener("touchmove", (event) => this.onTouch(chart, event), { passive: true });
     this.charts.push(chart);
     this.observer.observe(plot);
-    return card(spec.title, { note: spec.note, tools: [toggle], class: "chart", wide: spec.wide, id: spec.id ? `chart-${spec.id}` : undefined }, readout, plot, tablePlace, legend);
+    const node = card(spec.title, { note: spec.note, tools: [toggle], class: "chart", wide: spec.wide, id: spec.id ? `chart-${spec.id}` : undefined }, readout, plot, tablePlace, legend);
+    this.sight.observe(node);
+    return node;
   }
 
   /**
@@ -346,6 +380,7 @@ export class ChartGroup {
   draw(chart) {
     if (this.options.signal.aborted) return;
     const { spec, plot } = chart;
+    if (!chart.isInSight) return;
     const shown = this.columnsOf(chart);
     if (chart.isTable) {
       this.drawTable(chart);
@@ -468,25 +503,31 @@ export class ChartGroup {
     canvas.height = num;
     const brush = canvas.getContext("2d");
     const image = brush.createImageData(canvas.width, num);
+    const pixels = new Uint32Array(image.data.buffer);
+    const scale = pixelScale(spec.scale);
+    const [over, nothing] = [pixelOf(OVER), pixelOf(NOTHING)];
+    const { least, most } = shown;
     const [low, high] = this.range || this.whole;
     const start = this.axis === "rounds" ? xs[0] - (xs[1] - xs[0] || 1) : 0;
     let before = -2;
-    let column = null;
+    let beforeX = 0;
     for (let x = 0; x < canvas.width; x += 1) {
-      const value = low + ((x + 0.5) / canvas.width) * (high - low);
-      if (value > xs[xs.length - 1] || value < start) continue;
-      const index = Math.min(xs.length - 1, lastAtMost(xs, value) + 1);
-      if (index !== before) {
-        before = index;
-        column = shown.series.map((one) => heatColour(spec.scale, one.values[index], shown.least, shown.most));
-      }
+      const place = low + ((x + 0.5) / canvas.width) * (high - low);
+      if (place > xs[xs.length - 1] || place < start) continue;
+      const index = Math.min(xs.length - 1, lastAtMost(xs, place) + 1);
       for (let y = 0; y < num; y += 1) {
-        const at = 4 * (y * canvas.width + x);
-        image.data[at] = column[y][0];
-        image.data[at + 1] = column[y][1];
-        image.data[at + 2] = column[y][2];
-        image.data[at + 3] = 255;
+        const row = y * canvas.width;
+        if (index === before) {
+          pixels[row + x] = pixels[row + beforeX];
+          continue;
+        }
+        const value = shown.columns[y][index];
+        if (typeof value !== "number") pixels[row + x] = nothing;
+        else if (spec.scale === "budget" && value > 1.0005) pixels[row + x] = over;
+        else pixels[row + x] = scale[Math.max(0, Math.min(255, Math.round((255 * (value - least)) / (most - least))))];
       }
+      before = index;
+      beforeX = x;
     }
     brush.putImageData(image, 0, 0);
     const { ctx } = uplot;
@@ -612,6 +653,7 @@ export class ChartGroup {
   destroy() {
     window.cancelAnimationFrame(this.pending);
     this.observer.disconnect();
+    this.sight.disconnect();
     for (const chart of this.charts) if (chart.uplot) chart.uplot.destroy();
     this.charts = [];
   }

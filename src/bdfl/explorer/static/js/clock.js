@@ -111,7 +111,9 @@ export class RoundClock {
     this.hand.style.display = now.isUnderWay && now.phase ? "" : "none";
     const words = now.isUnderWay ? (now.phase ? PHASE_WORDS[now.phase] : "under way") : now.round === 0 ? "no block yet" : "mined";
     setText(this.small, `Round`);
-    setText(this.big, sayCount(now.round));
+    const number = sayCount(now.round);
+    setText(this.big, number);
+    this.big.style.fontSize = number.length > 5 ? `${Math.max(15, 32 - 3 * (number.length - 5))}px` : "";
     setText(this.below, words);
     this.face.setAttribute("aria-label", `Round ${now.round}: ${words}`);
   }

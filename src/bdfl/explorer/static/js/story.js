@@ -40,7 +40,7 @@ export function countRowsUntil(story, round) {
 /** One row as an object; `accuracyBefore` is the newest one known, for blocks whose model nobody evaluated. */
 function rowOf(story, index) {
   const row = { accuracyBefore: null };
-  for (let at = index; story.accuracy && at >= 0 && at > index - 200 && row.accuracyBefore === null; at -= 1) row.accuracyBefore = story.accuracy[at] ?? null;
+  for (let at = index; story.accuracy && at >= 0 && at > index - 100 && row.accuracyBefore === null; at -= 1) row.accuracyBefore = story.accuracy[at] ?? null;
   for (const name of COLUMNS) row[name] = story[name] ? story[name][index] : null;
   for (const name of CLIENT_COLUMNS) row[name] = story.clients && story.clients[name] ? story.clients[name][index] : null;
   return row;
@@ -58,7 +58,10 @@ export class StoryStore {
   constructor(run) {
     this.run = run;
     this.whole = emptyStory();
+    this.rows = new Map(); // height → row of the whole run, made when asked for
     this.chunks = new Map(); // number of the piece → story, or a promise of one
+    this.wanted = new Map(); // number of a piece → when it was last looked for
+    this.wantTimer = 0;
     this.listeners = new Set();
     this.refreshTimer = 0;
     this.loading = null;
@@ -96,6 +99,7 @@ export class StoryStore {
     // Blocks that came by event while the document was on its way are newer than it.
     const old = this.whole;
     this.whole = story.round && story.round.length ? story : emptyStory();
+    this.rows.clear();
     this.isLoaded = true;
     if (this.whole.bucket === 1) {
       for (let index = countRowsUntil(old, this.whole.last); old.bucket === 1 && index < old.round.length; index += 1) {
@@ -157,8 +161,12 @@ export class StoryStore {
     if (height < 1) return null;
     if (whole.bucket === 1) {
       if (height < whole.first || height > whole.last) return null;
-      const index = height - whole.first;
-      return whole.round[index] === height ? rowOf(whole, index) : this.searchRow(whole, height);
+      let row = this.rows.get(height);
+      if (!row) {
+        row = this.searchRow(whole, height);
+        if (row) this.rows.set(height, row);
+      }
+      return row;
     }
     if (height > whole.last) return null;
     const number = Math.floor((height - 1) / CHUNK);
@@ -168,13 +176,26 @@ export class StoryStore {
       this.chunks.set(number, chunk);
       return this.searchRow(chunk, height);
     }
-    if (!chunk) this.fetchChunk(number);
+    if (!chunk) this.wantChunk(number);
     return null;
   }
 
   searchRow(story, height) {
     const index = countRowsUntil(story, height) - 1;
     return index >= 0 && story.round[index] === height ? rowOf(story, index) : null;
+  }
+
+  /** Asks for a piece once nobody flies past it any more: a fast scroll wants hundreds for a moment each. */
+  wantChunk(number) {
+    this.wanted.set(number, performance.now());
+    if (this.wantTimer) return;
+    this.wantTimer = window.setTimeout(() => {
+      this.wantTimer = 0;
+      const newest_ms = Math.max(...this.wanted.values());
+      const numbers = [...this.wanted].filter(([, asked_ms]) => asked_ms > newest_ms - 25).map(([wanted]) => wanted);
+      this.wanted.clear();
+      for (const wanted of numbers) if (!this.chunks.has(wanted)) this.fetchChunk(wanted);
+    }, 70);
   }
 
   async fetchChunk(number) {
