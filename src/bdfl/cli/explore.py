@@ -1,21 +1,17 @@
 """`bdfl explore`: runs, chains and live networks in a browser, or as a folder of pages."""
 
+import os
 import sys
-import webbrowser
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, NoReturn
 
+import msgspec
 import typer
 
 from bdfl.cli.explore_extra import validate_explore_extra
-from bdfl.cli.node import WhileInputOption, end_with_input, on_signals
+from bdfl.cli.node import WhileInputOption
 from bdfl.cli.terminal import progress, writing_to
 from bdfl.errors import BdflError
-
-if TYPE_CHECKING:
-    from bdfl.explorer.library import Library
-
-LOOPBACK_NAMES = ("127.0.0.1", "localhost", "::1")
 
 
 class BadUsage(BdflError):
@@ -37,7 +33,7 @@ def explore(
     ] = None,
     host: Annotated[
         str, typer.Option("--host", help="Address to listen on. Anything but loopback shows all to others.")
-    ] = LOOPBACK_NAMES[0],
+    ] = "127.0.0.1",
     opens: Annotated[bool, typer.Option("--open/--no-open", help="Open a browser window.")] = False,
     export: Annotated[
         Path | None, typer.Option("--export", metavar="FOLDER", help="Write pages that need no server, and end.")
@@ -68,37 +64,32 @@ def explore(
         raise BadUsage("--last: says how much --export writes, which is missing")
     if export is None:
         validate_explore_extra()
+        _become_server(paths or [], node, host, port, opens=opens, while_input=while_input)
+    from bdfl.explorer.export import export_site
     from bdfl.explorer.library import open_library
 
-    with open_library(paths or [], node) as library:
-        if export is not None:
-            _export(library, export, last)
-        else:
-            _serve(library, host, port, opens=opens, while_input=while_input)
-
-
-def _serve(library: "Library", host: str, port: int | None, *, opens: bool, while_input: bool) -> None:
-    from bdfl.explorer.serving import ExplorerServer
-
-    server = ExplorerServer(library, host=host, port=port)
-    if host not in LOOPBACK_NAMES:
-        typer.echo(f"warning: everybody who reaches {host} can see all of it; no names, no passwords", err=True)
-    ending = "" if while_input else " (Ctrl-C ends it)"
-    typer.echo(f"explorer at {server.address}{ending}")
-    sys.stdout.flush()
-    with on_signals(server.stop):
-        if while_input:
-            end_with_input(server.stop)
-        if opens:
-            webbrowser.open(server.address)
-        server.run()
-
-
-def _export(library: "Library", folder: Path, last: int | None) -> None:
-    from bdfl.explorer.export import export_site
-
-    with writing_to(folder), progress("exporting", "documents") as on_progress:
-        made = export_site(library, folder, last=last, on_progress=on_progress)
+    with open_library(paths or [], node) as library, writing_to(export), progress("exporting", "documents") as show:
+        made = export_site(library, export, last=last, on_progress=show)
     typer.echo(f"wrote {made.page}, {made.num_bytes / 1e6:.1f} MB in {made.num_files} files; open it in a browser")
     for note in made.notes:
         typer.echo(f"note: {note}")
+
+
+def _become_server(
+    paths: list[Path], node: str | None, host: str, port: int | None, *, opens: bool, while_input: bool
+) -> NoReturn:
+    """Goes on as the server's own process, which is smaller without all that a command line needs."""
+    settings = {
+        "paths": [str(path) for path in paths],
+        "node": node,
+        "host": host,
+        "port": port,
+        "opens": opens,
+        "while_input": while_input,
+    }
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # -P: nothing is imported from the current folder. Two arenas: threads that come and go leave less behind.
+    environment = {"MALLOC_ARENA_MAX": "2", **os.environ}
+    command = [sys.executable, "-P", "-m", "bdfl.explorer", msgspec.json.encode(settings).decode()]
+    os.execve(sys.executable, command, environment)

@@ -4,7 +4,7 @@ import asyncio
 import socket
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -20,6 +20,7 @@ from bdfl.operation.own_name import LOOPBACK
 PREFERRED_PORTS = tuple(range(8080, 8090))
 MAX_CONNECTIONS = 512
 _PATIENCE_S = 20.0  # with whoever connects and asks nothing, or does not read the answer
+_SEND_BUFFER = 2**18  # bytes on the way to one viewer, whether it reads or not
 _GRACE_S = 2  # for answers under way when the server ends
 _STARTING_S = 30.0
 
@@ -147,14 +148,14 @@ def _bind(host: str, ports: Sequence[int]) -> socket.socket:
         listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
         try:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
             listening.bind((host, port))
             listening.listen(128)
         except OSError as error:
             listening.close()
             reason = error.strerror or str(error)
             continue
-        with suppress(OSError):
-            listening.setblocking(False)
+        listening.setblocking(False)
         return listening
     raise CannotServe(f"{_in_address(host)}:{ports[0]}: {reason}, a free address of this machine expected")
 

@@ -1,0 +1,77 @@
+"""The explorer's process, told in one JSON argument what to open and where to listen.
+
+`bdfl explore` becomes this process: what its command line needs in memory, the server does not.
+"""
+
+import signal
+import sys
+import webbrowser
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from bdfl.errors import BdflError, one_line
+from bdfl.explorer.library import open_library
+from bdfl.explorer.serving import ExplorerServer
+from bdfl.operation.own_name import LOOPBACK
+
+ERROR_EXIT = 2  # as elsewhere on the command line
+LOOPBACK_NAMES = (LOOPBACK, "localhost", "::1")
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """What to show, and where."""
+
+    paths: list[str]
+    node: str | None = None
+    host: str = LOOPBACK
+    port: int | None = None
+    opens: bool = False  # a browser
+    while_input: bool = False  # ends when standard input does
+
+
+def main() -> int:
+    """Serves until it is stopped; an exit code."""
+    try:
+        serve(msgspec.json.decode(sys.argv[1], type=Settings))
+    except BdflError as error:
+        print(f"error: {one_line(error)}", file=sys.stderr)
+        return ERROR_EXIT
+    return 0
+
+
+def serve(settings: Settings) -> None:
+    """Opens everything, says where it is, and serves."""
+    with open_library([Path(path) for path in settings.paths], settings.node) as library:
+        server = ExplorerServer(library, host=settings.host, port=settings.port)
+        if settings.host not in LOOPBACK_NAMES:
+            whom = f"everybody who reaches {settings.host} can see all of it, without a password"
+            print(f"warning: {whom}", file=sys.stderr)
+        ending = "" if settings.while_input else " (Ctrl-C ends it)"
+        print(f"explorer at {server.address}{ending}", flush=True)
+        with _quiet_signals():
+            if settings.while_input:
+                from bdfl.operation.children import watch_input
+
+                watch_input(server.stop)
+            if settings.opens:
+                webbrowser.open(server.address)
+            server.run()
+
+
+@contextmanager
+def _quiet_signals() -> Iterator[None]:
+    """Inside, signals do nothing by themselves: the server hears them first, and raises them again when it has ended."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, lambda *_: None) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
