@@ -186,7 +186,7 @@ function costCard(document, overview, budgets) {
       legendOf([
         ["training", `training and upload of the slowest ${saySeconds(modelled.exchange_s)}`],
         ["mining", `mining ${saySeconds(modelled.mining_s)}`],
-        ...(rest > 1e-9 ? [["rest", `overhead ${saySeconds(rest)}`]] : []),
+        ...(rest > 1e-6 * modelled.delay_s ? [["rest", `overhead ${saySeconds(rest)}`]] : []),
       ]),
     ),
     table({
@@ -285,7 +285,7 @@ function scheduleCard(title, schedule, overview, note, budgets, reports) {
 function reportsCard(document, overview) {
   return card(
     `Reports for round ${sayCount(document.height + 1)}`,
-    { wide: true, note: `Each client's channel and budget for the next round, and what round ${sayCount(document.height - 1)} really cost it.` },
+    { wide: true, note: `Each client's channel and budget for the next round, ${document.height > 1 ? `and what round ${sayCount(document.height - 1)} really cost it` : "signed by each"}.` },
     document.reports.length
       ? table({
           caption: "Reports",

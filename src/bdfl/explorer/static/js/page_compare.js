@@ -127,7 +127,7 @@ function forestCards(document) {
       { wide: true, note: `Mean over the rounds that both have, with its 95 % interval; where that crosses zero the runs may be equal${hint ? ` (${hint})` : ""}.` },
       rows.length
         ? [
-            forestFigure({ label: rows.map((row) => `${row.name}: ${say(row.mean)}${row.halfWidth === null ? "" : ` plus or minus ${say(row.halfWidth)}`}`).join("; "), unit: unit || "", rows, say }),
+            forestFigure({ label: rows.map((row) => `${row.name}: ${say(row.mean)}${row.halfWidth === null ? "" : ` plus or minus ${say(row.halfWidth)}`}`).join("; "), unit: unit === "s" ? "" : unit || "", rows, say }),
             element("p", { class: "field-hint" }, `${[...new Set(rows.map((row) => sayPlural(row.num, "round")))].join(", ")} compared.`),
           ]
         : element("p", { class: "muted" }, "These runs have no rounds in common."),

@@ -100,11 +100,11 @@ export function shareBar(share, tone, label, mark) {
   const width = Math.max(0, Math.min(1, Number.isFinite(share) ? share : 0));
   return element(
     "span",
-    { class: "share-bar", role: "img", "aria-label": label },
-    element("span", { class: `share-fill ${tone || ""}`.trim(), style: { width: `${(100 * width).toFixed(2)}%` } }),
+    { class: "meter-bar", role: "img", "aria-label": label },
+    element("span", { class: `meter-fill ${tone || ""}`.trim(), style: { width: `${(100 * width).toFixed(2)}%` } }),
     mark === undefined || mark === null
       ? null
-      : element("span", { class: "share-mark", style: { left: `${(100 * Math.max(0, Math.min(1, mark))).toFixed(2)}%` } }),
+      : element("span", { class: "meter-mark", style: { left: `${(100 * Math.max(0, Math.min(1, mark))).toFixed(2)}%` } }),
   );
 }
 

@@ -117,33 +117,33 @@ export function forestFigure(options) {
 }
 
 function drawForest({ rows, unit, say }, width) {
-  const nameWidth = Math.min(230, width * 0.36);
-  const valueWidth = Math.min(190, width * 0.3);
-  const rowHeight = 34;
+  const isNarrow = width < 600; // then the interval stands under its name and number
+  const rowHeight = isNarrow ? 50 : 34;
   const height = rows.length * rowHeight + 42;
   const ends = rows.flatMap((row) => [row.mean - (row.halfWidth ?? 0), row.mean + (row.halfWidth ?? 0)]);
   const [least, most] = rangeOf([...ends, 0], false);
-  const left = nameWidth + 8;
-  const right = width - valueWidth - 8;
+  const left = isNarrow ? 14 : Math.min(250, width * 0.3) + 8;
+  const right = isNarrow ? width - 14 : width - 198;
   const placeX = (x) => left + ((x - least) / (most - least)) * (right - left);
   return shape(
     "svg",
     { class: "plane forest", width, height, viewBox: `0 0 ${width} ${height}`, "aria-hidden": "true" },
-    roundTicks(least, most, Math.max(2, Math.floor((right - left) / 90))).map((tick) => [
-      shape("line", { class: tick === 0 ? "forest-zero" : "plane-grid", x1: placeX(tick), x2: placeX(tick), y1: 4, y2: height - 34 }),
+    roundTicks(least, most, Math.max(2, Math.floor((right - left) / 100))).map((tick) => [
+      shape("line", { class: tick === 0 ? "forest-zero" : "plane-grid", x1: placeX(tick), x2: placeX(tick), y1: isNarrow ? 22 : 4, y2: height - 34 }),
       shape("text", { class: "plane-tick", x: placeX(tick), y: height - 18, "text-anchor": "middle" }, say(tick)),
     ]),
-    shape("text", { class: "plane-title", x: right, y: height - 3, "text-anchor": "end" }, unit),
+    unit ? shape("text", { class: "plane-title", x: right, y: height - 3, "text-anchor": "end" }, unit) : null,
     rows.map((row, place) => {
-      const y = place * rowHeight + rowHeight / 2 + 2;
+      const middle = place * rowHeight + (isNarrow ? 34 : rowHeight / 2 + 2);
+      const words = isNarrow ? middle - 18 : middle + 4;
       const isSure = row.halfWidth !== null && Math.abs(row.mean) > row.halfWidth;
       return shape(
         "g",
         { class: isSure ? "forest-row sure" : "forest-row" },
-        shape("text", { class: "forest-name", x: 0, y: y + 4 }, row.name),
-        row.halfWidth === null ? null : shape("line", { class: "forest-interval", x1: placeX(row.mean - row.halfWidth), x2: placeX(row.mean + row.halfWidth), y1: y, y2: y }),
-        shape("rect", { class: "forest-mean", x: placeX(row.mean) - 5, y: y - 5, width: 10, height: 10 }),
-        shape("text", { class: "forest-value", x: width, y: y + 4, "text-anchor": "end" }, `${row.mean > 0 ? "+" : ""}${say(row.mean)}${row.halfWidth === null ? "" : ` ± ${say(row.halfWidth)}`}`),
+        shape("text", { class: "forest-name", x: 0, y: words }, row.name),
+        row.halfWidth === null ? null : shape("line", { class: "forest-interval", x1: placeX(row.mean - row.halfWidth), x2: placeX(row.mean + row.halfWidth), y1: middle, y2: middle }),
+        shape("rect", { class: "forest-mean", x: placeX(row.mean) - 5, y: middle - 5, width: 10, height: 10 }),
+        shape("text", { class: "forest-value", x: width, y: words, "text-anchor": "end" }, `${row.mean > 0 ? "+" : ""}${say(row.mean)}${row.halfWidth === null ? "" : ` ± ${say(row.halfWidth)}`}`),
       );
     }),
   );
