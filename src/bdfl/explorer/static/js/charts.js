@@ -133,6 +133,7 @@ export class ChartGroup {
     this.range = null; // zoomed part of the axis
     this.sync = uPlot.sync(this.key);
     this.pending = 0;
+    this.restTimer = 0;
     this.observer = new ResizeObserver(() => this.drawSoon());
     // What is out of sight is drawn when it comes into sight: a replay at full speed has no time to lose.
     this.sight = new IntersectionObserver((entries) => this.onSight(entries), { rootMargin: "300px" });
@@ -233,7 +234,7 @@ export class ChartGroup {
 
   wholeRange() {
     const ends = this.ends || { rounds: 1, seconds: 1 };
-    return this.axis === "rounds" ? [Math.min(1, ends.rounds - 1), Math.max(2, ends.rounds)] : [0, ends.seconds || 1];
+    return this.axis === "rounds" ? [0, Math.max(1, ends.rounds)] : [0, ends.seconds || 1];
   }
 
   setAxis(axis) {
@@ -306,12 +307,17 @@ export class ChartGroup {
     else if ((event.key === "ArrowLeft" || event.key === "ArrowRight") && xs.length) {
       const index = Math.max(0, Math.min(xs.length - 1, (uplot.cursor.idx ?? xs.length - 1) + (event.key === "ArrowLeft" ? -1 : 1)));
       uplot.setCursor({ left: Math.round(uplot.valToPos(xs[index], "x")), top: uplot.over.clientHeight / 2 });
-    } else if (event.key === "Enter" && this.options.onPick && isKnown(uplot.cursor.idx)) this.options.onPick(this.data.round[uplot.cursor.idx]);
+    } else if (event.key === "Enter" && this.options.onPick && isKnown(uplot.cursor.idx)) this.options.onPick(this.data.round[this.rowUnder(chart)]);
     else isTaken = false;
     if (isTaken) {
       event.preventDefault();
       event.stopPropagation();
     }
+  }
+
+  /** The row under the cursor. */
+  rowUnder(chart) {
+    return Math.max(0, chart.uplot.cursor.idx - (chart.spec.kind === "stack" ? 1 : 0));
   }
 
   cursorShare(uplot) {
@@ -323,7 +329,11 @@ export class ChartGroup {
     if (this.pending) return;
     this.pending = window.requestAnimationFrame(() => {
       this.pending = 0;
-      for (const chart of this.charts) this.draw(chart);
+      for (const chart of this.charts) if (chart.isInSight) this.draw(chart);
+      window.clearTimeout(this.restTimer);
+      this.restTimer = window.setTimeout(() => {
+        for (const chart of this.charts) if (!chart.isInSight) this.draw(chart);
+      }, 400);
     });
   }
 
@@ -380,7 +390,6 @@ export class ChartGroup {
   draw(chart) {
     if (this.options.signal.aborted) return;
     const { spec, plot } = chart;
-    if (!chart.isInSight) return;
     const shown = this.columnsOf(chart);
     if (chart.isTable) {
       this.drawTable(chart);
@@ -393,6 +402,11 @@ export class ChartGroup {
     // A heat chart needs rows for uPlot to find the cursor in, not their curves.
     const columns = spec.kind === "heat" ? [shown.columns.length ? shown.columns[0].slice(0, this.numShown) : xs.map(() => null)] : shown.columns.map((column) => column.slice(0, this.numShown));
     const drawn = spec.kind === "stack" ? columns.reverse() : columns;
+    if (spec.kind === "stack" && xs.length) {
+      // A step reaches back to the row before: the first one needs a beginning.
+      xs.unshift(this.axis === "rounds" ? xs[0] - 1 : this.data.first > 1 ? xs[0] : 0);
+      for (const column of drawn) column.unshift(column[0]);
+    }
     if (chart.uplot && chart.numSeries !== drawn.length) this.rebuild(chart);
     if (!chart.uplot) {
       chart.numSeries = drawn.length;
@@ -599,7 +613,7 @@ export class ChartGroup {
     const { spec, uplot, readout, shown } = chart;
     if (!uplot || !shown) return;
     const isHovered = isKnown(uplot.cursor.idx) && uplot.cursor.left >= 0;
-    const index = isHovered ? uplot.cursor.idx : this.numShown - 1;
+    const index = isHovered ? this.rowUnder(chart) : this.numShown - 1;
     if (index < 0 || index >= this.data.round.length) {
       setText(readout, "\u00a0");
       return;
@@ -652,6 +666,7 @@ export class ChartGroup {
 
   destroy() {
     window.cancelAnimationFrame(this.pending);
+    window.clearTimeout(this.restTimer);
     this.observer.disconnect();
     this.sight.disconnect();
     for (const chart of this.charts) if (chart.uplot) chart.uplot.destroy();

@@ -38,6 +38,14 @@ function describeRun(overview) {
   return parts.filter(Boolean).join(" · ");
 }
 
+/** What a round's delay mostly consists of. */
+function largestPart(row) {
+  const parts = [["training", row.training_s], ["upload", row.upload_s], ["mining", row.mining_s], ["rest", row.rest_s]].filter(([, value]) => isKnown(value));
+  if (!parts.length || !(row.delay_s > 0)) return "\u00a0";
+  const [name, value] = parts.reduce((most, part) => (part[1] > most[1] ? part : most));
+  return `${sayPercent(value / row.delay_s, 0)} of it ${name}`;
+}
+
 /** What is known at the position, in numbers. */
 function drawNumbers(place, context) {
   const { overview, position, story } = context;
@@ -69,7 +77,7 @@ function drawNumbers(place, context) {
     tile("Height", sayCount(position), isKnown(planned) ? `of ${sayPlural(planned, "planned round")}` : sayPlural(context.tip, "block")),
     tile("Accuracy", sayPercent(accuracy), best === null ? "not evaluated yet" : `best ${sayPercent(best)} at block ${sayCount(bestRound)}`),
     tile(whole.is_measured ? "Time, measured" : "Time, modelled", row ? saySeconds(row.time_s, 4) : saySeconds(0), row ? `${saySeconds(row.time_s / Math.max(1, position))} a round` : "nothing happened yet"),
-    tile("Newest delay", row ? saySeconds(row.delay_s) : "–", row ? `training ${saySeconds(row.training_s)}, mining ${saySeconds(row.mining_s)}` : "\u00a0"),
+    tile("Newest delay", row ? saySeconds(row.delay_s) : "–", row ? largestPart(row) : "\u00a0"),
     tile("Worst shortfall", shortfall === null ? "–" : sayPercent(Math.max(0, shortfall)), shortfall === null ? "participation below β" : shortfall > 0 ? `${worst} below its β` : "all at or above β"),
     tile("Highest energy use", sayPercent(energy, 0), "of a client's budget", energy !== null && energy > 1.0005 ? "bad" : ""),
   );
@@ -108,15 +116,15 @@ class ClientChips {
     this.isCompact = clients.length > 16;
     this.chips = clients.map((client) => {
       const word = element("span", { class: "client-state" }, "\u00a0");
-      const share = element("i", { class: "share-fill" });
-      const promise = element("i", { class: "share-mark", style: { left: `${Math.min(100, client.rate * 100)}%` } });
+      const share = element("i", { class: "took-fill" });
+      const promise = element("i", { class: "took-mark", style: { left: `${Math.min(100, client.rate * 100)}%` } });
       const anchor = element(
         "a",
         { class: "client-chip", href: href(`/client/${client.client}`), "data-client": client.client },
         element("span", { class: "client-dot", "aria-hidden": "true" }),
         element("span", { class: "client-name" }, this.isCompact ? String(client.client) : client.name),
         word,
-        element("span", { class: "share-bar", "aria-hidden": "true" }, share, promise),
+        element("span", { class: "took-bar", "aria-hidden": "true" }, share, promise),
       );
       return { anchor, word, share, state: undefined };
     });
@@ -208,13 +216,13 @@ function overviewCharts(clients) {
       id: "energy",
       title: "Energy against budget",
       note: "each client's energy as a share of its budget for the round",
-      kind,
+      // Strips even for few clients: who trains spends much, who does not spends little, so curves would only zigzag.
+      kind: "heat",
       scale: "budget",
       height: stripHeight,
       least: 0,
-      most: isMany ? 1 : undefined,
+      most: 1,
       say: percent,
-      limit: { value: 1, label: "budget" },
       series: (data) => series(perClient(data, "energy_share", (value) => value)),
       readout: highest("highest", percent),
     },
@@ -326,7 +334,7 @@ export async function showOverview(root, route, context) {
   const clock = new RoundClock(context);
   const chips = new ClientChips(context);
   const chipSummary = element("p", { class: "card-note" }, "\u00a0");
-  const chipCard = card("Who trains now", {}, chips.node, element("p", { class: "legend share-legend" }, element("span", {}, element("i", { class: "share-bar sample" }, element("i", { class: "share-fill", style: { width: "60%" } }), element("i", { class: "share-mark", style: { left: "75%" } })), "share of rounds taken part in; the tick is β")));
+  const chipCard = card("Who trains now", {}, chips.node, element("p", { class: "legend took-legend" }, element("span", {}, element("i", { class: "took-bar sample" }, element("i", { class: "took-fill", style: { width: "60%" } }), element("i", { class: "took-mark", style: { left: "75%" } })), "share of rounds taken part in; the tick is β")));
   chipCard.querySelector("h2").after(chipSummary);
   const feed = new ChartFeed(context);
   const charts = overviewCharts(overview.clients).map((spec) => feed.group.add(spec));
