@@ -5,7 +5,6 @@
 
 import signal
 import sys
-import webbrowser
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -57,13 +56,15 @@ def serve(settings: Settings) -> None:
 
                 watch_input(server.stop)
             if settings.opens:
+                import webbrowser
+
                 webbrowser.open(server.address)
             server.run()
 
 
 @contextmanager
 def _quiet_signals() -> Iterator[None]:
-    """Inside, signals do nothing by themselves: the server hears them first, and raises them again when it has ended."""
+    """Inside, signals do nothing by themselves: the server hears them first, and raises them again when it is over."""
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = {number: signal.signal(number, lambda *_: None) for number in numbers}
     try:

@@ -1,0 +1,178 @@
+"""`bdfl explore`: what it opens and says, how it ends, and what it writes."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from typer.testing import CliRunner
+
+pytest.importorskip("starlette")
+
+from bdfl.cli import explore as explore_module
+from bdfl.cli.commands import app
+from tests.browser.folders import write_run
+from tests.explorer.asking import ask
+
+EXPLORE = [sys.executable, "-P", "-m", "bdfl.cli", "explore"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "small"
+    write_run(folder)
+    return folder
+
+
+def start(*arguments, stdin=subprocess.DEVNULL):
+    return subprocess.Popen(
+        [*EXPLORE, *map(str, arguments)], stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def port_of(process):
+    line = process.stdout.readline()
+    found = re.match(r"explorer at http://127\.0\.0\.1:(\d+)/", line)
+    assert found, line + process.stderr.read()
+    return int(found[1])
+
+
+def finish(process):
+    """Exit code and what was said on stderr."""
+    _, errors = process.communicate(timeout=30)
+    return process.returncode, errors
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_serves_until_it_is_stopped(run, number):
+    process = start(run, "--port", "0")
+    try:
+        port = port_of(process)
+        overview = json.loads(ask(port, "/index.json").content)
+        assert overview["height"] > 0
+        assert ask(port, "/").content.startswith(b"<!doctype html>")
+        assert ask(port, "/block/1.json").status == 200
+        process.send_signal(number)
+        assert finish(process) == (0, "")
+    finally:
+        process.kill()
+
+
+def test_it_ends_with_the_process_that_started_it(run):
+    process = start(run, "--port", "0", "--while-input", stdin=subprocess.PIPE)
+    try:
+        port_of(process)
+        process.stdin.close()
+        process.stdin = None
+        assert finish(process) == (0, "")
+    finally:
+        process.kill()
+
+
+def test_two_servers_find_a_port_each(run):
+    first, second = start(run), start(run)
+    try:
+        assert port_of(first) != port_of(second)
+    finally:
+        for process in (first, second):
+            process.terminate()
+            finish(process)
+
+
+def test_listening_on_all_addresses_is_warned_of(run):
+    process = start(run, "--port", "0", "--host", "0.0.0.0")
+    try:
+        line = process.stdout.readline()
+        port = int(re.search(r"http://0\.0\.0\.0:(\d+)/", line)[1])
+        assert ask(port, "/index.json", host=f"192.0.2.1:{port}").status == 200
+        assert ask(port, "/index.json", host=f"evil.example:{port}").status == 403
+        process.terminate()
+        code, errors = finish(process)
+        assert code == 0
+        assert errors.startswith("warning: everybody who reaches 0.0.0.0 can see all of it")
+    finally:
+        process.kill()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["nothing-there"], "nothing-there: not there"),
+        (["."], "the folder of a run, a chain, a node, a network or a record expected"),
+        (["--node", "127.0.0.1:1"], "127.0.0.1:1"),
+        (["--node", "nonsense"], "nonsense"),
+    ],
+)
+def test_what_cannot_be_opened_is_said_in_one_line(tmp_path, arguments, expected):
+    found = subprocess.run(
+        [*EXPLORE, *arguments, "--port", "0"], capture_output=True, text=True, cwd=tmp_path, timeout=60
+    )
+    assert found.returncode == 2
+    assert found.stdout == ""
+    assert expected in found.stderr
+    assert found.stderr.startswith("error: ")
+    assert found.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([], "explore: a PATH is missing"),
+        (["here", "--last", "3"], "--last: says how much --export writes"),
+        (["nothing-there", "--export", "site"], "nothing-there: not there"),
+    ],
+)
+def test_options_that_do_not_go_together_are_said_in_one_line(tmp_path, monkeypatch, arguments, expected):
+    monkeypatch.chdir(tmp_path)
+    found = CliRunner().invoke(app, ["explore", *arguments])
+    assert found.exit_code == 2
+    assert found.stderr.startswith(f"error: {expected}")
+    assert found.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_its_extra_it_says_how_to_get_it(monkeypatch, run):
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    monkeypatch.setattr(explore_module, "_become_server", None)
+    found = CliRunner().invoke(app, ["explore", str(run)])
+    assert found.exit_code == 2
+    assert found.stderr == (
+        "error: the explorer needs starlette and uvicorn: pip install -c constraints.txt -e '.[explore]'\n"
+    )
+
+
+def test_help_has_examples():
+    found = CliRunner().invoke(app, ["explore", "--help"])
+    assert found.exit_code == 0
+    assert "bdfl explore --node" in found.stdout
+    assert "--export" in found.stdout
+    assert "while-input" not in found.stdout
+
+
+def test_an_export_is_written_and_its_size_told(run, tmp_path):
+    found = CliRunner().invoke(app, ["explore", str(run), "--export", str(tmp_path / "site"), "--last", "2"])
+    assert found.exit_code == 0, found.stderr
+    assert re.match(r"wrote .*index\.html, \d+\.\d MB in \d+ files; open it in a browser\n", found.stdout)
+    assert (tmp_path / "site" / "index.html").exists()
+    assert json.loads((tmp_path / "site" / "index.json").read_bytes())["is_exported"]
+
+
+def test_the_server_only_reads(run):
+    def state():
+        return {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in run.rglob("*") if path.is_file()}
+
+    before = state()
+    process = start(run, "--port", "0")
+    try:
+        port = port_of(process)
+        for path in ("/index.json", "/story.json", "/block/1.json", "/raw/1", "/blocks.json"):
+            assert ask(port, path).status == 200
+        time.sleep(0.1)
+        process.terminate()
+        finish(process)
+    finally:
+        process.kill()
+    assert state() == before
