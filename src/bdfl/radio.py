@@ -22,13 +22,18 @@ def channel_gain(
     return gain
 
 
+def signal_to_noise(bandwidth_hz: float, power_w: PerClient, gain: PerClient, noise_w_per_hz: float) -> PerClient:
+    """Signal-to-noise ratio of the uplink (dimensionless), (clients,): P_i h_i / (B N0) of [Li24, Eq. 8]."""
+    return power_w * gain / (bandwidth_hz * noise_w_per_hz)
+
+
 def uplink_rate(bandwidth_hz: float, power_w: PerClient, gain: PerClient, noise_w_per_hz: float) -> PerClient:
     """Uplink rate (bit/s), (clients,).
 
     [Li24, Eq. 8] R_i = B log2(1 + P_i h_i / (B N0)). Zero gain or power gives rate zero.
     """
-    signal_to_noise = power_w * gain / (bandwidth_hz * noise_w_per_hz)
-    rate: PerClient = bandwidth_hz * np.log1p(signal_to_noise) / np.log(2.0)
+    ratio = signal_to_noise(bandwidth_hz, power_w, gain, noise_w_per_hz)
+    rate: PerClient = bandwidth_hz * np.log1p(ratio) / np.log(2.0)
     return rate
 
 
@@ -41,8 +46,8 @@ def gain_for_rate(
     gain for, or one above zero at power zero, gives infinity.
     """
     with np.errstate(over="ignore", divide="ignore"):
-        signal_to_noise = np.expm1(rate_bit_per_s / bandwidth_hz * np.log(2.0))
-        gain: PerClient = np.where(rate_bit_per_s > 0, signal_to_noise * bandwidth_hz * noise_w_per_hz / power_w, 0.0)
+        ratio = np.expm1(rate_bit_per_s / bandwidth_hz * np.log(2.0))
+        gain: PerClient = np.where(rate_bit_per_s > 0, ratio * bandwidth_hz * noise_w_per_hz / power_w, 0.0)
     return gain
 
 

@@ -10,7 +10,7 @@ from bdfl.arrays import PerClient
 from bdfl.errors import InvalidProblem
 from bdfl.experiment.simulation import prove_bound
 from bdfl.scheduling.checker import decision_status, evaluate, optimality_gap
-from bdfl.scheduling.problem import RoundProblem, Status, make_problem
+from bdfl.scheduling.problem import Decision, RoundProblem, Status, make_problem
 from bdfl.scheduling.registry import ParameterValue, get_scheduler
 
 
@@ -94,7 +94,16 @@ def solve(problem: RoundProblem, scheduler: str, parameters: Mapping[str, Parame
 
     A scheduler that proves nothing itself is measured against the bound that `exact` proves.
     """
-    decision = prove_bound(problem, get_scheduler(scheduler, parameters)(problem))
+    return answer(problem, decide(problem, scheduler, parameters))
+
+
+def decide(problem: RoundProblem, scheduler: str, parameters: Mapping[str, ParameterValue] | None = None) -> Decision:
+    """The scheduler's decision with a proven bound, see `prove_bound`."""
+    return prove_bound(problem, get_scheduler(scheduler, parameters)(problem))
+
+
+def answer(problem: RoundProblem, decision: Decision) -> Answer:
+    """A decision with its cost, and the gap to its bound."""
     outcome = evaluate(problem, decision)
     feasible = decision.is_feasible
     return Answer(

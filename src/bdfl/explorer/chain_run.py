@@ -1,8 +1,10 @@
 """A run on a chain: followed as far as it goes, with all that files and processes beside it tell."""
 
+import math
 import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -10,15 +12,18 @@ from typing import Protocol
 import msgspec
 import numpy as np
 
+from bdfl.encoding import encode
 from bdfl.errors import one_line
-from bdfl.explorer.block_page import show_block, show_row
+from bdfl.explorer.block_page import show_block, show_row, show_schedule
 from bdfl.explorer.chain_view import BlockSource, Found, find_block
-from bdfl.explorer.columns import Columns
+from bdfl.explorer.client_page import show_client
+from bdfl.explorer.columns import OUTSIDE, RESTING, UNKNOWN, Columns
 from bdfl.explorer.documents import (
     AccessPointRow,
     BlockDocument,
     BlockList,
     BlockRow,
+    ClientDocument,
     ClientRow,
     Kind,
     Problem,
@@ -27,15 +32,19 @@ from bdfl.explorer.documents import (
 )
 from bdfl.explorer.errors import NotHere
 from bdfl.explorer.following import Follower, is_member
+from bdfl.explorer.round_view import RoundView
+from bdfl.explorer.run import Facts
 from bdfl.explorer.side_files import Journal, Learning, MeasuredTimes, NodeLogs
 from bdfl.explorer.story import summarise
 from bdfl.explorer.watching import Watcher
-from bdfl.ledger.block import Block, chain_id
+from bdfl.ledger.block import Block, Conditions, Genesis, Schedule, chain_id
 from bdfl.ledger.keeping import StoreError
-from bdfl.ledger.roll import quorum_size
-from bdfl.ledger.units import NANO
+from bdfl.ledger.roll import find_evidence, offender_of, quorum_size
+from bdfl.ledger.round_problem import problem_of, read_decision
+from bdfl.ledger.units import ATTO, MICROWATT, NANO, NOISE
 from bdfl.records.learning import LearningRound
 from bdfl.scenario import MiningMode, Scenario
+from bdfl.scheduling.problem import Decision, RoundProblem
 
 PAGE = 50  # blocks in a list
 _FRESH_S = 0.2  # what was read so recently is not read again
@@ -48,6 +57,7 @@ class Surroundings:
 
     folder: Path | None = None
     scenario: Scenario | None = None
+    scenario_path: Path | None = None  # none: there is none that can be read
     planned_rounds: int | None = None
     journal: Journal | None = None
     logs: NodeLogs | None = None
@@ -60,7 +70,35 @@ class Surroundings:
 class OwnedSource(BlockSource, Protocol):
     """A source that is closed in the end."""
 
+    @property
+    def folder(self) -> Path | None:
+        """Where its chain is stored; none: elsewhere."""
+        ...
+
+    @property
+    def checkpoint(self) -> int:
+        """The last block whose updates were pruned."""
+        ...
+
     def close(self) -> None: ...
+
+
+class Tallies:
+    """How often everybody did what, by number; and who is convicted where."""
+
+    def __init__(self) -> None:
+        self.votes: Counter[int] = Counter()
+        self.reports: Counter[int] = Counter()
+        self.offences: dict[int, list[int]] = {}  # heights
+
+    def take(self, found: Found) -> None:
+        block = found.block
+        if block is None:
+            return
+        self.votes.update(signed.vote.voter for signed in found.certificate)
+        self.reports.update(signed.report.client for signed in block.body.reports)
+        for evidence in find_evidence(block.body.entries):
+            self.offences.setdefault(offender_of(evidence), []).append(found.height)
 
 
 class ChainRun:
@@ -68,9 +106,12 @@ class ChainRun:
 
     def __init__(self, kind: Kind, source: OwnedSource, surroundings: Surroundings) -> None:
         self.kind: Kind = kind
-        self.source: BlockSource = source
+        self.source: OwnedSource = source
         self.around = surroundings
+        self.folder: Path | None = surroundings.folder
+        self.scenario_path = surroundings.scenario_path
         self.genesis = source.genesis
+        self.facts = _facts_of(source.genesis, surroundings)
         self.name = self.genesis.name or (surroundings.scenario.name if surroundings.scenario else "") or "chain"
         self.lock = threading.RLock()
         self.columns = Columns(len(self.genesis.members))
@@ -78,14 +119,26 @@ class ChainRun:
         self.problems: dict[int, str] = {}
         self.gone: str | None = None  # why it cannot be read any more
         self.is_live = False
-        self._close = source.close
+        self.tallies = Tallies()
         self._read_s = float("-inf")
         self._summary: tuple[tuple[int, int], Summary] | None = None
         self._num_changes = 0  # of rows that were there before
         self.refresh()
 
     def close(self) -> None:
-        self._close()
+        self.source.close()
+
+    @property
+    def chain_path(self) -> Path | None:
+        return self.source.folder
+
+    @property
+    def pruned_to(self) -> int:
+        with self.lock:
+            try:
+                return self.source.checkpoint
+            except StoreError:
+                return 0
 
     # Following
 
@@ -123,6 +176,7 @@ class ChainRun:
             if problem is not None:
                 self.problems[found.height] = problem
             if found.block is not None:
+                self.tallies.take(found)
                 self._take_receipts(found.block)
 
     def _take_receipts(self, block: Block) -> None:
@@ -207,10 +261,6 @@ class ChainRun:
     def status(self) -> Status | None:
         return None if self.around.watcher is None else self.around.watcher.status()
 
-    @property
-    def chain(self) -> str | None:
-        return chain_id(self.genesis).hex()
-
     # Blocks
 
     def find(self, height: int) -> Found:
@@ -270,3 +320,126 @@ class ChainRun:
         except StoreError as error:
             raise NotHere(f"block {height}: {one_line(error)}") from None
         return msgspec.msgpack.encode([stored.block, stored.certificate])
+
+    def raw_genesis(self) -> bytes:
+        return encode(self.genesis)
+
+    # Clients
+
+    def client(self, number: int) -> ClientDocument:
+        with self.lock:
+            if not 0 <= number < self.num_members:
+                raise NotHere(f"client {number}: no member of the chain, 0 to {self.num_members - 1} expected")
+            return show_client(
+                self.clients()[number],
+                self.follower.roll.members[number].limits,
+                self.columns,
+                find=self.find,
+                num_votes=self.tallies.votes[number],
+                num_reports=self.tallies.reports[number],
+                convicted_in=self.tallies.offences.get(number, []),
+                is_mean=self.genesis.law.aggregation == "mean",
+            )
+
+    # One round
+
+    @property
+    def newest_round(self) -> int:
+        """The one that is being played; of a run that is over, the last one."""
+        planned = self.around.planned_rounds
+        is_over = (planned is not None and self.height >= planned) or not self.follower.conditions
+        return max(self.height, 1) if is_over else self.height + 1
+
+    def view_round(self, round: int) -> RoundView:
+        with self.lock:
+            schedule, conditions, block = self._round_at(round)
+            num = self.num_members
+            gain, power_w = [float("nan")] * num, [0.0] * num
+            for client, member in enumerate(self.follower.roll.members):
+                power_w[client] = member.limits.power_uw / MICROWATT
+            for client, found in conditions.items():
+                if client < num:
+                    gain[client] = found.gain_atto / ATTO
+            shown = show_schedule(schedule)
+            for client in schedule.selected:
+                if client < min(num, len(shown.power_w)):
+                    power_w[client] = shown.power_w[client]
+            updates = () if block is None else block.body.updates
+            physics = self.genesis.physics
+            return RoundView(
+                round=round,
+                gain=gain,
+                power_w=power_w,
+                cpu_hz=shown.cpu_hz,
+                mining_hz=shown.mining_hz,
+                reachable=frozenset(client for client, found in conditions.items() if found.is_reachable),
+                selected=frozenset(schedule.selected),
+                delivered=frozenset(one.update.client for one in updates if not one.update.is_declined),
+                winner=None if block is None else block.header.proposer,
+                bandwidth_hz=float(physics.bandwidth_hz),
+                noise_w_per_hz=physics.noise / NOISE,
+            )
+
+    def _round_at(self, round: int) -> tuple[Schedule, Mapping[int, Conditions], Block | None]:
+        """What was planned for a round, how everybody found it, and the block it ended in, if any."""
+        if not 1 <= round <= self.height + 1:
+            raise NotHere(f"round {round}: 1 to {self.height + 1} expected")
+        if round == self.height + 1:
+            return self.follower.schedule, self.follower.conditions, None
+        block = self.find(round).block
+        if block is None:
+            raise NotHere(f"round {round}: its block cannot be read")
+        if round == 1:
+            return block.body.schedule, dict(enumerate(one.conditions for one in self.genesis.members)), block
+        before = self.find(round - 1).block
+        if before is None:
+            raise NotHere(f"round {round}: the block before it cannot be read")
+        reports = {signed.report.client: signed.report.conditions for signed in before.body.reports}
+        return block.body.schedule, reports, block
+
+    def problem_at(self, round: int) -> tuple[RoundProblem, Decision | None]:
+        """A round's problem and what stands on the chain for it."""
+        with self.lock:
+            schedule, conditions, _ = self._round_at(round)
+            if round == self.height + 1:
+                problem = self.follower.next_problem()
+            else:
+                problem = self._past_problem(round, schedule, conditions)
+            if problem is None:
+                raise NotHere(f"round {round}: its problem cannot be worked out from this chain")
+            return problem, read_decision(schedule)
+
+    def _past_problem(
+        self, round: int, schedule: Schedule, conditions: Mapping[int, Conditions]
+    ) -> RoundProblem | None:
+        """Who could be scheduled then is known from the columns; queues stand in the block before."""
+        num = len(schedule.mining_hz)
+        base = self.follower.base(num)
+        before = None if round == 1 else self.find(round - 1).block
+        queue_nano = (0,) * num if before is None else before.body.queue_nano[:num]
+        if base is None or len(queue_nano) != num:
+            return None
+        states = self.columns["client_state"][round - 1]
+        candidates = {
+            client: found
+            for client, found in sorted(conditions.items())
+            if client < num and states[client] not in (RESTING, OUTSIDE, UNKNOWN)
+        }
+        return problem_of(base, round, queue_nano, candidates)
+
+
+def _facts_of(genesis: Genesis, around: Surroundings) -> Facts:
+    law, physics = genesis.law, genesis.physics
+    return Facts(
+        chain=chain_id(genesis).hex(),
+        planned_rounds=around.planned_rounds,
+        scheduler=genesis.scheduler.name,
+        aggregation=law.aggregation,
+        quorum_rule=law.quorum.value,
+        work=law.work.value,
+        model_bytes=genesis.model.size,
+        num_parameters=sum(math.prod(tensor.shape) for tensor in genesis.model.tensors),
+        tradeoff=physics.tradeoff_nano / NANO,
+        min_clients=physics.min_clients,
+        bandwidth_hz=float(physics.bandwidth_hz),
+    )

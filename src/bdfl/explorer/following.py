@@ -84,14 +84,15 @@ class Follower:
 
     def _problem(self, schedule: Schedule, round: int) -> RoundProblem | None:
         num_clients = len(schedule.mining_hz)
-        base = self._base(num_clients)
+        base = self.base(num_clients)
         if base is None or len(self.queue_nano) < num_clients or len(self.rests_until) < num_clients:
             return None
         conditions = {client: one for client, one in self.conditions.items() if client < num_clients}
         candidates = find_candidates(conditions, self.rests_until, round)
         return problem_of(base, round, self.queue_nano[:num_clients], candidates)
 
-    def _base(self, num_clients: int) -> RoundProblem | None:
+    def base(self, num_clients: int) -> RoundProblem | None:
+        """The problem of no round, of the first so many members; none where the genesis has no meaning."""
         if num_clients not in self._bases:
             try:
                 base = base_problem(self.genesis, self.roll.members[:num_clients])

@@ -4,15 +4,16 @@ Any method may be called from any thread. What does not exist raises `NotHere`, 
 too long `Busy`.
 """
 
-import math
 import threading
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Literal
 
 from bdfl import __version__
-from bdfl.explorer.chain_run import ChainRun
+from bdfl.explorer.comparing import compare_runs
+from bdfl.explorer.desk import open_desk
 from bdfl.explorer.documents import (
     BackNews,
     BlockDocument,
@@ -20,6 +21,7 @@ from bdfl.explorer.documents import (
     BlockNews,
     ClientDocument,
     CompareDocument,
+    ComparedRun,
     DeskDocument,
     DeskSettings,
     FrontierDocument,
@@ -29,18 +31,38 @@ from bdfl.explorer.documents import (
     NetworkDocument,
     News,
     Overview,
+    RunFrontierPoint,
     RunName,
     Status,
     StatusNews,
     StoryDocument,
     VerifyDocument,
+    VerifyFailure,
 )
-from bdfl.explorer.errors import BadRequest, NotHere
+from bdfl.explorer.errors import BadRequest, Busy, NotHere
+from bdfl.explorer.helper import Helper
+from bdfl.explorer.lineage import show_model
+from bdfl.explorer.network_map import draw_map
 from bdfl.explorer.opening import open_node, open_path
-from bdfl.explorer.sources import genesis_bytes
+from bdfl.explorer.orders import (
+    Judged,
+    Lineage,
+    Pair,
+    Paired,
+    Places,
+    Positions,
+    Solve,
+    Solved,
+    Sweep,
+    Swept,
+    Traced,
+    Verify,
+)
+from bdfl.explorer.record_run import RecordRun
+from bdfl.explorer.run import Run
 from bdfl.explorer.story import MAX_POINTS, tell_story
-from bdfl.ledger.units import NANO
 
+_MAX_PLACES = 64  # rounds whose map is remembered
 _MAX_NEWS = 20  # blocks that a poll tells of; whoever misses more reads the story again
 
 
@@ -57,21 +79,22 @@ class _Told:
 class Library:
     """The open runs, by number from 0."""
 
-    def __init__(self, runs: Sequence[ChainRun]) -> None:
+    def __init__(self, runs: Sequence[Run], helper: Helper) -> None:
         self._runs = list(runs)
+        self._helper = helper
+        self._places: OrderedDict[tuple[int, int], Places] = OrderedDict()  # by run and round
         self._turn = threading.Lock()  # of those who poll
         self._told = [_Told(run.height) for run in runs]
         named = Counter(run.name for run in runs)
         self._names = [
-            f"{run.name} ({run.around.folder.name})" if named[run.name] > 1 and run.around.folder else run.name
-            for run in runs
+            f"{run.name} ({run.folder.name})" if named[run.name] > 1 and run.folder else run.name for run in runs
         ]
 
     @property
     def num_runs(self) -> int:
         return len(self._runs)
 
-    def _run(self, number: int) -> ChainRun:
+    def _run(self, number: int) -> Run:
         if not 0 <= number < len(self._runs):
             raise NotHere(f"run {number}: not open, 0 to {len(self._runs) - 1} expected")
         return self._runs[number]
@@ -97,7 +120,7 @@ class Library:
                 news.append(StatusNews(status=status))
             return news
 
-    def _new_blocks(self, found: ChainRun, told: _Told) -> list[News]:
+    def _new_blocks(self, found: Run, told: _Told) -> list[News]:
         height = found.height
         rounds = list(range(max(told.height, height - _MAX_NEWS) + 1, height + 1))
         known = found.accuracy(told.height)
@@ -116,7 +139,7 @@ class Library:
         found = self._run(run)
         found.refresh()
         with found.lock:
-            genesis, around = found.genesis, found.around
+            facts = found.facts
             return Overview(
                 kind=found.kind,
                 name=self._names[run],
@@ -128,18 +151,18 @@ class Library:
                 version=__version__,
                 is_live=found.is_live,
                 is_exported=False,
-                chain=found.chain,
+                chain=facts.chain,
                 height=found.height,
-                planned_rounds=around.planned_rounds,
-                scheduler=genesis.scheduler.name,
-                aggregation=genesis.law.aggregation,
-                quorum_rule=genesis.law.quorum.value,
-                work=genesis.law.work.value,
-                model_bytes=genesis.model.size,
-                num_parameters=sum(math.prod(tensor.shape) for tensor in genesis.model.tensors),
-                tradeoff=genesis.physics.tradeoff_nano / NANO,
-                min_clients=genesis.physics.min_clients,
-                bandwidth_hz=float(genesis.physics.bandwidth_hz),
+                planned_rounds=facts.planned_rounds,
+                scheduler=facts.scheduler,
+                aggregation=facts.aggregation,
+                quorum_rule=facts.quorum_rule,
+                work=facts.work,
+                model_bytes=facts.model_bytes,
+                num_parameters=facts.num_parameters,
+                tradeoff=facts.tradeoff,
+                min_clients=facts.min_clients,
+                bandwidth_hz=facts.bandwidth_hz,
                 clients=found.clients(),
                 access_points=found.access_points(),
                 problems=found.told_problems(),
@@ -155,7 +178,10 @@ class Library:
         found = self._run(run)
         found.refresh()
         with found.lock:
-            return tell_story(found.columns, first, found.height if last is None else last, points)
+            try:
+                return tell_story(found.columns, first, found.height if last is None else last, points)
+            finally:
+                _let_go(found)
 
     def blocks(self, run: int, first: int | None = None, last: int | None = None) -> BlockList:
         """At most 50 blocks, the newest unless said otherwise, by falling height."""
@@ -176,41 +202,153 @@ class Library:
 
     def raw_genesis(self, run: int) -> bytes:
         """The canonical bytes of the genesis."""
-        return genesis_bytes(self._run(run).genesis)
+        return self._run(run).raw_genesis()
 
     def network(self, run: int, round: int | None = None) -> NetworkDocument:
-        """The round after the newest block unless said otherwise."""
-        raise NotImplementedError
+        """The round that is being played unless said otherwise; of a run that is over, the last one."""
+        found = self._run(run)
+        found.refresh()
+        view = found.view_round(found.newest_round if round is None else round)
+        places, why = None, None
+        try:
+            places = self._find_places(run, view.round)
+        except (NotHere, Busy) as error:
+            why = str(error)
+        return draw_map(view, found.clients(), found.access_points(), places, found.status(), why)
+
+    def _find_places(self, run: int, round: int) -> Places:
+        path = self._run(run).scenario_path
+        if path is None:
+            raise NotHere("no scenario says where anybody is")
+        with self._turn:
+            known = self._places.get((run, round))
+        if known is None:
+            known = self._helper.ask(Positions(scenario=str(path), round=round), Places)
+            with self._turn:
+                self._places[run, round] = known
+                while len(self._places) > _MAX_PLACES:
+                    self._places.popitem(last=False)
+        return known
 
     def client(self, run: int, number: int) -> ClientDocument:
-        raise NotImplementedError
+        found = self._run(run)
+        found.refresh()
+        try:
+            return found.client(number)
+        finally:
+            _let_go(found)
 
     def model(self, run: int, height: int, without: int | None = None, other: int | None = None) -> ModelDocument:
-        raise NotImplementedError
+        found = self._run(run)
+        found.refresh()
+        path = found.chain_path
+        if path is None:
+            raise NotHere("the models of this run are not kept on this machine")
+        if not 1 <= height <= found.height:
+            raise NotHere(f"model {height}: 1 to {found.height} expected")
+        if other is not None and not 0 <= other <= found.height:
+            raise BadRequest(f"other: {other} given, 0 to {found.height} expected")
+        num_clients = len(found.clients())
+        if without is not None and not 0 <= without < num_clients:
+            raise BadRequest(f"without: {without} given, 0 to {num_clients - 1} expected")
+        order = Lineage(chain=str(path), height=height, without=without, other=other)
+        traced = self._helper.ask(order, Traced)
+        return show_model(
+            height,
+            traced,
+            without=without,
+            other=other,
+            pruned_to=found.pruned_to,
+            accuracy_of=found.accuracy,
+        )
 
     def desk(self, run: int, height: int | None, settings: DeskSettings) -> DeskDocument:
-        """The problem of round `height`; none: of the round after the newest block."""
-        raise NotImplementedError
+        """The problem of round `height`; none: of the round being played, or the last one of a run that is over."""
+        found = self._run(run)
+        found.refresh()
+        round = found.newest_round if height is None else height
+        problem, recorded = found.problem_at(round)
+        is_next = round > found.height
+        return open_desk(round, problem, recorded, settings, is_next=is_next, solve=self._solve)
+
+    def _solve(self, order: Solve) -> Solved:
+        return self._helper.ask(order, Solved)
 
     def frontier(self, run: int) -> FrontierDocument:
-        raise NotImplementedError
+        path = self._run(run).scenario_path
+        if path is None:
+            raise NotHere("the scenario of this run is not known")
+        swept = self._helper.ask(Sweep(scenario=str(path)), Swept)
+        points = [
+            RunFrontierPoint(**{name: getattr(one, name) for name in RunFrontierPoint.__struct_fields__})
+            for one in swept.points
+        ]
+        state: Literal["computing", "done", "failed"] = (
+            "computing" if not swept.is_done else "failed" if swept.why else "done"
+        )
+        return FrontierDocument(state=state, rounds=swept.rounds, points=points, why=swept.why)
 
     def compare(self) -> CompareDocument:
-        raise NotImplementedError
+        rows = []
+        for number, found in enumerate(self._runs):
+            found.refresh()
+            with found.lock:
+                rows.append(
+                    ComparedRun(
+                        run=number,
+                        name=self._names[number],
+                        kind=found.kind,
+                        scheduler=found.facts.scheduler,
+                        tradeoff=found.facts.tradeoff,
+                        num_rounds=found.height,
+                        num_clients=found.columns.num_clients,
+                        summary=found.summary(),
+                    )
+                )
+        with ExitStack() as locks:
+            for found in self._runs:
+                locks.enter_context(found.lock)
+            return compare_runs(rows, [found.columns for found in self._runs], self._pair)
+
+    def _pair(self, order: Pair) -> Paired:
+        return self._helper.ask(order, Paired)
 
     def verify(self, run: int) -> VerifyDocument:
-        raise NotImplementedError
+        path = self._run(run).chain_path
+        if path is None:
+            raise NotHere("there is no chain of this run on this machine")
+        judged = self._helper.ask(Verify(chain=str(path)), Judged)
+        if judged.is_done and judged.is_valid is None:
+            return VerifyDocument(state="failed", seconds=judged.seconds, why=judged.message)
+        failure = None
+        if judged.failed_at is not None:
+            failure = VerifyFailure(height=judged.failed_at, rule=judged.rule or "", what=judged.message or "")
+        return VerifyDocument(
+            state="done" if judged.is_done else "computing",
+            is_valid=judged.is_valid,
+            height=judged.height,
+            num_signatures=judged.num_signatures,
+            failure=failure,
+            seconds=judged.seconds,
+        )
+
+
+def _let_go(found: Run) -> None:
+    if isinstance(found, RecordRun):
+        found.let_go()
 
 
 @contextmanager
 def open_library(paths: Sequence[Path], node: str | None = None) -> Iterator[Library]:
     """The runs at these paths, then the node behind a window at host:port; raises `CannotOpen` for what is none."""
     with ExitStack() as resources:
-        runs: list[ChainRun] = []
+        helper = Helper()
+        resources.callback(helper.close)
+        runs: list[Run] = []
         for path in paths:
-            runs.append(open_path(path))
+            runs.append(open_path(path, helper))
             resources.callback(runs[-1].close)
         if node is not None:
             runs.append(open_node(node))
             resources.callback(runs[-1].close)
-        yield Library(runs)
+        yield Library(runs, helper)

@@ -1,10 +1,14 @@
 """What a path or an address leads to: a run, a chain, a node, a network, a record, or the window of a live node."""
 
+import time
 from pathlib import Path
 
 from bdfl.errors import BdflError, one_line
 from bdfl.explorer.chain_run import ChainRun, Surroundings
 from bdfl.explorer.errors import CannotOpen
+from bdfl.explorer.helper import Helper
+from bdfl.explorer.record_run import RecordRun
+from bdfl.explorer.run import Run
 from bdfl.explorer.side_files import Journal, MeasuredTimes, NodeLogs
 from bdfl.explorer.sources import NetworkSource, StoreSource, WindowSource
 from bdfl.explorer.watching import watch_folders, watch_window
@@ -13,14 +17,15 @@ from bdfl.ledger.blob_folder import LOCK_FILE as CHAIN_LOCK
 from bdfl.ledger.store import DATABASE_FILE
 from bdfl.operation.network_file import NETWORK_FILE, access_point_folder, node_folder, read_network
 from bdfl.operation.run_file import is_locked
-from bdfl.records.run_files import CHAIN_FOLDER, JOURNAL_FILE, SCENARIO_FILE
+from bdfl.records.run_files import CHAIN_FOLDER, FINAL_MODEL, JOURNAL_FILE, SCENARIO_FILE
 from bdfl.scenario import Scenario, load_scenario
 
 RECORD_FILE = "rounds.parquet"
+_FRESH_S = 30.0
 _EXPECTED = "the folder of a run, a chain, a node, a network or a record expected"
 
 
-def open_path(path: Path) -> ChainRun:
+def open_path(path: Path, helper: Helper) -> Run:
     """The run at a path; raises `CannotOpen`."""
     if not path.is_dir():
         raise CannotOpen(f"{path}: {'no folder' if path.exists() else 'not there'}, {_EXPECTED}")
@@ -32,6 +37,8 @@ def open_path(path: Path) -> ChainRun:
         if (path / CHAIN_FOLDER / DATABASE_FILE).is_file():
             is_run = (path / SCENARIO_FILE).is_file()
             return _open_run(path) if is_run else _open_node_folder(path)
+        if (path / RECORD_FILE).is_file():
+            return RecordRun(path, helper)
     except CannotOpen:
         raise
     except BdflError as error:
@@ -58,9 +65,10 @@ def _open_run(path: Path) -> ChainRun:
     around = Surroundings(
         folder=path,
         scenario=scenario,
+        scenario_path=None if scenario is None else path / SCENARIO_FILE,
         planned_rounds=None if scenario is None else scenario.rounds,
         journal=Journal(path / JOURNAL_FILE),
-        is_worked_on=lambda: is_locked(path),
+        is_worked_on=lambda: is_locked(path) or _is_fresh(path),
         problem=problem,
     )
     return ChainRun("run", StoreSource(path / CHAIN_FOLDER), around)
@@ -90,6 +98,7 @@ def _open_network(path: Path) -> ChainRun:
     around = Surroundings(
         folder=path,
         scenario=scenario,
+        scenario_path=None if scenario is None else path / SCENARIO_FILE,
         planned_rounds=network.blocks,
         logs=NodeLogs(nodes),
         times=MeasuredTimes(nodes),
@@ -106,6 +115,15 @@ def _read_scenario(path: Path) -> tuple[Scenario | None, str | None]:
         return load_scenario(path), None
     except (BdflError, OSError) as error:
         return None, one_line(error).replace(str(path), path.name)
+
+
+def _is_fresh(path: Path) -> bool:
+    """Whether an unfinished run was written to a moment ago."""
+    try:
+        age_s = time.time() - (path / JOURNAL_FILE).stat().st_mtime
+    except OSError:
+        return False
+    return age_s < _FRESH_S and not (path / FINAL_MODEL).exists()
 
 
 def _is_written(path: Path) -> bool:

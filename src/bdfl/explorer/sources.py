@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from bdfl.encoding import BadEncoding, decode, encode
+from bdfl.encoding import BadEncoding, decode
 from bdfl.errors import one_line
 from bdfl.explorer.chain_view import Stored
 from bdfl.ledger.block import MAX_BLOCK_SIZE, Genesis, chain_id
@@ -62,9 +62,9 @@ class StoreSource:
         with self._turn:
             return self._store.checkpoint
 
-    def has_blob(self, blob: bytes) -> bool:
-        with self._turn:
-            return self._store.has_blob(blob)
+    @property
+    def folder(self) -> Path | None:
+        return self.path
 
     def _open(self) -> tuple[ChainStore, tuple[int, int]]:
         file = _identity(self.path / DATABASE_FILE)
@@ -121,6 +121,14 @@ class NetworkSource:
         assert self._best is not None
         return self._best
 
+    @property
+    def folder(self) -> Path | None:
+        return self.best.folder
+
+    @property
+    def checkpoint(self) -> int:
+        return self.best.checkpoint
+
     def read(self, height: int) -> Stored:
         return self.best.read(height)
 
@@ -141,6 +149,14 @@ class WindowSource:
     def close(self) -> None:
         with self._turn:
             self._hang_up()
+
+    @property
+    def folder(self) -> Path | None:
+        return None
+
+    @property
+    def checkpoint(self) -> int:
+        return 0
 
     def height(self) -> int:
         found = ask_status(self.address, _PATIENCE_S)
@@ -185,11 +201,6 @@ class WindowSource:
         if self._connection is not None:
             self._connection.close()
         self._connection = None
-
-
-def genesis_bytes(genesis: Genesis) -> bytes:
-    """The canonical bytes of a genesis: those that its digest is of."""
-    return encode(genesis)
 
 
 def _identity(path: Path) -> tuple[int, int]:

@@ -1,0 +1,267 @@
+"""A run that was played without a chain: its records alone, mapped from files."""
+
+import mmap
+import tempfile
+import threading
+from pathlib import Path
+
+import numpy as np
+
+from bdfl.errors import BdflError, one_line
+from bdfl.explorer.columns import DELIVERED, PER_CLIENT, PER_ROUND, Columns, Values
+from bdfl.explorer.documents import (
+    AccessPointRow,
+    BlockDocument,
+    BlockList,
+    BlockRow,
+    ClientDocument,
+    ClientRow,
+    Kind,
+    Problem,
+    Status,
+    Summary,
+)
+from bdfl.explorer.errors import NotHere
+from bdfl.explorer.helper import Helper
+from bdfl.explorer.orders import DrawProblem, ProblemOrder, ReadRecord, RecordFacts
+from bdfl.explorer.round_view import RoundView
+from bdfl.explorer.run import Facts
+from bdfl.explorer.story import member_rounds, summarise, tell_client
+from bdfl.records import NOBODY
+from bdfl.records.run_files import SCENARIO_FILE
+from bdfl.scenario import Scenario, load_scenario
+from bdfl.scheduling.problem import Decision, RoundProblem
+
+_DECIDED = ("client_cpu_hz", "client_mining_hz", "client_power_w")
+_READING_S = 120.0
+_CLIENT_POINTS = 2000
+_PAGE = 50
+
+
+class RecordRun:
+    """The records in a folder; nothing of them changes."""
+
+    def __init__(self, path: Path, helper: Helper) -> None:
+        self.kind: Kind = "record"
+        self.folder: Path | None = path
+        self.lock = threading.RLock()
+        self.gone: str | None = None
+        self.is_live = False
+        self._helper = helper
+        self._place = tempfile.TemporaryDirectory(prefix="bdfl-explore-")
+        into = Path(self._place.name)
+        order = ReadRecord(folder=str(path), into=str(into))
+        self._found: RecordFacts = helper.ask(order, RecordFacts, _READING_S)
+        arrays = {name: np.load(into / f"{name}.npy", mmap_mode="r") for name in (*PER_ROUND, *PER_CLIENT, *_DECIDED)}
+        self._arrays: dict[str, Values] = arrays
+        self.columns = Columns.of({name: arrays[name] for name in (*PER_ROUND, *PER_CLIENT)})
+        self.scenario_path: Path | None = path / SCENARIO_FILE
+        self._scenario: Scenario | None = None
+        self._problems: list[Problem] = []
+        try:
+            self._scenario = load_scenario(path / SCENARIO_FILE)
+        except (BdflError, OSError) as error:
+            self.scenario_path = None
+            self._problems = [Problem(height=0, what=one_line(error).replace(str(path), path.name))]
+        self.name = self._found.scenario or path.name
+        scenario = self._scenario
+        self.facts = Facts(
+            chain=None,
+            planned_rounds=None if scenario is None else scenario.rounds,
+            scheduler=self._found.scheduler,
+            aggregation=None,
+            quorum_rule=None,
+            work=None,
+            model_bytes=None,
+            num_parameters=None,
+            tradeoff=self._found.tradeoff if np.isfinite(self._found.tradeoff) else None,
+            min_clients=None if scenario is None else scenario.clients.min_selected,
+            bandwidth_hz=None if scenario is None else scenario.radio.bandwidth_hz,
+        )
+        self._summary = summarise(self.columns, self.clients(), self._best_round())
+        self.let_go()
+
+    def close(self) -> None:
+        self._arrays.clear()
+        self._place.cleanup()
+
+    def let_go(self) -> None:
+        """Gives back the memory of what was read: the files are there to be read again."""
+        for values in self._arrays.values():
+            base = getattr(values, "_mmap", None)
+            if isinstance(base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+                base.madvise(mmap.MADV_DONTNEED)
+
+    def _best_round(self) -> int | None:
+        accuracy = np.where(np.isfinite(self.columns["loss"]), self.columns["accuracy"], np.nan)
+        known = np.flatnonzero(np.isfinite(accuracy))
+        return int(known[np.argmax(accuracy[known])]) + 1 if known.size else None
+
+    def refresh(self, *, at_once: bool = False) -> None:
+        """Nothing: it is as it is."""
+
+    @property
+    def height(self) -> int:
+        return self.columns.num_rows
+
+    @property
+    def newest_round(self) -> int:
+        return max(self.height, 1)
+
+    @property
+    def chain_path(self) -> Path | None:
+        return None
+
+    @property
+    def pruned_to(self) -> int:
+        return 0
+
+    def clients(self) -> list[ClientRow]:
+        samples = self._found.samples
+        return [
+            ClientRow(
+                client=number,
+                name=f"client {number}",
+                samples=samples[number] if number < len(samples) else None,
+                rate=rate,
+                public_key=None,
+                since=1,
+                until=None,
+            )
+            for number, rate in enumerate(self._found.rates)
+        ]
+
+    def access_points(self) -> list[AccessPointRow]:
+        count = 0 if self._scenario is None else len(self._scenario.geometry.access_points_m)
+        return [AccessPointRow(name=f"access point {number}") for number in range(count)]
+
+    def told_problems(self) -> list[Problem]:
+        return self._problems
+
+    def summary(self) -> Summary:
+        return self._summary
+
+    def status(self) -> Status | None:
+        return None
+
+    def accuracy(self, height: int) -> float | None:
+        if not 1 <= height <= self.height:
+            return None
+        found = float(self.columns["accuracy"][height - 1])
+        return found if np.isfinite(found) else None
+
+    def block(self, height: int) -> BlockDocument:
+        raise NotHere("a record of a simulation has no blocks")
+
+    def raw_block(self, height: int) -> bytes:
+        raise NotHere("a record of a simulation has no blocks")
+
+    def raw_genesis(self) -> bytes:
+        raise NotHere("a record of a simulation has no chain")
+
+    def blocks(self, first: int | None, last: int | None) -> BlockList:
+        """Its rounds, as blocks would be listed."""
+        last = self.height if last is None else min(last, self.height)
+        first = max(1, last - _PAGE + 1 if first is None else max(first, last - _PAGE + 1))
+        rows = [self._row(height) for height in range(last, first - 1, -1)]
+        return BlockList(first=first, last=max(last, 0), height=self.height, blocks=rows)
+
+    def _row(self, height: int) -> BlockRow:
+        columns, place = self.columns, height - 1
+        states = columns["client_state"][place]
+        trained = [int(number) for number in np.flatnonzero(states == DELIVERED)]
+        winner = int(columns["proposer"][place])
+        return BlockRow(
+            height=height,
+            digest=None,
+            proposer=None if winner == NOBODY else winner,
+            attempt=None,
+            trained=trained,
+            declined=[],
+            missing=[],
+            num_reports=0,
+            num_votes=0,
+            is_empty=False,
+            offenders=[],
+            change="",
+            delay_s=float(columns["delay_s"][place]),
+            mean_queue=float(columns["mean_queue"][place]),
+            accuracy=self.accuracy(height),
+            reason="",
+            problem=None,
+        )
+
+    def client(self, number: int) -> ClientDocument:
+        rows = self.clients()
+        if not 0 <= number < len(rows):
+            raise NotHere(f"client {number}: 0 to {len(rows) - 1} expected")
+        one, columns = rows[number], self.columns
+        count = int(columns["client_count"][-1][number]) if self.height else 0
+        num_rounds = member_rounds(one, self.height)
+        return ClientDocument(
+            client=number,
+            name=one.name,
+            public_key=None,
+            samples=one.samples,
+            rate=one.rate,
+            since=1,
+            until=None,
+            share=count / num_rounds if num_rounds else None,
+            cycles=None,
+            capacitance=None,
+            power_w=None,
+            power_max_w=None,
+            model_bits=None,
+            cpu_max_hz=None,
+            mining_max_hz=None,
+            mined=(np.flatnonzero(columns["proposer"] == number)[-1000:] + 1).tolist(),
+            contributions=[],
+            num_contributions=count,
+            num_declined=0,
+            num_missed=0,
+            num_votes=0,
+            num_reports=0,
+            offences=[],
+            rounds=tell_client(columns, number, _CLIENT_POINTS),
+        )
+
+    def view_round(self, round: int) -> RoundView:
+        if not 1 <= round <= self.height:
+            raise NotHere(f"round {round}: 1 to {self.height} expected")
+        place = round - 1
+        states = self.columns["client_state"][place]
+        delivered = frozenset(np.flatnonzero(states == DELIVERED).tolist())
+        power_w = self._arrays["client_power_w"][place]
+        winner = int(self.columns["proposer"][place])
+        return RoundView(
+            round=round,
+            gain=[float("nan")] * self.columns.num_clients,
+            power_w=power_w.tolist(),
+            cpu_hz=self._arrays["client_cpu_hz"][place].tolist(),
+            mining_hz=self._arrays["client_mining_hz"][place].tolist(),
+            reachable=frozenset(range(self.columns.num_clients)),
+            selected=frozenset(np.flatnonzero(power_w > 0).tolist()),
+            delivered=delivered,
+            winner=None if winner == NOBODY else winner,
+            bandwidth_hz=None,
+            noise_w_per_hz=None,
+        )
+
+    def problem_at(self, round: int) -> tuple[RoundProblem, Decision | None]:
+        view = self.view_round(round)
+        if self.scenario_path is None:
+            raise NotHere("the scenario of this record cannot be read")
+        drawn = self._helper.ask(DrawProblem(scenario=str(self.scenario_path), round=round), ProblemOrder)
+        queue = np.zeros(self.columns.num_clients)
+        if round > 1:
+            queue = self.columns["client_queue"][round - 2].astype(np.float64)
+        problem = drawn.to_problem(queue)
+        selected = np.array([number in view.selected for number in range(self.columns.num_clients)])
+        decision = Decision(
+            selected=selected,
+            cpu_hz=np.array(view.cpu_hz),
+            mining_hz=np.array(view.mining_hz),
+            power_w=np.array(view.power_w),
+            reason=None if selected.any() else "nobody was scheduled",
+        )
+        return problem, decision
