@@ -313,7 +313,7 @@ function queueCard(document, overview) {
     { note: "How far each client is behind its participation rate: taking part empties its queue, waiting fills it." },
     table({
       caption: "Queues before and after the round",
-      columns: [{ title: "Client" }, { title: "Before", isNumber: true }, { title: "After", isNumber: true }, { title: "", class: "bar-column" }, { title: "Change", isNumber: true }],
+      columns: [{ title: "Client" }, { title: "Before", isNumber: true }, { title: "After", isNumber: true }, { title: "Level, mark: before", class: "bar-column" }, { title: "Change", isNumber: true }],
       rows: document.queue.map((row) => {
         const change = row.after - row.before;
         return [
