@@ -195,6 +195,12 @@ function overviewCharts(clients) {
       say: (value) => sayPercent(value),
       sayTick: percent,
       series: (data) => [{ label: "accuracy", colour: "--accent", values: data.accuracy || [], width: 2.4 }],
+      readout: (data, index, [{ values }]) => {
+        let known = index;
+        while (known >= 0 && !isKnown(values[known])) known -= 1;
+        if (known < 0) return "not evaluated yet";
+        return known === index ? sayPercent(values[index]) : `${sayPercent(values[known])}, evaluated last at block ${sayCount(data.round[known])}`;
+      },
     },
     {
       id: "delay",
@@ -249,6 +255,7 @@ function overviewCharts(clients) {
       height: stripHeight,
       wide: true,
       say: points,
+      sayTick: (value) => (isKnown(value) ? `${value > 0 ? "+" : value < 0 ? "−" : ""}${Math.abs(Math.round(value * 100))}\u202fpp` : ""),
       limit: { value: 0, label: "as promised" },
       series: (data) =>
         series(perClient(data, "count", (value, index, number) => (isKnown(value) && data.round[index] > 0 ? value / data.round[index] - clients[number].rate : null))),
