@@ -74,8 +74,15 @@ def take_all(browser: Browser, origin: str) -> Iterator[tuple[str, bytes]]:
 
 
 def whole_page(look: Look) -> bytes:
-    """The page from top to bottom, its bars where they belong."""
-    return look.page.screenshot(animations="disabled", full_page=True)
+    """The page from top to bottom, in a window as high as the page."""
+    page = look.page
+    size = page.viewport_size
+    assert size is not None
+    page.set_viewport_size({**size, "height": page.evaluate("() => document.documentElement.scrollHeight")})
+    settle(look)
+    taken = page.screenshot(animations="disabled")
+    page.set_viewport_size(size)
+    return taken
 
 
 def settle(look: Look) -> None:

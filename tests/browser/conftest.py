@@ -27,7 +27,14 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture
-def look(browser: Browser) -> Iterator[Looking]:
+def running(browser: Browser) -> Iterator[ExitStack]:
+    """What runs until all pages of a test are closed."""
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture
+def look(browser: Browser, running: ExitStack) -> Iterator[Looking]:
     """Opens pages; at the end none of them may have complained of anything unexpected."""
     looks: list[Look] = []
 
@@ -42,10 +49,9 @@ def look(browser: Browser) -> Iterator[Looking]:
 
 
 @pytest.fixture
-def serve(browser: Browser) -> Iterator[Serving]:
+def serve(running: ExitStack) -> Serving:
     """Starts explorers that end with the test."""
-    with ExitStack() as running:
-        yield lambda *arguments: running.enter_context(explore(*arguments))
+    return lambda *arguments: running.enter_context(explore(*arguments))
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,7 @@ The blocks keep every rule of the ledger, their conditions are those the scenari
 import shutil
 import sqlite3
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -17,9 +18,8 @@ from bdfl.experiment.network_run import member_keys, run_genesis
 from bdfl.experiment.run_folder import (
     CHAIN_FOLDER,
     FORMAT,
-    SCENARIO_FILE,
     JournalHeader,
-    RunFolder,
+    create_run_folder,
 )
 from bdfl.experiment.simulation import draw_run
 from bdfl.identity import Meaning
@@ -29,7 +29,7 @@ from bdfl.ledger.genesis import conditions_of
 from bdfl.ledger.store import DATABASE_FILE, ChainStore
 from bdfl.ledger.work import search_nonce
 from bdfl.records.learning import LearningRound
-from bdfl.scenario import Scenario, dump_scenario, load_scenario, scenario_digest
+from bdfl.scenario import Scenario, load_scenario, scenario_digest
 from bdfl.scenario.shipped import find_scenario
 from benchmarks.ledger.valid_chain import SMALL, ChainMaker, example_weights, plan_by_scheduler
 
@@ -55,14 +55,14 @@ class RunWriter:
     def __init__(self, path: Path, scenario: Scenario | None = None) -> None:
         self.path = path
         self.scenario = example_scenario() if scenario is None else scenario
-        path.mkdir(parents=True)
-        (path / SCENARIO_FILE).write_text(dump_scenario(self.scenario), encoding="utf-8")
+        self._open = ExitStack()
+        self._folder = self._open.enter_context(create_run_folder(path, self.scenario))  # at work in it: it is live
         self._draws = draw_run(msgspec.structs.replace(self.scenario, rounds=self.scenario.rounds + 2))
         initial = encode_weights(example_weights(0), SMALL)
         genesis = run_genesis(self.scenario, self._draws, SMALL, initial)
         self._store = ChainStore.create(path / CHAIN_FOLDER, genesis, initial, durable=False)
+        self._open.callback(self._store.close)
         self._maker = ChainMaker(self._store, member_keys(self.scenario), plan_by_scheduler)
-        self._folder = RunFolder(path, self.scenario, None, [])
         header = JournalHeader(
             format=FORMAT,
             version="0",
@@ -109,7 +109,7 @@ class RunWriter:
         return self.path
 
     def close(self) -> None:
-        self._store.close()
+        self._open.close()
 
     def __enter__(self) -> Self:
         return self

@@ -9,7 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Browser, BrowserContext, Page, Request, Response, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, Request, Response, expect, sync_playwright
 
 WIDE, NARROW = (1440, 900), (390, 844)
 SCHEMES = ("light", "dark")
@@ -25,6 +25,7 @@ document.addEventListener("securitypolicyviolation", (event) => {
 @contextmanager
 def open_browser(path: Path) -> Iterator[Browser]:
     """The browser at `path`, without a window."""
+    expect.set_options(timeout=PATIENCE_MS)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=list(_FLAGS))
         try:

@@ -4,6 +4,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.explorer_process import explore
+from tests.browser.fake_network import FakeNode, fake_network
 from tests.browser.folders import RunWriter, example_scenario, write_empty_run
 
 
@@ -88,3 +89,46 @@ def test_a_server_that_goes_away_and_comes_back_is_noticed(look, writer):
         expect(page.locator("#state")).to_have_text("live", timeout=60_000)
         expect(where(page)).to_have_text("Block 4 of 4")
         expect(page.locator("#banner")).to_be_empty()
+
+
+@pytest.fixture
+def node(writer):
+    with FakeNode(0, writer.path, lambda: writer.height) as fake:
+        yield fake
+
+
+def test_a_node_that_goes_away_and_comes_back_is_shown_so(look, serve, writer, node):
+    opened = look(serve("--node", node.address).origin)
+    page = opened.open("/").page
+    expect(where(page)).to_have_text("Block 3 of 3")
+    expect(page.locator("#state")).to_have_text("live")
+    writer.write_round()
+    expect(where(page)).to_have_text("Block 4 of 4")
+    node.go()
+    expect(page.locator("#state")).to_have_text("gone")
+    expect(page.locator("#banner")).to_contain_text("Gone")
+    writer.write_round()
+    node.come()
+    expect(page.locator("#state")).to_have_text("live")
+    expect(where(page)).to_have_text("Block 5 of 5")
+    expect(page.locator("#banner")).to_be_empty()
+    opened.open("/block/5")
+    expect(page.locator("#verification [data-chain]")).to_have_attribute("data-chain", "ok")
+
+
+def test_nodes_of_a_network_that_are_offline_look_offline(look, serve, tmp_path):
+    with fake_network(tmp_path / "network") as (writer, nodes):
+        page = look(serve(tmp_path / "network").origin).open("/").page
+        expect(page.locator("#state")).to_have_text("live")
+        chip = page.locator(".client-chip[data-client='3']")
+        expect(chip).not_to_have_attribute("data-state", "offline")
+        nodes[3].go()
+        expect(chip).to_have_attribute("data-state", "offline")
+        expect(page.locator(".client-chip[data-client='2']")).not_to_have_attribute("data-state", "offline")
+        page.get_by_role("link", name="Network").click()
+        page.locator("main").get_by_text("offline").first.wait_for()
+        nodes[3].come()
+        writer.write_round()
+        expect(where(page)).to_have_text("Block 2 of 2")
+        page.get_by_role("link", name="Overview").click()
+        expect(chip).not_to_have_attribute("data-state", "offline")

@@ -1,0 +1,80 @@
+"""The scheduler's desk: every control changes the round's problem, and what schedulers would choose changes with it."""
+
+import pytest
+from playwright.sync_api import Page, expect
+
+CONTROLS = ["tradeoff", "budget_scale", "energy_budget_j", "bandwidth_hz", "work_scale", "gain_db"]
+
+
+def cost_table(page: Page):
+    return page.get_by_role("region", name="Cost of every scheduler's choice")
+
+
+def exact_delay(page: Page) -> str:
+    return cost_table(page).get_by_role("row").filter(has_text="exact").first.inner_text()
+
+
+def wait_for_answer(page: Page, name: str) -> None:
+    page.wait_for_function("(name) => new URLSearchParams(location.search).has(name)", arg=name)
+    page.wait_for_function("() => !document.querySelector('.desk-results[aria-busy]')")
+
+
+@pytest.fixture
+def desk(look, explorer) -> Page:
+    page = look(explorer.origin).open("/desk/8").page
+    cost_table(page).wait_for()
+    return page
+
+
+def test_the_recorded_decision_stands_beside_every_scheduler(desk):
+    text = cost_table(desk).inner_text()
+    for word in ("on the chain", "drc", "exact", "channel-best", "random", "round-robin"):
+        assert word in text
+    expect(desk.locator(".certificate .say")).not_to_be_empty()
+
+
+@pytest.mark.parametrize("name", CONTROLS)
+def test_every_control_changes_the_problem_at_once(desk, name):
+    before = cost_table(desk).inner_text()
+    dial = desk.locator(f"[data-setting='{name}']")
+    dial.focus()
+    dial.press("Home")
+    wait_for_answer(desk, name)
+    desk.wait_for_function("(before) => document.querySelector('.desk-results').innerText !== before", arg=before)
+    desk.get_by_label("as recorded").locator("visible=true").first.wait_for()
+
+
+def test_less_bandwidth_takes_longer(desk):
+    def delay_of_exact() -> float:
+        answer = desk.request.get(desk.url.replace("/desk/8", "/desk/8.json"))
+        return next(one["delay_s"] for one in answer.json()["choices"] if one["scheduler"].startswith("exact"))
+
+    before = delay_of_exact()
+    field = desk.locator("[data-number='bandwidth_hz']")
+    field.fill(str(0.8 * float(field.input_value())))
+    wait_for_answer(desk, "bandwidth_hz")
+    assert delay_of_exact() > before
+
+
+def test_a_value_out_of_bounds_is_refused_in_the_page_and_by_the_server(desk, explorer):
+    field = desk.locator("[data-number='tradeoff']")
+    field.fill("-1")
+    expect(field).to_have_attribute("aria-invalid", "true")
+    assert "tradeoff" not in desk.url
+    refused = desk.request.get(f"{explorer.origin}/desk/8.json?tradeoff=-1")
+    assert refused.status == 400
+    assert refused.json()["error"]
+
+
+def test_one_clients_channel_can_be_changed(desk):
+    desk.get_by_label("Whose channel").select_option("1")
+    dial = desk.locator("[data-setting='gain_db']")
+    dial.focus()
+    dial.press("Home")
+    wait_for_answer(desk, "gain_db")
+    assert "client=1" in desk.url
+
+
+def test_an_address_with_settings_shows_them_again(look, explorer):
+    page = look(explorer.origin).open("/desk/8?tradeoff=7").page
+    expect(page.locator("[data-number='tradeoff']")).to_have_value("7")
