@@ -28,6 +28,7 @@ export async function showDesk(root, route, context) {
   settings.client = numberIn(route.query.get("client"));
   if (settings.gain_db !== null && settings.client === null) settings.client = overview.clients[0]?.client ?? 0;
   let results = null;
+  let takeRecorded = () => {};
   let asRecorded = null; // the same round without changes
   const resultPlace = element("div", { class: "desk-results", "aria-live": "off" });
   const announce = element("p", { class: "out-of-sight", role: "status" });
@@ -91,6 +92,7 @@ export async function showDesk(root, route, context) {
     getJson(inRun(`/desk/${height}.json`), context.signal).then(
       (found) => {
         asRecorded = found;
+        takeRecorded();
         if (results) drawAll(results);
       },
       () => {},
@@ -112,7 +114,7 @@ export async function showDesk(root, route, context) {
     update();
   };
   if (isExported()) replaceContent(controlPlace, element("h2", {}, "The round's problem"), notice("info", "In an export the problem stays as recorded; `bdfl explore` on the run folder lets you change it."), problemFacts(document));
-  else drawControls(controlPlace, document, settings, overview, setting, () => results);
+  else takeRecorded = drawControls(controlPlace, document, settings, overview, setting, () => asRecorded);
   drawAll(document);
   showRunFrontier(root, context);
 }
@@ -125,7 +127,9 @@ function numberIn(text) {
 
 // Controls: a slider and a number field that stay together
 
-function drawControls(place, document, settings, overview, setting, latest) {
+/** Draws them; what comes back takes over the recorded channel once `recordedNow` knows it. */
+function drawControls(place, document, settings, overview, setting, recordedNow) {
+  let takeRecorded = () => {};
   const limits = new Map(document.limits.map((limit) => [limit.name, limit]));
   const resets = [];
   const controls = DESK_CONTROLS.filter(([name]) => limits.has(name)).map(([name, label, hint]) => {
@@ -136,13 +140,15 @@ function drawControls(place, document, settings, overview, setting, latest) {
         "select",
         { "aria-label": "Whose channel", on: { change: (event) => {
           settings.client = Number(event.target.value);
-          control.setRecorded(gainOf(latest() ?? document, settings.client) ?? limits.get(name).value);
+          control.reset();
+          control.setRecorded(gainOf(recordedNow(), settings.client) ?? limits.get(name).value);
           if (settings.gain_db !== null) setting(name, null);
         } } },
         document.problem.clients.map((client) => element("option", { value: client.client, selected: client.client === (settings.client ?? document.problem.clients[0]?.client) }, clientName(overview, client.client))),
       );
       settings.client ??= document.problem.clients[0]?.client ?? null;
-      if (settings.gain_db === null) control.setRecorded(gainOf(document, settings.client) ?? limits.get(name).value);
+      takeRecorded = () => control.setRecorded(gainOf(recordedNow(), settings.client) ?? limits.get(name).value);
+      takeRecorded();
       control.node.querySelector(".dial-label").append(" ", select);
     }
     return control.node;
@@ -162,6 +168,7 @@ function drawControls(place, document, settings, overview, setting, latest) {
     controls,
     problemFacts(document),
   );
+  return () => takeRecorded();
 }
 
 function gainOf(document, number) {
@@ -192,7 +199,9 @@ function dial({ name, label, hint, limit, value, onChange }) {
     reset();
     onChange(null);
   }, { class: "button quiet dial-undo", "aria-label": `${label}: as recorded`, title: "As recorded" });
+  let chosenValue = value; // null: as recorded
   function show(current, isChanged, withField) {
+    chosenValue = isChanged ? current : null;
     const shown = current ?? recorded;
     const clamped = Math.min(most, Math.max(least, shown));
     range.value = toStep(clamped);
@@ -228,7 +237,7 @@ function dial({ name, label, hint, limit, value, onChange }) {
     reset,
     setRecorded: (next) => {
       recorded = next;
-      reset();
+      show(chosenValue, chosenValue !== null, true);
     },
   };
 }
