@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -32,7 +32,6 @@ INTERRUPTED_EXIT = 130
 _LOOK_EVERY_S = 0.5
 _DOWN_S = 60.0
 _STARTING_S = 180.0
-_EXPLORER_S = 20.0
 UP_LOG = "up.log"
 EXPLORE_LOG = "explore.log"
 
@@ -214,7 +213,10 @@ def _run(
         facts = network.network
         title = f"{facts.scenario}: {facts.num_nodes} nodes, {facts.num_access_points} access points, {folder}"
         started_s = time.monotonic()
-        with _explorer(folder, is_wanted=explore) as seen_at, show_network(title + seen_at, is_plain=plain) as show:
+        with (
+            _explorer(folder, is_wanted=explore) as say_more,
+            show_network(title, is_plain=plain, say_more=say_more) as show,
+        ):
             is_done = False
             while not is_stopped and not (is_done and not keep):
                 view = network.look()
@@ -234,20 +236,21 @@ def _run(
 
 
 @contextmanager
-def _explorer(folder: Path, *, is_wanted: bool) -> Iterator[str]:
-    """Inside, an explorer of the network runs, if that is wanted; gives what to say of it."""
+def _explorer(folder: Path, *, is_wanted: bool) -> Iterator[Callable[[], str]]:
+    """Inside, an explorer of the network runs, if that is wanted; gives what there is to say of it."""
     from bdfl.operation.children import Child, end_all
 
     if not is_wanted:
-        yield ""
+        yield lambda: ""
         return
     child = Child("explorer", ["explore", str(folder), "--while-input"], folder / EXPLORE_LOG)
-    try:
-        deadline_s = time.monotonic() + _EXPLORER_S
-        while child.is_up and "http://" not in child.last_words() and time.monotonic() < deadline_s:
-            time.sleep(0.05)
+
+    def say() -> str:
         words = child.last_words()
-        yield f", {words}" if "http://" in words else f", no explorer: {words or 'it does not start'}"
+        return words if child.is_up else f"no explorer: {words}"
+
+    try:
+        yield say
     finally:
         end_all([child])
 

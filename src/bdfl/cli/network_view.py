@@ -18,16 +18,24 @@ from bdfl.operation.snapshot import Snapshot, judge_health
 _LINE_EVERY_S = 5.0
 
 ShowView = Callable[[NetworkView], None]
+SayMore = Callable[[], str]
+
+
+def _say_nothing() -> str:
+    return ""
 
 
 @contextmanager
-def show_network(title: str, *, is_plain: bool) -> Iterator[ShowView]:
-    """Inside, the function given shows a network as it is: a picture on a terminal (stderr), else lines."""
+def show_network(title: str, *, is_plain: bool, say_more: SayMore = _say_nothing) -> Iterator[ShowView]:
+    """Inside, the function given shows a network as it is: a picture on a terminal (stderr), else lines.
+
+    `say_more` gives a line of its own, as soon as there is something to say.
+    """
     console = Console(stderr=True, highlight=False)
     if is_plain or not console.is_terminal:
-        yield _Lines(title).show
+        yield _Lines(title, say_more).show
         return
-    picture = _Picture(title)
+    picture = _Picture(title, say_more)
     with Live(picture, console=console, refresh_per_second=4, transient=True):
         yield picture.show
 
@@ -35,8 +43,9 @@ def show_network(title: str, *, is_plain: bool) -> Iterator[ShowView]:
 class _Picture:
     """The newest view as a table."""
 
-    def __init__(self, title: str) -> None:
+    def __init__(self, title: str, say_more: SayMore) -> None:
         self._title = title
+        self._say_more = say_more
         self._began_s = time.monotonic()
         self._view: NetworkView | None = None
 
@@ -44,7 +53,8 @@ class _Picture:
         self._view = view
 
     def __rich__(self) -> RenderableType:
-        title = Text(self._title, style="bold")
+        more = self._say_more()
+        title = Text(self._title, style="bold").append(f"\n{more}" if more else "", style="not bold")
         if self._view is None:
             return Group(title, Text("starting", style="dim"))
         elapsed = show_duration(time.monotonic() - self._began_s)
@@ -54,12 +64,18 @@ class _Picture:
 class _Lines:
     """A line when something changed, but not too often."""
 
-    def __init__(self, title: str) -> None:
+    def __init__(self, title: str, say_more: SayMore) -> None:
+        self._say_more = say_more
+        self._more = ""
         self._last = ""
         self._said_s = -_LINE_EVERY_S
         typer.echo(title, err=True)
 
     def show(self, view: NetworkView) -> None:
+        more = self._say_more()
+        if more != self._more:
+            self._more = more
+            typer.echo(more, err=True)
         line, now_s = summarise_view(view), time.monotonic()
         if line == self._last or now_s - self._said_s < _LINE_EVERY_S:
             return

@@ -3,19 +3,24 @@
 `bdfl explore` becomes this process: what its command line needs in memory, the server does not.
 """
 
+import os
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import msgspec
 
 from bdfl.errors import BdflError, one_line
-from bdfl.explorer.library import open_library
+from bdfl.explorer.errors import CannotOpen
+from bdfl.explorer.library import Library, open_library
 from bdfl.explorer.serving import ExplorerServer
 from bdfl.operation.own_name import LOOPBACK
 
+_STARTING_S = 120.0
+_POLL_S = 0.5
 ERROR_EXIT = 2  # as elsewhere on the command line
 LOOPBACK_NAMES = (LOOPBACK, "localhost", "::1")
 
@@ -43,23 +48,49 @@ def main() -> int:
 
 def serve(settings: Settings) -> None:
     """Opens everything, says where it is, and serves."""
-    with open_library([Path(path) for path in settings.paths], settings.node) as library:
+    owner = _Owner() if settings.while_input else None
+    with _open(settings, is_patient=owner is not None) as library:
         server = ExplorerServer(library, host=settings.host, port=settings.port)
         if settings.host not in LOOPBACK_NAMES:
             whom = f"everybody who reaches {settings.host} can see all of it, without a password"
             print(f"warning: {whom}", file=sys.stderr)
-        ending = "" if settings.while_input else " (Ctrl-C ends it)"
+        ending = " (Ctrl-C ends it)" if owner is None else ""
         print(f"explorer at {server.address}{ending}", flush=True)
         with _quiet_signals():
-            if settings.while_input:
-                from bdfl.operation.children import watch_input
-
-                watch_input(server.stop)
+            if owner is not None:
+                owner.stop = server.stop
             if settings.opens:
                 import webbrowser
 
                 webbrowser.open(server.address)
             server.run()
+
+
+class _Owner:
+    """Whoever started this process: when it is gone, this one ends."""
+
+    def __init__(self) -> None:
+        from bdfl.operation.children import watch_input
+
+        self.stop: Callable[[], None] = lambda: os._exit(0)  # until there is something to end
+        watch_input(lambda: self.stop())
+
+
+@contextmanager
+def _open(settings: Settings, *, is_patient: bool) -> Iterator[Library]:
+    """The library; who is patient waits a while for what is not there yet, such as a network that starts just now."""
+    deadline_s = time.monotonic() + (_STARTING_S if is_patient else 0.0)
+    with ExitStack() as resources:
+        while True:
+            opening = open_library([Path(path) for path in settings.paths], settings.node)
+            try:
+                library = resources.enter_context(opening)
+                break
+            except CannotOpen:
+                if time.monotonic() >= deadline_s:
+                    raise
+            time.sleep(_POLL_S)
+        yield library
 
 
 @contextmanager
