@@ -189,7 +189,7 @@ export class ChartGroup {
   /** A card with the chart in it. */
   add(spec) {
     const readout = element("p", { class: "chart-readout", "aria-live": "off" });
-    const plot = element("div", { class: "chart-plot", tabindex: "0", role: "img", "data-keys": true, "data-chart": spec.id, style: { height: `${spec.height || 210}px` } });
+    const plot = element("div", { class: "chart-plot", tabindex: "0", role: "img", "data-keys": true, "data-chart": spec.id, "aria-label": `${spec.title}: no data yet.`, style: { height: `${spec.height || 210}px` } });
     const legend = element("div", { class: "legend chart-legend" });
     const tablePlace = element("div", { class: "chart-table", hidden: true, style: { height: `${spec.height || 210}px` } });
     const toggle = element("button", { type: "button", class: "button quiet", "aria-pressed": "false" }, "Table");
@@ -512,7 +512,8 @@ export class ChartGroup {
     const num = shown.series.length;
     const xs = uplot.data[0];
     if (!num || !xs.length || width < 1) return;
-    const canvas = document.createElement("canvas");
+    const canvas = chart.canvas || document.createElement("canvas");
+    chart.canvas = canvas;
     canvas.width = Math.round(width);
     canvas.height = num;
     const brush = canvas.getContext("2d");

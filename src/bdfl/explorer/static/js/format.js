@@ -13,6 +13,13 @@ const PREFIXES = [
   [1e-9, "n"],
 ];
 
+// Making a formatter costs a thousand times what using it does.
+const FORMATTERS = Array.from({ length: 7 }, (_, decimals) => new Intl.NumberFormat("en", { maximumFractionDigits: decimals }));
+
+function grouped(value, decimals) {
+  return FORMATTERS[decimals].format(value).replaceAll(",", THIN);
+}
+
 /** Whether `value` is a number that can be shown. */
 export function isKnown(value) {
   return typeof value === "number" && Number.isFinite(value);
@@ -24,12 +31,12 @@ export function sayNumber(value, digits = 3) {
   const size = Math.abs(value);
   if (size !== 0 && (size >= 1e9 || size < 1e-4)) return value.toExponential(digits - 1).replace("e", "·10^").replace("^+", "^");
   const decimals = size === 0 ? 0 : Math.max(0, Math.min(6, digits - 1 - Math.floor(Math.log10(size))));
-  return value.toLocaleString("en", { maximumFractionDigits: decimals }).replaceAll(",", THIN);
+  return grouped(value, decimals);
 }
 
 /** A whole number with grouped thousands. */
 export function sayCount(value) {
-  return isKnown(value) ? Math.round(value).toLocaleString("en").replaceAll(",", THIN) : UNKNOWN;
+  return isKnown(value) ? grouped(Math.round(value), 0) : UNKNOWN;
 }
 
 /** "1 block", "2 blocks". */
