@@ -1,6 +1,6 @@
 /* What this browser has verified, kept while the page is open: single blocks by digest, and one walk for each run. */
 
-import { getBytes } from "./data.js";
+import { getBytes, isExported } from "./data.js";
 import { badge, button, element, notice, replaceContent } from "./dom.js";
 import { sayBytes, sayCount, sayPlural } from "./format.js";
 import { stateSign } from "./page_parts.js";
@@ -193,6 +193,12 @@ export function chainPanel(context, onDone) {
             element("p", {}, `${sayPlural(verdict.numSignatures, "signature")}, every link, root, quorum and queue, in ${sayBytes(verdict.numBytes)}.`),
           ),
         ),
+      );
+    } else if (walk.missing !== null && walk.numWalkers === 0) {
+      replaceContent(
+        place,
+        notice("warn", element("b", {}, "The whole chain is not checked here: "), `the bytes of block ${sayCount(walk.missing)} cannot be had${isExported() ? ", this export begins later" : ""}. ${walk.missing > 1 ? `Blocks 1 to ${sayCount(walk.missing - 1)} hold.` : ""}`),
+        isExported() ? null : button("Try again", begin),
       );
     } else {
       const isRunning = walk.numWalkers > 0;

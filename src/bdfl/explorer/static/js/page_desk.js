@@ -1,7 +1,7 @@
 /* The scheduler desk: a round's problem, what every scheduler would do with it, and what changes when the problem does. */
 
 import { curveColour } from "./charts.js";
-import { getJson, isExported } from "./data.js";
+import { DataError, getJson, hasDocument, isExported } from "./data.js";
 import { badge, button, card, element, emptyState, notice, replaceContent, table } from "./dom.js";
 import { isKnown, sayCount, sayDecibel, sayEnergy, sayFrequency, sayNumber, sayPercent, sayPlural, saySeconds } from "./format.js";
 import { clientLink, clientName, debounced, inRun, legendOf, pageHead, shareBar, stackedBar } from "./page_parts.js";
@@ -78,9 +78,10 @@ export async function showDesk(root, route, context) {
 
   let document;
   try {
+    if (!hasDocument(address())) throw new DataError("This export holds no desk for this round: `bdfl explore` on the run folder has all of them.", 404);
     document = await ask();
   } catch (error) {
-    if (!Object.values(settings).some((value) => value !== null)) throw error;
+    if (!DESK_CONTROLS.some(([name]) => settings[name] !== null)) throw error;
     for (const name of Object.keys(settings)) settings[name] = null; // an old or hand-made address
     document = await ask();
     replaceContent(announce, error.message);
@@ -103,7 +104,7 @@ export async function showDesk(root, route, context) {
     pageHead({
       title: `Scheduler desk: round ${sayCount(height)}`,
       badges: [document.is_next ? badge("not played yet", "info") : null],
-      lead: "Change the round's problem and see at once what every scheduler would choose, and what it costs. Nothing here changes the chain.",
+      lead: isExported() ? "What every scheduler would choose in this round, and what it costs." : "Change the round's problem and see at once what every scheduler would choose, and what it costs. Nothing here changes the chain.",
       json: address(),
       previous: height > 1 ? [`/desk/${height - 1}`, `round ${sayCount(height - 1)}`] : null,
       next: document.is_next ? null : [`/desk/${height + 1}`, `round ${sayCount(height + 1)}`],

@@ -699,6 +699,7 @@ export class ChainWalk {
     };
     this.running = null;
     this.numWalkers = 0; // who waits for it to go on
+    this.missing = null; // height of a block whose bytes could not be had
   }
 
   /** The verdict up to `last` (or as far as blocks can be read), told on the way; runs one at a time. */
@@ -718,9 +719,13 @@ export class ChainWalk {
     verdict.last = Math.max(verdict.last, last);
     if (this.state === null && verdict.failure === null) await this.begin();
     let turnBegan = performance.now();
+    this.missing = null;
     while (verdict.failure === null && verdict.height < last && !signal?.aborted) {
       const raw = await this.readBlock(verdict.height + 1);
-      if (raw === null) break;
+      if (raw === null) {
+        this.missing = verdict.height + 1;
+        break;
+      }
       await this.step(raw);
       if (performance.now() - turnBegan > TURN_MS) {
         onProgress?.(verdict, null);
