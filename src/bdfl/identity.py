@@ -7,12 +7,10 @@ and as what. So no signature can be replayed in another chain or round, on anoth
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-
 from bdfl.encoding import Digest, Record, Whole, digest, encode, record_digest
 
-if TYPE_CHECKING:  # 8 MB that only those need who issue certificates
+# What signs and verifies is imported where that is done: whoever only reads chains saves the 15 MB.
+if TYPE_CHECKING:
     from cryptography.x509 import Certificate, CertificateBuilder
 
 PUBLIC_KEY_SIZE = 32
@@ -57,6 +55,8 @@ class Signer:
     """A member's private key; it never leaves this object."""
 
     def __init__(self, secret: bytes) -> None:
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
         self._key = Ed25519PrivateKey.from_private_bytes(secret)
         self.public_key: bytes = self._key.public_key().public_bytes_raw()
 
@@ -71,6 +71,9 @@ class Signer:
 
 def is_signed(public_key: bytes, signature: bytes, statement: bytes) -> bool:
     """Whether `signature` is that key's for a `statement_digest`."""
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
     try:
         Ed25519PublicKey.from_public_bytes(public_key).verify(signature, statement)
     except (InvalidSignature, ValueError):

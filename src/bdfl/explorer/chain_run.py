@@ -15,10 +15,11 @@ import numpy as np
 from bdfl.encoding import encode
 from bdfl.errors import one_line
 from bdfl.explorer.block_page import show_block, show_row, show_schedule
-from bdfl.explorer.chain_view import BlockSource, Found, find_block
+from bdfl.explorer.chain_view import BlockSource, Found, find_block, find_forgery
 from bdfl.explorer.client_page import show_client
 from bdfl.explorer.columns import OUTSIDE, RESTING, UNKNOWN, Columns
 from bdfl.explorer.documents import (
+    FLAG_PROBLEM,
     AccessPointRow,
     BlockDocument,
     BlockList,
@@ -35,6 +36,7 @@ from bdfl.explorer.following import Follower, is_member
 from bdfl.explorer.round_view import RoundView
 from bdfl.explorer.run import Facts
 from bdfl.explorer.side_files import Journal, Learning, MeasuredTimes, NodeLogs
+from bdfl.explorer.signature_check import ask_for_forgeries
 from bdfl.explorer.story import summarise
 from bdfl.explorer.watching import Watcher
 from bdfl.ledger.block import Block, Conditions, Genesis, Schedule, chain_id
@@ -47,6 +49,9 @@ from bdfl.scenario import MiningMode, Scenario
 from bdfl.scheduling.problem import Decision, RoundProblem
 
 PAGE = 50  # blocks in a list
+_OPENING_S = 15.0  # for what a chain has when it is opened; the rest comes as if it grew
+_STEP_S = 0.3
+_CHECK_EVERY_S = 30.0  # signatures of new blocks
 _FRESH_S = 0.2  # what was read so recently is not read again
 _MAX_PROBLEMS = 100  # that are told of one by one
 
@@ -123,10 +128,15 @@ class ChainRun:
         self._read_s = float("-inf")
         self._summary: tuple[tuple[int, int], Summary] | None = None
         self._num_changes = 0  # of rows that were there before
-        self.refresh()
+        self._num_checked = 0  # blocks whose signatures were, or are being, checked
+        self._checked_s = float("-inf")
+        self._is_closed = False
+        self._read(_OPENING_S)
 
     def close(self) -> None:
-        self.source.close()
+        self._is_closed = True
+        with self.lock:
+            self.source.close()
 
     @property
     def chain_path(self) -> Path | None:
@@ -142,27 +152,59 @@ class ChainRun:
 
     # Following
 
+    def read_all(self) -> None:
+        """Takes in all that there is, however long that takes."""
+        with self.lock:
+            self._read(float("inf"))
+
     def refresh(self, *, at_once: bool = False) -> None:
         """Takes in what is new."""
         with self.lock:
-            now_s = time.monotonic()
-            if not at_once and now_s - self._read_s < _FRESH_S:
-                return
-            try:
-                self.is_live = self.around.is_worked_on()
-                self._take_blocks()
-                self.gone = None
-            except StoreError as error:
-                self.gone = one_line(error)
-                self.is_live = False
-            self._take_files()
-            self._read_s = time.monotonic()
+            if at_once or time.monotonic() - self._read_s >= _FRESH_S:
+                self._read(_STEP_S)
+
+    def _read(self, patience_s: float) -> None:
+        """Takes in what is new; a long chain bit by bit, as if it grew."""
+        try:
+            self.is_live = self.around.is_worked_on()
+            is_all = self._take_blocks(time.monotonic() + patience_s)
+            self.is_live = self.is_live or not is_all
+            self.gone = None
+            if is_all:
+                self._check_signatures()
+        except StoreError as error:
+            self.gone = one_line(error)
+            self.is_live = False
+        self._take_files()
+        self._read_s = time.monotonic()
+
+    def _check_signatures(self) -> None:
+        """Has those of new blocks checked by a process of its own, now and then."""
+        path, last = self.chain_path, self.height
+        is_due = time.monotonic() - self._checked_s >= _CHECK_EVERY_S
+        if path is None or last == self._num_checked or not is_due or self._is_closed:
+            return
+        first, self._num_checked, self._checked_s = self._num_checked + 1, last, time.monotonic()
+
+        def check() -> None:
+            for height, what in ask_for_forgeries(path, first, last).items():
+                with self.lock:
+                    self.note_problem(height, what)
+
+        threading.Thread(target=check, daemon=True, name="signatures").start()
+
+    def note_problem(self, height: int, what: str) -> None:
+        """Something is wrong with a block that was taken in."""
+        if height not in self.problems and 1 <= height <= self.height:
+            self.problems[height] = what
+            self.columns["flags"][height - 1] |= FLAG_PROBLEM
 
     @property
     def height(self) -> int:
         return self.columns.num_rows
 
-    def _take_blocks(self) -> None:
+    def _take_blocks(self, until_s: float) -> bool:
+        """Whether all were taken in."""
         journal = self.around.journal
         last = self.source.height()
         if journal is not None:
@@ -170,6 +212,8 @@ class ChainRun:
             if self.is_live and journal.is_begun and journal.problem is None:
                 last = min(last, journal.num_rounds)  # a round counts once its line is there
         while self.follower.height < last:
+            if time.monotonic() > until_s:
+                return False
             found = find_block(self.source, self.follower.height + 1)
             row, problem = self.follower.take(found)
             self.columns.append(row)
@@ -178,6 +222,11 @@ class ChainRun:
             if found.block is not None:
                 self.tallies.take(found)
                 self._take_receipts(found.block)
+            if self.chain_path is None:  # from afar: nothing is believed
+                forged = find_forgery(found, self.follower.roll)
+                if forged is not None:
+                    self.note_problem(found.height, forged)
+        return True
 
     def _take_receipts(self, block: Block) -> None:
         """Where mining is drawn, the receipts of the round before say how long it took."""

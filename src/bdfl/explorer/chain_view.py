@@ -1,8 +1,8 @@
 """A chain's blocks as they are found: read one by one, looked at for themselves, and never trusted.
 
 A block that was changed is found broken at its own height: its row, its form, its parent, the root of its body, its
-proposer's signature, its proof of work where that is cheap, and whom its certificate's votes are for. Whether it keeps
-all rules is for `bdfl chain verify` to say.
+proof of work where that is cheap, and whom its certificate's votes are for. Its signature is looked at by a process of
+its own, see `signature_check`. Whether it keeps all rules is for `bdfl chain verify` to say.
 """
 
 from dataclasses import dataclass
@@ -73,7 +73,7 @@ def find_block(source: BlockSource, height: int) -> Found:
 
 
 def find_problem(found: Found, genesis: Genesis, roll: Roll, parent: bytes | None) -> str | None:
-    """What is wrong with a block; `parent` is the digest of the one before, none where that is broken itself."""
+    """What is wrong with a block but for its signature; `parent` is the digest of the one before, none if broken."""
     block = found.block
     if found.problem is not None or block is None:
         return found.problem
@@ -88,9 +88,6 @@ def find_problem(found: Found, genesis: Genesis, roll: Roll, parent: bytes | Non
         return "its body is not the one that its header names: something in it was changed"
     if not header.proposer < len(roll.members):
         return f"its proposer, {header.proposer}, is no member"
-    statement = statement_digest(Meaning.BLOCK, header.place, encode(Seal(header, block.nonce)))
-    if not is_signed(roll.members[header.proposer].public_key, block.signature, statement):
-        return f"its signature is not that of its proposer, client {header.proposer}"
     kind = genesis.law.work
     if kind is WorkKind.SHA256 and not is_worked(kind, header_seal(header), block.nonce, header.difficulty):
         return "its proof of work is false: the hash is above the target"
@@ -98,3 +95,15 @@ def find_problem(found: Found, genesis: Genesis, roll: Roll, parent: bytes | Non
     if any(signed.vote.block != digest for signed in found.certificate):
         return "its certificate has votes for another block"
     return None
+
+
+def find_forgery(found: Found, roll: Roll) -> str | None:
+    """Whether a block is signed by somebody else than its proposer; what is in it is bound by that signature."""
+    block = found.block
+    if block is None or not block.header.proposer < len(roll.members):
+        return None
+    header = block.header
+    statement = statement_digest(Meaning.BLOCK, header.place, encode(Seal(header, block.nonce)))
+    if is_signed(roll.members[header.proposer].public_key, block.signature, statement):
+        return None
+    return f"its signature is not that of its proposer, client {header.proposer}"

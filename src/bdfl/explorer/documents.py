@@ -122,11 +122,11 @@ class Overview(Document, frozen=True):
 
 
 class ClientColumns(Document, frozen=True):
-    """Row-major: one list per row, one value per client."""
+    """Row-major: one list per row, one value per client; as JSON already, as objects they would fill the memory."""
 
-    energy_share: list[Column]  # energy over budget, mean of the bucket; null without a budget
-    queue: list[Column]  # after the row
-    count: list[Counts]  # rounds up to the row's end with an update that counts
+    energy_share: msgspec.Raw  # list[Column]: energy over budget, mean of the bucket; null without a budget
+    queue: msgspec.Raw  # list[Column]: after the row
+    count: msgspec.Raw  # list[Counts]: rounds up to the row's end with an update that counts
     state: list[str] | None  # a character per client, see `chain_view`; none: buckets
 
 

@@ -69,11 +69,12 @@ _MAX_NEWS = 20  # blocks that a poll tells of; whoever misses more reads the sto
 class _Told:
     """What the pollers of a run know."""
 
-    def __init__(self, height: int) -> None:
+    def __init__(self, height: int, num_problems: int) -> None:
         self.height = height
         self.status: Status | None = None
         self.is_gone = False
         self.learned = height  # rounds whose accuracy was told
+        self.num_problems = num_problems
 
 
 class Library:
@@ -84,7 +85,7 @@ class Library:
         self._helper = helper
         self._places: OrderedDict[tuple[int, int], Places] = OrderedDict()  # by run and round
         self._turn = threading.Lock()  # of those who poll
-        self._told = [_Told(run.height) for run in runs]
+        self._told = [_Told(run.height, len(run.told_problems())) for run in runs]
         named = Counter(run.name for run in runs)
         self._names = [
             f"{run.name} ({run.folder.name})" if named[run.name] > 1 and run.folder else run.name for run in runs
@@ -98,6 +99,10 @@ class Library:
         if not 0 <= number < len(self._runs):
             raise NotHere(f"run {number}: not open, 0 to {len(self._runs) - 1} expected")
         return self._runs[number]
+
+    def read_all(self, run: int) -> None:
+        """Takes in the whole of a long chain at once, which otherwise comes bit by bit: for exports."""
+        self._run(run).read_all()
 
     def poll(self, run: int) -> list[News]:
         """What is new since the last poll: blocks (of many only the newest), status, gone, back.
@@ -127,12 +132,15 @@ class Library:
         if told.height > told.learned and known is not None:
             rounds = [told.height, *rounds] if told.height not in rounds else rounds
             told.learned = told.height
-        told.height = height
+        problems = found.told_problems()
+        if len(problems) != told.num_problems and height and not rounds:
+            rounds = [height]
+        told.height, told.num_problems = height, len(problems)
         if found.accuracy(height) is not None:
             told.learned = height
         if not rounds:
             return []
-        growth = Growth(height=height, summary=found.summary(), problems=found.told_problems())
+        growth = Growth(height=height, summary=found.summary(), problems=problems)
         return [BlockNews(story=tell_story(found.columns, one, one, 1), overview=growth) for one in rounds]
 
     def overview(self, run: int) -> Overview:

@@ -97,6 +97,9 @@ class RecordRun:
         known = np.flatnonzero(np.isfinite(accuracy))
         return int(known[np.argmax(accuracy[known])]) + 1 if known.size else None
 
+    def read_all(self) -> None:
+        """Nothing: it is read."""
+
     def refresh(self, *, at_once: bool = False) -> None:
         """Nothing: it is as it is."""
 
