@@ -76,6 +76,23 @@ function qualityOf(clients) {
   return null;
 }
 
+/** Angles of points that stand equally far apart on an ellipse, from its top on. */
+function evenAngles(across, down, num) {
+  const steps = 720;
+  const lengths = [0];
+  for (let step = 1; step <= steps; step += 1) {
+    const [a, b] = [(2 * Math.PI * (step - 1)) / steps - Math.PI / 2, (2 * Math.PI * step) / steps - Math.PI / 2];
+    lengths.push(lengths[step - 1] + Math.hypot(across * (Math.cos(b) - Math.cos(a)), down * (Math.sin(b) - Math.sin(a))));
+  }
+  const angles = [];
+  let step = 0;
+  for (let index = 0; index < num; index += 1) {
+    while (lengths[step] < (lengths[steps] * index) / num) step += 1;
+    angles.push((2 * Math.PI * step) / steps - Math.PI / 2);
+  }
+  return angles;
+}
+
 /** Places of all nodes in a picture of width × height: by position, or in a ring; moved apart where they would touch. */
 function layOut(network, width, height, radius) {
   const nodes = new Map();
@@ -97,8 +114,9 @@ function layOut(network, width, height, radius) {
     nodes.scale = scale;
   } else {
     const [across, down] = [width / 2 - MARGIN, height / 2 - MARGIN];
+    const angles = evenAngles(across, down, num);
     network.clients.forEach((place, index) => {
-      const angle = (2 * Math.PI * index) / num - Math.PI / 2;
+      const angle = angles[index];
       nodes.set(`c${place.client}`, { x: width / 2 + across * Math.cos(angle), y: height / 2 + down * Math.sin(angle), radius });
     });
     anchors.forEach((place, index) => {
@@ -210,7 +228,7 @@ class NetworkMap {
       const [from, to] = [this.layout.get(a), this.layout.get(b)];
       if (from && to) wires.unshift(shape("line", { x1: from.x, y1: from.y, x2: to.x, y2: to.y, class: a.startsWith("a") ? "wire backbone" : "wire peer" }));
     }
-    for (const node of this.layout.values()) {
+    for (const node of network.has_positions ? this.layout.values() : []) {
       if (Math.hypot(node.x - node.trueX, node.y - node.trueY) > 5) wires.push(shape("path", { d: `M${node.x} ${node.y}L${node.trueX} ${node.trueY}`, class: "moved" }), shape("circle", { cx: node.trueX, cy: node.trueY, r: 1.8, class: "moved-dot" }));
     }
     if (this.layout.scale) wires.push(this.scaleBar());
