@@ -35,6 +35,7 @@ export async function showBlock(root, route, context) {
   const verdictPlace = element("div", { class: "verdict-place", "aria-live": "polite" }, element("p", { class: "muted" }, "Reading the block's bytes…"));
   const detailsPlace = element("div", {});
   const places = { verdictPlace, detailsPlace, root };
+  const grid = element("div", { class: "grid two block-grid", "aria-busy": "true" });
   replaceContent(
     root,
     pageHead({
@@ -47,20 +48,27 @@ export async function showBlock(root, route, context) {
     }),
     problem ? notice("bad", element("b", {}, "This block is broken: "), problem) : null,
     document.digest ? factTiles(document) : null,
-    element(
-      "div",
-      { class: "grid two block-grid" },
-      card("In plain words", { class: "words" }, document.sentences.length ? element("ul", { class: "sentences" }, document.sentences.map((sentence) => element("li", {}, sentence))) : element("p", { class: "muted" }, "Nothing of it can be read.")),
-      card(
-        "Verified by this browser",
-        { class: "verification", id: "verification", note: "Computed here from the bytes of /raw: nothing below is the server's word." },
-        verdictPlace,
-        overview.chain && document.is_verifiable ? chainPanel(context, () => drawVerification(document, context, places)) : null,
-        detailsPlace,
-      ),
-      ...(document.digest ? contentCards(document, overview, budgets) : []),
+    grid,
+  );
+  grid.append(
+    card("In plain words", { class: "words" }, document.sentences.length ? element("ul", { class: "sentences" }, document.sentences.map((sentence) => element("li", {}, sentence))) : element("p", { class: "muted" }, "Nothing of it can be read.")),
+    card(
+      "Verified by this browser",
+      { class: "verification", id: "verification", note: "Computed here from the bytes of /raw: nothing below is the server's word." },
+      verdictPlace,
+      overview.chain && document.is_verifiable ? chainPanel(context, () => drawVerification(document, context, places)) : null,
+      detailsPlace,
     ),
   );
+  // Many clients make large tables: between two of them the page gets its turn.
+  for (const node of document.digest ? contentCards(document, overview, budgets) : []) {
+    grid.append(node);
+    await new Promise((resolve) => {
+      setTimeout(resolve, 0);
+    });
+    if (context.signal.aborted) return;
+  }
+  grid.removeAttribute("aria-busy");
   await drawVerification(document, context, places);
 }
 
@@ -87,10 +95,11 @@ async function drawVerification(document, context, { verdictPlace, detailsPlace,
 
 /** Puts ✓ or ✗ beside every statement whose signature was checked. */
 function markSigned(root, result) {
-  for (const check of result.checks)
-    for (const item of check.items)
-      for (const cell of root.querySelectorAll(`[data-signed="${check.rule}-${item.who}"]`))
-        replaceContent(cell, stateSign(item.state, item.state === "ok" ? "signature checked here" : item.what));
+  const found = new Map(result.checks.flatMap((check) => check.items.map((item) => [`${check.rule}-${item.who}`, item])));
+  for (const cell of root.querySelectorAll("[data-signed]")) {
+    const item = found.get(cell.dataset.signed);
+    replaceContent(cell, item ? stateSign(item.state, item.state === "ok" ? "signature checked here" : item.what) : stateSign("skipped"));
+  }
   for (const check of result.checks.filter((one) => one.state === "wrong"))
     for (const part of root.querySelectorAll(`[data-part~="${check.rule}"]`)) {
       if (part.classList.contains("broken-part")) continue;
@@ -115,7 +124,8 @@ function factTiles(document) {
   );
 }
 
-function contentCards(document, overview, budgets) {
+/** The cards of a block's content, to be made one after the other. */
+function* contentCards(document, overview, budgets) {
   const part = (names, node) => {
     node.dataset.part = names;
     return node;
@@ -123,18 +133,16 @@ function contentCards(document, overview, budgets) {
   const nextBudgets = new Map(document.reports.map((report) => [report.client, report.energy_budget_j]));
   const nextReports = new Map(document.reports.map((report) => [report.client, report]));
   const origin = document.height > 1 ? `block ${sayCount(document.height - 1)}` : "the genesis";
-  return [
-    part("updates empty", updatesCard(document, overview)),
-    part("work difficulty", workCard(document)),
-    costCard(document, overview, budgets),
-    part("queues", queueCard(document, overview)),
-    part("schedule", scheduleCard("Schedule of this round", document.schedule, overview, `Fixed by ${origin}: everybody trained under what the chain had agreed on.`, budgets, null)),
-    scheduleCard("Schedule of the next round", document.next_schedule, overview, "Computed from the reports in this block.", nextBudgets, nextReports),
-    document.entries.length ? part("entries", entriesCard(document, overview)) : null,
-    part("reports", reportsCard(document, overview)),
-    part("certificate", votesCard(document, overview)),
-    part("link body proposer", headerCard(document, overview)),
-  ].filter((node) => node !== null);
+  yield part("updates empty", updatesCard(document, overview));
+  yield part("work difficulty", workCard(document));
+  yield costCard(document, overview, budgets);
+  yield part("queues", queueCard(document, overview));
+  yield part("schedule", scheduleCard("Schedule of this round", document.schedule, overview, `Fixed by ${origin}: everybody trained under what the chain had agreed on.`, budgets, null));
+  yield scheduleCard("Schedule of the next round", document.next_schedule, overview, "Computed from the reports in this block.", nextBudgets, nextReports);
+  if (document.entries.length) yield part("entries", entriesCard(document, overview));
+  yield part("reports", reportsCard(document, overview));
+  yield part("certificate", votesCard(document, overview));
+  yield part("link body proposer", headerCard(document, overview));
 }
 
 function updatesCard(document, overview) {

@@ -7,6 +7,7 @@ import { blockLink, clientLink, clientName, copyable, debounced, inRun, pageHead
 import { widthBox } from "./plane.js";
 import { href, link, rewriteQuery } from "./router.js";
 
+const MOST_DOTS = 700; // updates drawn at once
 const MOST_COLUMNS = 60; // models drawn at once
 
 function modelAddress(height, choice) {
@@ -225,7 +226,8 @@ function contributionsCard(document, overview) {
 // The graph: models from left to right, above each the updates it is made of, one lane for each client
 
 function lineageCard(document, overview) {
-  const older = ancestorsOf(document).slice(0, MOST_COLUMNS - 1);
+  let numDots = 0;
+  const older = ancestorsOf(document).filter((ancestor, place) => place < MOST_COLUMNS - 1 && (numDots += ancestor.clients.length) <= MOST_DOTS);
   const own = document.parents.find((ancestor) => ancestor.height === document.made_in);
   const columns = [
     ...older.reverse(),
@@ -266,6 +268,10 @@ function weightsOf(column, document, overview) {
   return raw.map((one) => one / sum);
 }
 
+function threadFrom(x, y, base) {
+  return `M${x} ${y}C${x + 16} ${y + 8} ${x + 16} ${base - 30} ${x} ${base - 10}`;
+}
+
 function lineageGraph(columns, document, overview, room) {
   const lanes = [...new Set(columns.flatMap((column) => column.clients))].sort((one, other) => one - other);
   const laneHeight = lanes.length > 24 ? 13 : lanes.length > 12 ? 18 : 24;
@@ -284,13 +290,11 @@ function lineageGraph(columns, document, overview, room) {
       "a",
       { class: `model-node${isThis ? " this" : ""}${column.is_stored ? "" : " pruned"}`, href: href(`/model/${column.height}`), "aria-label": words, tabindex: place === columns.length - 1 ? "0" : "-1" },
       shape("title", {}, words),
+      shape("path", { class: "update-thread", d: column.clients.map((client) => threadFrom(x, top + (lanes.indexOf(client) + 0.5) * laneHeight, base)).join("") }),
       column.clients.map((client, index) => {
         const y = top + (lanes.indexOf(client) + 0.5) * laneHeight;
         const radius = Math.max(2.2, Math.min(laneHeight / 2 - 1, 11) * Math.sqrt(weights[index] / Math.max(...weights)));
-        return [
-          shape("path", { class: "update-thread", d: `M${x} ${y}C${x + 16} ${y + 8} ${x + 16} ${base - 30} ${x} ${base - 10}` }),
-          shape("circle", { class: "update-dot", cx: x, cy: y, r: radius.toFixed(1) }),
-        ];
+        return shape("circle", { class: "update-dot", cx: x, cy: y, r: radius.toFixed(1) });
       }),
       shape("rect", { class: "model-box", x: x - 12, y: base - 12, width: 24, height: 24, rx: 6 }),
       shape("text", { class: "model-height", x, y: base + 28, "text-anchor": "middle" }, column.height === 0 ? "start" : sayCount(column.height)),
