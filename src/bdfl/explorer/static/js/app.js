@@ -108,9 +108,47 @@ function drawTop() {
         link(address(position), text, { "aria-current": pages.includes(route.page) ? "page" : null, "data-page": pages[0] }),
       ),
     ),
-    element("div", { class: "top-tools" }, element("span", { class: "state-pill", id: "state", role: "status" }), themeButton),
+    element("div", { class: "top-tools" }, overview ? searchField() : null, element("span", { class: "state-pill", id: "state", role: "status" }), themeButton),
   );
+  const current = top.querySelector(".nav [aria-current]");
+  if (current) current.parentElement.scrollLeft = current.offsetLeft - current.parentElement.offsetLeft - 40;
   drawState();
+}
+
+/** Links whose address depends on where the replay stands. */
+function drawNavigation() {
+  for (const anchor of document.querySelectorAll(".nav a")) {
+    const entry = NAVIGATION.find(([pages]) => pages[0] === anchor.dataset.page);
+    if (entry && session) anchor.setAttribute("href", href(entry[2](session.replay.position)));
+  }
+}
+
+/** A field that leads to a block by height or digest, or to a client by number or name. */
+function searchField() {
+  const input = element("input", { type: "text", class: "search", placeholder: "Block, digest, client", "aria-label": "Go to a block or client", autocomplete: "off", spellcheck: "false", maxlength: "80", enterkeyhint: "go" });
+  input.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" || !session) return;
+    const target = findTarget(input.value.trim().toLowerCase());
+    input.classList.toggle("not-found", target === null);
+    input.setAttribute("aria-invalid", String(target === null));
+    if (target === null) return;
+    input.value = "";
+    go(target);
+  });
+  return input;
+}
+
+function findTarget(text) {
+  const { overview, replay, story } = session;
+  const height = /^(?:block\s*|#)?(\d{1,12})$/.exec(text);
+  if (height && Number(height[1]) >= 1 && Number(height[1]) <= replay.tip) return `/block/${Number(height[1])}`;
+  const numbered = /^(?:client\s*|c)(\d{1,9})$/.exec(text);
+  if (numbered && overview.clients[Number(numbered[1])]) return `/client/${Number(numbered[1])}`;
+  const named = overview.clients.find((client) => client.name.toLowerCase() === text);
+  if (named) return `/client/${named.client}`;
+  const prefix = text.slice(0, 12);
+  const index = prefix.length >= 4 && story.whole.digest ? story.whole.digest.findIndex((digest) => digest && (digest.startsWith(prefix) || prefix.startsWith(digest))) : -1;
+  return index >= 0 ? `/block/${story.whole.round[index]}` : null;
 }
 
 function drawState() {
@@ -186,6 +224,7 @@ async function openSession(run) {
   if (currentRoute().query.has("at") && Number.isInteger(at) && at >= 0) replay.setPosition(at);
   drawReplayBar(document.getElementById("replay"), replay);
   replay.on("state", drawState);
+  replay.on("position", drawNavigation);
   story.load().catch(() => {}); // the page that needs it says so
   const stopWatching = overview.is_live ? watchSession(opened) : () => {};
   opened.stop = () => {

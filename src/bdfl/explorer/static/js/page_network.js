@@ -4,6 +4,7 @@ import { getJson } from "./data.js";
 import { PHASES, RoundClock, roundNow } from "./clock.js";
 import { badge, card, element, notice, replaceContent, setText, shape, table } from "./dom.js";
 import { isKnown, sayCount, sayDecibel, sayFrequency, sayNumber, sayPower, sayRate } from "./format.js";
+import { inRun, pageHead } from "./page_parts.js";
 import { isMotionReduced } from "./replay.js";
 import { href, link } from "./router.js";
 
@@ -447,7 +448,8 @@ function networkTable(network, now, online, context) {
 }
 
 export async function showNetwork(root, route, context) {
-  const lead = element("p", { class: "lead" }, "\u00a0");
+  const head = pageHead({ title: "Network", lead: "\u00a0", json: inRun("/network.json") });
+  const lead = head.querySelector(".page-lead");
   const map = new NetworkMap(context);
   const clock = new RoundClock(context);
   const tablePlace = element("div", { class: "network-table" });
@@ -457,7 +459,7 @@ export async function showNetwork(root, route, context) {
   mapCard.querySelector("h2").after(mapNote);
   replaceContent(
     root,
-    element("div", { class: "page-head" }, element("div", {}, element("h1", {}, "Network"), lead)),
+    head,
     trouble,
     element("div", { class: "grid network-grid" }, mapCard, card("Round clock", { class: "clock-card" }, clock.node)),
     element("div", { class: "section-head" }, element("h2", { class: "section-title" }, "The same in numbers")),

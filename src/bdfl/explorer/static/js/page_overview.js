@@ -4,6 +4,7 @@ import { ChartGroup, curveColour } from "./charts.js";
 import { RoundClock, roundNow } from "./clock.js";
 import { card, element, notice, replaceContent, setText, tile, tiles } from "./dom.js";
 import { isKnown, sayBytes, sayCount, sayNumber, sayPercent, sayPlural, saySeconds } from "./format.js";
+import { inRun, twinAddress } from "./page_parts.js";
 import { Ribbon } from "./ribbon.js";
 import { href } from "./router.js";
 import { countRowsUntil } from "./story.js";
@@ -71,6 +72,8 @@ function drawNumbers(place, context) {
     const shares = row.energy_share ? row.energy_share.filter(isKnown) : [];
     if (shares.length) energy = Math.max(...shares);
   }
+  // Members that came or went have fewer rounds to take part in: at the end the summary knows better.
+  if (position === context.tip && isKnown(overview.summary.worst_shortfall)) shortfall = overview.summary.worst_shortfall;
   const planned = overview.planned_rounds;
   replaceContent(
     place,
@@ -79,7 +82,7 @@ function drawNumbers(place, context) {
     tile(whole.is_measured ? "Time, measured" : "Time, modelled", row ? saySeconds(row.time_s, 4) : saySeconds(0), row ? `${saySeconds(row.time_s / Math.max(1, position))} a round` : "nothing happened yet"),
     tile("Newest delay", row ? saySeconds(row.delay_s) : "–", row ? largestPart(row) : "\u00a0"),
     tile("Worst shortfall", shortfall === null ? "–" : sayPercent(Math.max(0, shortfall)), shortfall === null ? "participation below β" : shortfall > 0 ? `${worst} below its β` : "all at or above β"),
-    tile("Highest energy use", sayPercent(energy, 0), "of a client's budget", energy !== null && energy > 1.0005 ? "bad" : ""),
+    tile("Highest energy use", sayPercent(energy, 0), "of a budget, newest round", energy !== null && energy > 1.0005 ? "bad" : ""),
   );
 }
 
@@ -335,7 +338,7 @@ export async function showOverview(root, route, context) {
   const ribbon = new Ribbon(context);
   const lead = element("p", { class: "lead" }, describeRun(overview));
   const nothing = element("p", { class: "ribbon-empty", hidden: true }, whyEmpty(overview));
-  const band = element("section", { class: "band", "aria-label": "Blocks" }, element("div", { class: "band-head" }, element("h1", {}, overview.name), lead), ribbon.node, nothing);
+  const band = element("section", { class: "band", "aria-label": "Blocks" }, element("div", { class: "band-head" }, element("div", {}, element("h1", {}, overview.name), lead), element("a", { class: "band-twin", href: twinAddress(inRun("/index.json")), target: "_blank", rel: "noopener" }, "JSON")), ribbon.node, nothing);
   const numbers = tiles();
   numbers.id = "numbers";
   const clock = new RoundClock(context);

@@ -13,7 +13,7 @@ export function inRun(path) {
 }
 
 /** Where the JSON twin of a page can be opened: at the server, or as a file beside the export. */
-function twinAddress(path) {
+export function twinAddress(path) {
   if (!isExported()) return path;
   const run = currentRun();
   return `${run === 0 ? "" : `run-${run}/`}${path.slice(1).replace(/\?.*$/, "")}`;

@@ -2,7 +2,7 @@
 
 import { element, replaceContent, setText, shape } from "./dom.js";
 import { isKnown, sayCount, sayPercent, saySeconds } from "./format.js";
-import { PHASES, phaseShares, roundNow } from "./clock.js";
+import { PHASES, roundNow } from "./clock.js";
 import { href } from "./router.js";
 import { FLAG } from "./story.js";
 
@@ -22,12 +22,12 @@ export class Ribbon {
     this.pitch = 0;
     this.widthSeen = 0;
     this.scroller.addEventListener("scroll", () => {
-      const room = this.scroller.scrollWidth - this.scroller.clientWidth;
-      this.isAtEnd = this.scroller.scrollLeft >= room - this.pitch * 0.75;
+      this.judgeEnd();
       this.drawSoon();
     }, { passive: true });
     this.scroller.addEventListener("wheel", (event) => this.onWheel(event), { passive: false });
     this.node.addEventListener("keydown", (event) => this.onKey(event));
+    this.letDrag();
     this.observer = new ResizeObserver(() => {
       this.pitch = 0;
       this.drawSoon();
@@ -36,11 +36,41 @@ export class Ribbon {
     context.signal.addEventListener("abort", () => this.destroy(), { once: true });
   }
 
-  /** A vertical wheel moves the ribbon sideways only while it can, so that the page never gets stuck on it. */
+  /** Whether the newest block is in sight: then the ribbon follows it. */
+  judgeEnd() {
+    const room = this.scroller.scrollWidth - this.scroller.clientWidth;
+    this.isAtEnd = this.scroller.scrollLeft >= room - this.pitch * 0.75;
+  }
+
+  /** Shift and a wheel move the ribbon sideways; the plain wheel stays the page's. */
   onWheel(event) {
     if (!event.shiftKey || event.deltaX) return;
     event.preventDefault();
     this.scroller.scrollLeft += event.deltaY;
+  }
+
+  /** A mouse pulls the ribbon along; fingers do that anyway. A pull is no click. */
+  letDrag() {
+    let start = null;
+    let isPulled = false;
+    this.scroller.addEventListener("dragstart", (event) => event.preventDefault());
+    this.scroller.addEventListener("pointerdown", (event) => {
+      isPulled = false;
+      if (event.pointerType === "mouse" && event.button === 0) start = { x: event.clientX, left: this.scroller.scrollLeft };
+    });
+    window.addEventListener("pointermove", (event) => {
+      if (!start) return;
+      if (Math.abs(event.clientX - start.x) > 5) isPulled = true;
+      if (isPulled) this.scroller.scrollLeft = start.left - (event.clientX - start.x);
+    }, { signal: this.context.signal });
+    window.addEventListener("pointerup", () => {
+      start = null;
+    }, { signal: this.context.signal });
+    this.scroller.addEventListener("click", (event) => {
+      if (!isPulled) return;
+      event.preventDefault();
+      isPulled = false;
+    }, { capture: true });
   }
 
   onKey(event) {
@@ -61,6 +91,7 @@ export class Ribbon {
     const { scrollLeft, clientWidth } = this.scroller;
     if (left < scrollLeft + 20) this.scroller.scrollLeft = left - this.pitch;
     else if (left + this.pitch > scrollLeft + clientWidth) this.scroller.scrollLeft = left + this.pitch * 2 - clientWidth;
+    this.judgeEnd();
     this.draw();
     const tile = this.tilesByHeight.get(height);
     if (tile) tile.anchor.focus({ preventScroll: true });
@@ -190,8 +221,7 @@ export class Ribbon {
       isKnown(row.num_updates) ? `${row.num_updates} of ${row.num_selected} updates` : null,
       winner ? `won by ${winner.name}` : null,
     ].filter(Boolean);
-    const [schedule, train, upload, verify, mine, vote] = phaseShares(row);
-    const split = [["training", train], ["upload", upload], ["mining", mine], ["rest", schedule + verify + vote]];
+    const split = [["training", row.training_s], ["upload", row.upload_s], ["mining", row.mining_s], ["rest", row.rest_s]].filter(([, value_s]) => value_s > 0);
     const known = isKnown(row.accuracy) ? row.accuracy : null;
     tile.anchor = element(
       "a",
@@ -207,7 +237,7 @@ export class Ribbon {
       element("span", { class: "block-main" }, known === null ? (isBroken ? "broken" : "–") : sayPercent(known)),
       element("span", { class: "block-line" }, isKnown(row.delay_s) ? saySeconds(row.delay_s) : "\u00a0"),
       element("span", { class: "block-line" }, isKnown(row.num_updates) ? `${sayCount(row.num_updates)} of ${sayCount(row.num_selected)} updates` : "\u00a0"),
-      element("span", { class: "block-split", "aria-hidden": "true" }, isKnown(row.delay_s) ? split.map(([name, share]) => element("i", { class: `bar-part ${name}`, style: { flex: `${share} 0 0` } })) : null),
+      element("span", { class: "block-split", "aria-hidden": "true" }, isKnown(row.delay_s) ? split.map(([name, value_s]) => element("i", { class: `bar-part ${name}`, style: { flex: `${value_s / row.delay_s} 0 0` } })) : null),
     );
     if (isBroken) joint.append(breakMark());
     joint.classList.toggle("broken", isBroken);
