@@ -94,7 +94,7 @@ def test_a_row_of_nonsense_is_shown_and_the_rest_too(run: Path, tmp_path: Path, 
     with sqlite3.connect(broken / "chain" / "chain.sqlite") as database:
         database.execute(f"UPDATE blocks SET {what} WHERE height = 4")
     database.close()
-    with open_library([broken]) as library:
+    with open_library([broken / "chain"]) as library:
         assert [problem.height for problem in library.overview(0).problems] == [4]
         assert library.overview(0).height == 12
         page = library.block(0, 4)

@@ -16,7 +16,7 @@ import msgspec
 
 from bdfl import __version__
 from bdfl.errors import BdflError, one_line
-from bdfl.file_lock import try_lock
+from bdfl.file_lock import lock_patiently
 from bdfl.records.learning import LearningRound, best_round
 from bdfl.records.run_files import (
     BEST_MODEL,
@@ -158,6 +158,6 @@ def _replace(path: Path, content: bytes) -> None:
 def _lock(path: Path) -> Iterator[None]:
     """Inside, no other process goes on with this run; the lock ends with the process, however it ends."""
     with (path / LOCK_FILE).open("wb") as file:
-        if not try_lock(file):
+        if not lock_patiently(file):
             raise BadRunFolder(f"{path}: another process is at work on this run")
         yield

@@ -33,6 +33,7 @@ from bdfl.explorer.documents import (
 )
 from bdfl.explorer.errors import NotHere
 from bdfl.explorer.following import Follower, is_member
+from bdfl.explorer.orders import MinedIn
 from bdfl.explorer.round_view import RoundView
 from bdfl.explorer.run import Facts
 from bdfl.explorer.side_files import Journal, Learning, MeasuredTimes, NodeLogs
@@ -230,13 +231,33 @@ class ChainRun:
 
     def _take_receipts(self, block: Block) -> None:
         """Where mining is drawn, the receipts of the round before say how long it took."""
-        scenario = self.around.scenario
-        if self.kind != "run" or scenario is None or scenario.mining.mode is not MiningMode.SAMPLED:
+        if not self._is_sampled:
             return
         receipts = [signed.report.receipt for signed in block.body.reports]
         found_ns = [one.mining_ns for one in receipts if one is not None and one.round == block.header.height - 1]
         if found_ns and self.height >= 2:
             self.set_mining(self.height - 2, float(np.median(found_ns)) / NANO)
+
+    @property
+    def _is_sampled(self) -> bool:
+        scenario = self.around.scenario
+        return self.kind == "run" and scenario is not None and scenario.mining.mode is MiningMode.SAMPLED
+
+    @property
+    def tip_race(self) -> MinedIn | None:
+        """What tells how long the last round's mining took; none: it is known, or nothing does."""
+        if not self._is_sampled or not self.height or self.columns["is_measured"][-1] or self.scenario_path is None:
+            return None
+        block = self.find(self.height).block
+        if block is None or not block.body.schedule.is_feasible:
+            return None
+        return MinedIn(
+            scenario=str(self.scenario_path),
+            round=self.height,
+            mining_hz=[float(hz) for hz in block.body.schedule.mining_hz],
+            attempt=block.header.attempt,
+            proposer=block.header.proposer,
+        )
 
     def set_mining(self, place: int, mining_s: float) -> None:
         """The round at `place` (from 0) took so long to mine; everybody paid for it."""

@@ -123,8 +123,8 @@ def certify(solved: Solved) -> DeskCertificate:
     if exact.bound is None or exact.gap is None:
         return DeskCertificate(bound=None, gap=None, text="No bound was proven.")
     text = (
-        f"No decision has an objective below {exact.bound:.6g}, by the dual bound of the exact scheduler; the best one"
-        f" found has {exact.objective:.6g}: a proven gap of {100 * exact.gap:.2g} %."
+        f"With these transmit powers no decision has an objective below {exact.bound:.6g}, as the exact scheduler"
+        f" proves; the best one found has {exact.objective:.6g}: a gap of at most {100 * exact.gap:.2g} %."
     )
     return DeskCertificate(bound=exact.bound, gap=exact.gap, text=text)
 

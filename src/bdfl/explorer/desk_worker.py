@@ -30,6 +30,7 @@ from bdfl.experiment.solving import answer, decide
 from bdfl.experiment.statistics import mean_interval
 from bdfl.explorer.orders import (
     LENGTH_SIZE,
+    MAX_DRAWN,
     AnyOrder,
     Choice,
     Compared,
@@ -74,7 +75,6 @@ _SWEPT_ROUNDS = 100
 _SWEPT_SEEDS = 3
 _SWEPT_TRADEOFFS = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 _MAX_WALK = 200_000  # rounds
-_MAX_DRAWN = 20_000  # rounds
 
 _ORDER: msgspec.msgpack.Decoder[AnyOrder] = msgspec.msgpack.Decoder(AnyOrder)
 _ENCODER = msgspec.msgpack.Encoder()
@@ -135,8 +135,8 @@ def _solve(order: Solve) -> Solved:
 
 @work_out.register
 def _draw_problem(order: DrawProblem) -> ProblemOrder:
-    if not 1 <= order.round <= _MAX_DRAWN:
-        raise NotOnChain(f"round {order.round}: only the first {_MAX_DRAWN} of a record can be drawn again")
+    if not 1 <= order.round <= MAX_DRAWN:
+        raise NotOnChain(f"round {order.round}: only the first {MAX_DRAWN} of a record can be drawn again")
     scenario = load_scenario(Path(order.scenario))
     scenario = msgspec.structs.replace(scenario, rounds=order.round)
     return ProblemOrder.of(round_problems(scenario, draw_run(scenario))[-1])

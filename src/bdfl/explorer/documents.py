@@ -139,7 +139,7 @@ class StoryDocument(Document, frozen=True):
     bucket: int
     round: Counts  # the last of each row
     time_s: Column  # from the run's beginning to the end of the row
-    is_measured: bool  # times are measured or sampled, not modelled
+    is_measured: bool  # most times are measured or sampled, not modelled
     delay_s: Column  # mean of the row's rounds
     delay_min_s: Column | None  # none: rows are single rounds
     delay_max_s: Column | None

@@ -67,12 +67,12 @@ class Helper:
             process.stdin.write(len(order).to_bytes(LENGTH_SIZE, "big") + order)
             process.stdin.flush()
             return _REPLY.decode(self._read(process, patience_s))
+        except TimeoutError:  # which is an OSError too
+            self._end()
+            raise Busy(f"no answer within {patience_s:g} s") from None
         except (OSError, EOFError):
             self._end()
             raise Busy("the process that works this out ended; it is started again with the next question") from None
-        except TimeoutError:
-            self._end()
-            raise Busy(f"no answer within {patience_s:g} s") from None
 
     def _start(self) -> subprocess.Popen[bytes]:
         if self._process is not None and self._process.poll() is None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from bdfl import __version__
+from bdfl.errors import BdflError
 from bdfl.explorer.comparing import compare_runs
 from bdfl.explorer.desk import open_desk
 from bdfl.explorer.documents import (
@@ -45,8 +46,10 @@ from bdfl.explorer.lineage import show_model
 from bdfl.explorer.network_map import draw_map
 from bdfl.explorer.opening import open_node, open_path
 from bdfl.explorer.orders import (
+    MAX_DRAWN,
     Judged,
     Lineage,
+    Mined,
     Pair,
     Paired,
     Places,
@@ -90,6 +93,20 @@ class Library:
         self._names = [
             f"{run.name} ({run.folder.name})" if named[run.name] > 1 and run.folder else run.name for run in runs
         ]
+
+    def measure_tips(self) -> None:
+        """Has the last rounds' mining drawn again where it was drawn: only a next block would tell of it."""
+        for run in self._runs:
+            with run.lock:
+                race = run.tip_race
+            if race is None:
+                continue
+            try:
+                mined = self._helper.ask(race, Mined)
+            except BdflError:
+                continue  # it stays as modelled
+            with run.lock:
+                run.set_mining(race.round - 1, mined.mining_s)
 
     @property
     def num_runs(self) -> int:
@@ -274,7 +291,8 @@ class Library:
         """The problem of round `height`; none: of the round being played, or the last one of a run that is over."""
         found = self._run(run)
         found.refresh()
-        round = found.newest_round if height is None else height
+        newest = min(found.newest_round, MAX_DRAWN) if found.kind == "record" else found.newest_round
+        round = newest if height is None else height
         problem, recorded = found.problem_at(round)
         is_next = round > found.height
         return open_desk(round, problem, recorded, settings, is_next=is_next, solve=self._solve)
@@ -359,4 +377,7 @@ def open_library(paths: Sequence[Path], node: str | None = None) -> Iterator[Lib
         if node is not None:
             runs.append(open_node(node))
             resources.callback(runs[-1].close)
-        yield Library(runs, helper)
+        library = Library(runs, helper)
+        if any(run.tip_race is not None for run in runs):
+            threading.Thread(target=library.measure_tips, daemon=True, name="mining").start()
+        yield library

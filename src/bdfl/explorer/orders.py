@@ -14,6 +14,7 @@ from bdfl.scheduling.problem import RoundProblem
 
 LENGTH_SIZE = 4
 MAX_FRAME = 2**28  # bytes
+MAX_DRAWN = 10_000  # rounds of a scenario that are drawn again to find the problem of the last of them
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
@@ -289,5 +290,5 @@ AnyOrder: TypeAlias = Positions | Solve | DrawProblem | Lineage | Verify | Sweep
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
     """An answer, or why there is none."""
 
-    answer: msgspec.Raw = msgspec.Raw(b"")
+    answer: msgspec.Raw = msgspec.Raw(b"\xc0")  # nil
     refusal: Refusal | None = None

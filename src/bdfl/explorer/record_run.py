@@ -23,7 +23,7 @@ from bdfl.explorer.documents import (
 )
 from bdfl.explorer.errors import NotHere
 from bdfl.explorer.helper import Helper
-from bdfl.explorer.orders import DrawProblem, ProblemOrder, ReadRecord, RecordFacts
+from bdfl.explorer.orders import DrawProblem, MinedIn, ProblemOrder, ReadRecord, RecordFacts
 from bdfl.explorer.round_view import RoundView
 from bdfl.explorer.run import Facts
 from bdfl.explorer.story import member_rounds, summarise, tell_client
@@ -99,6 +99,13 @@ class RecordRun:
 
     def read_all(self) -> None:
         """Nothing: it is read."""
+
+    @property
+    def tip_race(self) -> MinedIn | None:
+        return None
+
+    def set_mining(self, place: int, mining_s: float) -> None:
+        """Nothing: it is known."""
 
     def refresh(self, *, at_once: bool = False) -> None:
         """Nothing: it is as it is."""

@@ -17,6 +17,7 @@ from bdfl.explorer.documents import (
     Status,
     Summary,
 )
+from bdfl.explorer.orders import MinedIn
 from bdfl.explorer.round_view import RoundView
 from bdfl.scheduling.problem import Decision, RoundProblem
 
@@ -69,6 +70,15 @@ class Run(Protocol):
 
     def read_all(self) -> None:
         """Takes in all that there is, however long that takes."""
+        ...
+
+    @property
+    def tip_race(self) -> MinedIn | None:
+        """What tells how long the last round's mining took; none: it is known, or nothing does."""
+        ...
+
+    def set_mining(self, place: int, mining_s: float) -> None:
+        """The round at `place` (from 0) took so long to mine."""
         ...
 
     def refresh(self, *, at_once: bool = False) -> None: ...

@@ -101,7 +101,7 @@ def tell_story(columns: Columns, first: int, last: int, points: int) -> StoryDoc
         bucket=window.bucket,
         round=window.rounds,
         time_s=rounded(window.ends(window.values("time_s")), _TIME_DIGITS),
-        is_measured=bool(window.values("is_measured").all()),
+        is_measured=bool(np.mean(window.values("is_measured")) > 0.5),
         delay_s=means("delay_s"),
         delay_min_s=None if is_single else rounded(window.merge(np.fmin, delay_s), _DIGITS),
         delay_max_s=None if is_single else rounded(window.merge(np.fmax, delay_s), _DIGITS),

@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from bdfl.encoding import DIGEST_SIZE
-from bdfl.file_lock import try_lock
+from bdfl.file_lock import lock_patiently
 from bdfl.ledger.keeping import NotKept, StoreInUse
 
 LOCK_FILE = "lock"
@@ -110,7 +110,7 @@ class BlobFolder:
 def lock_folder(path: Path) -> Iterator[None]:
     """Inside, nobody else writes to the store; raises `StoreInUse`. The lock ends with the process, however it ends."""
     with (path / LOCK_FILE).open("ab") as file:
-        if not try_lock(file):
+        if not lock_patiently(file):
             raise StoreInUse(f"{path}: this chain is being written to by another process")
         yield
 

@@ -5,12 +5,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
 
 import msgspec
 
 from bdfl.errors import BdflError
-from bdfl.file_lock import try_lock
+from bdfl.file_lock import lock_patiently, try_lock
 
 RUN_FILE = "run.json"
 LIFE_FILE = "life"
@@ -18,8 +17,6 @@ LOCK_FILE = ".lock"
 MAX_LIFE = 2**31 - 1
 _FIRST_S = 1_767_225_600  # the wall clock at the beginning of 2026, since 1970
 _MAX_RUN_BYTES = 2**20
-_LOCK_TRIES = 10
-_LOCK_WAIT_S = 0.02
 
 
 class BadFolder(BdflError):
@@ -49,22 +46,13 @@ def lock_folder(folder: Path) -> Iterator[None]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / LOCK_FILE).open("ab") as file:
-            if not _lock_patiently(file):
+            if not lock_patiently(file):
                 raise BadFolder(f"{folder}: another process works in it, one for each folder expected")
             yield
     except OSError as error:
         if error.filename is None or Path(error.filename) not in (folder, folder / LOCK_FILE):
             raise
         raise BadFolder(f"{folder}: {error.strerror}, a writable folder expected") from None
-
-
-def _lock_patiently(file: BinaryIO) -> bool:
-    """Tries for a moment: whoever only asks whether a lock is held has it himself meanwhile."""
-    for _ in range(_LOCK_TRIES):
-        if try_lock(file):
-            return True
-        time.sleep(_LOCK_WAIT_S)
-    return False
 
 
 def is_locked(folder: Path) -> bool:

@@ -1,0 +1,197 @@
+"""What the child process works out is what the library's own functions say; its death costs one answer."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from bdfl.audit.trace import trace_model
+from bdfl.audit.without import leave_out
+from bdfl.environment import draw_federation, draw_rounds
+from bdfl.experiment.simulation import simulate
+from bdfl.experiment.solving import solve
+from bdfl.experiment.statistics import mean_interval
+from bdfl.explorer.documents import DeskDocument, DeskSettings
+from bdfl.explorer.errors import BadRequest, Busy, NotHere
+from bdfl.explorer.helper import Helper
+from bdfl.explorer.library import Library, open_library
+from bdfl.explorer.orders import Lineage, Pair, Paired, Traced
+from bdfl.ledger.store import ChainStore
+from bdfl.records.parquet import write_parquet
+from bdfl.scenario import dump_scenario
+from tests.browser.folders import RunWriter, change_update, example_scenario, tamper
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return RunWriter(tmp_path_factory.mktemp("helper") / "run").finish()
+
+
+@pytest.fixture(scope="module")
+def record(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("helper") / "record"
+    path.mkdir()
+    scenario = example_scenario()
+    write_parquet(simulate(scenario), None, path)
+    (path / "scenario.toml").write_text(dump_scenario(scenario))
+    return path
+
+
+@pytest.fixture(scope="module")
+def library(run: Path, record: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Library]:
+    broken = tamper(run, tmp_path_factory.mktemp("helper") / "broken", 5, change_update)
+    with open_library([run, record, broken]) as library:
+        yield library
+
+
+def check_desk(library: Library, desk: DeskDocument, run: int) -> None:
+    problem, _ = library._run(run).problem_at(desk.height)
+    for choice in desk.choices:
+        expected = solve(problem, choice.scheduler)
+        assert choice.selected == expected.selected
+        assert choice.objective == expected.objective
+        assert choice.energy_j == expected.energy_j
+        assert choice.delay_s == pytest.approx(choice.training_s + choice.upload_s + choice.mining_s)
+
+
+@pytest.mark.parametrize("run_number", [0, 1])
+def test_the_desk_says_what_solve_says(library: Library, run_number: int) -> None:
+    desk = library.desk(run_number, 4, DeskSettings())
+    check_desk(library, desk, run_number)
+    assert desk.recorded is not None
+    assert desk.certificate.bound is not None
+    rivals = [choice for choice in desk.choices if choice.scheduler != "exact-power"]  # whose powers are its own
+    best = min(choice.objective for choice in rivals if choice.objective is not None)
+    assert desk.certificate.bound <= best + 1e-9 * abs(best)
+
+
+def test_the_recorded_decision_costs_what_the_chain_says(library: Library) -> None:
+    for height in (1, 4, 12):
+        block, desk = library.block(0, height), library.desk(0, height, DeskSettings())
+        assert desk.recorded is not None
+        assert block.schedule is not None
+        assert desk.recorded.selected == block.schedule.selected
+        assert desk.recorded.objective == pytest.approx(block.schedule.objective, abs=1e-8)
+        assert block.modelled is not None
+        assert desk.recorded.delay_s == pytest.approx(block.modelled.delay_s, abs=1e-8)
+        np.testing.assert_allclose(desk.recorded.energy_j, block.modelled.energy_j, atol=1e-11)
+
+
+def test_more_budget_and_bandwidth_never_cost_time(library: Library) -> None:
+    plain = library.desk(0, 4, DeskSettings())
+    rich = library.desk(0, 4, DeskSettings(budget_scale=4.0, bandwidth_hz=2 * plain.problem.bandwidth_hz))
+    before = {choice.scheduler: choice for choice in plain.choices}
+    for choice in rich.choices:
+        if choice.scheduler in ("exact", "all"):
+            assert choice.objective is not None
+            assert choice.objective <= (before[choice.scheduler].objective or np.inf) + 1e-9
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        DeskSettings(tradeoff=0.0),
+        DeskSettings(budget_scale=1e9),
+        DeskSettings(client=99, gain_db=-80.0),
+        DeskSettings(client=1),
+        DeskSettings(gain_db=-80.0),
+        DeskSettings(bandwidth_hz=-1.0),
+    ],
+)
+def test_settings_outside_their_limits_are_refused(library: Library, settings: DeskSettings) -> None:
+    with pytest.raises(BadRequest):
+        library.desk(0, 4, settings)
+
+
+def test_lineage_is_that_of_the_audit(library: Library, run: Path) -> None:
+    page = library.model(0, 9, without=1, other=4)
+    with ChainStore.open(run / "chain", read_only=True) as chain:
+        trace, without = trace_model(chain, 9), leave_out(chain, 1, block=9)
+    assert page.model == trace.model
+    assert [(one.client, one.weight, one.num_blocks) for one in page.contributions] == [
+        (one.client, one.weight, one.num_blocks) for one in trace.contributions
+    ]
+    assert page.without is not None
+    assert page.without.distance == without.distance
+    assert page.without.changed_in == list(without.changed_in)
+    assert [parent.height for parent in page.parents] == [*range(9, 0, -1), 0]
+    assert page.compare is not None
+    assert page.compare.distance == pytest.approx(
+        np.sqrt(sum(tensor.distance**2 for tensor in page.compare.tensors)), rel=1e-6
+    )
+
+
+def test_places_are_those_that_were_drawn(library: Library) -> None:
+    scenario = example_scenario()
+    federation = draw_federation(scenario)
+    states = list(draw_rounds(scenario, federation))
+    page = library.network(0, 3)
+    assert page.has_positions
+    found = [(client.x_m, client.y_m) for client in page.clients]
+    np.testing.assert_allclose(found, states[2].position_m, atol=0.006)
+    gains = [client.gain_db for client in page.clients]
+    np.testing.assert_allclose(gains, 10 * np.log10(states[2].gain), atol=0.006)
+
+
+def test_a_record_tells_the_same_story_as_its_table(library: Library) -> None:
+    record = simulate(example_scenario())
+    story = library.story(1)
+    np.testing.assert_allclose(story.delay_s, record.delay_s, rtol=1e-5)
+    np.testing.assert_allclose(story.mean_queue, record.next_queue.mean(axis=1), rtol=1e-5)
+    counts = msgspec.json.decode(story.clients.count)
+    np.testing.assert_array_equal(counts, np.cumsum(record.delivered, axis=0))
+    overview = library.overview(1)
+    assert overview.kind == "record"
+    assert overview.summary.energy_use == pytest.approx(record.mean_energy_use, rel=1e-5)
+    with pytest.raises(NotHere):
+        library.block(1, 1)
+
+
+def test_the_law_finds_the_same_block_broken(library: Library) -> None:
+    until_s = time.monotonic() + 60
+    for run, is_valid in ((0, True), (2, False)):
+        found = library.verify(run)
+        while found.state == "computing" and time.monotonic() < until_s:
+            time.sleep(0.05)
+            found = library.verify(run)
+        assert found.is_valid is is_valid
+        if not is_valid:
+            assert found.failure is not None
+            assert found.failure.height == library.overview(run).problems[0].height == 5
+
+
+def test_differences_are_paired_by_round(library: Library) -> None:
+    found = library.compare()
+    one = next(row for row in found.paired if (row.a, row.b, row.metric) == (0, 1, "delay_s"))
+    differences = np.subtract(library.story(0).delay_s, library.story(1).delay_s)
+    expected = mean_interval(differences)
+    assert one.n == 12
+    assert one.mean == pytest.approx(expected.mean, rel=1e-4)
+    assert one.half_width == pytest.approx(expected.half_width, rel=1e-4)
+
+
+def test_the_death_of_the_child_costs_one_answer_at_most(run: Path) -> None:
+    helper = Helper()
+    order = Pair(differences=[[1.0, 2.0]])
+    try:
+        assert helper.ask(order, Paired).means == [1.5]
+        assert helper.pid is not None
+        os.kill(helper.pid, signal.SIGKILL)
+        for _ in range(2):
+            try:
+                assert helper.ask(order, Paired).means == [1.5]
+            except Busy:
+                continue
+        assert helper.ask(order, Paired).means == [1.5]
+        with pytest.raises(Busy, match="no answer within"):
+            helper.ask(Lineage(chain=str(run / "chain"), height=9, without=None, other=None), Traced, 0.0)
+        with pytest.raises(NotHere):
+            helper.ask(Lineage(chain=str(run / "chain"), height=99, without=None, other=None), Traced)
+    finally:
+        helper.close()
+    assert helper.pid is None
