@@ -9,6 +9,8 @@ import { currentRoute, currentRun, go, href, link, startRouter } from "./router.
 import { StoryStore } from "./story.js";
 
 const THEMES = ["system", "light", "dark"];
+const LIVE_CHECK_MS = 15000; // whether a live run has ended
+const IDLE_CHECK_MS = 3000; // whether an unfinished one goes on
 const THEME_ICONS = {
   system: "M4 5h16v11H4zM9 20h6M12 16v4",
   light: "M12 8a4 4 0 1 0 0 8 4 4 0 0 0 0-8zM12 2v3M12 19v3M2 12h3M19 12h3M5 5l2 2M17 17l2 2M5 19l2-2M17 7l2-2",
@@ -217,6 +219,7 @@ async function openSession(run) {
     isConnected: null,
     whyGone: null,
     listeners: { status: new Set(), overview: new Set() },
+    stopWatching: () => {},
     stop: () => {},
   };
   session = opened;
@@ -226,12 +229,55 @@ async function openSession(run) {
   replay.on("state", drawState);
   replay.on("position", drawNavigation);
   story.load().catch(() => {}); // the page that needs it says so
-  const stopWatching = overview.is_live ? watchSession(opened) : () => {};
+  opened.stopWatching = overview.is_live ? watchSession(opened) : () => {};
+  const stopLooking = lookForLife(opened);
   opened.stop = () => {
-    stopWatching();
+    opened.stopWatching();
+    stopLooking();
     replay.stop();
   };
   return opened;
+}
+
+/** Whether somebody writes on may change: a run ends, or one that stopped is taken up again. */
+function lookForLife(opened) {
+  if (isExported() || opened.overview.kind === "record") return () => {};
+  let timer = 0;
+  function wait() {
+    const { is_live, height, planned_rounds } = opened.overview;
+    const isComplete = planned_rounds !== null && height >= planned_rounds;
+    if (!is_live && isComplete) return;
+    timer = window.setTimeout(look, is_live && !isComplete ? LIVE_CHECK_MS : IDLE_CHECK_MS);
+  }
+  async function look() {
+    try {
+      const overview = await getJson(`/index.json?run=${opened.run}`);
+      const isOther = overview.is_live !== opened.overview.is_live;
+      const isGrown = overview.height > opened.overview.height;
+      opened.overview = overview;
+      if (isGrown) opened.story.refresh();
+      opened.replay.isLive = overview.is_live;
+      opened.replay.grow(overview.height);
+      if (isOther) {
+        opened.stopWatching();
+        opened.isConnected = null;
+        opened.whyGone = null;
+        opened.status = overview.status;
+        opened.stopWatching = overview.is_live ? watchSession(opened) : () => {};
+      }
+      if ((isOther || isGrown) && session === opened) {
+        opened.replay.tell("state");
+        drawBanner();
+        tellSession("overview");
+        tellSession("status");
+      }
+    } catch {
+      // the connection's own state says so
+    }
+    if (session === opened) wait();
+  }
+  wait();
+  return () => window.clearTimeout(timer);
 }
 
 function watchSession(opened) {
@@ -261,8 +307,8 @@ function watchSession(opened) {
       if (message.overview && message.overview.problems) drawBanner();
       tellSession("overview");
     },
-    status: (status) => {
-      opened.status = status;
+    status: (message) => {
+      opened.status = message.status || message;
       if (session === opened) tellSession("status");
     },
     gone: (message) => {

@@ -61,8 +61,8 @@ export async function showClient(root, route, context) {
       rounds.round.length ? group.add(delayChart()) : null,
       rounds.round.length ? group.add(queueChart()) : null,
       contributionsOf(document),
-      element("div", { class: "card-column" }, minedCard(document), offencesCard(document), limitsCard(document)),
     ),
+    element("div", { class: "grid three client-rest" }, minedCard(document), offencesCard(document), limitsCard(document)),
   );
   const draw = () => {
     const numShown = rounds.round.filter((round) => round <= context.position).length;
@@ -193,7 +193,7 @@ function contributionsOf(document) {
   const withNorm = document.contributions.some((one) => isKnown(one.update_norm));
   return card(
     "Contribution per block",
-    { note: `How much of each block's model its update is.${document.num_contributions > document.contributions.length ? ` The newest ${sayCount(document.contributions.length)} of ${sayCount(document.num_contributions)}.` : ""}` },
+    { class: "contributions", note: `How much of each block's model its update is.${document.num_contributions > document.contributions.length ? ` The newest ${sayCount(document.contributions.length)} of ${sayCount(document.num_contributions)}.` : ""}` },
     document.contributions.length
       ? table({
           caption: "Contributions, newest first",

@@ -10,18 +10,19 @@ import { link } from "./router.js";
 
 const COMPARED_METRICS = {
   accuracy: ["Accuracy", "higher is better"],
+  loss: ["Loss", "lower is better"],
   delay_s: ["Delay of a round", "lower is better"],
-  delay: ["Delay of a round", "lower is better"],
+  mining_s: ["Mining time", "lower is better"],
   mean_queue: ["Mean queue", "lower is fairer"],
-  queue: ["Mean queue", "lower is fairer"],
 };
 
 function metricName(metric) {
   return COMPARED_METRICS[metric]?.[0] ?? metric.replaceAll("_", " ");
 }
 
-function sayMetric(unit) {
+function sayMetric(metric, unit) {
   if (unit === "s") return (value) => (value < 0 ? `−${saySeconds(-value)}` : saySeconds(value));
+  if (metric === "accuracy") return (value) => `${value < 0 ? "−" : ""}${sayNumber(100 * Math.abs(value))} points`;
   if (unit === "%") return (value) => `${sayNumber(value)} %`;
   if (unit === "J" || unit === "Hz" || unit === "W") return (value) => sayUnit(value, unit);
   return (value) => (value < 0 ? `−${sayNumber(-value)}` : sayNumber(value));
@@ -53,7 +54,7 @@ function summaryCard(document) {
   const { runs } = document;
   const best = (pick, isLow) => {
     const values = runs.map(pick).filter(isKnown);
-    return runs.length > 1 && values.length ? (isLow ? Math.min(...values) : Math.max(...values)) : null;
+    return new Set(values).size > 1 ? (isLow ? Math.min(...values) : Math.max(...values)) : null;
   };
   const strong = (value, say, isBest) => (isBest && isKnown(value) ? element("b", { class: "best-value" }, say(value)) : say(value));
   const accuracy = best((run) => run.summary.accuracy, false);
@@ -118,13 +119,13 @@ function forestCards(document) {
   return metrics.map((metric) => {
     const pairs = document.paired.filter((pair) => pair.metric === metric && isKnown(pair.mean));
     const { unit } = document.paired.find((pair) => pair.metric === metric);
-    const say = sayMetric(unit);
+    const say = sayMetric(metric, unit);
     const name = (number) => document.runs.find((run) => run.run === number)?.scheduler ?? `run ${number + 1}`;
     const rows = pairs.map((pair) => ({ name: `${pair.a + 1}. ${name(pair.a)} − ${pair.b + 1}. ${name(pair.b)}`, mean: pair.mean, halfWidth: pair.half_width, num: pair.n }));
     const hint = COMPARED_METRICS[metric]?.[1];
     return card(
       `Paired difference: ${metricName(metric).toLowerCase()}`,
-      { wide: true, note: `Mean over the rounds that both have, with its 95 % interval; where that crosses zero the runs may be equal${hint ? ` (${hint})` : ""}.` },
+      { note: `Mean over the rounds that both have, with its 95 % interval; where that crosses zero the runs may be equal${hint ? ` (${hint})` : ""}.` },
       rows.length
         ? [
             forestFigure({ label: rows.map((row) => `${row.name}: ${say(row.mean)}${row.halfWidth === null ? "" : ` plus or minus ${say(row.halfWidth)}`}`).join("; "), unit: unit === "s" ? "" : unit || "", rows, say }),

@@ -12,6 +12,9 @@ const DESK_WAIT_MS = 120;
 const FRONTIER_WAIT_MS = 2000;
 const SLIDER_STEPS = 400;
 
+/** How far a slider goes from what is recorded: by a factor, of decibels by a sum. The number field takes all. */
+const DESK_SPANS = { tradeoff: 1000, budget_scale: 30, energy_budget_j: 100, bandwidth_hz: 100, work_scale: 30, gain_db: 40 };
+
 const DESK_CONTROLS = [
   ["tradeoff", "V, delay against fairness", "Small V serves whoever waited longest; large V serves whoever is fast."],
   ["budget_scale", "Energy budgets, scaled", "All budgets of the round times this."],
@@ -42,23 +45,37 @@ export async function showDesk(root, route, context) {
     return inRun(`${route.height === null ? "/desk.json" : `/desk/${route.height}.json`}${text ? `?${text}` : ""}`);
   }
 
-  let asking = null;
+  // One question at a time, or a slow answer would be followed by all that were asked meanwhile. An answer to a question
+  // that is not the newest is dropped.
+  let isAsking = false;
+  let isOutdated = false;
+
   async function ask() {
-    asking?.abort();
-    asking = new AbortController();
-    const mine = asking;
-    context.signal.addEventListener("abort", () => mine.abort(), { once: true, signal: mine.signal });
     resultPlace.setAttribute("aria-busy", "true");
     try {
-      const document = await getJson(address(), mine.signal);
-      if (mine.signal.aborted) return null;
+      return await getJson(address(), context.signal);
+    } finally {
       resultPlace.removeAttribute("aria-busy");
-      return document;
-    } catch (error) {
-      if (mine.signal.aborted) return null;
-      resultPlace.removeAttribute("aria-busy");
-      throw error;
     }
+  }
+
+  async function askAgain() {
+    if (isAsking) {
+      isOutdated = true;
+      return;
+    }
+    isAsking = true;
+    do {
+      isOutdated = false;
+      try {
+        const found = await ask();
+        if (!isOutdated && !context.signal.aborted) drawAll(found);
+      } catch (error) {
+        if (error.name === "AbortError") return;
+        if (!isOutdated) replaceContent(resultPlace, notice("bad", error.message));
+      }
+    } while (isOutdated);
+    isAsking = false;
   }
 
   function drawAll(document) {
@@ -70,10 +87,7 @@ export async function showDesk(root, route, context) {
 
   const update = debounced(() => {
     rewriteQuery({ ...settings, client: settings.gain_db === null ? null : settings.client });
-    ask().then(
-      (document) => document && !context.signal.aborted && drawAll(document),
-      (error) => replaceContent(resultPlace, notice("bad", error.message)),
-    );
+    askAgain();
   }, DESK_WAIT_MS);
 
   let document;
@@ -86,7 +100,6 @@ export async function showDesk(root, route, context) {
     document = await ask();
     replaceContent(announce, error.message);
   }
-  if (document === null) return;
   asRecorded = document;
   if (hasChanges(document)) {
     const { height } = document;
@@ -187,10 +200,20 @@ function sayWithUnit(value, unit) {
 function dial({ name, label, hint, limit, value, onChange }) {
   const { least, most, unit } = limit;
   let recorded = limit.value;
-  const isLog = least > 0 && most / least > 20;
-  const toStep = (one) => Math.round((isLog ? Math.log(one / least) / Math.log(most / least) : (one - least) / (most - least)) * SLIDER_STEPS);
+  const isLog = unit !== "dB";
+  const ends = () => {
+    const span = DESK_SPANS[name];
+    const [low, high] = isLog ? [recorded / span, recorded * span] : [recorded - span, recorded + span];
+    return [Math.max(least, low), Math.min(most, high)];
+  };
+  const toStep = (one) => {
+    const [low, high] = ends();
+    const share = isLog ? Math.log(one / low) / Math.log(high / low) : (one - low) / (high - low);
+    return Math.round(Math.max(0, Math.min(1, share)) * SLIDER_STEPS);
+  };
   const fromStep = (step) => {
-    const raw = isLog ? least * (most / least) ** (step / SLIDER_STEPS) : least + ((most - least) * step) / SLIDER_STEPS;
+    const [low, high] = ends();
+    const raw = isLog ? low * (high / low) ** (step / SLIDER_STEPS) : low + ((high - low) * step) / SLIDER_STEPS;
     return Number(raw.toPrecision(4));
   };
   const said = element("span", { class: "dial-said" });
@@ -204,8 +227,7 @@ function dial({ name, label, hint, limit, value, onChange }) {
   function show(current, isChanged, withField) {
     chosenValue = isChanged ? current : null;
     const shown = current ?? recorded;
-    const clamped = Math.min(most, Math.max(least, shown));
-    range.value = toStep(clamped);
+    range.value = toStep(shown);
     range.setAttribute("aria-valuetext", sayWithUnit(shown, unit));
     if (withField) field.value = Number(shown.toPrecision(6));
     said.textContent = isChanged ? `${sayWithUnit(shown, unit)}, recorded ${sayWithUnit(recorded, unit)}` : sayWithUnit(shown, unit);
@@ -266,7 +288,6 @@ function resultCards(document, overview, asRecorded) {
       { class: "card certificate" },
       element("h2", {}, "How good is the best of them?"),
       element("p", { class: "say" }, document.certificate.text),
-      isKnown(document.certificate.bound) ? element("p", { class: "muted" }, `No decision has an objective below ${sayNumber(document.certificate.bound, 5)}${isKnown(document.certificate.gap) ? `; the best here is within ${sayPercent(document.certificate.gap, 2)} of it` : ""}.`) : null,
     ),
     costTable(document, isChanged),
     matrixCard(document, overview),
@@ -295,7 +316,7 @@ function costTable(document, isChanged) {
       caption: "Cost of every scheduler's choice",
       columns: [{ title: "Scheduler" }, { title: "Delay of the round", class: "bar-column wide-bar" }, { title: "Delay", isNumber: true }, { title: "Objective", isNumber: true }, { title: "Above best", isNumber: true }, { title: "Gap", isNumber: true }, { title: "Clients", isNumber: true }, { title: "Than on chain" }, { title: "Took", isNumber: true }],
       rows: columns.map((choice) => [
-        element("span", { class: "scheduler-name" }, element("b", {}, choiceName(choice)), choice.isRecorded ? element("span", { class: "muted" }, ` (${choice.scheduler})`) : null, choice.objective === best ? badge("best", "good") : null),
+        element("span", { class: "scheduler-name" }, element("b", {}, choiceName(choice)), choice.objective === best ? badge("best", "good") : null),
         choice.reason
           ? element("span", { class: "muted" }, choice.reason)
           : stackedBar(
@@ -311,7 +332,7 @@ function costTable(document, isChanged) {
         choice.reason ? null : saySeconds(choice.delay_s, 4),
         sayNumber(choice.objective, 5),
         isKnown(choice.objective) && Number.isFinite(best) && !choice.isRecorded ? (choice.objective - best <= 1e-9 * Math.abs(best) ? "0" : `+${sayNumber(choice.objective - best)}`) : null,
-        isKnown(choice.gap) ? sayPercent(choice.gap, 2) : null,
+        isKnown(choice.gap) ? (choice.gap < 1e-8 ? "none" : sayPercent(choice.gap, 2)) : null,
         sayCount(choice.selected.length),
         differenceTo(document.recorded, choice),
         choice.isRecorded ? null : saySeconds(choice.seconds),

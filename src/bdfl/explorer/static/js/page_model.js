@@ -58,10 +58,10 @@ export async function showModel(root, route, context) {
       card("Without a client", { note: "What the model would be had a client's updates never been in it: aggregated again from the stored updates." }, withoutForm(document, overview, choice), withoutPlace, contextNote()),
     ),
   );
-  let turn = 0;
+  const turns = { other: 0, without: 0 }; // only the newest answer of each is drawn
   async function ask(part, place, draw) {
-    turn += 1;
-    const mine = turn;
+    turns[part] += 1;
+    const mine = turns[part];
     const address = modelAddress(height, { other: part === "other" ? choice.other : null, without: part === "without" ? choice.without : null });
     if (!hasDocument(address)) {
       replaceContent(place, notice("info", "This export holds no such computation; `bdfl explore` on the run folder does it at once."));
@@ -70,9 +70,9 @@ export async function showModel(root, route, context) {
     replaceContent(place, element("p", { class: "muted" }, "Computing…"));
     try {
       const answer = await getJson(address, context.signal);
-      if (mine === turn || part === "without") replaceContent(place, draw(answer));
+      if (mine === turns[part]) replaceContent(place, draw(answer));
     } catch (error) {
-      if (error.name !== "AbortError") replaceContent(place, notice("bad", error.message));
+      if (error.name !== "AbortError" && mine === turns[part]) replaceContent(place, notice("bad", error.message));
     }
   }
   const compareNow = () => (choice.other === null ? replaceContent(comparePlace) : ask("other", comparePlace, (answer) => comparison(answer, height)));

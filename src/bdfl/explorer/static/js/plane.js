@@ -84,7 +84,7 @@ function drawPlane(series, options, width) {
     ]),
     roundTicks(xLeast, xMost, Math.max(2, Math.floor(width / 110))).map((tick) => [
       shape("line", { class: "plane-grid", x1: placeX(tick), x2: placeX(tick), y1: top, y2: height - bottom }),
-      shape("text", { class: "plane-tick", x: placeX(tick), y: height - bottom + 17, "text-anchor": "middle" }, sayX(tick)),
+      shape("text", { class: "plane-tick", x: Math.min(placeX(tick), width), y: height - bottom + 17, "text-anchor": placeX(tick) > width - 34 ? "end" : "middle" }, sayX(tick)),
     ]),
     shape("text", { class: "plane-title", x: width - right, y: height - 7, "text-anchor": "end" }, options.xTitle),
     shape("text", { class: "plane-title", x: 12, y: top + 4, "text-anchor": "end", transform: `rotate(-90 12 ${top + 4})` }, options.yTitle),

@@ -193,7 +193,7 @@ export function drawReplayBar(place, replay) {
     { "aria-label": "Replay speed", title: `At 1× an average round takes ${ROUND_S} s` },
     SPEEDS.map((value) => element("option", { value, selected: value === replay.speed }, `${value}×`)),
   );
-  const live = element("button", { type: "button", class: "live-button" }, replay.isLive ? "Live" : "End");
+  const live = element("button", { type: "button", class: "live-button" });
   range.addEventListener("input", () => {
     replay.pause();
     replay.setPosition(Number(range.value));
@@ -205,7 +205,6 @@ export function drawReplayBar(place, replay) {
     replay.pause();
     replay.setPosition(replay.tip);
   });
-  live.title = replay.isLive ? "Follow the newest block" : "Go to the newest block";
   replaceContent(
     place,
     element("div", { class: "replay-buttons" }, back, play, forward),
@@ -223,6 +222,8 @@ export function drawReplayBar(place, replay) {
     setText(height, `Block ${sayCount(replay.position)} of ${sayCount(replay.tip)}`);
     setText(time, time_s === null ? "\u00a0" : `${saySeconds(time_s, 4)} ${replay.story.whole.is_measured ? "measured" : "modelled"}`);
     range.setAttribute("aria-valuetext", `block ${replay.position} of ${replay.tip}`);
+    setText(live, replay.isLive ? "Live" : "End");
+    live.title = replay.isLive ? "Follow the newest block" : "Go to the newest block";
     live.setAttribute("aria-pressed", String(replay.isFollowing && !replay.isPlaying));
     back.disabled = replay.position === 0;
     forward.disabled = replay.position >= replay.tip;
