@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from typer.testing import CliRunner
 
 pytest.importorskip("starlette")
 
-from bdfl.cli import explore as explore_module
+from bdfl.cli import network as network_module
 from bdfl.cli.commands import app
 from tests.browser.folders import write_run
 from tests.explorer.asking import ask
@@ -70,6 +71,21 @@ def test_it_ends_with_the_process_that_started_it(run):
         assert finish(process) == (0, "")
     finally:
         process.kill()
+
+
+def test_a_network_says_where_its_explorer_is_and_ends_it(run, tmp_path):
+    folder = shutil.copytree(run, tmp_path / "copy")
+    with network_module._explorer(folder, is_wanted=True) as say:
+        deadline_s = time.monotonic() + 60
+        while "http://" not in say():
+            assert time.monotonic() < deadline_s
+            time.sleep(0.05)
+        port = int(re.fullmatch(r"explorer at http://127\.0\.0\.1:(\d+)/", say())[1])
+        assert ask(port, "/index.json").status == 200
+    with pytest.raises(ConnectionRefusedError):
+        ask(port, "/index.json")
+    with network_module._explorer(folder, is_wanted=False) as say:
+        assert say() == ""
 
 
 def test_two_servers_find_a_port_each(run):
@@ -136,7 +152,7 @@ def test_options_that_do_not_go_together_are_said_in_one_line(tmp_path, monkeypa
 
 def test_without_its_extra_it_says_how_to_get_it(monkeypatch, run):
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    monkeypatch.setattr(explore_module, "_become_server", None)
+    monkeypatch.setattr("bdfl.cli.explore._become_server", None)
     found = CliRunner().invoke(app, ["explore", str(run)])
     assert found.exit_code == 2
     assert found.stderr == (

@@ -200,4 +200,5 @@ def test_modules_that_use_each_other_in_a_circle_are_refused():
 
 def test_the_pages_own_modules_fit_into_one_script():
     text = bundle("app.js", lambda name: (STATIC_FOLDER / "js" / name).read_text(encoding="utf-8"))
-    assert "startRouter(" in text
+    unused = [path.name for path in (STATIC_FOLDER / "js").glob("*.js") if f"// {path.name}\n" not in text]
+    assert unused == []

@@ -26,7 +26,7 @@ from bdfl.explorer.static_files import SHELL, StaticFile, StaticFiles
 
 JSON = "application/json"
 BYTES = "application/octet-stream"
-_NUM_QUICK = 4  # questions at a time
+_NUM_QUICK = 2  # questions at a time: more would take turns anyway, and memory
 _NUM_SLOW = 4
 _MAX_WAITING = 128  # questions in a line
 _LEAST_COMPRESSED = 8192  # bytes; what is smaller is not worth it
