@@ -234,6 +234,12 @@ export function chainPanel(context, onDone) {
         onDone();
       });
   }
+  context.onOverview(() => {
+    // A chain that was checked to its end and has grown: only what is new remains.
+    const { verdict } = walk;
+    const isClose = (context.overview.height - verdict.height) * Math.max(1, overview.clients.length) <= AT_ONCE_STATEMENTS;
+    if (walk.numWalkers === 0 && !verdict.failure && verdict.why === "" && verdict.chain !== null && isClose && verdict.height < context.overview.height) begin();
+  });
   const isSmall = (overview.height - walk.verdict.height) * Math.max(1, overview.clients.length) <= AT_ONCE_STATEMENTS;
   if (isSmall && !walk.verdict.failure && walk.verdict.height < overview.height) begin();
   else draw();

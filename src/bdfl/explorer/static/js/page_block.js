@@ -35,6 +35,12 @@ export async function showBlock(root, route, context) {
   const verdictPlace = element("div", { class: "verdict-place", "aria-live": "polite" }, element("p", { class: "muted" }, "Reading the block's bytes…"));
   const detailsPlace = element("div", {});
   const places = { verdictPlace, detailsPlace, root };
+  if (!document.has_next)
+    context.onOverview(() => {
+      const steps = root.querySelector(".page-steps");
+      if (!steps || steps.querySelector("[rel=next]") || context.overview.height <= height) return;
+      steps.insertBefore(link(`/block/${height + 1}`, `${sayCount(height + 1)} →`, { class: "button step-link", rel: "next" }), steps.querySelector(".json-link"));
+    });
   const grid = element("div", { class: "grid two block-grid", "aria-busy": "true" });
   replaceContent(
     root,
