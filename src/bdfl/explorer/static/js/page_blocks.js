@@ -32,15 +32,19 @@ function rowBadges(row) {
   return badges;
 }
 
+/** Without a chain there are rounds and no blocks. */
+function hasBlocks(overview) {
+  return overview.chain !== null;
+}
+
 function blockCells(row, overview) {
   return [
-    link(`/block/${row.height}`, sayCount(row.height), { class: "strong-link" }),
-    hashText(row.digest, 12),
-    clientLink(overview, row.proposer),
+    link(hasBlocks(overview) ? `/block/${row.height}` : `/desk/${row.height}`, sayCount(row.height), { class: "strong-link" }),
+    ...(hasBlocks(overview) ? [hashText(row.digest, 12), clientLink(overview, row.proposer)] : []),
     sayPercent(row.accuracy),
     saySeconds(row.delay_s),
     element("span", { title: row.trained.length ? `Clients ${row.trained.join(", ")}` : null }, `${sayCount(row.trained.length)} of ${sayCount(row.trained.length + row.declined.length + row.missing.length)}`),
-    sayCount(row.num_votes),
+    ...(hasBlocks(overview) ? [sayCount(row.num_votes)] : []),
     sayNumber(row.mean_queue),
     element("span", { class: "chips" }, rowBadges(row)),
   ];
@@ -100,7 +104,7 @@ export async function showBlocks(root, route, context) {
   };
   replaceContent(
     root,
-    pageHead({ title: "Blocks", lead: "Newest first, up to where the replay stands.", json: inRun("/blocks.json") }),
+    pageHead({ title: hasBlocks(overview) ? "Blocks" : "Rounds", lead: hasBlocks(overview) ? "Newest first, up to where the replay stands." : "This is the record of a simulation: rounds without a chain. Each opens at the scheduler desk.", json: inRun("/blocks.json") }),
     element(
       "div",
       { class: "filter-row" },
@@ -145,7 +149,7 @@ export async function showBlocks(root, route, context) {
       place,
       table({
         caption: `Blocks up to ${last}`,
-        columns: [{ title: "Block" }, { title: "Digest" }, { title: "Won by" }, { title: "Accuracy", isNumber: true }, { title: "Delay", isNumber: true }, { title: "Updates", isNumber: true }, { title: "Votes", isNumber: true }, { title: "Mean queue", isNumber: true }, { title: "Remarks" }],
+        columns: [{ title: hasBlocks(overview) ? "Block" : "Round" }, ...(hasBlocks(overview) ? [{ title: "Digest" }, { title: "Won by" }] : []), { title: "Accuracy", isNumber: true }, { title: "Delay", isNumber: true }, { title: "Updates", isNumber: true }, ...(hasBlocks(overview) ? [{ title: "Votes", isNumber: true }] : []), { title: "Mean queue", isNumber: true }, { title: "Remarks" }],
         rows: rows.map((row) => blockCells(row, overview)),
         rowClass: (index) => (rows[index].problem ? "bad" : null),
       }),

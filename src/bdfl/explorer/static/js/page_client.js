@@ -26,7 +26,7 @@ export async function showClient(root, route, context) {
   const numRounds = rounds.count.length ? Math.max(0, (document.until ?? overview.height) - document.since + 1) : 0;
   const place = overview.clients.findIndex((client) => client.client === number);
   const neighbour = (step) => (overview.clients[place + step] ? [`/client/${overview.clients[place + step].client}`, overview.clients[place + step].name] : null);
-  const group = new ChartGroup({ signal: context.signal, isTimed: false, onPick: (round) => go(`/block/${round}`) });
+  const group = new ChartGroup({ signal: context.signal, isTimed: false, onPick: (round) => go(overview.chain === null ? `/desk/${round}` : `/block/${round}`) });
   const meanShare = meanOf(rounds.energy_j.map((energy, row) => (rounds.budget_j[row] > 0 && isKnown(energy) ? energy / rounds.budget_j[row] : null)));
   replaceContent(
     root,
@@ -47,9 +47,9 @@ export async function showClient(root, route, context) {
       tile("Takes part in", sayPercent(document.share), `its rate beta asks for ${sayPercent(document.rate)}`, isKnown(document.share) && document.share + 1e-9 < document.rate ? "bad" : "good"),
       tile("Updates that count", sayCount(document.num_contributions), numRounds ? `of ${sayPlural(numRounds, "round")} as a member` : null),
       tile("Missed", sayCount(document.num_missed), `${sayCount(document.num_declined)} declined`, document.num_missed ? "bad" : ""),
-      tile("Blocks mined", sayCount(document.mined.length), overview.height ? `${sayPercent(document.mined.length / overview.height)} of all` : null),
+      overview.chain === null ? null : tile("Blocks mined", sayCount(document.mined.length), overview.height ? `${sayPercent(document.mined.length / overview.height)} of all` : null),
       tile("Energy spent", sayPercent(meanShare), "of its budget, on average"),
-      tile("Said on the chain", sayPlural(document.num_votes, "vote"), sayPlural(document.num_reports, "report")),
+      overview.chain === null ? null : tile("Said on the chain", sayPlural(document.num_votes, "vote"), sayPlural(document.num_reports, "report")),
     ),
     element(
       "div",
@@ -60,9 +60,9 @@ export async function showClient(root, route, context) {
       rounds.round.length ? group.add(budgetChart()) : null,
       rounds.round.length ? group.add(delayChart()) : null,
       rounds.round.length ? group.add(queueChart()) : null,
-      contributionsOf(document),
+      overview.chain === null ? limitsCard(document) : contributionsOf(document),
     ),
-    element("div", { class: "grid three client-rest" }, minedCard(document), offencesCard(document), limitsCard(document)),
+    overview.chain === null ? null : element("div", { class: "grid three client-rest" }, minedCard(document), offencesCard(document), limitsCard(document)),
   );
   const draw = () => {
     const numShown = rounds.round.filter((round) => round <= context.position).length;

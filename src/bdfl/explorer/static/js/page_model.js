@@ -24,6 +24,10 @@ function wholeNumber(text) {
 
 export async function showModel(root, route, context) {
   const { height } = route;
+  if (height === 0) {
+    showUntrained(root, context);
+    return;
+  }
   const choice = { other: wholeNumber(route.query.get("other")), without: wholeNumber(route.query.get("without")) };
   const document = await getJson(modelAddress(height, { other: null, without: null }), context.signal);
   const { overview } = context;
@@ -86,6 +90,16 @@ export async function showModel(root, route, context) {
   const field = root.querySelector("#other-height");
   if (field && choice.other !== null) field.value = choice.other;
   await Promise.all([compareNow(), withoutNow()]);
+}
+
+/** Before the first block there is only the model that everybody begins with. */
+function showUntrained(root, context) {
+  const { overview } = context;
+  replaceContent(
+    root,
+    pageHead({ title: "The untrained model", lead: "What every client begins with, named by the genesis.", next: overview.height > 0 ? ["/model/1", "1"] : null }),
+    emptyState("Nobody has trained it yet", overview.height > 0 ? link("/model/1", "The first model that was trained") : "The first lineage appears here when block 1 is mined."),
+  );
 }
 
 function contextNote() {
@@ -246,7 +260,7 @@ function lineageCard(document, overview) {
         caption: "Models it grew from, newest first",
         columns: [{ title: "Model after" }, { title: "Digest" }, { title: "Made of updates by" }, { title: "Moved by", isNumber: true }, { title: "Accuracy", isNumber: true }, { title: "Weights" }],
         rows: [...columns].reverse().map((one) => [
-          link(`/model/${one.height}`, one.height === 0 ? "genesis" : `block ${sayCount(one.height)}`),
+          one.height === 0 ? "genesis" : link(`/model/${one.height}`, `block ${sayCount(one.height)}`),
           copyable(one.digest, "the digest", 10),
           one.clients.length ? one.clients.map((client, place) => [place ? ", " : null, link(`/client/${client}`, String(client))]).flat() : "nobody",
           isKnown(one.distance) ? sayNumber(one.distance) : null,
@@ -286,9 +300,10 @@ function lineageGraph(columns, document, overview, room) {
     const weights = weightsOf(column, document, overview);
     const isThis = column.height === document.made_in;
     const words = `Model after ${column.height === 0 ? "the genesis" : `block ${column.height}`}: ${column.clients.length ? `updates of clients ${column.clients.join(", ")}` : "untrained"}${isKnown(column.accuracy) ? `; accuracy ${sayPercent(column.accuracy)}` : ""}${column.is_stored ? "" : "; weights pruned"}`;
+    const isOpenable = column.height > 0;
     return shape(
-      "a",
-      { class: `model-node${isThis ? " this" : ""}${column.is_stored ? "" : " pruned"}`, href: href(`/model/${column.height}`), "aria-label": words, tabindex: place === columns.length - 1 ? "0" : "-1" },
+      isOpenable ? "a" : "g",
+      { role: isOpenable ? null : "img", class: `model-node${isThis ? " this" : ""}${column.is_stored ? "" : " pruned"}`, href: isOpenable ? href(`/model/${column.height}`) : null, "aria-label": words, tabindex: place === columns.length - 1 ? "0" : "-1" },
       shape("title", {}, words),
       shape("path", { class: "update-thread", d: column.clients.map((client) => threadFrom(x, top + (lanes.indexOf(client) + 0.5) * laneHeight, base)).join("") }),
       column.clients.map((client, index) => {
