@@ -88,6 +88,7 @@ class Library:
         self._helper = helper
         self._places: OrderedDict[tuple[int, int], Places] = OrderedDict()  # by run and round
         self._turn = threading.Lock()  # of those who poll
+        self._map_turn = threading.Lock()
         self._told = [_Told(run.height, len(run.told_problems())) for run in runs]
         named = Counter(run.name for run in runs)
         self._names = [
@@ -163,6 +164,7 @@ class Library:
     def overview(self, run: int) -> Overview:
         found = self._run(run)
         found.refresh()
+        status = found.status()  # which may take a moment: nobody else is to wait for it
         with found.lock:
             facts = found.facts
             return Overview(
@@ -193,7 +195,7 @@ class Library:
                 problems=found.told_problems(),
                 label_names=None,
                 summary=found.summary(),
-                status=found.status(),
+                status=status,
             )
 
     def story(self, run: int, first: int = 1, last: int | None = None, points: int = 2000) -> StoryDocument:
@@ -245,11 +247,11 @@ class Library:
         path = self._run(run).scenario_path
         if path is None:
             raise NotHere("no scenario says where anybody is")
-        with self._turn:
+        with self._map_turn:
             known = self._places.get((run, round))
         if known is None:
             known = self._helper.ask(Positions(scenario=str(path), round=round), Places)
-            with self._turn:
+            with self._map_turn:
                 self._places[run, round] = known
                 while len(self._places) > _MAX_PLACES:
                     self._places.popitem(last=False)
@@ -331,10 +333,7 @@ class Library:
                         summary=found.summary(),
                     )
                 )
-        with ExitStack() as locks:
-            for found in self._runs:
-                locks.enter_context(found.lock)
-            return compare_runs(rows, [found.columns for found in self._runs], self._pair)
+        return compare_runs(rows, [found.columns for found in self._runs], self._pair)
 
     def _pair(self, order: Pair) -> Paired:
         return self._helper.ask(order, Paired)

@@ -71,7 +71,9 @@ class Database:
         database = cls(path, connection, durable=durable)
         try:
             database._validate_format()
-            if not read_only:
+            if read_only:
+                database._set_cache()
+            else:
                 database._set_up()
         except StoreError:
             connection.close()
@@ -148,8 +150,11 @@ class Database:
     def _set_up(self) -> None:
         self._set_durable()
         self.run("PRAGMA journal_mode = WAL")
-        self.run(f"PRAGMA cache_size = -{_CACHE_KIB}")
+        self._set_cache()
         self._is_written = True
+
+    def _set_cache(self) -> None:
+        self.run(f"PRAGMA cache_size = -{_CACHE_KIB}")
 
     def _set_durable(self) -> None:
         self.run(f"PRAGMA synchronous = {'FULL' if self._durable else 'OFF'}")
