@@ -267,8 +267,9 @@ def _run_pieces(library: Library, run: int, overview: Overview, account: _Accoun
         yield from take(f"network.json?round={one}", partial(library.network, run, one), f"network/{one}.json")
         yield from take(f"model/{one}.json", partial(library.model, run, one))
         if time.monotonic() < desk_ends_s:
-            num_desks += 1
-            yield from take(f"desk/{one}.json", partial(library.desk, run, one, DeskSettings()))
+            for piece in take(f"desk/{one}.json", partial(library.desk, run, one, DeskSettings())):
+                num_desks += 1
+                yield piece
     yield from take("blocks.json", lambda: _block_rows(library, run, first, height))
     if library.story(run, points=1).num_rounds > 2000:
         yield from _story_chunks(library, run, first, height, take)
