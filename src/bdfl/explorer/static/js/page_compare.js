@@ -105,6 +105,7 @@ function curveCards(document) {
           series: document.curves.map((curve, number) => ({
             name: runLabel(document.runs.find((run) => run.run === curve.run) ?? { run: curve.run, name: "" }),
             colour: `var(${curveColour(number)})`,
+            isDashed: number % 2 === 1, // so that curves which fall together show both
             points: curve.round.map((round, row) => ({ x: axis === "time" ? curve.time_s[row] : round, y: curve[column][row] ?? NaN })),
           })),
         }),

@@ -34,9 +34,9 @@ export async function showDesk(root, route, context) {
   let takeRecorded = () => {};
   let asRecorded = null; // the same round without changes
   const resultPlace = element("div", { class: "desk-results", "aria-live": "off" });
-  const announce = element("p", { class: "out-of-sight", role: "status" });
+  const announce = element("p", { class: "desk-now", role: "status" });
   const controlPlace = element("form", { class: "card desk-controls", "aria-label": "The round's problem", on: { submit: (event) => event.preventDefault() } });
-  replaceContent(root, pageHead({ title: "Scheduler desk", lead: "Reading the round…" }), element("div", { class: "desk" }, controlPlace, resultPlace), announce);
+  replaceContent(root, pageHead({ title: "Scheduler desk", lead: "Reading the round…" }), element("div", { class: "desk" }, controlPlace, resultPlace));
 
   function address() {
     const query = new URLSearchParams();
@@ -82,7 +82,8 @@ export async function showDesk(root, route, context) {
     results = document;
     replaceContent(resultPlace, resultCards(document, overview, asRecorded ?? document));
     const best = document.choices.filter((choice) => isKnown(choice.objective)).sort((one, other) => one.objective - other.objective)[0];
-    if (best) announce.textContent = `${best.scheduler} would choose clients ${best.selected.join(", ") || "none"}, delay ${saySeconds(best.delay_s)}.`;
+    const chosen = best && best.selected.length > 12 ? sayPlural(best.selected.length, "client") : `clients ${best?.selected.join(", ") || "none"}`;
+    announce.textContent = best ? `Best now: ${best.scheduler} with ${chosen}, ${saySeconds(best.delay_s)}.` : "No scheduler finds a feasible choice.";
   }
 
   const update = debounced(() => {
@@ -129,6 +130,7 @@ export async function showDesk(root, route, context) {
   };
   if (isExported()) replaceContent(controlPlace, element("h2", {}, "The round's problem"), notice("info", "In an export the problem stays as recorded; `bdfl explore` on the run folder lets you change it."), problemFacts(document));
   else takeRecorded = drawControls(controlPlace, document, settings, overview, setting, () => asRecorded);
+  controlPlace.append(announce);
   drawAll(document);
   showRunFrontier(root, context);
 }
@@ -363,13 +365,13 @@ function matrixCard(document, overview) {
     { note: "A filled square: the client trains. Outlined in colour where that differs from the chain." },
     table({
       caption: "Clients and the schedulers that choose them",
-      columns: [{ title: "Client" }, { title: "Queue", class: "bar-column" }, { title: "Channel", isNumber: true }, { title: "Budget", isNumber: true }, ...columns.map((choice) => ({ title: choiceName(choice), class: "choice-column" }))],
+      columns: [{ title: "Client" }, ...columns.map((choice) => ({ title: choiceName(choice), class: "choice-column" })), { title: "Queue", class: "bar-column" }, { title: "Channel", isNumber: true }, { title: "Budget", isNumber: true }],
       rows: document.problem.clients.map((client) => [
         element("span", {}, clientLink(overview, client.client), client.is_reachable ? null : badge("out of reach", "warn")),
+        ...columns.map((choice) => choiceCell(document.recorded, choice, client.client)),
         element("span", { class: "bar-cell" }, shareBar(client.queue / most, "queue", sayNumber(client.queue)), sayNumber(client.queue)),
         sayDecibel(client.gain_db),
         sayEnergy(client.energy_budget_j),
-        ...columns.map((choice) => choiceCell(document.recorded, choice, client.client)),
       ]),
       rowClass: (index) => (document.problem.clients[index].client === document.settings.client && document.settings.gain_db !== null ? "chosen" : null),
     }),

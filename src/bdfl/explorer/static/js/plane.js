@@ -82,7 +82,7 @@ function drawPlane(series, options, width) {
       shape("line", { class: "plane-grid", x1: left, x2: width - right, y1: placeY(tick), y2: placeY(tick) }),
       shape("text", { class: "plane-tick", x: left - 8, y: placeY(tick) + 4, "text-anchor": "end" }, sayY(tick)),
     ]),
-    roundTicks(xLeast, xMost, Math.max(2, Math.floor(width / 110))).map((tick) => [
+    roundTicks(xLeast, xMost, Math.max(3, Math.floor(width / 110))).map((tick) => [
       shape("line", { class: "plane-grid", x1: placeX(tick), x2: placeX(tick), y1: top, y2: height - bottom }),
       shape("text", { class: "plane-tick", x: Math.min(placeX(tick), width), y: height - bottom + 17, "text-anchor": placeX(tick) > width - 34 ? "end" : "middle" }, sayX(tick)),
     ]),
