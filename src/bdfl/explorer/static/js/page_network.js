@@ -183,7 +183,8 @@ class NetworkMap {
       this.places,
     );
     this.legend = element("div", { class: "legend map-legend" });
-    this.node = element("div", { class: "map-box" }, this.svg);
+    this.waiting = element("p", { class: "map-waiting" }, "Working out where everybody is…");
+    this.node = element("div", { class: "map-box" }, this.svg, this.waiting);
   }
 
   /** Draws everything anew where it is another network, and what a round changes otherwise. */
@@ -202,6 +203,7 @@ class NetworkMap {
       this.build(network, radius);
     }
     this.network = network;
+    this.waiting.remove();
     this.update(network, now, online);
   }
 
@@ -506,6 +508,7 @@ export async function showNetwork(root, route, context) {
     clock.draw();
     const network = rounds.get(Math.max(1, now.round)) || shownNetwork;
     replaceContent(trouble, rounds.failure && !network ? notice("bad", rounds.failure.message) : null);
+    if (rounds.failure && !network) setText(map.waiting, "The map could not be had.");
     if (!network) return;
     shownNetwork = network;
     map.draw(network, now, online);
