@@ -89,21 +89,7 @@ def settle(look: Look) -> None:
     """Waits until nothing is fetched and nothing is drawn any more."""
     look.page.mouse.move(0, 0)
     look.page.evaluate("() => document.fonts.ready")
-    look.page.wait_for_function(_IS_STILL)
-
-
-# Whether the page's text has stayed the same for 30 frames.
-_IS_STILL = """() => new Promise((done) => {
-  let last = "", count = 0;
-  const look = () => {
-    const text = document.body.innerText;
-    count = text === last ? count + 1 : 0;
-    last = text;
-    if (count >= 30) done(true);
-    else requestAnimationFrame(look);
-  };
-  look();
-})"""
+    look.wait_until_still()
 
 
 def save(name: str, picture: bytes) -> Path:

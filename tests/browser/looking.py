@@ -62,6 +62,11 @@ class Look:
         """Waits until the page has its heading and nothing in it is still loading."""
         self.page.wait_for_function(_IS_FILLED)
 
+    def wait_until_still(self) -> None:
+        """Waits until the page is filled and its text has stayed the same for half a second of frames."""
+        self.wait_until_filled()
+        self.page.wait_for_function(_IS_STILL)
+
     def wait_until(self, is_so: Callable[[], bool], what: str) -> None:
         """Waits until something outside the page's scripts is so; fails with what it is otherwise."""
         deadline_s = time.monotonic() + PATIENCE_MS / 1000
@@ -125,6 +130,19 @@ _IS_FILLED = """() => {
   const main = document.querySelector("main");
   return main && main.querySelector("h1") && !document.querySelector("[aria-busy='true']");
 }"""
+
+
+_IS_STILL = """() => new Promise((done) => {
+  let last = "", count = 0;
+  const look = () => {
+    const text = document.body.innerText;
+    count = text === last ? count + 1 : 0;
+    last = text;
+    if (count >= 30) done(true);
+    else requestAnimationFrame(look);
+  };
+  look();
+})"""
 
 
 # What a person would notice

@@ -46,6 +46,21 @@
     document.body.removeAttribute("tabindex");
   },
 
+  /** Whether an element, or anything in it, looks otherwise with the focus than without. */
+  isDrawnOtherwise(element) {
+    const properties = ["outline", "boxShadow", "stroke", "strokeWidth", "fill", "borderColor", "backgroundColor"];
+    const look = () =>
+      [element, ...element.querySelectorAll("*")]
+        .map((one) => getComputedStyle(one))
+        .map((style) => properties.map((name) => style[name]).join())
+        .join();
+    const withFocus = look();
+    element.blur();
+    const without = look();
+    element.focus({ preventScroll: true });
+    return withFocus !== without;
+  },
+
   /** What has the focus, and whether that can be seen; null: nothing has. */
   lookAtFocus() {
     const at = document.activeElement;
@@ -58,7 +73,7 @@
     return {
       name: `${this.nameOf(at)} ${label.slice(0, 30)}`,
       isAgain,
-      isVisible: (style.outlineStyle !== "none" && parseFloat(style.outlineWidth) > 0) || style.boxShadow !== "none",
+      isVisible: (style.outlineStyle !== "none" && parseFloat(style.outlineWidth) > 0) || this.isDrawnOtherwise(at),
       isSeen: box.width > 0 && box.height > 0,
     };
   },
@@ -69,7 +84,7 @@
       one.type === "radio" && document.querySelector(`input[type=radio][name="${one.name}"][data-visited]`);
     return [...document.querySelectorAll("a[href], button, input, select, textarea, summary")]
       .filter((one) => !one.disabled && one.tabIndex >= 0 && !("visited" in one.dataset) && !isGroupVisited(one))
-      .filter((one) => one.getClientRects().length && getComputedStyle(one).visibility !== "hidden")
+      .filter((one) => one.checkVisibility({ visibilityProperty: true }))
       .map((one) => one.outerHTML.slice(0, 120));
   },
 })

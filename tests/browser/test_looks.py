@@ -10,10 +10,11 @@ from tests.browser.test_pages import PAGES
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_nothing_overflows_and_axe_finds_nothing_serious(look, explorer, path, scheme):
     opened = look(explorer.origin, size=WIDE, scheme=scheme, reduced_motion=True).open(path)
+    opened.wait_until_still()
     wide = find_overflow(opened.page)
     accessible = find_accessibility(opened.page)
     opened.page.set_viewport_size({"width": NARROW[0], "height": NARROW[1]})
-    opened.open(path)
+    opened.open(path).wait_until_still()
     narrow = find_overflow(opened.page)
     assert {"1440 px": wide, "390 px": narrow, "axe": accessible} == {"1440 px": [], "390 px": [], "axe": []}
 
@@ -21,6 +22,7 @@ def test_nothing_overflows_and_axe_finds_nothing_serious(look, explorer, path, s
 @pytest.mark.parametrize("path", PAGES)
 def test_everything_is_within_reach_of_the_keyboard(look, explorer, path):
     opened = look(explorer.origin, reduced_motion=True).open(path)
+    opened.wait_until_still()
     assert walk_by_keyboard(opened.page) == []
 
 

@@ -108,7 +108,7 @@ export function startRouter(onRoute) {
     if (!isExported()) onRoute(currentRoute(), true);
   });
   window.addEventListener("hashchange", () => {
-    if (isExported() && location.hash.startsWith("#/")) onRoute(currentRoute(), true);
+    if (isExported() && (location.hash === "" || location.hash.startsWith("#/"))) onRoute(currentRoute(), true);
   });
   onRoute(currentRoute(), false);
 }
