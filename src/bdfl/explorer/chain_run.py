@@ -53,6 +53,7 @@ PAGE = 50  # blocks in a list
 _OPENING_S = 15.0  # for what a chain has when it is opened; the rest comes as if it grew
 _STEP_S = 0.3
 _CHECK_EVERY_S = 30.0  # signatures of new blocks
+_WITHOUT_RECEIPTS = 2  # rounds at the end of a run: its last block has no reports for a round after it
 _FRESH_S = 0.2  # what was read so recently is not read again
 _MAX_PROBLEMS = 100  # that are told of one by one
 
@@ -243,21 +244,25 @@ class ChainRun:
         scenario = self.around.scenario
         return self.kind == "run" and scenario is not None and scenario.mining.mode is MiningMode.SAMPLED
 
-    @property
-    def tip_race(self) -> MinedIn | None:
-        """What tells how long the last round's mining took; none: it is known, or nothing does."""
-        if not self._is_sampled or not self.height or self.columns["is_measured"][-1] or self.scenario_path is None:
-            return None
-        block = self.find(self.height).block
-        if block is None or not block.body.schedule.is_feasible:
-            return None
-        return MinedIn(
-            scenario=str(self.scenario_path),
-            round=self.height,
-            mining_hz=[float(hz) for hz in block.body.schedule.mining_hz],
-            attempt=block.header.attempt,
-            proposer=block.header.proposer,
-        )
+    def open_races(self) -> list[MinedIn]:
+        """What tells how long mining took in the last rounds, of which no block carries receipts."""
+        if not self._is_sampled or self.scenario_path is None:
+            return []
+        races = []
+        for height in range(max(1, self.height - _WITHOUT_RECEIPTS + 1), self.height + 1):
+            block = self.find(height).block
+            if block is None or not block.body.schedule.is_feasible or self.columns["is_measured"][height - 1]:
+                continue
+            races.append(
+                MinedIn(
+                    scenario=str(self.scenario_path),
+                    round=height,
+                    mining_hz=[float(hz) for hz in block.body.schedule.mining_hz],
+                    attempt=block.header.attempt,
+                    proposer=block.header.proposer,
+                )
+            )
+        return races
 
     def set_mining(self, place: int, mining_s: float) -> None:
         """The round at `place` (from 0) took so long to mine; everybody paid for it."""

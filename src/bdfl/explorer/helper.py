@@ -32,6 +32,7 @@ class Helper:
         self._turn = threading.Lock()
         self._places = threading.BoundedSemaphore(_MAX_WAITING)
         self._process: subprocess.Popen[bytes] | None = None
+        self._is_closed = False
 
     @property
     def pid(self) -> int | None:
@@ -57,6 +58,11 @@ class Helper:
         return msgspec.msgpack.decode(reply.answer, type=answer)
 
     def close(self) -> None:
+        """Ends the child, whatever it is at; who waits for it is told."""
+        self._is_closed = True
+        process = self._process
+        if process is not None:
+            process.kill()
         with self._turn:
             self._end()
 
@@ -78,6 +84,8 @@ class Helper:
         if self._process is not None and self._process.poll() is None:
             return self._process
         self._end()
+        if self._is_closed:
+            raise EOFError
         environment = dict.fromkeys(THREAD_VARIABLES, "1") | os.environ  # many threads gain nothing on small problems
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "bdfl.explorer.desk_worker"],

@@ -95,19 +95,18 @@ class Library:
             f"{run.name} ({run.folder.name})" if named[run.name] > 1 and run.folder else run.name for run in runs
         ]
 
-    def measure_tips(self) -> None:
-        """Has the last rounds' mining drawn again where it was drawn: only a next block would tell of it."""
+    def measure_ends(self) -> None:
+        """Has the last rounds' mining drawn again where it was drawn: no block tells of it."""
         for run in self._runs:
             with run.lock:
-                race = run.tip_race
-            if race is None:
-                continue
-            try:
-                mined = self._helper.ask(race, Mined)
-            except BdflError:
-                continue  # it stays as modelled
-            with run.lock:
-                run.set_mining(race.round - 1, mined.mining_s)
+                races = run.open_races()
+            for race in races:
+                try:
+                    mined = self._helper.ask(race, Mined)
+                except BdflError:
+                    continue  # it stays as modelled
+                with run.lock:
+                    run.set_mining(race.round - 1, mined.mining_s)
 
     @property
     def num_runs(self) -> int:
@@ -377,6 +376,6 @@ def open_library(paths: Sequence[Path], node: str | None = None) -> Iterator[Lib
             runs.append(open_node(node))
             resources.callback(runs[-1].close)
         library = Library(runs, helper)
-        if any(run.tip_race is not None for run in runs):
-            threading.Thread(target=library.measure_tips, daemon=True, name="mining").start()
+        if any(run.open_races() for run in runs):
+            threading.Thread(target=library.measure_ends, daemon=True, name="mining").start()
         yield library

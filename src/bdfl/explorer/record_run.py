@@ -100,9 +100,8 @@ class RecordRun:
     def read_all(self) -> None:
         """Nothing: it is read."""
 
-    @property
-    def tip_race(self) -> MinedIn | None:
-        return None
+    def open_races(self) -> list[MinedIn]:
+        return []
 
     def set_mining(self, place: int, mining_s: float) -> None:
         """Nothing: it is known."""

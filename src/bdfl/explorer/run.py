@@ -72,9 +72,8 @@ class Run(Protocol):
         """Takes in all that there is, however long that takes."""
         ...
 
-    @property
-    def tip_race(self) -> MinedIn | None:
-        """What tells how long the last round's mining took; none: it is known, or nothing does."""
+    def open_races(self) -> list[MinedIn]:
+        """What tells how long mining took in the last rounds; none: it is known, or nothing does."""
         ...
 
     def set_mining(self, place: int, mining_s: float) -> None:
