@@ -164,6 +164,7 @@ function drawState() {
     else if (overview.is_live && session.isConnected === null) text = "connecting";
     else if (overview.is_live && replay.isFollowing) [text, kind] = ["live", "live"];
     else if (overview.is_live) text = "looking back";
+    else if (session.status && session.status.nodes.length && session.status.nodes.every((node) => !node.is_online)) [text, kind] = ["offline", "lost"];
     else text = isExported() ? "export" : "replay";
   }
   setText(pill, text);

@@ -110,7 +110,7 @@ function layOut(network, width, height, radius) {
       x: width / 2 + ((isKnown(place.x_m) ? place.x_m : (left + right) / 2) - (left + right) / 2) * scale,
       y: height / 2 - ((isKnown(place.y_m) ? place.y_m : (low + high) / 2) - (low + high) / 2) * scale,
     });
-    anchors.forEach((place, index) => nodes.set(`a${index}`, { ...put(place), radius: radius + 7, isAnchor: true }));
+    anchors.forEach((place, index) => nodes.set(`a${index}`, { ...put(place), radius: radius + 13, isAnchor: true }));
     network.clients.forEach((place) => nodes.set(`c${place.client}`, { ...put(place), radius }));
     nodes.scale = scale;
   } else {
@@ -123,7 +123,7 @@ function layOut(network, width, height, radius) {
     anchors.forEach((place, index) => {
       const angle = (2 * Math.PI * index) / anchors.length - Math.PI / 2;
       const share = anchors.length === 1 ? 0 : 0.38;
-      nodes.set(`a${index}`, { x: width / 2 + across * share * Math.cos(angle), y: height / 2 + down * share * Math.sin(angle), radius: radius + 7, isAnchor: true });
+      nodes.set(`a${index}`, { x: width / 2 + across * share * Math.cos(angle), y: height / 2 + down * share * Math.sin(angle), radius: radius + 13, isAnchor: true });
     });
   }
   if (!anchors.length) nodes.set("hub", { x: width / 2, y: height / 2, radius: radius + 9, isAnchor: true });
@@ -468,17 +468,17 @@ export async function showNetwork(root, route, context) {
     tablePlace,
   );
 
-  /** Whether a node answers: from the newest status while live, else as the document has it; null: nobody asked. */
+  /** Whether a node answers now: by the newest status, else by the document; null: nobody asked, or one looks back. */
   const online = {
     clients: (client) => {
-      const status = !context.isReplay && context.status;
-      const node = status ? status.nodes.find((one) => one.number === client.client) : null;
-      return node ? node.is_online : context.isReplay ? null : client.is_online;
+      if (!context.replay.isFollowing) return null;
+      const node = context.status ? context.status.nodes.find((one) => one.number === client.client) : null;
+      return node ? node.is_online : client.is_online;
     },
     anchors: (place, index) => {
-      const status = !context.isReplay && context.status;
-      const found = status ? status.access_points.find((one) => one.name === place.name) || status.access_points[index] : null;
-      return found ? found.is_online : context.isReplay ? null : place.is_online;
+      if (!context.replay.isFollowing) return null;
+      const found = context.status ? context.status.access_points.find((one) => one.name === place.name) || context.status.access_points[index] : null;
+      return found ? found.is_online : place.is_online;
     },
   };
   let tableTimer = 0;

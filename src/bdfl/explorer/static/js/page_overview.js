@@ -26,7 +26,7 @@ const STATES = {
 };
 
 function describeRun(overview) {
-  const kinds = { run: "Run", chain: "Chain", node: "Live node", network: "Live network", record: "Record of a simulation" };
+  const kinds = { run: "Run", chain: "Chain", node: "Node of a network", network: "Network", record: "Record of a simulation" };
   const parts = [
     `${kinds[overview.kind] || "Run"} of ${sayPlural(overview.clients.length, "client")}`,
     `scheduler ${overview.scheduler}`,
@@ -101,8 +101,10 @@ function clientStates(context, now) {
     });
   }
   const row = story.row(now.round);
-  if (!row || !row.state) return overview.clients.map(() => null);
+  const isOffline = new Set(status && context.replay.isFollowing ? status.nodes.filter((node) => !node.is_online).map((node) => node.number) : []);
   return overview.clients.map((client, number) => {
+    if (isOffline.has(client.client)) return "offline";
+    if (!row || !row.state) return null;
     const state = row.state[number] || ".";
     if (!now.isUnderWay || state === "." || state === "-" || state === "r") return state;
     if (now.phase === "schedule") return "scheduled";
@@ -145,9 +147,9 @@ class ClientChips {
       const state = states[number];
       const share = row && row.count && context.position > 0 ? row.count[number] / context.position : null;
       const [name, word, sentence] = STATES[state] || ["idle", "–", "nothing is known of this round"];
-      if (chip.state !== state || chip.position !== context.position) {
+      if (chip.state !== state || chip.shown !== share) {
         chip.state = state;
-        chip.position = context.position;
+        chip.shown = share;
         chip.anchor.dataset.state = name;
         setText(chip.word, word);
         chip.share.style.width = `${Math.min(100, (share || 0) * 100)}%`;
@@ -376,7 +378,9 @@ export async function showOverview(root, route, context) {
           ? "\u00a0"
           : now.isLive
             ? `round ${sayCount(now.round)}: ${num} of ${states.length} train${numOffline ? `, ${numOffline} offline` : ""}`
-            : `round ${sayCount(now.round)}: ${num} of ${states.length} scheduled${now.isUnderWay ? "" : `, ${states.filter((state) => state === "s").length} delivered`}`,
+            : numOffline
+              ? `${numOffline} of ${states.length} are offline`
+              : `round ${sayCount(now.round)}: ${num} of ${states.length} scheduled${now.isUnderWay ? "" : `, ${states.filter((state) => state === "s").length} delivered`}`,
     );
     ribbon.drawSoon();
   }
