@@ -7,7 +7,8 @@
  *     run, overview (the newest /index.json), story (StoryStore: rows by height, windows for charts),
  *     position (height shown in replay), tip, progress (0..1 of the round after `position`), isReplay, status,
  *     signal (aborted when the page is left: give it to getJson, addEventListener, …),
- *     setPosition(height), onPosition(f), onFrame(f), onStatus(f), onOverview(f): f() is called until the page is left.
+ *     setPosition(height), onPosition(f), onFrame(f), onRows(f), onStatus(f), onOverview(f): f() is called until the page
+ *     is left; replay (isPlaying, isFollowing, …).
  * Errors thrown are shown in place of the page. Draw what is known before the first `await`, reserve heights.
  * Links: `link("/block/12", "block 12")` of router.js. Text: `element`/`card`/`table`/… of dom.js. Numbers: format.js.
  * Curves: `new ChartGroup(…)` of charts.js. A new page is one import and one line below.
