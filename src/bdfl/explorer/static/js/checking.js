@@ -99,7 +99,7 @@ function checkList(checks) {
  */
 export function showChecks(result, document, walk) {
   if (result.state === "skipped")
-    return { verdict: notice("warn", element("b", {}, "Not verified here: "), `${result.why}. Run \`bdfl chain verify\` instead.`), details: element("div", {}) };
+    return { verdict: notice("warn", element("b", {}, "Not verified here: "), `${result.why}. On a command line `, element("code", {}, "bdfl chain verify"), " checks the whole chain."), details: element("div", {}) };
   const checks = result.checks.map((check) => settledByWalk(check, result, walk));
   const wrong = checks.filter((check) => check.state === "wrong");
   const right = checks.filter((check) => check.state === "ok");
@@ -160,7 +160,7 @@ export function chainPanel(context, onDone) {
     const { verdict } = walk;
     const last = Math.max(context.overview.height, verdict.last);
     if (verdict.state === "skipped" && verdict.why) {
-      replaceContent(place, notice("warn", element("b", {}, "Not verified here: "), `${verdict.why}.`));
+      replaceContent(place); // the block's own verdict says why
     } else if (verdict.failure) {
       const { failure } = verdict;
       replaceContent(

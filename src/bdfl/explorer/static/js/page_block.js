@@ -59,8 +59,8 @@ export async function showBlock(root, route, context) {
   grid.append(
     card("In plain words", { class: "words" }, document.sentences.length ? element("ul", { class: "sentences" }, document.sentences.map((sentence) => element("li", {}, sentence))) : element("p", { class: "muted" }, "Nothing of it can be read.")),
     card(
-      "Verified by this browser",
-      { class: "verification", id: "verification", note: "Computed here from the bytes of /raw: nothing below is the server's word." },
+      "Checked in this browser",
+      { class: "verification", id: "verification", note: "From the block's own bytes, whatever the server says of them." },
       verdictPlace,
       overview.chain && document.is_verifiable ? chainPanel(context, () => drawVerification(document, context, places)) : null,
       detailsPlace,
@@ -95,7 +95,7 @@ async function drawVerification(document, context, { verdictPlace, detailsPlace,
   const { verdict, details } = showChecks(result, document, walkOf(context.run, context.overview.chain));
   const wasOpen = detailsPlace.querySelector("details")?.open ?? false;
   replaceContent(verdictPlace, verdict);
-  replaceContent(detailsPlace, element("details", { class: "check-details", open: wasOpen || result.state === "wrong" || verdict.dataset.verdict === "lie" }, element("summary", {}, "Every check"), details));
+  if (result.checks.length > 0) replaceContent(detailsPlace, element("details", { class: "check-details", open: wasOpen || result.state === "wrong" || verdict.dataset.verdict === "lie" }, element("summary", {}, "Every check"), details));
   markSigned(root, result);
 }
 
