@@ -48,7 +48,7 @@ export async function checkedBlock(context, height, digest) {
   if (!blockResults.has(name)) {
     if (blockResults.size > MOST_KEPT_RESULTS) blockResults.clear();
     const changes = await changeHeightsOf(context, height);
-    const found = verifyBlock(genesisReader(context.run), rawReader(context.run), height, changes);
+    const found = verifyBlock(genesisReader(context.run), rawReader(context.run), height, changes).then((result) => ({ ...result, changes }));
     blockResults.set(name, found);
     found.catch(() => blockResults.delete(name));
   }
@@ -60,6 +60,13 @@ function settledByWalk(check, result, walk) {
   const isPassed = walk && result.digest !== null && walk.verdict.digests[result.height] === result.digest;
   if (!isPassed || check.state !== "skipped" || !["difficulty", "queues"].includes(check.rule)) return check;
   return { ...check, state: "ok", text: "derived again on the way from genesis to here" };
+}
+
+/** Whose keys a block was checked with: what a lone block cannot prove is said. */
+function sayMembers(result, walk) {
+  if (walk?.verdict.digests[result.height] === result.digest) return "The members are those that follow from the genesis and every block before this one. ";
+  const changes = result.changes.length ? ` and the changes in blocks ${result.changes.join(", ")}, read from their bytes` : "";
+  return `The members are those of the genesis${changes}; that no other block changed them is known once the whole chain is checked. `;
 }
 
 /** The list of a block's checks. */
@@ -146,7 +153,7 @@ export function showChecks(result, document, walk) {
           )
         : null,
       checkList(checks),
-      element("p", { class: "field-hint" }, "Accuracy and loss do not stand on a chain: they are what the run measured. The sentences are the server's; the fields they are made of were compared with the bytes."),
+      element("p", { class: "field-hint" }, sayMembers(result, walk), "Accuracy and loss do not stand on a chain: they are what the run measured. The sentences are the server's; the fields they are made of were compared with the bytes."),
     ),
   };
 }
