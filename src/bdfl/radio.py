@@ -23,7 +23,7 @@ def channel_gain(
 
 
 def signal_to_noise(bandwidth_hz: float, power_w: PerClient, gain: PerClient, noise_w_per_hz: float) -> PerClient:
-    """Signal-to-noise ratio of the uplink (dimensionless), (clients,): P_i h_i / (B N0) of [Li24, Eq. 8]."""
+    """Signal-to-noise ratio of the uplink (dimensionless), (clients,): P_i h_i / (B N0), see `uplink_rate`."""
     return power_w * gain / (bandwidth_hz * noise_w_per_hz)
 
 
