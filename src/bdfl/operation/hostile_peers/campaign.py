@@ -41,7 +41,7 @@ MAX_FALL = 0.2  # of honest rounds, against the control
 MAX_GROWTH = 128 * 2**20  # bytes that attacks may add to a node's memory at any time
 _WARM_UP = 3  # blocks
 _MAX_ROUNDS = 100_000
-_CONTROL_S = 90.0  # at most, or as long as the attack: who floods has to wait, and 100,000 may take minutes
+_CONTROL_S = 60.0  # at most, or as long as the attack: who floods has to wait, and 100,000 may take minutes
 _QUICK = ("live.time_scale=0", "live.attempt_s=1", "live.resend_s=0.5")  # two blocks at once cost little time
 _STARTING_S = 300.0
 _UNLISTED = "unlisted"

@@ -20,7 +20,7 @@ class Limits:
     max_message_size: int = 4 * 2**20  # of an encoded message; a block of 24 members has some 50 kB
     checks_per_s: int = 500  # signatures looked into in one member's name
     checks_burst: int = 2_000
-    slow_per_s: int = 100  # taken in a name in which more arrived than that, of each kind
+    slow_per_s: int = 200  # taken in a name in which more arrived than that, of each kind
     slow_burst: int = 16
     slow_bytes: int = 64 * 1024  # that cost as much as another one
     slow_s: float = 10.0  # after the last one that had to wait
