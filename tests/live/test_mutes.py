@@ -1,5 +1,5 @@
 from bdfl.transports.live.limits import Limits
-from bdfl.transports.live.mutes import Mutes
+from bdfl.transports.live.mutes import Mutes, Pressed
 
 S = 1_000_000_000
 LIMITS = Limits(patience=10, patience_per_s=1, mute_s=5.0, max_mute_s=12.0)
@@ -50,3 +50,15 @@ def test_what_is_refused_during_a_mute_does_not_prolong_it():
     flood(mutes, 1, 0)
     assert not any(mutes.note(1, 10**6, S) for _ in range(100))
     assert mutes.next_end_ns(S) == 5 * S
+
+
+def test_a_name_in_which_too_much_arrives_is_slow_until_a_while_after_the_last_that_had_to_wait():
+    pressed = Pressed(Limits(slow_s=10.0))
+    assert pressed.note(3, 0)
+    assert not pressed.note(3, 4 * S)
+    assert pressed.note(2, 5 * S)
+    assert pressed.pressed(13 * S) == {2, 3}
+    assert pressed.next_end_ns(13 * S) == 14 * S
+    assert pressed.pressed(14 * S) == {2}
+    assert pressed.next_end_ns(15 * S) is None
+    assert pressed.note(3, 20 * S)

@@ -41,6 +41,7 @@ MAX_FALL = 0.2  # of honest rounds, against the control
 MAX_GROWTH = 128 * 2**20  # bytes that attacks may add to a node's memory at any time
 _WARM_UP = 3  # blocks
 _MAX_ROUNDS = 100_000
+_CONTROL_S = 60.0  # at most, or as long as the attack: who floods has to wait, and 100,000 may take minutes
 _QUICK = ("live.time_scale=0", "live.attempt_s=1", "live.resend_s=0.5")  # two blocks at once cost little time
 _STARTING_S = 300.0
 _UNLISTED = "unlisted"
@@ -197,8 +198,8 @@ def _try_attack(watch: Watch, enemy: "_Enemy", order: Order, rounds: int) -> Att
             attacked = watch.measure(rounds, lambda: attacker.num_sent >= order.count, attacker.begin)
             said = attacker.end()
         with burning(said.cpu_s / said.seconds, log) as burned:
-            began_s = time.monotonic()
-            control = watch.measure(rounds, lambda: time.monotonic() - began_s >= attacked.seconds)
+            began_s, lasts_s = time.monotonic(), min(attacked.seconds, _CONTROL_S)
+            control = watch.measure(rounds, lambda: time.monotonic() - began_s >= lasts_s)
     return AttackResult(
         attack=order.attack,
         who=find_attack(order.attack).who.value,

@@ -65,9 +65,9 @@ class Watch:
         self._wait_for_block(lambda found: found >= height)
 
     def wait_unmuted(self) -> None:
-        """Until every node listens to everybody."""
+        """Until every node listens to everybody, and to nobody slowly."""
         for number in range(len(self._folders)):
-            while self._snapshot(number).queues.get("muted"):
+            while any(self._snapshot(number).queues.get(name) for name in ("muted", "slowed")):
                 time.sleep(_POLL_S)
 
     def measure(

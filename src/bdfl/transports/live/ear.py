@@ -2,20 +2,28 @@
 
 A callback would have zenoh's threads wait for Python's lock at each message, up to 5 ms while the node computes; here
 all that waits is taken at once. A channel that is full makes zenoh read no more: then the peers wait, and memory does
-not grow.
+not grow. So an ear that takes its time slows down whoever sends, at no cost to this node.
 """
 
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeAlias, TypeVar
 
 import zenoh
 
+from bdfl.transports.live.limits import Bucket
+
 CAPACITY = 64
+SLOW_CAPACITY = 4  # what waits at a paced ear is ahead of what comes next
 
 _Heard_co = TypeVar("_Heard_co", covariant=True)
 _Heard = TypeVar("_Heard")
+_Heard_contra = TypeVar("_Heard_contra", contravariant=True)
+
+
+Channel: TypeAlias = "zenoh.handlers.FifoChannel[_Heard] | zenoh.handlers.RingChannel[_Heard]"
 
 
 class HeardChannel(Protocol[_Heard_co]):
@@ -31,18 +39,50 @@ class Entity(Protocol):
     def undeclare(self) -> None: ...
 
 
+class Pace(Generic[_Heard_contra]):
+    """How fast an ear takes things: at a rate, by what each costs."""
+
+    def __init__(
+        self,
+        bucket: Bucket,
+        cost: Callable[[_Heard_contra], float],
+        on_wait: Callable[[], None],
+    ) -> None:
+        """`on_wait` hears of everything that has to wait for its turn."""
+        self._bucket, self._cost, self._on_wait = bucket, cost, on_wait
+
+    def wait(self, heard: _Heard_contra, is_over: threading.Event) -> None:
+        """Returns when it is this one's turn, or all is over."""
+        cost = self._cost(heard)
+        while not self._bucket.take(cost, time.monotonic_ns()) and not is_over.is_set():
+            self._on_wait()
+            wait_ns = self._bucket.wait_ns(cost, time.monotonic_ns())
+            if wait_ns == 0:  # it costs more than ever comes together
+                self._bucket.drain(cost, time.monotonic_ns())
+                return
+            is_over.wait(wait_ns / 1e9)
+
+
 class Ear(Generic[_Heard]):
     """Handles everything that arrives for a subscriber or queryable, in order. To be closed."""
 
     def __init__(
-        self, name: str, entity: Entity, channel: HeardChannel[_Heard], handle: Callable[[_Heard], None]
+        self,
+        name: str,
+        entity: Entity,
+        channel: HeardChannel[_Heard],
+        handle: Callable[[_Heard], None],
+        pace: Pace[_Heard] | None = None,
     ) -> None:
-        self._entity, self._channel, self._handle = entity, channel, handle
+        """Without a pace, as fast as it goes."""
+        self._entity, self._channel, self._handle, self._pace = entity, channel, handle, pace
+        self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._listen, name=name, daemon=True)
         self._thread.start()
 
     def close(self, timeout_s: float) -> None:
         """Nothing more arrives; what already did is still handled."""
+        self._is_over.set()
         with suppress(zenoh.ZError):  # the session may be over
             self._entity.undeclare()
         self._thread.join(timeout_s)
@@ -52,12 +92,20 @@ class Ear(Generic[_Heard]):
             while True:
                 heard: _Heard | None = self._channel.recv()
                 while heard is not None:
+                    if self._pace is not None:
+                        self._pace.wait(heard, self._is_over)
                     self._handle(heard)
                     heard = self._channel.try_recv()
         except zenoh.ZError:  # undeclared
             return
 
 
-def new_channel() -> "zenoh.handlers.FifoChannel[_Heard]":
-    """For a subscriber or queryable to be heard."""
-    return zenoh.handlers.FifoChannel(CAPACITY)
+def new_channel(*, is_slow: bool = False, is_shared: bool = False) -> "Channel[_Heard]":
+    """For a subscriber or queryable to be heard, perhaps slowly.
+
+    `is_shared`: others' messages come over the same connection, so that what comes too fast is dropped and not waited
+    for.
+    """
+    if is_slow and is_shared:
+        return zenoh.handlers.RingChannel(SLOW_CAPACITY)
+    return zenoh.handlers.FifoChannel(SLOW_CAPACITY if is_slow else CAPACITY)

@@ -2,7 +2,7 @@
 
 What came in somebody's name need not be its own: any member certifies any name, and access points forward. So there are
 two kinds of buckets: what may be looked into in a member's name, and what a member may say, of which only what it
-signed takes.
+signed takes. A name in which more arrives than may be looked into is heard slowly: then whoever sends it has to wait.
 """
 
 from dataclasses import dataclass, field
@@ -20,6 +20,10 @@ class Limits:
     max_message_size: int = 4 * 2**20  # of an encoded message; a block of 24 members has some 50 kB
     checks_per_s: int = 500  # signatures looked into in one member's name
     checks_burst: int = 2_000
+    slow_per_s: int = 200  # taken in a name in which more arrived than that, of each kind
+    slow_burst: int = 16
+    slow_bytes: int = 64 * 1024  # that cost as much as another one
+    slow_s: float = 10.0  # after the last one that had to wait
     messages_per_s: int = 200  # that it signed
     messages_burst: int = 2_000
     bytes_per_s: int = 8 * 2**20

@@ -1,9 +1,10 @@
-"""Listening to all members on one kind of key, or to all but some."""
+"""Listening to all members on one kind of key, or to some, and to some of them slowly."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from bdfl.transports.live.ear import Ear, Entity, HeardChannel
+from bdfl.transports.live.ear import Ear, Entity, HeardChannel, Pace
 
 EVERYBODY = "*"
 _CLOSE_WAIT_S = 2.0
@@ -19,28 +20,40 @@ class Declared(Entity, Protocol[_Heard_co]):
     def handler(self) -> HeardChannel[_Heard_co]: ...
 
 
+@dataclass(frozen=True)
+class Audience:
+    """To whom a node listens, each by an ear of its own."""
+
+    members: frozenset[int]
+    slow: frozenset[int] = frozenset()  # of these: those in whose name too much arrives
+
+
 class Listening(Generic[_Heard]):
     """What arrives from members, handled in order of each. For one thread at a time; to be closed."""
 
     def __init__(
         self,
         name: str,
-        declare: Callable[[int | str], Declared[_Heard]],
+        declare: Callable[[int | str, bool], Declared[_Heard]],
         handle: Callable[[_Heard], None],
+        pace_of: Callable[[int], Pace[_Heard]],
     ) -> None:
-        """`declare` begins to receive what one member sends, or everybody."""
-        self._name, self._declare, self._handle = name, declare, handle
-        self._ears: dict[int | str, Ear[_Heard]] = {}
+        """`declare` begins to receive what one member sends, or everybody, slowly or not; `pace_of` is a slow one's."""
+        self._name, self._declare, self._handle, self._pace_of = name, declare, handle, pace_of
+        self._ears: dict[tuple[int | str, bool], Ear[_Heard]] = {}
         self.listen_to(None)
 
-    def listen_to(self, members: frozenset[int] | None) -> None:
+    def listen_to(self, audience: Audience | None) -> None:
         """From now on to these only; none: to everybody. What is said meanwhile may come twice, and is not lost."""
-        wanted: frozenset[int | str] = frozenset((EVERYBODY,)) if members is None else frozenset(members)
-        for who in wanted - self._ears.keys():
-            declared = self._declare(who)
-            self._ears[who] = Ear(f"{self._name}-{who}", declared, declared.handler, self._handle)
-        for who in self._ears.keys() - wanted:
-            self._ears.pop(who).close(_CLOSE_WAIT_S)
+        wanted: set[tuple[int | str, bool]] = {(EVERYBODY, False)}
+        if audience is not None:
+            wanted = {(member, member in audience.slow) for member in audience.members}
+        for who, is_slow in wanted - self._ears.keys():
+            declared = self._declare(who, is_slow)
+            pace = self._pace_of(int(who)) if is_slow else None
+            self._ears[who, is_slow] = Ear(f"{self._name}-{who}", declared, declared.handler, self._handle, pace)
+        for one in self._ears.keys() - wanted:
+            self._ears.pop(one).close(_CLOSE_WAIT_S)
 
     def close(self, timeout_s: float) -> None:
         """Nothing more arrives; what already did is still handled."""

@@ -1,7 +1,8 @@
-"""Who is not listened to for a while: a member of whom too much had to be refused.
+"""Who is not listened to for a while, a member of whom too much had to be refused; and who is listened to slowly.
 
 Refusing costs little, but it costs; of who is not listened to zenoh drops everything by itself, or the sender's does
-not even send it. Only what a member signed counts: otherwise anybody could have anybody else muted.
+not even send it. Only what a member signed counts: otherwise anybody could have anybody else muted. Of what nobody
+signed, too much in one name has that name heard slowly: whoever sends it waits, and the member itself is still heard.
 """
 
 from dataclasses import dataclass
@@ -49,3 +50,25 @@ class Mutes:
     def next_end_ns(self, now_ns: int) -> int | None:
         """When the next mute ends; none: nobody is muted."""
         return min((one.ends_ns for one in self._standings.values() if now_ns < one.ends_ns), default=None)
+
+
+class Pressed:
+    """Names in which more arrives than is looked into. Time as above; for one thread at a time."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._lasts_ns = round(limits.slow_s * _NS)
+        self._ends_ns: dict[int, int] = {}
+
+    def note(self, member: int, now_ns: int) -> bool:
+        """Too much arrived in that name; whether that is news."""
+        is_news = now_ns >= self._ends_ns.get(member, 0)
+        self._ends_ns[member] = now_ns + self._lasts_ns
+        return is_news
+
+    def pressed(self, now_ns: int) -> frozenset[int]:
+        """Which names are to be heard slowly now."""
+        return frozenset(member for member, end_ns in self._ends_ns.items() if now_ns < end_ns)
+
+    def next_end_ns(self, now_ns: int) -> int | None:
+        """When the first of them may be heard as ever; none: all are."""
+        return min((end_ns for end_ns in self._ends_ns.values() if now_ns < end_ns), default=None)

@@ -22,7 +22,8 @@ from bdfl.transports.live.envelope import PieceAnswer, PieceRequest, Purpose, Se
 from bdfl.transports.live.gate import Gate, Refusal, Refused
 from bdfl.transports.live.lane import Lane
 from bdfl.transports.live.limits import Bucket
-from bdfl.transports.live.mutes import Mutes
+from bdfl.transports.live.listening import Audience
+from bdfl.transports.live.mutes import Mutes, Pressed
 from bdfl.transports.live.outbox import Outbox
 from bdfl.transports.live.ports import Receiver
 from bdfl.transports.live.zenoh_config import last_number
@@ -41,7 +42,14 @@ class ZenohLink:
         self._settings = settings
         self._session = ZenohSession(
             settings,
-            Hearers(self._hear_all, self._hear_own, self._hear_query, self._hear_presence, self._forget_present),
+            Hearers(
+                self._hear_all,
+                self._hear_own,
+                self._hear_query,
+                self._hear_presence,
+                self._forget_present,
+                self._press,
+            ),
         )
         self._sealer = Sealer(settings.signer, settings.chain, settings.number, settings.life)
         self._gate = Gate(settings.chain, settings.number, settings.limits)
@@ -54,6 +62,7 @@ class ZenohLink:
         self._serving_lock = threading.Lock()
         self._receiver: Receiver | None = None
         self._mutes = Mutes(settings.limits)
+        self._pressed = Pressed(settings.limits)
         self._mute_news = threading.Condition()
         self._muter: threading.Thread | None = None
         self._connector: threading.Thread | None = None
@@ -128,12 +137,14 @@ class ZenohLink:
         if not self._session.is_open:
             return {}
         with self._mute_news:
-            num_muted = len(self._mutes.muted(time.monotonic_ns()))
+            now_ns = time.monotonic_ns()
+            num_muted, num_pressed = len(self._mutes.muted(now_ns)), len(self._pressed.pressed(now_ns))
         return {
             "sending": len(self._sending),
             "checking": len(self._checking),
             "fetching": self._puller.num_pulls,
             "muted": num_muted,  # members
+            "slowed": num_pressed,  # members' names
         }
 
     def reload(self) -> None:
@@ -336,7 +347,7 @@ class ZenohLink:
                 self._receiver.notice(present)
 
     def _mute(self) -> None:
-        """Listens to all but those of whom too much was refused, until they may speak again."""
+        """Listens to all but those of whom too much was refused, until they may speak again; to some slowly."""
         while not self._is_closed:
             with self._mute_news:
                 wanted = self._find_heard()
@@ -345,15 +356,18 @@ class ZenohLink:
             with self._mute_news:
                 now_ns = time.monotonic_ns()
                 if self._find_heard() == self._session.heard and not self._is_closed:
-                    end_ns = self._mutes.next_end_ns(now_ns)
+                    ends_ns = (self._mutes.next_end_ns(now_ns), self._pressed.next_end_ns(now_ns))
+                    end_ns = min((one for one in ends_ns if one is not None), default=None)
                     self._mute_news.wait(None if end_ns is None else (end_ns - now_ns) / 1e9 + _MUTE_SLACK_S)
 
-    def _find_heard(self) -> frozenset[int] | None:
+    def _find_heard(self) -> Audience | None:
         """To whom the node should listen now; none: to everybody. Under the muter's lock."""
-        muted = self._mutes.muted(time.monotonic_ns())
-        if not muted:
+        now_ns = time.monotonic_ns()
+        members = self._gate.members
+        muted, pressed = self._mutes.muted(now_ns) & members, self._pressed.pressed(now_ns) & members
+        if not muted and not pressed:
             return None
-        return self._gate.members - muted
+        return Audience(members - muted, pressed - muted)
 
     def _wake_muter(self) -> None:
         with self._mute_news:
@@ -367,6 +381,13 @@ class ZenohLink:
                 self._count("muted")
                 self._mute_news.notify_all()
 
+    def _press(self, sender: int) -> None:
+        """More arrives in that name than is looked into: it is to be heard slowly."""
+        with self._mute_news:
+            if self._pressed.note(sender, time.monotonic_ns()):
+                self._count("slowed")
+                self._mute_news.notify_all()
+
     def _refuse(self, sender: int | None, refused: Refused, size: int) -> None:
         """Counts it, against its sender only if that is who signed it: its name is on the key of a forged one too."""
         reason, now_ns = refused.reason, time.monotonic_ns()
@@ -375,6 +396,8 @@ class ZenohLink:
             if reason is not Refusal.RATE:  # its budget is used up already
                 self._gate.charge(sender, now_ns)
             self._lose_patience(sender, size)
+        elif reason is Refusal.RATE and sender is not None:
+            self._press(sender)
         if self._receiver is not None and not self._is_closed and self._refusals.take(1, now_ns):
             self._receiver.refuse(sender, reason.value)
 

@@ -1,5 +1,6 @@
 """The zenoh session of a link: how it opens, what it listens to, how bytes leave it; their meaning is the link's."""
 
+import os
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -12,10 +13,10 @@ from bdfl.errors import BdflError, one_line
 from bdfl.identity import Signer
 from bdfl.transports.live.blob_pull import PIECE_SIZE, Absent, Answer
 from bdfl.transports.live.certificates import TlsFiles
-from bdfl.transports.live.ear import Entity, new_channel
+from bdfl.transports.live.ear import Channel, Entity, Pace, new_channel
 from bdfl.transports.live.envelope import OVERHEAD
-from bdfl.transports.live.limits import Limits
-from bdfl.transports.live.listening import Listening
+from bdfl.transports.live.limits import Bucket, Limits
+from bdfl.transports.live.listening import Audience, Listening
 from bdfl.transports.live.zenoh_config import Role, chain_keys, session_config
 
 _CLOSE_WAIT_S = 2.0
@@ -24,6 +25,8 @@ _URGENT = zenoh.Priority.INTERACTIVE_HIGH
 _BULK = zenoh.Priority.DATA
 _DROP = zenoh.CongestionControl.DROP
 _OTHERS = zenoh.Locality.REMOTE
+# Zenoh's threads that receive: of its two, two peers that have to wait would keep everybody waiting.
+_RUNTIME = ("ZENOH_RUNTIME", "(rx: (worker_threads: 8))")
 
 _Heard = TypeVar("_Heard")
 
@@ -61,6 +64,7 @@ class Hearers:
     query: Callable[[zenoh.Query], None]
     presence: Callable[[zenoh.Sample], None]
     end: Callable[[], None]  # nobody is present any more
+    wait: Callable[[int], None]  # more than is taken arrives in that member's name
 
 
 class ZenohSession:
@@ -76,7 +80,7 @@ class ZenohSession:
         self._listenings: list[Listening[zenoh.Sample] | Listening[zenoh.Query]] = []
         self._lock = threading.Lock()
         self.members: frozenset[int] = frozenset()  # set by the link; counts when it is next opened
-        self.heard: frozenset[int] | None = None  # who is listened to; none: everybody
+        self.heard: Audience | None = None  # who is listened to; none: everybody
 
     @property
     def is_open(self) -> bool:
@@ -106,6 +110,7 @@ class ZenohSession:
             lease_s=settings.lease_s,
             max_payload=max(settings.limits.max_message_size, settings.piece_size) + OVERHEAD,
         )
+        os.environ.setdefault(*_RUNTIME)  # read once, when the first session of the process opens
         try:
             session = zenoh.open(config)
         except zenoh.ZError as error:
@@ -123,21 +128,38 @@ class ZenohSession:
 
     def _declare(self, session: zenoh.Session) -> None:
         number, keys, hearers = self._settings.number, self._keys, self._hearers
+        is_shared = not self._settings.listen  # all comes by way of one access point
 
-        def subscribe(key: str) -> "zenoh.Subscriber[zenoh.handlers.Handler[zenoh.Sample]]":
-            return session.declare_subscriber(key, new_channel(), allowed_origin=_OTHERS)
+        def subscribe(key: str, is_slow: bool) -> "zenoh.Subscriber[zenoh.handlers.Handler[zenoh.Sample]]":
+            channel: Channel[zenoh.Sample] = new_channel(is_slow=is_slow, is_shared=is_shared)
+            return session.declare_subscriber(key, channel, allowed_origin=_OTHERS)
 
-        def serve(key: str) -> "zenoh.Queryable[zenoh.handlers.Handler[zenoh.Query]]":
-            return session.declare_queryable(key, new_channel(), allowed_origin=_OTHERS)
+        def hear_all(who: int | str, is_slow: bool) -> "zenoh.Subscriber[zenoh.handlers.Handler[zenoh.Sample]]":
+            return subscribe(keys.to_all(who), is_slow)
+
+        def hear_own(who: int | str, is_slow: bool) -> "zenoh.Subscriber[zenoh.handlers.Handler[zenoh.Sample]]":
+            return subscribe(keys.to_one(number, who), is_slow)
+
+        def serve(who: int | str, is_slow: bool) -> "zenoh.Queryable[zenoh.handlers.Handler[zenoh.Query]]":
+            channel: Channel[zenoh.Query] = new_channel(is_slow=is_slow, is_shared=is_shared)
+            return session.declare_queryable(keys.blob(number, who), channel, allowed_origin=_OTHERS)
 
         self.heard = None
         listenings, presence = self._listenings, self._presence
-        listenings.append(Listening("link-all", lambda who: subscribe(keys.to_all(who)), hearers.to_all))
-        listenings.append(Listening("link-own", lambda who: subscribe(keys.to_one(number, who)), hearers.to_own))
-        listenings.append(Listening("link-server", lambda who: serve(keys.blob(number, who)), hearers.query))
+        listenings.append(Listening("link-all", hear_all, hearers.to_all, self._pace_of))
+        listenings.append(Listening("link-own", hear_own, hearers.to_own, self._pace_of))
+        listenings.append(Listening("link-server", serve, hearers.query, self._pace_of))
         alive = session.liveliness()
         presence.append(alive.declare_subscriber(keys.here("*"), _direct(hearers.presence), history=True))
         presence.append(alive.declare_token(keys.here(number)))
+
+    def _pace_of(self, member: int) -> Pace[zenoh.Sample | zenoh.Query]:
+        limits = self._settings.limits
+
+        def cost(heard: zenoh.Sample | zenoh.Query) -> float:
+            return 1 + (0 if heard.payload is None else len(heard.payload)) / limits.slow_bytes
+
+        return Pace(Bucket(limits.slow_per_s, limits.slow_burst), cost, lambda: self._hearers.wait(member))
 
     def reopen(self) -> None:
         """Connects anew, with the TLS files as they are now; raises `LinkError`. What is said meanwhile is lost."""
@@ -145,13 +167,13 @@ class ZenohSession:
             self._disconnect()
             self._open()
 
-    def listen_to(self, members: frozenset[int] | None) -> None:
+    def listen_to(self, audience: Audience | None) -> None:
         """From now on to these only; none: to everybody."""
         with self._lock:
-            self.heard = members
+            self.heard = audience
             with suppress(zenoh.ZError):  # the session may be over
                 for listening in self._listenings:
-                    listening.listen_to(members)
+                    listening.listen_to(audience)
 
     def close(self) -> None:
         with self._lock:

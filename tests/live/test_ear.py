@@ -1,0 +1,37 @@
+import threading
+import time
+
+from bdfl.transports.live.ear import Pace
+from bdfl.transports.live.limits import Bucket
+
+
+def taken(pace, costs):
+    """Seconds that it takes to wait for these, one after the other."""
+    began_s = time.monotonic()
+    for cost in costs:
+        pace.wait(cost, threading.Event())
+    return time.monotonic() - began_s
+
+
+def test_a_pace_lets_a_burst_through_and_then_no_more_than_its_rate():
+    waits = []
+    pace = Pace(Bucket(100, 5), float, lambda: waits.append(1))
+    began_s = time.monotonic()
+    for _ in range(5):
+        pace.wait(1, threading.Event())
+    assert not waits or time.monotonic() - began_s > 0.01
+    assert taken(pace, [1] * 20) >= 0.14
+    assert len(waits) >= 15
+
+
+def test_what_costs_more_than_ever_comes_together_still_passes_and_uses_up_all():
+    pace = Pace(Bucket(1000, 10), float, lambda: None)
+    pace.wait(50, threading.Event())
+    assert taken(pace, [10]) >= 0.009
+
+
+def test_nobody_waits_at_an_ear_that_is_closed():
+    over = threading.Event()
+    pace = Pace(Bucket(0.001, 1), float, over.set)
+    pace.wait(1, over)
+    pace.wait(1, over)  # would take a quarter of an hour
