@@ -85,7 +85,7 @@ function summaryCard(document) {
 
 function curveCards(document) {
   const draws = [
-    ["Accuracy", "Of the global model on the test data.", "accuracy", (value) => sayPercent(value, 0), false],
+    ["Accuracy", "Of the global model on the test data.", "accuracy", (value) => sayPercent(value), false],
     ["Delay of a round", "Means where rounds are drawn together.", "delay_s", (value) => saySeconds(value), true],
     ["Mean queue", "How far clients are behind their rates, on average.", "mean_queue", (value) => sayNumber(value), true],
   ];

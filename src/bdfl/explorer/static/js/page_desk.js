@@ -479,7 +479,7 @@ function runFrontier(document) {
       xTitle: "mean delay of a round",
       yTitle: "worst shortfall",
       sayX: (value) => saySeconds(value),
-      sayY: (value) => sayPercent(value, 0),
+      sayY: (value) => sayPercent(value),
       withZeroY: true,
       series: names.map((name, place) => ({
         name,
