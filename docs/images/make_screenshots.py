@@ -20,7 +20,7 @@ from tests.browser.looking import NARROW, SCHEMES, WIDE, Look, open_browser, ope
 
 FOLDER = Path(__file__).parent / "explorer"
 SIZES = {"wide": WIDE, "narrow": NARROW}
-NUM_COLOURS = 128
+NUM_COLOURS = 256
 # By name: the page, with the run as far as it then was.
 PAGES = {
     "overview": "/",
@@ -43,7 +43,7 @@ def main() -> None:
         sys.exit(MISSING)
     FOLDER.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="bdfl-pictures-") as place, open_browser(path) as browser:
-        runs = [make_run(Path(place) / "quickstart", "drc"), make_run(Path(place) / "quickstart-exact", "exact")]
+        runs = [make_run(Path(place) / name, name) for name in ("drc", "exact")]
         with explore(*runs) as served:
             written = [save(name, picture) for name, picture in take_all(browser, served.origin)]
     for old in set(FOLDER.glob("*.png")) - set(written):
@@ -93,10 +93,10 @@ def settle(look: Look) -> None:
 
 
 def save(name: str, picture: bytes) -> Path:
-    """The picture with a palette of its own, which is a fifth of the size and looks the same."""
+    """The picture with a palette of its own, which is a quarter of the size and looks the same."""
     path = FOLDER / f"{name}.png"
     with Image.open(BytesIO(picture)) as image:
-        small = image.convert("RGB").quantize(NUM_COLOURS, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+        small = image.convert("RGB").quantize(NUM_COLOURS, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
         small.save(path, optimize=True)
     return path
 

@@ -183,7 +183,7 @@ class NetworkMap {
       this.places,
     );
     this.legend = element("div", { class: "legend map-legend" });
-    this.waiting = element("p", { class: "map-waiting" }, "Working out where everybody is…");
+    this.waiting = element("p", { class: "map-waiting", "aria-busy": "true" }, "Working out where everybody is…");
     this.node = element("div", { class: "map-box" }, this.svg, this.waiting);
   }
 
