@@ -1,6 +1,6 @@
 """One browser for all tests of a worker, a fresh page for each, and folders to look at."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -13,6 +13,15 @@ from tests.browser.looking import Browser, Look, open_browser, open_look
 
 Looking = Callable[..., Look]
 Serving = Callable[..., Explorer]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Says of all tests without a browser that they were skipped here, so that they are one line in the summary."""
+    report = yield
+    if report.skipped and isinstance(report.longrepr, tuple) and MISSING in report.longrepr[2]:
+        report.longrepr = (str(Path(__file__).relative_to(item.config.rootpath)), 1, report.longrepr[2])
+    return report
 
 
 @pytest.fixture(scope="session")

@@ -72,7 +72,7 @@ def test_an_installation_that_fails_says_what_apt_said(monkeypatch, tmp_path, ca
     assert "exit code 100: E: no network" in capsys.readouterr().out.splitlines()[-1]
 
 
-@pytest.mark.skipif(find_browser() is None, reason=MISSING)
+@pytest.mark.usefixtures("browser")
 def test_where_a_browser_is_nothing_is_done(monkeypatch, capsys):
     monkeypatch.setattr(chromium, "install_browser", lambda: pytest.fail("nothing to install"))
     chromium.main()
