@@ -84,7 +84,7 @@ def measure(part: Part, seed: int, quick: bool, report: Callable[[str], None]) -
         case Part.EXPLORER:
             from benchmarks.explorer import speed  # needs playwright and a browser
 
-            return speed.measure_explorer(speed.QUICK if quick else speed.FULL, report)
+            return speed.measure(speed.QUICK if quick else speed.FULL, report)
 
 
 def main(

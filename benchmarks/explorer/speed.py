@@ -107,12 +107,18 @@ FULL = Plan(num_blocks=1000, num_rounds=100_000, openings=7, repeats=20, viewing
 QUICK = Plan(num_blocks=100, num_rounds=10_000, openings=2, repeats=4, viewing_s=5.0)
 
 
-def measure_explorer(plan: Plan, report: Report) -> list[Result]:
-    """Tables of opening, stalls and cost."""
+def measure(plan: Plan, report: Report) -> list[Result]:
+    """Tables of opening, stalls and cost, in the browser that is found."""
     path = find_browser()
     if path is None:
         raise NoBrowser(MISSING)
-    with tempfile.TemporaryDirectory(prefix="bdfl-explorer-") as place, open_browser(path) as browser:
+    with open_browser(path) as browser:
+        return measure_explorer(plan, report, browser)
+
+
+def measure_explorer(plan: Plan, report: Report, browser: Browser) -> list[Result]:
+    """Likewise, in this browser."""
+    with tempfile.TemporaryDirectory(prefix="bdfl-explorer-") as place:
         folder = Path(place)
         costs: list[CostRow] = []
         report("explorer: opening a chain")

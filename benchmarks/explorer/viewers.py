@@ -3,7 +3,7 @@
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 _PATIENCE_S = 30.0
 
@@ -30,8 +30,10 @@ class Viewer:
             return  # closed by us, or silence
 
     def close(self) -> None:
-        self._socket.close()
+        with suppress(OSError):  # the other side may have hung up
+            self._socket.shutdown(socket.SHUT_RDWR)  # which ends the reading
         self._thread.join(_PATIENCE_S)
+        self._socket.close()
 
 
 @contextmanager
