@@ -96,7 +96,7 @@ def save(name: str, picture: bytes) -> Path:
     """The picture with a palette of its own, which is a quarter of the size and looks the same."""
     path = FOLDER / f"{name}.png"
     with Image.open(BytesIO(picture)) as image:
-        small = image.convert("RGB").quantize(NUM_COLOURS, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+        small = image.convert("RGB").quantize(NUM_COLOURS, kmeans=2, dither=Image.Dither.NONE)
         small.save(path, optimize=True)
     return path
 
