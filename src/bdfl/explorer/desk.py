@@ -19,7 +19,7 @@ from bdfl.explorer.documents import (
 )
 from bdfl.explorer.errors import BadRequest
 from bdfl.explorer.orders import Choice, DecisionOrder, ProblemOrder, Solve, Solved
-from bdfl.scheduling.problem import Decision, RoundProblem, validate_problem
+from bdfl.scheduling.problem import OPTIMAL_GAP, Decision, RoundProblem, validate_problem
 
 SCHEDULERS = ("drc", "exact", "exact-power", "random", "round-robin", "channel-best", "all")
 _STEPS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)  # of V, for the frontier
@@ -122,9 +122,10 @@ def certify(solved: Solved) -> DeskCertificate:
         return DeskCertificate(bound=None, gap=None, text=f"There is nothing to prove: {why}.")
     if exact.bound is None or exact.gap is None:
         return DeskCertificate(bound=None, gap=None, text="No bound was proven.")
+    end = "it is optimal" if exact.gap <= OPTIMAL_GAP else f"a gap of at most {100 * exact.gap:.2g} %"
     text = (
         f"With these transmit powers no decision has an objective below {exact.bound:.6g}, as the exact scheduler"
-        f" proves; the best one found has {exact.objective:.6g}: a gap of at most {100 * exact.gap:.2g} %."
+        f" proves; the best one found has {exact.objective:.6g}: {end}."
     )
     return DeskCertificate(bound=exact.bound, gap=exact.gap, text=text)
 

@@ -59,10 +59,13 @@ function summaryCard(document) {
   const strong = (value, say, isBest) => (isBest && isKnown(value) ? element("b", { class: "best-value" }, say(value)) : say(value));
   const accuracy = best((run) => run.summary.accuracy, false);
   const delay = best((run) => run.summary.mean_delay_s, true);
+  const bestAccuracy = best((run) => run.summary.best_accuracy, false);
+  const isAsLong = runs.every((run) => run.num_rounds === runs[0].num_rounds);
+  const total = isAsLong ? best((run) => run.summary.total_s, true) : null;
   const shortfall = best((run) => run.summary.worst_shortfall, true);
   return card(
     "In numbers",
-    { wide: true, note: runs.length > 1 ? "The best of each column is bold." : null },
+    { wide: true, note: runs.length > 1 ? "The best accuracy, delay and shortfall are bold." : null },
     table({
       caption: "Runs and their summaries",
       columns: [{ title: "Run" }, { title: "Scheduler" }, { title: "V", isNumber: true }, { title: "Rounds", isNumber: true }, { title: "Clients", isNumber: true }, { title: "Accuracy", isNumber: true }, { title: "Best accuracy", isNumber: true }, { title: "Mean delay", isNumber: true }, { title: "Whole run", isNumber: true }, { title: "Worst shortfall", isNumber: true }, { title: "Energy of budget", isNumber: true }],
@@ -73,9 +76,9 @@ function summaryCard(document) {
         sayCount(run.num_rounds),
         sayCount(run.num_clients),
         strong(run.summary.accuracy, (value) => sayPercent(value), run.summary.accuracy === accuracy),
-        `${sayPercent(run.summary.best_accuracy)}${run.summary.best_round === null ? "" : ` in ${sayCount(run.summary.best_round)}`}`,
+        strong(run.summary.best_accuracy, (value) => `${sayPercent(value)}${run.summary.best_round === null ? "" : ` in ${sayCount(run.summary.best_round)}`}`, run.summary.best_accuracy === bestAccuracy),
         strong(run.summary.mean_delay_s, (value) => saySeconds(value), run.summary.mean_delay_s === delay),
-        saySeconds(run.summary.total_s),
+        strong(run.summary.total_s, (value) => saySeconds(value), run.summary.total_s === total),
         strong(run.summary.worst_shortfall, (value) => sayPercent(value), run.summary.worst_shortfall === shortfall),
         sayPercent(run.summary.energy_use),
       ]),

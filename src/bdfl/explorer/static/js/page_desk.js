@@ -316,7 +316,7 @@ function costTable(document, isChanged) {
     { note: isChanged && document.recorded ? "The first row is what the chain recorded, for the problem as it was." : "V · delay − queues served is what every scheduler tries to make small." },
     table({
       caption: "Cost of every scheduler's choice",
-      columns: [{ title: "Scheduler" }, { title: "Delay of the round", class: "bar-column wide-bar" }, { title: "Delay", isNumber: true }, { title: "Objective", isNumber: true }, { title: "Above best", isNumber: true }, { title: "Gap", isNumber: true }, { title: "Clients", isNumber: true }, { title: "Than on chain" }, { title: "Took", isNumber: true }],
+      columns: [{ title: "Scheduler" }, { title: "Delay of the round", class: "bar-column wide-bar" }, { title: "Delay", isNumber: true }, { title: "Objective", isNumber: true }, { title: "Above best", isNumber: true }, { title: "Gap", isNumber: true }, { title: "Clients", isNumber: true }, { title: "Clients against the chain" }, { title: "Took", isNumber: true }],
       rows: columns.map((choice) => [
         element("span", { class: "scheduler-name" }, element("b", {}, choiceName(choice)), choice.objective === best ? badge("best", "good") : null),
         choice.reason
@@ -354,7 +354,7 @@ function differenceTo(recorded, choice) {
   const added = choice.selected.filter((client) => !recorded.selected.includes(client));
   const left = recorded.selected.filter((client) => !choice.selected.includes(client));
   if (!added.length && !left.length) return element("span", { class: "muted" }, "the same clients");
-  return element("span", {}, added.length ? element("span", { class: "added" }, `+ ${added.join(", ")}`) : null, added.length && left.length ? "  " : null, left.length ? element("span", { class: "left-out" }, `− ${left.join(", ")}`) : null);
+  return element("span", {}, added.length ? element("span", { class: "added" }, `with ${added.join(", ")}`) : null, added.length && left.length ? "  " : null, left.length ? element("span", { class: "left-out" }, `without ${left.join(", ")}`) : null);
 }
 
 function matrixCard(document, overview) {
