@@ -94,8 +94,9 @@ def test_two_servers_find_a_port_each(run):
         assert port_of(first) != port_of(second)
     finally:
         for process in (first, second):
-            process.terminate()
-            finish(process)
+            process.terminate()  # the moment it has said where it is
+        for process in (first, second):
+            assert finish(process)[0] == 0
 
 
 def test_listening_on_all_addresses_is_warned_of(run):

@@ -21,7 +21,7 @@ def test_a_pace_lets_a_burst_through_and_then_no_more_than_its_rate():
         pace.wait(1, threading.Event())
     assert not waits or time.monotonic() - began_s > 0.01
     assert taken(pace, [1] * 20) >= 0.14
-    assert len(waits) >= 15
+    assert 3 <= len(waits) <= 8  # several are taken at once: to wake up for each would cost more than to refuse it
 
 
 def test_what_costs_more_than_ever_comes_together_still_passes_and_uses_up_all():

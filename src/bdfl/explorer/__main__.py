@@ -55,8 +55,8 @@ def serve(settings: Settings) -> None:
             whom = f"everybody who reaches {settings.host} can see all of it, without a password"
             print(f"warning: {whom}", file=sys.stderr)
         ending = " (Ctrl-C ends it)" if owner is None else ""
-        print(f"explorer at {server.address}{ending}", flush=True)
-        with _quiet_signals():
+        with _ending_by_signals(server):
+            print(f"explorer at {server.address}{ending}", flush=True)
             if owner is not None:
                 owner.stop = server.stop
             if settings.opens:
@@ -94,10 +94,10 @@ def _open(settings: Settings, *, is_patient: bool) -> Iterator[Library]:
 
 
 @contextmanager
-def _quiet_signals() -> Iterator[None]:
-    """Inside, signals do nothing by themselves: the server hears them first, and raises them again when it is over."""
+def _ending_by_signals(server: ExplorerServer) -> Iterator[None]:
+    """Inside, signals end the server, also before it has begun; it hears them itself while it runs."""
     numbers = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.signal(number, lambda *_: None) for number in numbers}
+    before = {number: signal.signal(number, lambda *_: server.stop()) for number in numbers}
     try:
         yield
     finally:

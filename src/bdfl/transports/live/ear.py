@@ -5,6 +5,7 @@ all that waits is taken at once. A channel that is full makes zenoh read no more
 not grow. So an ear that takes its time slows down whoever sends, at no cost to this node.
 """
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -16,7 +17,7 @@ import zenoh
 from bdfl.transports.live.limits import Bucket
 
 CAPACITY = 64
-SLOW_CAPACITY = 4  # what waits at a paced ear is ahead of what comes next
+SLOW_CAPACITY = 20  # what waits at a paced ear is ahead of what comes next
 
 _Heard_co = TypeVar("_Heard_co", covariant=True)
 _Heard = TypeVar("_Heard")
@@ -56,7 +57,7 @@ class Pace(Generic[_Heard_contra]):
         cost = self._cost(heard)
         while not self._bucket.take(cost, time.monotonic_ns()) and not is_over.is_set():
             self._on_wait()
-            wait_ns = self._bucket.wait_ns(cost, time.monotonic_ns())
+            wait_ns = self._bucket.wait_ns(math.inf, time.monotonic_ns())  # till many can be taken: to wake up costs
             if wait_ns == 0:  # it costs more than ever comes together
                 self._bucket.drain(cost, time.monotonic_ns())
                 return

@@ -21,7 +21,7 @@ class Limits:
     checks_per_s: int = 500  # signatures looked into in one member's name
     checks_burst: int = 2_000
     slow_per_s: int = 200  # taken in a name in which more arrived than that, of each kind
-    slow_burst: int = 16
+    slow_burst: int = 20  # taken at once
     slow_bytes: int = 64 * 1024  # that cost as much as another one
     slow_s: float = 10.0  # after the last one that had to wait
     messages_per_s: int = 200  # that it signed
