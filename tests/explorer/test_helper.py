@@ -13,9 +13,11 @@ import pytest
 from bdfl.audit.trace import trace_model
 from bdfl.audit.without import leave_out
 from bdfl.environment import draw_federation, draw_rounds
+from bdfl.experiment.comparison import compare
 from bdfl.experiment.simulation import simulate
 from bdfl.experiment.solving import solve
 from bdfl.experiment.statistics import mean_interval
+from bdfl.explorer.desk_worker import SWEPT_SEEDS
 from bdfl.explorer.documents import DeskDocument, DeskSettings
 from bdfl.explorer.errors import BadRequest, Busy, NotHere
 from bdfl.explorer.helper import Helper
@@ -195,3 +197,24 @@ def test_the_death_of_the_child_costs_one_answer_at_most(run: Path) -> None:
     finally:
         helper.close()
     assert helper.pid is None
+
+
+def test_the_frontier_of_whole_runs_is_what_playing_one_of_its_points_gives(library: Library) -> None:
+    deadline_s = time.monotonic() + 120
+    while (found := library.frontier(1)).state == "computing":
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+    assert found.state == "done"
+    assert {one.scheduler for one in found.points} == {"drc", "exact"}
+    point = next(one for one in found.points if one.scheduler == "drc")
+    scenario = msgspec.structs.replace(example_scenario(), rounds=found.rounds)
+    again = compare(
+        scenario,
+        ("drc",),
+        num_seeds=SWEPT_SEEDS,
+        frontier_tradeoffs=(point.tradeoff,),
+        with_bound=False,
+        workers=1,
+    )
+    [same] = [one for one in again.frontier if one.tradeoff == point.tradeoff]
+    assert (point.delay_s, point.shortfall) == pytest.approx((same.delay_s.mean, same.shortfall.mean))

@@ -72,7 +72,7 @@ _MAX_PARENTS = 200
 _MAX_DISTANCES = 20  # models that are read to say how far each moved
 _MAX_DISTANCE_BYTES = 2**23  # of a model; larger ones take too long to read so many of
 _SWEPT_ROUNDS = 100
-_SWEPT_SEEDS = 3
+SWEPT_SEEDS = 3
 _SWEPT_TRADEOFFS = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 _MAX_WALK = 200_000  # rounds
 
@@ -379,7 +379,7 @@ def _sweep(scenario: Scenario) -> Swept:
     found = compare(
         scenario,
         ("drc", "exact"),
-        num_seeds=_SWEPT_SEEDS,
+        num_seeds=SWEPT_SEEDS,
         frontier_tradeoffs=_SWEPT_TRADEOFFS,
         with_bound=False,
         workers=1,
