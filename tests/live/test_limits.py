@@ -6,7 +6,7 @@ from bdfl.encoding import digest, encode
 from bdfl.protocol.messages import BlobWanted, Message, encode_message
 from bdfl.transports.live.envelope import Envelope, PieceAnswer, PieceRequest, Purpose, Sealer
 from bdfl.transports.live.gate import Gate, Refusal, Refused
-from bdfl.transports.live.limits import Bucket, Limits
+from bdfl.transports.live.limits import Bucket, Limits, message_limit
 from tests.live.network_of_links import CHAIN, message_of, signer_of
 
 S = 1_000_000_000
@@ -50,6 +50,19 @@ def count_heard(gate, sender, num_said=100):
             gate.read_message(sender, None, data, 0)
             num_heard += 1
     return num_heard
+
+
+def test_tokens_owed_come_back_before_any_can_be_taken():
+    bucket = Bucket(10, 20)
+    bucket.owe(50, 0)
+    assert not bucket.take(1, 3 * S)
+    assert bucket.wait_ns(20, 3 * S) == 2 * S
+    assert bucket.take(20, 5 * S)
+
+
+def test_a_message_may_be_several_times_as_large_as_a_block_of_so_many_members():
+    assert message_limit(24) > 8 * 50_000  # seen in a network of 24
+    assert message_limit(200) > 8 * 50_000 * (200 / 24) ** 2 / 2  # votes of all on what all have said
 
 
 def test_tokens_come_back_at_their_rate_up_to_the_burst():

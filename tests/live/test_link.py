@@ -427,11 +427,19 @@ def test_a_flood_in_anothers_name_neither_mutes_it_nor_uses_up_what_it_may_say(t
         assert net.links[0].queued["muted"] == 0
 
 
-@pytest.mark.parametrize("is_own", [True, False])
-def test_whoever_floods_has_to_wait_and_all_members_are_still_heard(tmp_path, is_own):
+@pytest.mark.parametrize(
+    ("is_own", "flooded"),
+    [
+        (True, {"checks_per_s": 50, "checks_burst": 100}),
+        (False, {"checks_per_s": 50, "checks_burst": 100}),
+        (True, {"max_message_size": 10_000}),
+    ],
+    ids=["own", "forged", "oversized"],
+)
+def test_whoever_floods_has_to_wait_and_all_members_are_still_heard(tmp_path, is_own, flooded):
     with Links(4, tmp_path) as net, ExitStack() as stack:
         ports = free_ports(3)
-        limits = Limits(checks_per_s=50, checks_burst=100, slow_per_s=50, slow_burst=4, slow_s=1.0)
+        limits = Limits(slow_per_s=50, slow_burst=4, slow_s=1.0, **flooded)
         net.open(0, (f"127.0.0.1:{ports[0]}",), (), limits=limits)
         for number in (1, 3):
             net.open(number, (f"127.0.0.1:{ports[number // 2 + 1]}",), (f"127.0.0.1:{ports[0]}",))

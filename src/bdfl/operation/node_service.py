@@ -56,6 +56,7 @@ from bdfl.transports.live.blaming import BlameForRefused
 from bdfl.transports.live.certificates import TlsFiles
 from bdfl.transports.live.driver import LiveNode
 from bdfl.transports.live.emulation import EmulatedWork
+from bdfl.transports.live.limits import Limits, message_limit
 from bdfl.transports.live.observer import Observers
 from bdfl.transports.live.round_times import RoundClock
 from bdfl.transports.live.shared_toolbox import SharedToolbox
@@ -244,6 +245,7 @@ class NodeService:
             fetch_s=waits.fetch_s,
             lease_s=waits.lease_s,
             num_access_points=len(genesis.access_points),
+            limits=Limits(max_message_size=message_limit(len(genesis.public_keys))),
         )
 
     @contextmanager

@@ -34,7 +34,7 @@ from bdfl.scenario import Scenario
 from bdfl.scenario.shipped import find_scenario
 from bdfl.transports.live.certificates import issue_leaf, make_authority, member_name
 from bdfl.transports.live.certificates import write_tls as write_tls_files
-from bdfl.transports.live.limits import Limits
+from bdfl.transports.live.limits import message_limit
 from bdfl.transports.live.zenoh_config import chain_keys
 
 MAX_FALL = 0.2  # of honest rounds, against the control
@@ -239,7 +239,7 @@ class _Enemy:
             member=self.number,
             folder=str(self._folder),
             life=self._life,
-            max_message_size=Limits().max_message_size,
+            max_message_size=message_limit(self.number + 1),
             seed=self._life,
         )
 

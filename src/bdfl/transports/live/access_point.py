@@ -8,11 +8,11 @@ import zenoh
 
 from bdfl.errors import one_line
 from bdfl.transports.live.certificates import TlsFiles
-from bdfl.transports.live.limits import Limits
 from bdfl.transports.live.zenoh_config import Keys, Role, count_authorities, session_config
 from bdfl.transports.live.zenoh_session import LinkError
 
 _ANY_CHAIN = Keys("*")
+_MAX_MESSAGE = 4 * 2**20  # to be forwarded; whom it is for has limits of its own
 _PLAIN_MEMBERS = 64  # expected where no certificates say how many there are
 
 
@@ -46,7 +46,7 @@ def open_access_point(
     *,
     members: Collection[int] | None = None,
     lease_s: float = 3.0,
-    max_message_size: int = Limits.max_message_size,
+    max_message_size: int = _MAX_MESSAGE,
 ) -> AccessPointSession:
     """Begins to forward between all whose certificates the roots cover; addresses are `host:port`.
 

@@ -58,8 +58,8 @@ class Pace(Generic[_Heard_contra]):
         while not self._bucket.take(cost, time.monotonic_ns()) and not is_over.is_set():
             self._on_wait()
             wait_ns = self._bucket.wait_ns(math.inf, time.monotonic_ns())  # till many can be taken: to wake up costs
-            if wait_ns == 0:  # it costs more than ever comes together
-                self._bucket.drain(cost, time.monotonic_ns())
+            if wait_ns == 0:  # it costs more than ever comes together: those after it wait for the rest
+                self._bucket.owe(cost, time.monotonic_ns())
                 return
             is_over.wait(wait_ns / 1e9)
 

@@ -8,6 +8,13 @@ signed takes. A name in which more arrives than may be looked into is heard slow
 from dataclasses import dataclass, field
 
 _NS = 1_000_000_000
+_MESSAGE_BYTES = 256 * 1024  # that any message may have
+_BYTES_PER_PAIR = 256  # and some more for each two members: a block holds votes of all on what all have said
+
+
+def message_limit(num_members: int) -> int:
+    """The most bytes an honest message of so many members has, several times over: a block of 24 has some 50 kB."""
+    return _MESSAGE_BYTES + _BYTES_PER_PAIR * num_members**2
 
 
 @dataclass(frozen=True)
@@ -17,7 +24,7 @@ class Limits:
     A member of 24 says some 10 messages a round, and a few hundred a second when others catch up from it.
     """
 
-    max_message_size: int = 4 * 2**20  # of an encoded message; a block of 24 members has some 50 kB
+    max_message_size: int = message_limit(64)  # of an encoded message
     checks_per_s: int = 500  # signatures looked into in one member's name
     checks_burst: int = 2_000
     slow_per_s: int = 200  # taken in a name in which more arrived than that, of each kind
@@ -66,6 +73,11 @@ class Bucket:
         """Takes so many tokens, or all that are there."""
         self._refill(now_ns)
         self._tokens = max(0.0, self._tokens - amount)
+
+    def owe(self, amount: float, now_ns: int) -> None:
+        """Takes so many tokens, also such as are not there: then the next ones wait for these first."""
+        self._refill(now_ns)
+        self._tokens -= amount
 
     def wait_ns(self, amount: float, now_ns: int) -> int:
         """How long until so many tokens are there; those above the burst never are, and count as the burst."""

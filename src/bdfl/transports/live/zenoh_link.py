@@ -32,6 +32,7 @@ from bdfl.transports.live.zenoh_session import Hearers, LinkSettings, ZenohSessi
 _CLOSE_WAIT_S = 2.0
 _MUTE_SLACK_S = 0.01
 _RETRY_S = 0.5
+_PRESSING = (Refusal.RATE, Refusal.SIZE)  # refused unread, each at the cost of having received it
 _MAX_REFUSALS_PER_S = 100  # that the node hears of; all are counted
 
 
@@ -383,6 +384,8 @@ class ZenohLink:
 
     def _press(self, sender: int) -> None:
         """More arrives in that name than is looked into: it is to be heard slowly."""
+        if not self._gate.is_member(sender):
+            return
         with self._mute_news:
             if self._pressed.note(sender, time.monotonic_ns()):
                 self._count("slowed")
@@ -396,7 +399,7 @@ class ZenohLink:
             if reason is not Refusal.RATE:  # its budget is used up already
                 self._gate.charge(sender, now_ns)
             self._lose_patience(sender, size)
-        elif reason is Refusal.RATE and sender is not None:
+        elif reason in _PRESSING and sender is not None:
             self._press(sender)
         if self._receiver is not None and not self._is_closed and self._refusals.take(1, now_ns):
             self._receiver.refuse(sender, reason.value)
