@@ -62,7 +62,7 @@ def test_tokens_owed_come_back_before_any_can_be_taken():
 
 def test_a_message_may_be_several_times_as_large_as_a_block_of_so_many_members():
     assert message_limit(24) > 8 * 50_000  # seen in a network of 24
-    assert message_limit(200) > 8 * 50_000 * (200 / 24) ** 2 / 2  # votes of all on what all have said
+    assert message_limit(200) > 2.5 * 50_000 * (200 / 24) ** 2  # votes of all on what all have said
 
 
 def test_tokens_come_back_at_their_rate_up_to_the_burst():

@@ -32,7 +32,7 @@ from bdfl.transports.live.zenoh_session import Hearers, LinkSettings, ZenohSessi
 _CLOSE_WAIT_S = 2.0
 _MUTE_SLACK_S = 0.01
 _RETRY_S = 0.5
-_PRESSING = (Refusal.RATE, Refusal.SIZE)  # refused unread, each at the cost of having received it
+_PRESSING = (Refusal.RATE, Refusal.QUEUE, Refusal.SIZE)  # refused unread, each at the cost of having received it
 _MAX_REFUSALS_PER_S = 100  # that the node hears of; all are counted
 
 
