@@ -168,6 +168,13 @@ def test_what_a_member_signed_and_was_refused_uses_up_its_budget_and_nobody_else
     assert count_heard(gate, 2) == LIMITS.messages_burst
 
 
+def test_what_makes_work_beside_the_round_uses_up_its_senders_budget_and_nobody_elses(gate):
+    for number in (1, 99):
+        gate.charge_aside(number, 2, 0)
+    assert count_heard(gate, 1) == LIMITS.messages_burst - 2 * LIMITS.aside_cost
+    assert count_heard(gate, 2) == LIMITS.messages_burst
+
+
 def test_requests_for_pieces_are_for_members_for_this_node_and_count_once(gate):
     request = PieceRequest(bytes(32), 0, 100)
     sealer = Sealer(signer_of(1), CHAIN, 1, 1)

@@ -47,9 +47,10 @@ def test_each_mute_is_twice_as_long_up_to_a_limit_until_all_is_forgiven():
 
 def test_what_is_refused_during_a_mute_does_not_prolong_it():
     mutes = Mutes(LIMITS)
+    assert mutes.end_ns(1) == 0
     flood(mutes, 1, 0)
     assert not any(mutes.note(1, 10**6, S) for _ in range(100))
-    assert mutes.next_end_ns(S) == 5 * S
+    assert mutes.next_end_ns(S) == mutes.end_ns(1) == 5 * S
 
 
 def test_a_name_in_which_too_much_arrives_is_slow_until_a_while_after_the_last_that_had_to_wait():

@@ -1,5 +1,7 @@
-"""Whoever says what the protocol refuses may say less: the link is told who it was."""
+"""Whoever says what the protocol refuses, or what is of the past, may say less: the link is told who it was."""
 
+from bdfl.protocol.events import Effect, Event, MessageArrived, ServeDecided
+from bdfl.protocol.state import NodeState
 from bdfl.transports.live.gate import Refusal
 from bdfl.transports.live.observer import LiveObserver
 from bdfl.transports.live.zenoh_link import ZenohLink
@@ -8,10 +10,21 @@ _BY_THE_LINK = frozenset(reason.value for reason in Refusal)  # which counted th
 
 
 class BlameForRefused(LiveObserver):
-    """Tells a link of what its node refused."""
+    """Tells a link of what its node refused, and of what it had to do beside its own round."""
 
     def __init__(self, link: ZenohLink) -> None:
         self._link = link
+
+    def stepped(
+        self, now_ns: int, before: NodeState, event: Event, after: NodeState, effects: tuple[Effect, ...]
+    ) -> None:
+        if not isinstance(event, MessageArrived):
+            return
+        message = event.message
+        num_asides = int(message.height <= before.chain.height)
+        num_asides += sum(isinstance(effect, ServeDecided) for effect in effects)
+        if num_asides:
+            self._link.charge_aside(message.sender, num_asides)
 
     def refused(self, sender: int | None, reason: str) -> None:
         if reason not in _BY_THE_LINK:

@@ -161,6 +161,13 @@ class Gate:
                 member.allowance.messages.drain(self._limits.refused_cost, now_ns)
                 member.allowance.requests.drain(self._limits.refused_cost, now_ns)
 
+    def charge_aside(self, sender: int, num_asides: int, now_ns: int) -> None:
+        """What a member said was in order, but not what the node works on: it costs more of what it may say."""
+        with self._lock:
+            member = self._members.get(sender)
+            if member is not None:
+                member.allowance.messages.drain(num_asides * self._limits.aside_cost, now_ns)
+
     def serving_wait_ns(self, number: int, size: int, now_ns: int) -> int:
         """How long a member waits for so many bytes of blobs; 0: they are counted as served now."""
         with self._lock:

@@ -41,6 +41,7 @@ class Limits:
     served_per_s: int = 64 * 2**20  # bytes of blobs
     served_burst: int = 1024 * 2**20
     refused_cost: int = 16  # in messages, of one that its sender signed and that was refused
+    aside_cost: int = 3  # in messages, of one about a round that is over, and of a block sent as an answer
     patience: int = 1_000  # such messages of 4 kB after which a member is not listened to for a while
     patience_per_s: int = 20  # how fast that is forgotten
     mute_s: float = 5.0  # for the first time, then twice as long each time

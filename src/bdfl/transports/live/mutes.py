@@ -43,6 +43,11 @@ class Mutes:
         standing.ends_ns = now_ns + round(standing.lasts_s * _NS)
         return True
 
+    def end_ns(self, member: int) -> int:
+        """When the last mute of that member ends, or ended; 0: it was never muted."""
+        standing = self._standings.get(member)
+        return 0 if standing is None else standing.ends_ns
+
     def muted(self, now_ns: int) -> frozenset[int]:
         """Who is not listened to now."""
         return frozenset(member for member, standing in self._standings.items() if now_ns < standing.ends_ns)

@@ -162,6 +162,10 @@ class ZenohLink:
             self._gate.charge(sender, time.monotonic_ns())
             self._lose_patience(sender, 0)
 
+    def charge_aside(self, sender: int, num_asides: int) -> None:
+        """What that member said made so much work beside the present round: it costs its sender what it may say."""
+        self._gate.charge_aside(sender, num_asides, time.monotonic_ns())
+
     def close(self) -> None:
         """Ends everything; nothing is called any more."""
         if self._is_closed or self._receiver is None:
@@ -380,6 +384,7 @@ class ZenohLink:
         with self._mute_news:
             if self._mutes.note(sender, size, time.monotonic_ns()):
                 self._count("muted")
+                self._pressed.note(sender, self._mutes.end_ns(sender))  # it may go on as before: slowly then
                 self._mute_news.notify_all()
 
     def _press(self, sender: int) -> None:
