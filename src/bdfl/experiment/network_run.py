@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -63,6 +64,11 @@ def own_functions(scenario: Scenario) -> frozenset[str]:
     return frozenset([rule] if is_function(rule) else [])
 
 
+def drawn_conditions(draws: Draws, round: int, client: int) -> Conditions | None:
+    """What a client finds in a round; none after the last one drawn."""
+    return conditions_of(draws.states[round - 1], client) if round <= len(draws.states) else None
+
+
 @contextmanager
 def open_archive(path: Path, genesis: Genesis, initial_model: bytes) -> Iterator[ChainStore]:
     """The chain in a run's folder, begun if there is none; one with another genesis is refused.
@@ -96,12 +102,11 @@ class NetworkRun:
     ) -> None:
         """`on_block` hears of every new block in the archive: the chain before, the block, its model's bytes."""
         self._scenario = scenario
-        self._draws = draws
         self._archive = archive
         self._toolbox = toolbox
         self._train = train
         self._on_block = on_block
-        self._world = ScenarioWorld(scenario, self._recall_or_train, self._find_conditions)
+        self._world = ScenarioWorld(scenario, self._recall_or_train, partial(drawn_conditions, draws))
         self._num_known = 0  # blocks that were in the archive before
         self._nodes: Sequence[SimulatedNode] = ()
         self._liars: frozenset[int] = frozenset()
@@ -220,7 +225,3 @@ class NetworkRun:
             if data is not None:
                 return data  # else the block was empty, and its updates were not kept
         return self._train(client, chain, model)
-
-    def _find_conditions(self, round: int, client: int) -> Conditions | None:
-        states = self._draws.states
-        return conditions_of(states[round - 1], client) if round <= len(states) else None

@@ -24,11 +24,22 @@ def refuse_run_folder(folder: Path) -> None:
 def write_record(scenario: Scenario, run: RunRecord, folder: Path) -> list[Path]:
     """The files written into `folder`: the scenario, and the records where pyarrow is installed."""
     refuse_run_folder(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / SCENARIO_FILE
-    path.write_text(dump_scenario(scenario), encoding="utf-8")
+    return write_record_files(scenario, run, folder)
+
+
+def write_record_files(scenario: Scenario, run: RunRecord, folder: Path) -> list[Path]:
+    """The same, whatever else the folder holds: for those whose chain it is."""
+    path = write_scenario(scenario, folder)
     try:
         from bdfl.records.parquet import write_parquet
     except ImportError:
         return [path]
     return [path, *write_parquet(run, None, folder)]
+
+
+def write_scenario(scenario: Scenario, folder: Path) -> Path:
+    """The file of the scenario in `folder`, which is made if it must be."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / SCENARIO_FILE
+    path.write_text(dump_scenario(scenario), encoding="utf-8")
+    return path

@@ -9,7 +9,8 @@ from bdfl.arrays import PerClient
 from bdfl.learning.data_set import DataSet
 from bdfl.learning.participation import label_divergence, participation_of
 from bdfl.learning.partition import draw_partition
-from bdfl.scenario import PartitionMethod, PartitionSizes, Scenario
+from bdfl.scenario import PartitionSizes, Scenario
+from bdfl.scenario.learning import is_flower_method
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -23,7 +24,7 @@ class Holdings:
     input_shape: tuple[int, ...]  # of one sample
     train_samples: int  # there are, used or not
     test_samples: int
-    method: PartitionMethod
+    method: str
     sizes: PartitionSizes
     label_names: tuple[str, ...]
     samples: NDArray[np.int64]  # (clients,): |D_i|
@@ -44,7 +45,7 @@ class Holdings:
 
 def draw_holdings(scenario: Scenario, data: DataSet) -> Holdings:
     """Who holds what of `data`, by the scenario's rule and seed. Raises `BadPartition`."""
-    partition = draw_partition(scenario, data.train_labels, data.num_labels)
+    partition, choice = draw_partition(scenario, data.train_labels, data.num_labels), scenario.partition
     return Holdings(
         scenario=scenario.name,
         seed=scenario.seed,
@@ -53,8 +54,8 @@ def draw_holdings(scenario: Scenario, data: DataSet) -> Holdings:
         input_shape=data.input_shape,
         train_samples=len(data.train_labels),
         test_samples=len(data.test_labels),
-        method=scenario.partition.method,
-        sizes=scenario.partition.sizes,
+        method=choice.method,
+        sizes=PartitionSizes.NATURAL if is_flower_method(choice.method) else choice.sizes,
         label_names=data.label_names,
         samples=partition.samples.astype(np.int64),
         label_counts=partition.label_counts,

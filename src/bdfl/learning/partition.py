@@ -8,8 +8,10 @@ from numpy.typing import NDArray
 from bdfl.arrays import PerClient
 from bdfl.environment import Purpose, draw_samples, stream
 from bdfl.errors import BdflError
+from bdfl.learning.flwr_partition import deal_by_partitioner
 from bdfl.learning.label_supply import fit_to_supply
 from bdfl.scenario import PartitionMethod, PartitionSizes, Scenario
+from bdfl.scenario.learning import is_flower_method
 
 Owners = NDArray[np.int64]  # (samples,): number of the client that holds a sample, NOBODY where none does
 NOBODY = -1
@@ -51,9 +53,12 @@ def draw_partition(scenario: Scenario, labels: NDArray[np.int64], num_labels: in
     """Who holds which of the samples with these labels, by the scenario's rule and seed.
 
     Every sample is used at most once, with natural sizes exactly once. With fixed sizes client i holds as many as
-    `draw_samples` says, and `quantity` as many in all; raises `BadPartition` where there are fewer.
+    `draw_samples` says, and `quantity` as many in all; raises `BadPartition` where there are fewer. Sizes of a
+    partitioner of flwr-datasets are its own; raises `BadPartitioner` where it does not fit.
     """
     choice = scenario.partition
+    if is_flower_method(choice.method):
+        return _partition_of(deal_by_partitioner(scenario, labels), labels, scenario.clients.count, num_labels)
     rng = stream(scenario.seed, Purpose.PARTITION)
     num_clients = scenario.clients.count
     is_natural = choice.sizes is PartitionSizes.NATURAL
@@ -61,7 +66,7 @@ def draw_partition(scenario: Scenario, labels: NDArray[np.int64], num_labels: in
     total = int(sizes.sum())
     if total > len(labels):
         raise BadPartition(total, num_clients, len(labels))
-    match choice.method:
+    match PartitionMethod(choice.method):
         case PartitionMethod.DIRICHLET:
             supply = np.bincount(labels, minlength=num_labels)
             if is_natural:

@@ -44,7 +44,7 @@ def draw_holdings(holdings: Holdings) -> Picture:
         if num_labels > _MOST_NAMES:
             cells.xaxis.set_major_locator(MaxNLocator(integer=True))
         figure.suptitle(
-            f"{holdings.data} for {holdings.scenario}: {holdings.method.value}, {holdings.sizes.value} sizes, "
+            f"{holdings.data} for {holdings.scenario}: {holdings.method}, {holdings.sizes.value} sizes, "
             f"seed {holdings.seed}; {holdings.samples.sum():,} of {holdings.train_samples:,} training samples held",
             x=0.01,
             ha="left",

@@ -20,7 +20,7 @@ def tabulate_holdings(holdings: Holdings) -> list[Table]:
 
 def _tabulate_data(holdings: Holdings) -> Table:
     table = new_table(
-        f"{holdings.data} for {holdings.scenario}: {holdings.method.value}, {holdings.sizes.value} sizes, "
+        f"{holdings.data} for {holdings.scenario}: {holdings.method}, {holdings.sizes.value} sizes, "
         f"seed {holdings.seed}",
         ("sample", "labels", "training", "held", "test", "clients", "without data", "beta"),
         text_columns=0,

@@ -125,10 +125,23 @@ def _check_keys(data: Plain, node: inspect.Type, key: str) -> None:
             if name in fields:
                 _check_keys(value, fields[name], _join(key, name))
     elif isinstance(node, inspect.DictType):
+        takes_lists = _takes_lists(node.value_type)
         for name, value in data.items():
-            if not isinstance(value, (bool, int, float, str)):
-                raise refuse_value(_join(key, name), value, "a number, a text, true or false")
+            if not isinstance(value, (bool, int, float, str)) and not (takes_lists and _is_numbers(value)):
+                allowed = "a number, a text, true or false" + (", or a list of numbers" if takes_lists else "")
+                raise refuse_value(_join(key, name), value, allowed)
             _check_keys(value, node.value_type, _join(key, name))
+
+
+def _takes_lists(node: inspect.Type) -> bool:
+    return isinstance(node, inspect.UnionType) and any(isinstance(kind, inspect.VarTupleType) for kind in node.types)
+
+
+def _is_numbers(value: Plain) -> bool:
+    """Whether this is a list of numbers, or of such lists."""
+    return isinstance(value, (list, tuple)) and all(
+        _is_numbers(item) if isinstance(item, (list, tuple)) else type(item) in (int, float) for item in value
+    )
 
 
 def _unknown_key(key: str, name: str, names: list[str]) -> ScenarioError:

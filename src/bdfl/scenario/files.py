@@ -58,7 +58,7 @@ def override_scenario(scenario: Scenario, overrides: Sequence[str]) -> Scenario:
 
 def dump_scenario(scenario: Scenario) -> str:
     """TOML text with every value, which loads back to an equal scenario."""
-    return toml_document(msgspec.to_builtins(scenario), inline=("scheduler.parameters",))
+    return toml_document(msgspec.to_builtins(scenario), inline=("scheduler.parameters", "partition.parameters"))
 
 
 def scenario_digest(scenario: Scenario) -> str:

@@ -2,15 +2,17 @@
 
 import re
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 from msgspec import Meta
 
+from bdfl.scenario.checking import refuse_value
 from bdfl.scenario.section import Section, Text
 from bdfl.scenario.values import NotNegative, Positive, WholePositive, about
 
 DIGITS = "digits"
 HUB_PREFIX = "hub:"
+FLOWER_PREFIX = "flwr:"
 MLP = "mlp"
 PAPER_CNN = "paper-cnn"
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -26,6 +28,11 @@ def is_path(source: str) -> bool:
     return source != DIGITS and not source.startswith(HUB_PREFIX) and not is_function(source)
 
 
+def is_flower_method(method: str) -> bool:
+    """Whether a rule of partition is a partitioner of flwr-datasets."""
+    return method.startswith(FLOWER_PREFIX)
+
+
 class Normalisation(StrEnum):
     """What is done to the inputs before the model sees them."""
 
@@ -34,7 +41,7 @@ class Normalisation(StrEnum):
 
 
 class PartitionMethod(StrEnum):
-    """By which rule the training data fall to clients."""
+    """By which of our own rules the training data fall to clients."""
 
     DIRICHLET = "dirichlet"  # label shares from a Dirichlet law: the paper's
     IID = "iid"  # everybody draws from everything
@@ -77,12 +84,15 @@ class DataChoice(Section, frozen=True, kw_only=True):
     test_samples: Annotated[WholePositive | None, about("", "ours", "test samples used, the first; none: all")] = None
 
 
+PartitionParameter: TypeAlias = bool | int | float | str | tuple[int | float | tuple[int | float, ...], ...]
+
+
 class PartitionChoice(Section, frozen=True, kw_only=True):
     """Who holds which data."""
 
-    method: Annotated[PartitionMethod, about("", "paper", "rule by which the data fall to clients")] = (
-        PartitionMethod.DIRICHLET
-    )
+    method: Annotated[
+        Text, about("", "paper", "dirichlet, iid, shards, quantity or flwr:NAME, a partitioner of flwr-datasets")
+    ] = PartitionMethod.DIRICHLET.value
     sizes: Annotated[PartitionSizes, about("", "paper", "clients.samples each (fixed), or all data (natural)")] = (
         PartitionSizes.FIXED
     )
@@ -92,6 +102,21 @@ class PartitionChoice(Section, frozen=True, kw_only=True):
     shards_per_client: Annotated[WholePositive, about("", "ours", "shards each client gets, for shards")] = 2
     size_dirichlet: Annotated[Positive, about("", "ours", "concentration of the clients' sizes, for quantity")] = 0.5
     num_labels: Annotated[WholePositive, about("", "paper", "number of labels where no data are loaded")] = 10
+    parameters: Annotated[
+        dict[str, PartitionParameter], about("", "ours", "the parameters of a partitioner of flwr-datasets")
+    ] = {}  # noqa: RUF012 (every scenario gets a copy)
+
+
+def validate_partition(choice: PartitionChoice) -> None:
+    """Raises `ScenarioError` for a rule that is neither ours nor named after a partitioner, or has no parameters."""
+    is_flower = is_flower_method(choice.method)
+    name = choice.method.removeprefix(FLOWER_PREFIX)
+    if (is_flower and not name.isidentifier()) or (not is_flower and choice.method not in set(PartitionMethod)):
+        ours = ", ".join(method.value for method in PartitionMethod)
+        raise refuse_value("partition.method", choice.method, f"one of {ours}, or {FLOWER_PREFIX} and a partitioner")
+    if choice.parameters and not is_flower:
+        allowed = f"none with {choice.method}: they are for partitioners, such as {FLOWER_PREFIX}DirichletPartitioner"
+        raise refuse_value("partition.parameters", choice.parameters, allowed)
 
 
 class Aggregation(Section, frozen=True, kw_only=True):

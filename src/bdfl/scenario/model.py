@@ -12,7 +12,7 @@ from typing import Annotated, TypeAlias, get_type_hints
 from msgspec import Meta, inspect
 
 from bdfl.scenario.checking import Annotation, ScenarioError, check_value, refuse_value, type_info
-from bdfl.scenario.learning import DataChoice, Learning, PartitionChoice
+from bdfl.scenario.learning import DataChoice, Learning, PartitionChoice, validate_partition
 from bdfl.scenario.ledger import Adversaries, Faults, Ledger
 from bdfl.scenario.live import Live
 from bdfl.scenario.section import Section, Text
@@ -283,6 +283,7 @@ def validate_scenario(scenario: Scenario) -> None:
         if isinstance(value, Drawn) and value.each_round and key != "energy.budget_j":
             raise refuse_value(f"{key}.each_round", True, "false: only energy.budget_j is drawn in each round")
     _validate_geometry(scenario.geometry, clients.count)
+    validate_partition(scenario.partition)
     for member in scenario.adversaries.members:
         if not 0 <= member < clients.count:
             raise refuse_value("adversaries.members", member, f"client numbers, 0 to {clients.count - 1}")

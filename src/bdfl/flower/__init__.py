@@ -1,0 +1,15 @@
+"""For those who keep a server: the schedulers, the cost model and the audit chain as strategies of Flower.
+
+`ScheduledFedAvg` is for the message API (`flwr.serverapp`), `LegacyScheduledFedAvg` for the older one (`flwr.server`);
+both are thin dress over `ScheduledRounds`, which knows nothing of Flower. See docs/flower-server.md.
+"""
+
+from bdfl.flower.extra import validate_flower
+
+validate_flower()  # before anything below asks for it
+
+from bdfl.flower.legacy import LegacyScheduledFedAvg  # noqa: E402
+from bdfl.flower.rounds import ScheduledRounds  # noqa: E402
+from bdfl.flower.strategy import ScheduledFedAvg  # noqa: E402
+
+__all__ = ["LegacyScheduledFedAvg", "ScheduledFedAvg", "ScheduledRounds"]

@@ -1,0 +1,207 @@
+"""The rounds of a scenario for a server whose clients really train: who is asked, what it costs, what comes of it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from bdfl.aggregation import Update, aggregate, get_aggregator, min_updates
+from bdfl.arrays import PerClientMask
+from bdfl.errors import BdflError
+from bdfl.experiment.record_folder import BadRecordFolder, write_record_files, write_scenario
+from bdfl.experiment.simulation import Draws, PlannedRound, collect_rounds, draw_run, play_rounds
+from bdfl.flower.server_chain import ServerChain, server_keys
+from bdfl.learning.weights import Layout, Vector, is_finite
+from bdfl.records import RoundRecord, RunRecord
+from bdfl.records.run_files import CHAIN_FOLDER
+from bdfl.scenario import Scenario
+from bdfl.scheduling.registry import get_scheduler
+
+Config = dict[str, int | float]
+
+
+class OutOfTurn(BdflError):
+    """A round that is not the next one, or one more than the scenario has."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """What one client is asked to do in a round."""
+
+    client: int
+    frequency_hz: float  # f_i: how fast it trains, by the plan
+    power_w: float  # P_i of its upload
+    local_updates: int  # H, as the cost model charges
+
+    @property
+    def config(self) -> Config:
+        """The same as a client of Flower reads it."""
+        return {
+            "bdfl-client": self.client,
+            "bdfl-frequency-hz": self.frequency_hz,
+            "bdfl-power-w": self.power_w,
+            "bdfl-local-updates": self.local_updates,
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Settled:
+    """What became of a round."""
+
+    weights: Vector | None  # the next global model; none: too few delivered, it stays
+    record: RoundRecord
+
+    @property
+    def costs(self) -> dict[str, int | float]:
+        """The round in three numbers: its delay, everybody's energy together, and how many delivered."""
+        return {
+            "bdfl-delay-s": float(self.record.delay_s),
+            "bdfl-energy-j": float(np.sum(self.record.energy_j)),
+            "bdfl-delivered": int(np.count_nonzero(self.record.delivered)),
+        }
+
+
+class ScheduledRounds:
+    """Plans round after round by the scenario's scheduler and settles each with what its clients delivered.
+
+    To be closed, unless all rounds of the scenario are played: then it closes itself.
+    """
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        *,
+        draws: Draws | None = None,
+        folder: Path | None = None,
+        chain: bool = True,
+        secret: bytes | None = None,
+    ) -> None:
+        """`draws` are what chance brings, as `bdfl simulate` draws it unless given.
+
+        With a `folder`, which must be new, the scenario and the records are written there, and with `chain` the audit
+        chain beside them. The members' keys are derived from `secret`, or from the seed, which anybody can do again.
+        """
+        scheduler = get_scheduler(scenario.scheduler.name, scenario.scheduler.parameters)
+        self._aggregator = get_aggregator(scenario.learning.aggregation)
+        if folder is not None and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise BadRecordFolder(f"{folder}: exists already and is not empty, a new folder expected")
+        self.scenario = scenario
+        self.draws = draw_run(scenario) if draws is None else draws
+        self._rounds = play_rounds(scenario, scheduler, self.draws)
+        self._folder = folder
+        self._signers = server_keys(scenario, secret) if folder is not None and chain else None
+        self._chain: ServerChain | None = None
+        self._planned: PlannedRound | None = None
+        self._records: list[RoundRecord] = []
+        self._doubted: set[int] = set()
+        self._is_closed = False
+
+    @property
+    def record(self) -> RunRecord:
+        """The rounds that are settled; raises `InvalidRecord` if none is."""
+        return collect_rounds(self.scenario, self.draws, self._records)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a round is planned and not settled."""
+        return self._planned is not None
+
+    def samples_of(self, client: int) -> int:
+        """Size |D_i| of the client's data set, which its update is weighted by."""
+        return int(self.draws.federation.samples[client])
+
+    def doubt_samples(self, client: int, found: object) -> str | None:
+        """What is to be said, once, of a client that trained on another number of samples than it should."""
+        expected = self.samples_of(client)
+        if found == expected or client in self._doubted:
+            return None
+        self._doubted.add(client)
+        return f"client {client} trained on {found} samples, the scenario has {expected} for it, which weigh its update"
+
+    def validate_rounds(self, num_rounds: int) -> None:
+        """Raises `OutOfTurn` if the scenario has fewer rounds."""
+        if num_rounds > self.scenario.rounds:
+            raise OutOfTurn(f"{num_rounds} rounds asked for, the scenario has {self.scenario.rounds}")
+
+    def plan(self, round: int, layout: Layout, weights: Vector) -> list[Order]:
+        """What every client that trains in the round is asked to do, in client order; all begin with `weights`.
+
+        A round before whose results never came is settled first, as one in which nobody delivered.
+        """
+        if self._planned is not None:
+            self.settle(self._planned.state.round, {})
+        self.validate_rounds(round)
+        if self._is_closed or round != len(self._records) + 1:
+            next_one = "nothing, all is closed," if self._is_closed else f"round {len(self._records) + 1}"
+            raise OutOfTurn(f"round {round} asked for, {next_one} comes next")
+        if round == 1:
+            self._begin(layout, weights)
+        self._planned = planned = self._bind(next(self._rounds))
+        decision = planned.decision
+        return [
+            Order(
+                client,
+                float(decision.cpu_hz[client]),
+                float(decision.power_w[client]),
+                self.scenario.compute.local_updates,
+            )
+            for client in planned.clients
+        ]
+
+    def settle(self, round: int, trained: Mapping[int, Vector]) -> Settled:
+        """What becomes of the planned round with these models, by client.
+
+        A client that was asked and has none, or one that is not finite, has not delivered: its queue grows.
+        """
+        planned = self._planned
+        if planned is None or planned.state.round != round:
+            asked = "none is planned" if planned is None else f"round {planned.state.round} is planned"
+            raise OutOfTurn(f"round {round} to be settled, {asked}")
+        counted = {client: trained[client] for client in planned.clients if is_counted(trained.get(client))}
+        weights = self._aggregate(counted) if self._chain is None else self._chain.append(counted)
+        delivered: PerClientMask = np.zeros(self.scenario.clients.count, dtype=np.bool_)
+        delivered[list(counted)] = True
+        record = planned.settle(delivered)
+        self._records.append(record)
+        self._planned = None
+        if round == self.scenario.rounds:
+            self.close()
+        return Settled(weights, record)
+
+    def close(self) -> None:
+        """Writes the records of the rounds that are settled and ends the chain; a second time nothing happens."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if self._chain is not None:
+            self._chain.close()
+        if self._folder is not None and self._records:
+            write_record_files(self.scenario, self.record, self._folder)
+
+    def _begin(self, layout: Layout, weights: Vector) -> None:
+        if self._folder is None:
+            return
+        write_scenario(self.scenario, self._folder)
+        if self._signers is not None:
+            path = self._folder / CHAIN_FOLDER
+            self._chain = ServerChain(self.scenario, self.draws, self._signers, path, layout, weights)
+
+    def _bind(self, planned: PlannedRound) -> PlannedRound:
+        """The round as the chain has it, if there is one: there, whole units may tip a tie to another set."""
+        if self._chain is None or self._chain.selected == tuple(planned.clients):
+            return planned
+        planned.decision = replace(self._chain.decision, memory=planned.decision.memory)
+        return planned
+
+    def _aggregate(self, counted: Mapping[int, Vector]) -> Vector | None:
+        updates = [Update(client, vector, self.samples_of(client)) for client, vector in counted.items()]
+        updates = [update for update in updates if update.samples > 0]
+        if len(updates) < min_updates(self.scenario.learning.aggregation):
+            return None
+        return aggregate(self._aggregator, updates)
+
+
+def is_counted(weights: Vector | None) -> bool:
+    """Whether these are weights that a model can be made of."""
+    return weights is not None and is_finite(weights)

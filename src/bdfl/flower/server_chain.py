@@ -1,0 +1,176 @@
+"""The audit chain of a server: blocks by the same law as those of a network, all keys in one hand.
+
+Clients of Flower do not sign. So the server makes every statement in their name: reports with what the scenario drew,
+updates with the digests of what it received, votes of all. Whoever verifies such a chain learns that everything in it
+follows from its genesis and that no byte changed since; that the updates are the clients' own is the server's word.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from bdfl.errors import BdflError
+from bdfl.experiment.network_run import drawn_conditions, member_keys, run_toolbox
+from bdfl.experiment.simulation import Draws
+from bdfl.identity import Meaning, Signer
+from bdfl.learning.weights import Layout, Vector, decode_weights, encode_weights
+from bdfl.ledger.block import (
+    Block,
+    Certificate,
+    Kind,
+    ModelUpdate,
+    Report,
+    Seal,
+    SignedReport,
+    SignedUpdate,
+    SignedVote,
+    Vote,
+    header_seal,
+)
+from bdfl.ledger.chain import apply_block, start_chain
+from bdfl.ledger.genesis import make_genesis
+from bdfl.ledger.keeping import rested_on
+from bdfl.ledger.round_problem import read_decision
+from bdfl.ledger.rules import make_body, make_header
+from bdfl.ledger.store import ChainStore
+from bdfl.ledger.work import search_nonce
+from bdfl.scenario import Scenario
+from bdfl.scheduling.problem import Decision
+from bdfl.transports.world import ScenarioTimes
+
+LEAST_SECRET = 16  # bytes
+_ATTEMPT = 1  # nobody disagrees
+
+
+class WeakSecret(BdflError):
+    """A secret that could be guessed."""
+
+
+def server_keys(scenario: Scenario, secret: bytes | None) -> list[Signer]:
+    """A key for every client, all held by the server: derived from its secret.
+
+    Without one they are those of a simulation, which anybody can derive from the seed; the chain is then the same in
+    every byte whenever it is made.
+    """
+    if secret is None:
+        return member_keys(scenario)
+    if len(secret) < LEAST_SECRET:
+        raise WeakSecret(f"secret: {len(secret)} bytes given, at least {LEAST_SECRET} expected")
+    return [
+        Signer(hashlib.sha256(f"bdfl server member {number} ".encode() + secret).digest())
+        for number in range(scenario.clients.count)
+    ]
+
+
+class ServerChain:
+    """A chain in a folder, one block for every round. To be closed."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        draws: Draws,
+        signers: Sequence[Signer],
+        path: Path,
+        layout: Layout,
+        initial_weights: Vector,
+    ) -> None:
+        self._scenario = scenario
+        self._signers = signers
+        initial = encode_weights(initial_weights, layout)
+        keys = [signer.public_key for signer in signers]
+        genesis = make_genesis(
+            scenario, draws.federation, draws.participation_rate, draws.states[0], keys, layout, initial
+        )
+        self._toolbox = run_toolbox(scenario, len(initial))
+        self._state = start_chain(genesis, self._toolbox)
+        self._certificate: Certificate = ()  # of the tip
+        self._tip: Block | None = None
+        self._times = ScenarioTimes(scenario, partial(drawn_conditions, draws))
+        self._store = ChainStore.create(path, genesis, initial)
+
+    @property
+    def selected(self) -> tuple[int, ...]:
+        """Who trains in the next round, ascending."""
+        return self._state.schedule.selected
+
+    @property
+    def decision(self) -> Decision:
+        """The schedule of the next round, in floats."""
+        return read_decision(self._state.schedule)
+
+    def append(self, trained: Mapping[int, Vector]) -> Vector | None:
+        """The model after one more block, which holds these clients' models; none if they are too few to make one.
+
+        Of those who were scheduled and are not among them it says that they have nothing to give.
+        """
+        state = self._state
+        models = {client: encode_weights(weights, state.layout) for client, weights in trained.items()}
+        blobs = {self._toolbox.digest(data): data for data in models.values()}
+        body, model = make_body(
+            state,
+            certificate=self._certificate,
+            updates=[self._sign_update(client, models.get(client)) for client in state.schedule.selected],
+            reports=list(self._sign_reports()),
+            entries=(),
+            blobs=blobs,
+            toolbox=self._toolbox,
+        )
+        header = make_header(state, _ATTEMPT, self._find_proposer(), body)
+        nonce = search_nonce(state.genesis.law.work, header_seal(header), header.difficulty)
+        if nonce is None:
+            raise RuntimeError(f"block {header.height}: no nonce is low enough")
+        signature = self._signers[header.proposer].sign(Meaning.BLOCK, header.place, Seal(header, nonce))
+        block = Block(header, nonce, signature, body)
+        certificate = tuple(self._sign_vote(block, voter) for voter in range(state.num_members))
+        self._keep(block, certificate, blobs | {body.model: model} if model else blobs)
+        self._state = apply_block(state, block, self._toolbox)
+        self._certificate, self._tip = certificate, block
+        return decode_weights(model, state.layout) if model else None
+
+    def close(self) -> None:
+        self._store.close()
+
+    def _sign_update(self, client: int, data: bytes | None) -> SignedUpdate:
+        state = self._state
+        samples = state.charter.members[client].limits.samples
+        if data is None:
+            update = ModelUpdate(client, samples, 0, b"")
+        else:  # without data there is nothing to learn, and the model stays
+            update = ModelUpdate(client, samples, len(data), self._toolbox.digest(data) if samples else state.model)
+        return SignedUpdate(update, self._signers[client].sign(Meaning.UPDATE, state.place, update))
+
+    def _sign_reports(self) -> Iterator[SignedReport]:
+        """What everybody finds in the round after, and what the one before cost; none after the last one."""
+        state = self._state
+        for client, signer in enumerate(self._signers):
+            found = self._times.measure(client, state, self._tip)
+            if found is not None:
+                report = Report(client, state.height + 2, *found)
+                yield SignedReport(report, signer.sign(Meaning.REPORT, state.place, report))
+
+    def _sign_vote(self, block: Block, voter: int) -> SignedVote:
+        body = block.body
+        vote = Vote(
+            kind=Kind.PRECOMMIT,
+            attempt=_ATTEMPT,
+            block=block.digest,
+            voter=voter,
+            updates=tuple(signed.update.client for signed in body.updates),
+            reports=tuple(signed.report.client for signed in body.reports),
+            mining_ms=0,
+        )
+        return SignedVote(vote, self._signers[voter].sign(Meaning.VOTE, self._state.place, vote))
+
+    def _find_proposer(self) -> int:
+        """Who finds the block first by the cost model and the seed's luck."""
+        return min(range(len(self._signers)), key=lambda client: self._times.finding_ns(client, self._state, _ATTEMPT))
+
+    def _keep(self, block: Block, certificate: Certificate, blobs: Mapping[bytes, bytes]) -> None:
+        with self._store.batch():
+            for use in rested_on(block):
+                if use.blob in blobs:
+                    self._store.put_blob(use.blob, blobs[use.blob])
+            self._store.append(block, certificate)
+        if self._scenario.ledger.keep_blocks:
+            self._store.prune(self._scenario.ledger.keep_blocks)
