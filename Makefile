@@ -8,7 +8,7 @@ RESULTS ?= results
 QUICKSTART := runs/quickstart
 
 .DEFAULT_GOAL := help
-.PHONY: help run compare test browser check format bench bench-learning bench-chain bench-live bench-explorer screenshots campaign faults live-faults hostile soak two-sites fuzz poisoning figures stall reproduce table4 clean
+.PHONY: help run compare test browser check format bench bench-learning bench-chain bench-live bench-explorer bench-scale scale-figures screenshots campaign faults live-faults hostile soak two-sites fuzz poisoning figures stall reproduce table4 clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,6 +52,12 @@ bench-live: $(VENV)/.installed-dev .venv-p2pfl/.installed ## rounds of real proc
 
 bench-explorer: $(VENV)/.installed-dev browser ## the explorer in a browser: first paint, stalls, memory, 50 viewers (minutes)
 	$(BIN)/python -m benchmarks --only explorer
+
+bench-scale: $(VENV)/.installed-learn ## rounds of a million clients and of a thousand signing nodes: time and memory (ten minutes)
+	$(BIN)/python -m benchmarks --only scale
+
+scale-figures: $(VENV)/.installed ## the figures of docs/scale.md: committees and aggregation trees
+	$(BIN)/python docs/figures/make_scale.py
 
 screenshots: $(VENV)/.installed-dev browser ## pictures of every page of the explorer into docs/images/explorer (minutes)
 	$(BIN)/python -m docs.images.make_screenshots

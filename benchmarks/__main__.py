@@ -31,6 +31,7 @@ class Part(StrEnum):
     CHAIN = "chain"
     LIVE = "live"
     EXPLORER = "explorer"
+    SCALE = "scale"
 
 
 _ASKED_FOR = (
@@ -40,6 +41,7 @@ _ASKED_FOR = (
     Part.CHAIN,
     Part.LIVE,
     Part.EXPLORER,
+    Part.SCALE,
 )  # long, or with environments of its own: only by name
 
 
@@ -85,6 +87,10 @@ def measure(part: Part, seed: int, quick: bool, report: Callable[[str], None]) -
             from benchmarks.explorer import speed  # needs playwright and a browser
 
             return speed.measure(speed.QUICK if quick else speed.FULL, report)
+        case Part.SCALE:
+            from benchmarks.scale.speed import FULL, QUICK, measure_scale  # needs torch, in children
+
+            return measure_scale(QUICK if quick else FULL, report)
 
 
 def main(
@@ -92,7 +98,7 @@ def main(
         list[Part] | None,
         typer.Option(
             "--only",
-            help="Measure this alone; learning, loop, verify, chain, live, explorer: only so. Repeatable.",
+            help="Measure this alone; learning, loop, verify, chain, live, explorer, scale: only so. Repeatable.",
         ),
     ] = None,
     quick: Annotated[
@@ -106,7 +112,7 @@ def main(
     if Part.SCIP in parts and importlib.util.find_spec("pyscipopt") is None:
         typer.echo("error: part scip needs pyscipopt: pip install -c constraints.txt -e '.[bench]'", err=True)
         raise typer.Exit(2)
-    if {Part.LEARNING, Part.LOOP, Part.CHAIN} & set(parts) and importlib.util.find_spec("torch") is None:
+    if {Part.LEARNING, Part.LOOP, Part.CHAIN, Part.SCALE} & set(parts) and importlib.util.find_spec("torch") is None:
         typer.echo("error: learning needs PyTorch: pip install -c constraints.txt -e '.[learn]'", err=True)
         raise typer.Exit(2)
     options = [f" --only {part}" for part in only or ()] + [" --quick"] * quick + [f" --seed {seed}"]

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bdfl.environment import draw_federation
+from bdfl.learning import participation, partition
 from bdfl.learning.participation import draw_participation, label_divergence, participation_of, participation_rates
 from bdfl.scenario import Preference, Scenario, override_scenario
 
@@ -89,3 +90,13 @@ def test_rates_without_data_are_what_they_always_were():
     # golden: simulations without data must not change when learning does
     rates = draw_participation(Scenario(), draw_federation(Scenario()))
     assert rates == pytest.approx(GOLDEN, abs=1e-12)
+
+
+@pytest.mark.parametrize("dirichlet", [0.05, 0.3, 5.0])
+def test_many_clients_drawn_a_few_at_a_time_are_the_same(monkeypatch, dirichlet):
+    scenario = override_scenario(Scenario(), ["clients.count=1000", f"partition.dirichlet={dirichlet}"])
+    federation = draw_federation(scenario)
+    at_once = draw_participation(scenario, federation)
+    for module in (partition, participation):
+        monkeypatch.setattr(module, "_ROWS_AT_A_TIME", 7)
+    assert (draw_participation(scenario, federation) == at_once).all()

@@ -151,3 +151,31 @@ def test_what_was_asked_for_last_is_kept_longest():
     for key in "abacab":
         toolbox.recall(key, lambda key=key: made.append(key) or key)
     assert made == ["a", "b", "c", "b"]
+
+
+@pytest.mark.parametrize("toolbox", BOXES, ids=["nothing", "one", "no bytes", "all"])
+def test_once_is_about_these_very_objects(toolbox):
+    one, equal, two = (1, 2, 3), tuple(range(1, 4)), (4,)
+    assert one == equal
+    made = []
+
+    def make(value):
+        made.append(value)
+        return value
+
+    for _ in range(2):
+        assert toolbox.once((one, two), lambda: make("first")) == "first"
+        assert toolbox.once((equal, two), lambda: make("second")) == "second"
+        assert toolbox.once((one,), lambda: make(None)) is None
+    assert made.count("first") in (1, 2)
+    with pytest.raises(ZeroDivisionError):
+        toolbox.once((two,), lambda: 1 / 0)
+    assert toolbox.once((two,), lambda: 5) == 5
+
+
+def test_once_works_once():
+    made = []
+    toolbox, about = Toolbox(), (object(), object())
+    for _ in range(3):
+        toolbox.once(about, lambda: made.append(None))
+    assert len(made) == 1

@@ -1,7 +1,20 @@
 """Counting votes."""
 
+import random
+
+import pytest
+
 from bdfl.ledger.block import Kind, SignedVote, Vote
-from bdfl.protocol.votes import is_split, key_of
+from bdfl.protocol.votes import (
+    Ballots,
+    count_votes,
+    find_quorums,
+    find_rivals,
+    is_split,
+    key_of,
+    reached_attempt,
+    tally_of,
+)
 
 BLOCKS = [bytes([number]) * 32 for number in range(3)]
 
@@ -35,3 +48,47 @@ def test_only_prevotes_of_the_attempt_count():
 
 def test_one_who_votes_for_two_blocks_makes_no_split_where_there_is_none():
     assert not is_split(held((0, 0), (1, 0), (2, 1), (3, 0), (3, 1)), 1, 4, 3)
+
+
+@pytest.mark.parametrize("may_share", [False, True])
+@pytest.mark.parametrize("seed", range(20))
+def test_a_running_tally_answers_as_counting_does(seed, may_share):
+    chance = random.Random(seed)
+    ballots, plain = Ballots({}, may_share=may_share), {}
+    for _ in range(60):
+        vote = Vote(
+            chance.choice(list(Kind)), chance.randint(1, 3), chance.choice(BLOCKS), chance.randrange(6), (), (), 0
+        )
+        signed = SignedVote(vote, bytes(64))
+        key = key_of(signed)
+        if key not in plain:
+            assert find_rivals(ballots, key) == [held for held in plain if held[:3] == key[:3]]
+        ballots = Ballots.copy_of(ballots, may_share=may_share)  # as every step does
+        ballots[key] = plain[key] = signed
+        if chance.random() < 0.2:
+            gone = chance.choice(list(plain))
+            del ballots[gone], plain[gone]
+        assert ballots == plain
+        assert tally_of(ballots) == count_votes(plain) == count_votes(ballots)
+        for quorum in range(1, 5):
+            for kind in Kind:
+                assert find_quorums(ballots, kind, quorum) == find_quorums(plain, kind, quorum)
+            for attempt in range(4):
+                assert reached_attempt(ballots, quorum, attempt) == reached_attempt(plain, quorum, attempt)
+                assert is_split(ballots, attempt, 6, quorum) == slowly_split(plain, attempt, 6, quorum)
+
+
+def slowly_split(votes, attempt, num_members, quorum):
+    prevotes = [(voter, block) for when, kind, voter, block in votes if when == attempt and kind is Kind.PREVOTE]
+    blocks = [block for _, block in prevotes]
+    undecided = num_members - len({voter for voter, _ in prevotes})
+    return bool(blocks) and max(map(blocks.count, blocks)) + undecided < quorum
+
+
+@pytest.mark.parametrize("may_share", [False, True])
+def test_copies_of_ballots_are_their_own(may_share):
+    first = Ballots(held((0, 0), (1, 0)), may_share=may_share)
+    second = Ballots.copy_of(first, may_share=may_share)
+    del second[next(iter(second))]
+    assert tally_of(first) != tally_of(second)
+    assert tally_of(first) == count_votes(first)

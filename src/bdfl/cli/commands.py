@@ -8,6 +8,7 @@ import typer
 from bdfl import __version__
 from bdfl.cli.access_point import access_point
 from bdfl.cli.chain import chain_app
+from bdfl.cli.crowd import show_crowd
 from bdfl.cli.data import data_app
 from bdfl.cli.explore import explore
 from bdfl.cli.faults import faults_app
@@ -127,6 +128,12 @@ def simulate(
     rounds: RoundsOption = None,
     seed: SeedOption = None,
     gaps: Annotated[bool, typer.Option(help="Prove every round's gap, with exact where the scheduler cannot.")] = True,
+    sums: Annotated[
+        bool | None,
+        typer.Option(
+            help="Keep the sums of each client over all rounds, not all it did; by itself beyond 20,000 clients."
+        ),
+    ] = None,
     changes: SetOption = None,
     out: OutOption = None,
     as_json: JsonOrFilesOption = False,
@@ -140,9 +147,12 @@ def simulate(
       bdfl simulate paper-cifar10
 
       bdfl simulate my.toml --scheduler exact:tradeoff=50 --set energy.budget_j=0.8 --out results/mine
+
+      bdfl simulate million --no-gaps
     """
     from bdfl.experiment import simulate as simulate_scenario
     from bdfl.experiment.choices import choose_scheduler
+    from bdfl.experiment.crowd import is_crowd
     from bdfl.experiment.record_folder import refuse_run_folder, write_record
     from bdfl.records import encode_run
 
@@ -150,6 +160,9 @@ def simulate(
         refuse_run_folder(out)
     played = open_scenario(scenario, changes, rounds, seed)
     played = played if scheduler is None else choose_scheduler(played, scheduler)
+    if is_crowd(played) if sums is None else sums:
+        show_crowd(played, gaps=gaps, out=out, as_json=as_json)
+        return
     with progress(f"simulating {played.name}", "rounds") as on_progress:
         record = simulate_scenario(played, prove_gaps=gaps, on_round=lambda row: on_progress(row.round, played.rounds))
     if not as_json:

@@ -3,7 +3,14 @@
 from bdfl.environment.draws import Purpose, draw_values, stream
 from bdfl.environment.fading import draw_fading, draw_shadowing
 from bdfl.environment.geometry import Attachment, attach_clients, move_clients, place_clients
-from bdfl.environment.rounds import Federation, RoundState, draw_federation, draw_rounds, draw_samples
+from bdfl.environment.rounds import (
+    DrawnRounds,
+    Federation,
+    RoundState,
+    draw_federation,
+    draw_rounds,
+    draw_samples,
+)
 from bdfl.environment.topology import (
     TooManyLinks,
     Topology,
@@ -17,6 +24,7 @@ from bdfl.environment.trace import BadTrace, read_gain_trace
 __all__ = [
     "Attachment",
     "BadTrace",
+    "DrawnRounds",
     "Federation",
     "Purpose",
     "RoundState",

@@ -1,9 +1,10 @@
 """What a run's clients are like, and what each round brings them: the same for every scheduler."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -107,6 +108,33 @@ def draw_rounds(scenario: Scenario, federation: Federation) -> Iterator[RoundSta
     if scenario.radio.trace is not None:
         trace = read_gain_trace(Path(scenario.radio.trace), scenario.rounds, federation.num_clients)
     return _draw_rounds(scenario, federation, trace)
+
+
+class DrawnRounds(Sequence[RoundState]):
+    """What rounds 1 to T bring, drawn whenever they are gone through and never kept: the same rounds every time.
+
+    Going through all costs what `draw_rounds` does; asking for one costs the way to it.
+    """
+
+    def __init__(self, scenario: Scenario, federation: Federation) -> None:
+        self._scenario = scenario
+        self._federation = federation
+
+    def __len__(self) -> int:
+        return self._scenario.rounds
+
+    def __iter__(self) -> Iterator[RoundState]:
+        return draw_rounds(self._scenario, self._federation)
+
+    @overload
+    def __getitem__(self, place: int) -> RoundState: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[RoundState]: ...
+    def __getitem__(self, place: int | slice) -> RoundState | Sequence[RoundState]:
+        if isinstance(place, slice):
+            return list(self)[place]
+        wanted = range(len(self))[place]  # raises IndexError where there is none
+        return next(islice(self, wanted, None))
 
 
 def _draw_rounds(scenario: Scenario, federation: Federation, trace: NDArray[np.float64] | None) -> Iterator[RoundState]:

@@ -173,7 +173,9 @@ class NetworkRun:
         return chain
 
     def _make_node(self, number: int, signer: Signer, certificate: Certificate) -> SimulatedNode:
-        context = Context(number, signer, simulated_timing(self._scenario), self._toolbox, self._scenario.rounds)
+        context = Context(
+            number, signer, simulated_timing(self._scenario), self._toolbox, self._scenario.rounds, is_alone=True
+        )
         store = ContinuedStore(self._archive, self._chain.height)
         return SimulatedNode(context, store, state=begin(context, self._chain, Recovered(certificate=certificate)))
 

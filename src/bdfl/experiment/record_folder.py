@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from bdfl.errors import BdflError
-from bdfl.records import RunRecord
+from bdfl.records import CrowdRecord, RunRecord
 from bdfl.scenario import Scenario, dump_scenario
 
 SCENARIO_FILE = "scenario.toml"
@@ -35,6 +35,17 @@ def write_record_files(scenario: Scenario, run: RunRecord, folder: Path) -> list
     except ImportError:
         return [path]
     return [path, *write_parquet(run, None, folder)]
+
+
+def write_crowd(scenario: Scenario, crowd: CrowdRecord, folder: Path) -> list[Path]:
+    """As `write_record`, of a run of too many clients to keep what each did in every round."""
+    refuse_run_folder(folder)
+    path = write_scenario(scenario, folder)
+    try:
+        from bdfl.records.parquet import write_crowd_parquet
+    except ImportError:
+        return [path]
+    return [path, *write_crowd_parquet(crowd, folder)]
 
 
 def write_scenario(scenario: Scenario, folder: Path) -> Path:

@@ -7,7 +7,7 @@ import numpy as np
 
 from bdfl.arrays import PerClient, PerClientMask
 from bdfl.compute import mining_energy, mining_work
-from bdfl.environment import Federation, Purpose, RoundState, draw_federation, draw_rounds, stream
+from bdfl.environment import DrawnRounds, Federation, Purpose, RoundState, draw_federation, draw_rounds, stream
 from bdfl.environment.mining import draw_finding
 from bdfl.learning.participation import draw_participation
 from bdfl.records import NOBODY, RoundRecord, RunRecord, collect_run
@@ -36,13 +36,19 @@ def simulate(
     With `prove_gaps` every round is also solved by `exact`, so that schedulers without a bound get a proven gap.
     """
     scheduler = get_scheduler(scenario.scheduler.name, scenario.scheduler.parameters)
-    return play(scenario, scheduler, draw_run(scenario), prove_gaps=prove_gaps, on_round=on_round)
+    return play(scenario, scheduler, stream_run(scenario), prove_gaps=prove_gaps, on_round=on_round)
 
 
 def draw_run(scenario: Scenario) -> Draws:
     """The clients of a run, their participation rates and all its rounds."""
     federation = draw_federation(scenario)
     return Draws(federation, draw_participation(scenario, federation), list(draw_rounds(scenario, federation)))
+
+
+def stream_run(scenario: Scenario) -> Draws:
+    """As `draw_run`, for a run that is played once: rounds are drawn when they are played and none is kept."""
+    federation = draw_federation(scenario)
+    return Draws(federation, draw_participation(scenario, federation), DrawnRounds(scenario, federation))
 
 
 def play(
@@ -90,8 +96,10 @@ def play_rounds(scenario: Scenario, scheduler: Scheduler, draws: Draws) -> Itera
     """The rounds of a run, one after the other, each decided from what became of those before."""
     queue: PerClient = np.zeros(draws.federation.num_clients)
     memory: object | None = None
-    for state, drawn in zip(draws.states, round_problems(scenario, draws), strict=True):
-        problem = replace(drawn, queue=queue, memory=memory)
+    first: RoundProblem | None = None
+    for state in draws.states:
+        first = _first_problem(scenario, draws, state) if first is None else first
+        problem = replace(_problem_of(first, state), queue=queue, memory=memory)
         planned = PlannedRound(scenario, problem, state, scheduler(problem))
         yield planned
         if planned.next_queue is None:
@@ -115,8 +123,21 @@ def collect_rounds(scenario: Scenario, draws: Draws, rounds: Sequence[RoundRecor
 
 def round_problems(scenario: Scenario, draws: Draws) -> list[RoundProblem]:
     """The checked problem of every round, with empty queues: what a scheduler will know, but for its own past."""
-    federation, first = draws.federation, draws.states[0]
-    problem = make_problem(
+    first = _first_problem(scenario, draws, draws.states[0])
+    return [_problem_of(first, state) for state in draws.states]
+
+
+def _problem_of(first: RoundProblem, state: RoundState) -> RoundProblem:
+    """The problem of a round, from that of the first one: what differs is what the round brings."""
+    return replace(
+        first, round=state.round, gain=state.gain, energy_budget_j=state.energy_budget_j, reachable=state.reachable
+    )
+
+
+def _first_problem(scenario: Scenario, draws: Draws, first: RoundState) -> RoundProblem:
+    """The checked problem of the first round."""
+    federation = draws.federation
+    return make_problem(
         min_clients=scenario.clients.min_selected,
         tradeoff=scenario.scheduler.tradeoff,
         work_cycles=mining_work(scenario.mining.difficulty, scenario.mining.miss_probability),
@@ -139,16 +160,6 @@ def round_problems(scenario: Scenario, draws: Draws) -> list[RoundProblem]:
         overhead_s=scenario.protocol.downlink_s + scenario.protocol.verification_s + scenario.protocol.voting_s,
         seed=scenario.seed,
     )
-    return [
-        replace(
-            problem,
-            round=state.round,
-            gain=state.gain,
-            energy_budget_j=state.energy_budget_j,
-            reachable=state.reachable,
-        )
-        for state in draws.states
-    ]
 
 
 def record_round(

@@ -91,6 +91,7 @@ class Toolbox:
         self._models: Memo[tuple[bytes, Layout], tuple[bytes, Vector]] = self.memo_kind(dear, max_bytes)
         self._aggregates: Memo[Hashable, bytes] = self.memo_kind(dear, max_bytes)
         self._others: Memo[Hashable, object] = self.memo_kind(dear)
+        self._same: Memo[tuple[int, ...], tuple[tuple[object, ...], object]] = self.memo_kind(dear)
 
     def is_signed(self, public_key: bytes, signature: bytes, statement: bytes) -> bool:
         """Whether `signature` is that key's for a `statement_digest`."""
@@ -159,3 +160,15 @@ class Toolbox:
         """What `make` gives, made once for this key, which begins with what kind of thing it is."""
         known = self._others.get(key)
         return cast(_Value, self._others.put(key, make()) if known is None else known)
+
+    def once(self, about: tuple[object, ...], make: Callable[[], _Value]) -> _Value:
+        """What `make` gives, made once for these very objects, none of which ever changes.
+
+        Members of a simulated network are handed the same objects, and naming them costs nothing; what is equal but
+        came by itself, as on a live network, is worked out for itself.
+        """
+        name = tuple(map(id, about))
+        known = self._same.get(name)  # the objects are kept with it, so no others can have their ids
+        if known is None:
+            known = self._same.put(name, (about, make()))
+        return cast(_Value, known[1])

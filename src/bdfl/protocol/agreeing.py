@@ -5,8 +5,8 @@ votable one with the lowest proof-of-work hash. A quorum of prevotes makes it lo
 still its own. A quorum of precommits of one attempt decides.
 """
 
-from bdfl.ledger.block import Certificate, Kind, SignedVote, TwoVotes
-from bdfl.ledger.chain import apply_block
+from bdfl.ledger.block import Block, Certificate, Kind, SignedVote, TwoVotes
+from bdfl.ledger.chain import ChainState, apply_block
 from bdfl.ledger.errors import InvalidBlock
 from bdfl.ledger.rules import validate_vote
 from bdfl.protocol.changing import lasting_changes
@@ -16,7 +16,7 @@ from bdfl.protocol.events import Commit, KeptBlob, KeptVote, Store, Timer
 from bdfl.protocol.messages import DecidedWanted, Hearsay
 from bdfl.protocol.proposing import is_votable, start_mining, stop_mining, want_block
 from bdfl.protocol.state import Candidate, Lock, Phase, find_end
-from bdfl.protocol.votes import collect_votes, find_quorums, is_split, key_of, reached_attempt
+from bdfl.protocol.votes import collect_votes, find_quorums, find_rivals, is_split, key_of, reached_attempt
 from bdfl.scenario.ledger import QuorumRule
 
 MAX_RIVALS = 8  # votes of one member, kind and attempt for different blocks that are counted beside the first
@@ -33,11 +33,11 @@ def receive_vote(draft: Draft, sender: int, signed: SignedVote) -> None:
     if key in draft.votes:
         return
     try:
-        validate_vote(draft.chain, signed, draft.toolbox)
+        draft.approve(validate_vote, signed)
     except InvalidBlock as error:
         draft.refuse(sender, error)
         return
-    rivals = [held for held in draft.votes if held[:3] == key[:3]]
+    rivals = find_rivals(draft.votes, key)
     if rivals:
         draft.evidence.setdefault(vote.voter, TwoVotes(draft.chain.place, draft.votes[rivals[0]], signed))
     if len(rivals) >= MAX_RIVALS or not _is_near(draft, signed):
@@ -220,7 +220,7 @@ def _commit(draft: Draft, candidate: Candidate, certificate: Certificate) -> Non
     draft.do(Commit(candidate.block, certificate))
     is_last, decision = draft.is_last or draft.is_leaving, draft.decision
     draft.move(Phase.DONE if is_last else Phase.COLLECTING)
-    draft.chain = apply_block(draft.chain, candidate.block, draft.toolbox)
+    draft.chain = _follow_block(draft, candidate.block)
     draft.start_height(certificate)
     draft.changes = lasting_changes(draft)
     draft.end = find_end(draft.context, draft.chain)
@@ -228,3 +228,9 @@ def _commit(draft: Draft, candidate: Candidate, certificate: Certificate) -> Non
         enter_round(draft)
         if decision is not None:  # perhaps there is more to catch up with
             draft.send(decision.teller, DecidedWanted())
+
+
+def _follow_block(draft: Draft, block: Block) -> ChainState:
+    """The chain after the block, one value for all members of this process that were where this node is."""
+    chain, toolbox = draft.chain, draft.toolbox
+    return toolbox.once((apply_block, chain, block), lambda: apply_block(chain, block, toolbox))

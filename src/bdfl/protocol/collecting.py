@@ -23,7 +23,8 @@ from bdfl.protocol.state import Phase
 
 def enter_round(draft: Draft) -> None:
     """Sets a round going: its timers, this node's training and its report for the round after."""
-    exchange_ns = modelled_costs(draft.chain, draft.toolbox).exchange_ns
+    chain, toolbox = draft.chain, draft.toolbox
+    exchange_ns = toolbox.once((modelled_costs, chain), lambda: modelled_costs(chain, toolbox)).exchange_ns
     timing = draft.context.timing
     draft.set_timer(Timer.DEADLINE, round(2 * exchange_ns * timing.time_scale) + timing.grace_ns)
     draft.set_timer(Timer.RESEND, timing.resend_ns)
@@ -83,12 +84,12 @@ def receive_report(draft: Draft, sender: int, signed: SignedReport) -> None:
     if signed.report.client in draft.reports:
         return
     try:
-        validate_report(draft.chain, signed, draft.toolbox)
+        draft.approve(validate_report, signed)
     except InvalidBlock as error:
         draft.refuse(sender, error)
         return
     draft.reports[signed.report.client] = signed
-    note_in_time(draft)
+    _note_reports_in_time(draft)
 
 
 def receive_update(draft: Draft, sender: int, signed: SignedUpdate) -> None:
@@ -98,7 +99,7 @@ def receive_update(draft: Draft, sender: int, signed: SignedUpdate) -> None:
     if known == signed or update.model in draft.refused:
         return
     try:
-        validate_update(draft.chain, signed, draft.toolbox)
+        draft.approve(validate_update, signed)
     except InvalidBlock as error:
         draft.refuse(sender, error)
         return
@@ -148,7 +149,12 @@ def note_in_time(draft: Draft) -> None:
     """Remembers what is held while collecting: a block of the first attempt may not leave it out."""
     if draft.phase is Phase.COLLECTING:
         draft.in_time_updates = frozenset(draft.held_updates)
-        draft.in_time_reports = frozenset(draft.reports)
+    _note_reports_in_time(draft)
+
+
+def _note_reports_in_time(draft: Draft) -> None:
+    if draft.phase is Phase.COLLECTING:
+        draft.note_reports()
 
 
 def is_complete(draft: Draft) -> bool:
@@ -156,4 +162,4 @@ def is_complete(draft: Draft) -> bool:
     chain = draft.chain
     if not all(client in draft.updates and draft.is_held(draft.updates[client]) for client in chain.schedule.selected):
         return False
-    return draft.is_last or all(client in draft.reports for client in chain.reporters)
+    return draft.is_last or draft.reports.keys() >= chain.reporters

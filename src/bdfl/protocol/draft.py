@@ -1,16 +1,22 @@
 """The next state of a node while one event is worked on, and the effects so far. Lives for one step only."""
 
+from collections.abc import Callable, Collection, Mapping, MutableMapping
 from dataclasses import fields
+from typing import TypeVar
 
 from bdfl.errors import BdflError
 from bdfl.identity import Meaning
-from bdfl.ledger.block import Certificate, Evidence, Kind, SignedUpdate, SignedVote, Vote
+from bdfl.ledger.block import Certificate, Evidence, Kind, SignedReport, SignedUpdate, SignedVote, Vote
+from bdfl.ledger.chain import ChainState
 from bdfl.ledger.toolbox import Toolbox
 from bdfl.protocol.events import Effect, KeptProgress, Refused, Send, SetTimer, Store, Timer
+from bdfl.protocol.growing import Growing
 from bdfl.protocol.messages import Content, Message
-from bdfl.protocol.state import MOVES, Candidate, Context, NodeState, Phase
+from bdfl.protocol.state import MOVES, Candidate, Context, NodeState, Phase, VoteKey
+from bdfl.protocol.votes import Ballots
 
 _FIELDS = tuple(field.name for field in fields(NodeState))
+_Statement = TypeVar("_Statement")
 
 
 class IllegalMove(RuntimeError):
@@ -33,14 +39,14 @@ class Draft:
         self.is_attempt_timed = state.is_attempt_timed
         self.lock = state.lock
         self.updates = dict(state.updates)
-        self.reports = dict(state.reports)
+        self.reports = self._copy(state.reports)
         self.blobs = dict(state.blobs)
         self.in_time_updates = state.in_time_updates
-        self.in_time_reports = state.in_time_reports
+        self.in_time_reports: Collection[int] = state.in_time_reports
         self.candidates = dict(state.candidates)
         self.refused = state.refused
         self.banned = state.banned
-        self.votes = dict(state.votes)
+        self.votes: MutableMapping[VoteKey, SignedVote] = Ballots.copy_of(state.votes, may_share=context.is_alone)
         self.own_votes = dict(state.own_votes)
         self.evidence = dict(state.evidence)
         self.changes = state.changes
@@ -58,9 +64,17 @@ class Draft:
         """The state after the event, and what is to be done, in order."""
         return NodeState(**{name: getattr(self, name) for name in _FIELDS}), tuple(self.effects)
 
+    def _copy(self, reports: Mapping[int, SignedReport]) -> Growing[int, SignedReport]:
+        return Growing.copy_of(reports, may_share=self.context.is_alone)
+
     @property
     def toolbox(self) -> Toolbox:
         return self.context.toolbox
+
+    def approve(self, rule: Callable[[ChainState, _Statement, Toolbox], None], statement: _Statement) -> None:
+        """Raises as the rule does; what it let pass on this chain is not judged again for others of this process."""
+        chain, toolbox = self.chain, self.toolbox
+        toolbox.once((rule, chain, statement), lambda: rule(chain, statement, toolbox))
 
     @property
     def number(self) -> int:
@@ -94,10 +108,10 @@ class Draft:
         self.is_deadline_over = False
         self.is_attempt_timed = False
         self.lock = None
-        self.updates, self.reports, self.blobs = {}, {}, {}
-        self.in_time_updates = self.in_time_reports = frozenset()
+        self.updates, self.reports, self.blobs = {}, self._copy({}), {}
+        self.in_time_updates, self.in_time_reports = frozenset(), ()
         self.candidates, self.evidence = {}, self._lasting_evidence()
-        self.votes, self.own_votes = {}, {}
+        self.votes, self.own_votes = Ballots({}, may_share=self.context.is_alone), {}
         self.refused, self.banned = frozenset(), frozenset()
         self.mined, self.decision = None, None
         self.wanted_blobs, self.wanted_blocks = {}, frozenset()
@@ -153,6 +167,10 @@ class Draft:
         """Whether all there is to an update is here."""
         model = update.update.model
         return update.update.is_declined or update.update.samples == 0 or model in self.blobs
+
+    def note_reports(self) -> None:
+        """Remembers whose reports are held now as held in time."""
+        self.in_time_reports = self._copy(self.reports)
 
     @property
     def held_updates(self) -> dict[int, SignedUpdate]:

@@ -91,7 +91,7 @@ def receive_block(draft: Draft, sender: int, block: Block, *, is_decided: bool =
     if not is_wanted and (header.attempt > draft.attempt + MAX_AHEAD or header.proposer in draft.banned):
         return
     try:
-        validate_proposal(draft.chain, block, draft.toolbox)
+        draft.approve(validate_proposal, block)
     except InvalidBlock as error:
         draft.refuse(sender, error)
         if _is_authentic(draft, block):  # else somebody spoiled another's block on the way: its digest is not to blame
@@ -160,7 +160,7 @@ def _drop(draft: Draft, candidate: Candidate) -> None:
 
 def _find_complaint(draft: Draft, block: Block) -> str | None:
     try:
-        judge_schedule(draft.chain, block, draft.toolbox)
+        draft.approve(judge_schedule, block)
     except NotVotable as error:
         return str(error)
     return None

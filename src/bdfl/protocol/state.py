@@ -1,6 +1,6 @@
 """A node between two events: a frozen value. What it may move through is data, and the diagram is drawn from it."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeAlias
@@ -74,6 +74,7 @@ class Context:
     timing: Timing
     toolbox: Toolbox
     last_height: int | None = None  # after this block all is done; none: goes on for ever
+    is_alone: bool = False  # no other thread takes steps from this node's states: they may share what they hold
 
 
 def find_end(context: Context, chain: ChainState) -> str:
@@ -154,7 +155,7 @@ class NodeState:
     reports: Mapping[int, SignedReport] = field(default_factory=dict)
     blobs: Mapping[bytes, bytes] = field(default_factory=dict)  # checked models of this height's updates
     in_time_updates: frozenset[int] = frozenset()  # held, with their blobs, while collecting
-    in_time_reports: frozenset[int] = frozenset()
+    in_time_reports: Collection[int] = frozenset()
     candidates: Mapping[bytes, Candidate] = field(default_factory=dict)  # in the order of their arrival
     refused: frozenset[bytes] = frozenset()  # digests of blocks and blobs found wrong
     banned: frozenset[int] = frozenset()  # signed a block of this height that breaks a rule

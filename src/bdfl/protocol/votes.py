@@ -1,11 +1,43 @@
 """Counting votes: pure functions of the votes a node holds for one height."""
 
 from collections.abc import Mapping
+from typing import Self, TypeAlias
 
 from bdfl.ledger.block import Certificate, Kind, SignedVote
+from bdfl.protocol.growing import Growing
 from bdfl.protocol.state import VoteKey
 
 Votes = Mapping[VoteKey, SignedVote]
+Tally: TypeAlias = dict[tuple[int, Kind, bytes], int]  # votes of an attempt and kind for a block
+
+
+class Ballots(Growing[VoteKey, SignedVote]):
+    """Votes with a running tally: counting them again at every vote would cost as much as there are votes."""
+
+    __slots__ = ("tally",)
+
+    def __init__(self, votes: Votes, *, may_share: bool = False) -> None:
+        super().__init__(votes, may_share=may_share)
+        self.tally: Tally = votes.tally.copy() if isinstance(votes, Ballots) else count_votes(votes)
+
+    @classmethod
+    def copy_of(cls, held: Votes, *, may_share: bool) -> Self:
+        copy = super().copy_of(held, may_share=may_share)
+        copy.tally = tally_of(held).copy()
+        return copy
+
+    def __setitem__(self, key: VoteKey, signed: SignedVote) -> None:
+        if key not in self:
+            attempt, kind, _, block = key
+            self.tally[attempt, kind, block] = self.tally.get((attempt, kind, block), 0) + 1
+        super().__setitem__(key, signed)
+
+    def __delitem__(self, key: VoteKey) -> None:
+        super().__delitem__(key)
+        attempt, kind, _, block = key
+        self.tally[attempt, kind, block] -= 1
+        if not self.tally[attempt, kind, block]:
+            del self.tally[attempt, kind, block]
 
 
 def key_of(signed: SignedVote) -> VoteKey:
@@ -14,16 +46,42 @@ def key_of(signed: SignedVote) -> VoteKey:
     return vote.attempt, vote.kind, vote.voter, vote.block
 
 
+def count_votes(votes: Votes) -> Tally:
+    """How many votes of an attempt and kind each block has, counted one by one."""
+    counts: Tally = {}
+    for attempt, kind, _, block in votes:
+        place = attempt, kind, block
+        counts[place] = counts.get(place, 0) + 1
+    return counts
+
+
+def tally_of(votes: Votes) -> Tally:
+    """As `count_votes`, without counting where that is done already."""
+    return votes.tally if isinstance(votes, Ballots) else count_votes(votes)
+
+
 def find_quorums(votes: Votes, kind: Kind, quorum: int) -> list[tuple[int, bytes]]:
     """Attempt and block of every quorum of one kind, latest attempt first."""
     if len(votes) < quorum:
         return []
-    counts: dict[tuple[int, bytes], int] = {}
-    for attempt, cast, _, block in votes:
-        if cast is kind:
-            place = attempt, block
-            counts[place] = counts.get(place, 0) + 1
-    return sorted((place for place, count in counts.items() if count >= quorum), reverse=True)
+    return sorted(
+        (
+            (attempt, block)
+            for (attempt, cast, block), count in tally_of(votes).items()
+            if cast is kind and count >= quorum
+        ),
+        reverse=True,
+    )
+
+
+def find_rivals(votes: Votes, key: VoteKey) -> list[VoteKey]:
+    """Votes that the same member cast in the same attempt and kind for other blocks, in the order they came."""
+    attempt, kind, voter, block = key
+    others = [what for when, cast, what in tally_of(votes) if (when, cast) == (attempt, kind) and what != block]
+    rivals = [(attempt, kind, voter, other) for other in others if (attempt, kind, voter, other) in votes]
+    if len(rivals) < 2:
+        return rivals
+    return [held for held in votes if held[:3] == key[:3] and held != key]
 
 
 def collect_votes(votes: Votes, kind: Kind, attempt: int, block: bytes) -> Certificate:
@@ -34,17 +92,17 @@ def collect_votes(votes: Votes, kind: Kind, attempt: int, block: bytes) -> Certi
 
 def is_split(votes: Votes, attempt: int, num_members: int, quorum: int) -> bool:
     """Whether the prevotes of an attempt fell so far apart that no block can get a quorum of them any more."""
-    voters: set[int] = set()
-    counts: dict[bytes, int] = {}
-    for when, kind, voter, block in votes:
-        if when == attempt and kind is Kind.PREVOTE:
-            voters.add(voter)
-            counts[block] = counts.get(block, 0) + 1
-    return bool(counts) and max(counts.values()) + num_members - len(voters) < quorum
+    counts = [count for (when, kind, _), count in tally_of(votes).items() if when == attempt and kind is Kind.PREVOTE]
+    if not counts or max(counts) + num_members - sum(counts) >= quorum:  # there are at most as many voters as votes
+        return False
+    voters = {voter for when, kind, voter, _ in votes if when == attempt and kind is Kind.PREVOTE}
+    return max(counts) + num_members - len(voters) < quorum
 
 
 def reached_attempt(votes: Votes, num_voters: int, beyond: int) -> int:
     """The latest attempt beyond a given one that so many members have voted in, or later; 0 if there is none."""
+    if all(attempt <= beyond for attempt, _, _ in tally_of(votes)):
+        return 0
     latest: dict[int, int] = {}
     for attempt, _, voter, _ in votes:
         if attempt > beyond and attempt > latest.get(voter, 0):

@@ -1,5 +1,6 @@
 """What happened in a run, as typed columns: everything shown to people comes from these values."""
 
+from bdfl.records.crowd import CrowdBook, CrowdRecord, encode_crowd, summarise_crowd
 from bdfl.records.learning import LearningRecord, LearningRound, collect_learning
 from bdfl.records.run import (
     NOBODY,
@@ -17,6 +18,8 @@ from bdfl.records.run import (
 
 __all__ = [
     "NOBODY",
+    "CrowdBook",
+    "CrowdRecord",
     "InvalidRecord",
     "LearningRecord",
     "LearningRound",
@@ -28,6 +31,8 @@ __all__ = [
     "RunSummary",
     "collect_learning",
     "collect_run",
+    "encode_crowd",
     "encode_run",
+    "summarise_crowd",
     "summarise_run",
 ]

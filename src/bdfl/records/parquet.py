@@ -1,4 +1,5 @@
-"""The records of a run as two Parquet tables: a row per round, and a row per round and client.
+"""The records of a run as two Parquet tables: a row per round, and a row per round and client; of a run of too many
+clients for that, a row per client.
 
 Units stand in the column names; what is not known is null. A run that nobody learned in has no columns about learning.
 The file's metadata say whose run it is. The same records give the same bytes.
@@ -13,11 +14,14 @@ import pyarrow.parquet
 from numpy.typing import NDArray
 
 from bdfl import __version__
+from bdfl.records.crowd import ClientTotals, CrowdRecord, CrowdRound
 from bdfl.records.learning import LearningRecord
 from bdfl.records.run import NOBODY, RunRecord
 
 ROUNDS_FILE = "rounds.parquet"
 CLIENTS_FILE = "clients.parquet"
+CROWD_ROUNDS_FILE = "crowd_rounds.parquet"
+CROWD_CLIENTS_FILE = "crowd_clients.parquet"
 
 _PER_ROUND = (
     "training_s", "upload_s", "planned_mining_s", "mining_s", "overhead_s", "delay_s", "objective", "gap", "iterations",
@@ -36,14 +40,7 @@ _ROWS_AT_A_TIME = 2**20  # of clients: long runs are written in parts
 
 def write_parquet(run: RunRecord, learning: LearningRecord | None, folder: Path) -> list[Path]:
     """The two files written into `folder`; `learning` none: the run was only played, not learned in."""
-    metadata = {
-        "bdfl": __version__,
-        "scenario": run.scenario,
-        "scenario_digest": run.scenario_digest,
-        "scheduler": run.scheduler,
-        "tradeoff": repr(run.tradeoff),
-        "seed": str(run.seed),
-    }
+    metadata = _metadata(run)
     parts = {ROUNDS_FILE: iter((tabulate_rounds(run, learning),)), CLIENTS_FILE: _client_parts(run, learning)}
     for name, tables in parts.items():
         first = next(tables).replace_schema_metadata(metadata)
@@ -52,6 +49,46 @@ def write_parquet(run: RunRecord, learning: LearningRecord | None, folder: Path)
             for table in tables:
                 writer.write_table(table.replace_schema_metadata(metadata))
     return [folder / name for name in parts]
+
+
+def write_crowd_parquet(crowd: CrowdRecord, folder: Path) -> list[Path]:
+    """The two files written into `folder`: a row per round, and a row per client."""
+    totals = crowd.clients
+    num_clients = len(totals.participation)
+    columns: dict[str, object] = {"client": np.arange(num_clients)}
+    columns |= {name: getattr(totals, name) for name in ClientTotals.__dataclass_fields__}
+    tables = {CROWD_ROUNDS_FILE: _crowd_rounds(crowd), CROWD_CLIENTS_FILE: _table(columns)}
+    for name, table in tables.items():
+        described = table.replace_schema_metadata(_metadata(crowd))
+        pyarrow.parquet.write_table(described, folder / name, compression="zstd")
+    return [folder / name for name in tables]
+
+
+def _crowd_rounds(crowd: CrowdRecord) -> pyarrow.Table:
+    columns: dict[str, object] = {}
+    for name in CrowdRound.__struct_fields__:
+        cells = [getattr(row, name) for row in crowd.rounds]
+        match name:
+            case "status":
+                columns[name] = [status.value for status in cells]
+            case "reason":
+                columns[name] = pyarrow.array(cells, type=pyarrow.string())
+            case "slowest" | "winner":
+                columns[name] = pyarrow.array(cells, type=pyarrow.int64())
+            case _:
+                columns[name] = _known(np.array(cells))
+    return _table(columns)
+
+
+def _metadata(run: RunRecord | CrowdRecord) -> dict[str, str]:
+    return {
+        "bdfl": __version__,
+        "scenario": run.scenario,
+        "scenario_digest": run.scenario_digest,
+        "scheduler": run.scheduler,
+        "tradeoff": repr(run.tradeoff),
+        "seed": str(run.seed),
+    }
 
 
 def tabulate_rounds(run: RunRecord, learning: LearningRecord | None) -> pyarrow.Table:

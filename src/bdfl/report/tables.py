@@ -11,7 +11,7 @@ from bdfl.experiment import Comparison, Interval
 from bdfl.experiment.bounding import LongRunBound
 from bdfl.experiment.choices import show_choice
 from bdfl.experiment.solving import Answer
-from bdfl.records import RoundRecord, RunRecord, summarise_run
+from bdfl.records import CrowdRecord, RoundRecord, RunRecord, RunSummary, summarise_run
 from bdfl.scenario import ScenarioRow
 from bdfl.scheduling.problem import Status
 
@@ -113,9 +113,14 @@ def tabulate_run(record: RunRecord) -> list[Table]:
 
 
 def _tabulate_summary(record: RunRecord) -> Table:
-    summary = summarise_run(record)
+    return tabulate_summary(record, summarise_run(record))
+
+
+def tabulate_summary(record: RunRecord | CrowdRecord, summary: RunSummary, crowd: str = "") -> Table:
+    """A run in a few numbers; `crowd` says more of it in the title."""
     table = new_table(
-        f"{record.scenario}: {record.scheduler}, V = {record.tradeoff:g}, seed {record.seed}, {summary.rounds} rounds",
+        f"{record.scenario}: {record.scheduler}, V = {record.tradeoff:g}, seed {record.seed},"
+        f" {summary.rounds} rounds{crowd}",
         ("total s", "round s", "trained", "shortfall", "energy", "backlog", "infeasible", "K", "gap"),
         text_columns=0,
     )

@@ -4,7 +4,7 @@ Everything happens in the order of its time, and at equal times in the order in 
 other clock and no randomness here: the same world, postman and incidents give the same run again.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from heapq import heappop, heappush
 from typing import TypeAlias
@@ -40,11 +40,21 @@ from bdfl.transports.node_store import keep, recover
 from bdfl.transports.simulated_node import SimulatedNode
 from bdfl.transports.world import World
 
+
+class _ToAll:
+    """One message to many at one time: it waits in the queue for the first of them, then for the next."""
+
+    __slots__ = ("event", "receivers")
+
+    def __init__(self, event: MessageArrived, receivers: Iterator[int]) -> None:
+        self.event = event
+        self.receivers = receivers  # those after the one it waits for
+
+
 # What waits in the queue for a node: an event, or an effect whose time is over; or an incident, for nobody.
-_Due: TypeAlias = Event | SetTimer | Train | Mine | Callable[[], None]
+_Due: TypeAlias = Event | SetTimer | Train | Mine | _ToAll | Callable[[], None]
 _NOBODY = -1
 _ANY_LIFE = -1
-_AT_ONCE = (0,)
 
 
 class Ending(Enum):
@@ -112,8 +122,13 @@ class Network:
                 return Ending.TIME
             if self.num_events == last_event:
                 return Ending.EVENTS
-            time_ns, _, number, life, due = heappop(queue)
+            time_ns, order, number, life, due = heappop(queue)
             self.now_ns = time_ns
+            if type(due) is _ToAll:
+                following = next(due.receivers, _NOBODY)
+                if following != _NOBODY:  # under the same order: nothing can come between
+                    heappush(queue, (time_ns, order, following, life, due))
+                due = due.event
             if number == _NOBODY:
                 due()  # type: ignore[operator]  # only incidents are for nobody
                 self._is_news = True
@@ -271,12 +286,16 @@ class Network:
             message = decode_message(data, node.store.genesis.model.size)
         arrival_ns = self._arrival_ns(node, message)
         event = MessageArrived(message)
-        for receiver in self._receivers(node) if to is None else (to,):
-            if receiver == node.number or receiver >= len(self.nodes):
-                continue
-            postman = self._postman
-            extra = _AT_ONCE if postman is None else postman.deliveries(self.now_ns, node.number, receiver, message)
-            for extra_ns in extra:
+        wanted = self._receivers(node) if to is None else (to,)
+        receivers = (receiver for receiver in wanted if receiver != node.number and receiver < len(self.nodes))
+        postman = self._postman
+        if postman is None:
+            first = next(receivers, _NOBODY)
+            if first != _NOBODY:
+                self._push(arrival_ns, first, _ANY_LIFE, _ToAll(event, receivers))
+            return
+        for receiver in receivers:
+            for extra_ns in postman.deliveries(self.now_ns, node.number, receiver, message):
                 self._push(arrival_ns + _slowed(node, extra_ns), receiver, _ANY_LIFE, event)
 
     def _receivers(self, node: SimulatedNode) -> Iterable[int]:

@@ -86,5 +86,7 @@ def make_nodes(
     Those beyond the members of genesis are of members to be: they follow the chain as soon as it admits them.
     """
     shared = Toolbox() if toolbox is None else toolbox
-    contexts = [Context(number, signer, timing, shared, last_height) for number, signer in enumerate(signers)]
+    contexts = [
+        Context(number, signer, timing, shared, last_height, is_alone=True) for number, signer in enumerate(signers)
+    ]
     return [SimulatedNode(context, MemoryStore(genesis, initial_model)) for context in contexts]

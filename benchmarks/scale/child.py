@@ -1,0 +1,136 @@
+"""One run in a process of its own, whose memory is then its own: what it took, as a line of JSON.
+
+python -m benchmarks.scale.child crowd drc 1000000 3
+python -m benchmarks.scale.child network 100 2
+"""
+
+import resource
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import msgspec
+
+from bdfl.scenario import Scenario, load_scenario
+from bdfl.scenario.shipped import find_scenario
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run took."""
+
+    set_up_s: float  # until the first round began
+    round_s: float  # mean of all rounds; without a protocol of all but the first, which is part of setting up
+    peak_mb: float  # of the whole process
+    trained: float  # mean number of clients that trained in a round
+    block_mb: float  # mean size of a block; 0 where there is no chain
+    delay_s: float  # simulated, mean of a round
+
+
+def crowd_scenario(scheduler: str, num_clients: int, num_rounds: int) -> Scenario:
+    """The shipped scenario of a million clients, for so many: all that grows with them grows in proportion."""
+    share = num_clients / 1_000_000
+    return load_scenario(
+        find_scenario("million"),
+        [
+            f"rounds={num_rounds}",
+            f"clients.count={num_clients}",
+            f"clients.min_selected={max(1, round(1000 * share))}",
+            f"mining.difficulty={3.75e12 * share}",
+            f"scheduler.tradeoff={1e5 * share}",
+            f"scheduler.name={scheduler}",
+        ],
+    )
+
+
+def network_scenario(num_nodes: int, num_rounds: int) -> Scenario:
+    """The shipped scenario of a thousand nodes, for so many; as many train in a round, if there are as many."""
+    share = num_nodes / 1000
+    return load_scenario(
+        find_scenario("thousand-nodes"),
+        [
+            f"rounds={num_rounds}",
+            f"clients.count={num_nodes}",
+            f"clients.min_selected={min(20, num_nodes)}",
+            f"participation.mean={min(0.02 / share, 0.5)}",
+            f"mining.difficulty={3.75e9 * share}",
+        ],
+    )
+
+
+def run_crowd(scenario: Scenario) -> Found:
+    """Plays rounds without a model or a network."""
+    from bdfl.experiment.crowd import simulate_crowd
+
+    began_s = time.perf_counter()
+    ended_s: list[float] = []
+    record = simulate_crowd(scenario, on_round=lambda _: ended_s.append(time.perf_counter()))
+    round_s = (ended_s[-1] - ended_s[0]) / (len(ended_s) - 1)
+    rows = record.rounds
+    return Found(
+        set_up_s=max(ended_s[0] - began_s - round_s, 0.0),
+        round_s=round_s,
+        peak_mb=_peak_mb(),
+        trained=sum(row.num_selected for row in rows) / len(rows),
+        block_mb=0.0,
+        delay_s=sum(row.delay_s for row in rows) / len(rows),
+    )
+
+
+def run_network(scenario: Scenario) -> Found:
+    """Plays rounds of the whole protocol, with real models, signatures and blocks."""
+    from bdfl.encoding import encode
+    from bdfl.experiment.run_folder import create_run_folder
+    from bdfl.experiment.training_run import prepare_run, train_run
+    from bdfl.learning.workers import open_trainer
+    from bdfl.ledger.store import ChainStore
+
+    began_s = time.perf_counter()
+    federated = prepare_run(scenario)
+    planned_s: list[float] = []
+    ended_s: list[float] = []
+    with (
+        tempfile.TemporaryDirectory() as temporary,
+        open_trainer(scenario, federated.data, federated.partition, workers=1) as trainer,
+        create_run_folder(Path(temporary) / "run", scenario) as folder,
+    ):
+        record, _ = train_run(
+            federated,
+            trainer,
+            folder,
+            on_planned=lambda _: planned_s.append(time.perf_counter()),
+            on_settled=lambda *_: ended_s.append(time.perf_counter()),
+        )
+        peak_mb = _peak_mb()
+        with ChainStore.open(folder.chain_path, read_only=True) as archive:
+            sizes = [len(encode(block)) for block in archive.blocks()]
+    return Found(
+        set_up_s=planned_s[0] - began_s,
+        round_s=(ended_s[-1] - planned_s[0]) / scenario.rounds,
+        peak_mb=peak_mb,
+        trained=float(record.num_selected.mean()),
+        block_mb=sum(sizes) / len(sizes) / 1e6,
+        delay_s=record.mean_delay_s,
+    )
+
+
+def _peak_mb() -> float:
+    """Most memory (MB) that this process had at any time."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
+
+
+def main(words: list[str]) -> None:
+    match words:
+        case ["crowd", scheduler, num_clients, num_rounds]:
+            found = run_crowd(crowd_scenario(scheduler, int(num_clients), int(num_rounds)))
+        case ["network", num_nodes, num_rounds]:
+            found = run_network(network_scenario(int(num_nodes), int(num_rounds)))
+        case _:
+            sys.exit(
+                f"error: {' '.join(words)!r} given, crowd SCHEDULER CLIENTS ROUNDS or network NODES ROUNDS expected"
+            )
+    print(msgspec.json.encode(found).decode())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

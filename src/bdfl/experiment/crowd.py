@@ -1,0 +1,42 @@
+"""A run of very many clients: played as any other, but summed up round by round instead of kept."""
+
+from collections.abc import Callable
+
+from bdfl.experiment.simulation import play_rounds, stream_run
+from bdfl.records import CrowdBook, CrowdRecord
+from bdfl.scenario import Scenario, scenario_digest
+from bdfl.scheduling.queues import drift_constant
+from bdfl.scheduling.registry import get_scheduler
+
+MAX_KEPT_CLIENTS = 20_000  # of whom all is kept: 1.5 MB a round, and nobody reads lists of more
+
+
+def is_crowd(scenario: Scenario) -> bool:
+    """Whether there are too many clients to keep, and show, what each of them did in every round."""
+    return scenario.clients.count > MAX_KEPT_CLIENTS
+
+
+def simulate_crowd(
+    scenario: Scenario, *, prove_gaps: bool = False, on_round: Callable[[int], None] | None = None
+) -> CrowdRecord:
+    """The run of the scenario's own scheduler, summed up; the same rounds as `simulate` plays.
+
+    Memory does not grow with the rounds. `on_round` hears the number of every round that is over.
+    """
+    scheduler = get_scheduler(scenario.scheduler.name, scenario.scheduler.parameters)
+    draws = stream_run(scenario)
+    book = CrowdBook(draws.participation_rate)
+    for planned in play_rounds(scenario, scheduler, draws):
+        book.add(planned.settle(planned.decision.selected, prove_gap=prove_gaps))
+        if on_round is not None:
+            on_round(planned.state.round)
+    return CrowdRecord(
+        scenario=scenario.name,
+        scenario_digest=scenario_digest(scenario),
+        scheduler=scenario.scheduler.name,
+        tradeoff=scenario.scheduler.tradeoff,
+        seed=scenario.seed,
+        drift_constant=drift_constant(draws.participation_rate),
+        rounds=book.rounds,
+        clients=book.totals(),
+    )

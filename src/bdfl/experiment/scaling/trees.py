@@ -1,0 +1,86 @@
+"""Aggregation in a tree: every member adds up what its children give and hands on one sum, instead of all to all.
+
+Members stand in a tree of fan-out k by their order: member j's children are k j + 1 to k j + k. Links are the cost
+model's: each member sends at its uplink rate and, an assumption the paper does not need, receives at the same rate.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bdfl.arrays import PerClient
+from bdfl.radio import upload_time
+
+WIDE = 2.0  # a sum that any order of adding leaves the same takes 8 bytes a weight, a model 4
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """How long it takes until everybody has the global model, and what it asks of the busiest member."""
+
+    delay_s: float
+    most_received_bits: float
+    most_held_bits: float  # at one time, to do its part
+    audit_bits: float  # to be received for checking one aggregation by doing it again
+
+
+def exchange_all(training_s: PerClient, rate_bit_per_s: PerClient, model_bits: float) -> Exchange:
+    """All to all, as the protocol has it: everybody uploads, receives every other's model and aggregates itself."""
+    others = len(training_s) - 1
+    model_s = upload_time(np.full_like(rate_bit_per_s, model_bits), rate_bit_per_s)
+    delay_s = float(np.max(training_s + model_s) + others * np.max(model_s))
+    return Exchange(delay_s, others * model_bits, (others + 1) * model_bits, others * model_bits)
+
+
+def exchange_tree(training_s: PerClient, rate_bit_per_s: PerClient, model_bits: float, fan_out: int) -> Exchange:
+    """In a tree: sums move up a level at a time, then everybody receives the root's model.
+
+    A member waits for its slowest child, receives its children's sums one after the other, adds its own and sends one
+    sum. The fastest links are nearest the root, where most is carried.
+    """
+    order = np.argsort(-rate_bit_per_s, kind="stable")
+    trained_s, rate = training_s[order], rate_bit_per_s[order]
+    sum_s = upload_time(np.full_like(rate, WIDE * model_bits), rate)
+    num_children = count_children(len(rate), fan_out)
+    sent_s = np.zeros(len(rate))
+    for first, last in reversed(find_levels(len(rate), fan_out)):
+        level = np.arange(first, last)
+        waited_s = trained_s[level]
+        for child in range(1, fan_out + 1):
+            number = fan_out * level + child
+            there = number < len(rate)
+            waited_s[there] = np.maximum(waited_s[there], sent_s[number[there]])
+        sent_s[level] = waited_s + (num_children[level] + 1) * sum_s[level]
+    root_s = sent_s[0] - sum_s[0]  # the root sends a model, not a sum
+    model_s = sum_s / WIDE
+    most = int(num_children.max(initial=0))
+    return Exchange(
+        delay_s=float(root_s + model_s[0] + np.max(model_s)),
+        most_received_bits=(WIDE * most + 1) * model_bits,
+        most_held_bits=2 * WIDE * model_bits,  # the sum so far and the one being added
+        audit_bits=(WIDE * (most + 1) + 1) * model_bits,  # the children's sums, its own model, and the sum it gave
+    )
+
+
+def count_children(members: int, fan_out: int) -> NDArray[np.int64]:
+    """How many children each member of a tree has, (members,)."""
+    first = fan_out * np.arange(members) + 1
+    return np.clip(members - first, 0, fan_out)
+
+
+def find_levels(members: int, fan_out: int) -> list[tuple[int, int]]:
+    """First member and the one after the last of every level, from the root down."""
+    levels, first, last = [], 0, 1
+    while first < members:
+        levels.append((first, min(last, members)))
+        first, last = last, fan_out * last + 1
+    return levels
+
+
+def missed_audit_probability(inner_members: int, auditors: int, audits: int) -> float:
+    """Probability that a false aggregation is checked by nobody.
+
+    Each of the honest `auditors` draws `audits` different ones of the inner members by itself: (1 - a / I)^h.
+    """
+    return max(1.0 - audits / inner_members, 0.0) ** auditors
