@@ -8,7 +8,7 @@ RESULTS ?= results
 QUICKSTART := runs/quickstart
 
 .DEFAULT_GOAL := help
-.PHONY: help run compare test browser check format bench bench-learning bench-chain bench-live bench-explorer bench-scale scale-figures screenshots campaign faults live-faults hostile soak two-sites fuzz poisoning figures stall reproduce table4 clean
+.PHONY: help run compare test browser check format bench bench-learning bench-chain bench-live bench-explorer bench-scale scale-figures screenshots campaign faults live-faults hostile soak two-sites fuzz poisoning figures stall reproduce table4 leaderboard clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -84,8 +84,11 @@ fuzz: $(VENV)/.installed-dev ## a million mutated encodings of every record (hal
 poisoning: $(VENV)/.installed-learn ## aggregation rules against poisoning members (minutes)
 	$(BIN)/bdfl poison --out $(RESULTS)/poisoning
 
+leaderboard: $(VENV)/.installed-learn ## all schedulers on the same rounds, ranked, with accuracies on digits (minutes)
+	$(BIN)/bdfl leaderboard --learn --out $(RESULTS)/leaderboard
+
 campaign: $(VENV)/.installed ## every scheduler on 10,000 random rounds, judged by the checker (an hour or two)
-	for name in all channel-best drc random round-robin exact exact-power; do \
+	for name in all channel-best drc random round-robin fastest-k energy-greedy age-of-update power-of-choice oort exact exact-power; do \
 		echo "$$name"; $(BIN)/bdfl schedulers check $$name --rounds 10000 || exit 1; done
 
 figures: $(VENV)/.installed ## the paper's figures 2 to 4 as SVG, PNG and CSV

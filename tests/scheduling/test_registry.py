@@ -13,7 +13,10 @@ from bdfl.scheduling.instances import draw_problem
 from bdfl.scheduling.problem import Decision, RoundProblem, infeasible_decision
 from bdfl.scheduling.registry import check_scheduler, get_scheduler, scheduler_names, scheduler_parameters
 
-OURS = {"random", "round-robin", "channel-best", "all", "drc", "exact", "exact-power"}
+OURS = {
+    "random", "round-robin", "channel-best", "all", "drc", "exact", "exact-power",
+    "fastest-k", "energy-greedy", "age-of-update", "power-of-choice", "oort",
+}  # fmt: skip
 
 PLUGIN = """
 from typing import Literal
@@ -95,7 +98,9 @@ def test_a_bad_parameter_is_one_line_with_what_is_allowed(third_party, name, par
 
 
 def test_an_unknown_name_is_one_line_with_those_installed():
-    with pytest.raises(UnknownScheduler, match=r"no scheduler 'best'; installed: all, channel-best, drc") as caught:
+    with pytest.raises(
+        UnknownScheduler, match=r"no scheduler 'best'; installed: age-of-update, all, channel-best, drc"
+    ) as caught:
         get_scheduler("best")
     assert "\n" not in str(caught.value)
 

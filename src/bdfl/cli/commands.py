@@ -14,6 +14,7 @@ from bdfl.cli.explore import explore
 from bdfl.cli.faults import faults_app
 from bdfl.cli.genesis import genesis_app
 from bdfl.cli.keygen import keygen
+from bdfl.cli.leaderboard import leaderboard
 from bdfl.cli.member import member_app
 from bdfl.cli.network import network_app
 from bdfl.cli.node import node_app
@@ -70,6 +71,7 @@ app.command()(run)
 app.command()(report)
 app.command()(explore)
 app.command()(poison)
+app.command()(leaderboard)
 app.command()(keygen)
 
 

@@ -7,6 +7,7 @@ import msgspec
 import numpy as np
 
 from bdfl.errors import BdflError
+from bdfl.experiment.choices import BASELINES
 from bdfl.experiment.simulation import Draws, draw_run, round_problems
 from bdfl.scenario import MiningMode, Scenario
 from bdfl.scheduling.bound import DualBound, dual_bound
@@ -17,7 +18,7 @@ from bdfl.scheduling.problem import Decision, RoundProblem, Scheduler
 # where any multipliers give a bound and better ones a slightly higher one (0.05 % on the paper's scenarios).
 _FINE_STEPS = (0.02, 0.005, 0.002)
 _QUICK_STEPS = (0.01,)
-_KEEP_POWER = frozenset({"random", "round-robin", "channel-best", "all", "drc", "exact"})  # transmit with `power_w`
+_KEEP_POWER = frozenset({*BASELINES, "drc", "exact"})  # transmit with `power_w`
 
 
 class LongRunBound(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,6 +8,19 @@ from bdfl.errors import BdflError
 from bdfl.scenario import Scenario, override_scenario
 from bdfl.scheduling.registry import ParameterValue, get_scheduler
 
+# They weigh nothing, so V is not theirs to choose; they transmit with the given power.
+BASELINES = (
+    "random",
+    "round-robin",
+    "channel-best",
+    "all",
+    "fastest-k",
+    "energy-greedy",
+    "age-of-update",
+    "power-of-choice",
+    "oort",
+)
+
 
 class InvalidChoice(BdflError):
     """Schedulers written in a way that has no meaning: none, one twice, or a setting without a value."""

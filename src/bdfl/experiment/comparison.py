@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from bdfl.errors import BdflError
 from bdfl.experiment.bounding import bound_path, bounding_solver, is_bounded
-from bdfl.experiment.choices import choose_scheduler, validate_choices
+from bdfl.experiment.choices import BASELINES, choose_scheduler, validate_choices
 from bdfl.experiment.measures import cumulative_delay
 from bdfl.experiment.simulation import draw_run, play
 from bdfl.experiment.statistics import Interval, mean_interval
@@ -17,7 +17,6 @@ from bdfl.records import RunSummary, summarise_run
 from bdfl.scenario import Scenario
 from bdfl.scheduling.problem import Scheduler
 
-BASELINES = ("random", "round-robin", "channel-best", "all")  # they weigh nothing, so V is not theirs to choose
 PAPER_SCHEDULERS = ("random", "round-robin", "channel-best", "drc")
 DEFAULT_SCHEDULERS = (*PAPER_SCHEDULERS, "exact:tradeoff=50")
 FRONTIER_TRADEOFFS = (1.0, 10.0, 50.0, 150.0, 500.0)

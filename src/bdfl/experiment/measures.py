@@ -26,6 +26,22 @@ def running_mean(values: PerRound) -> PerRound:
     return np.cumsum(values) / np.arange(1, len(values) + 1)
 
 
+def jain_index(values: PerClient) -> float:
+    """How equal values are, 1 / n (one has all) to 1 (all have the same): (sum x)^2 / (n sum x^2); 1 if all are 0.
+
+    Jain, Chiu and Hawe, "A quantitative measure of fairness and discrimination for resource allocation in shared
+    computer systems", DEC-TR-301, 1984.
+    """
+    squares = float(np.sum(values**2))
+    return float(np.sum(values)) ** 2 / (len(values) * squares) if squares > 0 else 1.0
+
+
+def mean_round_energy(record: RunRecord) -> float:
+    """What all clients together spend in a round that takes place (J), mean over these rounds; NaN if none does."""
+    spent_j = np.sum(record.energy_j[record.took_place], axis=1)
+    return float(np.mean(spent_j)) if spent_j.size else float("nan")
+
+
 def rounds_owed(record: RunRecord) -> PerClient:
     """By how many rounds each client took part less often than its rate asks, (clients,); negative if more often."""
     return (record.participation_rate - record.participation) * record.num_rounds

@@ -7,18 +7,16 @@ least at which it ends 20 points or more below the clean run (seed 1000 of the s
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import msgspec
 import numpy as np
 
 from bdfl.aggregation import get_aggregator, min_updates
 from bdfl.errors import BdflError
-from bdfl.experiment.run_folder import create_run_folder
+from bdfl.experiment.passing import train_in_passing
 from bdfl.experiment.statistics import Interval, mean_interval
 from bdfl.experiment.sweep import Progress, map_parallel
-from bdfl.experiment.training_run import Federated, prepare_run, train_run
+from bdfl.experiment.training_run import Federated, prepare_run
 from bdfl.learning.training import Trainer
 from bdfl.scenario import Adversaries, Aggregation, Behaviour, PartitionMethod, Scenario
 
@@ -275,11 +273,7 @@ def _play_rules(scenarios: Sequence[Scenario]) -> list[list[float]]:
 
 
 def _play(federated: Federated, trainer: Trainer) -> list[float]:
-    with (
-        TemporaryDirectory(prefix="bdfl-poisoning-") as folder,
-        create_run_folder(Path(folder), federated.scenario) as run,
-    ):
-        _, learning = train_run(federated, trainer, run)
+    _, learning = train_in_passing(federated, trainer)
     return [value for value in learning.accuracy.tolist() if np.isfinite(value)]
 
 

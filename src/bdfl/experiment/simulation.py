@@ -157,6 +157,7 @@ def _first_problem(scenario: Scenario, draws: Draws, first: RoundState) -> Round
         initial_mining_hz=federation.initial_mining_hz,
         reachable=first.reachable,
         participation_rate=draws.participation_rate,
+        samples=federation.samples,
         overhead_s=scenario.protocol.downlink_s + scenario.protocol.verification_s + scenario.protocol.voting_s,
         seed=scenario.seed,
     )

@@ -35,6 +35,7 @@ def base_problem(genesis: Genesis, members: Sequence[Member]) -> RoundProblem:
         initial_mining_hz=to_measure((one.initial_mining_hz for one in limits), ONE),
         reachable=np.zeros(len(limits), dtype=np.bool_),
         participation_rate=to_measure((one.rate_nano for one in limits), NANO),
+        samples=to_measure((one.samples for one in limits), ONE),
         overhead_s=physics.overhead_ns / NANO,
         seed=genesis.scheduler.seed,
     )

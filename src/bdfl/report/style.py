@@ -26,6 +26,11 @@ COLOURS = {
     "drc": "#0072b2",
     "exact": "#d55e00",
     "exact-power": "#009e73",
+    "fastest-k": "#8c6d31",
+    "energy-greedy": "#66a61e",
+    "age-of-update": "#7570b3",
+    "power-of-choice": "#a6761d",
+    "oort": "#882255",
 }
 CYCLE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f")
 INK = "#222222"

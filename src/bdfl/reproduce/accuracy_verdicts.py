@@ -5,8 +5,7 @@ from itertools import combinations
 
 import numpy as np
 
-from bdfl.experiment.choices import show_choice
-from bdfl.experiment.comparison import BASELINES
+from bdfl.experiment.choices import BASELINES, show_choice
 from bdfl.experiment.statistics import Interval, mean_interval
 from bdfl.reproduce.changes import delay_keys
 from bdfl.reproduce.paper import PAPER_ACCURACY_PERCENT, PAPER_TIME_S

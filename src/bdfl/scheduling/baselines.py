@@ -2,11 +2,15 @@
 
 Frequencies are the initial ones as far as budgets and caps allow. `random`, `round-robin` and `channel-best` select as
 many clients as `drc` would in the same round of a run of its own: its queues travel along in the baseline's memory.
+`greedy`, `choosing` and `oort` build on the same start, the same number and the same frequencies.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Annotated, TypeVar
 
 import numpy as np
+from msgspec import Meta
 from numpy.typing import NDArray
 
 from bdfl.arrays import PerClient
@@ -15,6 +19,8 @@ from bdfl.errors import InvalidProblem
 from bdfl.scheduling.drc import Start, decide_from, start_round
 from bdfl.scheduling.problem import Decision, RoundProblem, infeasible_decision
 from bdfl.scheduling.queues import next_queue
+
+Clients = Annotated[int, Meta(ge=0)]  # how many train, at least m; 0: as many as the paired `drc`
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -25,66 +31,90 @@ class BaselineMemory:
     cursor: int = 0
 
 
+_Memory = TypeVar("_Memory", bound=BaselineMemory)
+
+
 def random_scheduler(problem: RoundProblem) -> Decision:
     """Decision with candidates drawn uniformly; the draw depends on seed and round alone."""
-    start, count, memory = _paired_round(problem)
+    start, count, memory = pair_round(problem, recall_baseline(problem))
     ticket = stream(problem.seed, Purpose.SCHEDULER, problem.round).random(problem.num_clients)
-    chosen = start.candidates[np.argsort(ticket[start.candidates], kind="stable")[:count]]
-    return _decide(problem, start, chosen, memory)
+    return decide_initial(problem, start, take_least(start, ticket, count), memory)
 
 
 def round_robin(problem: RoundProblem) -> Decision:
     """Decision with the next candidates in cyclic order of index, from where the last round ended."""
-    start, count, memory = _paired_round(problem)
+    start, count, memory = pair_round(problem, recall_baseline(problem))
     first = int(np.searchsorted(start.candidates, memory.cursor))
     chosen = np.roll(start.candidates, -first)[:count]
     if len(chosen) > 0:
         memory = replace(memory, cursor=(int(chosen[-1]) + 1) % problem.num_clients)
-    return _decide(problem, start, chosen, memory)
+    return decide_initial(problem, start, chosen, memory)
 
 
 def channel_best(problem: RoundProblem) -> Decision:
     """Decision with the candidates of highest channel gain; equal gains go by index."""
-    start, count, memory = _paired_round(problem)
-    chosen = start.candidates[np.argsort(-problem.gain[start.candidates], kind="stable")[:count]]
-    return _decide(problem, start, chosen, memory)
+    start, count, memory = pair_round(problem, recall_baseline(problem))
+    return decide_initial(problem, start, take_least(start, -problem.gain, count), memory)
 
 
 def all_clients(problem: RoundProblem) -> Decision:
     """Decision with every candidate."""
     start = start_round(problem)
-    return _decide(problem, start, start.candidates, None)
+    return decide_initial(problem, start, start.candidates, None)
 
 
-def _paired_round(problem: RoundProblem) -> tuple[Start, int, BaselineMemory]:
-    """The round's start, how many clients the paired `drc` selects (zero if infeasible), and the memory after it."""
-    memory = _recall(problem)
+def take_least(start: Start, score: PerClient, count: int) -> NDArray[np.intp]:
+    """The `count` candidates with the least `score` (clients,), in its order; equal ones go by index."""
+    return start.candidates[np.argsort(score[start.candidates], kind="stable")[:count]]
+
+
+def pair_round(problem: RoundProblem, memory: _Memory, clients: int = 0) -> tuple[Start, int, _Memory]:
+    """The round's start, how many clients train (zero if infeasible), and the memory after it.
+
+    That is as many as the paired `drc` selects; or `clients`, if that is above 0, within m and all who can train.
+    """
     start = start_round(problem)
     reference = decide_from(replace(problem, queue=memory.reference_queue), start)
+    count = int(np.count_nonzero(reference.selected))
+    if clients and reference.is_feasible:
+        count = min(max(clients, problem.min_clients), len(start.candidates))
     queue = next_queue(memory.reference_queue, problem.participation_rate, reference.selected)
-    return start, int(np.count_nonzero(reference.selected)), replace(memory, reference_queue=queue)
+    return start, count, replace(memory, reference_queue=queue)
 
 
-def _recall(problem: RoundProblem) -> BaselineMemory:
-    if problem.memory is None:
-        return BaselineMemory(reference_queue=problem.queue)
-    if not isinstance(problem.memory, BaselineMemory):
-        raise InvalidProblem(f"memory: {type(problem.memory).__name__} given, a baseline's own or None expected")
-    if problem.memory.reference_queue.shape != problem.queue.shape:
-        raise InvalidProblem(
-            f"memory: of {len(problem.memory.reference_queue)} clients, the problem has {problem.num_clients}"
-        )
-    return problem.memory
+def recall(problem: RoundProblem, kind: type[_Memory], fresh: Callable[[], _Memory]) -> _Memory:
+    """What the scheduler remembers of this run, or `fresh` memory; raises `InvalidProblem` if it is not its own."""
+    memory = problem.memory
+    if memory is None:
+        return fresh()
+    if not isinstance(memory, kind):
+        raise InvalidProblem(f"memory: {type(memory).__name__} given, a baseline's own or None expected")
+    if memory.reference_queue.shape != problem.queue.shape:
+        raise InvalidProblem(f"memory: of {len(memory.reference_queue)} clients, the problem has {problem.num_clients}")
+    return memory
 
 
-def _decide(problem: RoundProblem, start: Start, chosen: NDArray[np.intp], memory: BaselineMemory | None) -> Decision:
+def recall_baseline(problem: RoundProblem) -> BaselineMemory:
+    """What was remembered of this run; at its start the paired `drc` has the run's own queues."""
+    return recall(problem, BaselineMemory, lambda: BaselineMemory(reference_queue=problem.queue))
+
+
+def initial_cpu(problem: RoundProblem, start: Start) -> PerClient:
+    """Training frequencies (Hz) of baselines: the initial ones as far as budget and cap allow, zero if no candidate."""
+    return np.minimum(start.cpu_hz, problem.initial_cpu_hz)
+
+
+def decide_initial(
+    problem: RoundProblem, start: Start, chosen: NDArray[np.intp], memory: BaselineMemory | None
+) -> Decision:
+    """The decision that the `chosen` candidates train at their initial frequencies, as far as these can be paid."""
     if start.reason is not None:
         return infeasible_decision(problem, start.reason, memory)
     selected = np.zeros(problem.num_clients, dtype=np.bool_)
     selected[chosen] = True
     return Decision(
         selected=selected,
-        cpu_hz=np.where(selected, np.minimum(start.cpu_hz, problem.initial_cpu_hz), 0.0),
+        cpu_hz=np.where(selected, initial_cpu(problem, start), 0.0),
         mining_hz=start.mining_hz,
         power_w=np.where(selected, problem.power_w, 0.0),
         iterations=1,

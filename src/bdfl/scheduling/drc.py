@@ -62,6 +62,21 @@ def decide_from(problem: RoundProblem, start: Start, max_iterations: int = MAX_I
     """Decision of `drc` from a start already solved, to share it among schedulers of the same round."""
     if start.reason is not None:
         return infeasible_decision(problem, start.reason)
+    iterate, iterations = settle_iterate(problem, start, max_iterations)
+    return Decision(
+        selected=iterate.selected,
+        cpu_hz=np.where(iterate.selected, iterate.cpu_hz, 0.0),
+        mining_hz=iterate.mining_hz,
+        power_w=np.where(iterate.selected, problem.power_w, 0.0),
+        iterations=iterations,
+    )
+
+
+def settle_iterate(problem: RoundProblem, start: Start, max_iterations: int = MAX_ITERATIONS) -> tuple[Iterate, int]:
+    """The iterate of a feasible start at which the set repeats, and its number K.
+
+    Its frequencies are for all candidates: any of them may train at them, whether P6 selects it or not.
+    """
     iterates = _iterate_from(problem, start)
     iterate = next(iterates)
     iterations = 1
@@ -70,13 +85,7 @@ def decide_from(problem: RoundProblem, start: Start, max_iterations: int = MAX_I
         iterations += 1
         if np.array_equal(previous.selected, iterate.selected):
             break
-    return Decision(
-        selected=iterate.selected,
-        cpu_hz=np.where(iterate.selected, iterate.cpu_hz, 0.0),
-        mining_hz=iterate.mining_hz,
-        power_w=np.where(iterate.selected, problem.power_w, 0.0),
-        iterations=iterations,
-    )
+    return iterate, iterations
 
 
 def iterate_drc(problem: RoundProblem) -> Iterator[Iterate]:
@@ -117,6 +126,14 @@ def start_round(problem: RoundProblem) -> Start:
         candidates=candidates,
         reason=_why_infeasible(problem, mining_s, len(candidates)),
     )
+
+
+def exchange_time(problem: RoundProblem, start: Start, cpu_hz: PerClient) -> PerClient:
+    """When each candidate would have trained at `cpu_hz` and uploaded (s), (clients,); infinity for the others."""
+    time_s: PerClient = np.full(problem.num_clients, np.inf)
+    who = start.candidates
+    time_s[who] = start.upload_s[who] + training_time(problem.cycles[who], cpu_hz[who])
+    return time_s
 
 
 def start_mining(problem: RoundProblem) -> PerClient:

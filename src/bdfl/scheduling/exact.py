@@ -66,20 +66,61 @@ def default_gap(num_clients: int) -> float:
     return next(gap for most, gap in _DEFAULT_GAPS if num_clients <= most)
 
 
+def best_frequencies(problem: RoundProblem, members: PerClientMask) -> Decision:
+    """The best decision in which exactly `members` train, at the given transmit powers; it proves no bound.
+
+    Infeasible where one of them cannot train within its limits, where they are fewer than m, and where nobody can mine.
+    """
+    opened = _open_market(problem, fixed_power_curves)
+    if isinstance(opened, str):
+        return infeasible_decision(problem, opened)
+    inner, market = opened
+    wanted = members[problem.reachable]
+    num_able = int(np.count_nonzero(wanted & np.isfinite(market.curves.least_s)))
+    if num_able < np.count_nonzero(members):
+        asked = int(np.count_nonzero(members))
+        return infeasible_decision(
+            problem, f"{num_able} of the {asked} clients asked for can train within their limits"
+        )
+    choice = enumerate_sets(market, wanted, np.zeros(0, dtype=np.intp))
+    if choice is None:
+        return infeasible_decision(problem, f"{num_able} clients asked for, {problem.min_clients} needed")
+    return _decide(problem, inner, market, choice)
+
+
+def earliest_exchange(problem: RoundProblem) -> PerClient:
+    """When each client could have trained and uploaded at the earliest (s), (clients,); infinity: not in this round."""
+    earliest_s = fixed_power_curves(problem).least_s
+    return np.where(problem.reachable, earliest_s, np.inf)
+
+
 def _solve(
     problem: RoundProblem, curves_of: Callable[[RoundProblem], Curves], target_gap: float | None, max_evaluations: int
 ) -> Decision:
+    opened = _open_market(problem, curves_of)
+    if isinstance(opened, str):
+        return infeasible_decision(problem, opened)
+    inner, market = opened
+    aim = default_gap(market.num_clients) if target_gap is None else target_gap
+    choice, evaluations = choose(market, aim, max_evaluations)
+    bound = choice.bound - _ROUNDING * _scale(market, choice) + problem.tradeoff * problem.overhead_s
+    return replace(_decide(problem, inner, market, choice), bound=bound, iterations=evaluations)
+
+
+def _open_market(
+    problem: RoundProblem, curves_of: Callable[[RoundProblem], Curves]
+) -> tuple[RoundProblem, Market] | str:
+    """The reachable clients' problem and its market, or why the round is infeasible."""
     reachable = problem.reachable
     inner = problem if reachable.all() else restrict_problem(problem, reachable)
     curves, idle = curves_of(inner), idle_roots(inner)
     num_able = int(np.count_nonzero(np.isfinite(curves.least_s)))
     if num_able < problem.min_clients:
-        return infeasible_decision(
-            problem,
-            f"{num_able} of {problem.num_clients} clients can train within their limits, {problem.min_clients} needed",
+        return (
+            f"{num_able} of {problem.num_clients} clients can train within their limits, {problem.min_clients} needed"
         )
     if not np.any((idle > 0.0) & (inner.mining_max_hz > 0.0)):
-        return infeasible_decision(problem, "no client can pay for mining")
+        return "no client can pay for mining"
     # Mining never runs at a lower level than with everybody idle and uncapped: caps above that never bind.
     may_bind = inner.mining_max_hz * idle.sum() ** -0.5 < idle
     market = Market(
@@ -91,9 +132,13 @@ def _solve(
         work_cycles=problem.work_cycles,
         min_clients=problem.min_clients,
     )
-    aim = default_gap(market.num_clients) if target_gap is None else target_gap
-    choice, evaluations = choose(market, aim, max_evaluations)
-    cpu_hz, power_w, left_j = _pay(inner, choice, *curves.settle(choice.exchange_s))
+    return inner, market
+
+
+def _decide(problem: RoundProblem, inner: RoundProblem, market: Market, choice: Choice) -> Decision:
+    """The set and exchange time of `choice` as frequencies and powers of everybody."""
+    reachable = problem.reachable
+    cpu_hz, power_w, left_j = _pay(inner, choice, *market.curves.settle(choice.exchange_s))
     roots = np.cbrt(mining_scale(left_j, inner.capacitance, inner.work_cycles))
     mining_hz = np.minimum(inner.mining_max_hz, roots / float(solve_level(roots[None], market.caps)[0]))
     return Decision(
@@ -101,8 +146,6 @@ def _solve(
         cpu_hz=_spread(cpu_hz, reachable),
         mining_hz=_spread(mining_hz, reachable),
         power_w=_spread(power_w, reachable),
-        bound=choice.bound - _ROUNDING * _scale(market, choice) + problem.tradeoff * problem.overhead_s,
-        iterations=evaluations,
     )
 
 

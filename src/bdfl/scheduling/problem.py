@@ -43,6 +43,8 @@ class RoundProblem:
     overhead_s: float = 0.0  # downlink, verification and voting, which no decision changes
     round: int = 1
     seed: int = 0  # for schedulers that draw: derive every stream from (seed, purpose, round)
+    samples: PerClient | None = None  # |D_i|; None: unknown, all count alike
+    last_loss: PerClient | None = None  # mean loss of each client's last training, NaN before; None: nobody says
     memory: object | None = None  # what the same scheduler left in its last decision of this run
 
     @property
@@ -65,6 +67,7 @@ _LIMITS: tuple[tuple[str, float, bool, bool], ...] = (
     ("initial_cpu_hz", 0.0, False, False),
     ("initial_mining_hz", 0.0, False, False),
     ("participation_rate", 0.0, True, False),
+    ("samples", 0.0, True, False),
 )
 
 
@@ -89,6 +92,7 @@ def make_problem(
     initial_cpu_hz: PerClient | None = None,
     initial_mining_hz: PerClient | None = None,
     participation_rate: PerClient | None = None,
+    samples: PerClient | None = None,
     overhead_s: float = 0.0,
     round: int = 1,
     seed: int = 0,
@@ -127,6 +131,7 @@ def make_problem(
         initial_cpu_hz=column(initial_cpu_hz, PAPER_INITIAL_CPU_HZ),
         initial_mining_hz=column(initial_mining_hz, PAPER_INITIAL_MINING_HZ),
         participation_rate=column(participation_rate, 0.0),
+        samples=None if samples is None else column(samples, 0.0),
         overhead_s=overhead_s,
         round=round,
         seed=seed,
@@ -150,8 +155,12 @@ def validate_problem(problem: RoundProblem) -> None:
         raise InvalidProblem(f"overhead_s: {problem.overhead_s!r} given, must be a finite number of at least 0")
     if problem.reachable.shape != (num,):
         raise InvalidProblem(f"reachable: shape {problem.reachable.shape} given, ({num},) expected")
+    if problem.last_loss is not None and problem.last_loss.shape != (num,):
+        raise InvalidProblem(f"last_loss: shape {problem.last_loss.shape} given, ({num},) expected")
     for name, least, inclusive, unlimited in _LIMITS:
         values = getattr(problem, name)
+        if values is None:  # not known, which is allowed
+            continue
         if values.shape != (num,):
             raise InvalidProblem(f"{name}: shape {values.shape} given, ({num},) expected")
         good = (values >= least) if inclusive else (values > least)  # False for NaN
@@ -181,6 +190,8 @@ def restrict_problem(problem: RoundProblem, keep: PerClientMask) -> RoundProblem
         initial_cpu_hz=problem.initial_cpu_hz[keep],
         initial_mining_hz=problem.initial_mining_hz[keep],
         participation_rate=problem.participation_rate[keep],
+        samples=None if problem.samples is None else problem.samples[keep],
+        last_loss=None if problem.last_loss is None else problem.last_loss[keep],
     )
 
 

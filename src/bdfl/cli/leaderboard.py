@@ -1,0 +1,94 @@
+"""The command `bdfl leaderboard`: all schedulers on the same rounds, as a page."""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bdfl.cli.options import RESULTS, JsonOrFilesOption, RoundsOption, SetOption, WorkersOption, open_scenario
+from bdfl.cli.terminal import describe_machine, print_files, print_json, print_out, progress, writing_to
+
+if TYPE_CHECKING:
+    from bdfl.experiment.leaderboard import Board
+
+DEFAULT_SCENARIOS = ("paper-cifar10", "quickstart")
+_NAME = "leaderboard"
+
+
+def leaderboard(
+    scenarios: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[SCENARIO]...", help="Files or shipped ones; paper-cifar10 quickstart unless given."),
+    ] = None,
+    schedulers: Annotated[
+        str | None,
+        typer.Option(
+            "--schedulers", help="Comma-separated, such as drc,exact:tradeoff=50; all installed unless given."
+        ),
+    ] = None,
+    seeds: Annotated[int, typer.Option("--seeds", help="Number of seeds.")] = 10,
+    rounds: RoundsOption = None,
+    learn: Annotated[
+        bool, typer.Option("--learn", help="Also train, where the scenario's data need no download: accuracies.")
+    ] = False,
+    bound: Annotated[bool, typer.Option(help="Also compute what no scheduler can beat.")] = True,
+    workers: WorkersOption = None,
+    changes: SetOption = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Folder for the page, figures and CSV, results/leaderboard unless given."),
+    ] = None,
+    as_json: JsonOrFilesOption = False,
+) -> None:
+    """Rank all installed schedulers, yours too, on the same rounds: delay, energy, fairness, accuracy.
+
+    Means with 95 % intervals over seeds, each beside the proven lower bound; a rank for those that serve everybody.
+
+    Examples:
+
+      bdfl leaderboard --learn
+
+      bdfl leaderboard my.toml --schedulers drc,oort,my-scheduler --seeds 20 --out results/mine
+    """
+    from bdfl.experiment.choices import split_choices
+    from bdfl.experiment.leaderboard import play_leaderboard
+
+    opened = [open_scenario(name, changes, rounds) for name in scenarios or DEFAULT_SCENARIOS]
+    with progress("playing the leaderboard", "seeds") as on_progress:
+        boards = play_leaderboard(
+            opened,
+            None if schedulers is None else split_choices(schedulers),
+            num_seeds=seeds,
+            learn=learn,
+            with_bound=bound,
+            workers=workers,
+            on_progress=on_progress,
+        )
+    if as_json:
+        print_json(boards)
+    else:
+        from bdfl.report.leaderboard import tabulate_board
+
+        print_out(*(table for board in boards for table in tabulate_board(board)))
+    if out is not None or not as_json:
+        files = _save(boards, out or RESULTS / _NAME)
+        if not as_json:
+            print_files(files)
+
+
+def _save(boards: "list[Board]", folder: Path) -> list[Path]:
+    from bdfl.report.leaderboard import draw_board, file_name, write_leaderboard_html, write_leaderboard_markdown
+    from bdfl.report.style import save_picture
+
+    made_with = [f"`bdfl {shlex.join(sys.argv[1:])}`", describe_machine()]
+    pictures = [draw_board(board) for board in boards]
+    with writing_to(folder):
+        files: list[Path] = []
+        for board, picture in zip(boards, pictures, strict=True):
+            files += save_picture(picture, folder, file_name(board))
+        page, site = folder / f"{_NAME}.html", folder / "README.md"
+        page.write_text(write_leaderboard_html(boards, pictures, made_with), encoding="utf-8")
+        site.write_text(write_leaderboard_markdown(boards, made_with), encoding="utf-8")
+    return [*files, page, site]

@@ -1,0 +1,227 @@
+"""All schedulers on the same rounds of the same scenarios: delay, energy, fairness, accuracy, with intervals."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from math import inf, isnan
+
+import msgspec
+
+from bdfl.errors import BdflError
+from bdfl.experiment.bounding import bound_path, bounding_solver, is_bounded
+from bdfl.experiment.choices import choose_scheduler, validate_choices
+from bdfl.experiment.measures import jain_index, mean_round_energy
+from bdfl.experiment.passing import train_in_passing
+from bdfl.experiment.simulation import Draws, draw_run, play
+from bdfl.experiment.statistics import Interval, mean_interval
+from bdfl.experiment.sweep import Group, Progress, map_parallel, prepare_groups
+from bdfl.experiment.training_run import prepare_run
+from bdfl.records import RunRecord
+from bdfl.scenario import Scenario
+from bdfl.scenario.learning import HUB_PREFIX
+from bdfl.scheduling.registry import scheduler_names
+
+SERVED = 0.05  # mean shortfall of the worst served client up to which a scheduler has a rank
+
+
+class InvalidLeaderboard(BdflError):
+    """A leaderboard that cannot be made: no scenarios, one twice, or no seeds."""
+
+
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
+    """One scheduler in one scenario; intervals are over seeds."""
+
+    scheduler: str  # as asked for, such as `drc` or `exact:tradeoff=50`
+    tradeoff: float
+    rank: int | None  # by delay among those that serve everybody; None: it leaves somebody out
+    delay_s: Interval  # mean over the rounds that took place
+    bound_s: Interval | None  # proven: no schedule of these rounds that serves everybody has a lower mean; if computed
+    above_bound_percent: Interval | None
+    energy_j: Interval  # of all clients in a round
+    selected: Interval  # clients that train in a round
+    shortfall: Interval  # of each seed's worst served client, below its participation rate
+    jain: Interval  # of the clients' shares of rounds
+    accuracy_percent: Interval | None  # of the last model; None where nothing was learned
+    infeasible_rounds: int  # over all seeds
+
+
+class Board(msgspec.Struct, frozen=True, kw_only=True):
+    """One scenario's standings: those with a rank first, each part by delay."""
+
+    scenario: str
+    description: str
+    clients: int
+    rounds: int
+    seeds: list[int]
+    is_learned: bool
+    standings: list[Standing]
+
+
+class _Score(msgspec.Struct, frozen=True):
+    """What a leaderboard keeps of a run."""
+
+    delay_s: float
+    bound_s: float
+    energy_j: float
+    selected: float
+    shortfall: float
+    jain: float
+    accuracy: float
+    infeasible_rounds: int
+
+
+class _Task(msgspec.Struct, frozen=True):
+    """All schedulers on one seed of a scenario."""
+
+    group: Group
+    is_learned: bool
+    with_bound: bool
+
+
+def play_leaderboard(
+    scenarios: Sequence[Scenario],
+    choices: Sequence[str] | None = None,
+    *,
+    num_seeds: int = 10,
+    learn: bool = False,
+    with_bound: bool = True,
+    workers: int | None = None,
+    on_progress: Progress | None = None,
+) -> list[Board]:
+    """A board for every scenario: its own seed and the `num_seeds - 1` after it, every scheduler on the same draws.
+
+    `choices` are all installed schedulers unless given, third parties' too. With `learn` the runs train wherever the
+    scenario's data are at hand (anything but the hub). `workers` changes the time it takes, never the result.
+    """
+    names = scheduler_names() if choices is None else list(choices)
+    validate_choices(names)
+    _validate(scenarios, num_seeds)
+    entered = [(scenario, [choose_scheduler(scenario, name) for name in names]) for scenario in scenarios]
+    tasks: list[_Task] = []
+    for scenario, entrants in entered:
+        groups = [
+            [msgspec.structs.replace(entrant, seed=scenario.seed + offset) for entrant in entrants]
+            for offset in range(num_seeds)
+        ]
+        bounded = with_bound and is_bounded(scenario)
+        tasks += [_Task(group, learn and is_at_hand(scenario), bounded) for group in prepare_groups(groups)]
+    played = map_parallel(_play_seed, tasks, workers=workers, on_progress=on_progress)
+    boards: list[Board] = []
+    for place, (scenario, entrants) in enumerate(entered):
+        scores = played[place * num_seeds : (place + 1) * num_seeds]
+        standings = [
+            _stand(name, entrant.scheduler.tradeoff, [of_seed[column] for of_seed in scores])
+            for column, (name, entrant) in enumerate(zip(names, entrants, strict=True))
+        ]
+        boards.append(
+            Board(
+                scenario=scenario.name,
+                description=scenario.description,
+                clients=scenario.clients.count,
+                rounds=scenario.rounds,
+                seeds=[scenario.seed + offset for offset in range(num_seeds)],
+                is_learned=learn and is_at_hand(scenario),
+                standings=rank(standings),
+            )
+        )
+    return boards
+
+
+def is_at_hand(scenario: Scenario) -> bool:
+    """Whether the scenario's data need no download."""
+    return not scenario.data.source.startswith(HUB_PREFIX)
+
+
+def rank(standings: Iterable[Standing]) -> list[Standing]:
+    """Those that serve everybody by delay, with their ranks; then the others by delay, without.
+
+    Who leaves the slow ones out is quick: a delay says little without whom it was reached for.
+    """
+
+    def by_delay(standing: Standing) -> float:
+        return inf if isnan(standing.delay_s.mean) else standing.delay_s.mean
+
+    ordered = sorted(standings, key=by_delay)
+    serving = [one for one in ordered if one.shortfall.mean <= SERVED and not isnan(one.delay_s.mean)]
+    ranked = [msgspec.structs.replace(one, rank=place) for place, one in enumerate(serving, start=1)]
+    return ranked + [msgspec.structs.replace(one, rank=None) for one in ordered if one not in serving]
+
+
+def _stand(choice: str, tradeoff: float, scores: Sequence[_Score]) -> Standing:
+    def over_seeds(values: Iterable[float]) -> Interval | None:
+        known = list(values)
+        return None if all(map(isnan, known)) else mean_interval(known)
+
+    return Standing(
+        scheduler=choice,
+        tradeoff=tradeoff,
+        rank=None,
+        delay_s=mean_interval([score.delay_s for score in scores]),
+        bound_s=over_seeds(score.bound_s for score in scores),
+        above_bound_percent=over_seeds(100.0 * (score.delay_s / score.bound_s - 1.0) for score in scores),
+        energy_j=mean_interval([score.energy_j for score in scores]),
+        selected=mean_interval([score.selected for score in scores]),
+        shortfall=mean_interval([score.shortfall for score in scores]),
+        jain=mean_interval([score.jain for score in scores]),
+        accuracy_percent=over_seeds(100.0 * score.accuracy for score in scores),
+        infeasible_rounds=sum(score.infeasible_rounds for score in scores),
+    )
+
+
+def _play_seed(task: _Task) -> list[_Score]:
+    return _learn_seed(task) if task.is_learned else _simulate_seed(task)
+
+
+def _simulate_seed(task: _Task) -> list[_Score]:
+    draws = draw_run(task.group[0][0])
+    runs = [play(scenario, scheduler, draws) for scenario, scheduler in task.group]
+    return _score(task, draws, runs, [float("nan")] * len(runs))
+
+
+def _learn_seed(task: _Task) -> list[_Score]:
+    """Data, and what prepares training, are shared; nothing is measured on the way but the last model."""
+    from bdfl.learning.workers import open_trainer  # PyTorch only where something is trained
+
+    scenarios = [_without_measurements(scenario) for scenario, _ in task.group]
+    federated = prepare_run(scenarios[0])
+    with open_trainer(scenarios[0], federated.data, federated.partition) as trainer:
+        records = [train_in_passing(replace(federated, scenario=scenario), trainer) for scenario in scenarios]
+    return _score(
+        task, federated.draws, [run for run, _ in records], [learning.final_accuracy for _, learning in records]
+    )
+
+
+def _without_measurements(scenario: Scenario) -> Scenario:
+    """The same training, evaluated at its end alone."""
+    learning = msgspec.structs.replace(scenario.learning, evaluate_every=scenario.rounds, gradient_every=0)
+    return msgspec.structs.replace(scenario, learning=learning)
+
+
+def _score(task: _Task, draws: Draws, runs: Sequence[RunRecord], accuracies: Sequence[float]) -> list[_Score]:
+    """Each scheduler beside the bound that holds for it: one that chooses its power has a lower one."""
+    solvers = [bounding_solver([scenario.scheduler.name]) for scenario, _ in task.group]
+    scenario = task.group[0][0]
+    bounds = {solver: bound_path(scenario, draws, solver) for solver in dict.fromkeys(solvers) if task.with_bound}
+    return [
+        _Score(
+            run.mean_delay_s,
+            bounds.get(solver, float("nan")),
+            mean_round_energy(run),
+            float(run.num_selected[run.took_place].mean()) if run.took_place.any() else float("nan"),
+            run.worst_shortfall,
+            jain_index(run.participation),
+            accuracy,
+            run.num_infeasible,
+        )
+        for run, solver, accuracy in zip(runs, solvers, accuracies, strict=True)
+    ]
+
+
+def _validate(scenarios: Sequence[Scenario], num_seeds: int) -> None:
+    if num_seeds < 1:
+        raise InvalidLeaderboard(f"seeds: {num_seeds} given, at least 1 is needed")
+    names = [scenario.name for scenario in scenarios]
+    if not names:
+        raise InvalidLeaderboard("scenarios: none given, at least one is needed")
+    repeated = [name for name in names if names.count(name) > 1]
+    if repeated:
+        raise InvalidLeaderboard(f"scenarios: {repeated[0]!r} given twice, once is allowed")

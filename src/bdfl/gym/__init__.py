@@ -1,0 +1,17 @@
+"""Scheduling as a Gymnasium environment over the same cost model: `import bdfl.gym`, then `gymnasium.make`.
+
+`bdfl/Scheduling-v0`: the agent chooses who trains. `bdfl/SchedulingFrequencies-v0`: it also says how fast everybody
+computes and mines. Needs the extra `gym`.
+"""
+
+from bdfl.gym.requirements import validate_gymnasium
+
+validate_gymnasium()
+
+from bdfl.gym.actions import Form, Frequencies  # noqa: E402
+from bdfl.gym.registering import FREQUENCIES_ID, SET_ID, register_environments  # noqa: E402
+from bdfl.gym.scheduling_env import InvalidEnvironment, SchedulingEnv  # noqa: E402
+
+__all__ = ["FREQUENCIES_ID", "SET_ID", "Form", "Frequencies", "InvalidEnvironment", "SchedulingEnv"]
+
+register_environments()

@@ -1,0 +1,15 @@
+"""The names by which `gymnasium.make` finds the environment."""
+
+from gymnasium import register, registry
+
+from bdfl.gym.actions import Form
+
+SET_ID = "bdfl/Scheduling-v0"
+FREQUENCIES_ID = "bdfl/SchedulingFrequencies-v0"
+
+
+def register_environments() -> None:
+    """Tells Gymnasium both names; once is enough, twice does no harm."""
+    for name, form in ((SET_ID, Form.SET), (FREQUENCIES_ID, Form.FREQUENCIES)):
+        if name not in registry:
+            register(name, entry_point="bdfl.gym.scheduling_env:SchedulingEnv", kwargs={"form": form.value})

@@ -1,0 +1,151 @@
+"""A run as an episode: a step is a round, the reward minus its drift-plus-penalty objective."""
+
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import gymnasium
+import msgspec
+import numpy as np
+from gymnasium.error import ResetNeeded
+
+from bdfl.arrays import PerClient
+from bdfl.errors import BdflError
+from bdfl.experiment.simulation import Draws, PlannedRound, collect_rounds, draw_run, round_problems
+from bdfl.gym.actions import (
+    Action,
+    Form,
+    Frequencies,
+    action_space,
+    decide_action,
+    earliest_time,
+    wanted_set,
+)
+from bdfl.gym.observing import Observation, observation_space, observe
+from bdfl.records import RoundRecord, RunRecord
+from bdfl.scenario import Scenario, load_scenario
+from bdfl.scenario.shipped import find_scenario
+from bdfl.scheduling.problem import Decision, RoundProblem
+
+AGENT = "agent"  # in place of a scheduler's name in the record of an episode
+_SEEDS = 2**31  # an episode without a seed of its own draws one below this
+
+_Choice = TypeVar("_Choice", Form, Frequencies)
+
+
+class InvalidEnvironment(BdflError):
+    """What an environment cannot do: an unknown form of actions or way to choose frequencies, an action of no form."""
+
+
+class SchedulingEnv(gymnasium.Env[Observation, Action]):
+    """Rounds of a scenario for an agent that schedules them, with the same draws, costs and queues as `simulate`.
+
+    The reward of a round is minus its objective V d - sum of the selected queues, as the checker computes it, and 0
+    for a round that nobody could play. An episode is a run: `reset(seed=...)` plays the scenario with that seed, and
+    without one a seed that the environment's own generator draws. It is truncated after the last round; the last
+    observation shows that round's channels with the queues after it.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012  as Gymnasium declares it
+
+    def __init__(
+        self,
+        scenario: str | Scenario = "paper-cifar10",
+        *,
+        form: str = Form.SET,
+        frequencies: str = Frequencies.EXACT,
+        rounds: int | None = None,
+    ) -> None:
+        """`scenario` is a shipped one's name, a file or a scenario; `rounds` are its own unless given."""
+        loaded = scenario if isinstance(scenario, Scenario) else load_scenario(find_scenario(scenario))
+        self.scenario = loaded if rounds is None else msgspec.structs.replace(loaded, rounds=rounds)
+        self.form = _choose(Form, "form", form)
+        self.frequencies = _choose(Frequencies, "frequencies", frequencies)
+        num_clients = self.scenario.clients.count
+        self.observation_space = observation_space(num_clients)
+        self.action_space = action_space(self.form, num_clients)
+        self._usual_budget_j = _usual_budget(self.scenario)
+        self._draws: Draws | None = None
+        self._drawn: list[RoundProblem] = []
+        self._queue: PerClient = np.zeros(num_clients)
+        self._rounds: list[RoundRecord] = []
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        """The first observation of an episode; `info` has the seed of its run. There are no options."""
+        super().reset(seed=seed)
+        run_seed = int(self.np_random.integers(_SEEDS)) if seed is None else seed
+        self.scenario = msgspec.structs.replace(self.scenario, seed=run_seed)
+        self._draws = draw_run(self.scenario)
+        self._drawn = round_problems(self.scenario, self._draws)
+        self._queue = np.zeros(self.scenario.clients.count)
+        self._rounds = []
+        return self._observe(), {"seed": run_seed}
+
+    @property
+    def problem(self) -> RoundProblem:
+        """The round that waits for an action, as a scheduler would be given it; after the end the last one."""
+        return replace(self._drawn[min(len(self._rounds), len(self._drawn) - 1)], queue=self._queue)
+
+    def step(self, action: Action) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        """Plays the decision that the action stands for; raises `InvalidEnvironment` if it has another shape."""
+        if np.shape(action) != self.action_space.shape:
+            raise InvalidEnvironment(f"action: shape {np.shape(action)} given, {self.action_space.shape} expected")
+        problem = self._next_problem()
+        decision = decide_action(problem, self.form, self.frequencies, action)
+        wanted = wanted_set(problem.num_clients, action)
+        num_changed = int(np.count_nonzero(wanted != decision.selected)) if decision.is_feasible else 0
+        return self._settle(problem, decision, num_changed)
+
+    def play(self, decision: Decision) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        """As `step`, with a scheduler's own decision for `problem`."""
+        return self._settle(self._next_problem(), decision, 0)
+
+    @property
+    def record(self) -> RunRecord:
+        """The rounds of this episode so far, for everything that reads runs: tables, figures, Parquet."""
+        if self._draws is None:
+            raise ResetNeeded("record asked for before reset()")
+        return replace(collect_rounds(self.scenario, self._draws, self._rounds), scheduler=AGENT)
+
+    def _next_problem(self) -> RoundProblem:
+        if len(self._rounds) >= len(self._drawn):
+            raise ResetNeeded("no round left to play: call reset() first")
+        return self.problem
+
+    def _settle(
+        self, problem: RoundProblem, decision: Decision, num_changed: int
+    ) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        assert self._draws is not None
+        planned = PlannedRound(self.scenario, problem, self._draws.states[len(self._rounds)], decision)
+        record = planned.settle(decision.selected)
+        assert planned.next_queue is not None
+        self._queue = planned.next_queue
+        self._rounds.append(record)
+        info = {
+            "round": record.round,
+            "feasible": decision.is_feasible,
+            "changed": num_changed,
+            "delay_s": record.delay_s,
+            "energy_j": float(np.sum(record.energy_j)),
+            "selected": decision.selected.copy(),
+        }
+        reward = -record.objective if decision.is_feasible else 0.0
+        return self._observe(), reward, False, len(self._rounds) == len(self._drawn), info
+
+    def _observe(self) -> Observation:
+        problem = self.problem
+        return observe(problem, earliest_time(problem, self.form, self.frequencies), self._usual_budget_j)
+
+
+def _usual_budget(scenario: Scenario) -> float:
+    """Mean budget (J) in the first round of the scenario's own seed: the unit in which agents see budgets."""
+    one_round = msgspec.structs.replace(scenario, rounds=1)
+    return float(np.mean(draw_run(one_round).states[0].energy_budget_j))
+
+
+def _choose(kind: type[_Choice], name: str, given: str) -> _Choice:
+    try:
+        return kind(given)
+    except ValueError:
+        raise InvalidEnvironment(f"{name}: {given!r} given, expected one of {', '.join(kind)}") from None

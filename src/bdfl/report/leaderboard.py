@@ -1,0 +1,213 @@
+"""The leaderboard as tables, figures, a page for the site and a page of its own."""
+
+from base64 import b64encode
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+from rich.table import Table
+
+from bdfl.experiment import Interval
+from bdfl.experiment.choices import show_choice
+from bdfl.experiment.leaderboard import SERVED, Board, Standing
+from bdfl.report.html import document, node, table_node
+from bdfl.report.style import (
+    BOUND,
+    SOFT_INK,
+    Cell,
+    Picture,
+    Sheet,
+    colour_of,
+    drawable,
+    house_style,
+    new_figure,
+)
+from bdfl.report.tables import interval, new_table
+
+_ROW_INCH = 0.27
+_STYLE = (
+    "body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:72rem;padding:0 1rem;color:#222}"
+    ".scroll{overflow-x:auto}table{border-collapse:collapse;margin:1rem 0}caption{text-align:left;font-weight:600}"
+    "th,td{padding:.2rem .8rem .2rem 0;border-bottom:1px solid #e4e4e4;white-space:nowrap}"
+    ".number{text-align:right;font-variant-numeric:tabular-nums}.words{text-align:left}img{width:100%}"
+)
+_READING = (
+    "`#`: rank by delay among those that serve everybody; `-`: the worst served client misses its participation rate by"
+    f" more than {SERVED:g} on average, which makes a scheduler quick and is not what was asked for",
+    "above bound: mean delay above what no schedule of these rounds that serves everybody can beat, proven;"
+    " for one that chooses its transmit power the bound is lower",
+    "energy: of all clients in a round; Jain: fairness of the shares of rounds, 1 where all train equally often",
+)
+
+
+@dataclass(frozen=True)
+class _Measure:
+    """A column: its head in tables, its title in figures, where it is found and how many digits it has."""
+
+    head: str
+    title: str
+    column: str
+    find: Callable[[Standing], Interval | None]
+    digits: int
+
+
+_MEASURES = (
+    _Measure("delay s", "delay of a round (s)", "delay_s", lambda one: one.delay_s, 4),
+    _Measure("above bound %", "", "above_bound_percent", lambda one: one.above_bound_percent, 2),
+    _Measure("energy J", "energy of a round (J)", "energy_j", lambda one: one.energy_j, 3),
+    _Measure("shortfall", "shortfall of the worst", "shortfall", lambda one: one.shortfall, 3),
+    _Measure("Jain", "Jain's index", "jain", lambda one: one.jain, 3),
+    _Measure("trained", "", "selected", lambda one: one.selected, 2),
+    _Measure("accuracy %", "accuracy (%)", "accuracy_percent", lambda one: one.accuracy_percent, 1),
+)
+
+
+def tabulate_board(board: Board) -> list[Table]:
+    """The standings for a terminal of 80 columns: what they take, and whom they serve."""
+    costs = new_table(_title(board), ("#", "scheduler", "delay s", "above bound %", "energy J"), text_columns=2)
+    fairness = new_table(
+        "Fairness" + (" and accuracy" if board.is_learned else ""),
+        ("#", "scheduler", "trained", "shortfall", "Jain", *(("accuracy %",) if board.is_learned else ())),
+        text_columns=2,
+    )
+    for standing in board.standings:
+        cells = {measure.head: interval(measure.find(standing), measure.digits) for measure in _MEASURES}
+        name = [_rank_text(standing), show_choice(standing.scheduler)]
+        costs.add_row(*name, cells["delay s"], cells["above bound %"], cells["energy J"])
+        learned = [cells["accuracy %"]] if board.is_learned else []
+        fairness.add_row(*name, cells["trained"], cells["shortfall"], cells["Jain"], *learned)
+    fairness.caption = f"-: no rank, mean shortfall above {SERVED:g}: somebody is left out"
+    return [costs, fairness]
+
+
+def draw_board(board: Board) -> Picture:
+    """Standings down, measures across, best on top: a dot with its interval in each, and the proven bound."""
+    measures = [one for one in _MEASURES if one.title and any(one.find(standing) for standing in board.standings)]
+    with house_style():
+        height = 1.15 + _ROW_INCH * len(board.standings)
+        figure = new_figure(1.6 + 2.25 * len(measures), height)
+        row = figure.subplots(1, len(measures), squeeze=False, sharey=True)[0]
+        for axes, measure in zip(row, measures, strict=True):
+            _draw_measure(axes, board, measure)
+        names = [f"{show_choice(one.scheduler)}  {_rank_text(one)}" for one in board.standings]
+        row[0].set_yticks(range(len(names)), [drawable(name, otherwise="?", longest=34) for name in names])
+        row[0].set_ylim(len(names) - 0.4, -0.6)
+        figure.suptitle(drawable(_title(board), otherwise="leaderboard", longest=110), fontsize=9.5, x=0.01, ha="left")
+        marks = [
+            Line2D([], [], marker="o", color=SOFT_INK, linestyle="none"),
+            Line2D([], [], marker="o", color=SOFT_INK, markerfacecolor="white", linestyle="none"),
+            Line2D([], [], marker="|", markersize=9, color=BOUND, linestyle="none"),
+        ]
+        meaning = ["mean, 95 % interval", f"leaves somebody out (shortfall above {SERVED:g})", "proven lower bound"]
+        figure.legend(marks, meaning, loc="outside lower right", ncols=3)
+    return Picture(figure, [_sheet(board)])
+
+
+def _draw_measure(axes: Axes, board: Board, measure: _Measure) -> None:
+    for place, standing in enumerate(board.standings):
+        found = measure.find(standing)
+        if found is None or np.isnan(found.mean):
+            continue
+        colour = colour_of(standing.scheduler, place)
+        half_width = 0.0 if np.isnan(found.half_width) else found.half_width
+        axes.errorbar(
+            found.mean,
+            place,
+            xerr=half_width,
+            marker="o",
+            markersize=4.5,
+            markerfacecolor=colour if standing.rank is not None else "white",
+            color=colour,
+            capsize=2.5,
+            linewidth=1.2,
+        )
+        if measure.column == "delay_s" and standing.bound_s is not None:
+            axes.plot(standing.bound_s.mean, place, marker="|", markersize=9, color=BOUND)
+    axes.set_title(measure.title, fontsize=8.5)
+    axes.tick_params(axis="y", length=0)
+    axes.margins(x=0.12)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
+
+
+def write_leaderboard_markdown(boards: Sequence[Board], made_with: Sequence[str]) -> str:
+    """The boards as Markdown, each with its figure; `made_with` are lines on how they came about."""
+    lines = ["# Leaderboard", "", "Written by the command below.", ""]
+    lines += [f"- {line}" for line in (*made_with, *_READING)]
+    for board in boards:
+        columns, rows = _rows(board)
+        lines += ["", f"## {board.scenario}", "", f"{_title(board)}. Mean ± 95 % interval over seeds.", ""]
+        lines += ["| " + " | ".join(columns) + " |", "|--:|---" + "|--:" * (len(columns) - 2) + "|"]
+        lines += ["| " + " | ".join(row) + " |" for row in rows]
+        lines += ["", f"![Standings in {board.scenario}]({file_name(board)}.svg)"]
+    return "\n".join(lines) + "\n"
+
+
+def write_leaderboard_html(boards: Sequence[Board], pictures: Sequence[Picture], made_with: Sequence[str]) -> str:
+    """The boards as one HTML file that opens offline, figures inside."""
+    parts = []
+    for board, picture in zip(boards, pictures, strict=True):
+        columns, rows = _rows(board)
+        turned = [[row[1], row[0], *row[2:]] for row in rows]  # a row is named by its scheduler
+        heads = [columns[1], columns[0], *columns[2:]]
+        source = "data:image/svg+xml;base64," + b64encode(picture.svg).decode()
+        parts += [
+            node("h2", board.scenario),
+            table_node(f"{_title(board)}, mean ± 95 % interval", heads, turned),
+            node("img", attributes={"src": source, "alt": f"Standings in {board.scenario}: the table above as dots"}),
+        ]
+    head = node(
+        "head",
+        node("meta", attributes={"charset": "utf-8"}),
+        node("meta", attributes={"name": "viewport", "content": "width=device-width, initial-scale=1"}),
+        node("title", "Leaderboard of schedulers"),
+        node("style", _STYLE),
+    )
+    made = node("ul", *(node("li", line.replace("`", "")) for line in (*made_with, *_READING)))
+    body = node("body", node("main", node("h1", "Leaderboard"), made, *parts))
+    return document(node("html", head, body, attributes={"lang": "en"}))
+
+
+def file_name(board: Board) -> str:
+    """What a board's files are called."""
+    return f"leaderboard-{board.scenario}"
+
+
+def _rows(board: Board) -> tuple[list[str], list[list[str]]]:
+    measures = [one for one in _MEASURES if board.is_learned or one.column != "accuracy_percent"]
+    columns = ["#", "scheduler", *(measure.head for measure in measures)]
+    rows = [
+        [
+            _rank_text(standing),
+            show_choice(standing.scheduler),
+            *(interval(measure.find(standing), measure.digits) for measure in measures),
+        ]
+        for standing in board.standings
+    ]
+    return columns, rows
+
+
+def _sheet(board: Board) -> Sheet:
+    header = ["rank", "scheduler", "tradeoff", "seeds", "infeasible_rounds", "bound_s"]
+    header += [name for measure in _MEASURES for name in (measure.column, f"{measure.column}_half_width")]
+    rows: list[list[Cell]] = []
+    for one in board.standings:
+        row: list[Cell] = ["" if one.rank is None else one.rank, one.scheduler, one.tradeoff, len(board.seeds)]
+        row += [one.infeasible_rounds, "" if one.bound_s is None else one.bound_s.mean]
+        for measure in _MEASURES:
+            found = measure.find(one)
+            row += ["", ""] if found is None else [found.mean, found.half_width]
+        rows.append(row)
+    return Sheet(tuple(header), rows)
+
+
+def _rank_text(standing: Standing) -> str:
+    return "-" if standing.rank is None else str(standing.rank)
+
+
+def _title(board: Board) -> str:
+    seeds = "1 seed" if len(board.seeds) == 1 else f"{len(board.seeds)} seeds"
+    learned = ", trained" if board.is_learned else ""
+    return f"{board.scenario}: {board.clients} clients, {board.rounds} rounds, {seeds}{learned}"

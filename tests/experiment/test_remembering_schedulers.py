@@ -1,0 +1,27 @@
+"""Schedulers that remember and draw, on a chain: all members plan the same, and whoever verifies it finds the same."""
+
+import numpy as np
+import pytest
+
+from bdfl.experiment.run_folder import create_run_folder
+from bdfl.experiment.simulation import play
+from bdfl.experiment.training_run import prepare_run, train_run, verify_run
+from bdfl.learning.workers import open_trainer
+from bdfl.scenario import load_scenario
+from bdfl.scenario.shipped import find_scenario
+from bdfl.scheduling.registry import get_scheduler
+
+
+@pytest.mark.parametrize("name", ["age-of-update", "power-of-choice", "oort"])
+def test_a_chain_is_scheduled_as_a_simulation_of_the_same_rounds(tmp_path, name):
+    changes = ["rounds=5", f'scheduler.name="{name}"', "compute.local_updates=1", "learning.evaluate_every=5"]
+    scenario = load_scenario(find_scenario("minimal"), changes)
+    federated = prepare_run(scenario)
+    with (
+        open_trainer(scenario, federated.data, federated.partition) as trainer,
+        create_run_folder(tmp_path / "run", scenario) as folder,
+    ):
+        run, _ = train_run(federated, trainer, folder)
+        assert verify_run(folder).is_valid
+    simulated = play(scenario, get_scheduler(name), federated.draws)
+    np.testing.assert_array_equal(run.selected, simulated.selected)
