@@ -29,6 +29,7 @@ def played(tmp_path_factory):
     short = tempfile.mkdtemp(prefix="bdfl-ray-", dir="/tmp")  # sockets have short names
     around = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
     around |= {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "RAY_TMPDIR": short}
+    around["RAY_OVERRIDE_RESOURCES"] = '{"CPU": 1, "object_store_memory": 100000000}'  # one process that trains
     try:
         command = [sys.executable, EXAMPLE, folder]
         done = subprocess.run(command, env=around, cwd=folder.parent, capture_output=True, text=True, timeout=240)

@@ -225,6 +225,20 @@ def test_a_robust_rule_of_the_scenario_is_kept(tmp_path):
         assert verify_chain(chain).is_valid
 
 
+def test_where_whole_units_choose_another_set_the_chain_binds(tmp_path, monkeypatch):
+    """As if rounding had tipped every round: the floats would have all train, the chain has what `drc` chooses."""
+    monkeypatch.setattr("bdfl.flower.rounds.get_scheduler", lambda name, parameters: get_scheduler("all", {}))
+    strategy = strategy_for(town(), folder=tmp_path / "run")
+    start(strategy, TownGrid(make_app(drift), NODES))
+    with ChainStore.open(tmp_path / "run" / "chain", read_only=True) as chain:
+        assert verify_chain(chain).is_valid
+        selected = [list(block.body.schedule.selected) for block in chain.blocks()]
+        delay_s = [block.body.modelled.delay_ns / 1e9 for block in chain.blocks()]
+    assert selected == [np.flatnonzero(row).tolist() for row in strategy.record.selected]
+    assert strategy.record.delay_s == pytest.approx(delay_s, rel=1e-5)
+    assert not strategy.record.selected.all()
+
+
 def test_fewer_rounds_than_planned_leave_a_whole_folder(tmp_path):
     scenario = town()
     strategy = strategy_for(scenario, folder=tmp_path / "run")
