@@ -8,7 +8,7 @@ RESULTS ?= results
 QUICKSTART := runs/quickstart
 
 .DEFAULT_GOAL := help
-.PHONY: help run compare test browser check format bench bench-learning bench-chain bench-live bench-explorer bench-scale scale-figures screenshots campaign faults live-faults hostile soak two-sites fuzz poisoning figures stall reproduce table4 leaderboard clean
+.PHONY: help run compare test browser check format bench bench-learning bench-flower bench-chain bench-live bench-explorer bench-scale scale-figures screenshots campaign faults live-faults hostile soak two-sites fuzz poisoning figures stall reproduce table4 leaderboard clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ bench: $(VENV)/.installed-bench ## measure the schedulers' speed, and a general 
 
 bench-learning: $(VENV)/.installed-learn .venv-flower/.installed .venv-pfl/.installed ## rounds of learning beside plain PyTorch, Flower and pfl-research (quarter of an hour)
 	$(BIN)/python -m benchmarks --only learning
+
+bench-flower: $(VENV)/.installed-dev .venv-flower/.installed ## the same client code in bdfl and in Flower's own simulation (ten minutes)
+	$(BIN)/python -m benchmarks --only flower
 
 bench-chain: $(VENV)/.installed-learn ## mining, storing, verifying and what the protocol adds to a round (minutes)
 	$(BIN)/python -m benchmarks --only ledger

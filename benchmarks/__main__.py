@@ -32,6 +32,7 @@ class Part(StrEnum):
     LIVE = "live"
     EXPLORER = "explorer"
     SCALE = "scale"
+    FLOWER = "flower"
 
 
 _ASKED_FOR = (
@@ -42,6 +43,7 @@ _ASKED_FOR = (
     Part.LIVE,
     Part.EXPLORER,
     Part.SCALE,
+    Part.FLOWER,
 )  # long, or with environments of its own: only by name
 
 
@@ -91,6 +93,10 @@ def measure(part: Part, seed: int, quick: bool, report: Callable[[str], None]) -
             from benchmarks.scale.speed import FULL, QUICK, measure_scale  # needs torch, in children
 
             return measure_scale(QUICK if quick else FULL, report)
+        case Part.FLOWER:
+            from benchmarks.flower.speed import measure_flower  # needs torch and flwr
+
+            return measure_flower(quick=quick, seed=seed, report=report)
 
 
 def main(
@@ -98,7 +104,7 @@ def main(
         list[Part] | None,
         typer.Option(
             "--only",
-            help="Measure this alone; learning, loop, verify, chain, live, explorer, scale: only so. Repeatable.",
+            help="Measure this alone; some of them, such as learning or flower, are measured only so. Repeatable.",
         ),
     ] = None,
     quick: Annotated[

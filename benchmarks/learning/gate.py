@@ -37,9 +37,9 @@ class Gate:
         self._began_s = self._clock()
         return True
 
-    def close(self, accuracy: float, loss: float, versions: str) -> None:
+    def close(self, accuracy: float, loss: float, versions: str, digest: str = "") -> None:
         """Says what the model that came out is worth on the test set: all sides should agree."""
-        self._say({"accuracy": accuracy, "loss": loss, "versions": versions})
+        self._say({"accuracy": accuracy, "loss": loss, "versions": versions, "digest": digest})
 
     def _say(self, reply: Mapping[str, object]) -> None:
         self._replies.write(json.dumps(reply) + "\n")

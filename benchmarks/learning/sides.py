@@ -71,6 +71,7 @@ class Worth:
     accuracy: float
     loss: float
     versions: str
+    digest: str = ""  # of the model, where a side tells it
 
 
 class SideProcess:

@@ -225,28 +225,39 @@ def measure_case(case: Case, folder: Path, report: Report) -> list[Result]:
 
 
 def take_turns(case: Case, folder: Path, report: Report) -> list[Found]:
-    """What every side did: all are alive, one computes, the others stand still; every second turn goes backwards."""
+    """What every side did with the workload."""
     place = folder / case.scenario.name
     place.mkdir()
     (place / _SCENARIO_FILE).write_text(dump_scenario(case.scenario), encoding="utf-8")
     save_workload(make_workload(case.scenario, case.plan.num_rounds), place / _WORKLOAD_FILE)
-    found = [Found(side) for side in case.sides]
+    return play_turns(case.sides, case.plan, case.scenario.name, lambda side: _material(side, place), report)
+
+
+def play_turns(
+    sides: Sequence[Side], plan: Plan, name: str, material: Callable[[Side], Path], report: Report
+) -> list[Found]:
+    """What every side did: all are alive, one computes, the others stand still; every second turn goes backwards.
+
+    A side works in the folder of its material.
+    """
+    found = [Found(side) for side in sides]
     with ExitStack() as stack:
         alive: list[tuple[Found, SideProcess]] = []
         for one in found:
-            report(f"learning: {case.scenario.name}, {one.side.name} ({one.side.uses}) begins")
+            report(f"learning: {name}, {one.side.name} ({one.side.uses}) begins")
             if not one.side.is_installed:
                 one.state = f"not installed: {INSTALL}"
                 continue
-            process = stack.enter_context(open_side(one.side, _material(one.side, place), place))
-            if _attempt(one, process, lambda played=process: _warm_up(played, case.plan.warm_up), report):
+            path = material(one.side)
+            process = stack.enter_context(open_side(one.side, path, path.parent))
+            if _attempt(one, process, lambda played=process: _warm_up(played, plan.warm_up), report):
                 one.first_round_s = process.first_round_s
                 alive.append((one, process))
-        for turn in range(case.plan.turns):
-            report(f"learning: {case.scenario.name}, turn {turn + 1} of {case.plan.turns}")
+        for turn in range(plan.turns):
+            report(f"learning: {name}, turn {turn + 1} of {plan.turns}")
             for one, process in alive if turn % 2 == 0 else alive[::-1]:
                 if one.state == MEASURED:
-                    _attempt(one, process, lambda one=one, played=process: _take_turn(one, played, case.plan), report)
+                    _attempt(one, process, lambda one=one, played=process: _take_turn(one, played, plan), report)
         for one, process in alive:
             if one.state == MEASURED:
                 _attempt(one, process, lambda one=one, played=process: _finish(one, played), report)

@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bdfl.cli.options import DataOption, JsonOption, ScenarioArgument, SetOption, data_changes
+from bdfl.cli.options import (
+    DataOption,
+    FlowerModelOption,
+    FlowerOption,
+    JsonOption,
+    ScenarioArgument,
+    SetOption,
+    data_changes,
+    flower_changes,
+)
 from bdfl.cli.terminal import print_json, print_out
 
 if TYPE_CHECKING:
@@ -37,6 +46,8 @@ def new(
         int | None, typer.Option("--members", min=1, help="How many; the scenario's clients.count unless given.")
     ] = None,
     data: DataOption = None,
+    flower: FlowerOption = None,
+    flower_model: FlowerModelOption = None,
     changes: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -52,6 +63,7 @@ def new(
       bdfl genesis new quickstart --mode measured --members 4 --out our.draft
     """
     from bdfl.learning.data import load_data
+    from bdfl.learning.flower_trainer import meet_clients
     from bdfl.operation.founding import draft_federation
     from bdfl.operation.genesis_draft import write_draft
     from bdfl.operation.genesis_summary import summarise_draft
@@ -61,8 +73,9 @@ def new(
 
     modes = [] if mode is None else [f"live.mode={mode}"]
     counts = [] if members is None else [f"clients.count={members}"]
-    agreed = load_live_scenario(find_scenario(scenario), [*(changes or []), *modes, *counts, *data_changes(data)])
-    found = load_data(agreed.data)
+    asked = [*flower_changes(flower, flower_model), *(changes or []), *modes, *counts, *data_changes(data)]
+    agreed = load_live_scenario(find_scenario(scenario), asked)
+    found = load_data(agreed.data) if agreed.learning.flower is None else meet_clients(agreed)
     agreed = override_scenario(agreed, [f"partition.num_labels={found.num_labels}"])  # also for data of one's own
     draft = draft_federation(agreed, found)
     write_draft(out, draft)
@@ -246,9 +259,11 @@ def _find_share(
 ) -> "tuple[Share, Calibration | None]":
     """What the member brings; what its machine can do, if that was measured."""
     import msgspec
+    import numpy as np
 
     from bdfl.experiment.training_run import prepare_run
     from bdfl.learning.data import load_data
+    from bdfl.learning.flower_trainer import count_examples
     from bdfl.operation.share import (
         BadShare,
         calibrate_here,
@@ -264,9 +279,14 @@ def _find_share(
     if client is None and (data == DEALT or not is_measured):
         raise BadShare("--client: none given, the number of the scenario's client that you play expected")
     place = client or 0
-    if not is_measured and data == DEALT:
+    is_flower = scenario.learning.flower is not None
+    if is_flower and data != DEALT:
+        raise BadShare(f"--data: {data} given, none expected: a Flower client has its own")
+    if not is_measured and data == DEALT and not is_flower:
         return emulated_share(prepare_run(scenario), place), None
-    if data == DEALT:
+    if is_flower:
+        counts = np.array([count_examples(scenario, place)])
+    elif data == DEALT:
         counts = prepare_run(scenario).partition.label_counts[place]
     else:
         counts = count_labels(load_data(msgspec.structs.replace(scenario.data, source=data)), draft.num_labels)

@@ -18,7 +18,7 @@ from bdfl.cli.network_faults import faults
 from bdfl.cli.network_hostile import hostile
 from bdfl.cli.network_soak import soak
 from bdfl.cli.node import on_signals
-from bdfl.cli.options import JsonOption, SeedOption, SetOption
+from bdfl.cli.options import FlowerModelOption, FlowerOption, JsonOption, SeedOption, SetOption, flower_changes
 from bdfl.cli.terminal import print_json, print_out, progress, writing_to
 from bdfl.errors import BdflError
 
@@ -67,6 +67,8 @@ def up(
         float | None,
         typer.Option("--time-scale", min=0, help="Real seconds for a modelled one; 0: as fast as it goes."),
     ] = None,
+    flower: FlowerOption = None,
+    flower_model: FlowerModelOption = None,
     seed: SeedOption = None,
     changes: SetOption = None,
     out: Annotated[Path | None, typer.Option("--out", help="New folder, runs/network unless given.")] = None,
@@ -93,10 +95,20 @@ def up(
 
       bdfl network up --nodes 4 --blocks 5 --time-scale 0 --out runs/quick
 
+      bdfl network up --nodes 4 --flower mypackage.client:client_fn
+
       bdfl network up --detach
     """
     if resume is not None and (
-        scenario or nodes or aps or out or time_scale is not None or seed is not None or changes
+        scenario
+        or nodes
+        or aps
+        or out
+        or time_scale is not None
+        or seed is not None
+        or changes
+        or flower
+        or flower_model
     ):
         raise BadUsage("--resume: goes on with what its folder says, no scenario or other options of the network")
     validate_live_extra()
@@ -104,7 +116,8 @@ def up(
         validate_explore_extra()
     folder = resume or out or DEFAULT_FOLDER
     if resume is None:
-        _found(folder, scenario or "live", nodes, aps, blocks, time_scale, seed, changes)
+        asked = [*flower_changes(flower, flower_model), *(changes or [])]
+        _found(folder, scenario or "live", nodes, aps, blocks, time_scale, seed, asked)
     if detach:
         _detach(folder, blocks=blocks, restart=restart, keep=keep, explore=explore)
         return
@@ -163,14 +176,14 @@ def _found(
     blocks: int | None,
     time_scale: float | None,
     seed: int | None,
-    changes: list[str] | None,
+    changes: list[str],
 ) -> None:
     from bdfl.operation.live_scenario import load_live_scenario
     from bdfl.operation.local_network import found_network
     from bdfl.scenario.shipped import find_scenario
 
     path = find_scenario(name)
-    overrides = list(changes or [])
+    overrides = list(changes)
     overrides += [] if seed is None else [f"seed={seed}"]
     overrides += [] if time_scale is None else [f"live.time_scale={time_scale}"]
     chosen = load_live_scenario(path, overrides)

@@ -33,6 +33,10 @@ NodeDataOption = Annotated[
     str,
     typer.Option("--data", metavar="SOURCE", help="Your own data (.npz or a folder), or dealt: the scenario's share."),
 ]
+NodeFlowerOption = Annotated[
+    str | None,
+    typer.Option("--flower", metavar="MODULE:NAME", help="Your Flower client, where the genesis asks for one."),
+]
 ListenOption = Annotated[
     list[str] | None,
     typer.Option("--listen", metavar="HOST:PORT", help="Where others reach you. Repeatable; none behind an AP."),
@@ -71,6 +75,7 @@ def node(
     genesis: GenesisOption = None,
     key: KeyOption = None,
     data: NodeDataOption = "dealt",
+    flower: NodeFlowerOption = None,
     folder: FolderOption = None,
     listen: ListenOption = None,
     peer: PeerOption = None,
@@ -93,6 +98,8 @@ def node(
 
       bdfl node --genesis genesis.bdfl --key key.pem --data mine.npz --folder node --listen 0.0.0.0:7447
 
+      bdfl node --genesis genesis.bdfl --key key.pem --flower mypackage.client:client_fn --folder node
+
       bdfl node doctor --genesis genesis.bdfl --key key.pem --folder node --peer 192.0.2.7:7447
     """
     if context.invoked_subcommand is not None:
@@ -107,6 +114,7 @@ def node(
         key=key,
         folder=folder,
         data=_data_source(data),
+        flower=flower,
         listen=read_addresses(listen),
         peers=read_addresses(peer),
         metrics=_metrics_address(metrics),

@@ -33,6 +33,20 @@ DataOption = Annotated[
         "--data", metavar="SOURCE", help="Learn from this: digits, a folder, .npz, hub:NAME or module:function."
     ),
 ]
+FlowerOption = Annotated[
+    str | None,
+    typer.Option(
+        "--flower", metavar="MODULE:NAME", help="Learn with this Flower client, a client_fn or a ClientApp, as it is."
+    ),
+]
+FlowerModelOption = Annotated[
+    str | None,
+    typer.Option(
+        "--flower-model",
+        metavar="MODULE:NAME",
+        help="What makes the Flower client's model, such as its Net; unless it has get_parameters.",
+    ),
+]
 SeedsOption = Annotated[int, typer.Option("--seeds", help="Number of seeds.")]
 WorkersOption = Annotated[
     int | None, typer.Option("--workers", help="Processes; one per core unless given. Results do not depend on it.")
@@ -48,12 +62,14 @@ def open_scenario(
     rounds: int | None = None,
     seed: int | None = None,
     data: str | None = None,
+    flower: str | None = None,
+    flower_model: str | None = None,
 ) -> "Scenario":
     """The scenario asked for, with what the options change."""
     from bdfl.scenario import load_scenario
     from bdfl.scenario.shipped import find_scenario
 
-    overrides = list(changes or [])
+    overrides = [*flower_changes(flower, flower_model), *(changes or [])]
     overrides += [] if rounds is None else [f"rounds={rounds}"]
     overrides += [] if seed is None else [f"seed={seed}"]
     return load_scenario(find_scenario(name_or_path), overrides + data_changes(data))
@@ -67,6 +83,14 @@ def data_changes(data: str | None) -> list[str]:
         return []
     source = str(Path(data).absolute()) if is_path(data) else data
     return [f"data.source={toml_value(source)}"]
+
+
+def flower_changes(flower: str | None, model: str | None) -> list[str]:
+    """What the options `--flower` and `--flower-model` change; gradients are something no Flower client gives."""
+    named = [
+        f"learning.{key}={toml_value(name)}" for key, name in (("flower", flower), ("flower_model", model)) if name
+    ]
+    return [*named, "learning.gradient_every=0"] if flower else named
 
 
 def save_result(picture: "Picture", name: str, out: Path | None, *, quiet: bool) -> None:

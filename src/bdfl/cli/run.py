@@ -6,8 +6,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bdfl.cli.options import DataOption, JsonOption, RoundsOption, SeedOption, SetOption, open_scenario
-from bdfl.cli.terminal import print_files, print_json, print_out, writing_to
+from bdfl.cli.options import (
+    DataOption,
+    FlowerModelOption,
+    FlowerOption,
+    JsonOption,
+    RoundsOption,
+    SeedOption,
+    SetOption,
+    open_scenario,
+)
+from bdfl.cli.terminal import print_files, print_json, print_out, progress, writing_to
 from bdfl.errors import BdflError
 
 if TYPE_CHECKING:
@@ -17,6 +26,7 @@ if TYPE_CHECKING:
     from bdfl.experiment.training_run import Federated
     from bdfl.learning.training import Trainer
     from bdfl.ledger.verify import Verification
+    from bdfl.scenario import Scenario
 
 RUNS = Path("runs")
 INVALID_EXIT = 1
@@ -41,6 +51,8 @@ def run(
         str | None, typer.Option("--scheduler", help="Such as drc or exact:tradeoff=50; the scenario's unless given.")
     ] = None,
     data: DataOption = None,
+    flower: FlowerOption = None,
+    flower_model: FlowerModelOption = None,
     rounds: RoundsOption = None,
     seed: SeedOption = None,
     workers: Annotated[
@@ -62,28 +74,31 @@ def run(
 
       bdfl run paper-cifar10 --data path/to/cifar10 --scheduler exact:tradeoff=50 --rounds 20
 
+      bdfl run quickstart --flower mypackage.client:client_fn
+
       bdfl run --resume runs/quickstart-drc-0
     """
     from bdfl.experiment.choices import choose_scheduler
     from bdfl.experiment.run_folder import create_run_folder, open_run_folder, refuse_existing
-    from bdfl.experiment.training_run import found_chain, prepare_run
+    from bdfl.experiment.training_run import found_chain
 
     if resume is not None:
-        if scenario is not None or out is not None or data or rounds or seed is not None or scheduler or changes:
+        others = (scenario, out, data or None, flower, flower_model, rounds or None, seed, scheduler or None)
+        if changes or any(other is not None for other in others):
             raise BadUsage("--resume: goes on with what its folder says, no scenario or other options beside --workers")
         with writing_to(resume), open_run_folder(resume) as folder:
-            federated = prepare_run(folder.scenario)
+            federated = _prepare(folder.scenario)
             with _open(federated, workers) as trainer:
                 _train(federated, trainer, folder, as_json=as_json)
         return
     if scenario is None:
         raise BadUsage("run: a SCENARIO is missing, such as quickstart, or --resume FOLDER")
-    chosen = open_scenario(scenario, changes, rounds, seed, data)
+    chosen = open_scenario(scenario, changes, rounds, seed, data, flower, flower_model)
     chosen = chosen if scheduler is None else choose_scheduler(chosen, scheduler)
     path = out or RUNS / f"{chosen.name}-{chosen.scheduler.name}-{chosen.seed}"
     refuse_existing(path)
     # Data, model and genesis first: a mistake in them leaves no folder behind.
-    federated = prepare_run(chosen)
+    federated = _prepare(chosen)
     with _open(federated, workers) as trainer:
         found_chain(federated, trainer)
         with writing_to(path), create_run_folder(path, chosen) as folder:
@@ -100,11 +115,11 @@ def report(
       bdfl report runs/quickstart-drc-0
     """
     from bdfl.experiment.run_folder import open_run_folder
-    from bdfl.experiment.training_run import prepare_run, replay_run, verify_run
+    from bdfl.experiment.training_run import replay_run, verify_run
     from bdfl.report.run_report import write_run
 
     with writing_to(folder), open_run_folder(folder) as opened:
-        federated = prepare_run(opened.scenario)
+        federated = _prepare(opened.scenario)
         records = replay_run(federated, opened)
         if records is None:
             raise BadUsage(f"{folder}: no round is over yet, nothing to report")
@@ -113,11 +128,21 @@ def report(
         _refuse_invalid(verification)
 
 
+def _prepare(scenario: "Scenario") -> "Federated":
+    """The run's data or Flower clients; to be asked how much they have, these train once, which may take a while."""
+    from bdfl.experiment.training_run import prepare_run
+
+    if scenario.learning.flower is None:
+        return prepare_run(scenario)
+    with progress("asking Flower clients", "clients") as on_rehearsed:
+        return prepare_run(scenario, on_rehearsed)
+
+
 def _open(federated: "Federated", workers: int | None) -> "AbstractContextManager[Trainer]":
     from bdfl.experiment.training_run import default_workers
     from bdfl.learning.workers import open_trainer
 
-    num_workers = default_workers(federated.scenario) if workers is None else workers
+    num_workers = default_workers(federated.scenario, federated.data) if workers is None else workers
     return open_trainer(federated.scenario, federated.data, federated.partition, workers=num_workers)
 
 

@@ -4,7 +4,7 @@ with.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 
 from bdfl import __version__
 from bdfl.aggregation import get_aggregator
@@ -16,6 +16,7 @@ from bdfl.experiment.run_folder import BadRunFolder, RunFolder, digest
 from bdfl.experiment.simulation import Draws, PlannedRound, collect_rounds
 from bdfl.learning.attacks import poison_labels
 from bdfl.learning.data import DataSet, load_data
+from bdfl.learning.flower_trainer import FlowerClients, OnRehearsed, rehearse_clients, suggest_workers
 from bdfl.learning.participation import participation_of
 from bdfl.learning.partition import Partition, draw_partition
 from bdfl.learning.training import Trainer
@@ -37,35 +38,47 @@ Settled = Callable[[RoundRecord, LearningRound], None]
 
 @dataclass(frozen=True, eq=False)
 class Federated:
-    """A scenario with real data: who holds what, and all that chance brings to the run."""
+    """A scenario with real data, or Flower clients that have them: who holds what, and all that chance brings."""
 
     scenario: Scenario
-    data: DataSet
+    data: DataSet | FlowerClients
     partition: Partition
     draws: Draws
 
 
-def prepare_run(scenario: Scenario) -> Federated:
-    """The scenario's data, dealt out; sizes and participation rates are those of the real data sets."""
+def prepare_run(scenario: Scenario, on_rehearsed: OnRehearsed | None = None) -> Federated:
+    """The scenario's data, dealt out; sizes and participation rates are those of the real data sets.
+
+    Flower clients have their own, and are asked for their sizes by one training each, of which `on_rehearsed` hears.
+    Their labels stay unknown, so all have the same rate unless the scenario gives rates.
+    """
     get_scheduler(scenario.scheduler.name, scenario.scheduler.parameters)  # what is wrong is said before any work
     get_aggregator(scenario.learning.aggregation)
-    data = load_data(scenario.data)
-    partition = draw_partition(scenario, data.train_labels, data.num_labels)
-    data = poison_labels(scenario, data, partition)
+    data: DataSet | FlowerClients
+    if scenario.learning.flower is not None:
+        data = rehearse_clients(scenario, on_rehearsed)
+        partition = data.partition
+    else:
+        data = load_data(scenario.data)
+        partition = draw_partition(scenario, data.train_labels, data.num_labels)
+        data = poison_labels(scenario, data, partition)
     federation = draw_federation(scenario, partition.samples)
     rates = participation_of(scenario, partition.label_counts)
     draws = Draws(federation, rates, list(draw_rounds(scenario, federation)))
     return Federated(scenario, data, partition, draws)
 
 
-def default_workers(scenario: Scenario) -> int:
+def default_workers(scenario: Scenario, data: DataSet | FlowerClients | None = None) -> int:
     """Training processes that make a run fast: one per core; a single one where starting more would cost more."""
     settings = scenario.learning
-    if settings.engine is Engine.VMAP or settings.model == MLP:
+    is_flower = isinstance(data, FlowerClients)
+    if not is_flower and (settings.engine is Engine.VMAP or settings.model == MLP):
         return 1
     import joblib
 
     num_cores: int = joblib.cpu_count()
+    if isinstance(data, FlowerClients):
+        return suggest_workers(data, scenario, num_cores)
     return max(1, min(num_cores // settings.threads, scenario.clients.count))
 
 
@@ -240,7 +253,7 @@ def _make_header(federated: Federated, trainer: Trainer, initial_model: bytes) -
     return JournalHeader(
         format=FORMAT,
         version=__version__,
-        torch=version("torch"),
+        torch=_torch_version(),
         scenario_digest=facts["scenario_digest"],
         data_digest=facts["data_digest"],
         num_parameters=trainer.layout.num_parameters,
@@ -252,7 +265,7 @@ def _make_header(federated: Federated, trainer: Trainer, initial_model: bytes) -
 
 def _validate_header(folder: RunFolder, facts: dict[str, str]) -> None:
     header = folder.header
-    found = facts | {"version": __version__, "torch": version("torch")}
+    found = facts | {"version": __version__, "torch": _torch_version()}
     for name, value in found.items():
         kept = getattr(header, name)
         if kept != value:
@@ -261,6 +274,14 @@ def _validate_header(folder: RunFolder, facts: dict[str, str]) -> None:
                 f"{folder.path}: begun with {name.replace('_', ' ')} {shown[0]}, now it is {shown[1]}:"
                 " going on would not end in the same bytes"
             )
+
+
+def _torch_version() -> str:
+    """Which PyTorch made the bits; none where Flower clients do without."""
+    try:
+        return version("torch")
+    except PackageNotFoundError:
+        return "none"
 
 
 def _or_nan(value: float | None) -> float:

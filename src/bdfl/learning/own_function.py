@@ -51,7 +51,7 @@ def find_function(name: str) -> Callable[..., object]:
     return found_function
 
 
-def show_exception(error: Exception) -> str:
+def show_exception(error: BaseException) -> str:
     """What happened, in one line."""
     text = one_line(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

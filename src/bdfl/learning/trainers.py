@@ -5,7 +5,7 @@ from typing import Protocol, TypeVar
 
 from bdfl.learning.bench import Bench, BlockTask, ClientTask
 from bdfl.learning.evaluation import blocks_of, combine_evaluation, combine_gradient
-from bdfl.learning.training import Evaluation, FullGradient, InvalidTraining, LocalResult
+from bdfl.learning.training import Evaluation, FullGradient, InvalidTraining, LocalResult, validate_clients
 from bdfl.learning.weights import Layout, Vector, validate_weights
 
 Task = TypeVar("Task")
@@ -47,12 +47,7 @@ class LoopTrainer:
 
     def _validate(self, weights: Vector, clients: Sequence[int] = ()) -> None:
         validate_weights(weights, self.layout)
-        num_clients = len(self._bench.material.indices)
-        for client in clients:
-            if not 0 <= client < num_clients:
-                raise InvalidTraining(f"client {client}: not there, expected 0 to {num_clients - 1}")
-        if len(set(clients)) != len(clients):
-            raise InvalidTraining(f"clients: {list(clients)} given, expected each at most once")
+        validate_clients(clients, len(self._bench.material.indices))
 
 
 class VmapTrainer(LoopTrainer):

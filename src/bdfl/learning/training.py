@@ -76,6 +76,15 @@ class Trainer(Protocol):
     def full_gradient(self, weights: Vector) -> FullGradient: ...
 
 
+def validate_clients(clients: Sequence[int], num_clients: int) -> None:
+    """Raises `InvalidTraining` unless these are numbers of clients, each at most once."""
+    for client in clients:
+        if not 0 <= client < num_clients:
+            raise InvalidTraining(f"client {client}: not there, expected 0 to {num_clients - 1}")
+    if len(set(clients)) != len(clients):
+        raise InvalidTraining(f"clients: {list(clients)} given, expected each at most once")
+
+
 def num_local_steps(scenario: Scenario) -> int:
     """H: local steps really made in a round, in the unit of the scenario: [Li24, Eq. 1]."""
     steps = scenario.learning.local_steps

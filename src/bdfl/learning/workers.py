@@ -5,7 +5,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import cache
 from itertools import repeat
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from bdfl.errors import BdflError, install_command
 from bdfl.learning.data import DataSet
@@ -16,11 +16,17 @@ from bdfl.process_pool import open_process_pool
 from bdfl.scenario import Engine, Scenario
 
 if TYPE_CHECKING:
-    from bdfl.learning.bench import Bench, Material
-    from bdfl.learning.trainers import Map
+    from bdfl.learning.bench import Bench
+    from bdfl.learning.flower_trainer import FlowerClients
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
+
+
+class MapBenches(Protocol):
+    """Does the same with every task, on benches in other processes; results come in order."""
+
+    def __call__(self, function: Callable[[Any, Task], Result], tasks: Sequence[Task], /) -> Iterator[Result]: ...
 
 
 class MissingTorch(BdflError):
@@ -36,8 +42,10 @@ def validate_torch() -> None:
 
 
 @contextmanager
-def open_trainer(scenario: Scenario, data: DataSet, partition: Partition, *, workers: int = 1) -> Iterator[Trainer]:
-    """A trainer of the scenario's model on these data.
+def open_trainer(
+    scenario: Scenario, data: "DataSet | FlowerClients", partition: Partition, *, workers: int = 1
+) -> Iterator[Trainer]:
+    """A trainer of the scenario's model on these data, or of its Flower clients.
 
     With one worker everything is computed in this process. With more, clients are spread over as many spawned
     processes, each with `learning.threads` threads; results are the same to the bit. The engine `vmap` computes all
@@ -45,6 +53,12 @@ def open_trainer(scenario: Scenario, data: DataSet, partition: Partition, *, wor
     """
     if workers < 1:
         raise InvalidTraining(f"workers: {workers} given, at least 1 is needed")
+    if not isinstance(data, DataSet):
+        from bdfl.learning.flower_trainer import open_flower
+
+        with open_flower(scenario, data, workers=workers) as flower:
+            yield flower
+        return
     validate_torch()
     from bdfl.learning.bench import Bench, gather_material
     from bdfl.learning.trainers import LoopTrainer, VmapTrainer
@@ -60,16 +74,19 @@ def open_trainer(scenario: Scenario, data: DataSet, partition: Partition, *, wor
     elif workers == 1:
         yield LoopTrainer(bench, map_here)
     else:
-        with _open_pool(scenario, material, workers) as map_there:
+        with open_benches(_make_bench, (scenario, material.pack()), workers) as map_there:
             yield LoopTrainer(bench, map_there)
 
 
 @contextmanager
-def _open_pool(scenario: Scenario, material: "Material", workers: int) -> "Iterator[Map]":
-    """Processes with a bench each; they end with this block, at once if it is left by an exception."""
-    with open_process_pool(workers, initializer=_keep, initargs=(scenario, material.pack())) as executor:
+def open_benches(make: Callable[..., object], parts: tuple[object, ...], workers: int) -> Iterator[MapBenches]:
+    """Processes with a bench each, made of `parts`; they end with this block, at once if it is left by an exception.
 
-        def map_there(function: "Callable[[Bench, Task], Result]", tasks: Sequence[Task]) -> Iterator[Result]:
+    `make` must be a function or class of a module.
+    """
+    with open_process_pool(workers, initializer=_keep, initargs=(make, parts)) as executor:
+
+        def map_there(function: Callable[[Any, Task], Result], tasks: Sequence[Task]) -> Iterator[Result]:
             try:
                 yield from executor.map(_work, repeat(function), tasks)
             except BrokenProcessPool:
@@ -82,21 +99,25 @@ def _open_pool(scenario: Scenario, material: "Material", workers: int) -> "Itera
         yield map_there
 
 
-_given: list[tuple[Scenario, tuple[object, ...]]] = []  # in a worker, once: its scenario and its packed material
+def _make_bench(scenario: Scenario, material: tuple[object, ...]) -> "Bench":
+    from bdfl.learning.bench import Bench, unpack_material
+
+    return Bench(scenario, unpack_material(material))
 
 
-def _keep(scenario: Scenario, material: tuple[object, ...]) -> None:
-    _given.append((scenario, material))
+_given: list[tuple[Callable[..., object], tuple[object, ...]]] = []  # in a worker, once: what makes its bench
+
+
+def _keep(make: Callable[..., object], parts: tuple[object, ...]) -> None:
+    _given.append((make, parts))
 
 
 @cache
-def _worker_bench() -> "Bench":
-    """The bench of this worker, built when it is first needed: what is wrong with it is then the task's to tell."""
-    from bdfl.learning.bench import Bench, unpack_material
-
-    scenario, material = _given[0]
+def _worker_bench() -> object:
+    """The bench of this worker, made when it is first needed: what is wrong with it is then the task's to tell."""
+    make, parts = _given[0]
     try:
-        return Bench(scenario, unpack_material(material))
+        return make(*parts)
     except OSError as error:
         raise TrainingFailed(f"the data cannot be opened in a training process: {show_exception(error)}") from error
 
@@ -105,5 +126,5 @@ def _get_ready() -> None:
     _worker_bench()
 
 
-def _work(function: "Callable[[Bench, Task], Result]", task: Task) -> Result:
+def _work(function: Callable[[Any, Task], Result], task: Task) -> Result:
     return function(_worker_bench(), task)

@@ -11,6 +11,7 @@ import numpy as np
 from bdfl.experiment.training_run import Federated, prepare_run
 from bdfl.identity import Signer
 from bdfl.learning.data import DataSet
+from bdfl.learning.flower_trainer import FlowerClients
 from bdfl.learning.partition import Partition
 from bdfl.learning.weights import encode_weights
 from bdfl.learning.workers import open_trainer
@@ -22,19 +23,22 @@ from bdfl.operation.share import Share, calibrate_here, emulated_share, measured
 from bdfl.scenario import LiveMode, Scenario, scenario_digest
 
 
-def draft_federation(scenario: Scenario, data: DataSet) -> Draft:
+def draft_federation(scenario: Scenario, data: DataSet | FlowerClients) -> Draft:
     """A draft with the scenario's untrained model for data like these: their shape and number of labels count."""
-    one = replace(
+    nobody = Partition((), np.zeros((0, data.num_labels), dtype=np.int64))
+    with open_trainer(scenario, _only_one(data) if isinstance(data, DataSet) else data, nobody) as trainer:
+        initial = encode_weights(trainer.initial_weights(), trainer.layout)
+        return begin_draft(scenario, trainer.layout, initial, data.num_labels)
+
+
+def _only_one(data: DataSet) -> DataSet:
+    return replace(
         data,
         train_inputs=data.train_inputs[:1],
         train_labels=data.train_labels[:1],
         test_inputs=data.test_inputs[:1],
         test_labels=data.test_labels[:1],
     )
-    nobody = Partition((), np.zeros((0, data.num_labels), dtype=np.int64))
-    with open_trainer(scenario, one, nobody) as trainer:
-        initial = encode_weights(trainer.initial_weights(), trainer.layout)
-        return begin_draft(scenario, trainer.layout, initial, data.num_labels)
 
 
 def sign_share(signer: Signer, scenario: Scenario, name: str, client: int | None, share: Share) -> SignedCard:

@@ -72,9 +72,11 @@ def named_functions(scenario: Scenario) -> dict[str, str]:
     named = {
         "data.source": scenario.data.source,
         "learning.model": learning.model,
+        "learning.flower": learning.flower,
+        "learning.flower_model": learning.flower_model,
         "learning.aggregation.rule": learning.aggregation.rule,
     }
-    return {key: value for key, value in named.items() if is_function(value)}
+    return {key: value for key, value in named.items() if value is not None and is_function(value)}
 
 
 def mining_target_ms(scenario: Scenario) -> int:

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from bdfl.errors import BdflError
 from bdfl.identity import Signer
 from bdfl.operation.genesis_file import GenesisFile, read_genesis
@@ -28,6 +30,7 @@ class NodeSettings:
     key: Path
     folder: Path
     data: str = DEALT  # or a file or folder
+    flower: str | None = None  # an own Flower client instead of the one that the genesis names
     listen: tuple[str, ...] = ()  # host:port
     peers: tuple[str, ...] = ()
     metrics: tuple[str, int] | None = (LOOPBACK, 0)  # port 0: any
@@ -59,7 +62,8 @@ class Identity:
 def identify(settings: NodeSettings) -> Identity:
     """Who a node with these settings would be; raises a `BdflError` where it may not take part."""
     signer = load_key(settings.key)
-    genesis = read_genesis(settings.genesis, allowed=settings.allowed)
+    allowed = settings.allowed | ({settings.flower} if settings.flower is not None else set())
+    genesis = read_genesis(settings.genesis, allowed=allowed)
     admissions = read_admissions(settings.folder, settings.admissions, genesis)
     number = find_number(genesis, admissions, signer.public_key)
     if number is None:
@@ -68,7 +72,20 @@ def identify(settings: NodeSettings) -> Identity:
     if missing and not settings.is_unsigned_allowed:
         who = ", ".join(map(str, missing))
         raise NotRunnable(f"{settings.genesis}: not signed by {who}; all must, or --unsigned to begin without them")
-    return Identity(signer, genesis, read_scenario(genesis.scenario, settings.allowed), number, admissions)
+    scenario = read_scenario(genesis.scenario, allowed)
+    if settings.flower is not None and scenario.learning.flower is None:
+        raise NotRunnable(
+            f"--flower: {settings.flower} given, but the members agreed on a model without Flower clients"
+        )
+    return Identity(signer, genesis, scenario, number, admissions)
+
+
+def own_learning(identity: Identity, settings: NodeSettings) -> Scenario:
+    """The scenario as this node trains by it: what was agreed on, with its own Flower client if it brings one."""
+    if settings.flower is None:
+        return identity.scenario
+    learning = msgspec.structs.replace(identity.scenario.learning, flower=settings.flower)
+    return msgspec.structs.replace(identity.scenario, learning=learning)
 
 
 def num_awaited(identity: Identity, height: int) -> int:

@@ -43,7 +43,7 @@ from bdfl.operation.node_files import (
     roots_of,
     write_tls,
 )
-from bdfl.operation.node_identity import Identity, NodeSettings, NotRunnable, identify, num_awaited
+from bdfl.operation.node_identity import Identity, NodeSettings, NotRunnable, identify, num_awaited, own_learning
 from bdfl.operation.run_file import RunFile, forget_run, lock_folder, raise_life, replace_file, write_run
 from bdfl.operation.snapshot import Snapshot
 from bdfl.operation.watching import NodeWatch
@@ -314,6 +314,9 @@ class NodeService:
         if ready.samples != claimed:
             found = f"{ready.samples} samples, {claimed} expected, as this member's card says"
             raise NotRunnable(f"{self._settings.data}: {found}")
+        size = len(self._identity.genesis.initial_model)
+        if self._identity.scenario.learning.flower is not None and ready.model_size != size:
+            raise NotRunnable(f"learning.flower: a model of {ready.model_size} bytes, {size} expected, as all agreed")
 
     # Members who come and go
 
@@ -413,7 +416,7 @@ def open_node(settings: NodeSettings, *, echo: TextIO | None = None) -> Iterator
         except OSError as error:
             raise NotRunnable(f"{error.filename or settings.folder}: {error.strerror}") from None
         client = identity.number if identity.card.client is None else identity.card.client
-        training = TrainingProcess(identity.scenario, client, settings.data)
+        training = TrainingProcess(own_learning(identity, settings), client, settings.data)
         resources.callback(training.close)
         service = NodeService(settings, identity, life, store, tls, training, log)
         resources.callback(service.close)

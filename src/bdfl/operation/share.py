@@ -120,8 +120,10 @@ def count_labels(data: DataSet, num_labels: int) -> NDArray[np.int64]:
 
 
 def samples_seen(scenario: Scenario, num_samples: int) -> int:
-    """Samples, one by one, that local training of a round sees."""
+    """Samples, one by one, that local training of a round sees; of a Flower client only how many it has is known."""
     learning, steps = scenario.learning, num_local_steps(scenario)
+    if learning.flower is not None:
+        return num_samples
     return steps * (num_samples if learning.unit is LocalUnit.EPOCHS else min(learning.batch, num_samples))
 
 

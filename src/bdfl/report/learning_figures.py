@@ -123,7 +123,7 @@ def show_recall(run: RunRecord, learning: LearningRecord) -> Exhibit:
         key.yaxis.tick_right()
         key.yaxis.set_major_formatter(PercentFormatter(1.0))
         if not known.any():
-            say(axes, "never evaluated")
+            say(axes, "never evaluated" if learning.best_round is None else "labels are the clients' secret")
     rows = [
         (round, name, float(learning.recall[round - 1, place]))
         for round in range(1, run.num_rounds + 1)

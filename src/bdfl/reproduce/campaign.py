@@ -14,6 +14,7 @@ from bdfl.errors import BdflError
 from bdfl.experiment.choices import choose_scheduler, show_choice, validate_choices
 from bdfl.experiment.run_folder import BadRunFolder, RunFolder, create_run_folder, open_run_folder
 from bdfl.experiment.training_run import Federated, default_workers, prepare_run, replay_run, train_run
+from bdfl.learning.data import DataSet
 from bdfl.learning.workers import open_trainer
 from bdfl.records import LearningRecord, LearningRound, RoundRecord, RunRecord
 from bdfl.records.run_files import SCENARIO_FILE, JournalHeader
@@ -191,6 +192,7 @@ def _finish_run(run: PlannedRun, place: int, counter: _Counter) -> TrainedRun:
             raise BadRunFolder(f"{folder.path}: no round was begun")
         header = folder.header
     data = federated.data
+    assert isinstance(data, DataSet), "the paper's runs have data of their own"
     return TrainedRun(run, record, learning, header, len(data.train_labels), len(data.test_labels))
 
 

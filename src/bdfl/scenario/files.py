@@ -15,6 +15,11 @@ from bdfl.scenario.model import Scenario
 from bdfl.scenario.toml_text import Plain, toml_document
 
 _Table: TypeAlias = dict[str, Plain]
+_INLINE = (
+    "scheduler.parameters",
+    "partition.parameters",
+    "learning.flower_config",
+)  # tables of a few values, whose keys are not ours
 
 
 def parse_scenario(data: dict[str, Plain]) -> Scenario:
@@ -58,7 +63,7 @@ def override_scenario(scenario: Scenario, overrides: Sequence[str]) -> Scenario:
 
 def dump_scenario(scenario: Scenario) -> str:
     """TOML text with every value, which loads back to an equal scenario."""
-    return toml_document(msgspec.to_builtins(scenario), inline=("scheduler.parameters", "partition.parameters"))
+    return toml_document(msgspec.to_builtins(scenario), inline=_INLINE)
 
 
 def scenario_digest(scenario: Scenario) -> str:

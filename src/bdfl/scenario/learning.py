@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from bdfl.scenario.checking import refuse_value
 from bdfl.scenario.section import Section, Text
-from bdfl.scenario.values import NotNegative, Positive, WholePositive, about
+from bdfl.scenario.values import NotNegative, Parameter, Positive, WholePositive, about
 
 DIGITS = "digits"
 HUB_PREFIX = "hub:"
@@ -137,6 +137,15 @@ class Learning(Section, frozen=True, kw_only=True):
     """The model and its training."""
 
     model: Annotated[Text, about("", "paper", "mlp, paper-cnn or your own module:function")] = MLP
+    flower: Annotated[
+        Text | None, about("", "ours", "a Flower client instead of model and data: module:client_fn or module:app")
+    ] = None
+    flower_model: Annotated[
+        Text | None, about("", "ours", "what gives its first arrays, module:function; none: the client itself")
+    ] = None
+    flower_config: Annotated[
+        dict[str, Parameter], about("", "ours", "the Flower client's run_config, and the config of its messages")
+    ] = {}  # noqa: RUF012 (every scenario gets a copy)
     hidden: Annotated[tuple[WholePositive, ...], about("", "ours", "sizes of the hidden layers of mlp")] = (64,)
     unit: Annotated[LocalUnit, about("", "paper", "what local_steps counts: mini-batch updates or epochs")] = (
         LocalUnit.UPDATES

@@ -7,19 +7,20 @@ fields and nowhere else; `Scenario` checks them however it was made.
 from collections.abc import Iterator
 from enum import StrEnum
 from functools import cache
-from typing import Annotated, TypeAlias, get_type_hints
+from typing import Annotated, get_type_hints
 
 from msgspec import Meta, inspect
 
 from bdfl.scenario.checking import Annotation, ScenarioError, check_value, refuse_value, type_info
-from bdfl.scenario.learning import DataChoice, Learning, PartitionChoice, validate_partition
-from bdfl.scenario.ledger import Adversaries, Faults, Ledger
+from bdfl.scenario.learning import DataChoice, Learning, PartitionChoice, is_function, validate_partition
+from bdfl.scenario.ledger import Adversaries, Behaviour, Faults, Ledger
 from bdfl.scenario.live import Live
 from bdfl.scenario.section import Section, Text
 from bdfl.scenario.values import (
     Drawn,
     Fraction,
     NotNegative,
+    Parameter,
     PerClientFraction,
     PerClientNotNegative,
     PerClientPositive,
@@ -33,8 +34,6 @@ from bdfl.scenario.values import (
     check_per_client,
     is_per_client,
 )
-
-Parameter: TypeAlias = bool | int | float | str
 
 
 class Preference(StrEnum):
@@ -284,9 +283,24 @@ def validate_scenario(scenario: Scenario) -> None:
             raise refuse_value(f"{key}.each_round", True, "false: only energy.budget_j is drawn in each round")
     _validate_geometry(scenario.geometry, clients.count)
     validate_partition(scenario.partition)
+    _validate_flower(scenario)
     for member in scenario.adversaries.members:
         if not 0 <= member < clients.count:
             raise refuse_value("adversaries.members", member, f"client numbers, 0 to {clients.count - 1}")
+
+
+def _validate_flower(scenario: Scenario) -> None:
+    learning, adversaries = scenario.learning, scenario.adversaries
+    for key in ("flower", "flower_model"):
+        name: str | None = getattr(learning, key)
+        if name is not None and not is_function(name):
+            raise refuse_value(f"learning.{key}", name, "a name such as mypackage.client:client_fn")
+    if learning.flower is None:
+        return
+    if learning.gradient_every:
+        raise refuse_value("learning.gradient_every", learning.gradient_every, "0: a Flower client gives no gradients")
+    if adversaries.kind is Behaviour.LABEL_FLIP and adversaries.members:
+        raise refuse_value("adversaries.kind", adversaries.kind, "another: a Flower client keeps its labels to itself")
 
 
 def _validate_geometry(geometry: Geometry, num_clients: int) -> None:

@@ -15,6 +15,7 @@ NotNegative = Annotated[float, Meta(ge=0)]
 Fraction = Annotated[float, Meta(ge=0, le=1)]
 Probability = Annotated[float, Meta(gt=0, lt=1)]
 WholePositive = Annotated[int, Meta(ge=1)]
+Parameter: TypeAlias = bool | int | float | str  # a plug-in's own, checked by the plug-in
 Point = tuple[float, float]  # x, y in m
 Sides = tuple[Positive, Positive]  # width, height in m
 

@@ -34,6 +34,7 @@ from bdfl.transports.live.training_orders import (
 )
 
 if TYPE_CHECKING:
+    from bdfl.transports.live.flower_share import FlowerShare
     from bdfl.transports.live.share_trainer import ShareTrainer
 
 
@@ -134,14 +135,19 @@ def _serve(orders: BinaryIO, answers: BinaryIO) -> None:
             write_piece(answers, answer)
 
 
-def _set_up(setup: Setup) -> "ShareTrainer":
+def _set_up(setup: Setup) -> "ShareTrainer | FlowerShare":
+    scenario = parse_scenario(tomllib.loads(setup.scenario))
+    if scenario.learning.flower is not None:
+        from bdfl.transports.live.flower_share import FlowerShare
+
+        return FlowerShare(scenario, setup.client, setup.data)
     validate_torch()
     from bdfl.transports.live.share_trainer import ShareTrainer
 
-    return ShareTrainer(parse_scenario(tomllib.loads(setup.scenario)), setup.client, setup.data)
+    return ShareTrainer(scenario, setup.client, setup.data)
 
 
-def _obey(desk: _Desk, trainer: "ShareTrainer", order: Order) -> Answer | None:
+def _obey(desk: _Desk, trainer: "ShareTrainer | FlowerShare", order: Order) -> Answer | None:
     number = 0
     try:
         match order:

@@ -1,0 +1,1 @@
+"""bdfl beside Flower's own simulation: the same client code, data and rounds, in one run."""

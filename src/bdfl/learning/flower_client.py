@@ -1,0 +1,59 @@
+"""An existing Flower client by its name: a `client_fn`, or a `ClientApp`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bdfl.errors import BdflError, install_command
+from bdfl.learning.flower_answers import FlowerClient
+from bdfl.learning.flower_arrays import Arrays, BadArrays, name_arrays
+from bdfl.learning.own_function import find_function
+
+
+class MissingFlower(BdflError):
+    """Flower is not installed."""
+
+
+def validate_flower() -> None:
+    """Raises `MissingFlower` unless Flower is there."""
+    try:
+        import flwr.app  # noqa: F401
+    except ImportError:
+        raise MissingFlower(f"a Flower client needs Flower: {install_command('flower')}") from None
+
+
+def find_client(name: str) -> FlowerClient:
+    """The Flower client that module:name is; raises `MissingFlower` or `BadFunction`."""
+    validate_flower()
+    from flwr.clientapp import ClientApp
+
+    from bdfl.learning.flower_app import AppClient, FunctionApp
+    from bdfl.learning.flower_function import FunctionClient
+
+    found = find_function(name)
+    if not isinstance(found, ClientApp):
+        return FunctionClient(found)
+    return FunctionApp(found) if getattr(found, "_call", None) is not None else AppClient(found)
+
+
+def find_first_arrays(name: str) -> Arrays:
+    """The arrays of what module:name makes: a PyTorch module, its state, an `ArrayRecord` or a list of arrays."""
+    made = find_function(name)()
+    state = getattr(made, "state_dict", None)
+    found = state() if callable(state) else made
+    if not isinstance(found, Mapping):
+        return name_arrays(found)
+    return {str(key): _to_array(str(key), value) for key, value in found.items()}
+
+
+def _to_array(name: str, value: object) -> NDArray[Any]:
+    """A tensor, a Flower array or a numpy array as the last."""
+    if isinstance(value, np.ndarray):
+        return value
+    detach, numpy = getattr(value, "detach", None), getattr(value, "numpy", None)
+    found = detach().cpu().numpy() if callable(detach) else numpy() if callable(numpy) else None
+    if not isinstance(found, np.ndarray):
+        raise BadArrays(f"a {type(value).__name__} called {name!r} given, expected an array")
+    return found
