@@ -22,7 +22,7 @@ FENCE = re.compile(r"^```(\w*) ?(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # Only parsed here; their own tests run them.
 SLOW = {
     "compare", "bound", "reproduce", "run", "report", "poison", "chain", "keygen", "genesis", "member", "node", "ap",
-    "network", "explore", "leaderboard",
+    "network", "explore", "leaderboard", "track", "export",
 }  # fmt: skip
 
 

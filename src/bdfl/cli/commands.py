@@ -1,7 +1,7 @@
 """The subcommands. Libraries are imported where they are used: `bdfl --help` must not wait for matplotlib."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +11,7 @@ from bdfl.cli.chain import chain_app
 from bdfl.cli.crowd import show_crowd
 from bdfl.cli.data import data_app
 from bdfl.cli.explore import explore
+from bdfl.cli.export import export
 from bdfl.cli.faults import faults_app
 from bdfl.cli.genesis import genesis_app
 from bdfl.cli.keygen import keygen
@@ -43,6 +44,10 @@ from bdfl.cli.terminal import (
     read_input,
     writing_to,
 )
+from bdfl.cli.track import TrackOption, open_trackers, track, tracking_scenario
+
+if TYPE_CHECKING:
+    from bdfl.records import RoundRecord
 
 MAX_DRAWN_ROUNDS = 20_000  # of a simulated run whose records are written: a figure of more shows nothing
 
@@ -70,6 +75,8 @@ app.command("ap")(access_point)
 app.command()(run)
 app.command()(report)
 app.command()(explore)
+app.command()(export)
+app.command()(track)
 app.command()(poison)
 app.command()(leaderboard)
 app.command()(keygen)
@@ -138,6 +145,7 @@ def simulate(
     ] = None,
     changes: SetOption = None,
     out: OutOption = None,
+    trackers: TrackOption = None,
     as_json: JsonOrFilesOption = False,
 ) -> None:
     """Play one run and show who trained when, delays, energies and queues of every round.
@@ -162,11 +170,17 @@ def simulate(
         refuse_run_folder(out)
     played = open_scenario(scenario, changes, rounds, seed)
     played = played if scheduler is None else choose_scheduler(played, scheduler)
+    opened = open_trackers(trackers)
     if is_crowd(played) if sums is None else sums:
-        show_crowd(played, gaps=gaps, out=out, as_json=as_json)
+        show_crowd(played, opened, gaps=gaps, out=out, as_json=as_json)
         return
-    with progress(f"simulating {played.name}", "rounds") as on_progress:
-        record = simulate_scenario(played, prove_gaps=gaps, on_round=lambda row: on_progress(row.round, played.rounds))
+
+    def on_round(row: "RoundRecord") -> None:
+        on_progress(row.round, played.rounds)
+        tracking.settle(row)
+
+    with progress(f"simulating {played.name}", "rounds") as on_progress, tracking_scenario(opened, played) as tracking:
+        record = simulate_scenario(played, prove_gaps=gaps, on_round=on_round)
     if not as_json:
         from bdfl.report.tables import tabulate_run
 

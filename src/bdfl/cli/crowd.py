@@ -1,22 +1,35 @@
 """`bdfl simulate` of very many clients: what it prints and writes does not grow with them."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bdfl.cli.terminal import print_files, print_json, print_out, progress, writing_to
+from bdfl.cli.track import tracking_scenario
 
 if TYPE_CHECKING:
+    from bdfl.records import RoundRecord
     from bdfl.scenario import Scenario
+    from bdfl.tracking import Tracker
 
 
-def show_crowd(scenario: "Scenario", *, gaps: bool, out: Path | None, as_json: bool) -> None:
+def show_crowd(
+    scenario: "Scenario", trackers: "Mapping[str, Tracker]", *, gaps: bool, out: Path | None, as_json: bool
+) -> None:
     """Plays the scenario, prints tables or JSON, and writes the records into `out` if there is one."""
     from bdfl.experiment.crowd import simulate_crowd
     from bdfl.experiment.record_folder import write_crowd
     from bdfl.records import encode_crowd
 
-    with progress(f"simulating {scenario.name}", "rounds") as on_progress:
-        record = simulate_crowd(scenario, prove_gaps=gaps, on_round=lambda done: on_progress(done, scenario.rounds))
+    def on_round(row: "RoundRecord") -> None:
+        on_progress(row.round, scenario.rounds)
+        tracking.settle(row)
+
+    with (
+        progress(f"simulating {scenario.name}", "rounds") as on_progress,
+        tracking_scenario(trackers, scenario) as tracking,
+    ):
+        record = simulate_crowd(scenario, prove_gaps=gaps, on_round=on_round)
     if as_json:
         print_json(encode_crowd(record))
     else:

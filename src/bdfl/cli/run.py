@@ -17,6 +17,7 @@ from bdfl.cli.options import (
     open_scenario,
 )
 from bdfl.cli.terminal import print_files, print_json, print_out, progress, writing_to
+from bdfl.cli.track import TrackOption, open_trackers, tracking_run
 from bdfl.errors import BdflError
 
 if TYPE_CHECKING:
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
     from bdfl.experiment.training_run import Federated
     from bdfl.learning.training import Trainer
     from bdfl.ledger.verify import Verification
+    from bdfl.records import LearningRound, RoundRecord
     from bdfl.scenario import Scenario
+    from bdfl.tracking import Tracking
 
 RUNS = Path("runs")
 INVALID_EXIT = 1
@@ -60,6 +63,7 @@ def run(
         typer.Option("--workers", min=1, help="Training processes; by engine and cores unless given."),
     ] = None,
     changes: SetOption = None,
+    track: TrackOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Train a real model under a real schedule: accuracy, delay and energy, round after round.
@@ -77,19 +81,22 @@ def run(
       bdfl run quickstart --flower mypackage.client:client_fn
 
       bdfl run --resume runs/quickstart-drc-0
+
+      bdfl run quickstart --track tensorboard:results/board
     """
     from bdfl.experiment.choices import choose_scheduler
     from bdfl.experiment.run_folder import create_run_folder, open_run_folder, refuse_existing
     from bdfl.experiment.training_run import found_chain
 
+    trackers = open_trackers(track)
     if resume is not None:
         others = (scenario, out, data or None, flower, flower_model, rounds or None, seed, scheduler or None)
         if changes or any(other is not None for other in others):
-            raise BadUsage("--resume: goes on with what its folder says, no scenario or other options beside --workers")
+            raise BadUsage("--resume: goes on with what its folder says, no scenario, and only --workers and --track")
         with writing_to(resume), open_run_folder(resume) as folder:
             federated = _prepare(folder.scenario)
-            with _open(federated, workers) as trainer:
-                _train(federated, trainer, folder, as_json=as_json)
+            with _open(federated, workers) as trainer, tracking_run(trackers, folder, is_continued=True) as tracking:
+                _train(federated, trainer, folder, tracking, as_json=as_json)
         return
     if scenario is None:
         raise BadUsage("run: a SCENARIO is missing, such as quickstart, or --resume FOLDER")
@@ -101,8 +108,8 @@ def run(
     federated = _prepare(chosen)
     with _open(federated, workers) as trainer:
         found_chain(federated, trainer)
-        with writing_to(path), create_run_folder(path, chosen) as folder:
-            _train(federated, trainer, folder, as_json=as_json)
+        with writing_to(path), create_run_folder(path, chosen) as folder, tracking_run(trackers, folder) as tracking:
+            _train(federated, trainer, folder, tracking, as_json=as_json)
 
 
 def report(
@@ -146,17 +153,25 @@ def _open(federated: "Federated", workers: int | None) -> "AbstractContextManage
     return open_trainer(federated.scenario, federated.data, federated.partition, workers=num_workers)
 
 
-def _train(federated: "Federated", trainer: "Trainer", folder: "RunFolder", *, as_json: bool) -> None:
+def _train(
+    federated: "Federated", trainer: "Trainer", folder: "RunFolder", tracking: "Tracking", *, as_json: bool
+) -> None:
     """Trains what is left of a run, shows it meanwhile, and writes what people look at."""
     from bdfl.cli.live import RunView, show_run
     from bdfl.experiment.training_run import train_run, verify_run
     from bdfl.report.run_report import summarise_training, tabulate_training, write_run
+    from bdfl.tracking import Outcome
+
+    def on_settled(record: "RoundRecord", row: "LearningRound") -> None:
+        view.recall_round(record, row)
+        tracking.settle(record, row)
 
     scenario = folder.scenario
     try:
         with show_run(RunView(scenario, len(folder.rounds))) as view:
-            records = train_run(federated, trainer, folder, on_planned=view.plan_round, on_settled=view.recall_round)
+            records = train_run(federated, trainer, folder, on_planned=view.plan_round, on_settled=on_settled)
     except KeyboardInterrupt:
+        tracking.outcome = Outcome.INTERRUPTED
         done = len(folder.rounds)
         typer.echo(f"stopped after round {done} of {scenario.rounds}; go on: bdfl run --resume {folder.path}", err=True)
         raise typer.Exit(INTERRUPTED_EXIT) from None
@@ -164,11 +179,12 @@ def _train(federated: "Federated", trainer: "Trainer", folder: "RunFolder", *, a
     verification = verify_run(folder)
     verified_s = time.monotonic() - started_s
     files = write_run(*records, scenario, folder.path, verification)
+    page = next(path for path in files if path.suffix == ".html")
+    tracking.files = [page]
     if as_json:
         print_json(summarise_training(*records, folder.path, verification, verified_s))
     else:
         print_out(*tabulate_training(*records, verification, verified_s))
-        page = next(path for path in files if path.suffix == ".html")
         typer.echo(f"run    {folder.path}")
         typer.echo(f"report {page}")
     _refuse_invalid(verification)

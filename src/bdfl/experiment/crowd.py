@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from bdfl.experiment.simulation import play_rounds, stream_run
-from bdfl.records import CrowdBook, CrowdRecord
+from bdfl.records import CrowdBook, CrowdRecord, RoundRecord
 from bdfl.scenario import Scenario, scenario_digest
 from bdfl.scheduling.queues import drift_constant
 from bdfl.scheduling.registry import get_scheduler
@@ -17,19 +17,20 @@ def is_crowd(scenario: Scenario) -> bool:
 
 
 def simulate_crowd(
-    scenario: Scenario, *, prove_gaps: bool = False, on_round: Callable[[int], None] | None = None
+    scenario: Scenario, *, prove_gaps: bool = False, on_round: Callable[[RoundRecord], None] | None = None
 ) -> CrowdRecord:
     """The run of the scenario's own scheduler, summed up; the same rounds as `simulate` plays.
 
-    Memory does not grow with the rounds. `on_round` hears the number of every round that is over.
+    Memory does not grow with the rounds. `on_round` hears of every round that is over.
     """
     scheduler = get_scheduler(scenario.scheduler.name, scenario.scheduler.parameters)
     draws = stream_run(scenario)
     book = CrowdBook(draws.participation_rate)
     for planned in play_rounds(scenario, scheduler, draws):
-        book.add(planned.settle(planned.decision.selected, prove_gap=prove_gaps))
+        record = planned.settle(planned.decision.selected, prove_gap=prove_gaps)
+        book.add(record)
         if on_round is not None:
-            on_round(planned.state.round)
+            on_round(record)
     return CrowdRecord(
         scenario=scenario.name,
         scenario_digest=scenario_digest(scenario),

@@ -109,7 +109,8 @@ def open_run_folder(path: Path) -> Iterator[RunFolder]:
         raise BadRunFolder(f"{path}: no {SCENARIO_FILE} in it, the folder of a run expected")
     with _lock(path):
         scenario = load_scenario(path / SCENARIO_FILE)
-        header, rounds = _read_journal(path / JOURNAL_FILE)
+        _drop_cut_off(path / JOURNAL_FILE)
+        header, rounds = read_journal(path / JOURNAL_FILE)
         if len(rounds) > scenario.rounds:
             raise BadRunFolder(f"{path / JOURNAL_FILE}: {len(rounds)} rounds, at most {scenario.rounds} expected")
         yield RunFolder(path, scenario, header, rounds)
@@ -120,14 +121,11 @@ def digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _read_journal(path: Path) -> tuple[JournalHeader | None, list[LearningRound]]:
+def read_journal(path: Path) -> tuple[JournalHeader | None, list[LearningRound]]:
+    """What a journal begins with, and its rounds without a last line that is cut off; none where there is none yet."""
     if not path.exists():
         return None, []
-    content = path.read_bytes()
-    complete = content[: content.rfind(b"\n") + 1]
-    if len(complete) < len(content):
-        _replace(path, complete)
-    lines = complete.splitlines()
+    lines = _complete_lines(path.read_bytes()).splitlines()
     if not lines:
         return None, []
     header = _decode_line(path, lines, 0, JournalHeader)
@@ -138,6 +136,17 @@ def _read_journal(path: Path) -> tuple[JournalHeader | None, list[LearningRound]
         if row.round != number:
             raise BadRunFolder(f"{path}: line {number + 1} is round {row.round}, round {number} expected")
     return header, rounds
+
+
+def _drop_cut_off(path: Path) -> None:
+    content = path.read_bytes() if path.exists() else b""
+    complete = _complete_lines(content)
+    if len(complete) < len(content):
+        _replace(path, complete)
+
+
+def _complete_lines(content: bytes) -> bytes:
+    return content[: content.rfind(b"\n") + 1]
 
 
 def _decode_line(path: Path, lines: Sequence[bytes], number: int, kind: type[_Line]) -> _Line:

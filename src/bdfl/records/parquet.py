@@ -14,9 +14,12 @@ import pyarrow.parquet
 from numpy.typing import NDArray
 
 from bdfl import __version__
+from bdfl.errors import one_line
 from bdfl.records.crowd import ClientTotals, CrowdRecord, CrowdRound
 from bdfl.records.learning import LearningRecord
-from bdfl.records.run import NOBODY, RunRecord
+from bdfl.records.run import NOBODY, InvalidRecord, RunRecord
+from bdfl.scheduling.problem import Status
+from bdfl.scheduling.queues import drift_constant
 
 ROUNDS_FILE = "rounds.parquet"
 CLIENTS_FILE = "clients.parquet"
@@ -89,6 +92,40 @@ def _metadata(run: RunRecord | CrowdRecord) -> dict[str, str]:
         "tradeoff": repr(run.tradeoff),
         "seed": str(run.seed),
     }
+
+
+def read_run(folder: Path) -> RunRecord:
+    """The run whose tables `write_parquet` left in `folder`; raises `InvalidRecord` where they are none."""
+    try:
+        rounds = pyarrow.parquet.read_table(folder / ROUNDS_FILE)
+        clients = pyarrow.parquet.read_table(folder / CLIENTS_FILE)
+        return _read_columns(rounds, clients)
+    except OSError as error:
+        raise InvalidRecord(f"{folder}: {one_line(error)}, the tables of a run expected") from None
+    except (KeyError, ValueError, ZeroDivisionError, pyarrow.ArrowException) as error:
+        raise InvalidRecord(f"{folder}: not the tables of a run, {one_line(repr(error))}") from None
+
+
+def _read_columns(rounds: pyarrow.Table, clients: pyarrow.Table) -> RunRecord:
+    shape = rounds.num_rows, clients.num_rows // rounds.num_rows
+    facts = {key.decode(): value.decode() for key, value in (rounds.schema.metadata or {}).items()}
+    columns = {name: rounds[name].to_numpy() for name in _PER_ROUND if name != "delay_s"}
+    columns |= {name: rounds[name].fill_null(NOBODY).to_numpy() for name in ("slowest", "winner")}
+    columns |= {name: clients[name].to_numpy().reshape(shape) for name in _PER_CLIENT if name != "energy_j"}
+    rate = clients["participation_rate"].to_numpy()[: shape[1]]
+    return RunRecord(
+        scenario=facts["scenario"],
+        scenario_digest=facts["scenario_digest"],
+        scheduler=facts["scheduler"],
+        tradeoff=float(facts["tradeoff"]),
+        seed=int(facts["seed"]),
+        participation_rate=rate,
+        drift_constant=drift_constant(rate),
+        round=rounds["round"].to_numpy(),
+        status=tuple(map(Status, rounds["status"].to_pylist())),
+        reason=tuple(rounds["reason"].to_pylist()),
+        **columns,
+    )
 
 
 def tabulate_rounds(run: RunRecord, learning: LearningRecord | None) -> pyarrow.Table:

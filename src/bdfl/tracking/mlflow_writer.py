@@ -1,0 +1,130 @@
+"""Runs as MLflow keeps them: on a server, or in a database of one's own. MLflow's telemetry stays off.
+
+Numbers are sent in batches, a few seconds' worth at a time. A run that is gone on with is found by its tags; rounds
+that are there already are not sent again.
+"""
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bdfl.errors import BdflError, install_command
+from bdfl.tracking.scalars import DELAY
+from bdfl.tracking.tracker import Outcome, TrackedRun
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Metric
+
+_NAME_TAG, _IDENTITY_TAG = "bdfl.name", "bdfl.identity"
+_MOST_AT_A_TIME = 500  # numbers; MLflow takes 1000
+_EVERY_S = 2.0
+_STATUS = {Outcome.FINISHED: "FINISHED", Outcome.INTERRUPTED: "KILLED", Outcome.FAILED: "FAILED"}
+# Unless the user says otherwise: no chatter, and a server that is gone does not hold up a run for minutes.
+_SETTINGS = {
+    "MLFLOW_LOGGING_LEVEL": "WARNING",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+}
+
+
+class MissingMlflow(BdflError):
+    """MLflow is not installed, or no place was named."""
+
+
+def open_mlflow(where: str) -> "MlflowTracker":
+    """A tracker that writes to `where`: a folder, in which a database is kept, or any tracking URI of MLflow's."""
+    _quieten()
+    try:
+        import mlflow  # noqa: F401
+        import sqlalchemy  # noqa: F401
+    except ImportError:
+        raise MissingMlflow(
+            f"tracking with mlflow needs mlflow-skinny and sqlalchemy: {install_command('track')}"
+        ) from None
+    if not where:
+        raise MissingMlflow("mlflow: no place given, mlflow:FOLDER or mlflow:URI expected")
+    return MlflowTracker(where)
+
+
+def _quieten() -> None:
+    os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"  # before it is imported
+    for name, value in _SETTINGS.items():
+        os.environ.setdefault(name, value)
+
+
+class MlflowTracker:
+    """Keeps runs in the store of a tracking URI, one at a time; experiments are named after scenarios."""
+
+    def __init__(self, where: str) -> None:
+        self._folder = None if ":" in where else Path(where).absolute()
+        self._uri = where if self._folder is None else f"sqlite:///{self._folder / 'mlflow.db'}"
+        self._client: MlflowClient | None = None
+        self._run_id = ""
+        self._known: set[int] = set()  # rounds that are there
+        self._waiting: list[Metric] = []
+        self._sent_s = 0.0
+
+    def begin(self, run: TrackedRun) -> None:
+        from mlflow import MlflowClient
+        from mlflow.entities import Param
+
+        if self._folder is not None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        client = self._client = MlflowClient(self._uri)
+        experiment = self._experiment(client, run.experiment)
+        self._waiting, self._known = [], set()
+        self._sent_s = time.monotonic()
+        found = _find_run(client, experiment, run) if run.is_continued else None
+        if found is not None:
+            self._run_id = found
+            self._known = {metric.step for metric in client.get_metric_history(found, DELAY)}
+            client.update_run(found, status="RUNNING")
+            return
+        tags = {_NAME_TAG: run.name, _IDENTITY_TAG: run.identity, "mlflow.note.content": run.description}
+        self._run_id = client.create_run(experiment, tags=tags, run_name=run.name).info.run_id
+        client.log_batch(self._run_id, params=[Param(key, str(value)) for key, value in run.parameters.items()])
+        if run.document:
+            client.log_text(self._run_id, run.document, "scenario.toml")
+
+    def round(self, round: int, values: Mapping[str, float]) -> None:
+        from mlflow.entities import Metric
+
+        if round in self._known:
+            return
+        now_ms = time.time_ns() // 10**6
+        self._waiting += [Metric(name, value, now_ms, round) for name, value in values.items()]
+        if len(self._waiting) >= _MOST_AT_A_TIME or time.monotonic() - self._sent_s >= _EVERY_S:
+            self._send()
+
+    def finish(self, outcome: Outcome, files: Sequence[Path]) -> None:
+        if self._client is None:
+            return
+        self._send()
+        for path in files:
+            self._client.log_artifact(self._run_id, str(path))
+        self._client.set_terminated(self._run_id, _STATUS[outcome])
+
+    def _send(self) -> None:
+        assert self._client is not None
+        if self._waiting:
+            self._client.log_batch(self._run_id, metrics=self._waiting)
+        self._waiting, self._sent_s = [], time.monotonic()
+
+    def _experiment(self, client: "MlflowClient", name: str) -> str:
+        found = client.get_experiment_by_name(name)
+        if found is not None:
+            return str(found.experiment_id)
+        artifacts = None if self._folder is None else (self._folder / "artifacts").as_uri()
+        return str(client.create_experiment(name, artifact_location=artifacts))
+
+
+def _find_run(client: "MlflowClient", experiment: str, run: TrackedRun) -> str | None:
+    """The newest run of this name and identity."""
+    same = f"tags.`{_IDENTITY_TAG}` = '{run.identity}'"
+    for found in client.search_runs([experiment], same, order_by=["attributes.start_time DESC"]):
+        if found.data.tags.get(_NAME_TAG) == run.name:
+            return str(found.info.run_id)
+    return None

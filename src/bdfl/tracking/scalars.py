@@ -1,0 +1,115 @@
+"""The numbers and parameters of a run that trackers show."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bdfl.experiment.round_book import delivered_by
+from bdfl.ledger.block import Block
+from bdfl.ledger.units import NANO, PICOJOULE
+from bdfl.records import LearningRound, RoundRecord
+from bdfl.scenario import Scenario, describe_scenario, dump_scenario, scenario_digest
+from bdfl.tracking.tracker import Parameter, TrackedRun
+
+DELAY = "time/delay_s"  # every round has one
+_ALWAYS = ("seed", "rounds", "scheduler.name")  # parameters, also where they are the default
+_NEVER = ("name", "description")
+
+
+def tracked_run(scenario: Scenario, name: str = "", *, is_continued: bool = False) -> TrackedRun:
+    """A run of the scenario; its name is that of scenario, scheduler and seed unless given."""
+    return TrackedRun(
+        name=name or f"{scenario.name}-{scenario.scheduler.name}-{scenario.seed}",
+        experiment=scenario.name,
+        identity=scenario_digest(scenario),
+        parameters=parameters_of(scenario),
+        description=scenario.description,
+        document=dump_scenario(scenario),
+        is_continued=is_continued,
+    )
+
+
+def parameters_of(scenario: Scenario) -> dict[str, Parameter]:
+    """What the scenario changes, by key, and who schedules what under which seed; lists and tables as TOML."""
+    return {
+        row.key: row.value if isinstance(row.value, Parameter) else row.value_text
+        for row in describe_scenario(scenario)
+        if row.key not in _NEVER and (row.key in _ALWAYS or not row.is_default)
+    }
+
+
+class RoundScalars:
+    """Makes the numbers of round after round; some are over all rounds so far."""
+
+    def __init__(self) -> None:
+        self._time_s = 0.0
+        self._num_rounds = 0
+        self._num_delivered: NDArray[np.int64] | int = 0  # (clients,)
+
+    def of_round(self, record: RoundRecord, learning: LearningRound | None) -> dict[str, float]:
+        """The numbers of the next round as it is recorded; `learning` none: nobody learned, and there is no chain."""
+        self._time_s += record.delay_s
+        self._num_rounds += 1
+        self._num_delivered = self._num_delivered + record.delivered
+        energy_j, budget_j = record.energy_j, record.energy_budget_j
+        share = np.divide(energy_j, budget_j, out=np.zeros_like(energy_j), where=budget_j > 0)
+        return _finite(
+            {
+                DELAY: record.delay_s,
+                "time/training_s": record.training_s,
+                "time/upload_s": record.upload_s,
+                "time/mining_s": record.mining_s,
+                "time/total_s": self._time_s,
+                "energy/total_j": np.sum(energy_j),
+                "energy/highest_share": np.max(share),
+                "queue/mean": np.mean(record.next_queue),
+                "queue/longest": np.max(record.next_queue),
+                "participation/selected": np.count_nonzero(record.selected),
+                "participation/delivered": np.count_nonzero(record.delivered),
+                "participation/least_share": np.min(self._num_delivered) / self._num_rounds,
+                "schedule/objective": record.objective,
+                "schedule/gap": record.gap,
+                "schedule/iterations": record.iterations,
+            }
+        ) | ({} if learning is None else {"chain/height": float(record.round)} | _learned(learning))
+
+    def of_block(self, block: Block, learning: LearningRound | None) -> dict[str, float]:
+        """The numbers of the next round as its block has them: less than a record says, and all that a chain does."""
+        body = block.body
+        delay_s = body.modelled.delay_ns / NANO
+        self._time_s += delay_s
+        return _finite(
+            {
+                DELAY: delay_s,
+                "time/mining_s": body.modelled.mining_ns / NANO,
+                "time/total_s": self._time_s,
+                "energy/total_j": sum(body.modelled.energy_pj) / PICOJOULE,
+                "queue/mean": sum(body.queue_nano) / NANO / max(len(body.queue_nano), 1),
+                "queue/longest": max(body.queue_nano, default=0) / NANO,
+                "participation/selected": len(body.schedule.selected),
+                "participation/delivered": np.count_nonzero(delivered_by(block)),
+                "schedule/objective": body.schedule.objective_nano / NANO if body.schedule.is_feasible else None,
+                "chain/height": block.header.height,
+            }
+        ) | ({} if learning is None else _learned(learning))
+
+
+def _learned(row: LearningRound) -> dict[str, float]:
+    local_losses = _known(row.local_loss)
+    return _finite(
+        {
+            "learning/accuracy": row.accuracy,
+            "learning/loss": row.loss,
+            "learning/local_loss": np.mean(local_losses) if local_losses else None,
+            "learning/update_norm": row.update_norm,
+        }
+    )
+
+
+def _known(values: Sequence[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
+
+
+def _finite(values: Mapping[str, float | np.floating | np.integer | None]) -> dict[str, float]:
+    return {name: float(value) for name, value in values.items() if value is not None and np.isfinite(value)}
