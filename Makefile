@@ -8,7 +8,7 @@ RESULTS ?= results
 QUICKSTART := runs/quickstart
 
 .DEFAULT_GOAL := help
-.PHONY: help run compare test browser check format bench bench-learning bench-flower bench-chain bench-live bench-explorer bench-scale scale-figures screenshots campaign faults live-faults hostile soak two-sites fuzz poisoning figures stall reproduce table4 leaderboard clean
+.PHONY: help run compare test browser check format site diagrams package package-check newcomer bench bench-learning bench-flower bench-chain bench-live bench-explorer bench-scale scale-figures screenshots campaign faults live-faults hostile soak two-sites fuzz poisoning figures stall reproduce table4 leaderboard clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,6 +31,23 @@ check: $(VENV)/.installed-dev ## lint, formatting, types and layers
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+site: $(VENV)/.installed-dev ## build the documentation site into build/site, strictly
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "open build/site/index.html"
+
+diagrams: $(VENV)/.installed-dev ## draw the diagrams of docs/architecture.md again
+	$(BIN)/python -m docs.figures.make_diagrams
+
+package: $(VENV)/.installed-dev ## build the wheel and the source archive into dist
+	rm -rf dist
+	$(BIN)/python -m build --quiet
+
+package-check: package ## install bdfl[all] from the wheel in a new environment and run it (minutes)
+	$(BIN)/python -m tests.fresh_install dist/*.whl
+
+newcomer: $(VENV)/.installed-dev ## from a clone to a report in two commands, everything installed anew, timed (minutes)
+	$(BIN)/python -m tests.newcomer
 
 format: $(VENV)/.installed-dev ## rewrite the sources in the house format
 	$(BIN)/ruff check --fix .

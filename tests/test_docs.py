@@ -15,9 +15,13 @@ from bdfl.cli.commands import app
 from bdfl.experiment import simulate
 from bdfl.scenario import load_scenario
 from bdfl.scheduling.registry import check_scheduler
+from tests.test_paper_map import resolve
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+GUIDES = ("tutorial.md", "installation.md")  # run whole by tests/test_guides.py, like those of docs/how-to
+DOCS = sorted(page for page in (ROOT / "docs").glob("*.md") if page.name not in GUIDES)
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS]
+ALL_PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^```(\w*) ?(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # Only parsed here; their own tests run them.
 SLOW = {
@@ -110,7 +114,7 @@ def test_the_example_scheduler_is_short_and_passes_the_published_check():
 
 
 def test_every_test_named_on_a_page_exists():
-    for page in PAGES:
+    for page in ALL_PAGES:
         text = page.read_text(encoding="utf-8")
         for path, name in re.findall(r"(tests/[\w/]+\.py)::(\w+)`", text):
             assert f"def {name}(" in (ROOT / path).read_text(encoding="utf-8"), f"{page.name}: {path}::{name}"
@@ -124,7 +128,7 @@ def test_every_short_test_name_of_the_corrections_exists_and_none_is_left_out():
 
 
 def test_every_relative_link_leads_somewhere():
-    for page in PAGES:
+    for page in ALL_PAGES:
         for target in re.findall(r"\]\(([^)#:]+)(?:#[\w-]+)?\)", page.read_text(encoding="utf-8")):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 
@@ -132,4 +136,17 @@ def test_every_relative_link_leads_somewhere():
 def test_the_index_lists_every_page():
     index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
     for page in (ROOT / "docs").glob("*.md"):
-        assert page.name == "README.md" or f"]({page.name})" in index
+        assert page.name == "README.md" or f"]({page.name})" in index, page.name
+
+
+def test_every_function_of_the_mathematics_exists():
+    """The first name of a paragraph is whole; others beside it are of the same module, or whole too."""
+    text = (ROOT / "docs" / "mathematics.md").read_text(encoding="utf-8")
+    for paragraph in re.split(r"\n\n|```math.*?```", text, flags=re.DOTALL):
+        module = ""
+        for name in re.findall(r"(?<!\$)`([a-z][\w.]*)`(?!\$)", paragraph):
+            if name.startswith("bdfl."):
+                resolve(name)
+                module = name.rpartition(".")[0]
+            elif module and "_" in name:
+                resolve(f"{module}.{name}")

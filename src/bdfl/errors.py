@@ -1,5 +1,7 @@
 """The errors a caller may expect; every one carries a single line that says what was expected and found."""
 
+from bdfl import __version__
+
 
 class BdflError(Exception):
     """Base of all errors that are the caller's to read, not ours to fix: shown as one line, exit code 2."""
@@ -24,6 +26,12 @@ class BadSchedulerParameter(BdflError):
 def one_line(text: object) -> str:
     """What somebody else's error says, or any text, in a single line."""
     return " ".join(str(text).split())
+
+
+def other_format(found: int, reads: int) -> str:
+    """What is said of anything in another format than this bdfl reads, of every kind of file in the same words."""
+    writer = "a newer" if found > reads else "an older"
+    return f"format {found} found, bdfl {__version__} reads format {reads}: {writer} bdfl wrote it and can read it"
 
 
 def install_command(extras: str) -> str:

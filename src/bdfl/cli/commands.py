@@ -55,7 +55,6 @@ app = typer.Typer(
     cls=OneLineErrors,
     no_args_is_help=True,
     rich_markup_mode="rich",
-    add_completion=False,
     pretty_exceptions_show_locals=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Decentralised federated learning over wireless with a chain of its own: schedule, simulate, train, run live.",

@@ -14,8 +14,21 @@ if TYPE_CHECKING:
 
 RESULTS = Path("results")
 
+
+def complete_scenario() -> list[str]:
+    """What a shell offers where a scenario is asked for: the shipped ones; it adds files where none of them fits."""
+    from bdfl.scenario.shipped import shipped_scenarios
+
+    return list(shipped_scenarios())
+
+
 ScenarioArgument = Annotated[
-    str, typer.Argument(metavar="SCENARIO", help="A scenario file, or the name of a shipped one such as paper-cifar10.")
+    str,
+    typer.Argument(
+        metavar="SCENARIO",
+        help="A scenario file, or the name of a shipped one such as paper-cifar10.",
+        autocompletion=complete_scenario,
+    ),
 ]
 SetOption = Annotated[
     list[str] | None,

@@ -14,6 +14,7 @@ from bdfl.cli.options import (
     RoundsOption,
     SeedOption,
     SetOption,
+    complete_scenario,
     open_scenario,
 )
 from bdfl.cli.terminal import print_files, print_json, print_out, progress, writing_to
@@ -42,7 +43,12 @@ class BadUsage(BdflError):
 
 def run(
     scenario: Annotated[
-        str | None, typer.Argument(metavar="[SCENARIO]", help="A scenario file, or a shipped one such as quickstart.")
+        str | None,
+        typer.Argument(
+            metavar="[SCENARIO]",
+            help="A scenario file, or a shipped one such as quickstart.",
+            autocompletion=complete_scenario,
+        ),
     ] = None,
     resume: Annotated[
         Path | None, typer.Option("--resume", metavar="FOLDER", help="Go on with the run in this folder.")

@@ -14,8 +14,7 @@ from typing import TypeVar
 
 import msgspec
 
-from bdfl import __version__
-from bdfl.errors import BdflError, one_line
+from bdfl.errors import BdflError, one_line, other_format
 from bdfl.file_lock import lock_patiently
 from bdfl.records.learning import LearningRound, best_round
 from bdfl.records.run_files import (
@@ -130,7 +129,7 @@ def read_journal(path: Path) -> tuple[JournalHeader | None, list[LearningRound]]
         return None, []
     header = _decode_line(path, lines, 0, JournalHeader)
     if header.format != FORMAT:
-        raise BadRunFolder(f"{path}: format {header.format}, this is bdfl {__version__} with format {FORMAT}")
+        raise BadRunFolder(f"{path}: {other_format(header.format, FORMAT)}")
     rounds = [_decode_line(path, lines, number, LearningRound) for number in range(1, len(lines))]
     for number, row in enumerate(rounds, start=1):
         if row.round != number:

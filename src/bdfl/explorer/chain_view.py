@@ -8,11 +8,11 @@ its own, see `signature_check`. Whether it keeps all rules is for `bdfl chain ve
 from dataclasses import dataclass
 from typing import Protocol
 
-from bdfl.encoding import BadEncoding, decode, encode
+from bdfl.encoding import BadEncoding, encode
 from bdfl.errors import one_line
 from bdfl.identity import Meaning, is_signed, statement_digest
-from bdfl.ledger.block import MAX_BLOCK_SIZE, Block, Certificate, Genesis, Seal, body_root, chain_id, header_seal
-from bdfl.ledger.chain_rows import decode_certificate
+from bdfl.ledger.block import Block, Certificate, Genesis, Seal, body_root, chain_id, header_seal
+from bdfl.ledger.chain_rows import decode_certificate, decode_stored
 from bdfl.ledger.keeping import StoreError
 from bdfl.ledger.roll import Roll
 from bdfl.ledger.work import is_worked
@@ -62,7 +62,7 @@ def find_block(source: BlockSource, height: int) -> Found:
         return Found(height, None, (), one_line(error), None)
     size_bytes = len(stored.block)
     try:
-        block = decode(stored.block, Block, MAX_BLOCK_SIZE)
+        block = decode_stored(stored.block, Block)
     except BadEncoding as error:
         return Found(height, None, (), stored.damage or one_line(error), size_bytes)
     try:

@@ -6,11 +6,12 @@ import numpy as np
 import pyarrow.parquet
 
 from bdfl.audit.reading import NotOnChain
+from bdfl.errors import other_format
 from bdfl.explorer.columns import DELIVERED, IDLE, MISSED, PER_CLIENT, PER_ROUND, Values
 from bdfl.explorer.documents import FLAG_INFEASIBLE
 from bdfl.explorer.orders import RecordFacts
 from bdfl.records import NOBODY
-from bdfl.records.parquet import CLIENTS_FILE, ROUNDS_FILE
+from bdfl.records.parquet import CLIENTS_FILE, FORMAT, ROUNDS_FILE
 from bdfl.scheduling.problem import Status
 
 DECIDED = ("cpu_hz", "mining_hz", "power_w")  # by client, as `client_cpu_hz` and so on
@@ -34,6 +35,9 @@ class _Table:
         self.names: set[str] = set(file.schema_arrow.names)
         metadata = file.schema_arrow.metadata or {}
         self.metadata = {key.decode(): value.decode() for key, value in metadata.items()}
+        found = int(self.metadata.get("format", FORMAT))
+        if found != FORMAT:
+            raise NotOnChain(other_format(found, FORMAT))
 
     def numbers(self, name: str) -> Values:
         """NaN for null."""

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import msgspec
 
-from bdfl.encoding import BadEncoding, decode
+from bdfl.encoding import BadEncoding
 from bdfl.errors import one_line
 from bdfl.explorer.chain_view import Stored
 from bdfl.ledger.block import MAX_BLOCK_SIZE, Genesis, chain_id
+from bdfl.ledger.chain_rows import decode_stored
 from bdfl.ledger.keeping import DamagedStore, NotAStore, StoreError
 from bdfl.ledger.store import DATABASE_FILE, ChainStore
 from bdfl.operation.asking import ask_status
@@ -141,7 +142,7 @@ class WindowSource:
         self._turn = threading.Lock()
         self._connection: http.client.HTTPConnection | None = None
         try:
-            self.genesis: Genesis = decode(self._get("/chain/genesis"), Genesis, MAX_BLOCK_SIZE)
+            self.genesis: Genesis = decode_stored(self._get("/chain/genesis"), Genesis)
         except BadEncoding as error:
             raise DamagedStore(f"{address}: {one_line(error)}, the genesis of a chain expected") from None
         self._chain = chain_id(self.genesis).hex()

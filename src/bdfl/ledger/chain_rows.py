@@ -3,19 +3,31 @@
 Every row is compared with its checksum and decoded when it is read: `DamagedStore` says which one was changed.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TypeVar, cast
 
 from bdfl.encoding import BadEncoding, Record, decode, digest, encode, prepared
-from bdfl.ledger.block import MAX_BLOCK_SIZE, Block, Certificate, Genesis, SignedReport, SignedUpdate, SignedVote
+from bdfl.errors import other_format
+from bdfl.ledger.block import (
+    FORMAT,
+    MAX_BLOCK_SIZE,
+    Block,
+    Certificate,
+    Genesis,
+    SignedReport,
+    SignedUpdate,
+    SignedVote,
+)
 from bdfl.ledger.database import Database, Row
 from bdfl.ledger.keeping import BlobUse, DamagedStore, StoredRound, rested_on
 from bdfl.ledger.merkle import MerkleProof
 from bdfl.ledger.pruning import prove_updates
 
 _Kept = TypeVar("_Kept", bound=Record)
+_OnChain = TypeVar("_OnChain", Genesis, Block)
 
 for _kind in (Genesis, Block, SignedVote, SignedUpdate, SignedReport, MerkleProof):
     prepared(_kind)
@@ -50,7 +62,9 @@ class ChainRows:
         rows = self._database.run("SELECT data, checksum FROM genesis")
         if len(rows) != 1:
             raise DamagedStore(f"{self._path}: genesis is missing")
-        return self._decode("genesis", self._checked("genesis", *cast(tuple[bytes, bytes], rows[0])), Genesis)
+        data = self._checked("genesis", *cast(tuple[bytes, bytes], rows[0]))
+        with self._explaining("genesis"):
+            return decode_stored(data, Genesis)
 
     @property
     def height(self) -> int:
@@ -63,7 +77,9 @@ class ChainRows:
         return cast(int, height)
 
     def block(self, height: int) -> Block:
-        return self._decode(f"block {height}", self._read_block(height)[0], Block)
+        data = self._read_block(height)[0]
+        with self._explaining(f"block {height}"):
+            return decode_stored(data, Block)
 
     def certificate(self, height: int) -> Certificate:
         return self._decode(f"certificate of block {height}", self._read_block(height)[1], _Votes).votes
@@ -224,13 +240,38 @@ class ChainRows:
         return data
 
     def _decode(self, what: str, data: bytes, kind: type[_Kept]) -> _Kept:
-        try:
+        with self._explaining(what):
             return decode(data, kind, MAX_BLOCK_SIZE)
+
+    @contextmanager
+    def _explaining(self, what: str) -> Iterator[None]:
+        try:
+            yield
         except BadEncoding as error:
             raise DamagedStore(f"{self._path}: {what}: {error}") from None
 
     def _describe(self, blob: bytes, height: int, client: int | None, what: str) -> str:
         return f"{self._path}: {BlobUse(blob, client).describe(height)}: {what}"
+
+
+def decode_stored(data: bytes, kind: type[_OnChain]) -> _OnChain:
+    """A genesis or a block from its bytes; raises `BadEncoding`, for those of another format with its number."""
+    try:
+        return decode(data, kind, MAX_BLOCK_SIZE)
+    except BadEncoding:
+        found = find_format(data)
+        if found is None or found == FORMAT:
+            raise
+        raise BadEncoding(f"{kind.__name__}: {other_format(found, FORMAT)}") from None
+
+
+def find_format(data: bytes) -> int | None:
+    """The format that the bytes of a genesis or a block name, whatever else is in them; none: they are of neither.
+
+    It stands first, in the genesis itself or in a block's header: after one or two short arrays, as a small number.
+    """
+    depth = next((place for place, byte in enumerate(data[:3]) if not 0x90 <= byte <= 0x9F), 0)
+    return data[depth] if depth and data[depth] < 0x80 else None
 
 
 def decode_certificate(data: bytes) -> Certificate:

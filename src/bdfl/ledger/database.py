@@ -6,10 +6,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, cast
 from urllib.parse import quote
 
-from bdfl.errors import one_line
+from bdfl.errors import one_line, other_format
 from bdfl.ledger.keeping import DamagedStore, NotAStore, NotKept, StoreError, StoreInUse
 
 FORMAT = 1
@@ -165,7 +165,7 @@ class Database:
         if application != _APPLICATION:
             raise NotAStore(f"{self._path}: a database, but not of a chain")
         if version != FORMAT:
-            raise NotAStore(f"{self._path}: format {version!r}, this bdfl reads format {FORMAT}")
+            raise NotAStore(f"{self._path}: {other_format(cast(int, version), FORMAT)}")
 
     @contextmanager
     def _explaining(self) -> Iterator[None]:

@@ -4,15 +4,17 @@ They come from elsewhere: nothing in them is believed before size and form are c
 """
 
 import os
+import re
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
 from bdfl.encoding import BadEncoding, Record, decode, encode
-from bdfl.errors import BdflError
+from bdfl.errors import BdflError, other_format
 
 _Record = TypeVar("_Record", bound=Record)
-KINDS = {kind: f"bdfl {kind} 1" for kind in ("draft", "card", "genesis", "signature", "change")}
+FORMATS = {"draft": 1, "card": 1, "genesis": 1, "signature": 1, "change": 1}  # by kind; "bdfl card 1" says both
+_FORM = re.compile(rf"bdfl ({'|'.join(FORMATS)}) (\d+)".encode())
 _HEAD = 32  # bytes in which a file says what it is
 
 
@@ -21,11 +23,13 @@ class BadSetUpFile(BdflError):
 
 
 def read_record(path: Path, kind: type[_Record], name: str, max_size: int) -> _Record:
-    """The record in a file of one of `KINDS`; raises `BadSetUpFile` where it is another, damaged or too large."""
+    """The record in a file of one of these kinds; raises `BadSetUpFile` where it is another, damaged or too large."""
     data = _read(path, max_size + 1)
     if len(data) > max_size:
         raise BadSetUpFile(f"{path}: more than {max_size} bytes, {_article(name)} file expected")
-    found = _kind_of(data)
+    found, number = _form_of(data)
+    if found is not None and number != FORMATS[found]:
+        raise BadSetUpFile(f"{path}: {other_format(number, FORMATS[found])}")
     if found != name:
         raise BadSetUpFile(f"{path}: {_article(found)}, {_article(name)} file expected")
     try:
@@ -35,12 +39,14 @@ def read_record(path: Path, kind: type[_Record], name: str, max_size: int) -> _R
 
 
 def find_kind(path: Path) -> str | None:
-    """Which of `KINDS` a file says it is; none: no file of the set-up."""
-    return _kind_of(_read(path, _HEAD))
+    """Which kind a file says it is; none: no file of the set-up."""
+    return _form_of(_read(path, _HEAD))[0]
 
 
-def _kind_of(data: bytes) -> str | None:
-    return next((kind for kind, text in KINDS.items() if text.encode() in data[:_HEAD]), None)
+def _form_of(data: bytes) -> tuple[str | None, int]:
+    """Kind and format that a file says it has; no kind: no file of the set-up."""
+    form = _FORM.search(data[:_HEAD])
+    return (None, 0) if form is None else (form[1].decode(), int(form[2]))
 
 
 def write_record(path: Path, record: Record, *, replaces: bool = False) -> None:

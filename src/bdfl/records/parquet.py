@@ -21,6 +21,7 @@ from bdfl.records.run import NOBODY, InvalidRecord, RunRecord
 from bdfl.scheduling.problem import Status
 from bdfl.scheduling.queues import drift_constant
 
+FORMAT = 1  # of both tables; it stands in their metadata
 ROUNDS_FILE = "rounds.parquet"
 CLIENTS_FILE = "clients.parquet"
 CROWD_ROUNDS_FILE = "crowd_rounds.parquet"
@@ -86,6 +87,7 @@ def _crowd_rounds(crowd: CrowdRecord) -> pyarrow.Table:
 def _metadata(run: RunRecord | CrowdRecord) -> dict[str, str]:
     return {
         "bdfl": __version__,
+        "format": str(FORMAT),
         "scenario": run.scenario,
         "scenario_digest": run.scenario_digest,
         "scheduler": run.scheduler,

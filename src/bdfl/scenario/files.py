@@ -8,12 +8,14 @@ from typing import TypeAlias
 
 import msgspec
 
-from bdfl.errors import one_line
-from bdfl.scenario.checking import ScenarioError, convert_strictly
+from bdfl.errors import one_line, other_format
+from bdfl.scenario.checking import ScenarioError, convert_strictly, refuse_value
 from bdfl.scenario.learning import is_path
 from bdfl.scenario.model import Scenario
 from bdfl.scenario.toml_text import Plain, toml_document
 
+FORMAT = 1  # of scenario files; a file that does not say which it has is of this one
+_FORMAT_KEY = "format"
 _Table: TypeAlias = dict[str, Plain]
 _INLINE = (
     "scheduler.parameters",
@@ -23,8 +25,17 @@ _INLINE = (
 
 
 def parse_scenario(data: dict[str, Plain]) -> Scenario:
-    """The scenario that plain data describes, every value checked."""
-    return convert_strictly(data, Scenario)
+    """The scenario that plain data describes, every value checked, that of the format first."""
+    validate_format(data.get(_FORMAT_KEY, FORMAT))
+    return convert_strictly({key: value for key, value in data.items() if key != _FORMAT_KEY}, Scenario)
+
+
+def validate_format(found: Plain) -> None:
+    """Raises `ScenarioError` for a scenario in another format than this bdfl reads."""
+    if isinstance(found, bool) or not isinstance(found, int) or found < 1:
+        raise refuse_value(_FORMAT_KEY, found, f"{FORMAT}, or no such key")
+    if found != FORMAT:
+        raise ScenarioError("scenario", *other_format(found, FORMAT).split(", ", 1))
 
 
 def load_scenario(path: Path, overrides: Sequence[str] = ()) -> Scenario:
@@ -63,7 +74,7 @@ def override_scenario(scenario: Scenario, overrides: Sequence[str]) -> Scenario:
 
 def dump_scenario(scenario: Scenario) -> str:
     """TOML text with every value, which loads back to an equal scenario."""
-    return toml_document(msgspec.to_builtins(scenario), inline=_INLINE)
+    return toml_document({_FORMAT_KEY: FORMAT} | msgspec.to_builtins(scenario), inline=_INLINE)
 
 
 def scenario_digest(scenario: Scenario) -> str:

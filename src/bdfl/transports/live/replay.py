@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bdfl.encoding import Record, encode
-from bdfl.errors import BdflError
+from bdfl.errors import BdflError, other_format
 from bdfl.identity import Meaning, Place, Signer, is_signed, statement_digest
 from bdfl.ledger.chain import ChainState, apply_block, start_chain
 from bdfl.ledger.keeping import Store
@@ -28,6 +28,7 @@ from bdfl.protocol.messages import Blob, Message
 from bdfl.protocol.node import begin, step
 from bdfl.protocol.state import Context, NodeState, Recovered, Timing
 from bdfl.transports.live.event_log import (
+    EVENTS_FILE,
     FORMAT,
     Began,
     BrokenLog,
@@ -149,8 +150,10 @@ class _Player:
     """One life."""
 
     def __init__(self, began: Began, chain: ChainState, store: Store, toolbox: Toolbox, decided: set[int]) -> None:
-        if began.format != FORMAT or began.chain != chain.chain:
-            raise BrokenLog(f"a log of format {began.format} and another chain, format {FORMAT} and this one expected")
+        if began.format != FORMAT:
+            raise BrokenLog(f"{EVENTS_FILE}: {other_format(began.format, FORMAT)}")
+        if began.chain != chain.chain:
+            raise BrokenLog(f"{EVENTS_FILE}: of another chain, {chain.chain.hex()[:16]} expected")
         self.number = began.number
         self._store = store
         self._decided = decided

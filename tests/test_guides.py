@@ -1,0 +1,110 @@
+"""The tutorial and the how-to pages are run as they stand: the blocks of a page in order, in one empty folder.
+
+A block after `<!-- tests: only parsed, WHY -->` is not run, its commands have to parse; one after
+`<!-- tests: FILE runs it -->`, or such, is run there. Everything else runs here; only figures are left empty, which
+have tests of their own and take most of the time.
+"""
+
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import pytest
+from matplotlib.figure import Figure
+from typer.testing import CliRunner
+
+from bdfl.cli.commands import app
+from tests.test_docs import parse
+
+ROOT = Path(__file__).parents[1]
+GUIDES = [
+    ROOT / "docs" / "tutorial.md",
+    ROOT / "docs" / "installation.md",
+    *sorted((ROOT / "docs/how-to").glob("*.md")),
+]
+BLOCK = re.compile(r"(?:^<!-- tests: (.*?) -->\n)?^```(\w*) ?(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SHOWN = ("text", "console", "")  # blocks that nobody is meant to type
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of a page: why it is not run here, if so, its language, the file it is saved as, its text."""
+
+    note: str
+    language: str
+    file: str
+    text: str
+
+    @property
+    def lines(self) -> list[str]:
+        return [line.partition(" #")[0].strip() for line in self.text.splitlines() if line.strip()]
+
+
+def blocks_of(page: Path) -> list[Block]:
+    return [Block(*match) for match in BLOCK.findall(page.read_text(encoding="utf-8"))]
+
+
+def run_page(page: Path) -> None:
+    """Everything on the page, in the current folder."""
+    known: dict[str, object] = {"__name__": "__main__"}
+    for block in blocks_of(page):
+        if block.note:
+            continue
+        if block.file:
+            Path(block.file).write_text(block.text, encoding="utf-8")
+        elif block.language == "python":
+            exec(compile(block.text, page.name, "exec"), known)
+        elif block.language == "sh":
+            for line in block.lines:
+                run_line(line)
+
+
+def run_line(line: str) -> None:
+    program, *words = shlex.split(line)
+    assert program == "bdfl", f"{line}: not a command of bdfl; say in a note why it is not run"
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0, f"{line}\n{result.output}"
+
+
+def save_nothing(figure: Figure, file: IO[bytes], **settings: object) -> None:
+    """An empty picture in place of a figure."""
+    file.write(b'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1 1"/>')
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty folder that Python looks into, and forgets the modules of afterwards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(Figure, "savefig", save_nothing)
+    before = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", None) or "").startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.stem)
+def test_everything_on_the_page_runs(page: Path, folder: Path) -> None:
+    run_page(page)
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.stem)
+def test_what_is_not_run_here_says_why_and_its_commands_exist(page: Path) -> None:
+    for block in blocks_of(page):
+        assert block.note or block.language in (*SHOWN, "sh", "python", "toml"), block
+        if block.note:
+            runner = re.fullmatch(r"(tests/\S+\.py) runs (?:it|such)", block.note)
+            assert block.note.startswith("only parsed, ") or (runner and (ROOT / runner[1]).is_file()), block.note
+        for line in block.lines:
+            if block.language == "sh" and line.startswith("bdfl "):
+                parse(line)
+
+
+def test_most_blocks_are_run() -> None:
+    blocks = [block for page in GUIDES for block in blocks_of(page) if block.language in ("sh", "python")]
+    assert sum(bool(block.note) for block in blocks) <= len(blocks) / 3
