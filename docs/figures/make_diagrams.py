@@ -70,10 +70,8 @@ def draw_states() -> str:
         arrows.append(arrow)
         marks.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="11" fill="{PAPER}" stroke="{LINE}"/>')
         marks.append(_text(x, y + 4, str(number), size=11, anchor="middle"))
-        column, row = divmod(number - 1, math.ceil(len(moves) / 2))
-        reasons.append(
-            _text(16 + column * 424, 388 + 20 * row, f"{number}  {before} → {after}: {_cut(why, 52)}", size=11.5)
-        )
+        said = f"{number}  {before} → {after}: {why}"
+        reasons.append(_text(WIDTH / 2 - 250, 388 + 20 * (number - 1), said, size=12))
     boxes = []
     for phase, (x, y) in place.items():
         boxes.append(_box(x - 58, y - 20, 116, 40, PURE))
@@ -82,7 +80,7 @@ def draw_states() -> str:
     arrows.append(_line(start_x - 96, start_y + 62, start_x - 40, start_y + 24))
     boxes.append(f'<circle cx="{start_x - 99:.1f}" cy="{start_y + 64:.1f}" r="6" fill="{INK}"/>')
     boxes.append(_text(start_x - 104, start_y + 88, "started", size=11.5, colour=SOFT_INK, anchor="middle"))
-    height = 388 + 20 * math.ceil(len(moves) / 2)
+    height = 388 + 20 * len(moves)
     return _document(height, [*arrows, *boxes, *marks, *reasons], "The states of a node and its moves between them")
 
 

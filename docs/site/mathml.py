@@ -185,5 +185,4 @@ class _Parser:
         if self._words() != kind:
             raise BadFormula(f"{self._source.strip()!r}: \\end of something else than {kind}")
         body = "".join("<mtr>" + "".join(f"<mtd>{cell}</mtd>" for cell in row) + "</mtr>" for row in rows)
-        table = f'<mtable class="{kind}" displaystyle="{str(kind == "aligned").lower()}">{body}</mtable>'
-        return table if kind == "aligned" else f'<mrow><mo stretchy="true">{{</mo>{table}</mrow>'
+        return f'<mtable class="{kind}" displaystyle="{str(kind == "aligned").lower()}">{body}</mtable>'
