@@ -70,9 +70,10 @@ def run_line(line: str) -> None:
     assert result.exit_code == 0, f"{line}\n{result.output}"
 
 
-def save_nothing(figure: Figure, file: IO[bytes], **settings: object) -> None:
+def save_nothing(figure: Figure, file: Path | IO[bytes], **settings: object) -> None:
     """An empty picture in place of a figure."""
-    file.write(b'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1 1"/>')
+    write = file.write_bytes if isinstance(file, Path) else file.write
+    write(b'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1 1"/>')
 
 
 @pytest.fixture
