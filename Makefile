@@ -70,6 +70,10 @@ bench-chain: $(VENV)/.installed-learn ## mining, storing, verifying and what the
 bench-live: $(VENV)/.installed-dev .venv-p2pfl/.installed ## rounds of real processes, beside p2pfl's (ten minutes)
 	$(BIN)/python -m benchmarks --only live
 
+.PHONY: bench-sweep
+bench-sweep: $(VENV)/.installed-dev ## where the time of a sweep of 1,000 points goes, by both engines (minutes)
+	$(BIN)/python -m benchmarks --only sweep
+
 bench-explorer: $(VENV)/.installed-dev browser ## the explorer in a browser: first paint, stalls, memory, 50 viewers (minutes)
 	$(BIN)/python -m benchmarks --only explorer
 

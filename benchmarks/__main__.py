@@ -33,6 +33,7 @@ class Part(StrEnum):
     EXPLORER = "explorer"
     SCALE = "scale"
     FLOWER = "flower"
+    SWEEP = "sweep"
 
 
 _ASKED_FOR = (
@@ -44,6 +45,7 @@ _ASKED_FOR = (
     Part.EXPLORER,
     Part.SCALE,
     Part.FLOWER,
+    Part.SWEEP,
 )  # long, or with environments of its own: only by name
 
 
@@ -97,6 +99,10 @@ def measure(part: Part, seed: int, quick: bool, report: Callable[[str], None]) -
             from benchmarks.flower.speed import measure_flower  # needs torch and flwr
 
             return measure_flower(quick=quick, seed=seed, report=report)
+        case Part.SWEEP:
+            from benchmarks.sweep_share import measure_sweep  # needs Ray
+
+            return measure_sweep(quick=quick, report=report)
 
 
 def main(

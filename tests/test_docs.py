@@ -15,6 +15,8 @@ from bdfl.cli.commands import app
 from bdfl.experiment import simulate
 from bdfl.scenario import load_scenario
 from bdfl.scheduling.registry import check_scheduler
+from bdfl.sweeps.plan import load_sweep
+from bdfl.sweeps.points import list_points
 from tests.test_paper_map import resolve
 
 ROOT = Path(__file__).parents[1]
@@ -27,6 +29,7 @@ FENCE = re.compile(r"^```(\w*) ?(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SLOW = {
     "compare", "bound", "reproduce", "run", "report", "poison", "chain", "keygen", "genesis", "member", "node", "ap",
     "network", "explore", "leaderboard", "track", "export",
+    "sweep", "plot",
 }  # fmt: skip
 
 
@@ -72,7 +75,15 @@ def parse(command):
         context = group.make_context(name, list(arguments), parent=context)
 
 
-@pytest.mark.parametrize("name", sorted(block.file for block in BLOCKS if block.file.endswith(".toml")))
+SWEEPS = sorted(block.file for block in BLOCKS if block.file.endswith("sweep.toml"))
+
+
+@pytest.mark.parametrize("name", SWEEPS)
+def test_every_sweep_shown_has_points(folder, name):
+    assert list_points(load_sweep(folder / name))
+
+
+@pytest.mark.parametrize("name", sorted({b.file for b in BLOCKS if b.file.endswith(".toml")} - set(SWEEPS)))
 def test_every_scenario_shown_loads_and_plays(folder, name):
     scenario = load_scenario(folder / name)
     record = simulate(load_scenario(folder / name, [f"rounds={min(scenario.rounds, 3)}"]))

@@ -35,6 +35,7 @@ from bdfl.cli.options import (
 from bdfl.cli.poison import poison
 from bdfl.cli.reproduce import reproduce
 from bdfl.cli.run import report, run
+from bdfl.cli.sweep import plot, sweep
 from bdfl.cli.terminal import (
     OneLineErrors,
     print_files,
@@ -78,6 +79,8 @@ app.command()(export)
 app.command()(track)
 app.command()(poison)
 app.command()(leaderboard)
+app.command()(sweep)
+app.command()(plot)
 app.command()(keygen)
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bdfl.cli.engine_options import AddressOption, Engine, EngineOption, validate_address
 from bdfl.cli.options import (
     DataOption,
     FlowerModelOption,
@@ -68,6 +69,8 @@ def run(
         int | None,
         typer.Option("--workers", min=1, help="Training processes; by engine and cores unless given."),
     ] = None,
+    engine: EngineOption = Engine.LOCAL,
+    address: AddressOption = None,
     changes: SetOption = None,
     track: TrackOption = None,
     as_json: JsonOption = False,
@@ -86,6 +89,8 @@ def run(
 
       bdfl run quickstart --flower mypackage.client:client_fn
 
+      bdfl run paper-cifar10 --data path/to/cifar10 --engine ray --address 10.0.0.1:6379
+
       bdfl run --resume runs/quickstart-drc-0
 
       bdfl run quickstart --track tensorboard:results/board
@@ -94,14 +99,20 @@ def run(
     from bdfl.experiment.run_folder import create_run_folder, open_run_folder, refuse_existing
     from bdfl.experiment.training_run import found_chain
 
+    validate_address(engine, address)
     trackers = open_trackers(track)
     if resume is not None:
         others = (scenario, out, data or None, flower, flower_model, rounds or None, seed, scheduler or None)
         if changes or any(other is not None for other in others):
-            raise BadUsage("--resume: goes on with what its folder says, no scenario, and only --workers and --track")
+            raise BadUsage(
+                "--resume: goes on with what its folder says, only --workers, --engine and --track beside it"
+            )
         with writing_to(resume), open_run_folder(resume) as folder:
             federated = _prepare(folder.scenario)
-            with _open(federated, workers) as trainer, tracking_run(trackers, folder, is_continued=True) as tracking:
+            with (
+                _open(federated, workers, engine, address) as trainer,
+                tracking_run(trackers, folder, is_continued=True) as tracking,
+            ):
                 _train(federated, trainer, folder, tracking, as_json=as_json)
         return
     if scenario is None:
@@ -112,7 +123,7 @@ def run(
     refuse_existing(path)
     # Data, model and genesis first: a mistake in them leaves no folder behind.
     federated = _prepare(chosen)
-    with _open(federated, workers) as trainer:
+    with _open(federated, workers, engine, address) as trainer:
         found_chain(federated, trainer)
         with writing_to(path), create_run_folder(path, chosen) as folder, tracking_run(trackers, folder) as tracking:
             _train(federated, trainer, folder, tracking, as_json=as_json)
@@ -151,7 +162,15 @@ def _prepare(scenario: "Scenario") -> "Federated":
         return prepare_run(scenario, on_rehearsed)
 
 
-def _open(federated: "Federated", workers: int | None) -> "AbstractContextManager[Trainer]":
+def _open(
+    federated: "Federated", workers: int | None, engine: Engine, address: str | None
+) -> "AbstractContextManager[Trainer]":
+    if engine is Engine.RAY:
+        from bdfl.learning.ray_workers import open_ray_trainer
+
+        return open_ray_trainer(
+            federated.scenario, federated.data, federated.partition, address=address, workers=workers
+        )
     from bdfl.experiment.training_run import default_workers
     from bdfl.learning.workers import open_trainer
 

@@ -56,14 +56,14 @@ class RunFolder:
 
     def write_header(self, header: JournalHeader) -> None:
         """Begins the journal."""
-        _replace(self.path / JOURNAL_FILE, msgspec.json.encode(header) + b"\n")
+        replace_file(self.path / JOURNAL_FILE, msgspec.json.encode(header) + b"\n")
         self.header = header
 
     def append(self, row: LearningRound, model: bytes) -> None:
         """Makes a round count; `model` are the bytes of the model after it, kept if it is the best so far."""
         self.rounds.append(row)
         if self.best_round == row.round:
-            _replace(self.path / BEST_MODEL, model)
+            replace_file(self.path / BEST_MODEL, model)
         with (self.path / JOURNAL_FILE).open("ab") as file:
             file.write(msgspec.json.encode(row) + b"\n")
 
@@ -71,7 +71,7 @@ class RunFolder:
         """Only the first rounds count any more: the chain has no others."""
         del self.rounds[num_rounds:]
         lines = [self.header, *self.rounds]
-        _replace(self.path / JOURNAL_FILE, b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
+        replace_file(self.path / JOURNAL_FILE, b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
 
     @property
     def best_round(self) -> int | None:
@@ -80,7 +80,7 @@ class RunFolder:
 
     def finish(self, final_model: bytes) -> None:
         """Puts the final model where people look for it; the best one is there, if any is finite."""
-        _replace(self.path / FINAL_MODEL, final_model)
+        replace_file(self.path / FINAL_MODEL, final_model)
         if self.best_round is None:
             (self.path / BEST_MODEL).unlink(missing_ok=True)
 
@@ -90,8 +90,8 @@ def create_run_folder(path: Path, scenario: Scenario) -> Iterator[RunFolder]:
     """A new folder for a run of `scenario`; one that exists and is not empty is refused."""
     refuse_existing(path)
     path.mkdir(parents=True, exist_ok=True)
-    with _lock(path):
-        _replace(path / SCENARIO_FILE, dump_scenario(scenario).encode())
+    with lock_folder(path):
+        replace_file(path / SCENARIO_FILE, dump_scenario(scenario).encode())
         yield RunFolder(path, scenario, None, [])
 
 
@@ -106,9 +106,9 @@ def open_run_folder(path: Path) -> Iterator[RunFolder]:
     """A run that was begun, at the last round that counts; a line that was being written when it ended is dropped."""
     if not (path / SCENARIO_FILE).is_file():
         raise BadRunFolder(f"{path}: no {SCENARIO_FILE} in it, the folder of a run expected")
-    with _lock(path):
+    with lock_folder(path):
         scenario = load_scenario(path / SCENARIO_FILE)
-        _drop_cut_off(path / JOURNAL_FILE)
+        drop_cut_off(path / JOURNAL_FILE)
         header, rounds = read_journal(path / JOURNAL_FILE)
         if len(rounds) > scenario.rounds:
             raise BadRunFolder(f"{path / JOURNAL_FILE}: {len(rounds)} rounds, at most {scenario.rounds} expected")
@@ -137,11 +137,12 @@ def read_journal(path: Path) -> tuple[JournalHeader | None, list[LearningRound]]
     return header, rounds
 
 
-def _drop_cut_off(path: Path) -> None:
+def drop_cut_off(path: Path) -> None:
+    """Takes away a last line that was being written when its writer ended."""
     content = path.read_bytes() if path.exists() else b""
     complete = _complete_lines(content)
     if len(complete) < len(content):
-        _replace(path, complete)
+        replace_file(path, complete)
 
 
 def _complete_lines(content: bytes) -> bytes:
@@ -155,7 +156,7 @@ def _decode_line(path: Path, lines: Sequence[bytes], number: int, kind: type[_Li
         raise BadRunFolder(f"{path}: line {number + 1} is damaged: {one_line(error)}") from None
 
 
-def _replace(path: Path, content: bytes) -> None:
+def replace_file(path: Path, content: bytes) -> None:
     """Writes a file such that there is never half of it."""
     temporary = path.with_name(f".{path.name}.tmp")
     temporary.write_bytes(content)
@@ -163,9 +164,9 @@ def _replace(path: Path, content: bytes) -> None:
 
 
 @contextmanager
-def _lock(path: Path) -> Iterator[None]:
+def lock_folder(path: Path, what: str = "run") -> Iterator[None]:
     """Inside, no other process goes on with this run; the lock ends with the process, however it ends."""
     with (path / LOCK_FILE).open("wb") as file:
         if not lock_patiently(file):
-            raise BadRunFolder(f"{path}: another process is at work on this run")
+            raise BadRunFolder(f"{path}: another process is at work on this {what}")
         yield

@@ -1,0 +1,201 @@
+"""The commands of sweeps: `bdfl sweep` and `bdfl plot`."""
+
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bdfl.cli.engine_options import AddressOption, Engine, EngineOption, validate_address
+from bdfl.cli.options import JsonOption, JsonOrFilesOption
+from bdfl.cli.run import INTERRUPTED_EXIT, BadUsage
+from bdfl.cli.terminal import print_files, print_json, print_out, progress, writing_to
+
+if TYPE_CHECKING:
+    from bdfl.sweeps.crew import Crew
+    from bdfl.sweeps.plan import Sweep
+    from bdfl.sweeps.running import SweepOutcome
+
+SWEEPS = Path("sweeps")
+FAILED_EXIT = 1
+
+
+def sweep(
+    file: Annotated[
+        Path | None, typer.Argument(metavar="[SWEEP.toml]", help="What varies, over which seeds and schedulers.")
+    ] = None,
+    resume: Annotated[
+        Path | None, typer.Option("--resume", metavar="FOLDER", help="Go on with the sweep in this folder.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Folder of the sweep; sweeps/NAME unless given.")] = None,
+    engine: EngineOption = Engine.LOCAL,
+    address: AddressOption = None,
+    workers: Annotated[
+        int | None, typer.Option("--workers", min=1, help="Points at once; one per core unless given.")
+    ] = None,
+    retries: Annotated[int, typer.Option("--retries", min=0, help="How often a point that failed is tried again.")] = 2,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say how many points there are, compute none.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Play a scenario at many settings, by many schedulers, with many seeds, and leave one table (Parquet).
+
+    Whatever stops it, the same command goes on where it was and ends in the same bytes, with either engine and any
+    number of workers. Points that failed are tried again; exit code 1 if some still fail.
+
+    Examples:
+
+      bdfl sweep sweep.toml
+
+      bdfl sweep sweep.toml --engine ray --address 10.0.0.1:6379
+
+      bdfl sweep --resume sweeps/sweep
+    """
+    from bdfl.sweeps.folder import load_begun, open_sweep_folder
+    from bdfl.sweeps.plan import load_sweep
+    from bdfl.sweeps.running import run_sweep
+    from bdfl.sweeps.table import validate_arrow
+
+    validate_address(engine, address)
+    if (file is None) == (resume is None) or (resume is not None and out is not None):
+        raise BadUsage("sweep: a SWEEP.toml expected, or --resume FOLDER without one and without --out")
+    planned = load_begun(resume) if file is None and resume is not None else load_sweep(file or Path())
+    if dry_run:
+        _describe(planned, as_json=as_json)
+        return
+    validate_arrow()
+    path = resume or out or SWEEPS / planned.name
+    with writing_to(path), open_sweep_folder(path, planned) as folder:
+        try:
+            with (
+                _open_crew(planned, engine, address, workers) as crew,
+                progress(f"sweeping {planned.name}", "points") as on_progress,
+            ):
+                outcome = run_sweep(planned, folder, crew, retries=retries, on_progress=on_progress)
+        except KeyboardInterrupt:
+            num_done = sum(row.error is None for row in folder.done.values())
+            typer.echo(f"stopped with {num_done} points done; go on: bdfl sweep --resume {path}", err=True)
+            raise typer.Exit(INTERRUPTED_EXIT) from None
+    _show(outcome, path, as_json=as_json)
+
+
+def plot(
+    table: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="The folder of a finished sweep, or its points.parquet.")
+    ],
+    x: Annotated[str | None, typer.Option("--x", help="Key along the x axis; the one with most values.")] = None,
+    y: Annotated[list[str] | None, typer.Option("--y", help="Measure with a panel of its own. Repeatable.")] = None,
+    by: Annotated[
+        list[str] | None, typer.Option("--by", help="Key that tells lines apart, such as scheduler. Repeatable.")
+    ] = None,
+    where: Annotated[
+        list[str] | None, typer.Option("--where", metavar="KEY=VALUE", help="Only these points. Repeatable.")
+    ] = None,
+    log_x: Annotated[
+        bool | None, typer.Option("--log-x/--no-log-x", help="A logarithmic x axis; where values differ twentyfold.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Folder for figure and CSV; the table's own.")] = None,
+    as_json: JsonOrFilesOption = False,
+) -> None:
+    """Draw what a sweep found: means with 95 % intervals over seeds, a panel for every measure.
+
+    Examples:
+
+      bdfl plot sweeps/sweep
+
+      bdfl plot sweeps/sweep --x energy.budget_j --y mean_delay_s --by scheduler --where clients.count=8
+    """
+    from bdfl.sweeps.summary import summarise_points
+    from bdfl.sweeps.table import read_points
+
+    pairs = [text.partition("=") for text in where or []]
+    if any(not equals for _, equals, _ in pairs):
+        raise BadUsage("--where: KEY=VALUE expected, such as clients.count=8")
+    summary = summarise_points(
+        read_points(table),
+        x=x,
+        by=by,
+        measures=y,
+        where={key.strip(): value.strip() for key, _, value in pairs},
+        logarithmic=log_x,
+    )
+    if as_json:
+        print_json(summary)
+    else:
+        from bdfl.report.sweep_tables import tabulate_summary
+
+        print_out(tabulate_summary(summary))
+    if out is not None or not as_json:
+        from bdfl.report.style import save_picture
+        from bdfl.report.sweep_figures import draw_sweep
+
+        folder = out or (table if table.is_dir() else table.parent)
+        with writing_to(folder):
+            files = save_picture(draw_sweep(summary), folder, "plot")
+        if not as_json:
+            print_files(files)
+
+
+def _open_crew(
+    planned: "Sweep", engine: Engine, address: str | None, workers: int | None
+) -> "AbstractContextManager[Crew]":
+    from bdfl.sweeps.measures import Mode
+
+    if engine is Engine.RAY:
+        from bdfl.sweeps.ray_crew import open_ray_crew
+
+        return open_ray_crew(address, workers, with_torch=planned.mode is Mode.RUN)
+    from bdfl.sweeps.crew import open_local_crew
+
+    return open_local_crew(workers)
+
+
+def _describe(planned: "Sweep", *, as_json: bool) -> None:
+    from bdfl.sweeps.points import list_points
+
+    points = list_points(planned)
+    found = {
+        "name": planned.name,
+        "digest": planned.digest(),
+        "points": len(points),
+        "varied": list(planned.varied),
+        "schedulers": list(planned.schedulers),
+        "seeds": len(planned.seeds),
+        "rounds": planned.base.rounds,
+        "measures": list(planned.measures),
+    }
+    if as_json:
+        print_json(found)
+        return
+    for key, value in found.items():
+        typer.echo(f"{key:11}{', '.join(map(str, value)) if isinstance(value, list) else value}")
+
+
+def _show(outcome: "SweepOutcome", path: Path, *, as_json: bool) -> None:
+    import hashlib
+
+    from bdfl.sweeps.table import POINTS_FILE
+
+    table = path / POINTS_FILE
+    if as_json:
+        document = {
+            "folder": str(path),
+            "table": str(table),
+            "sha256": hashlib.sha256(table.read_bytes()).hexdigest(),
+            "points": outcome.num_points,
+            "computed": outcome.num_computed,
+            "failed": [{"point": row.point, "error": row.error} for row in outcome.failed],
+            "engine": outcome.engine,
+            "workers": outcome.num_workers,
+            "wall_s": outcome.wall_s,
+            "busy_share": outcome.busy_share if outcome.num_computed else None,
+        }
+        print_json(document)
+    else:
+        from bdfl.report.sweep_tables import describe_outcome
+
+        for line in describe_outcome(outcome):
+            typer.echo(line)
+        typer.echo(f"table {table}")
+        typer.echo(f"look  bdfl plot {path}")
+    if outcome.failed:
+        raise typer.Exit(FAILED_EXIT)

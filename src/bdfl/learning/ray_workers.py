@@ -1,0 +1,207 @@
+"""Client training on a Ray cluster: a bench on every CPU, the same bits as in one process.
+
+Training is a pure function of what it is given, so that what was under way on a node that is gone is trained again.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import numpy as np
+
+from bdfl.errors import BdflError
+from bdfl.learning.data import DataSet
+from bdfl.learning.partition import Partition
+from bdfl.learning.training import InvalidTraining, Trainer, TrainingFailed
+from bdfl.learning.weights import Vector
+from bdfl.learning.workers import validate_torch
+from bdfl.ray_cluster import OtherSoftware, count_cpus, describe_trouble, find_difference, list_software, open_ray
+from bdfl.scenario import Engine, Scenario
+
+if TYPE_CHECKING:
+    from bdfl.learning.bench import Bench, BlockTask, ClientTask, Material
+    from bdfl.learning.flower_trainer import FlowerClients
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+_AHEAD = 2  # tasks for each seat: one in work, one waiting
+_ATTEMPTS = 3  # of a task whose seats end
+_PATIENCE_S = 120.0  # for a seat where there is none
+_NO_WEIGHTS = np.zeros(0, np.float32)  # in place of weights that travel by themselves
+
+
+@contextmanager
+def open_ray_trainer(
+    scenario: Scenario,
+    data: "DataSet | FlowerClients",
+    partition: Partition,
+    *,
+    address: str | None,
+    workers: int | None = None,
+) -> Iterator[Trainer]:
+    """A trainer that spreads clients over the cluster at `address`, or over processes of this machine.
+
+    `workers` limits how many clients are trained at once (default: one per CPU, or per `learning.threads` of them).
+    """
+    if not isinstance(data, DataSet):
+        raise InvalidTraining("learning.flower: Flower clients are trained on this machine, --engine local expected")
+    if scenario.learning.engine is Engine.VMAP:
+        raise InvalidTraining("learning.engine: vmap trains all clients in one call here, loop expected with Ray")
+    validate_torch()
+    from bdfl.learning.bench import Bench, gather_material
+    from bdfl.learning.trainers import LoopTrainer
+
+    material = gather_material(scenario, data, partition.indices)
+    bench = Bench(scenario, material)
+    threads = scenario.learning.threads
+    with open_ray(address, num_cpus=None if workers is None else workers * threads) as ray:
+        most = max(1, count_cpus(ray) // threads)
+        num_seats = min(most if workers is None else min(workers, most), scenario.clients.count)
+        seats = _Seats(ray, scenario, material, num_seats)
+        try:
+            yield LoopTrainer(bench, seats.map)
+        finally:
+            seats.close()
+
+
+class Seat:
+    """A bench on a node, built when it is first needed: what is wrong with it is then the task's to tell."""
+
+    def __init__(self, scenario: Scenario, parts: tuple[Any, ...], software: tuple[tuple[str, str], ...]) -> None:
+        self._scenario = scenario
+        self._parts = parts
+        self._software = software
+        self._bench: Bench | None = None
+
+    def get_ready(self) -> str | None:
+        """None, or why this node may not train."""
+        return find_difference(self._software)
+
+    def work(
+        self, function: "Callable[[Bench, Any], object]", task: "ClientTask | BlockTask", weights: Vector
+    ) -> object:
+        """What `function` gives for the task with these weights."""
+        if self._bench is None:
+            from bdfl.learning.bench import Bench, Material
+
+            self._bench = Bench(self._scenario, Material(*self._parts))
+        return function(self._bench, replace(task, weights=weights))
+
+
+class _Seats:
+    """Owns the seats; one that is gone is replaced as soon as the cluster has a place for it."""
+
+    def __init__(self, ray: Any, scenario: Scenario, material: "Material", number: int) -> None:
+        self._ray = ray
+        self._class = ray.remote(num_cpus=scenario.learning.threads, max_restarts=0)(Seat)
+        parts = tuple(_in_memory(getattr(material, field.name)) for field in fields(material))
+        self._parts = ray.put(parts)  # one copy for each node
+        self._given = scenario, list_software(with_torch=True)
+        self._all: list[Any] = []
+        self._starting: dict[Any, Any] = {}  # readiness, seat
+        self._ready: list[Any] = []
+        for _ in range(number):
+            self._open()
+
+    def map(self, function: "Callable[[Bench, Task], Result]", tasks: Sequence[Task], /) -> Iterator[Result]:
+        """As the trainers' `Map`: results in order."""
+        sent: dict[int, Any] = {}  # weights by their identity: one copy of them travels, whoever needs it
+        waiting = deque(enumerate(tasks))
+        under_way: dict[Any, tuple[int, Any]] = {}  # reference: number of the task, seat
+        attempts = [0] * len(tasks)
+        found: dict[int, Result] = {}
+
+        def lose(number: int) -> None:
+            attempts[number] += 1
+            if attempts[number] >= _ATTEMPTS:
+                raise TrainingFailed(
+                    "a training process ended by itself (killed, or out of memory); fewer workers may help"
+                )
+            waiting.appendleft((number, tasks[number]))
+
+        for number in range(len(tasks)):
+            while number not in found:
+                while waiting and (seat := self._find_free(under_way)) is not None:
+                    place, task = waiting.popleft()
+                    under_way[self._send(seat, function, task, sent)] = place, seat
+                for reference in self._wait(under_way):
+                    if reference in self._starting:
+                        self._welcome(reference)
+                        continue
+                    place, seat = under_way.pop(reference)
+                    try:
+                        found[place] = cast(Result, self._fetch(reference))
+                    except self._ray.exceptions.RayActorError:
+                        self._replace(seat)
+                        lose(place)
+            yield found.pop(number)
+
+    def close(self) -> None:
+        """Ends all seats, whatever they are doing."""
+        for seat in self._all:
+            self._ray.kill(seat)
+        self._all.clear()
+
+    def _open(self) -> None:
+        scenario, software = self._given
+        seat = self._class.remote(scenario, self._parts, software)
+        self._all.append(seat)
+        self._starting[seat.get_ready.remote()] = seat
+
+    def _welcome(self, reference: Any) -> None:
+        """Takes a seat that has started, or another in place of one that is gone already."""
+        seat = self._starting.pop(reference)
+        try:
+            difference: str | None = self._ray.get(reference)
+        except self._ray.exceptions.RayActorError as error:
+            if error.actor_init_failed:
+                raise TrainingFailed(f"ray: {describe_trouble(error)}; is bdfl installed on every node?") from error
+            self._replace(seat)
+            return
+        if difference is not None:
+            raise OtherSoftware(difference)
+        self._ready.append(seat)
+
+    def _replace(self, seat: Any) -> None:
+        if seat in self._all:
+            self._all.remove(seat)
+            self._ready = [other for other in self._ready if other is not seat]
+            self._open()
+
+    def _find_free(self, under_way: dict[Any, tuple[int, Any]]) -> Any | None:
+        """The seat with least to do, if it may have more."""
+        loads = [(sum(seat is other for _, other in under_way.values()), seat) for seat in self._ready]
+        load, seat = min(loads, key=lambda pair: pair[0], default=(_AHEAD, None))
+        return seat if load < _AHEAD else None
+
+    def _wait(self, under_way: dict[Any, tuple[int, Any]]) -> list[Any]:
+        ready: list[Any]
+        timeout = None if self._ready else _PATIENCE_S
+        ready, _ = self._ray.wait([*under_way, *self._starting], num_returns=1, timeout=timeout)
+        if not ready:
+            raise TrainingFailed(f"ray: no CPU for training became free in {_PATIENCE_S:.0f} s")
+        return ready
+
+    def _send(self, seat: Any, function: object, task: Any, sent: dict[int, Any]) -> Any:
+        weights = task.weights
+        if id(weights) not in sent:
+            sent[id(weights)] = self._ray.put(weights)
+        return seat.work.remote(function, replace(task, weights=_NO_WEIGHTS), sent[id(weights)])
+
+    def _fetch(self, reference: Any) -> object:
+        try:
+            found: object = self._ray.get(reference)
+            return found
+        except self._ray.exceptions.RayTaskError as error:
+            cause = getattr(error, "cause", None)
+            if isinstance(cause, BdflError):
+                raise cause from None
+            raise TrainingFailed(f"ray: {describe_trouble(error)}") from error
+
+
+def _in_memory(part: Any) -> Any:
+    """An array that lies in a file as one that can travel to machines without that file."""
+    return np.array(part) if isinstance(part, np.memmap) else part

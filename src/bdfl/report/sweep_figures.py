@@ -1,0 +1,132 @@
+"""The figure of a sweep: a panel for every measure, a line for every scheduler or other setting."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from bdfl.experiment.choices import show_choice
+from bdfl.report.style import CYCLE, SOFT_INK, Picture, Sheet, colour_of, drawable, house_style, new_figure
+from bdfl.scenario import Scenario, describe_scenario
+from bdfl.sweeps.measures import MEASURES, Mode
+from bdfl.sweeps.summary import SCHEDULER, Line, SweepSummary, Value
+
+_PANEL_INCH = (3.7, 3.0)
+_MOST_COLUMNS = 3
+_MARKERS = "osD^vPX"
+_LONG_WORDS = 40  # characters below an x axis that do not fit side by side
+_DODGE = 0.5  # of the distance between two words on the x axis: lines stand side by side within it
+
+
+def draw_sweep(summary: SweepSummary) -> Picture:
+    """Means with 95 % intervals over seeds; bands along lines, bars where no line leads from place to place."""
+    num_panels = len(summary.measures)
+    columns = min(num_panels, _MOST_COLUMNS)
+    rows = -(-num_panels // columns)
+    with house_style():
+        figure = new_figure(_PANEL_INCH[0] * columns, _PANEL_INCH[1] * rows + 0.5)
+        grid = figure.subplots(rows, columns, squeeze=False)
+        panels: list[Axes] = list(grid.flat)
+        for axes, measure in zip(panels, summary.measures, strict=False):
+            _draw_panel(axes, summary, measure)
+        for axes in panels[num_panels:]:
+            axes.set_visible(False)
+        figure.suptitle(_caption(summary), x=0.01, ha="left", fontsize=8.0, color=SOFT_INK)
+        if summary.by:
+            handles, labels = panels[0].get_legend_handles_labels()
+            figure.legend(handles, labels, loc="outside lower center", ncols=min(4, len(labels)))
+    return Picture(figure, [_sheet(summary)])
+
+
+def label_line(line: Line) -> str:
+    """What tells a line from the others."""
+    parts = [
+        show_choice(str(value)) if key == SCHEDULER else f"{key} {_text(value)}" for key, value in line.settings.items()
+    ]
+    return ", ".join(parts)
+
+
+def describe_key(key: str) -> str:
+    """A key with its unit."""
+    units = {row.key: row.unit for row in describe_scenario(Scenario())}
+    return f"{key} ({units[key]})" if units.get(key) else key
+
+
+def _draw_panel(axes: Axes, summary: SweepSummary, measure: str) -> None:
+    colours = _choose_colours(summary.lines)
+    words = list(dict.fromkeys(place.x for line in summary.lines for place in line.places))
+    for number, (line, colour) in enumerate(zip(summary.lines, colours, strict=True)):
+        known = [place for place in line.places if not np.isnan(place.measures[measure].mean)]
+        mean = np.array([place.measures[measure].mean for place in known])
+        half = np.nan_to_num(np.array([place.measures[measure].half_width for place in known]))
+        label = drawable(label_line(line), otherwise=f"line {number + 1}")
+        marker = _MARKERS[number // len(CYCLE) % len(_MARKERS)]
+        if summary.is_numeric:
+            x = np.array([float(place.x) for place in known])
+        else:
+            offset = _DODGE * ((number + 0.5) / len(summary.lines) - 0.5)
+            x = np.array([words.index(place.x) + offset for place in known])
+        if summary.is_connected:
+            axes.fill_between(x, mean - half, mean + half, color=colour, alpha=0.18, linewidth=0)
+            axes.plot(x, mean, color=colour, marker=marker, markersize=3.5, linewidth=1.6, label=label)
+        else:
+            axes.errorbar(
+                x, mean, yerr=half, color=colour, marker=marker, markersize=4.5, capsize=2, linestyle="none",
+                linewidth=1.0, label=label,
+            )  # fmt: skip
+    _fit(axes, summary, words)
+    axes.set_title(MEASURES[Mode.RUN][measure].capitalize())
+    axes.set_xlabel(drawable(describe_key(summary.x), otherwise="x"))
+
+
+def _fit(axes: Axes, summary: SweepSummary, words: Sequence[Value]) -> None:
+    """Scales and ticks once everything is drawn."""
+    if not summary.is_numeric:
+        texts = [show_choice(str(word)) if summary.x == SCHEDULER else _text(word) for word in words]
+        shown = [drawable(text, otherwise=str(place), longest=24) for place, text in enumerate(texts)]
+        axes.set_xticks(range(len(words)), shown)
+        if sum(map(len, shown)) > _LONG_WORDS:
+            axes.tick_params(axis="x", labelrotation=20)
+        axes.set_xlim(-0.6, len(words) - 0.4)
+        axes.grid(visible=False, axis="x")
+    elif summary.is_logarithmic:
+        axes.set_xscale("log")
+    low, high = axes.get_ylim()
+    if 0 < low < 0.5 * high:  # close enough to zero to show it
+        axes.set_ylim(bottom=0)
+
+
+def _choose_colours(lines: Sequence[Line]) -> list[str]:
+    """A scheduler's own colour where that tells all lines apart, else one after the other."""
+    own = [colour_of(str(line.settings.get(SCHEDULER, "")), place) for place, line in enumerate(lines)]
+    return own if len(set(own)) == len(own) else [CYCLE[place % len(CYCLE)] for place in range(len(lines))]
+
+
+def _caption(summary: SweepSummary) -> str:
+    seeds = f"{summary.num_seeds} seeds" if summary.num_seeds > 1 else "one seed"
+    text = f"{drawable(summary.name, otherwise='sweep')}: mean and 95 % interval over {seeds}"
+    if summary.pooled:
+        text += f" and all values of {', '.join(summary.pooled)}"
+    return text + (f"; {summary.num_failed} failed points left out" if summary.num_failed else "")
+
+
+def _text(value: Value) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _sheet(summary: SweepSummary) -> Sheet:
+    header = (summary.x, *summary.by, "points", "measure", "mean", "half_width")
+    rows = [
+        (
+            place.x,
+            *line.settings.values(),
+            place.num_points,
+            measure,
+            place.measures[measure].mean,
+            place.measures[measure].half_width,
+        )
+        for line in summary.lines
+        for place in line.places
+        for measure in summary.measures
+    ]
+    return Sheet(header, rows)

@@ -1,0 +1,56 @@
+"""A sweep for a terminal: how it ended, and what it shows."""
+
+import math
+
+from rich.table import Table
+
+from bdfl.experiment.choices import show_choice
+from bdfl.experiment.statistics import Interval
+from bdfl.report.sweep_figures import label_line
+from bdfl.report.tables import new_table
+from bdfl.sweeps.running import SweepOutcome
+from bdfl.sweeps.summary import SCHEDULER, SweepSummary
+
+_MOST_ROWS = 40
+_MOST_FAILURES = 5
+_MOST_MEASURES = 3
+
+
+def tabulate_summary(summary: SweepSummary) -> Table:
+    """Means with their intervals, a row for every place of every line."""
+    measures = summary.measures[:_MOST_MEASURES]
+    by = ("line",) if summary.by else ()
+    table = new_table(f"{summary.name}: mean ± 95 % interval", (*by, summary.x, *measures), text_columns=len(by) + 1)
+    rows = [(line, place) for line in summary.lines for place in line.places]
+    for line, place in rows[:_MOST_ROWS]:
+        x = show_choice(str(place.x)) if summary.x == SCHEDULER else _number(place.x)
+        cells = [show_interval(place.measures[measure]) for measure in measures]
+        table.add_row(*([label_line(line)] if summary.by else []), x, *cells)
+    if len(rows) > _MOST_ROWS:
+        table.caption = f"{len(rows) - _MOST_ROWS} more rows in the CSV file"
+    return table
+
+
+def describe_outcome(outcome: SweepOutcome) -> list[str]:
+    """How a sweep ended, in lines."""
+    num_ok = outcome.num_points - len(outcome.failed)
+    lines = [f"{num_ok} of {outcome.num_points} points have results, {outcome.num_computed} computed now"]
+    if outcome.num_computed:
+        share = f", {100 * outcome.busy_share:.0f} % of the workers' time in the points"
+        lines[0] += f" in {outcome.wall_s:.1f} s by {outcome.num_workers} workers ({outcome.engine}){share}"
+    shown = outcome.failed[:_MOST_FAILURES]
+    lines += [f"failed {row.point[:12]} after {row.attempt} attempts: {row.error}" for row in shown]
+    if len(outcome.failed) > _MOST_FAILURES:
+        lines.append(f"and {len(outcome.failed) - _MOST_FAILURES} more that failed: column error of the table")
+    return lines
+
+
+def show_interval(value: Interval) -> str:
+    """Four digits of a mean, and half its interval."""
+    if math.isnan(value.mean):
+        return "-"
+    return f"{value.mean:.4g}" + ("" if math.isnan(value.half_width) else f" ± {value.half_width:.2g}")
+
+
+def _number(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

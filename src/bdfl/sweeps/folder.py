@@ -1,0 +1,129 @@
+"""The folder of a sweep: what is swept, a journal of the points done, and in the end one table.
+
+The journal is one JSON document per line: a header, then one for every time a point was computed. A line counts once it
+is complete, and the last one of a point is what became of it. So whatever moment a sweep ends at, at most the points
+under way are lost.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import BinaryIO, TypeVar
+
+import msgspec
+
+from bdfl import __version__
+from bdfl.errors import BdflError, one_line, other_format
+from bdfl.experiment.run_folder import drop_cut_off, lock_folder, replace_file
+from bdfl.sweeps.computing import PointTimes
+from bdfl.sweeps.plan import SCENARIO_FILE, Sweep, dump_base, dump_sweep, load_sweep
+
+FORMAT = 1
+SWEEP_FILE = "sweep.toml"
+JOURNAL_FILE = "journal.jsonl"
+_NAMED = ("numpy", "scipy")
+
+_Line = TypeVar("_Line")
+
+
+class BadSweepFolder(BdflError):
+    """A folder that is no sweep's, is damaged, or belongs to another sweep."""
+
+
+class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What all points of a journal were computed from."""
+
+    format: int
+    sweep: str  # digest
+    software: dict[str, str]  # names and versions
+
+
+class Done(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What became of a point when it was computed."""
+
+    point: str
+    values: dict[str, float | None] | None = None
+    error: str | None = None
+    attempt: int = 1
+    engine: str
+    host: str
+    times: PointTimes
+
+
+class SweepFolder:
+    """A sweep on disk, open for going on."""
+
+    def __init__(self, path: Path, journal: BinaryIO, done: dict[str, Done]) -> None:
+        self.path = path
+        self.done = done  # the last line of every point
+        self._journal = journal
+
+    def append(self, lines: Sequence[Done]) -> None:
+        """Makes these count."""
+        self._journal.write(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
+        self.done |= {line.point: line for line in lines}
+
+
+@contextmanager
+def open_sweep_folder(path: Path, sweep: Sweep) -> Iterator[SweepFolder]:
+    """The folder of this very sweep, begun if there is none; one of another sweep is refused and left as it is."""
+    if path.exists() and not path.is_dir():
+        raise BadSweepFolder(f"{path}: not a folder, one for a sweep expected")
+    if path.is_dir() and not (path / SWEEP_FILE).exists() and any(file.name[0] != "." for file in path.iterdir()):
+        raise BadSweepFolder(f"{path}: holds something else, an empty folder or that of this sweep expected")
+    path.mkdir(parents=True, exist_ok=True)
+    with lock_folder(path, "sweep"):
+        if not (path / JOURNAL_FILE).exists():
+            replace_file(path / SWEEP_FILE, dump_sweep(sweep).encode())
+            replace_file(path / SCENARIO_FILE, dump_base(sweep).encode())
+            replace_file(path / JOURNAL_FILE, msgspec.json.encode(_make_header(sweep)) + b"\n")
+        done = _read_journal(path / JOURNAL_FILE, _make_header(sweep))
+        with (path / JOURNAL_FILE).open("ab", buffering=0) as journal:
+            yield SweepFolder(path, journal, done)
+
+
+def load_begun(path: Path) -> Sweep:
+    """The sweep that a folder was begun with."""
+    if not (path / SWEEP_FILE).is_file():
+        raise BadSweepFolder(f"{path}: no {SWEEP_FILE} in it, the folder of a sweep expected")
+    return load_sweep(path / SWEEP_FILE)
+
+
+def _make_header(sweep: Sweep) -> Header:
+    software = {"bdfl": __version__} | {name: version(name) for name in _NAMED}
+    return Header(format=FORMAT, sweep=sweep.digest(), software=software)
+
+
+def _read_journal(path: Path, expected: Header) -> dict[str, Done]:
+    drop_cut_off(path)
+    lines = path.read_bytes().splitlines()
+    if not lines:
+        raise BadSweepFolder(f"{path}: no header, a journal of a sweep expected")
+    header = _decode(path, lines[0], 1, Header)
+    if header.format != FORMAT:
+        raise BadSweepFolder(f"{path}: {other_format(header.format, FORMAT)}")
+    if header.sweep != expected.sweep:
+        raise BadSweepFolder(
+            f"{path.parent}: begun with another sweep ({header.sweep[:12]}, now {expected.sweep[:12]});"
+            " choose another folder with --out"
+        )
+    _validate_software(path.parent, header.software, expected.software)
+    done = [_decode(path, line, number, Done) for number, line in enumerate(lines[1:], start=2)]
+    return {line.point: line for line in done}
+
+
+def _validate_software(path: Path, begun: Mapping[str, str], now: Mapping[str, str]) -> None:
+    for name, found in now.items():
+        if begun.get(name) != found:
+            raise BadSweepFolder(
+                f"{path}: begun with {name} {begun.get(name)}, now it is {found}: going on would not end in the same"
+                " bytes"
+            )
+
+
+def _decode(path: Path, line: bytes, number: int, kind: type[_Line]) -> _Line:
+    try:
+        return msgspec.json.decode(line, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadSweepFolder(f"{path}: line {number} is damaged: {one_line(error)}") from None

@@ -1,0 +1,299 @@
+"""What a sweep file says: a base scenario, what varies, and what is measured; strict, and the same wherever it is read.
+
+Keys of a scenario are written dotted, in quotes or not: `"radio.bandwidth_hz" = [...]` and `radio.bandwidth_hz = [...]`
+are one.
+"""
+
+import hashlib
+import itertools
+import tomllib
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from bdfl.errors import one_line
+from bdfl.experiment.choices import choose_scheduler, validate_choices
+from bdfl.scenario import Scenario, ScenarioError, dump_scenario, load_scenario, override_scenario, scenario_digest
+from bdfl.scenario.checking import convert_strictly, refuse_value
+from bdfl.scenario.learning import is_path
+from bdfl.scenario.section import Section, Text
+from bdfl.scenario.shipped import find_scenario
+from bdfl.scenario.toml_text import Plain, toml_document, toml_value
+from bdfl.scenario.values import WholePositive
+from bdfl.sweeps.drawing import Drawing, draw_value, validate_drawing
+from bdfl.sweeps.measures import MEASURES, Mode
+
+MAX_POINTS = 100_000
+MAX_FILE_BYTES = 1_000_000
+SCENARIO_FILE = "scenario.toml"
+_REFUSED = {
+    "name": "a key that changes what happens",
+    "description": "a key that changes what happens",
+    "seed": "seeds = 20, or a list, at the top of the file",
+    "scheduler.name": 'schedulers = ["drc", "exact:tradeoff=50"] at the top of the file',
+}  # keys that a sweep varies in another way
+_PATHS = ("data.source", "radio.trace")  # taken relative to the sweep file
+
+Settings: TypeAlias = tuple[tuple[str, Plain], ...]  # what one point changes in the base scenario: keys and values
+
+
+class _Random(Section, frozen=True, kw_only=True):
+    """Settings drawn at random."""
+
+    count: Annotated[int, Meta(ge=0)] = 0
+    seed: Annotated[int, Meta(ge=0)] = 0
+    draw: Any = {}  # noqa: RUF012 (only read): dotted keys and their distributions, checked one by one
+
+
+class _File(Section, frozen=True, kw_only=True):
+    """A sweep file as it stands."""
+
+    scenario: Text
+    name: Text = "sweep"
+    mode: Mode = Mode.SIMULATE
+    rounds: WholePositive | None = None
+    seeds: WholePositive | Annotated[tuple[Annotated[int, Meta(ge=0)], ...], Meta(min_length=1)] = 1
+    schedulers: Annotated[tuple[Text, ...], Meta(min_length=1)] | None = None
+    measures: Annotated[tuple[Text, ...], Meta(min_length=1)] | None = None
+    set: Any = {}  # noqa: RUF012 (only read)
+    grid: Any = {}  # noqa: RUF012 (only read)
+    random: _Random = _Random()
+
+
+class Origin(StrEnum):
+    """How a key came to vary."""
+
+    GRID = "grid"
+    RANDOM = "random"
+
+
+class Sweep(msgspec.Struct, frozen=True, kw_only=True):
+    """A sweep with nothing left open: it depends on no other file and on no place."""
+
+    name: str
+    mode: Mode
+    base: Scenario
+    seeds: tuple[int, ...]
+    schedulers: tuple[str, ...]
+    measures: tuple[str, ...]
+    grid: tuple[tuple[str, tuple[Plain, ...]], ...]  # in the order of the file
+    count: int  # settings drawn at random, 0: none
+    random_seed: int
+    random: tuple[tuple[str, Drawing], ...]
+
+    @property
+    def varied(self) -> dict[str, Origin]:
+        """Every key that varies, in the order of the file."""
+        return {key: Origin.GRID for key, _ in self.grid} | {key: Origin.RANDOM for key, _ in self.random}
+
+    @property
+    def num_settings(self) -> int:
+        """How many settings there are, those drawn twice counted twice."""
+        number = max(self.count, 1)
+        for _, values in self.grid:
+            number *= len(values)
+        return number
+
+    @property
+    def num_planned(self) -> int:
+        """How many points there are, those drawn twice counted twice."""
+        return self.num_settings * len(self.schedulers) * len(self.seeds)
+
+    def settings(self) -> Iterator[Settings]:
+        """All settings in their order: the last grid key changes fastest, and every draw is at every place of the grid.
+
+        One that came before, as draws from few values do, is left out.
+        """
+        keys = [key for key, _ in self.grid]
+        drawn = [
+            tuple((key, draw_value(drawing, self.random_seed, number, key)) for key, drawing in self.random)
+            for number in range(max(self.count, 1))
+        ]
+        seen: set[str] = set()
+        for values in itertools.product(*(values for _, values in self.grid)):
+            for chosen in drawn:
+                settings = (*zip(keys, values, strict=True), *chosen)
+                text = toml_value([value for _, value in settings])
+                if text not in seen:
+                    seen.add(text)
+                    yield settings
+
+    def digest(self) -> str:
+        """SHA-256 (hex) of all that decides the results, and their order; the name does not."""
+        facts = (
+            "bdfl-sweep-1",
+            self.mode,
+            scenario_digest(self.base),
+            *(self.seeds, self.schedulers, self.measures, self.grid, self.count, self.random_seed, self.random),
+        )
+        return hashlib.sha256(msgspec.json.encode(facts, order="sorted")).hexdigest()
+
+
+def load_sweep(path: Path) -> Sweep:
+    """The sweep in the TOML file `path`; raises `ScenarioError` on the first thing that is wrong with it.
+
+    The base scenario is a path relative to the file, or the name of a shipped one.
+    """
+    data = _read(path)
+    file = convert_strictly({"name": path.stem} | data, _File)
+    base = _load_base(file, path.parent)
+    seeds = file.seeds if isinstance(file.seeds, tuple) else tuple(base.seed + number for number in range(file.seeds))
+    grid = tuple(_parse_grid(file.grid, path.parent))
+    random = tuple(_parse_random(file.random))
+    sweep = Sweep(
+        name=file.name,
+        mode=file.mode,
+        base=base,
+        seeds=seeds,
+        schedulers=file.schedulers or (_own_choice(base),),
+        measures=_choose_measures(file),
+        grid=grid,
+        count=file.random.count,
+        random_seed=file.random.seed,
+        random=random,
+    )
+    _validate(sweep)
+    return sweep
+
+
+def dump_sweep(sweep: Sweep) -> str:
+    """TOML text that loads back to an equal sweep, beside the base scenario in `SCENARIO_FILE`."""
+    document: dict[str, Plain] = {
+        "name": sweep.name,
+        "scenario": SCENARIO_FILE,
+        "mode": sweep.mode.value,
+        "seeds": sweep.seeds,
+        "schedulers": sweep.schedulers,
+        "measures": sweep.measures,
+        "grid": dict(sweep.grid),
+    }
+    if sweep.random:
+        drawn = {key: msgspec.to_builtins(drawing) for key, drawing in sweep.random}
+        document["random"] = {"count": sweep.count, "seed": sweep.random_seed, "draw": drawn}
+    return toml_document({key: value for key, value in document.items() if value != {}})
+
+
+def dump_base(sweep: Sweep) -> str:
+    """The base scenario as TOML text."""
+    return dump_scenario(sweep.base)
+
+
+def apply_settings(scenario: Scenario, settings: Settings) -> Scenario:
+    """The scenario with these values, checked as if its file had said so."""
+    return override_scenario(scenario, [f"{key}={toml_value(value)}" for key, value in settings])
+
+
+def _read(path: Path) -> dict[str, Plain]:
+    """What the file says; nothing that is not a table of TOML."""
+    expected = "expected a sweep in TOML"
+    try:
+        size = path.stat().st_size
+        if size > MAX_FILE_BYTES:
+            raise ScenarioError(str(path), f"{size} bytes", f"expected at most {MAX_FILE_BYTES}")
+        data: dict[str, Plain] = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ScenarioError(str(path), str(error.strerror).lower(), expected) from None
+    except UnicodeDecodeError:
+        raise ScenarioError(str(path), "not UTF-8 text", expected) from None
+    except tomllib.TOMLDecodeError as error:
+        raise ScenarioError(str(path), f"not TOML: {one_line(error)}", expected) from None
+    return data
+
+
+def _load_base(file: _File, folder: Path) -> Scenario:
+    beside = folder / file.scenario
+    fixed = [(key, _anchor(key, value, folder)) for key, value in _flatten(file.set, "set") if _is_allowed(key, "set")]
+    changes = [f"{key}={toml_value(value)}" for key, value in fixed]
+    changes += [] if file.rounds is None else [f"rounds={file.rounds}"]
+    return load_scenario(beside if beside.is_file() else find_scenario(file.scenario), changes)
+
+
+def _own_choice(base: Scenario) -> str:
+    """The base scenario's scheduler as people write it; V and parameters stay the scenario's."""
+    return base.scheduler.name
+
+
+def _choose_measures(file: _File) -> tuple[str, ...]:
+    known = MEASURES[file.mode]
+    chosen = tuple(known) if file.measures is None else file.measures
+    for name in chosen:
+        if name not in known:
+            raise refuse_value("measures", name, f"some of {', '.join(known)} in mode {file.mode}")
+    if len(set(chosen)) < len(chosen):
+        raise ScenarioError("measures", "one given twice", "once is allowed")
+    return chosen
+
+
+def _parse_grid(table: Plain, folder: Path) -> Iterator[tuple[str, tuple[Plain, ...]]]:
+    for key, values in _flatten(table, "grid"):
+        _is_allowed(key, "grid")
+        where = f"grid.{key}"
+        if not isinstance(values, list) or not values:
+            raise refuse_value(where, values, "a list of values, at least one")
+        counts = Counter(toml_value(value) for value in values)
+        text, most = counts.most_common(1)[0]
+        if most > 1:
+            raise ScenarioError(where, f"{text} given {most} times", "once is allowed")
+        yield key, tuple(_anchor(key, value, folder) for value in values)
+
+
+def _parse_random(random: _Random) -> Iterator[tuple[str, Drawing]]:
+    found = list(_flatten(random.draw, "random.draw"))
+    if random.count and not found:
+        raise ScenarioError("random.draw", "missing", 'expected keys such as "energy.budget_j" with distributions')
+    if found and not random.count:
+        raise ScenarioError("random.count", "missing", "expected how many settings to draw")
+    for key, value in found:
+        _is_allowed(key, "random.draw")
+        yield key, validate_drawing(value, f"random.draw.{key}")
+
+
+def _flatten(table: Plain, key: str) -> Iterator[tuple[str, Plain]]:
+    """Dotted keys and their values: tables are taken apart, but for distributions."""
+    if not isinstance(table, Mapping):
+        raise refuse_value(key, table, "a table of scenario keys")
+    for name, value in table.items():
+        if isinstance(value, Mapping) and "distribution" not in value:
+            for below, inner in _flatten(value, f"{key}.{name}"):
+                yield f"{name}.{below}", inner
+        else:
+            yield name, value
+
+
+def _is_allowed(key: str, table: str) -> bool:
+    """True; raises where a sweep says this in another way."""
+    if key in _REFUSED and not (table == "set" and key == "seed"):
+        raise ScenarioError(f"{table}.{key}", "cannot vary", f"expected {_REFUSED[key]}")
+    return True
+
+
+def _anchor(key: str, value: Plain, folder: Path) -> Plain:
+    """A path beside the sweep file, wherever the sweep is gone on with; any other value as it is."""
+    if key not in _PATHS or not isinstance(value, str) or (key == "data.source" and not is_path(value)):
+        return value
+    return str((folder / value).absolute())
+
+
+def _validate(sweep: Sweep) -> None:
+    """Raises on what has no meaning, and on sizes nobody can have meant; points are checked where they are made."""
+    validate_choices(sweep.schedulers)
+    if len(set(sweep.seeds)) < len(sweep.seeds):
+        raise ScenarioError("seeds", "one given twice", "once is allowed")
+    both = {key for key, _ in sweep.grid} & {key for key, _ in sweep.random}
+    if both:
+        raise ScenarioError(f"random.draw.{min(both)}", "in the grid too", "once is allowed")
+    if sweep.num_planned > MAX_POINTS:
+        raise ScenarioError("sweep", f"{sweep.num_planned:,} points", f"at most {MAX_POINTS:,}: several sweeps do more")
+    first = next(sweep.settings())
+    for choice in sweep.schedulers:
+        chosen = choose_scheduler(sweep.base, choice)
+        settings = [setting.partition("=")[0] for setting in choice.partition(":")[2].split(",")]
+        for key in sweep.varied:
+            if key.startswith("scheduler.") and key.rpartition(".")[2] in settings:
+                raise ScenarioError(key, f"varies, and {choice!r} sets it", "one of the two expected")
+        apply_settings(chosen, first)  # keys that do not exist are told before anything else is done

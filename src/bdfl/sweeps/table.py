@@ -1,0 +1,155 @@
+"""The results of a sweep as one Parquet table, a row per point in the sweep's order, and their times in another.
+
+`points.parquet` holds nothing that depends on who computed it or when: the same sweep gives the same bytes.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bdfl import __version__
+from bdfl.errors import BdflError, install_command, one_line
+from bdfl.scenario.toml_text import Plain, toml_value
+from bdfl.sweeps.folder import Done
+from bdfl.sweeps.measures import MEASURES, Mode
+from bdfl.sweeps.plan import Origin, Sweep
+from bdfl.sweeps.points import Point
+
+POINTS_FILE = "points.parquet"
+TIMES_FILE = "timings.parquet"
+OK, FAILED = "ok", "failed"
+_FIXED = ("point", "scheduler", "seed", "status", "error")
+_MAX_ROWS = 10_000_000  # of a table that somebody gives us
+
+
+class MissingArrow(BdflError):
+    """pyarrow is not installed."""
+
+
+class BadTable(BdflError):
+    """A file that is not the table of a sweep."""
+
+
+class PointTable(msgspec.Struct, frozen=True, kw_only=True):
+    """A sweep's table as columns of plain values."""
+
+    name: str
+    mode: Mode
+    varied: dict[str, Origin]
+    measures: tuple[str, ...]
+    columns: dict[str, list[Any]]
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.columns["point"])
+
+
+def validate_arrow() -> None:
+    """Raises `MissingArrow` unless pyarrow is there: asked for before any work."""
+    try:
+        import pyarrow  # noqa: F401
+    except ImportError:
+        raise MissingArrow(f"the table of a sweep needs pyarrow: {install_command('trace')}") from None
+
+
+def write_points(sweep: Sweep, points: Sequence[Point], done: Mapping[str, Done], path: Path) -> Path:
+    """The table written: settings, scheduler, seed and measures of every point, null where one is not known."""
+    import pyarrow
+
+    rows = [done[point.id] for point in points]
+    columns: dict[str, Any] = {
+        "point": pyarrow.array([point.id for point in points], type=pyarrow.string()),
+        **{
+            key: _column([point.settings[place][1] for point in points])
+            for place, key in enumerate(dict(points[0].settings))
+        },
+        "scheduler": pyarrow.array([point.choice for point in points], type=pyarrow.string()),
+        "seed": pyarrow.array([point.seed for point in points], type=pyarrow.int64()),
+        "status": [OK if row.error is None else FAILED for row in rows],
+        "error": pyarrow.array([row.error for row in rows], type=pyarrow.string()),
+    }
+    for name in sweep.measures:
+        values = [None if row.values is None else row.values[name] for row in rows]
+        columns[name] = pyarrow.array(values, type=pyarrow.float64())
+    varied = {key: origin.value for key, origin in sweep.varied.items()}
+    metadata = {
+        "bdfl": __version__,
+        "sweep": sweep.name,
+        "sweep_digest": sweep.digest(),
+        "mode": sweep.mode.value,
+        "varied": msgspec.json.encode(varied).decode(),
+        "measures": msgspec.json.encode(sweep.measures).decode(),
+    }
+    return _write(pyarrow.table(columns).replace_schema_metadata(metadata), path)
+
+
+def write_times(points: Sequence[Point], done: Mapping[str, Done], path: Path) -> Path:
+    """The table of times written: what no two sweeps have in common."""
+    import pyarrow
+
+    rows = [done[point.id] for point in points]
+    columns: dict[str, Any] = {
+        "point": [row.point for row in rows],
+        "engine": [row.engine for row in rows],
+        "host": [row.host for row in rows],
+        "attempt": [row.attempt for row in rows],
+    }
+    columns |= {name: [getattr(row.times, name) for row in rows] for name in rows[0].times.__struct_fields__}
+    return _write(pyarrow.table(columns), path)
+
+
+def read_points(path: Path) -> PointTable:
+    """The table of a sweep, from its folder or the file itself; whatever is not one is refused."""
+    validate_arrow()
+    import pyarrow
+    import pyarrow.parquet
+
+    path = path / POINTS_FILE if path.is_dir() else path
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            if file.metadata.num_rows > _MAX_ROWS:
+                raise BadTable(f"{path}: {file.metadata.num_rows} rows, at most {_MAX_ROWS} expected")
+            table = file.read()
+    except FileNotFoundError:
+        raise BadTable(f"{path}: not there, the {POINTS_FILE} of a finished sweep expected") from None
+    except (OSError, pyarrow.ArrowException) as error:
+        raise BadTable(f"{path}: {one_line(error)[:200]}, the table of a sweep expected") from None
+    facts = {key.decode(): value for key, value in (table.schema.metadata or {}).items()}
+    try:
+        mode = Mode(facts["mode"].decode())
+        varied = msgspec.json.decode(facts["varied"], type=dict[str, Origin])
+        measures = msgspec.json.decode(facts["measures"], type=tuple[str, ...])
+        name = facts["sweep"].decode()
+    except (KeyError, ValueError, msgspec.DecodeError):
+        raise BadTable(f"{path}: no sweep's metadata, the {POINTS_FILE} of a sweep expected") from None
+    missing = [column for column in (*_FIXED, *varied, *measures) if column not in table.column_names]
+    unknown = [measure for measure in measures if measure not in MEASURES[Mode.RUN]]
+    if missing or unknown or not table.num_rows:
+        found = f"no column {missing[0]}" if missing else f"measure {unknown[0]}" if unknown else "no rows"
+        raise BadTable(f"{path}: {found}, the {POINTS_FILE} of a sweep expected")
+    columns = {column: table[column].to_pylist() for column in table.column_names}
+    return PointTable(name=name, mode=mode, varied=varied, measures=measures, columns=columns)
+
+
+def _write(table: Any, path: Path) -> Path:
+    """Never half a file."""
+    import pyarrow.parquet
+
+    temporary = path.with_name(f".{path.name}.tmp")
+    pyarrow.parquet.write_table(table, temporary, compression="zstd")
+    temporary.replace(path)
+    return path
+
+
+def _column(values: Sequence[Plain]) -> Any:
+    """One type for all values of a key: true or false, whole numbers, numbers, texts, or whatever else as TOML."""
+    import pyarrow
+
+    kinds = {type(value) for value in values}
+    if kinds <= {int, float} and kinds != {int}:
+        return pyarrow.array(list(values), type=pyarrow.float64())
+    if kinds == {bool} or kinds == {str} or kinds == {int}:
+        return pyarrow.array(list(values))
+    return pyarrow.array([toml_value(value) for value in values], type=pyarrow.string())

@@ -1,0 +1,40 @@
+"""Small sweeps."""
+
+import pytest
+
+from bdfl.sweeps.crew import open_local_crew
+from bdfl.sweeps.folder import open_sweep_folder
+from bdfl.sweeps.plan import load_sweep
+from bdfl.sweeps.running import run_sweep
+from bdfl.sweeps.table import POINTS_FILE
+from tests.sweeps.small_sweeps import SMALL
+
+
+@pytest.fixture
+def write_sweep(tmp_path):
+    """A function that writes a sweep file; its path."""
+
+    def write(text=SMALL, name="small.toml"):
+        path = tmp_path / name
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write
+
+
+@pytest.fixture
+def make_sweep(write_sweep):
+    """A function that loads a sweep from text."""
+    return lambda text=SMALL: load_sweep(write_sweep(text))
+
+
+@pytest.fixture
+def play_sweep():
+    """A function that runs a sweep in a folder: how it ended, and the bytes of its table."""
+
+    def run(sweep, path, *, workers=1, retries=2, on_progress=None):
+        with open_sweep_folder(path, sweep) as folder, open_local_crew(workers) as crew:
+            outcome = run_sweep(sweep, folder, crew, retries=retries, on_progress=on_progress)
+        return outcome, (path / POINTS_FILE).read_bytes()
+
+    return run
