@@ -115,7 +115,7 @@ def test_whoever_fails_or_lies_about_the_form_has_not_delivered(tmp_path, caplog
         updates = [[signed.update for signed in block.body.updates] for block in chain.blocks()]
     declined = [[update.client for update in round if update.is_declined] for round in updates]
     assert declined == [[0], [1], [2], [3], []]
-    for expected in ("has shape (5,), expected (4,)", "not all weights are finite", "'1' is not in both", "division"):
+    for expected in ("shape (5,) given, expected shape (4,)", "not all finite", "1 arrays (0) given", "division"):
         assert expected in caplog.text
 
 
@@ -199,10 +199,10 @@ def test_other_numbers_of_examples_are_said_once_and_do_not_weigh(caplog):
 
 
 def test_whole_numbers_and_doubles_keep_their_types(tmp_path):
-    initial = [np.zeros(3, np.float64), np.array(5, np.int64), np.array([True, False]), np.zeros((), np.float16)]
+    initial = [np.zeros(3, np.float64), np.array(5, np.int64), np.zeros((), np.float16)]
 
     def train(client, arrays, round):
-        return [arrays[0] + client, np.asarray(arrays[1] + 2 * client), arrays[2], arrays[3]]
+        return [arrays[0] + client, np.asarray(arrays[1] + 2 * client), arrays[2]]
 
     strategy = strategy_for(town("all", rounds=1), folder=tmp_path / "run")
     result = start(strategy, TownGrid(make_app(train), NODES), initial=initial)
@@ -210,7 +210,6 @@ def test_whole_numbers_and_doubles_keep_their_types(tmp_path):
     assert [array.dtype for array in found] == [array.dtype for array in initial]
     assert found[0] == pytest.approx([1.5] * 3)
     assert found[1] == 8  # 5 + the mean of 0, 2, 4, 6
-    assert found[2].tolist() == [True, False]
 
 
 def test_a_robust_rule_of_the_scenario_is_kept(tmp_path):
@@ -276,5 +275,5 @@ def test_arrays_that_are_none_are_refused_before_they_are_read(caplog):
     with caplog.at_level(logging.WARNING, "flwr"):
         start(strategy, TownGrid(make_app(train), NODES))
     assert strategy.record.delivered.tolist() == [[False, False, False, True]]
-    for expected in ("'0' has 1000000 bytes, expected at most", "serialised as torch", "no array in numpy's format"):
+    for expected in ("'0' of 1000000 bytes given", "serialised as torch", "is not in numpy's format"):
         assert expected in caplog.text

@@ -1,13 +1,10 @@
 """What the strategies need beside the rest."""
 
-from bdfl.errors import BdflError, install_command
+from bdfl.errors import install_command
+from bdfl.learning.flower_client import MissingFlower
 
 
-class MissingFlower(BdflError, ImportError):
-    """The extra `flower` is not installed."""
-
-
-def validate_flower() -> None:
+def validate_strategies() -> None:
     """Raises `MissingFlower` unless Flower is there, with its message API."""
     try:
         import flwr.serverapp.strategy  # noqa: F401

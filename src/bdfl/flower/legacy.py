@@ -19,10 +19,11 @@ from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import FedAvg
 
 from bdfl.experiment.simulation import Draws
-from bdfl.flower.model_form import BadArrays, ModelForm, find_form
+from bdfl.flower.model_form import find_form, read_arrays
 from bdfl.flower.roster import Roster
 from bdfl.flower.rounds import ScheduledRounds
 from bdfl.flower.strategy import PARTITION_ID, QUERY_S
+from bdfl.learning.flower_arrays import ArrayForm, BadArrays
 from bdfl.learning.weights import Vector
 from bdfl.records import RunRecord
 from bdfl.scenario import Scenario
@@ -77,7 +78,7 @@ class LegacyScheduledFedAvg(FedAvg):
         self._identify = identify
         self._first_clients = scenario.clients.count if min_available_clients is None else min_available_clients
         self._roster: Roster[str] = Roster(scenario.clients.count)
-        self._form: ModelForm | None = None
+        self._form: ArrayForm | None = None
         self._asked: dict[str, int] = {}  # clients of the round under way, by Flower's name for them
 
     @property
@@ -96,7 +97,7 @@ class LegacyScheduledFedAvg(FedAvg):
         if self._form is None:
             self._form, weights = find_form(_bytes_of(parameters))
         else:
-            weights = self._form.read(_bytes_of(parameters))
+            weights = read_arrays(self._form, _bytes_of(parameters))
         if server_round == 1:
             client_manager.wait_for(self._first_clients, _WAIT_S)
         orders = self.rounds.plan(server_round, self._form.layout, weights)
@@ -129,7 +130,7 @@ class LegacyScheduledFedAvg(FedAvg):
             if client is None or client in trained:
                 continue  # of another round, or said twice
             try:
-                trained[client] = self._form.read(_bytes_of(result.parameters))
+                trained[client] = read_arrays(self._form, _bytes_of(result.parameters))
             except BadArrays as error:
                 _LOG.warning("round %d, client %d has not delivered: %s", server_round, client, error)
                 continue
@@ -142,7 +143,7 @@ class LegacyScheduledFedAvg(FedAvg):
             metrics = self.fit_metrics_aggregation_fn(counted)
         if settled.weights is None:
             return None, {**metrics, **settled.costs}
-        arrays = list(self._form.write(settled.weights).values())
+        arrays = list(self._form.split(settled.weights).values())
         return ndarrays_to_parameters(arrays), {**metrics, **settled.costs}
 
     def _enrol(self, proxies: dict[str, ClientProxy]) -> None:

@@ -10,9 +10,10 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 
 from bdfl.experiment.simulation import Draws
-from bdfl.flower.model_form import BadArrays, ModelForm, find_form
+from bdfl.flower.model_form import find_form, read_arrays
 from bdfl.flower.roster import Roster
 from bdfl.flower.rounds import Order, ScheduledRounds
+from bdfl.learning.flower_arrays import ArrayForm, BadArrays
 from bdfl.learning.weights import Vector
 from bdfl.records import RunRecord
 from bdfl.scenario import Scenario
@@ -74,7 +75,7 @@ class ScheduledFedAvg(FedAvg):
         self._identify = identify
         self._first_nodes = scenario.clients.count if min_available_nodes is None else min_available_nodes
         self._roster: Roster[int] = Roster(scenario.clients.count)
-        self._form: ModelForm | None = None
+        self._form: ArrayForm | None = None
         self._asked: dict[int, int] = {}  # clients of the round under way, by node
 
     @property
@@ -200,7 +201,7 @@ class ScheduledFedAvg(FedAvg):
         if len(records) != 1:
             raise BadArrays(f"{len(records)} ArrayRecords sent, expected one")
         assert self._form is not None
-        weights = self._form.read(_bytes_of(records[0]))
+        weights = read_arrays(self._form, _bytes_of(records[0]))
         self._compare_examples(client, reply.content)
         return weights
 
@@ -229,11 +230,11 @@ class ScheduledFedAvg(FedAvg):
         if self._form is None:
             self._form, weights = find_form(_bytes_of(arrays))
             return weights
-        return self._form.read(_bytes_of(arrays))
+        return read_arrays(self._form, _bytes_of(arrays))
 
     def _write_model(self, weights: Vector) -> ArrayRecord:
         assert self._form is not None
-        return ArrayRecord({name: Array(array) for name, array in self._form.write(weights).items()})
+        return ArrayRecord({name: Array(array) for name, array in self._form.split(weights).items()})
 
 
 def _bytes_of(record: ArrayRecord) -> dict[str, bytes]:
