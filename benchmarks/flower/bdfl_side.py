@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 
 from bdfl import __version__
 from bdfl.experiment.run_folder import create_run_folder
-from bdfl.experiment.simulation import PlannedRound
 from bdfl.experiment.training_run import prepare_run, train_run
 from bdfl.learning.weights import decode_weights
 from bdfl.learning.workers import open_trainer
 from bdfl.ledger.store import ChainStore
+from bdfl.records import LearningRound, RoundRecord
 from bdfl.scenario import Scenario, load_scenario
 from benchmarks.flower.task import FILE_VARIABLE, judge, load_task
 from benchmarks.learning.gate import Gate, read_arguments
@@ -39,7 +39,8 @@ def play(gate: Gate, scenario: Scenario, workers: int, folder: Path) -> tuple[Se
     federated = prepare_run(scenario)
     models: list[str] = []
 
-    def plan(planned: PlannedRound) -> None:
+    def settle(record: RoundRecord, row: LearningRound) -> None:
+        models.append(row.model)
         if not gate.opens():
             raise Enough
 
@@ -47,8 +48,9 @@ def play(gate: Gate, scenario: Scenario, workers: int, folder: Path) -> tuple[Se
         open_trainer(scenario, federated.data, federated.partition, workers=workers) as trainer,
         create_run_folder(folder, scenario) as run,
     ):
+        gate.opens()  # the first round also founds the chain
         with suppress(Enough):
-            train_run(federated, trainer, run, on_planned=plan, on_settled=lambda record, row: models.append(row.model))
+            train_run(federated, trainer, run, on_settled=settle)
         with ChainStore.open(run.chain_path, read_only=True) as chain:
             model = chain.get_blob(bytes.fromhex(models[-1]))
         assert model is not None, "the chain has its last model"

@@ -24,6 +24,7 @@ from benchmarks.results import Result, make_result
 
 IMAGES_VARIABLE = "BDFL_BENCH_IMAGES"  # a folder such as CIFAR-10's, instead of drawn images
 MEMORY_ASKED = 1 / 3
+USUAL, EAGER = "usual", "eager"
 _TASK_FILE = "task.npz"
 _AGAIN_ROUNDS = 3  # after which models are compared, byte for byte
 
@@ -40,7 +41,7 @@ def client_side(processes: int, threads: int) -> Side:
 
 def flower_side(kind: str, processes: int, threads: int) -> Side:
     """Flower's simulation with it; `eager` asks for replies every 2 ms instead of every 100 ms."""
-    name = "flower" if kind == "usual" else f"flower {kind}"
+    name = "flower" if kind == USUAL else f"flower {kind}"
     return Side(name, "benchmarks.flower.flower_side", kind, processes, threads, "flower")
 
 
@@ -56,7 +57,7 @@ class Case:
 
 @dataclass(frozen=True)
 class SpeedRow:
-    """One side: its rounds, against the fastest and the smallest Flower in the same run."""
+    """One side: its rounds, against the fastest Flower as it comes, the hurried one, and the smallest of all."""
 
     side: str
     uses: str
@@ -67,6 +68,7 @@ class SpeedRow:
     speed: float | None
     least_speed: float | None
     asked_speed: float | None
+    against_eager: float | None
     peak_mb: float | None
     memory: float | None
     asked_memory: float | None
@@ -123,13 +125,13 @@ def plan_cases(folder: Path, *, quick: bool, seed: int) -> list[Case]:
         Case(
             digits,
             small,
-            (own_side(1, 1), client_side(1, 1), flower_side("usual", 2, 1), flower_side("eager", 2, 1)),
+            (own_side(1, 1), client_side(1, 1), flower_side(USUAL, 2, 1), flower_side(EAGER, 2, 1)),
             {own_side(1, 1).name: 4.0, client_side(1, 1).name: 1.5},
         ),
         Case(
             images,
             large,
-            (own_side(1, 2), client_side(1, 2), flower_side("usual", 1, 2), flower_side("usual", 2, 1)),
+            (own_side(1, 2), client_side(1, 2), flower_side(USUAL, 1, 2), flower_side(USUAL, 2, 1)),
             {own_side(1, 2).name: 1.2},
         ),
     ]
@@ -180,18 +182,25 @@ def measure_again(case: Case, folder: Path, report: Report) -> Result:
 
 
 def speed_rows(found: Sequence[Found], asked: dict[str, float]) -> list[SpeedRow]:
-    """A row for every side; ratios are to the Flower with the shortest rounds, and to the one with the least memory."""
+    """A row for every side; ratios are to the usual Flower with the shortest rounds, and to the least memory of any."""
     flowers = [one for one in found if one.side.environment is not None and one.median_s is not None]
-    fastest = min(flowers, key=lambda one: one.median_s or 0.0, default=None)
+    usual = [one for one in flowers if one.side.kind == USUAL]
+    fastest = min(usual, key=lambda one: one.median_s or 0.0, default=None)
+    eager = next((one for one in flowers if one.side.kind == EAGER), None)
     smallest = min((one.peak_bytes for one in flowers if one.peak_bytes is not None), default=None)
-    return [_speed_row(one, fastest, smallest, asked.get(one.side.name)) for one in found]
+    return [_speed_row(one, fastest, eager, smallest, asked.get(one.side.name)) for one in found]
 
 
-def _speed_row(one: Found, fastest: Found | None, smallest: int | None, asked: float | None) -> SpeedRow:
-    speeds = []
-    if fastest is not None:
-        pairs = zip(fastest.turn_medians_s, one.turn_medians_s, strict=False)  # one may have failed on the way
-        speeds = [flower_s / side_s for flower_s, side_s in pairs]
+def _speeds(one: Found, other: Found | None) -> list[float]:
+    """How many times the other's rounds a side made, turn by turn; one may have failed on the way."""
+    pairs = [] if other is None else zip(other.turn_medians_s, one.turn_medians_s, strict=False)
+    return [other_s / side_s for other_s, side_s in pairs]
+
+
+def _speed_row(
+    one: Found, fastest: Found | None, eager: Found | None, smallest: int | None, asked: float | None
+) -> SpeedRow:
+    speeds, eager_speeds = _speeds(one, fastest), _speeds(one, eager)
     is_ours = one.side.environment is None
     return SpeedRow(
         side=one.side.name,
@@ -203,6 +212,7 @@ def _speed_row(one: Found, fastest: Found | None, smallest: int | None, asked: f
         speed=median(speeds) if speeds else None,
         least_speed=min(speeds, default=None),
         asked_speed=asked,
+        against_eager=median(eager_speeds) if eager_speeds else None,
         peak_mb=None if one.peak_bytes is None else one.peak_bytes / 1e6,
         memory=None if one.peak_bytes is None or smallest is None else one.peak_bytes / smallest,
         asked_memory=MEMORY_ASKED if is_ours else None,
@@ -256,11 +266,12 @@ def _notes(found: Sequence[Found]) -> list[str]:
         " records, for all members. Flower's is its Message API with federated averaging on all clients, and no more.",
         "`same client` is the client that Flower runs, byte for byte the same file; `own learner` trains as many epochs"
         " on the same shares from the same first model. Batches are drawn by each in its own way.",
-        "`speed` is against the Flower with the shortest rounds, turn by turn; `memory` against the one with the least."
+        "`speed` is against the usual Flower with the shortest rounds, turn by turn; `memory` against the least of any."
         " `uses` is processes x threads of each; `peak` adds up what each process of a side held at most.",
         "All sides live throughout and take turns; those whose turn it is not are stopped. Nobody evaluates in a timed"
         " round; accuracy and loss are those of the last model on the common test set.",
-        "flower eager asks for replies every 2 ms; usually that is every 100 ms.",
+        "flower eager is Flower with a setting that its simulation does not offer: it asks for replies every 2 ms,"
+        " not every 100 ms.",
     ]
     versions = {one.side.name.split(",")[0].split()[0]: one.worth.versions for one in found if one.worth is not None}
     return notes + [f"{name}: {text}." for name, text in versions.items()]

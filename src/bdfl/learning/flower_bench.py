@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass
+from functools import cache
 from typing import TypeVar
 
 import numpy as np
@@ -150,11 +151,19 @@ def _has_torch() -> bool:
 
 
 def _steady_torch(threads: int) -> AbstractContextManager[None]:
+    """One thread of a processor has one order in which it can add; only where there is more, being strict pays."""
     if not _has_torch():
         return nullcontext()
     from bdfl.learning.steady import steady_torch
 
-    return steady_torch(threads, strict=True)
+    return steady_torch(threads, strict=threads > 1 or _has_accelerator())
+
+
+@cache
+def _has_accelerator() -> bool:
+    import torch
+
+    return torch.cuda.is_available() or torch.backends.mps.is_available()
 
 
 @contextmanager
