@@ -109,7 +109,7 @@ poisoning: $(VENV)/.installed-learn ## aggregation rules against poisoning membe
 	$(BIN)/bdfl poison --out $(RESULTS)/poisoning
 
 leaderboard: $(VENV)/.installed-learn ## all schedulers on the same rounds, ranked, with accuracies on digits (minutes)
-	$(BIN)/bdfl leaderboard --learn --out $(RESULTS)/leaderboard
+	$(BIN)/bdfl leaderboard --learn --seeds 8 --out $(RESULTS)/leaderboard
 
 campaign: $(VENV)/.installed ## every scheduler on 10,000 random rounds, judged by the checker (an hour or two)
 	for name in all channel-best drc random round-robin fastest-k energy-greedy age-of-update power-of-choice oort exact exact-power; do \

@@ -13,14 +13,14 @@ from bdfl.cli.terminal import describe_machine, print_files, print_json, print_o
 if TYPE_CHECKING:
     from bdfl.experiment.leaderboard import Board
 
-DEFAULT_SCENARIOS = ("paper-cifar10", "quickstart")
+DEFAULT_SCENARIOS = ("paper-cifar10", "mixed")
 _NAME = "leaderboard"
 
 
 def leaderboard(
     scenarios: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[SCENARIO]...", help="Files or shipped ones; paper-cifar10 quickstart unless given."),
+        typer.Argument(metavar="[SCENARIO]...", help="Files or shipped ones; paper-cifar10 mixed unless given."),
     ] = None,
     schedulers: Annotated[
         str | None,
