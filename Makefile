@@ -33,7 +33,7 @@ check: $(VENV)/.installed-dev ## lint, formatting, types and layers
 	$(BIN)/lint-imports
 
 site: $(VENV)/.installed-dev ## build the documentation site into build/site, strictly
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 	@echo "open build/site/index.html"
 
 diagrams: $(VENV)/.installed-dev ## draw the diagrams of docs/architecture.md again
