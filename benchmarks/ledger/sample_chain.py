@@ -100,6 +100,7 @@ def sample_genesis(num_members: int, initial_model: bytes) -> Genesis:
         model=ModelForm(digest(initial_model), len(initial_model), (Tensor("w", (len(initial_model) // 4,)),)),
         schedule=_schedule(1, num_members),
         access_points=(),
+        privacy=None,
     )
 
 
@@ -116,7 +117,7 @@ def sample_report(height: int, client: int) -> SignedReport:
 def _stage(genesis: Genesis, height: int, parent: bytes, before: Certificate, models: list[bytes]) -> Stage:
     *client_models, model = models
     num_members = len(client_models)
-    updates = [ModelUpdate(client, 10, len(data), digest(data)) for client, data in enumerate(client_models)]
+    updates = [ModelUpdate(client, 10, len(data), digest(data), 0) for client, data in enumerate(client_models)]
     body = Body(
         parent_certificate=before,
         schedule=_schedule(height, num_members),

@@ -41,6 +41,7 @@ HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>"
 _CHANGES = (
     f"clients.count={NUM_CLIENTS}", f"rounds={NUM_ROUNDS}", "clients.min_selected=2", "clients.samples=300",
     "mining.difficulty=3e7", "ledger.cycles_per_hash=1e6", 'data.source="digits"',
+    "privacy.noise_multiplier=1.1",
 )  # fmt: skip
 
 
@@ -136,6 +137,7 @@ class RunWriter:
             outcome=["trained"] * len(selected),
             local_loss=[1.0 / height] * len(selected),
             local_gradient_norm=[1.0] * len(selected),
+            epsilon=[None] * len(selected),
             update_norm=2.0 / height,
             accuracy=accuracy,
             loss=round(2.3 / (height + 1), 4),

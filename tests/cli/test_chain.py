@@ -12,7 +12,7 @@ from bdfl.ledger.store import ChainStore
 from benchmarks.ledger.valid_chain import ChainMaker, example_genesis
 from tests.ledger.lying import INITIAL, SIGNERS
 
-COMMANDS = ("verify", "show", "block", "trace", "blame", "without", "export", "prune", "prove")
+COMMANDS = ("verify", "show", "block", "trace", "blame", "without", "export", "prune", "prove", "privacy")
 
 
 @pytest.fixture

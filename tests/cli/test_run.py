@@ -172,7 +172,8 @@ def test_the_live_view_fits_a_terminal_and_shows_the_round():
         selected = [client for client in range(8) if round_record.selected[client]]
         row = LearningRound(
             round=round_record.round, selected=selected, outcome=["trained"] * len(selected),
-            local_loss=[0.5] * len(selected), local_gradient_norm=[1.0] * len(selected), update_norm=1.0,
+            local_loss=[0.5] * len(selected), local_gradient_norm=[1.0] * len(selected),
+            epsilon=[None] * len(selected), update_norm=1.0,
             accuracy=round_record.round / 30, loss=0.5, recall=None, gradient_norm=None, global_loss=None,
             smoothness=None, model="",
         )  # fmt: skip

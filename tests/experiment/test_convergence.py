@@ -24,6 +24,7 @@ def row(round, **changes):
         "outcome": ["trained"] * len(selected),
         "local_loss": [1.0] * len(selected),
         "local_gradient_norm": [3.0 + 0.1 * round] * len(selected),
+        "epsilon": [None] * len(selected),
         "update_norm": 0.1,
         "accuracy": 0.5,
         "loss": 1.0,

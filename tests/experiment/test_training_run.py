@@ -156,7 +156,7 @@ def test_a_run_is_gone_on_with_by_one_process_at_a_time(tmp_path):
         (lambda path: _replace(path / "journal.jsonl", b'"round":1', b'"round":7'), "round 1 expected"),
         (lambda path: _replace(path / "journal.jsonl", b'"selected":[', b'"selected":["x",'), "line 2 is damaged"),
         (lambda path: _replace(path / "scenario.toml", b"batch = 32", b"batch = 31"), "begun with scenario digest"),
-        (lambda path: _replace(path / "journal.jsonl", b'"format":2', b'"format":9'), "format 9"),
+        (lambda path: _replace(path / "journal.jsonl", b'"format":3', b'"format":9'), "format 9"),
     ],
 )
 def test_what_does_not_belong_to_the_run_is_refused(tmp_path, damage, expected):

@@ -170,7 +170,7 @@ class FakeLibrary(Library):
         )  # fmt: skip
         return ClientDocument(
             client=number, name=self._names()[number], public_key=None, samples=1, rate=0.1, since=1, until=None,
-            share=None, cycles=None, capacitance=None, power_w=None, power_max_w=None, model_bits=None,
+            share=None, epsilon=None, cycles=None, capacitance=None, power_w=None, power_max_w=None, model_bits=None,
             cpu_max_hz=None, mining_max_hz=None, mined=[], contributions=[], num_contributions=0, num_declined=0,
             num_missed=0, num_votes=0, num_reports=0, offences=[], rounds=story,
         )  # fmt: skip

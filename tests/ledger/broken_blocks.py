@@ -99,7 +99,7 @@ SOMEBODY = SELECTED[0]
 
 # What is wrong with the block: the rule that must refuse it, and how.
 BREAKAGES: dict[str, tuple[Callable[[], Block], str, type[InvalidBlock], str]] = {
-    "another format": (lambda: reheaded(format=2), "validate_format", BadLink, "format"),
+    "another format": (lambda: reheaded(format=1), "validate_format", BadLink, "format"),
     "another chain": (lambda: reheaded(chain=bytes(32)), "validate_link", BadLink, "chain"),
     "a height further": (lambda: reheaded(height=STATE.height + 2), "validate_link", BadLink, "height"),
     "another parent": (lambda: reheaded(parent=bytes(32)), "validate_link", BadLink, "parent"),

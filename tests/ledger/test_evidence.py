@@ -27,7 +27,7 @@ def vote(block=A, voter=OFFENDER, state=STATE, **changes):
 
 
 def update(value, client=OFFENDER, state=STATE, signer=None):
-    model = ModelUpdate(client, 300, TOWN.genesis.model.size, bytes([value]) * 32)
+    model = ModelUpdate(client, 300, TOWN.genesis.model.size, bytes([value]) * 32, 0)
     return TOWN.sign_update(state, model, signer)
 
 

@@ -128,7 +128,7 @@ def with_limits(**changes: object) -> Genesis:
 
 
 REFUSED = {
-    "another format": (replace(GENESIS, format=2), "format"),
+    "another format": (replace(GENESIS, format=3), "format"),
     "two members with one key": (replace(GENESIS, members=(GENESIS.members[0],) * 4), "public-keys"),
     "more samples than can be weighed": (with_limits(samples=2**29), "samples"),
     "a rate above one": (with_limits(rate_nano=10**9 + 1), "rates"),

@@ -71,7 +71,7 @@ def bad_blobs():
 @pytest.mark.parametrize("what", bad_blobs())
 def test_a_blob_that_is_no_model_is_refused(what):
     data, rule = bad_blobs()[what]
-    update = ModelUpdate(SOMEBODY, 300, TOWN.genesis.model.size, digest(data))
+    update = ModelUpdate(SOMEBODY, 300, TOWN.genesis.model.size, digest(data), 0)
     with pytest.raises(InvalidUpdate) as refusal:
         validate_update_blob(STATE, update, data, TOWN.toolbox)
     assert refusal.value.rule == rule
@@ -103,7 +103,7 @@ def test_a_declined_update_is_in_the_block_and_not_in_the_model():
     block = with_updates(updates)
     validate_proposal(STATE, block, TOWN.toolbox)
     assert SOMEBODY not in {update.client for update in aggregated_updates(block.body.updates)}
-    lying = TOWN.sign_update(STATE, ModelUpdate(SOMEBODY, 300, 1, b""))
+    lying = TOWN.sign_update(STATE, ModelUpdate(SOMEBODY, 300, 1, b"", 0))
     with pytest.raises(BadUpdate, match="update-size"):
         validate_update(STATE, lying, TOWN.toolbox)
 
@@ -112,7 +112,7 @@ def test_a_client_without_data_takes_part_with_the_parents_model_and_changes_not
     town = found_town(small_scenario(4, "all"), samples=[0, 300, 300, 300])
     state = town.start()
     assert 0 in state.schedule.selected
-    update = ModelUpdate(0, 0, town.genesis.model.size, state.model)
+    update = ModelUpdate(0, 0, town.genesis.model.size, state.model, 0)
     rest = town.updates(state, without=[0])
     body = town.body(state, updates=[town.sign_update(state, update), *rest])
     block = town.block(state, body)

@@ -136,7 +136,7 @@ def test_overwritten_pages_are_found(path: Path) -> None:
 def test_another_format_is_refused_by_its_number(path: Path, read_only: bool) -> None:
     change_row(path, "PRAGMA user_version = 7")
     message = message_of_opening(path, NotAStore, read_only)
-    assert message == f"{path / DATABASE_FILE}: {other_format(7, 1)}"
+    assert message == f"{path / DATABASE_FILE}: {other_format(7, 2)}"
 
 
 @pytest.mark.parametrize("read_only", [False, True])

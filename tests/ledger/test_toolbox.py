@@ -105,14 +105,14 @@ def test_models_are_read_only_and_must_be_what_they_are_called(toolbox):
 def test_aggregates_are_the_same_whatever_is_remembered(toolbox, rule):
     models = [TOWN.model(client, 1) for client in range(3)]
     blobs = {digest(data): data for data in models}
-    updates = [ModelUpdate(client, 100 + client, len(data), digest(data)) for client, data in enumerate(models)]
+    updates = [ModelUpdate(client, 100 + client, len(data), digest(data), 0) for client, data in enumerate(models)]
     choice = Aggregation(rule=rule)
     expected = Toolbox(max_entries=0).aggregate(choice, LAYOUT, updates, blobs)
     assert toolbox.aggregate(choice, LAYOUT, updates, blobs) == expected
     assert toolbox.aggregate(choice, LAYOUT, updates, blobs) == expected
     with pytest.raises(MissingBlob):
         toolbox.aggregate(choice, LAYOUT, updates, dict(list(blobs.items())[:2]))
-    others = [ModelUpdate(one.client, 7 ** (1 + one.client), one.size, one.model) for one in updates]
+    others = [ModelUpdate(one.client, 7 ** (1 + one.client), one.size, one.model, 0) for one in updates]
     assert (toolbox.aggregate(choice, LAYOUT, others, blobs) == expected) == (rule != "mean")
 
 

@@ -156,7 +156,7 @@ def resealed(maker, block, **changes):
 
 
 HEADER_LIES = {
-    "format": {"format": 2},
+    "format": {"format": 1},
     "chain": {"chain": digest(b"another chain")},
     "height": {"height": 4},
     "parent": {"parent": digest(b"another parent")},

@@ -107,11 +107,11 @@ class Town:
         data = self.model(client, state.height + 1) if data is None else data
         samples = self.genesis.members[client].limits.samples
         model = digest(data) if samples else state.model
-        return self.sign_update(state, ModelUpdate(client, samples, len(data), model))
+        return self.sign_update(state, ModelUpdate(client, samples, len(data), model, 0))
 
     def declined(self, state: ChainState, client: int) -> SignedUpdate:
         samples = self.genesis.members[client].limits.samples
-        return self.sign_update(state, ModelUpdate(client, samples, 0, b""))
+        return self.sign_update(state, ModelUpdate(client, samples, 0, b"", 0))
 
     def updates(self, state: ChainState, without: Iterable[int] = ()) -> list[SignedUpdate]:
         left_out = set(without)
@@ -267,4 +267,5 @@ def genesis_of(problem: RoundProblem, scheduler: str = "drc") -> Genesis:
         ),
         schedule=idle_schedule(1, len(members), "not planned"),
         access_points=(),
+        privacy=None,
     )

@@ -16,7 +16,7 @@ class IdleTraining:
         self.is_closed = False
         self._on_done = None
 
-    def train(self, model, round, on_done):
+    def train(self, model, round, on_done, rounds_before=()):
         self.asked.append((model, round))
         self._on_done = on_done
         if self.answers_at_once:

@@ -26,7 +26,7 @@ class FormulaTraining(IdleTraining):
         super().__init__()
         self.village, self.number = village, number
 
-    def train(self, model, round, on_done):
+    def train(self, model, round, on_done, rounds_before=()):
         self.model = train(self.village, self.number, round, model)
         super().train(model, round, on_done)
 

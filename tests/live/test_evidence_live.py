@@ -62,7 +62,7 @@ class TwoFacedLink:
         return False
 
     def update(self, chain, model):
-        given = ModelUpdate(LIAR, chain.members[LIAR].limits.samples, chain.genesis.model.size, model)
+        given = ModelUpdate(LIAR, chain.members[LIAR].limits.samples, chain.genesis.model.size, model, 0)
         return SignedUpdate(given, self.signer.sign(Meaning.UPDATE, chain.place, given))
 
     def say(self, chain, content):

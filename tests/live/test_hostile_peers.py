@@ -45,7 +45,7 @@ RATE = 400  # a second: nobody is muted, so that what is sent is looked into
 
 def genuine(sender):
     """An envelope such as honest members send."""
-    update = SignedUpdate(ModelUpdate(sender, 10, 1000, digest(b"a model")), bytes(64))
+    update = SignedUpdate(ModelUpdate(sender, 10, 1000, digest(b"a model"), 0), bytes(64))
     message = Message(CHAIN, sender, 5, Hearsay(1, updates=(update,)))
     return Sealer(signer_of(sender), CHAIN, sender, 1).seal(Purpose.MESSAGE, None, encode_message(message))
 

@@ -56,7 +56,7 @@ def rewrite(path, change):
 def lived(tmp_path_factory):
     """A village whose first member lived twice: to block 3 or so, and on to block 6."""
     folder = tmp_path_factory.mktemp("lived")
-    village = Village(folder)
+    village = Village(folder, noise=1.0)
     stores = [village.memory_store() for _ in range(4)]
     live(village, 3, stores, folder)
     live(village, 6, stores, folder)
@@ -81,6 +81,17 @@ def test_every_life_gives_the_same_blocks(lived, log):
     assert second.last_height == lived[1].height
     assert all(life.is_whole and life.num_events > 10 for life in result.lives)
     assert all(life.num_signatures >= 4 for life in result.lives)  # an update, a report and votes a round
+
+
+def test_what_private_training_spent_is_recorded_with_it(lived, log):
+    store = lived[1]
+    events = [entry.event for entry in read_entries(log) if isinstance(entry, Happened)]
+    spent = {event.height: event.epsilon_micro for event in events if isinstance(event, LoggedTraining)}
+    assert spent
+    for height in range(1, store.height + 1):
+        for signed in store.block(height).body.updates:
+            assert signed.update.epsilon_micro == 1000 * height  # all train in all rounds
+            assert signed.update.client or spent[height] == 1000 * height
 
 
 def test_blobs_are_named_and_not_written(lived, log):

@@ -54,7 +54,7 @@ def test_many_threads_get_the_answers_of_a_plain_toolbox():
     draw = np.random.default_rng(0)
     blobs = [encode_weights(draw.normal(size=1000).astype(np.float32), LAYOUT) for _ in range(20)]
     by_digest = {digest(data): data for data in blobs}
-    updates = [ModelUpdate(number, 1 + number, len(data), digest(data)) for number, data in enumerate(blobs)]
+    updates = [ModelUpdate(number, 1 + number, len(data), digest(data), 0) for number, data in enumerate(blobs)]
     choice = Aggregation()
 
     def work(seed):

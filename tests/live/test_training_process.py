@@ -14,6 +14,7 @@ import pytest
 
 from bdfl.experiment.learner import Learner
 from bdfl.experiment.training_run import found_chain, prepare_run
+from bdfl.learning.accounting import mechanism_of, spent_micro
 from bdfl.learning.data import BadData
 from bdfl.learning.training import TrainingFailed
 from bdfl.learning.workers import open_trainer
@@ -304,6 +305,17 @@ def test_a_training_that_diverges_gives_no_model():
     wild = override_scenario(SCENARIO, ["learning.learning_rate=1e30"])
     answer = ShareTrainer(wild, 0, DEALT).train(TrainOrder(1, 1, b""))
     assert answer.model is None
+
+
+def test_a_private_node_draws_what_nobody_knows_and_says_what_it_has_spent():
+    private = override_scenario(SCENARIO, ["privacy.noise_multiplier=1.2"])
+    trainer = ShareTrainer(private, 0, DEALT)
+    first, second = (trainer.train(TrainOrder(1, 1, b"", before)) for before in (0, 4))
+    assert first.model != second.model
+    mechanism = mechanism_of(private, 180, 1_200_000)
+    assert (first.epsilon_micro, second.epsilon_micro) == tuple(spent_micro(mechanism, rounds) for rounds in (1, 5))
+    assert first.num_samples == mechanism.steps * private.learning.batch
+    assert ShareTrainer(SCENARIO, 0, DEALT).train(TrainOrder(1, 1, b"", 4)).epsilon_micro == 0
 
 
 def write_data(path, num_labels):

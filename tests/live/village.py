@@ -19,7 +19,7 @@ from bdfl.ledger.store import DATABASE_FILE, ChainStore
 from bdfl.ledger.work import search_nonce
 from bdfl.protocol.messages import decode_message, encode_message
 from bdfl.protocol.state import Context, Timing
-from bdfl.scenario import Clients, Ledger, QuorumRule, Scenario, SchedulerChoice
+from bdfl.scenario import Clients, Ledger, Privacy, QuorumRule, Scenario, SchedulerChoice
 from bdfl.transports.faults.tiny_world import train_by_formula
 from bdfl.transports.live.driver import LiveNode
 from bdfl.transports.live.shared_toolbox import SharedToolbox
@@ -33,13 +33,14 @@ LIMIT_S = 60.0  # far beyond what anything here takes
 class Village:
     """A small federation and its network; every node has its own toolbox and store."""
 
-    def __init__(self, folder, count=4, *, num_parameters=4, rounds=40, quorum=QuorumRule.BFT):
+    def __init__(self, folder, count=4, *, num_parameters=4, rounds=40, quorum=QuorumRule.BFT, noise=None):
         self.folder = Path(folder)
         self.layout = Layout(("w",), ((num_parameters,),))
         self.scenario = Scenario(
             rounds=rounds,
             clients=Clients(count=count, min_selected=1, samples=300),
             scheduler=SchedulerChoice(name="all"),
+            privacy=Privacy(noise_multiplier=noise),
             ledger=Ledger(quorum=quorum, cycles_per_hash=1e7),
         )
         federation = draw_federation(self.scenario)
@@ -226,6 +227,9 @@ class VillageWork:
         layout, trained = self.village.layout, decode_weights(model, self.village.layout).copy()
         trained[:4] = train_by_formula(trained[:4], chain.height + 1, self.number)
         on_done(encode_weights(trained, layout))
+
+    def spent_micro(self, chain):
+        return 1000 * (1 + chain.rounds_scheduled[self.number]) if chain.genesis.privacy else 0
 
     def stop_training(self):
         self.num_stopped_trainings += 1

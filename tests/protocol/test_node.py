@@ -131,7 +131,7 @@ def test_messages_of_other_chains_and_strangers_are_refused(table):
 
 def test_a_forged_update_is_refused(table):
     seat, other = table.seats[:2]
-    update = ModelUpdate(2, seat.state.chain.genesis.members[2].limits.samples, len(table.initial), b"m" * 32)
+    update = ModelUpdate(2, seat.state.chain.genesis.members[2].limits.samples, len(table.initial), b"m" * 32, 0)
     forged = SignedUpdate(update, signer(1).sign(Meaning.UPDATE, seat.state.chain.place, update))
     assert "update-signature" in refusals(seat, other.message(Hearsay(1, updates=(forged,))))
 

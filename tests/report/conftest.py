@@ -48,6 +48,7 @@ def make_learned(*changes, names=None, evaluate_every=1, gradient_every=1, diver
         outcome=outcome,
         local_loss=np.where(trained, local, np.nan),
         local_gradient_norm=np.where(trained, 4.0 - 3.0 * gone[:, None], np.nan),
+        epsilon=np.full((rounds, clients), np.nan),
         update_norm=np.where(trained.any(axis=1), 1.0 - 0.8 * gone, 0.0),
         accuracy=np.where(is_evaluated, recall.mean(axis=1), np.nan),
         loss=np.where(is_evaluated, 2.35 - 2.1 * gone, np.nan),

@@ -30,7 +30,8 @@ def learned(accuracy):
     return LearningRecord(
         label_names=tuple("0123456789"), samples=np.full(8, 3000.0), label_counts=np.full((8, 10), 300),
         num_parameters=1, initial_accuracy=0.1, initial_loss=2.3, outcome=np.full((rounds, 8), "trained"),
-        local_loss=np.ones((rounds, 8)), local_gradient_norm=np.ones((rounds, 8)), update_norm=np.ones(rounds),
+        local_loss=np.ones((rounds, 8)), local_gradient_norm=np.ones((rounds, 8)), epsilon=np.full((rounds, 8), np.nan),
+        update_norm=np.ones(rounds),
         accuracy=np.array(accuracy), loss=np.ones(rounds), recall=np.ones((rounds, 10)), gradient_norm=nothing,
         global_loss=nothing, smoothness=nothing,
     )  # fmt: skip

@@ -28,7 +28,8 @@ SCENARIO = override_scenario(Scenario(name="small", rounds=5), ["clients.count=4
 def learning_round(**changes):
     row = {
         "round": 1, "selected": [0, 2], "outcome": ["trained", "no-samples"], "local_loss": [0.5, None],
-        "local_gradient_norm": [1.0, None], "update_norm": 0.25, "accuracy": 0.75, "loss": None, "recall": None,
+        "local_gradient_norm": [1.0, None], "epsilon": [None, None], "update_norm": 0.25, "accuracy": 0.75,
+        "loss": None, "recall": None,
         "gradient_norm": None, "global_loss": None, "smoothness": None, "model": "",
     }  # fmt: skip
     return LearningRound(**(row | changes))

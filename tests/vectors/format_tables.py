@@ -29,6 +29,7 @@ _SECTIONS: dict[str, Sequence[type[Record]]] = {
         block.ModelForm,
         block.Tensor,
         block.AccessPoint,
+        block.Privacy,
     ),
     "Blocks": (block.Block, block.Header, block.Seal, block.Body, block.Schedule, block.Modelled),
     "Statements": (*_STATEMENTS, block.SignedUpdate, block.Vote, block.SignedVote),

@@ -100,13 +100,14 @@ def write_head(length, short, below, marks):
 
 
 # Section 10: records. A type is a name of one, or: d digest, s signature, n nonce, w whole number, p positive, m a
-# member, a attempt, e energy budget, t text, b bytes, B boolean, o objective, D digest or none, x? x or nil, [x] array,
-# quoted: one of these.
+# member, a attempt, e energy budget, u delta, t text, b bytes, B boolean, o objective, D digest or none, x? x or nil,
+# [x] array, quoted: one of these.
 
 RECORDS = {
     "Genesis": "format:w name:t scenario:d members:[Member] physics:Physics scheduler:SchedulerName law:Law"
-    " model:ModelForm schedule:Schedule access_points:[AccessPoint]",
+    " model:ModelForm schedule:Schedule access_points:[AccessPoint] privacy:Privacy?",
     "AccessPoint": "name:t certificate:d",
+    "Privacy": "noise_micro:p clip_micro:p delta_atto:u accountant:'rdp|prv' batch:p steps:p unit:'updates|epochs'",
     "Member": "public_key:d limits:Limits conditions:Conditions",
     "Limits": "samples:w rate_nano:w cycles:w capacitance:p power_uw:w power_max_uw:w model_bits:p cpu_max_hz:w?"
     " mining_max_hz:w? initial_cpu_hz:p initial_mining_hz:p",
@@ -128,7 +129,7 @@ RECORDS = {
     "Receipt": "round:p energy_pj:w training_ns:w upload_ns:w mining_ns:w",
     "Report": "client:m round:p conditions:Conditions receipt:Receipt?",
     "SignedReport": "report:Report signature:s",
-    "ModelUpdate": "client:m samples:w size:w model:D",
+    "ModelUpdate": "client:m samples:w size:w model:D epsilon_micro:w",
     "SignedUpdate": "update:ModelUpdate signature:s",
     "Vote": "kind:'prevote|precommit' attempt:a block:d voter:m updates:[m] reports:[m] mining_ms:w",
     "SignedVote": "vote:Vote signature:s",
@@ -158,7 +159,15 @@ ONE_OF = {
     "Content": ("Hearsay", "Proposal", "BlockWanted", "BlobWanted", "Blob", "DecidedWanted", "Decided"),
 }
 MOST = 2**63 - 1
-NUMBERS = {"w": (0, MOST), "p": (1, MOST), "m": (0, 4095), "a": (1, 10_000), "e": (0, 10**18), "o": (-MOST, MOST)}
+NUMBERS = {
+    "w": (0, MOST),
+    "p": (1, MOST),
+    "m": (0, 4095),
+    "a": (1, 10_000),
+    "e": (0, 10**18),
+    "u": (1, 10**18 - 1),
+    "o": (-MOST, MOST),
+}
 LENGTHS = {"d": (32,), "s": (64,), "n": (8,), "D": (0, 32)}
 COUNTS = {"tensors": 4096, "parameters": 64, "shape": 16, "votes": 32768, "blocks": 32768, "siblings": 2**32}
 COUNTS |= {"changes": 16}

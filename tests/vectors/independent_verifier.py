@@ -134,9 +134,9 @@ class Chain:
         self.height, self.tip, self.tip_parent, self.model = 0, self.id, bytes(32), form.initial
         self.schedule = genesis.schedule
         self.conditions = {client: member.conditions for client, member in enumerate(genesis.members)}
-        self.queue_nano, self.misses, self.rests_until = ([0] * num for _ in range(3))
+        self.queue_nano, self.misses, self.rests_until, self.epsilon_micro = ([0] * num for _ in range(4))
         self.offenders, self.difficulty = set(), law.difficulty
-        require(genesis.format == 1, "format")
+        require(genesis.format == 2, "format")
         require_members(genesis.members)
         require(len({tensor.name for tensor in form.tensors}) == len(form.tensors), "model-tensors")
         size = len(file_head(form.tensors)) + 4 * sum(prod(tensor.shape) for tensor in form.tensors)
@@ -168,7 +168,7 @@ class Chain:
         """Moves on by a valid block; raises `Wrong` for any other."""
         header, body, height = block.header, block.body, self.height + 1
         place = [self.id, height, self.tip]
-        require(header.format == 1, "format")
+        require(header.format == 2, "format")
         require([header.chain, header.height, header.parent] == place, "link")
         require(header.proposer in self.now.active, "proposer")
         seal = Record(header=header, nonce=block.nonce)
@@ -235,6 +235,11 @@ class Chain:
             require(update.samples == self.now.members[update.client].limits.samples, "update-samples")
             require(update.size == (self.genesis.model.size if update.model else 0), "update-size")
             require(not update.model or update.samples or update.model == self.model, "update-without-data")
+            spent, last = update.epsilon_micro, self.epsilon_micro[update.client]
+            if self.genesis.privacy is None or update.samples == 0:
+                require(spent == 0, "update-epsilon")
+            else:
+                require(spent >= max(last, 1 if update.model else 0), "update-epsilon")
             require_signed(self.key(update.client), signed.signature, "update", place, update.bytes, "update")
 
     def require_model(self, body, blobs):
@@ -322,6 +327,8 @@ class Chain:
             is_counted = client in self.conditions and self.rests_until[client] < height
             queues.append(after if is_counted else before)
         self.queue_nano = queues
+        for signed in body.updates:
+            self.epsilon_micro[signed.update.client] = signed.update.epsilon_micro
         for client in self.schedule.selected:
             self.misses[client] = 0 if client in heard else self.misses[client] + 1
             if client not in heard:
@@ -330,7 +337,7 @@ class Chain:
         reports = [signed.report for signed in body.reports]
         staying = self.coming.active - self.offenders
         self.conditions = {one.client: one.conditions for one in reports if one.client in staying}
-        for places in (self.queue_nano, self.misses, self.rests_until):
+        for places in (self.queue_nano, self.misses, self.rests_until, self.epsilon_micro):
             places += [0] * (len(self.coming.members) - len(places))
 
 

@@ -26,6 +26,7 @@ from bdfl.ledger.block import (
     Law,
     Member,
     MembershipChange,
+    Privacy,
     Receipt,
     Removal,
     Seal,
@@ -52,7 +53,7 @@ from bdfl.protocol.messages import (
     Message,
     Proposal,
 )
-from bdfl.scenario import Aggregation
+from bdfl.scenario import Accountant, Aggregation, LocalUnit
 from bdfl.scenario.ledger import QuorumRule, WorkKind
 from benchmarks.ledger.valid_chain import (
     CONDITIONS,
@@ -71,6 +72,7 @@ VECTORS, CHAIN, FORMAT = (FOLDER / name for name in ("vectors.json", "chain.json
 NUM_KEYS = 5
 SECRETS = [bytes([number + 1]) * 32 for number in range(NUM_KEYS)]
 _LAW = Law(QuorumRule.BFT, WorkKind.SHA256, 16, 40, "mean", 0, 1)
+_PRIVACY = Privacy(1_100_000, 1_000_000, 10**13, Accountant.RDP, 32, 5, LocalUnit.UPDATES)
 
 Json = dict[str, Any]
 
@@ -81,10 +83,10 @@ def make_chain() -> ChainMaker:
     1: everybody takes part, member 2 without data. 2: in the second attempt; member 1 diverged, member 3 is missing and
     rests, member 2 is convicted. 3: only members 0 and 1 are left. 4: nobody is heard of, the block is empty. 5: member
     4 is admitted. 6: member 2 is removed. 7: with member 4 and still with member 2. 8: without member 2, and member 4
-    trains.
+    trains. Training is private: updates say what is spent.
     """
     initial = encode_weights(example_weights(0), SMALL)
-    genesis = example_genesis(initial, samples=(100, 200, 0, 400), law=_LAW, plan=plan_by_hand)
+    genesis = example_genesis(initial, samples=(100, 200, 0, 400), law=_LAW, plan=plan_by_hand, privacy=_PRIVACY)
     signers = [example_signer(number) for number in range(NUM_KEYS)]
     maker = ChainMaker(MemoryStore(genesis, initial), signers, plan_by_hand)
 
@@ -360,6 +362,7 @@ def describe_chain(maker: ChainMaker) -> Json:
             "rests_until": list(maker.state.rests_until),
             "offenders": sorted(maker.state.offenders),
             "active": sorted(maker.state.active),
+            "epsilon_micro": list(maker.state.epsilon_micro),
             "difficulty": maker.state.difficulty,
         },
     }

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 
 from bdfl.audit.block_summary import BlockSummary, summarise_block
 from bdfl.audit.reading import roll_of
-from bdfl.ledger.block import chain_id
+from bdfl.ledger.block import Privacy, chain_id
 from bdfl.ledger.keeping import Store
 from bdfl.ledger.roll import quorum_size
 from bdfl.ledger.units import NANO
+from bdfl.scenario.privacy import ATTO, MICRO
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ class ChainSummary:
     min_updates: int
     model_bytes: int
     num_parameters: int
+    privacy: str | None  # how everybody trains privately; none: not
     tip: str
     model: str
     blocks: tuple[BlockSummary, ...]
@@ -95,8 +97,15 @@ def summarise_chain(chain: Store) -> ChainSummary:
         min_updates=law.min_updates,
         model_bytes=genesis.model.size,
         num_parameters=sum(math.prod(tensor.shape) for tensor in genesis.model.tensors),
+        privacy=None if genesis.privacy is None else describe_privacy(genesis.privacy),
         tip=blocks[-1].digest if blocks else chain_id(genesis).hex(),
         model=blocks[-1].model if blocks else genesis.model.initial.hex(),
         blocks=blocks,
         members=members,
     )
+
+
+def describe_privacy(privacy: Privacy) -> str:
+    """How members of a chain train privately, in a line."""
+    noise, norm, delta = privacy.noise_micro / MICRO, privacy.clip_micro / MICRO, privacy.delta_atto / ATTO
+    return f"noise {noise:g}, clipped to {norm:g}, delta {delta:g} ({privacy.accountant.value})"

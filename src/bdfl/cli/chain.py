@@ -57,7 +57,7 @@ def verify(path: PathArgument, allow: AllowOption = None, as_json: JsonOption = 
 
     started_s = time.monotonic()
     try:
-        with _open_chain(path) as chain, progress(f"verifying {path}", "blocks") as on_progress:
+        with open_chain(path) as chain, progress(f"verifying {path}", "blocks") as on_progress:
             height = chain.height
             found = verify_chain(
                 chain,
@@ -88,7 +88,7 @@ def show(
     """
     from bdfl.audit.summary import summarise_chain
 
-    with _open_chain(path) as chain:
+    with open_chain(path) as chain:
         summary = summarise_chain(chain)
     if as_json:
         print_json(asdict(summary))
@@ -111,7 +111,7 @@ def show_block(path: PathArgument, block: BlockArgument = None, as_json: JsonOpt
     from bdfl.audit.export import plain_block
     from bdfl.audit.reading import get_block
 
-    with _open_chain(path) as chain:
+    with open_chain(path) as chain:
         found = get_block(chain, chain.height if block is None else block)
         certificate = chain.certificate(found.header.height)
     if as_json:
@@ -132,7 +132,7 @@ def trace(path: PathArgument, block: BlockArgument = None, as_json: JsonOption =
     """
     from bdfl.audit.trace import trace_model
 
-    with _open_chain(path) as chain:
+    with open_chain(path) as chain:
         found = trace_model(chain, chain.height if block is None else block)
     if as_json:
         print_json(asdict(found))
@@ -170,7 +170,7 @@ def blame(
     from bdfl.audit.blame import blame_clients
 
     with (
-        _open_chain(path) as chain,
+        open_chain(path) as chain,
         _open_judge(path, chain, data) as loss_of,
         progress("judging models", "models") as on_progress,
     ):
@@ -219,7 +219,7 @@ def without(
     from bdfl.audit.without import leave_out
     from bdfl.learning.weights import encode_weights
 
-    with _open_chain(path) as chain:
+    with open_chain(path) as chain:
         with progress("aggregating again", "blocks") as on_progress:
             found = leave_out(
                 chain,
@@ -263,7 +263,7 @@ def export(
     """
     from bdfl.audit.export import export_lines
 
-    with _open_chain(path) as chain, progress("exporting", "blocks") as on_progress:
+    with open_chain(path) as chain, progress("exporting", "blocks") as on_progress:
         height = chain.height
         lines = enumerate(export_lines(chain))
         if out is None:
@@ -324,7 +324,7 @@ def prove(
     """
     from bdfl.audit.proof import prove_update
 
-    with _open_chain(path) as chain:
+    with open_chain(path) as chain:
         found = prove_update(chain, block, client)
     if as_json:
         print_json(found.to_plain())
@@ -357,7 +357,7 @@ def find_chain(path: Path) -> Path:
 
 
 @contextmanager
-def _open_chain(path: Path) -> "Iterator[ChainStore]":
+def open_chain(path: Path) -> "Iterator[ChainStore]":
     """For reading, also while somebody writes."""
     from bdfl.ledger.store import ChainStore
 

@@ -209,7 +209,7 @@ def _train(
     if as_json:
         print_json(summarise_training(*records, folder.path, verification, verified_s))
     else:
-        print_out(*tabulate_training(*records, verification, verified_s))
+        print_out(*tabulate_training(*records, scenario, verification, verified_s))
         typer.echo(f"run    {folder.path}")
         typer.echo(f"report {page}")
     _refuse_invalid(verification)

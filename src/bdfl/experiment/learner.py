@@ -13,6 +13,7 @@ from bdfl.ledger.block import Block
 from bdfl.ledger.chain import ChainState
 from bdfl.records import LearningRound
 from bdfl.scenario import Scenario
+from bdfl.scenario.privacy import MICRO
 
 _ROUNDS_REMEMBERED = 2  # whose results a member that is late may still ask for
 
@@ -47,12 +48,16 @@ class Learner:
         results = self._train_all(chain, self._weights)
         weights = self._weights if block.body.is_empty else decode_weights(model, self._trainer.layout)
         found = self._evaluate(weights, block.body.model) if self._is_evaluated(round) else None
+        spent_micro = {signed.update.client: signed.update.epsilon_micro for signed in block.body.updates}
         row = LearningRound(
             round=round,
             selected=list(chain.schedule.selected),
             outcome=[result.outcome.value for result in results],
             local_loss=[or_none(result.loss) for result in results],
             local_gradient_norm=[or_none(result.gradient_norm) for result in results],
+            epsilon=[
+                spent_micro[client] / MICRO if spent_micro.get(client) else None for client in chain.schedule.selected
+            ],
             update_norm=_norm(weights.astype(np.float64) - self._weights),
             accuracy=None if found is None else or_none(found.accuracy),
             loss=None if found is None else or_none(found.loss),

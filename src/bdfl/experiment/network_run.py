@@ -10,12 +10,14 @@ from bdfl.errors import BdflError
 from bdfl.experiment.run_folder import BadRunFolder
 from bdfl.experiment.simulation import Draws
 from bdfl.identity import Signer
+from bdfl.learning.accounting import noise_micro_of
 from bdfl.learning.weights import Layout
 from bdfl.ledger.block import Block, Certificate, Conditions, Genesis
 from bdfl.ledger.chain import ChainState, apply_block, modelled_costs, start_chain
 from bdfl.ledger.errors import MissingBlob
 from bdfl.ledger.genesis import conditions_of, make_genesis
 from bdfl.ledger.keeping import Store, rested_on
+from bdfl.ledger.spending import spent_after
 from bdfl.ledger.store import ChainStore
 from bdfl.ledger.toolbox import Toolbox
 from bdfl.ledger.units import NANO
@@ -47,8 +49,18 @@ def member_keys(scenario: Scenario) -> list[Signer]:
 def run_genesis(scenario: Scenario, draws: Draws, layout: Layout, initial_model: bytes) -> Genesis:
     """Where the chain of a run begins."""
     keys = [signer.public_key for signer in member_keys(scenario)]
+    noise_micro = None
+    if scenario.privacy.is_on:
+        noise_micro = noise_micro_of(scenario, [int(samples) for samples in draws.federation.samples])
     return make_genesis(
-        scenario, draws.federation, draws.participation_rate, draws.states[0], keys, layout, initial_model
+        scenario,
+        draws.federation,
+        draws.participation_rate,
+        draws.states[0],
+        keys,
+        layout,
+        initial_model,
+        noise_micro=noise_micro,
     )
 
 
@@ -106,7 +118,12 @@ class NetworkRun:
         self._toolbox = toolbox
         self._train = train
         self._on_block = on_block
-        self._world = ScenarioWorld(scenario, self._recall_or_train, partial(drawn_conditions, draws))
+        self._world = ScenarioWorld(
+            scenario,
+            self._recall_or_train,
+            partial(drawn_conditions, draws),
+            lambda client, chain: spent_after(chain, client),
+        )
         self._num_known = 0  # blocks that were in the archive before
         self._nodes: Sequence[SimulatedNode] = ()
         self._liars: frozenset[int] = frozenset()

@@ -40,6 +40,7 @@ from bdfl.ledger.roll import Roll, offender_of
 from bdfl.ledger.units import ATTO, MICROWATT, NANO, PICOJOULE
 from bdfl.ledger.work import highest_hash, work_hash
 from bdfl.records.learning import LearningRound
+from bdfl.scenario.privacy import MICRO
 
 
 def show_block(
@@ -215,6 +216,7 @@ def _show_update(signed: SignedUpdate, weights: dict[int, float], outcomes: dict
         samples=update.samples,
         size=update.size,
         model=update.model.hex() or None,
+        epsilon=update.epsilon_micro / MICRO,
         signature=signed.signature.hex(),
         outcome=outcomes.get(update.client, outcome),
         weight=weights.get(update.client),

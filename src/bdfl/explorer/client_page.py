@@ -14,6 +14,7 @@ from bdfl.explorer.story import member_rounds, tell_client
 from bdfl.ledger.block import Limits
 from bdfl.ledger.roll import find_evidence, offender_of
 from bdfl.ledger.units import CAPACITANCE, MICROWATT
+from bdfl.scenario.privacy import MICRO
 
 _POINTS = 2000
 _MAX_CONTRIBUTIONS = 100
@@ -46,6 +47,7 @@ def show_client(
         since=client.since,
         until=client.until,
         share=given.size / num_member if num_member else None,
+        epsilon=_epsilon(number, find(int(given[-1]))) if given.size else None,
         cycles=float(limits.cycles),
         capacitance=limits.capacitance / CAPACITANCE,
         power_w=limits.power_uw / MICROWATT,
@@ -72,6 +74,14 @@ def _contribution(client: int, found: Found, is_mean: bool) -> ContributionRow:
     if is_mean and found.block is not None:
         weight = sample_weights(found.block).get(client)
     return ContributionRow(height=found.height, weight=weight, update_norm=None)
+
+
+def _epsilon(client: int, found: Found) -> float | None:
+    """What the client's update in that block says that it has spent; none where it is not private."""
+    if found.block is None:
+        return None
+    spent_micro = {signed.update.client: signed.update.epsilon_micro for signed in found.block.body.updates}
+    return spent_micro[client] / MICRO if spent_micro.get(client) else None
 
 
 def _offences(client: int, found: Found) -> list[OffenceRow]:

@@ -209,6 +209,7 @@ class UpdateRow(Document, frozen=True):
     samples: int
     size: int
     model: str | None  # none: declined
+    epsilon: float  # spent so far; 0: not private
     signature: str
     outcome: str | None  # trained, no-samples, diverged or declined
     weight: float | None  # in the block's model; none: not in it, or only the child process can tell
@@ -394,6 +395,7 @@ class ClientDocument(Document, frozen=True):
     since: int
     until: int | None
     share: float | None  # of its rounds as a member with an update that counts
+    epsilon: float | None  # spent so far, by its newest update; none: not private, or only records are here
     cycles: float | None
     capacitance: float | None
     power_w: float | None

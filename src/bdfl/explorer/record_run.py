@@ -216,6 +216,7 @@ class RecordRun:
             since=1,
             until=None,
             share=count / num_rounds if num_rounds else None,
+            epsilon=None,
             cycles=None,
             capacitance=None,
             power_w=None,

@@ -135,9 +135,10 @@ class ServerChain:
         state = self._state
         samples = state.charter.members[client].limits.samples
         if data is None:
-            update = ModelUpdate(client, samples, 0, b"")
+            update = ModelUpdate(client, samples, 0, b"", 0)
         else:  # without data there is nothing to learn, and the model stays
-            update = ModelUpdate(client, samples, len(data), self._toolbox.digest(data) if samples else state.model)
+            model = self._toolbox.digest(data) if samples else state.model
+            update = ModelUpdate(client, samples, len(data), model, 0)
         return SignedUpdate(update, self._signers[client].sign(Meaning.UPDATE, state.place, update))
 
     def _sign_reports(self) -> Iterator[SignedReport]:

@@ -1,4 +1,4 @@
-"""Which samples a client sees in which mini-batch: drawn from (seed, round, client) alone."""
+"""Which samples a client sees in which mini-batch: drawn from (seed, round, client) alone, or by chances given."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,3 +32,20 @@ def draw_batches(
         order = rng.permutation(samples)[:num_used]
         batches += [order[start : start + size] for start in range(0, num_used, size)]
     return batches if unit is LocalUnit.EPOCHS else batches[:steps]
+
+
+def sampling_rate(batch: int, num_samples: int) -> float:
+    """Probability with which a private step takes a sample: `batch` of them on average, or all there are."""
+    return min(1.0, batch / num_samples) if num_samples else 0.0
+
+
+def num_private_steps(unit: LocalUnit, steps: int, batch: int, num_samples: int) -> int:
+    """Steps of a client in a round of private training; an epoch is as many as would see every sample once."""
+    if num_samples == 0:
+        return 0
+    return steps * -(-num_samples // batch) if unit is LocalUnit.EPOCHS else steps
+
+
+def take_samples(samples: Samples, rate: float, chances: NDArray[np.float64]) -> Samples:
+    """The samples of a private step: each is taken by its own chance (uniform, one for each); there may be none."""
+    return samples[chances < rate]

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 
 from bdfl.environment import Purpose
 from bdfl.errors import BdflError
+from bdfl.learning.accounting import Mechanism, mechanism_of, noise_micro_of, validate_opacus
 from bdfl.learning.batches import Samples, draw_batches
+from bdfl.learning.chance import SecretChance, SeededChance
 from bdfl.learning.data_set import DataSet
 from bdfl.learning.evaluation import EvaluationPart, GradientPart, differentiate_block, evaluate_block
 from bdfl.learning.flat_model import FlatModel
@@ -26,6 +28,10 @@ from bdfl.learning.vectorised import VectorisedModel
 from bdfl.learning.weights import Vector
 from bdfl.scenario import Engine, Scenario
 from bdfl.scenario.learning import is_function
+from bdfl.scenario.privacy import MICRO
+
+if TYPE_CHECKING:
+    from bdfl.learning.private import PrivateModel
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +91,8 @@ def gather_material(scenario: Scenario, data: DataSet, indices: tuple[Samples, .
 class Bench:
     """Owns a model and the tensors of the data; every task is a pure function of what it is given."""
 
-    def __init__(self, scenario: Scenario, material: Material) -> None:
+    def __init__(self, scenario: Scenario, material: Material, *, is_secret: bool = False) -> None:
+        """`is_secret`: what is random in private training is never to be known, as in a live node, nor repeated."""
         learning = scenario.learning
         self.scenario = scenario
         self.material = material
@@ -104,6 +111,9 @@ class Bench:
         )
         self.initial_weights = self.model.read()
         self.vectorised = self._vectorise() if learning.engine is Engine.VMAP else None
+        self._is_secret = is_secret
+        self._noise_micro = 0
+        self._private = self._make_private() if scenario.privacy.is_on else None
         self.held = torch.from_numpy(np.concatenate([np.zeros(0, np.int64), *material.indices]))
 
     def batches(self, round: int, client: int) -> list[Samples]:
@@ -120,10 +130,23 @@ class Bench:
 
     def train(self, task: ClientTask) -> LocalResult:
         """The client's training in a round; whatever is random in it belongs to this client and round."""
+        if self._private is not None:
+            return self._train_privately(self._private, task)
         batches = self.batches(task.round, task.client)
         with self._working("trained"):
             seed_torch(self.scenario.seed, Purpose.TRAINING, task.round, task.client)
             return train_client(self.model, self.train_inputs, task.weights, task.client, batches, self.descent)
+
+    def mechanism(self, client: int) -> Mechanism:
+        """How that client trains privately; only in a private scenario."""
+        return mechanism_of(self.scenario, len(self.material.indices[client]), self._noise_micro)
+
+    def _train_privately(self, private: "PrivateModel", task: ClientTask) -> LocalResult:
+        seed, round, client = self.scenario.seed, task.round, task.client
+        chance = SecretChance() if self._is_secret else SeededChance(seed, round, client)
+        with self._working("trained"):
+            seed_torch(seed, Purpose.TRAINING, round, client)
+            return private.train(task.weights, client, self.material.indices[client], self.mechanism(client), chance)
 
     def train_together(self, weights: Vector, round: int, clients: Sequence[int]) -> list[LocalResult]:
         """The training of these clients in a round in one call; only with the engine vmap."""
@@ -144,6 +167,16 @@ class Bench:
         with self._working("differentiated"):
             self.model.load(task.weights)
             return differentiate_block(self.model, self.train_inputs, self.held[task.block.start : task.block.stop])
+
+    def _make_private(self) -> "PrivateModel":
+        validate_opacus()
+        from bdfl.learning.private import Clipping, PrivateModel
+
+        learning, privacy = self.scenario.learning, self.scenario.privacy
+        self._noise_micro = noise_micro_of(self.scenario, [len(held) for held in self.material.indices])
+        clipping = Clipping(self._noise_micro / MICRO, privacy.clip_micro / MICRO)
+        with self._working("trained privately"):
+            return PrivateModel(self.model, self.train_inputs, self.descent, clipping, name=learning.model)
 
     def _vectorise(self) -> VectorisedModel:
         learning = self.scenario.learning

@@ -1,7 +1,7 @@
 """What stands on the chain: genesis, blocks and their parts. Integers, bytes and strings only; units are in the names.
 
-`_nano` counts 1e-9 of a unit, `_pj` picojoules, `_ns` nanoseconds, `_uw` microwatts. A client is named by its place in
-the list of all who ever were members, which is also its number in the scenario.
+`_micro` counts 1e-6 of a unit, `_nano` 1e-9, `_atto` 1e-18, `_pj` picojoules, `_ns` nanoseconds, `_uw` microwatts. A
+client is named by its place in the list of all who ever were members, which is also its number in the scenario.
 """
 
 from enum import StrEnum
@@ -13,9 +13,11 @@ from msgspec import Meta
 from bdfl.encoding import INT_LIMIT, Digest, Positive, Record, Signature, Whole, encode, record_digest
 from bdfl.identity import Place
 from bdfl.ledger.merkle import merkle_root
+from bdfl.scenario.learning import LocalUnit
 from bdfl.scenario.ledger import QuorumRule, WorkKind
+from bdfl.scenario.privacy import ATTO, Accountant
 
-FORMAT = 1
+FORMAT = 2  # 1: without privacy
 MAX_MEMBERS = 4096
 MAX_ATTEMPT = 10_000
 MAX_TEXT = 200
@@ -82,6 +84,7 @@ class ModelUpdate(Record, frozen=True):
     samples: Whole
     size: Whole  # bytes
     model: Annotated[bytes, Meta(max_length=32)]  # 32 bytes or none
+    epsilon_micro: Whole  # spent so far, this round included; 0: not private, or no data
 
     @property
     def is_declined(self) -> bool:
@@ -345,6 +348,22 @@ class Law(Record, frozen=True):
     min_updates: Positive
 
 
+class Privacy(Record, frozen=True):
+    """How everybody trains so that an update tells little of a single sample: all that epsilon depends on.
+
+    A member of n samples makes `steps` noisy steps in a round, or `steps` times n / `batch`, rounded up, where these
+    are epochs; each step takes each sample with probability `batch` / n, at most 1.
+    """
+
+    noise_micro: Positive  # deviation of the noise over the norm that gradients are clipped to
+    clip_micro: Positive  # that norm
+    delta_atto: Annotated[int, Meta(ge=1, lt=ATTO)]
+    accountant: Accountant
+    batch: Positive
+    steps: Positive
+    unit: LocalUnit
+
+
 class AccessPoint(Record, frozen=True):
     """A router between the members of a live network: it forwards, and signs nothing that stands on the chain."""
 
@@ -365,6 +384,7 @@ class Genesis(Record, frozen=True):
     model: ModelForm
     schedule: Schedule  # of round 1
     access_points: Annotated[tuple[AccessPoint, ...], Meta(max_length=MAX_MEMBERS)]  # none in a simulation
+    privacy: Privacy | None  # none: updates may tell anything
 
 
 def chain_id(genesis: Genesis) -> bytes:

@@ -65,6 +65,8 @@ class ChainState:
     misses: tuple[int, ...]  # updates missed in a row
     rests_until: tuple[int, ...]  # last round that the member sits out; 0: none
     offenders: frozenset[int]
+    rounds_scheduled: tuple[int, ...]  # so often the member was to train: what it may have let out, in a block or not
+    epsilon_micro: tuple[int, ...]  # what the member last said that it has spent; 0 where training is not private
     difficulty: int  # of the tip, before attempts halved it
     memory: object | None  # what the scheduler left; recomputed by everybody, never hashed
 
@@ -163,6 +165,8 @@ class Settlement:
     misses: tuple[int, ...]
     rests_until: tuple[int, ...]
     offenders: frozenset[int]
+    rounds_scheduled: tuple[int, ...]
+    epsilon_micro: tuple[int, ...]
 
 
 def start_chain(genesis: Genesis, toolbox: Toolbox) -> ChainState:
@@ -183,6 +187,8 @@ def start_chain(genesis: Genesis, toolbox: Toolbox) -> ChainState:
         misses=nothing,
         rests_until=nothing,
         offenders=frozenset(),
+        rounds_scheduled=nothing,
+        epsilon_micro=nothing,
         difficulty=genesis.law.difficulty,
         memory=plan_round(charter, first_prospect(charter), toolbox).decision.memory,
     )
@@ -206,6 +212,8 @@ def apply_block(state: ChainState, block: Block, toolbox: Toolbox) -> ChainState
         misses=settled.misses,
         rests_until=settled.rests_until,
         offenders=settled.offenders,
+        rounds_scheduled=settled.rounds_scheduled,
+        epsilon_micro=settled.epsilon_micro,
         difficulty=_retarget(state, body.parent_certificate),
         memory=plan_after(state, settled, toolbox).decision.memory,
     )
@@ -235,6 +243,7 @@ def settle_round(
     misses, rests_until = settle_misses(
         state.schedule.selected, heard, state.misses, state.rests_until, state.height + 1
     )
+    stated = {signed.update.client: signed.update.epsilon_micro for signed in updates}
     staying = state.coming_charter.active
     newcomers = (0,) * (state.coming_charter.num_members - state.num_members)
     return Settlement(
@@ -244,6 +253,11 @@ def settle_round(
         misses=misses + newcomers,
         rests_until=rests_until + newcomers,
         offenders=offenders,
+        rounds_scheduled=tuple(
+            count + (client in state.scheduled) for client, count in enumerate(state.rounds_scheduled)
+        )
+        + newcomers,
+        epsilon_micro=tuple(stated.get(client, last) for client, last in enumerate(state.epsilon_micro)) + newcomers,
     )
 
 

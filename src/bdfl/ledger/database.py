@@ -12,7 +12,7 @@ from urllib.parse import quote
 from bdfl.errors import one_line, other_format
 from bdfl.ledger.keeping import DamagedStore, NotAStore, NotKept, StoreError, StoreInUse
 
-FORMAT = 1
+FORMAT = 2  # 1: chains of format 1
 _APPLICATION = int.from_bytes(b"bdfl", "big")
 _WAIT_S = 5.0
 _CACHE_KIB = 256  # of pages; SQLite's own 2 MiB would fill for hundreds of blocks and look like a leak

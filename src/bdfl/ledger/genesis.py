@@ -11,6 +11,7 @@ from bdfl.arrays import PerClient
 from bdfl.compute import mining_work
 from bdfl.encoding import BadEncoding, decode, digest, encode
 from bdfl.environment import Federation, RoundState
+from bdfl.learning.training import num_local_steps
 from bdfl.learning.weights import InvalidWeights, Layout, decode_weights
 from bdfl.ledger.block import (
     FORMAT,
@@ -26,6 +27,7 @@ from bdfl.ledger.block import (
     Member,
     ModelForm,
     Physics,
+    Privacy,
     SchedulerName,
     Tensor,
 )
@@ -61,10 +63,12 @@ def make_genesis(
     *,
     target_ms: int = 0,
     access_points: Sequence[AccessPoint] = (),
+    noise_micro: int | None = None,
 ) -> Genesis:
     """The genesis of a scenario's chain, with the schedule of round 1.
 
     `target_ms` is how long mining a block should take in a live network; 0: the difficulty stays as it is.
+    `noise_micro` is the noise of private training that was found for an epsilon; none: as the scenario has it.
 
     Without a toolbox one is made that may run the scenario's own aggregation rule. Raises `DoesNotFit` for a value that
     the chain has no whole number for, and `InvalidGenesis` where the parts do not belong together.
@@ -81,7 +85,15 @@ def make_genesis(
         )
         for client in range(num_members)
     ]
-    draft = draft_genesis(scenario, members, layout, initial_model, target_ms=target_ms, access_points=access_points)
+    draft = draft_genesis(
+        scenario,
+        members,
+        layout,
+        initial_model,
+        target_ms=target_ms,
+        access_points=access_points,
+        noise_micro=noise_micro,
+    )
     return plan_first_round(draft, make_toolbox(scenario) if toolbox is None else toolbox)
 
 
@@ -93,6 +105,7 @@ def draft_genesis(
     *,
     target_ms: int = 0,
     access_points: Sequence[AccessPoint] = (),
+    noise_micro: int | None = None,
 ) -> Genesis:
     """The genesis of a scenario's chain with these members, for a first round in which nobody trains."""
     _validate_initial_model(initial_model, layout)
@@ -111,6 +124,7 @@ def draft_genesis(
         ),
         schedule=idle_schedule(1, len(members), "not planned yet"),
         access_points=tuple(access_points),
+        privacy=_privacy_of(scenario, noise_micro),
     )
 
 
@@ -222,6 +236,26 @@ def _law_of(scenario: Scenario, target_ms: int) -> Law:
         aggregation=aggregation.rule,
         faulty=aggregation.faulty,
         min_updates=min_updates(aggregation),
+    )
+
+
+def _privacy_of(scenario: Scenario, noise_micro: int | None) -> Privacy | None:
+    """How everybody trains privately, in the chain's units; none where nobody does."""
+    choice, learning = scenario.privacy, scenario.learning
+    if not choice.is_on:
+        return None
+    noise_micro = choice.noise_micro if noise_micro is None else noise_micro
+    if noise_micro is None:
+        found = f"privacy.epsilon = {choice.epsilon:g}"
+        raise InvalidGenesis("privacy", "privacy.noise_multiplier: members and rounds are not known yet", found)
+    return Privacy(
+        noise_micro=noise_micro,
+        clip_micro=choice.clip_micro,
+        delta_atto=choice.delta_atto,
+        accountant=choice.accountant,
+        batch=learning.batch,
+        steps=num_local_steps(scenario),
+        unit=learning.unit,
     )
 
 

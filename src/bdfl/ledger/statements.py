@@ -45,6 +45,7 @@ def validate_update(state: ChainState, signed: SignedUpdate, toolbox: Toolbox) -
     samples = state.charter.members[update.client].limits.samples
     require_equal(BadUpdate, "update-samples", samples, update.samples)
     _validate_update_form(state, update)
+    _validate_epsilon(state, update)
     require_signed(
         state.charter, "update-signature", update.client, Meaning.UPDATE, state.place, update, signed.signature, toolbox
     )
@@ -58,6 +59,16 @@ def _validate_update_form(state: ChainState, update: ModelUpdate) -> None:
     require_equal(BadUpdate, "update-size", state.genesis.model.size, update.size)
     if update.samples == 0:  # without data there is nothing to learn
         require_equal(BadUpdate, "update-without-data", state.model, update.model)
+
+
+def _validate_epsilon(state: ChainState, update: ModelUpdate) -> None:
+    """What is spent is never less than before; whether it is right, the accountant can tell: see `audit.privacy`."""
+    if state.genesis.privacy is None or update.samples == 0:
+        require_equal(BadUpdate, "update-epsilon", 0, update.epsilon_micro)
+        return
+    least = max(state.epsilon_micro[update.client], 0 if update.is_declined else 1)
+    if not least <= update.epsilon_micro <= INT_LIMIT:
+        raise BadUpdate("update-epsilon", f"at least {least} millionths, as before", update.epsilon_micro)
 
 
 def validate_update_blob(state: ChainState, update: ModelUpdate, data: bytes, toolbox: Toolbox) -> None:

@@ -63,6 +63,7 @@ class FoundingSummary:
     quorum: int
     quorum_rule: str
     work: str
+    privacy: str | None  # how everybody trains privately; none: not
     first_round: tuple[int, ...] | None  # who trains in it
     missing: tuple[int, ...]  # whose card (draft) or signature (genesis) is not there
     trust: tuple[str, ...]
@@ -134,10 +135,18 @@ def _summarise(
         quorum=quorum_size(ledger.quorum, len(seats)),
         quorum_rule=ledger.quorum.value,
         work=ledger.work.value,
+        privacy=_describe_privacy(scenario),
         first_round=None,
         missing=missing,
         trust=tuple(_list_trust(scenario, num_access_points=len(access_points))),
     )
+
+
+def _describe_privacy(scenario: Scenario) -> str | None:
+    privacy = scenario.privacy
+    if privacy.noise_multiplier is None:
+        return None
+    return f"noise {privacy.noise_multiplier:g}, clipped to {privacy.max_grad_norm:g}, delta {privacy.delta:g}"
 
 
 def _describe_seat(number: int, signed: SignedCard | None) -> SeatSummary:
@@ -169,6 +178,8 @@ def _list_trust(scenario: Scenario, *, num_access_points: int) -> Iterator[str]:
     else:
         yield f"nobody sends models that are wrong on purpose: one can spoil a {aggregation.rule}"
     yield "everybody has the data that its card says; the counts of labels are public"
+    if scenario.privacy.is_on:
+        yield "everybody trains with the noise that is asked for: nobody else can see whether it does"
     if scenario.live.mode is LiveMode.MEASURED:
         yield "everybody reports its speed, channel and energy as they are"
     if num_access_points:

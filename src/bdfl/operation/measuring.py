@@ -84,6 +84,9 @@ class MeasuredWork:
     def train(self, chain: ChainState, model: bytes, on_done: Callable[[bytes | None], None]) -> None:
         self._workshop.train(chain, model, AT_ONCE, on_done)
 
+    def spent_micro(self, chain: ChainState) -> int:
+        return self._workshop.spent_micro(chain)
+
     def stop_training(self) -> None:
         self._workshop.stop_training()
 

@@ -47,18 +47,19 @@ def finish_training(draft: Draft, event: TrainingFinished) -> None:
     if not draft.is_member:
         return
     if event.model is None:
-        _give_update(draft, b"")
+        _give_update(draft, b"", event.epsilon_micro)
         return
     model = draft.toolbox.digest(event.model)
     draft.blobs[model] = event.model
     draft.do(Store(KeptBlob(model, event.model)))
-    _give_update(draft, model)
+    _give_update(draft, model, event.epsilon_micro)
 
 
-def _give_update(draft: Draft, model: bytes) -> None:
+def _give_update(draft: Draft, model: bytes, epsilon_micro: int = 0) -> None:
     samples = draft.chain.members[draft.number].limits.samples
     size = draft.chain.genesis.model.size if model else 0
-    update = ModelUpdate(draft.number, samples, size, model)
+    spent_micro = max(epsilon_micro, draft.chain.epsilon_micro[draft.number])  # an estimate may waver, a sum cannot
+    update = ModelUpdate(draft.number, samples, size, model, spent_micro)
     signed = SignedUpdate(update, draft.context.signer.sign(Meaning.UPDATE, draft.chain.place, update))
     draft.updates[draft.number] = signed
     note_in_time(draft)
@@ -133,7 +134,7 @@ def receive_blob(draft: Draft, sender: int, data: bytes) -> bytes | None:
         return None
     samples = draft.chain.members[client].limits.samples
     try:
-        validate_update_blob(draft.chain, ModelUpdate(client, samples, form.size, blob), data, draft.toolbox)
+        validate_update_blob(draft.chain, ModelUpdate(client, samples, form.size, blob, 0), data, draft.toolbox)
     except InvalidBlock as error:
         draft.refuse(client, error)
         draft.refused |= {blob}

@@ -59,6 +59,7 @@ class TrainingFinished:
     height: int
     parent: bytes
     model: bytes | None  # safetensors
+    epsilon_micro: int = 0  # what the node has then spent in all rounds; 0: training is not private
 
 
 @dataclass(frozen=True)

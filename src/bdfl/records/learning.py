@@ -23,6 +23,7 @@ class LearningRound(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     outcome: list[str]  # of each: trained, no-samples or diverged
     local_loss: list[float | None]  # mean loss over the local steps
     local_gradient_norm: list[float | None]  # largest norm of a mini-batch gradient
+    epsilon: list[float | None]  # spent so far, as the update in the block states; none: no update, or not private
     update_norm: float  # how far the global model moved, |W(t) - W(t-1)|
     accuracy: float | None  # of the model after the round, on the test set
     loss: float | None
@@ -46,6 +47,7 @@ class LearningRecord:
     outcome: NDArray[np.str_]  # (rounds, clients); empty where a client was not selected
     local_loss: PerRoundClient
     local_gradient_norm: PerRoundClient
+    epsilon: PerRoundClient  # spent so far; NaN where not selected, not heard of or not private
     update_norm: PerRound
     accuracy: PerRound
     loss: PerRound
@@ -57,6 +59,18 @@ class LearningRecord:
     @property
     def num_rounds(self) -> int:
         return len(self.accuracy)
+
+    @property
+    def is_private(self) -> bool:
+        """Whether any update states what it spent."""
+        return bool(np.isfinite(self.epsilon).any())
+
+    @property
+    def final_epsilon(self) -> PerClient:
+        """What each client last stated that it has spent; NaN for one that never did."""
+        spent = np.where(np.isfinite(self.epsilon), self.epsilon, -np.inf).max(axis=0, initial=-np.inf)
+        final: PerClient = np.where(np.isfinite(spent), spent, np.nan)
+        return final
 
     @property
     def best_round(self) -> int | None:
@@ -98,11 +112,13 @@ def collect_learning(
     outcome = np.zeros((len(rounds), num_clients), dtype=f"<U{longest}")
     local_loss = np.full((len(rounds), num_clients), np.nan)
     local_gradient_norm = np.full((len(rounds), num_clients), np.nan)
+    epsilon = np.full((len(rounds), num_clients), np.nan)
     recall = np.full((len(rounds), num_labels), np.nan)
     for place, row in enumerate(rounds):
         outcome[place, row.selected] = row.outcome
         local_loss[place, row.selected] = _floats(row.local_loss)
         local_gradient_norm[place, row.selected] = _floats(row.local_gradient_norm)
+        epsilon[place, row.selected] = _floats(row.epsilon)
         if row.recall is not None:
             recall[place] = _floats(row.recall)
     return LearningRecord(
@@ -115,6 +131,7 @@ def collect_learning(
         outcome=outcome,
         local_loss=local_loss,
         local_gradient_norm=local_gradient_norm,
+        epsilon=epsilon,
         update_norm=_floats([row.update_norm for row in rounds]),
         accuracy=_floats([row.accuracy for row in rounds]),
         loss=_floats([row.loss for row in rounds]),

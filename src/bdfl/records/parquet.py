@@ -36,7 +36,7 @@ _PER_CLIENT = (
     "selected", "delivered", "cpu_hz", "mining_hz", "power_w", "training_j", "upload_j", "mining_j", "energy_j",
     "energy_budget_j", "queue", "next_queue",
 )  # fmt: skip
-_LEARNED_PER_CLIENT = ("outcome", "local_loss", "local_gradient_norm")
+_LEARNED_PER_CLIENT = ("outcome", "local_loss", "local_gradient_norm", "epsilon")
 
 
 _ROWS_AT_A_TIME = 2**20  # of clients: long runs are written in parts

@@ -2,7 +2,7 @@
 
 import msgspec
 
-FORMAT = 2  # of the journal
+FORMAT = 3  # of the journal
 SCENARIO_FILE = "scenario.toml"
 JOURNAL_FILE = "journal.jsonl"  # a header, then a `LearningRound` for every round
 FINAL_MODEL = "final.safetensors"

@@ -73,6 +73,8 @@ def tabulate_chain(summary: ChainSummary, *, all_blocks: bool = False) -> list[T
         ("aggregation", f"{summary.aggregation} of at least {summary.min_updates}"),
         ("stored", f"{kept}; those before were pruned" if summary.checkpoint else "everything"),
     ]
+    if summary.privacy is not None:
+        facts.append(("privacy", summary.privacy))
     title = f"Chain {short_digest(summary.chain)}: {summary.name}, {summary.height} blocks"
     tables = [tabulate_facts(title, facts)]
     if summary.blocks:

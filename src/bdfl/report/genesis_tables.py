@@ -40,6 +40,8 @@ def _tabulate_rules(summary: FoundingSummary) -> Table:
         ("aggregation", f"{escape(summary.aggregation)} of the updates{bears}"),
         ("access points", points or "none: members reach each other directly"),
     ]
+    if summary.privacy is not None:
+        facts.append(("privacy", summary.privacy))
     if summary.first_round is not None:
         facts.append(("round 1", f"members {' '.join(map(str, summary.first_round)) or 'none'} train"))
     return tabulate_facts(f"{summary.kind.capitalize()} of {escape(summary.name)}", facts)

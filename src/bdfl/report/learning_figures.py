@@ -23,6 +23,7 @@ from bdfl.report.cost_figures import (
 )
 from bdfl.report.exhibit import FEW_POINTS, WIDTH, Exhibit, say
 from bdfl.report.panels import draw_cells, fit_rounds
+from bdfl.report.privacy_tables import show_privacy
 from bdfl.report.style import INFEASIBLE, TRAINING, Cell, Picture, Sheet, drawable, house_style, new_figure
 from bdfl.scenario import Scenario
 
@@ -43,6 +44,8 @@ def draw_exhibits(run: RunRecord, learning: LearningRecord, scenario: Scenario) 
         show_participation(run),
         show_schedule(run),
     ]
+    if learning.is_private:
+        exhibits.append(show_privacy(run, learning, scenario))
     estimate = estimate_convergence(run, learning, scenario)
     return exhibits if isinstance(estimate, CannotSay) else [*exhibits, show_convergence(estimate)]
 

@@ -31,6 +31,7 @@ from bdfl.report.page_tables import (
     scenario_table,
     terms_table,
 )
+from bdfl.report.privacy_tables import privacy_table
 from bdfl.report.style import AXIS, GRID, HOLLOW, INFEASIBLE, INK, MINING, SOFT_INK, TRAINING, UPLOAD
 from bdfl.report.tables import number
 from bdfl.scenario import Scenario
@@ -88,6 +89,7 @@ def render_report(
         node("h2", "Learning"),
         _pair(figures["learning-rounds"], figures["learning-seconds"]),
         _pair(figures["recall"], node("div.panel", recall_table(learning), rounds_table(run, learning))),
+        *_privacy(learning, scenario, figures.get("privacy")),
         node("h2", "Time and energy"),
         _pair(figures["delay"], figures["energy"]),
         node("h2", "Fairness"),
@@ -204,6 +206,13 @@ def _figure(exhibit: Exhibit, prefix: str) -> Element:
 
 def _pair(*members: Element) -> Element:
     return node("div.pair", *members)
+
+
+def _privacy(learning: LearningRecord, scenario: Scenario, figure: Element | None) -> list[Element]:
+    """Nothing for a run that was not private."""
+    if figure is None:
+        return []
+    return [node("h2", "Privacy"), _pair(figure, node("div.panel", privacy_table(learning, scenario)))]
 
 
 def _lemma(found: ConvergenceEstimate | CannotSay, figure: Element | None) -> list[Element]:

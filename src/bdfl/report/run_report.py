@@ -11,6 +11,7 @@ from bdfl.records import LearningRecord, RunRecord, RunSummary, summarise_run
 from bdfl.records.parquet import write_parquet
 from bdfl.report.learning_figures import draw_exhibits
 from bdfl.report.page import write_report
+from bdfl.report.privacy_tables import describe_privacy
 from bdfl.report.style import save_picture
 from bdfl.report.tables import new_table, number
 from bdfl.scenario import Scenario
@@ -42,6 +43,7 @@ class TrainingSummary(msgspec.Struct, frozen=True, kw_only=True):
     best_round: int | None
     diverged_updates: int
     num_parameters: int
+    epsilon: float | None  # most that any client has spent; none: training was not private
     report: str
     chain: ChainSummary
 
@@ -70,6 +72,7 @@ def summarise_training(
         best_round=best,
         diverged_updates=learning.count_outcomes("diverged"),
         num_parameters=learning.num_parameters,
+        epsilon=float(np.nanmax(learning.final_epsilon)) if learning.is_private else None,
         report=str(folder / REPORT_FILE),
         chain=ChainSummary(
             id=verification.chain,
@@ -84,7 +87,7 @@ def summarise_training(
 
 
 def tabulate_training(
-    run: RunRecord, learning: LearningRecord, verification: Verification, verified_s: float
+    run: RunRecord, learning: LearningRecord, scenario: Scenario, verification: Verification, verified_s: float
 ) -> list[Table]:
     """A run on a terminal: some of its rounds, evenly spread, and what it comes to."""
     rounds = new_table(
@@ -112,6 +115,9 @@ def tabulate_training(
         summary.add_row("", f"{number(100 * learning.accuracy[best - 1], 1, ' %')} at best, in round {best}")
     summary.add_row("simulated time", number(run.total_delay_s, 2, " s"))
     summary.add_row("worst shortfall", f"{run.worst_shortfall:.3f} of a client's participation rate")
+    spent = describe_privacy(learning, scenario)
+    if spent:
+        summary.add_row("privacy", spent)
     if run.num_infeasible:
         summary.add_row("infeasible", f"{run.num_infeasible} of {run.num_rounds} rounds: nobody trained in them")
     diverged = learning.count_outcomes("diverged")

@@ -36,9 +36,11 @@ from bdfl.scenario.model import (
     SchedulerChoice,
     validate_scenario,
 )
+from bdfl.scenario.privacy import Accountant, Privacy
 from bdfl.scenario.values import Choice, Distribution, Lognormal, Normal, PerClientValue, Uniform
 
 __all__ = [
+    "Accountant",
     "Adversaries",
     "Aggregation",
     "Behaviour",
@@ -72,6 +74,7 @@ __all__ = [
     "PerClientValue",
     "Placement",
     "Preference",
+    "Privacy",
     "Protocol",
     "QuorumRule",
     "Radio",

@@ -12,9 +12,10 @@ from typing import Annotated, get_type_hints
 from msgspec import Meta, inspect
 
 from bdfl.scenario.checking import Annotation, ScenarioError, check_value, refuse_value, type_info
-from bdfl.scenario.learning import DataChoice, Learning, PartitionChoice, is_function, validate_partition
+from bdfl.scenario.learning import DataChoice, Engine, Learning, PartitionChoice, is_function, validate_partition
 from bdfl.scenario.ledger import Adversaries, Behaviour, Faults, Ledger
 from bdfl.scenario.live import Live
+from bdfl.scenario.privacy import Privacy
 from bdfl.scenario.section import Section, Text
 from bdfl.scenario.values import (
     Drawn,
@@ -243,6 +244,7 @@ class Scenario(Section, frozen=True, kw_only=True):
     geometry: Geometry = Geometry()
     scheduler: SchedulerChoice = SchedulerChoice()
     learning: Learning = Learning()
+    privacy: Privacy = Privacy()
     ledger: Ledger = Ledger()
     faults: Faults = Faults()
     adversaries: Adversaries = Adversaries()
@@ -284,6 +286,7 @@ def validate_scenario(scenario: Scenario) -> None:
     _validate_geometry(scenario.geometry, clients.count)
     validate_partition(scenario.partition)
     _validate_flower(scenario)
+    _validate_privacy(scenario)
     for member in scenario.adversaries.members:
         if not 0 <= member < clients.count:
             raise refuse_value("adversaries.members", member, f"client numbers, 0 to {clients.count - 1}")
@@ -301,6 +304,18 @@ def _validate_flower(scenario: Scenario) -> None:
         raise refuse_value("learning.gradient_every", learning.gradient_every, "0: a Flower client gives no gradients")
     if adversaries.kind is Behaviour.LABEL_FLIP and adversaries.members:
         raise refuse_value("adversaries.kind", adversaries.kind, "another: a Flower client keeps its labels to itself")
+
+
+def _validate_privacy(scenario: Scenario) -> None:
+    privacy = scenario.privacy
+    if privacy.noise_multiplier is not None and privacy.epsilon is not None:
+        allowed = "one of privacy.noise_multiplier and privacy.epsilon, which finds the noise"
+        raise refuse_value("privacy.epsilon", privacy.epsilon, allowed)
+    if privacy.is_on and scenario.learning.engine is Engine.VMAP:
+        raise refuse_value("learning.engine", "vmap", "loop where training is private")
+    if privacy.is_on and scenario.learning.flower is not None:
+        allowed = "none where training is private: nobody here can see what a Flower client does to its gradients"
+        raise refuse_value("learning.flower", scenario.learning.flower, allowed)
 
 
 def _validate_geometry(geometry: Geometry, num_clients: int) -> None:

@@ -355,7 +355,8 @@ class Network:
         model = node.store.get_blob(effect.model)
         if model is None:
             raise RuntimeError(f"node {node.number}: the model {effect.model.hex()} of round {effect.height} is gone")
-        return TrainingFinished(effect.height, effect.parent, self._world.train(node.number, chain, model))
+        trained = self._world.train(node.number, chain, model)
+        return TrainingFinished(effect.height, effect.parent, trained, self._world.spent_micro(node.number, chain))
 
 
 def _slowed(node: SimulatedNode, duration_ns: int) -> int:

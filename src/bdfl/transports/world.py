@@ -26,6 +26,7 @@ _LEAST_WAIT_S = 1.0  # what any node waits at least for something to arrive
 _RESENDS_PER_ATTEMPT = 2
 
 Train = Callable[[int, ChainState, bytes], bytes | None]
+Account = Callable[[int, ChainState], int]
 FindConditions = Callable[[int, int], Conditions | None]
 
 
@@ -34,6 +35,10 @@ class World(Protocol):
 
     def train(self, client: int, chain: ChainState, model: bytes) -> bytes | None:
         """The client's model after training the round on `model`; none if training diverged."""
+        ...
+
+    def spent_micro(self, client: int, chain: ChainState) -> int:
+        """Epsilon that the client has spent once it has trained the round, in 1e-6; 0 where nothing is private."""
         ...
 
     def training_ns(self, client: int, chain: ChainState) -> int: ...
@@ -116,9 +121,16 @@ class ScenarioTimes:
 class ScenarioWorld(ScenarioTimes):
     """The world of a scenario, with what training gives."""
 
-    def __init__(self, scenario: Scenario, train: Train, find_conditions: FindConditions) -> None:
+    def __init__(
+        self, scenario: Scenario, train: Train, find_conditions: FindConditions, account: Account | None = None
+    ) -> None:
+        """`account` says what private training has spent; none: nothing is private."""
         super().__init__(scenario, find_conditions)
         self.train = train
+        self._account = account
+
+    def spent_micro(self, client: int, chain: ChainState) -> int:
+        return 0 if self._account is None else self._account(client, chain)
 
 
 class _Round:

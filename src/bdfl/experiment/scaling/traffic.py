@@ -86,7 +86,7 @@ def _report(members: int) -> SignedReport:
 
 
 def _update(members: int, model_bytes: int) -> SignedUpdate:
-    return SignedUpdate(ModelUpdate(members - 1, 2**15, model_bytes, _DIGEST), _SIGNATURE)
+    return SignedUpdate(ModelUpdate(members - 1, 2**15, model_bytes, _DIGEST, 0), _SIGNATURE)
 
 
 def _vote(members: int, selected: int) -> SignedVote:

@@ -233,7 +233,7 @@ class Effects:
         def finish(trained: bytes | None) -> None:
             if self._training == effect.parent:
                 self._training = None
-            self._give(TrainingFinished(effect.height, effect.parent, trained))
+            self._give(TrainingFinished(effect.height, effect.parent, trained, self._work.spent_micro(chain)))
 
         self._training = effect.parent
         self._work.train(chain, model, finish)

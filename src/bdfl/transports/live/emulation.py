@@ -79,6 +79,9 @@ class EmulatedWork:
         due_ns = self._due_ns(time.monotonic_ns(), self._times.training_ns(self._number, chain))
         self._workshop.train(chain, model, due_ns, on_done)
 
+    def spent_micro(self, chain: ChainState) -> int:
+        return self._workshop.spent_micro(chain)
+
     def stop_training(self) -> None:
         self._workshop.stop_training()
 

@@ -48,7 +48,7 @@ from bdfl.protocol.events import (
 from bdfl.protocol.messages import Blob, Message
 from bdfl.protocol.state import Context, NodeState, Recovered
 
-FORMAT = 1
+FORMAT = 2  # 1: without epsilon
 MAX_BYTES = 256 * 2**20
 EVENTS_FILE = "events.log"
 _HEAD = struct.Struct(">II")
@@ -115,6 +115,7 @@ class LoggedTraining(Record, frozen=True, tag="trained"):
     height: Whole
     parent: Digest
     model: _BlobName  # none: it diverged
+    epsilon_micro: Whole
 
 
 class LoggedMeasures(Record, frozen=True, tag="measured"):
@@ -167,8 +168,8 @@ def log_event(event: Event, after: NodeState, toolbox: Toolbox) -> LoggedEvent:
             return LoggedMessage(message)
         case TimerFired(timer, height, attempt):
             return LoggedTimer(timer.value, height, attempt)
-        case TrainingFinished(height, parent, model):
-            return LoggedTraining(height, parent, _NO_BLOB if model is None else toolbox.digest(model))
+        case TrainingFinished(height, parent, model, epsilon_micro):
+            return LoggedTraining(height, parent, _NO_BLOB if model is None else toolbox.digest(model), epsilon_micro)
         case Measured(round, conditions, receipt):
             return LoggedMeasures(round, conditions, receipt)
         case NonceFound(header, nonce):

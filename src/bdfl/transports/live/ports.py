@@ -88,6 +88,10 @@ class Work(Protocol):
         """Trains the round after `chain` from a model's bytes; gives the new model's, none where training diverged."""
         ...
 
+    def spent_micro(self, chain: ChainState) -> int:
+        """Epsilon that the node has spent with the training of the round after `chain`, once that is done, in 1e-6."""
+        ...
+
     def stop_training(self) -> None: ...
 
     def mine(self, chain: ChainState, header: Header, on_found: Callable[[bytes], None]) -> None:

@@ -234,8 +234,8 @@ class _Player:
                 return self._blob_arrived(sender, height, blob, data)
             case LoggedTimer():
                 return read_timer(logged)
-            case LoggedTraining(height, parent, model):
-                return self._training_finished(height, parent, model)
+            case LoggedTraining(height, parent, model, epsilon_micro):
+                return self._training_finished(height, parent, model, epsilon_micro)
             case LoggedMeasures(round, conditions, receipt):
                 return Measured(round, conditions, receipt)
             case LoggedNonce(header, nonce):
@@ -251,11 +251,11 @@ class _Player:
             given = b""  # nobody wanted it any more: it changed nothing
         return MessageArrived(Message(self._state.chain.chain, sender, height, Blob(given)))
 
-    def _training_finished(self, height: int, parent: bytes, model: bytes) -> Event | None:
+    def _training_finished(self, height: int, parent: bytes, model: bytes, epsilon_micro: int) -> Event | None:
         if not model:
-            return TrainingFinished(height, parent, None)
+            return TrainingFinished(height, parent, None, epsilon_micro)
         data = self._store.get_blob(model)
         if data is None:
             is_late = height != self._state.chain.height + 1 or self.number in self._state.updates
             return TrainingFinished(height, parent, b"") if is_late else None
-        return TrainingFinished(height, parent, data)
+        return TrainingFinished(height, parent, data, epsilon_micro)

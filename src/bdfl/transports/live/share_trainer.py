@@ -8,6 +8,7 @@ from typing import TypeVar
 import msgspec
 import numpy as np
 
+from bdfl.learning.accounting import spent_micro
 from bdfl.learning.attacks import poison_labels, poison_results
 from bdfl.learning.batches import Samples
 from bdfl.learning.bench import Bench, Material, gather_material
@@ -33,7 +34,7 @@ class ShareTrainer:
         self._client = client
         self._is_dealt = data == DEALT
         self._material = _dealt_share(scenario, client) if self._is_dealt else _own_share(scenario, client, data)
-        self._bench = Bench(self._scenario, self._material)
+        self._bench = Bench(self._scenario, self._material, is_secret=True)
         self._trainer = LoopTrainer(self._bench, self._map)
 
     @property
@@ -55,14 +56,25 @@ class ShareTrainer:
         result = self._trainer.train(start, order.round, [self._client])[0]
         duration_ns = time.monotonic_ns() - begun_ns
         sent = self._bend(start, order.round, result).weights
-        batches = self._bench.batches(order.round, self._client)[: result.num_steps]
         return Trained(
             number=order.number,
             model=None if sent is None else encode_weights(sent, layout),
             loss=result.loss,
-            num_samples=sum(map(len, batches)),
+            num_samples=self._count_samples(order.round, result.num_steps),
             duration_ns=duration_ns,
+            epsilon_micro=self._spent_micro(order.rounds_before + 1),
         )
+
+    def _count_samples(self, round: int, num_steps: int) -> int:
+        """Samples seen in the first steps of a round; of a private one, which nobody can draw again, on average."""
+        if self._scenario.privacy.is_on:
+            mechanism = self._bench.mechanism(self._client)
+            return num_steps * min(mechanism.batch, mechanism.samples)
+        return sum(map(len, self._bench.batches(round, self._client)[:num_steps]))
+
+    def _spent_micro(self, num_rounds: int) -> int:
+        """Epsilon after so many rounds of private training; 0 where it is not private."""
+        return spent_micro(self._bench.mechanism(self._client), num_rounds) if self._scenario.privacy.is_on else 0
 
     def judge(self, order: JudgeOrder) -> Judged:
         found = self._trainer.evaluate(decode_weights(order.model, self._trainer.layout))

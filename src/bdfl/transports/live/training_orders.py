@@ -32,6 +32,7 @@ class TrainOrder(msgspec.Struct, frozen=True, array_like=True, tag="train"):
     number: int
     round: int
     model: bytes  # safetensors; none: the untrained one
+    rounds_before: int = 0  # in which the client may have spent epsilon
 
 
 class JudgeOrder(msgspec.Struct, frozen=True, array_like=True, tag="judge"):
@@ -77,6 +78,7 @@ class Trained(msgspec.Struct, frozen=True, array_like=True, tag="trained"):
     loss: float  # mean over the local steps; NaN where there is none
     num_samples: int  # seen, one by one, in all mini-batches
     duration_ns: int  # of training alone
+    epsilon_micro: int = 0  # spent so far; 0: not private
 
 
 class Judged(msgspec.Struct, frozen=True, array_like=True, tag="judged"):

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from queue import SimpleQueue
@@ -75,13 +75,16 @@ class TrainingProcess:
         self._keeper = threading.Thread(target=self._keep, name="training", daemon=True)
         self._keeper.start()
 
-    def train(self, model: bytes, round: int, on_done: OnTrained) -> None:
+    def train(self, model: bytes, round: int, on_done: OnTrained, rounds_before: Sequence[int] = ()) -> None:
         """Trains the client in a round from a model's bytes (none: the untrained one), instead of any training before.
 
-        `on_done` is called once, unless the training is stopped before its end.
+        `on_done` is called once, unless the training is stopped before its end. `rounds_before` says how often each
+        client was to train before: private training has spent so much already.
         """
         self.stop()
-        self._order(lambda number: TrainOrder(number, round, model), on_done)
+        client = self._setup.client
+        before = rounds_before[client] if client < len(rounds_before) else 0
+        self._order(lambda number: TrainOrder(number, round, model, before), on_done)
 
     def evaluate(self, model: bytes, on_done: OnJudged) -> None:
         """Tries a model on the test data, after whatever is under way."""

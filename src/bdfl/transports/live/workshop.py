@@ -55,6 +55,7 @@ class Workshop:
         self._found = _Slot()
         self._lock = threading.Lock()
         self._spent: OrderedDict[int, Spent] = OrderedDict()  # by height
+        self._epsilon_micro: tuple[int, int] = 0, 0  # of a height
         self._total = Spent()
         self._hashing: tuple[int, int] | None = None  # the height, and since when
 
@@ -67,11 +68,17 @@ class Workshop:
             if isinstance(answer, Trained):
                 given, late_ns = answer.model, max(0, time.monotonic_ns() - due_ns) if due_ns else 0
                 self.note(height, Spent(training_ns=answer.duration_ns, training_late_ns=late_ns))
+                self._epsilon_micro = height, answer.epsilon_micro
             elif self._on_failure is not None:
                 self._on_failure(answer.reason)
             self._trained.tell(turn, due_ns, lambda: on_done(given))
 
-        self.training.train(model, height, finish)
+        self.training.train(model, height, finish, chain.rounds_scheduled)
+
+    def spent_micro(self, chain: ChainState) -> int:
+        """Epsilon spent with the training of the round after `chain`; 0 where that gave nothing, or is not private."""
+        height, epsilon_micro = self._epsilon_micro
+        return epsilon_micro if height == chain.height + 1 else 0
 
     def stop_training(self) -> None:
         self._trained.leave()

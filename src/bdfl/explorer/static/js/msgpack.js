@@ -201,14 +201,15 @@ function bigEndian(value, size) {
 }
 
 // Records: fields in the order of the encoding. A type is the name of a record, or: d digest, s signature, n nonce,
-// w whole number, p positive, m member, a attempt, e energy budget, o objective, t text, B boolean, D digest or none,
+// w whole number, p positive, m member, a attempt, e energy budget, u delta, o objective, t text, B boolean, D digest or none,
 // x? x or nil, [x] array, 'a|b' one of these texts.
 
 const RECORD_FIELDS = {
   Genesis:
     "format:w name:t scenario:d members:[Member] physics:Physics scheduler:SchedulerName law:Law model:ModelForm " +
-    "schedule:Schedule access_points:[AccessPoint]",
+    "schedule:Schedule access_points:[AccessPoint] privacy:Privacy?",
   AccessPoint: "name:t certificate:d",
+  Privacy: "noise_micro:p clip_micro:p delta_atto:u accountant:'rdp|prv' batch:p steps:p unit:'updates|epochs'",
   Member: "public_key:d limits:Limits conditions:Conditions",
   Limits:
     "samples:w rate_nano:w cycles:w capacitance:p power_uw:w power_max_uw:w model_bits:p cpu_max_hz:w? " +
@@ -232,7 +233,7 @@ const RECORD_FIELDS = {
   Receipt: "round:p energy_pj:w training_ns:w upload_ns:w mining_ns:w",
   Report: "client:m round:p conditions:Conditions receipt:Receipt?",
   SignedReport: "report:Report signature:s",
-  ModelUpdate: "client:m samples:w size:w model:D",
+  ModelUpdate: "client:m samples:w size:w model:D epsilon_micro:w",
   SignedUpdate: "update:ModelUpdate signature:s",
   Vote: "kind:'prevote|precommit' attempt:a block:d voter:m updates:[m] reports:[m] mining_ms:w",
   SignedVote: "vote:Vote signature:s",
@@ -265,6 +266,7 @@ const NUMBER_RANGES = {
   m: [0n, 4095n],
   a: [1n, 10_000n],
   e: [0n, 10n ** 18n],
+  u: [1n, 10n ** 18n - 1n],
   o: [-MOST_INTEGER, MOST_INTEGER],
 };
 const BYTE_LENGTHS = { d: [32], s: [64], n: [8], D: [0, 32] };

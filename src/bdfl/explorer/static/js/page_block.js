@@ -154,23 +154,26 @@ function* contentCards(document, overview, budgets) {
 function updatesCard(document, overview) {
   const most = Math.max(...document.updates.map((update) => update.weight ?? 0), 1e-9);
   const missing = (document.schedule?.selected ?? []).filter((client) => !document.updates.some((update) => update.client === client));
+  const isPrivate = document.updates.some((update) => update.epsilon > 0);
+  const spent = (text) => (isPrivate ? [text] : []);
   return card(
     "Updates",
     { note: "What each scheduled client trained, and how much of the block's model it is.", tools: [link(`/model/${document.height}`, "Lineage of the model", { class: "button" })] },
     document.updates.length || missing.length
       ? table({
           caption: "Updates of the round",
-          columns: [{ title: "Client" }, { title: "Outcome" }, { title: "Weight in the model", class: "bar-column" }, { title: "Samples", isNumber: true }, { title: "Model" }, { title: "Signed" }],
+          columns: [{ title: "Client" }, { title: "Outcome" }, { title: "Weight in the model", class: "bar-column" }, { title: "Samples", isNumber: true }, ...spent({ title: "Epsilon so far", isNumber: true }), { title: "Model" }, { title: "Signed" }],
           rows: [
             ...document.updates.map((update) => [
               clientLink(overview, update.client),
               outcomeBadge(update.outcome ?? (update.model ? "trained" : "declined")),
               isKnown(update.weight) ? element("span", { class: "bar-cell" }, shareBar(update.weight / most, "accent", sayPercent(update.weight)), sayPercent(update.weight)) : null,
               sayCount(update.samples),
+              ...spent(update.epsilon > 0 ? sayNumber(update.epsilon) : null),
               copyable(update.model, `the digest of client ${update.client}'s model`, 10),
               signedCell("updates", update.client),
             ]),
-            ...missing.map((client) => [clientLink(overview, client), outcomeBadge("missing"), null, null, null, null]),
+            ...missing.map((client) => [clientLink(overview, client), outcomeBadge("missing"), null, null, ...spent(null), null, null]),
           ],
           rowClass: (index) => (index >= document.updates.length ? "absent" : null),
         })

@@ -246,6 +246,7 @@ function limitsCard(document) {
       ["Model on the air", known(document.model_bits, (value) => `${sayNumber(value / 1e6)} Mbit`)],
       ["Highest processor frequency", cap(document.cpu_max_hz, sayFrequency)],
       ["Highest mining frequency", cap(document.mining_max_hz, sayFrequency)],
+      ...(isKnown(document.epsilon) ? [["Epsilon spent", sayNumber(document.epsilon)]] : []),
       ["Member", `since block ${sayCount(document.since)}${document.until === null ? "" : ` until block ${sayCount(document.until)}`}`],
     ]),
   );

@@ -15,6 +15,7 @@
 import { BadEncoding, SPAN, decodeRecord, decodeValue, encodeValue, joinBytes } from "./msgpack.js";
 
 const STATEMENT_DOMAIN = "bdfl/1";
+const FORMAT = 2;
 const CHANGE_BINDS_AFTER = 2;
 const MOST_REST_ROUNDS = 63;
 const NANO_UNIT = 1_000_000_000n;
@@ -196,7 +197,7 @@ function judgeAll(checks) {
 
 /**
  * Where a chain stands before a block. Parts that only a walk from genesis can know are null where there was none:
- * difficulty, conditions, queue, misses, rests, offenders.
+ * difficulty, conditions, queue, misses, rests, offenders, epsilon.
  */
 function startState(genesis, chain) {
   const nothing = genesis.members.map(() => 0);
@@ -217,6 +218,7 @@ function startState(genesis, chain) {
     misses: nothing,
     rests: nothing,
     offenders: new Set(),
+    epsilon: genesis.members.map(() => 0n),
     difficulty: BigInt(genesis.law.difficulty),
   };
 }
@@ -224,7 +226,7 @@ function startState(genesis, chain) {
 /** What the genesis says, and the chain's name; raises `BadEncoding`. */
 async function readChainStart(bytes) {
   const genesis = decodeRecord(bytes, "Genesis");
-  if (genesis.format !== 1) throw new BadEncoding(`format 1 expected, ${genesis.format} found`);
+  if (genesis.format !== FORMAT) throw new BadEncoding(`format ${FORMAT} expected, ${genesis.format} found`);
   return startState(genesis, await sha256(bytes));
 }
 
@@ -292,7 +294,7 @@ function resultOf(height, digest, checks, block, certificate, bytes, work) {
 function checkLink({ state, height, block }) {
   const title = "It belongs to this chain, at this height, on this parent";
   const { header } = block;
-  if (header.format !== 1) return failed("link", title, "format 1", `format ${header.format}`);
+  if (header.format !== FORMAT) return failed("link", title, `format ${FORMAT}`, `format ${header.format}`);
   if (!sameBytes(header.chain, state.chain))
     return failed("link", title, `chain ${shortDigest(state.chain)}`, `chain ${shortDigest(header.chain)}`);
   if (header.height !== height) return failed("link", title, `height ${height}`, `height ${header.height}`);
@@ -451,6 +453,16 @@ function checkPlayedSchedule({ state, height, block }) {
   return passed("schedule", title, `clients ${block.body.schedule.selected.join(", ") || "none"}`);
 }
 
+/** Why an update cannot have spent what it says; an empty text where it can. */
+function epsilonMistake(state, update) {
+  const spent = BigInt(update.epsilon_micro);
+  if (state.genesis.privacy === null || update.samples === 0)
+    return spent === 0n ? "" : "an epsilon where nothing is private";
+  const before = state.epsilon?.[update.client] ?? 0n;
+  const least = update.model.length > 0 && before === 0n ? 1n : before;
+  return spent >= least ? "" : `an epsilon of ${spent} millionths, below the ${least} it must have spent`;
+}
+
 async function checkUpdates({ state, bytes, block, place }) {
   const title = "Every update is a scheduled member's own";
   const { updates, schedule } = block.body;
@@ -466,6 +478,8 @@ async function checkUpdates({ state, bytes, block, place }) {
       if (update.size !== (update.model.length === 0 ? 0 : state.genesis.model.size)) return wrong("of another size");
       if (update.model.length > 0 && update.samples === 0 && state.model !== null && !sameBytes(update.model, state.model))
         return wrong("a new model without data");
+      const mistake = epsilonMistake(state, update);
+      if (mistake) return wrong(mistake);
       const isRight = await isSignedBy(member.public_key, signed.signature, "update", place, spanOf(bytes, update));
       return isRight ? { who: update.client, state: "ok", what: "signature" } : wrong("another signature");
     }),
@@ -646,6 +660,8 @@ function stateAfter(scene) {
   after.queue = [...settledQueues(scene, height), ...room.map(BigInt)];
   after.misses = [...state.misses, ...room];
   after.rests = [...state.rests, ...room];
+  after.epsilon = [...state.epsilon, ...room.map(BigInt)];
+  for (const { update } of body.updates) after.epsilon[update.client] = BigInt(update.epsilon_micro);
   for (const client of state.schedule.selected) {
     after.misses[client] = heard.has(client) ? 0 : state.misses[client] + 1;
     if (!heard.has(client)) after.rests[client] = height + Math.min(2 ** after.misses[client] - 1, MOST_REST_ROUNDS);
@@ -829,6 +845,7 @@ async function stateBefore(start, readBlock, height, changeHeights) {
     misses: null,
     rests: null,
     offenders: null,
+    epsilon: null,
     // Without a target the difficulty never changes.
     difficulty: start.genesis.law.target_ms === 0 ? start.difficulty : null,
   };
@@ -909,6 +926,7 @@ export function plainFromBytes(result) {
       samples: Number(update.samples),
       size: Number(update.size),
       model: update.model.length === 0 ? null : toHexadecimal(update.model),
+      epsilon: Number(update.epsilon_micro) / 1e6,
       signature: toHexadecimal(signature),
     })),
     reports: body.reports.map(({ report, signature }) => ({

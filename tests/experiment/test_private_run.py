@@ -1,0 +1,88 @@
+"""A run that trains privately: the same bytes twice, a valid chain, and an epsilon that everybody finds again."""
+
+import json
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+from typer.testing import CliRunner
+
+from bdfl.cli.commands import app
+from bdfl.experiment.run_folder import create_run_folder
+from bdfl.experiment.training_run import prepare_run, train_run, verify_run
+from bdfl.learning.workers import open_trainer
+from bdfl.ledger.store import ChainStore
+from bdfl.records.parquet import write_parquet
+from bdfl.report.privacy_tables import describe_privacy
+from bdfl.report.run_report import summarise_training, tabulate_training
+from bdfl.scenario import load_scenario
+from bdfl.scenario.shipped import find_scenario
+
+CHANGES = ("rounds=4", "clients.count=4", "learning.local_steps=2", "learning.batch=45", "ledger.cycles_per_hash=3e6")
+SCENARIO = load_scenario(find_scenario("private-digits"), CHANGES)
+
+
+def play(path):
+    """The records of a run, and how its chain is verified."""
+    federated = prepare_run(SCENARIO)
+    with (
+        create_run_folder(path, SCENARIO) as folder,
+        open_trainer(SCENARIO, federated.data, federated.partition) as trainer,
+    ):
+        records = train_run(federated, trainer, folder)
+        write_parquet(*records, path)
+        return records, verify_run(folder)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Two runs of one scenario: what the first gave, and the folder of both."""
+    folder = tmp_path_factory.mktemp("private")
+    first, _ = (play(folder / name) for name in ("first", "second"))
+    return first, folder
+
+
+def test_private_runs_are_the_same_to_the_byte(runs):
+    _, folder = runs
+    for name in ("final.safetensors", "journal.jsonl", "clients.parquet"):
+        assert (folder / "first" / name).read_bytes() == (folder / "second" / name).read_bytes(), name
+
+
+def test_the_chain_holds_what_everybody_spent_and_no_more_than_was_allowed(runs):
+    ((_, learning), verification), folder = runs
+    with ChainStore.open(folder / "first" / "chain", read_only=True) as chain:
+        assert chain.genesis.privacy is not None
+        stated = {}
+        for block in chain.blocks():
+            for signed in block.body.updates:
+                assert signed.update.epsilon_micro > stated.get(signed.update.client, 0)
+                stated[signed.update.client] = signed.update.epsilon_micro
+    assert verification.is_valid
+    assert len(stated) > 1
+    assert np.nanmax(learning.final_epsilon) == max(stated.values()) / 10**6 <= SCENARIO.privacy.epsilon
+
+
+def test_the_accountant_finds_the_same_again(runs, monkeypatch):
+    ((_, learning), _), folder = runs
+    monkeypatch.setenv("COLUMNS", "80")
+    result = CliRunner().invoke(app, ["chain", "privacy", str(folder / "first"), "--json"])
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert found["is_right"]
+    assert max(one["stated"] for one in found["members"]) == np.nanmax(learning.final_epsilon)
+    shown = CliRunner().invoke(app, ["chain", "privacy", str(folder / "first")])
+    assert shown.exit_code == 0
+    assert "Privacy after 4 blocks" in shown.stdout
+    assert max(map(len, shown.stdout.splitlines())) <= 80
+
+
+def test_records_and_summary_show_it(runs, tmp_path):
+    ((run, learning), verification), folder = runs
+    most = float(np.nanmax(learning.final_epsilon))
+    column = pyarrow.parquet.read_table(folder / "first" / "clients.parquet")["epsilon"].to_numpy()
+    assert np.nanmax(column.astype(float)) == most
+    assert summarise_training(run, learning, tmp_path, verification, 0.1).epsilon == most
+    line = describe_privacy(learning, SCENARIO)
+    assert line.startswith(f"epsilon at most {most:.2f} (client ")
+    summary = tabulate_training(run, learning, SCENARIO, verification, 0.1)[1]
+    assert line in list(summary.columns[1].cells)
