@@ -28,7 +28,15 @@ def test_tables_have_a_row_per_run_and_fit_the_growth(monkeypatch):
     def found(*words):
         size = int(words[-2])
         kind = 1.0 if words[0] == "crowd" else 2.0
-        return Found(set_up_s=1.0, round_s=size**kind, peak_mb=50.0 * size, trained=3.0, block_mb=0.1, delay_s=1.0)
+        return Found(
+            set_up_s=1.0,
+            round_s=1.0,
+            round_cpu_s=size**kind,
+            peak_mb=50.0 * size,
+            trained=3.0,
+            block_mb=0.1,
+            delay_s=1.0,
+        )
 
     monkeypatch.setattr(speed, "_run", found)
     lines: list[str] = []

@@ -21,6 +21,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
     set_up_s: float  # until the first round began
     round_s: float  # mean of all rounds; without a protocol of all but the first, which is part of setting up
+    round_cpu_s: float  # the same of the processor, whatever else the machine does
     peak_mb: float  # of the whole process
     trained: float  # mean number of clients that trained in a round
     block_mb: float  # mean size of a block; 0 where there is no chain
@@ -63,13 +64,14 @@ def run_crowd(scenario: Scenario) -> Found:
     from bdfl.experiment.crowd import simulate_crowd
 
     began_s = time.perf_counter()
-    ended_s: list[float] = []
-    record = simulate_crowd(scenario, on_round=lambda _: ended_s.append(time.perf_counter()))
-    round_s = (ended_s[-1] - ended_s[0]) / (len(ended_s) - 1)
+    ended: list[tuple[float, float]] = []
+    record = simulate_crowd(scenario, on_round=lambda _: ended.append(_now()))
+    round_s, round_cpu_s = _mean_between(ended[0], ended[-1], len(ended) - 1)
     rows = record.rounds
     return Found(
-        set_up_s=max(ended_s[0] - began_s - round_s, 0.0),
+        set_up_s=max(ended[0][0] - began_s - round_s, 0.0),
         round_s=round_s,
+        round_cpu_s=round_cpu_s,
         peak_mb=_peak_mb(),
         trained=sum(row.num_selected for row in rows) / len(rows),
         block_mb=0.0,
@@ -87,8 +89,8 @@ def run_network(scenario: Scenario) -> Found:
 
     began_s = time.perf_counter()
     federated = prepare_run(scenario)
-    planned_s: list[float] = []
-    ended_s: list[float] = []
+    planned: list[tuple[float, float]] = []
+    ended: list[tuple[float, float]] = []
     with (
         tempfile.TemporaryDirectory() as temporary,
         open_trainer(scenario, federated.data, federated.partition, workers=1) as trainer,
@@ -98,20 +100,31 @@ def run_network(scenario: Scenario) -> Found:
             federated,
             trainer,
             folder,
-            on_planned=lambda _: planned_s.append(time.perf_counter()),
-            on_settled=lambda *_: ended_s.append(time.perf_counter()),
+            on_planned=lambda _: planned.append(_now()),
+            on_settled=lambda *_: ended.append(_now()),
         )
         peak_mb = _peak_mb()
         with ChainStore.open(folder.chain_path, read_only=True) as archive:
             sizes = [len(encode(block)) for block in archive.blocks()]
+    round_s, round_cpu_s = _mean_between(planned[0], ended[-1], scenario.rounds)
     return Found(
-        set_up_s=planned_s[0] - began_s,
-        round_s=(ended_s[-1] - planned_s[0]) / scenario.rounds,
+        set_up_s=planned[0][0] - began_s,
+        round_s=round_s,
+        round_cpu_s=round_cpu_s,
         peak_mb=peak_mb,
         trained=float(record.num_selected.mean()),
         block_mb=sum(sizes) / len(sizes) / 1e6,
         delay_s=record.mean_delay_s,
     )
+
+
+def _now() -> tuple[float, float]:
+    """Time (s) on the wall and of the processor."""
+    return time.perf_counter(), time.process_time()
+
+
+def _mean_between(began: tuple[float, float], ended: tuple[float, float], num_rounds: int) -> tuple[float, float]:
+    return (ended[0] - began[0]) / num_rounds, (ended[1] - began[1]) / num_rounds
 
 
 def _peak_mb() -> float:

@@ -6,13 +6,33 @@ from typing import TypeVar
 
 from bdfl.errors import BdflError
 from bdfl.identity import Meaning
-from bdfl.ledger.block import Certificate, Evidence, Kind, SignedReport, SignedUpdate, SignedVote, Vote
+from bdfl.ledger.block import (
+    Certificate,
+    Evidence,
+    Kind,
+    MembershipChange,
+    SignedReport,
+    SignedUpdate,
+    SignedVote,
+    Vote,
+)
 from bdfl.ledger.chain import ChainState
 from bdfl.ledger.toolbox import Toolbox
 from bdfl.protocol.events import Effect, KeptProgress, Refused, Send, SetTimer, Store, Timer
 from bdfl.protocol.growing import Growing
 from bdfl.protocol.messages import Content, Message
-from bdfl.protocol.state import MOVES, Candidate, Context, NodeState, Phase, VoteKey
+from bdfl.protocol.state import (
+    MOVES,
+    Candidate,
+    Context,
+    Decision,
+    Lock,
+    Mined,
+    NodeState,
+    Phase,
+    VoteKey,
+    make_state,
+)
 from bdfl.protocol.votes import Ballots
 
 _FIELDS = tuple(field.name for field in fields(NodeState))
@@ -26,43 +46,54 @@ class IllegalMove(RuntimeError):
 class Draft:
     """Fields as in `NodeState`, open for change; maps are copies."""
 
+    chain: ChainState
+    certificate: Certificate
+    phase: Phase
+    attempt: int
+    is_deadline_over: bool
+    is_attempt_timed: bool
+    lock: Lock | None
+    updates: dict[int, SignedUpdate]
+    reports: MutableMapping[int, SignedReport]
+    blobs: dict[bytes, bytes]
+    in_time_updates: frozenset[int]
+    in_time_reports: Collection[int]
+    candidates: dict[bytes, Candidate]
+    refused: frozenset[bytes]
+    banned: frozenset[int]
+    votes: MutableMapping[VoteKey, SignedVote]
+    own_votes: dict[tuple[int, Kind], SignedVote]
+    evidence: dict[int, Evidence]
+    changes: tuple[MembershipChange, ...]
+    mined: Mined | None
+    decision: Decision | None
+    wanted_blobs: dict[bytes, int]
+    wanted_blocks: frozenset[bytes]
+    early: tuple[Message, ...]
+    turn: int
+    mining_since_ns: int
+    mining_ms: int
+    end: str
+
     def __init__(self, context: Context, state: NodeState, now_ns: int) -> None:
+        vars(self).update(vars(state))  # all at once: this is done for every message that anybody hears
         self.context = context
         self.now_ns = now_ns
         self.effects: list[Effect] = []
         self.inbox: list[Message] = []  # messages that came early and are due now
-        self.chain = state.chain
-        self.certificate = state.certificate
-        self.phase = state.phase
-        self.attempt = state.attempt
-        self.is_deadline_over = state.is_deadline_over
-        self.is_attempt_timed = state.is_attempt_timed
-        self.lock = state.lock
         self.updates = dict(state.updates)
         self.reports = self._copy(state.reports)
         self.blobs = dict(state.blobs)
-        self.in_time_updates = state.in_time_updates
-        self.in_time_reports: Collection[int] = state.in_time_reports
         self.candidates = dict(state.candidates)
-        self.refused = state.refused
-        self.banned = state.banned
-        self.votes: MutableMapping[VoteKey, SignedVote] = Ballots.copy_of(state.votes, may_share=context.is_alone)
+        self.votes = Ballots.copy_of(state.votes, may_share=context.is_alone)
         self.own_votes = dict(state.own_votes)
         self.evidence = dict(state.evidence)
-        self.changes = state.changes
-        self.mined = state.mined
-        self.decision = state.decision
         self.wanted_blobs = dict(state.wanted_blobs)
-        self.wanted_blocks = state.wanted_blocks
-        self.early = state.early
-        self.turn = state.turn
-        self.mining_since_ns = state.mining_since_ns
-        self.mining_ms = state.mining_ms
-        self.end = state.end
 
     def finish(self) -> tuple[NodeState, tuple[Effect, ...]]:
         """The state after the event, and what is to be done, in order."""
-        return NodeState(**{name: getattr(self, name) for name in _FIELDS}), tuple(self.effects)
+        found = vars(self)
+        return make_state({name: found[name] for name in _FIELDS}), tuple(self.effects)
 
     def _copy(self, reports: Mapping[int, SignedReport]) -> Growing[int, SignedReport]:
         return Growing.copy_of(reports, may_share=self.context.is_alone)

@@ -57,7 +57,7 @@ def _draw_traffic(axes: Axes, points: Sequence[TrafficPoint]) -> None:
     members = [point.members for point in points]
     axes.plot(members, [point.all_bytes / _PER_MB for point in points], marker=".", color=CYCLE[1], label="all vote")
     few = [point.committee_bytes / _PER_MB for point in points]
-    axes.plot(members, few, marker=".", color=CYCLE[0], label="a committee votes")
+    axes.plot(members, few, marker=".", color=CYCLE[0], label="a committee votes; a fifth lie")
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set(title="b  What a member hears in a round", xlabel="members", ylabel="MB")
