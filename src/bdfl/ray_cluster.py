@@ -7,6 +7,7 @@ loopback alone, has no dashboard and reports nothing to anybody.
 import hashlib
 import os
 import platform
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -21,6 +22,7 @@ AUTO, LOCAL = "auto", "local"
 _LIBRARIES = ("numpy", "scipy")
 _STORE_BYTES = 100_000_000  # of a cluster of our own: what travels is small
 _QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+_PATIENCE_S = 5.0  # for an answer at an address
 _OWN_LINE = "; see 'Many machines' in docs/sweeps.md"
 
 
@@ -100,11 +102,19 @@ def _connect(ray: Any, address: str | None, num_cpus: int | None) -> None:
                 **quiet,
             )
         else:
+            _knock(address)
             ray.init(address=address, **quiet)
     except (ConnectionError, RuntimeError, ValueError, TimeoutError, OSError) as error:
         raise NoCluster(
             f"ray: {_shown(address)}: {describe_trouble(error)}, a Ray cluster expected{_OWN_LINE}"
         ) from error
+
+
+def _knock(address: str) -> None:
+    """Raises where nobody answers: Ray itself would go on trying for minutes."""
+    host, _, port = address.rpartition("/")[2].rpartition("@")[2].rpartition(":")
+    if host and port.isdigit():
+        socket.create_connection((host, int(port)), timeout=_PATIENCE_S).close()
 
 
 def _shown(address: str | None) -> str:

@@ -29,6 +29,12 @@ def ending(problem):
     return random_scheduler(problem)
 
 
-def slow(problem):
-    time.sleep(0.02)
+def holding(problem, *, place, node):
+    """Never comes back on that node of a Ray cluster once there is a file `hold`; says so with a file `held`."""
+    if (place / "hold").exists():
+        import ray
+
+        if ray.get_runtime_context().get_node_id() == node:
+            (place / "held").touch()
+            time.sleep(1000)
     return random_scheduler(problem)

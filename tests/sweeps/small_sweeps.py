@@ -12,11 +12,11 @@ schedulers = ["drc", "random"]
 """
 LASTING = """
 scenario = "paper-cifar10"
-rounds = 60
+rounds = 20
 seeds = 20
-schedulers = ["drc", "exact:tradeoff=50"]
+schedulers = ["drc", "random"]
 
 [grid]
 "energy.budget_j" = [0.4, 0.8]
-"""  # long enough for a node to be killed under way
+"""  # long enough for both nodes to take part
 LEARNING = ("rounds=3", "learning.local_steps=2")  # of the scenario minimal

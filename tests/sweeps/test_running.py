@@ -107,12 +107,11 @@ def test_a_sweep_that_was_killed_goes_on_and_ends_in_the_same_bytes(write_sweep,
     assert found == expected
 
 
-@pytest.mark.parametrize("workers", [1, 2])
 def test_a_point_that_fails_is_tried_again_and_leaves_a_row_that_says_so(
-    make_sweep, play_sweep, tmp_path, break_random, workers
+    make_sweep, play_sweep, tmp_path, break_random
 ):
     break_random(broken_schedulers.raising)
-    outcome, found = play_sweep(make_sweep(BROKEN), tmp_path / "out", workers=workers)
+    outcome, found = play_sweep(make_sweep(BROKEN), tmp_path / "out")
     assert [(row.attempt, row.error) for row in outcome.failed] == [(3, "ValueError: seed 1 is not for me")]
     row = rows_of(tmp_path / "out")[5]
     assert (row["scheduler"], row["seed"], row["status"]) == ("random", 1, "failed")

@@ -123,7 +123,7 @@ def plot(
     else:
         from bdfl.report.sweep_tables import tabulate_summary
 
-        print_out(tabulate_summary(summary))
+        print_out(*tabulate_summary(summary))
     if out is not None or not as_json:
         from bdfl.report.style import save_picture
         from bdfl.report.sweep_figures import draw_sweep

@@ -13,7 +13,7 @@ from bdfl.sweeps.summary import SCHEDULER, Line, SweepSummary, Value
 
 _PANEL_INCH = (3.7, 3.0)
 _MOST_COLUMNS = 3
-_MARKERS = "osD^vPX"
+_STYLES = (("o", "-"), ("s", (0, (4, 2))), ("D", (0, (1, 1.5))), ("^", (0, (5, 1.5, 1, 1.5))))  # marker, dashes
 _LONG_WORDS = 40  # characters below an x axis that do not fit side by side
 _DODGE = 0.5  # of the distance between two words on the x axis: lines stand side by side within it
 
@@ -53,14 +53,14 @@ def describe_key(key: str) -> str:
 
 
 def _draw_panel(axes: Axes, summary: SweepSummary, measure: str) -> None:
-    colours = _choose_colours(summary.lines)
+    looks = _choose_looks(summary.lines)
     words = list(dict.fromkeys(place.x for line in summary.lines for place in line.places))
-    for number, (line, colour) in enumerate(zip(summary.lines, colours, strict=True)):
+    for number, (line, (colour, style)) in enumerate(zip(summary.lines, looks, strict=True)):
         known = [place for place in line.places if not np.isnan(place.measures[measure].mean)]
         mean = np.array([place.measures[measure].mean for place in known])
         half = np.nan_to_num(np.array([place.measures[measure].half_width for place in known]))
         label = drawable(label_line(line), otherwise=f"line {number + 1}")
-        marker = _MARKERS[number // len(CYCLE) % len(_MARKERS)]
+        marker, dashes = _STYLES[style]
         if summary.is_numeric:
             x = np.array([float(place.x) for place in known])
         else:
@@ -68,7 +68,9 @@ def _draw_panel(axes: Axes, summary: SweepSummary, measure: str) -> None:
             x = np.array([words.index(place.x) + offset for place in known])
         if summary.is_connected:
             axes.fill_between(x, mean - half, mean + half, color=colour, alpha=0.18, linewidth=0)
-            axes.plot(x, mean, color=colour, marker=marker, markersize=3.5, linewidth=1.6, label=label)
+            axes.plot(
+                x, mean, color=colour, marker=marker, markersize=3.5, linestyle=dashes, linewidth=1.6, label=label
+            )
         else:
             axes.errorbar(
                 x, mean, yerr=half, color=colour, marker=marker, markersize=4.5, capsize=2, linestyle="none",
@@ -96,10 +98,22 @@ def _fit(axes: Axes, summary: SweepSummary, words: Sequence[Value]) -> None:
         axes.set_ylim(bottom=0)
 
 
-def _choose_colours(lines: Sequence[Line]) -> list[str]:
-    """A scheduler's own colour where that tells all lines apart, else one after the other."""
-    own = [colour_of(str(line.settings.get(SCHEDULER, "")), place) for place, line in enumerate(lines)]
-    return own if len(set(own)) == len(own) else [CYCLE[place % len(CYCLE)] for place in range(len(lines))]
+def _choose_looks(lines: Sequence[Line]) -> list[tuple[str, int]]:
+    """Colour and number of the style of every line: a colour for each scheduler, a style for all else, if enough."""
+    schedulers = list(dict.fromkeys(str(line.settings.get(SCHEDULER, "")) for line in lines))
+    others = list(dict.fromkeys(_without_scheduler(line) for line in lines))
+    if len(others) > len(_STYLES) or len(schedulers) == 1:
+        return [(CYCLE[place % len(CYCLE)], place // len(CYCLE) % len(_STYLES)) for place in range(len(lines))]
+    own = [colour_of(scheduler, place) for place, scheduler in enumerate(schedulers)]
+    colours = own if len(set(own)) == len(own) else [CYCLE[place % len(CYCLE)] for place in range(len(own))]
+    return [
+        (colours[schedulers.index(str(line.settings[SCHEDULER]))], others.index(_without_scheduler(line)))
+        for line in lines
+    ]
+
+
+def _without_scheduler(line: Line) -> tuple[Value, ...]:
+    return tuple(value for key, value in line.settings.items() if key != SCHEDULER)
 
 
 def _caption(summary: SweepSummary) -> str:

@@ -9,25 +9,28 @@ from bdfl.experiment.statistics import Interval
 from bdfl.report.sweep_figures import label_line
 from bdfl.report.tables import new_table
 from bdfl.sweeps.running import SweepOutcome
-from bdfl.sweeps.summary import SCHEDULER, SweepSummary
+from bdfl.sweeps.summary import SCHEDULER, Line, SweepSummary
 
-_MOST_ROWS = 40
+_MOST_ROWS = 20  # of a line
+_ROUNDING = 1e-12  # relative: what is less is no uncertainty
 _MOST_FAILURES = 5
 _MOST_MEASURES = 3
 
 
-def tabulate_summary(summary: SweepSummary) -> Table:
-    """Means with their intervals, a row for every place of every line."""
+def tabulate_summary(summary: SweepSummary) -> list[Table]:
+    """Means with their intervals: a table for every line, a row for every place on it."""
+    return [_tabulate_line(summary, line) for line in summary.lines]
+
+
+def _tabulate_line(summary: SweepSummary, line: Line) -> Table:
     measures = summary.measures[:_MOST_MEASURES]
-    by = ("line",) if summary.by else ()
-    table = new_table(f"{summary.name}: mean ± 95 % interval", (*by, summary.x, *measures), text_columns=len(by) + 1)
-    rows = [(line, place) for line in summary.lines for place in line.places]
-    for line, place in rows[:_MOST_ROWS]:
+    title = label_line(line) if summary.by else f"{summary.name}: mean ± 95 % interval"
+    table = new_table(title, (summary.x, *measures), text_columns=1)
+    for place in line.places[:_MOST_ROWS]:
         x = show_choice(str(place.x)) if summary.x == SCHEDULER else _number(place.x)
-        cells = [show_interval(place.measures[measure]) for measure in measures]
-        table.add_row(*([label_line(line)] if summary.by else []), x, *cells)
-    if len(rows) > _MOST_ROWS:
-        table.caption = f"{len(rows) - _MOST_ROWS} more rows in the CSV file"
+        table.add_row(x, *(show_interval(place.measures[measure]) for measure in measures))
+    if len(line.places) > _MOST_ROWS:
+        table.caption = f"{len(line.places) - _MOST_ROWS} more rows in the CSV file"
     return table
 
 
@@ -49,7 +52,8 @@ def show_interval(value: Interval) -> str:
     """Four digits of a mean, and half its interval."""
     if math.isnan(value.mean):
         return "-"
-    return f"{value.mean:.4g}" + ("" if math.isnan(value.half_width) else f" ± {value.half_width:.2g}")
+    half_width = 0.0 if value.half_width < _ROUNDING * abs(value.mean) else value.half_width
+    return f"{value.mean:.4g}" + ("" if math.isnan(half_width) else f" ± {half_width:.2g}")
 
 
 def _number(value: object) -> str:

@@ -55,7 +55,7 @@ class _RayCrew:
         self._ray = ray
         self._most = workers
         self._software = list_software(with_torch)
-        self._task = ray.remote(num_cpus=1, max_retries=0)(compute_on_node)
+        self._task = ray.remote(num_cpus=1, max_retries=0, scheduling_strategy="SPREAD")(compute_on_node)
         self._under_way: dict[Any, Batch] = {}
         self._counted_s = time.monotonic()
         self.num_workers = self._count()

@@ -1,0 +1,112 @@
+"""Run by `test_ray.py` in a process of its own: a Ray cluster of two nodes, work on both, and one killed under way.
+
+Arguments: a folder with `sweep.toml`, which gets what is compared. RAY_TMPDIR says where the cluster lives.
+"""
+
+import json
+import sys
+import time
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from threading import Thread
+
+import psutil
+
+from bdfl.experiment.run_folder import create_run_folder
+from bdfl.experiment.training_run import prepare_run, train_run
+from bdfl.learning.ray_workers import open_ray_trainer
+from bdfl.ray_cluster import count_cpus, open_ray
+from bdfl.scenario import load_scenario
+from bdfl.scenario.shipped import find_scenario
+from bdfl.scheduling.registry import get_scheduler
+from bdfl.sweeps import points
+from bdfl.sweeps.folder import open_sweep_folder
+from bdfl.sweeps.plan import load_sweep
+from bdfl.sweeps.ray_crew import open_ray_crew
+from bdfl.sweeps.running import run_sweep
+from tests.sweeps.broken_schedulers import holding
+from tests.sweeps.small_sweeps import LEARNING
+
+NODE = {"num_cpus": 1, "object_store_memory": 80_000_000, "include_dashboard": False}
+PATIENCE_S = 30
+NOTICE_SOON = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 300, "health_check_failure_threshold": 3}
+
+
+def main(folder):
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args=NODE | {"_system_config": NOTICE_SOON})
+    second = cluster.add_node(**NODE)
+    try:
+        with open_ray(cluster.address) as ray:
+            found = {"cpus": count_cpus(ray), "trained": train(ray, folder / "run")}
+            found |= sweep(second, folder)
+            found["cpus_left"] = wait_for_cpus(ray, 1)
+    finally:
+        cluster.shutdown()
+    (folder / "found.json").write_text(json.dumps(found))
+
+
+def train(ray, path):
+    """A run whose clients are trained on both nodes; a seat is killed after the first round. Seats at the end."""
+    federated = prepare_run(load_scenario(find_scenario("minimal"), LEARNING))
+    with open_ray_trainer(federated.scenario, federated.data, federated.partition, address=None) as trainer:
+        seats = trainer._map.__self__
+
+        def kill_one(record, row):
+            if row.round == 1:
+                ray.kill(seats._all[0])
+
+        with create_run_folder(path, federated.scenario) as folder:
+            train_run(federated, trainer, folder, on_settled=kill_one)
+        return len(seats._all)
+
+
+def sweep(second, folder):
+    """A sweep that is interrupted at once, gone on with, and loses a node that is in the middle of a batch."""
+    scheduler = partial(holding, place=folder, node=second.node_id)
+    points.get_scheduler = lambda name, given: scheduler if name == "random" else get_scheduler(name, given)
+    planned = load_sweep(folder / "sweep.toml")
+    with open_sweep_folder(folder / "out", planned) as opened:
+
+        def interrupt(done, total):
+            raise KeyboardInterrupt
+
+        with suppress(KeyboardInterrupt), open_ray_crew(None, None, with_torch=False) as crew:
+            run_sweep(planned, opened, crew, on_progress=interrupt)
+        num_before = len(opened.done)
+        (folder / "hold").touch()
+        Thread(target=kill_when_held, args=(second, folder), daemon=True).start()
+        with open_ray_crew(None, None, with_torch=False) as crew:
+            outcome = run_sweep(planned, opened, crew)
+        return {
+            "before": num_before,
+            "computed": outcome.num_computed,
+            "lost": outcome.num_lost,
+            "failed": len(outcome.failed),
+        }
+
+
+def kill_when_held(node, folder):
+    while not (folder / "held").exists():
+        time.sleep(0.01)
+    kill_machine(node)
+
+
+def wait_for_cpus(ray, number):
+    deadline = time.monotonic() + PATIENCE_S
+    while count_cpus(ray) != number and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return count_cpus(ray)
+
+
+def kill_machine(node):
+    """All processes of a node at once, its workers first: as when the plug is pulled."""
+    for raylet in node.all_processes["raylet"]:
+        for process in [*psutil.Process(raylet.process.pid).children(recursive=True), raylet.process]:
+            process.kill()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
