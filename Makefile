@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Tests at a time: one more than there are cores, since those of real processes wait a lot.
 JOBS ?= $(shell expr $$($(PYTHON) -c 'import os; print(os.cpu_count())') + 1)
+# Modules are compiled when they are first imported: most of what is installed never is, and compiling all takes minutes.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 RESULTS ?= results
 QUICKSTART := runs/quickstart
 
@@ -21,7 +23,7 @@ compare: $(VENV)/.installed ## compare the schedulers on the paper's CIFAR-10 sc
 	$(BIN)/bdfl compare paper-cifar10
 
 test: $(VENV)/.installed-dev browser ## run all tests
-	$(BIN)/python -m pytest -n $(JOBS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder
 
 browser: $(VENV)/.installed-dev ## install chromium for the tests in a browser, if there is none and it may be done
 	@$(BIN)/python -m tests.browser.chromium
@@ -140,19 +142,19 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	$(PIP) -e .
 	@touch $@
 
 $(VENV)/.installed-learn: pyproject.toml constraints.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[learn]'
+	$(PIP) -e '.[learn]'
 	@touch $@ $(VENV)/.installed
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(PIP) -e '.[dev]'
 	@touch $@ $(VENV)/.installed $(VENV)/.installed-learn
 
 $(VENV)/.installed-bench: pyproject.toml constraints.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	$(PIP) -e '.[bench]'
 	@touch $@ $(VENV)/.installed
 
 # Other frameworks, for comparison only: their versions would not go together with ours.
