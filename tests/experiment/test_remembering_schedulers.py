@@ -12,7 +12,7 @@ from bdfl.scenario.shipped import find_scenario
 from bdfl.scheduling.registry import get_scheduler
 
 
-@pytest.mark.parametrize("name", ["age-of-update", "power-of-choice", "oort"])
+@pytest.mark.parametrize("name", ["power-of-choice", "oort"])
 def test_a_chain_is_scheduled_as_a_simulation_of_the_same_rounds(tmp_path, name):
     changes = ["rounds=5", f'scheduler.name="{name}"', "compute.local_updates=1", "learning.evaluate_every=5"]
     scenario = load_scenario(find_scenario("minimal"), changes)

@@ -16,7 +16,7 @@ from bdfl.scheduling.registry import get_scheduler, scheduler_names
 NUM_ROUNDS = {
     "exact": 1_500,
     "exact-power": 400,
-    **dict.fromkeys(("fastest-k", "energy-greedy", "age-of-update", "power-of-choice", "oort"), 1_000),
+    **dict.fromkeys(("fastest-k", "energy-greedy", "age-of-update", "power-of-choice", "oort"), 300),
 }
 DRAWING = ("random", "power-of-choice", "oort")  # they draw by client number
 NAMES = scheduler_names()
