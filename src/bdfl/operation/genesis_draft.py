@@ -155,7 +155,7 @@ def finish_draft(draft: Draft, scenario: Scenario) -> GenesisFile:
         access_points=describe_access_points(draft.access_points),
     )
     file = GenesisFile(
-        form="bdfl genesis 1",
+        form="bdfl genesis 2",
         genesis=plan_first_round(begun, make_toolbox(scenario)),
         scenario=draft.scenario,
         initial_model=draft.initial_model,

@@ -47,7 +47,7 @@ class BadGenesisFile(BdflError):
 class GenesisFile(Record, frozen=True):
     """A genesis, what it rests on, and who agreed to it."""
 
-    form: Literal["bdfl genesis 1"]
+    form: Literal["bdfl genesis 2"]
     genesis: Genesis
     scenario: ScenarioText  # TOML
     initial_model: ModelBytes  # safetensors
