@@ -11,7 +11,7 @@ from bdfl.report.agent_figure import draw_agents
 from bdfl.report.style import save_picture
 from bdfl.scheduling.registry import get_scheduler
 
-num_runs, folder, scenario = [*sys.argv[1:], *("50", "results", "paper-cifar10")[len(sys.argv) - 1 :]]
+num_runs, folder, scenario = [*sys.argv[1:], *("30", "results", "paper-cifar10")[len(sys.argv) - 1 :]]
 world, weights, rng = gymnasium.make(SET_ID, scenario=scenario).unwrapped, np.zeros(5), np.random.default_rng(0)
 schedulers, values = {name: get_scheduler(name) for name in ("drc", "exact")}, {"agent": [], "drc": [], "exact": []}
 for run, name in ((run, name) for run in range(int(num_runs)) for name in values):
