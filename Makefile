@@ -23,7 +23,7 @@ compare: $(VENV)/.installed ## compare the schedulers on the paper's CIFAR-10 sc
 	$(BIN)/bdfl compare paper-cifar10
 
 test: $(VENV)/.installed-dev browser ## run all tests
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile # what the tests of a file share is made once
 
 browser: $(VENV)/.installed-dev ## install chromium for the tests in a browser, if there is none and it may be done
 	@$(BIN)/python -m tests.browser.chromium
