@@ -57,7 +57,7 @@ class Case:
 
 @dataclass(frozen=True)
 class SpeedRow:
-    """One side: its rounds, against the fastest Flower as it comes, the hurried one, and the smallest of all."""
+    """One side: its rounds and memory against the fastest Flower as it comes; also the hurried and the smallest one."""
 
     side: str
     uses: str
@@ -72,6 +72,7 @@ class SpeedRow:
     peak_mb: float | None
     memory: float | None
     asked_memory: float | None
+    of_least_memory: float | None
     test_accuracy: float | None
     test_loss: float | None
 
@@ -182,7 +183,7 @@ def measure_again(case: Case, folder: Path, report: Report) -> Result:
 
 
 def speed_rows(found: Sequence[Found], asked: dict[str, float]) -> list[SpeedRow]:
-    """A row for every side; ratios are to the usual Flower with the shortest rounds, and to the least memory of any."""
+    """A row for every side; ratios are to the usual Flower with the shortest rounds, unless they say otherwise."""
     flowers = [one for one in found if one.side.environment is not None and one.median_s is not None]
     usual = [one for one in flowers if one.side.kind == USUAL]
     fastest = min(usual, key=lambda one: one.median_s or 0.0, default=None)
@@ -195,6 +196,10 @@ def _speeds(one: Found, other: Found | None) -> list[float]:
     """How many times the other's rounds a side made, turn by turn; one may have failed on the way."""
     pairs = [] if other is None else zip(other.turn_medians_s, one.turn_medians_s, strict=False)
     return [other_s / side_s for other_s, side_s in pairs]
+
+
+def _share(part: int | None, whole: int | None) -> float | None:
+    return None if part is None or whole is None else part / whole
 
 
 def _speed_row(
@@ -214,8 +219,9 @@ def _speed_row(
         asked_speed=asked,
         against_eager=median(eager_speeds) if eager_speeds else None,
         peak_mb=None if one.peak_bytes is None else one.peak_bytes / 1e6,
-        memory=None if one.peak_bytes is None or smallest is None else one.peak_bytes / smallest,
+        memory=_share(one.peak_bytes, None if fastest is None else fastest.peak_bytes),
         asked_memory=MEMORY_ASKED if is_ours else None,
+        of_least_memory=_share(one.peak_bytes, smallest),
         test_accuracy=None if one.worth is None else one.worth.accuracy,
         test_loss=None if one.worth is None else one.worth.loss,
     )
@@ -266,7 +272,8 @@ def _notes(found: Sequence[Found]) -> list[str]:
         " records, for all members. Flower's is its Message API with federated averaging on all clients, and no more.",
         "`same client` is the client that Flower runs, byte for byte the same file; `own learner` trains as many epochs"
         " on the same shares from the same first model. Batches are drawn by each in its own way.",
-        "`speed` is against the usual Flower with the shortest rounds, turn by turn; `memory` against the least of any."
+        "`speed`, turn by turn, and `memory` are against the usual Flower with the shortest rounds; `of least memory`"
+        " against whichever Flower needs least."
         " `uses` is processes x threads of each; `peak` adds up what each process of a side held at most.",
         "All sides live throughout and take turns; those whose turn it is not are stopped. Nobody evaluates in a timed"
         " round; accuracy and loss are those of the last model on the common test set.",
