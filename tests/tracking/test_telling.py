@@ -65,6 +65,13 @@ def test_learning_and_the_chain_are_told_where_there_are_any():
     assert not {"learning/update_norm", "learning/local_loss", "learning/loss"} & set(diverged)
 
 
+def test_the_largest_epsilon_spent_so_far_is_told_where_training_is_private():
+    record, scalars = simulate(SCENARIO).round_record(1), RoundScalars()
+    spent = [[None, None], [0.5, None], [None, 1.5], [0.75, None]]
+    found = [scalars.of_round(record, learning_round(epsilon=row)).get("privacy/epsilon") for row in spent]
+    assert found == [None, 0.5, 1.5, 1.5]
+
+
 def test_parameters_are_what_the_scenario_changes_and_who_schedules():
     assert parameters_of(Scenario()) == {
         "rounds": Scenario().rounds, "seed": 0, "scheduler.name": Scenario().scheduler.name,

@@ -14,6 +14,7 @@ from bdfl.ledger.block import Block
 from bdfl.ledger.keeping import Store
 from bdfl.ledger.roll import find_evidence, offender_of
 from bdfl.ledger.units import ATTO, MICROWATT, NANO, PICOJOULE
+from bdfl.scenario.privacy import MICRO
 
 Cell = bool | int | float | str | list[int] | None
 Row = dict[str, Cell]
@@ -53,6 +54,7 @@ SCHEMAS: dict[str, pyarrow.Schema] = {
             "size": _WHOLE,
             "is_declined": _FLAG,
             "weight": _NUMBER,
+            "epsilon": _NUMBER,
             "model": _TEXT,
             "signature": _TEXT,
         }
@@ -158,6 +160,7 @@ def _update_rows(chain: Store, block: Block) -> Rows:
             "size": update.size,
             "is_declined": update.is_declined,
             "weight": weights.get(update.client),
+            "epsilon": update.epsilon_micro / MICRO if update.epsilon_micro else None,
             "model": update.model.hex() or None,
             "signature": signed.signature.hex(),
         }

@@ -10,6 +10,7 @@ from bdfl.ledger.block import Block
 from bdfl.ledger.units import NANO, PICOJOULE
 from bdfl.records import LearningRound, RoundRecord
 from bdfl.scenario import Scenario, describe_scenario, dump_scenario, scenario_digest
+from bdfl.scenario.privacy import MICRO
 from bdfl.tracking.tracker import Parameter, TrackedRun
 
 DELAY = "time/delay_s"  # every round has one
@@ -46,6 +47,7 @@ class RoundScalars:
         self._time_s = 0.0
         self._num_rounds = 0
         self._num_delivered: NDArray[np.int64] | int = 0  # (clients,)
+        self._epsilon = 0.0  # the largest that any client has spent
 
     def of_round(self, record: RoundRecord, learning: LearningRound | None) -> dict[str, float]:
         """The numbers of the next round as it is recorded; `learning` none: nobody learned, and there is no chain."""
@@ -72,7 +74,7 @@ class RoundScalars:
                 "schedule/gap": record.gap,
                 "schedule/iterations": record.iterations,
             }
-        ) | ({} if learning is None else {"chain/height": float(record.round)} | _learned(learning))
+        ) | ({} if learning is None else {"chain/height": float(record.round)} | self._learned(learning))
 
     def of_block(self, block: Block, learning: LearningRound | None) -> dict[str, float]:
         """The numbers of the next round as its block has them: less than a record says, and all that a chain does."""
@@ -92,19 +94,26 @@ class RoundScalars:
                 "schedule/objective": body.schedule.objective_nano / NANO if body.schedule.is_feasible else None,
                 "chain/height": block.header.height,
             }
-        ) | ({} if learning is None else _learned(learning))
+        ) | (self._spent(_stated(block)) if learning is None else self._learned(learning))
+
+    def _learned(self, row: LearningRound) -> dict[str, float]:
+        local_losses = _known(row.local_loss)
+        return _finite(
+            {
+                "learning/accuracy": row.accuracy,
+                "learning/loss": row.loss,
+                "learning/local_loss": np.mean(local_losses) if local_losses else None,
+                "learning/update_norm": row.update_norm,
+            }
+        ) | self._spent(_known(row.epsilon))
+
+    def _spent(self, epsilon: Sequence[float]) -> dict[str, float]:
+        self._epsilon = max(self._epsilon, *epsilon, 0.0)
+        return {"privacy/epsilon": self._epsilon} if self._epsilon else {}
 
 
-def _learned(row: LearningRound) -> dict[str, float]:
-    local_losses = _known(row.local_loss)
-    return _finite(
-        {
-            "learning/accuracy": row.accuracy,
-            "learning/loss": row.loss,
-            "learning/local_loss": np.mean(local_losses) if local_losses else None,
-            "learning/update_norm": row.update_norm,
-        }
-    )
+def _stated(block: Block) -> list[float]:
+    return [signed.update.epsilon_micro / MICRO for signed in block.body.updates]
 
 
 def _known(values: Sequence[float | None]) -> list[float]:
