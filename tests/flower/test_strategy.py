@@ -10,7 +10,7 @@ from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords
 from bdfl.experiment import simulate
 from bdfl.experiment.simulation import draw_run, play
 from bdfl.flower import ScheduledFedAvg
-from bdfl.flower.rounds import OutOfTurn
+from bdfl.flower.rounds import NotOurTraining, OutOfTurn
 from bdfl.ledger.store import ChainStore
 from bdfl.ledger.verify import Agreement, verify_chain
 from bdfl.records import encode_run
@@ -38,6 +38,11 @@ def start(strategy, grid, num_rounds=None, initial=INITIAL):
 
 def strategy_for(scenario, **options):
     return ScheduledFedAvg(scenario, fraction_evaluate=0.0, **options)
+
+
+def test_no_chain_says_that_clients_trained_privately_when_nobody_knows():
+    with pytest.raises(NotOurTraining, match=r"^privacy: on, but .* run the scenario with bdfl run$"):
+        strategy_for(town(privacy__noise_multiplier=1.0))
 
 
 @pytest.mark.parametrize(

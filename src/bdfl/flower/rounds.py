@@ -25,6 +25,10 @@ class OutOfTurn(BdflError):
     """A round that is not the next one, or one more than the scenario has."""
 
 
+class NotOurTraining(BdflError):
+    """A promise of the scenario that only bdfl's own training could keep."""
+
+
 @dataclass(frozen=True)
 class Order:
     """What one client is asked to do in a round."""
@@ -82,6 +86,11 @@ class ScheduledRounds:
         With a `folder`, which must be new, the scenario and the records are written there, and with `chain` the audit
         chain beside them. The members' keys are derived from `secret`, or from the seed, which anybody can do again.
         """
+        if scenario.privacy.is_on:
+            raise NotOurTraining(
+                "privacy: on, but Flower's clients train by themselves: what they spend is not known here; leave"
+                " [privacy] out, or run the scenario with bdfl run"
+            )
         scheduler = get_scheduler(scenario.scheduler.name, scenario.scheduler.parameters)
         self._aggregator = get_aggregator(scenario.learning.aggregation)
         if folder is not None and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
