@@ -105,7 +105,7 @@ def test_rounds_that_were_not_measured_do_not_enter_the_mean():
 )
 def test_what_was_not_measured_is_said_and_not_guessed(changes, reason):
     if "local_gradient_norm" in changes:
-        changes = {"selected": [], "outcome": [], "local_loss": [], "local_gradient_norm": []}
+        changes = {"selected": [], "outcome": [], "local_loss": [], "local_gradient_norm": [], "epsilon": []}
     rows = [row(round, **changes) for round in range(1, 7)]
     found = estimate_convergence(RUN, learned(rows), SCENARIO)
     assert isinstance(found, CannotSay)

@@ -42,8 +42,8 @@ class Purpose(IntEnum):
     TRAINING = 25  # what else is random in a client's training, such as dropout
     ATTACK = 26  # the noise that a misbehaving client sends in a round
     FAULTS = 27  # what goes wrong with machines and messages
-    NOISE = 32  # what private training of a client in a round adds to its gradients
-    SWEEP = 40  # settings of a random sweep; its "round" is the number of the draw, its "client" the key
+    NOISE = 28  # what private training of a client in a round adds to its gradients
+    SWEEP = 29  # settings of a random sweep; its "round" is the number of the draw, its "client" the key
 
 
 def stream(seed: int, purpose: Purpose, round: int = 0, client: int | None = None) -> np.random.Generator:

@@ -263,7 +263,8 @@ def _binds_at_once(right: Function) -> Function:
         if find_change(block.body.entries) is None:
             return after
         num_new = after.coming_charter.num_members - after.num_members
-        longer = {name: getattr(after, name) + (0,) * num_new for name in ("queue_nano", "misses", "rests_until")}
+        each = ("queue_nano", "misses", "rests_until", "rounds_scheduled", "epsilon_micro")
+        longer = {name: getattr(after, name) + (0,) * num_new for name in each}
         mining_hz = after.schedule.mining_hz + (0,) * num_new
         schedule = msgspec.structs.replace(after.schedule, mining_hz=mining_hz)
         return replace(after, charter=after.coming_charter, schedule=schedule, **longer)
