@@ -9,7 +9,7 @@ import threading
 import time
 
 _NUM_THREADS = 6  # about as many as a zenoh session keeps busy: the machine shares its cores out by threads
-_SLICE = bytes(2**18)  # hashing it takes a fraction of a millisecond, without Python's lock
+_SLICE = bytes(2**22)  # hashing takes milliseconds, all of it without Python's lock, for which threads would wait
 
 
 def main() -> None:
