@@ -161,8 +161,8 @@ def find_overflow(page: Page) -> list[str]:
 
 def find_accessibility(page: Page, impacts: Sequence[str] = ("serious", "critical")) -> list[str]:
     """What axe-core finds of such impact: rule, and the element with why."""
-    script = files("axe_playwright_python").joinpath("axe.min.js").read_text(encoding="utf-8")
-    page.evaluate(script)
+    if not page.evaluate("() => 'axe' in window"):
+        page.evaluate(files("axe_playwright_python").joinpath("axe.min.js").read_text(encoding="utf-8"))
     found = page.evaluate("() => axe.run(document, {resultTypes: ['violations']})")
     return [
         f"{violation['id']}: {json.dumps(node['target'])}: {node['failureSummary'].splitlines()[-1].strip()}"

@@ -2,10 +2,20 @@
 
 import pytest
 
+from benchmarks.explorer import large_folders, speed
 from benchmarks.explorer.large_folders import write_long_record
 from benchmarks.explorer.speed import Plan, measure_explorer
 
 TINY = Plan(num_blocks=3, num_rounds=3000, openings=1, repeats=1, viewing_s=2.0)
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    """Folders of few clients and rounds, and few viewers."""
+    monkeypatch.setattr(large_folders, "NUM_CLIENTS", 12)
+    monkeypatch.setattr(large_folders, "_PLAYED_ROUNDS", 100)
+    monkeypatch.setattr(speed, "NUM_VIEWERS", 3)
+    monkeypatch.setattr(speed, "_WARM_UP_S", 1.0)
 
 
 @pytest.mark.usefixtures("browser")

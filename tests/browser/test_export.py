@@ -1,12 +1,12 @@
 """The export opens from a disk: every page, the replay and the verification, with no server and no request."""
 
 import re
-import subprocess
-import sys
 
 import pytest
 from playwright.sync_api import expect
+from typer.testing import CliRunner
 
+from bdfl.cli.commands import app
 from tests.browser.folders import NUM_ROUNDS
 from tests.browser.test_replay import LAST, where
 
@@ -17,9 +17,8 @@ PATHS = ["/", "/network", "/blocks", "/block/6", "/client/4", "/model/8", "/desk
 def site(browser, run, folders) -> str:
     """The address of a page on the disk."""
     folder = folders / "site"
-    command = [sys.executable, "-m", "bdfl.cli", "explore", str(run), "--export", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=250)
-    assert done.returncode == 0, done.stderr
+    done = CliRunner().invoke(app, ["explore", str(run), "--export", str(folder)])
+    assert done.exit_code == 0, done.stderr
     return (folder / "index.html").as_uri()
 
 

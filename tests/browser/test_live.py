@@ -12,44 +12,50 @@ def where(page: Page):
     return page.locator(".replay-where b")
 
 
-@pytest.fixture
-def writer(tmp_path):
-    """A run with three of twelve rounds done."""
-    with RunWriter(tmp_path / "growing") as growing:
+@pytest.fixture(scope="module")
+def writer(tmp_path_factory):
+    """A run of twelve rounds, three of them done at first; every test adds some."""
+    with RunWriter(tmp_path_factory.mktemp("runs") / "growing") as growing:
         for _ in range(3):
             growing.write_round()
         yield growing
 
 
-def test_a_run_under_way_grows_while_it_is_looked_at(look, serve, writer):
-    page = look(serve(writer.path).origin).open("/").page
-    expect(where(page)).to_have_text("Block 3 of 3")
+@pytest.fixture(scope="module")
+def following(browser, writer):
+    """The explorer of that run."""
+    with explore(writer.path) as served:
+        yield served
+
+
+def test_a_run_under_way_grows_while_it_is_looked_at(look, following, writer):
+    page = look(following.origin).open("/").page
+    expect(where(page)).to_have_text(f"Block {writer.height} of {writer.height}")
     expect(page.locator("#state")).to_have_text("live")
-    for height in (4, 5, 6):
-        writer.write_round()
+    for _ in range(2):
+        height = writer.write_round()
         expect(where(page)).to_have_text(f"Block {height} of {height}")
         expect(page.locator(f"a.block-tile[data-height='{height}']").first).to_be_attached()
-    page.locator("main").get_by_text("80.0").first.wait_for()  # the accuracy of round 6, in percent
+    page.locator("main").get_by_text(f"{90 - 60 / height:.1f}").first.wait_for()  # its accuracy, in percent
 
 
-def test_who_looks_back_is_not_moved_on_by_a_new_block(look, serve, writer):
-    page = look(serve(writer.path).origin).open("/?at=2").page
-    expect(where(page)).to_have_text("Block 2 of 3")
+def test_who_looks_back_is_not_moved_on_by_a_new_block(look, following, writer):
+    page = look(following.origin).open("/?at=2").page
+    expect(where(page)).to_have_text(f"Block 2 of {writer.height}")
     expect(page.locator("#state")).to_have_text("looking back")
-    writer.write_round()
-    expect(where(page)).to_have_text("Block 2 of 4")
+    height = writer.write_round()
+    expect(where(page)).to_have_text(f"Block 2 of {height}")
     page.get_by_role("button", name="Live").click()
-    expect(where(page)).to_have_text("Block 4 of 4")
+    expect(where(page)).to_have_text(f"Block {height} of {height}")
     expect(page.locator("#state")).to_have_text("live")
 
 
-def test_the_pages_of_blocks_and_network_follow_too(look, serve, writer):
-    served = serve(writer.path)
-    blocks = look(served.origin).open("/blocks").page
-    network = look(served.origin).open("/network").page
-    writer.write_round()
-    expect(blocks.locator("main a[href*='/block/4']").first).to_be_visible()
-    expect(where(network)).to_have_text("Block 4 of 4")
+def test_the_pages_of_blocks_and_network_follow_too(look, following, writer):
+    blocks = look(following.origin).open("/blocks").page
+    network = look(following.origin).open("/network").page
+    height = writer.write_round()
+    expect(blocks.locator(f"main a[href*='/block/{height}']").first).to_be_visible()
+    expect(where(network)).to_have_text(f"Block {height} of {height}")
 
 
 @pytest.mark.parametrize("path", ["/", "/network", "/blocks", "/client/0", "/model/0", "/desk", "/compare"])
@@ -84,10 +90,10 @@ def test_a_server_that_goes_away_and_comes_back_is_noticed(look, writer):
         expect(page.locator("#state")).to_have_text("live")
     expect(page.locator("#state")).to_have_text("connection lost")
     expect(page.locator("#banner")).to_contain_text("Connection lost")
-    writer.write_round()
+    height = writer.write_round()
     with explore(writer.path, port=int(first.origin.rpartition(":")[2])):
         expect(page.locator("#state")).to_have_text("live", timeout=60_000)
-        expect(where(page)).to_have_text("Block 4 of 4")
+        expect(where(page)).to_have_text(f"Block {height} of {height}")
         expect(page.locator("#banner")).to_be_empty()
 
 
@@ -100,19 +106,19 @@ def node(writer):
 def test_a_node_that_goes_away_and_comes_back_is_shown_so(look, serve, writer, node):
     opened = look(serve("--node", node.address).origin)
     page = opened.open("/").page
-    expect(where(page)).to_have_text("Block 3 of 3")
+    expect(where(page)).to_have_text(f"Block {writer.height} of {writer.height}")
     expect(page.locator("#state")).to_have_text("live")
-    writer.write_round()
-    expect(where(page)).to_have_text("Block 4 of 4")
+    height = writer.write_round()
+    expect(where(page)).to_have_text(f"Block {height} of {height}")
     node.go()
     expect(page.locator("#state")).to_have_text("gone")
     expect(page.locator("#banner")).to_contain_text("Gone")
-    writer.write_round()
+    height = writer.write_round()
     node.come()
     expect(page.locator("#state")).to_have_text("live")
-    expect(where(page)).to_have_text("Block 5 of 5")
+    expect(where(page)).to_have_text(f"Block {height} of {height}")
     expect(page.locator("#banner")).to_be_empty()
-    opened.open("/block/5")
+    opened.open(f"/block/{height}")
     expect(page.locator("#verification [data-chain]")).to_have_attribute("data-chain", "ok")
 
 

@@ -7,23 +7,20 @@ from tests.browser.test_pages import PAGES
 
 
 @pytest.mark.parametrize("path", PAGES)
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_nothing_overflows_and_axe_finds_nothing_serious(look, explorer, path, scheme):
-    opened = look(explorer.origin, size=WIDE, scheme=scheme, reduced_motion=True).open(path)
-    opened.wait_until_still()
-    wide = find_overflow(opened.page)
-    accessible = find_accessibility(opened.page)
+def test_nothing_overflows_axe_finds_nothing_serious_and_a_keyboard_reaches_everything(look, explorer, path):
+    opened = look(explorer.origin, size=WIDE, reduced_motion=True).open(path)
+    found = {}
+    for scheme in SCHEMES:
+        opened.page.emulate_media(color_scheme=scheme)
+        opened.wait_until_still()
+        found |= {f"1440 px, {scheme}": find_overflow(opened.page), f"axe, {scheme}": find_accessibility(opened.page)}
+    found["keyboard"] = walk_by_keyboard(opened.page)
     opened.page.set_viewport_size({"width": NARROW[0], "height": NARROW[1]})
     opened.open(path).wait_until_still()
-    narrow = find_overflow(opened.page)
-    assert {"1440 px": wide, "390 px": narrow, "axe": accessible} == {"1440 px": [], "390 px": [], "axe": []}
-
-
-@pytest.mark.parametrize("path", PAGES)
-def test_everything_is_within_reach_of_the_keyboard(look, explorer, path):
-    opened = look(explorer.origin, reduced_motion=True).open(path)
-    opened.wait_until_still()
-    assert walk_by_keyboard(opened.page) == []
+    for scheme in SCHEMES:
+        opened.page.emulate_media(color_scheme=scheme)
+        found[f"390 px, {scheme}"] = find_overflow(opened.page)
+    assert {where: what for where, what in found.items() if what} == {}
 
 
 def test_the_first_stop_of_the_keyboard_skips_to_the_content(look, explorer):

@@ -1,6 +1,7 @@
 """`bdfl explore`: what it opens and says, how it ends, and what it writes."""
 
 import json
+import os
 import re
 import shutil
 import signal
@@ -15,6 +16,7 @@ pytest.importorskip("starlette")
 
 from bdfl.cli import network as network_module
 from bdfl.cli.commands import app
+from bdfl.explorer.__main__ import main as server_main
 from tests.browser.folders import write_run
 from tests.explorer.asking import ask
 
@@ -47,19 +49,28 @@ def finish(process):
     return process.returncode, errors
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_it_serves_until_it_is_stopped(run, number):
-    process = start(run, "--port", "0")
+def test_two_servers_find_a_port_each_only_read_and_serve_until_they_are_stopped(run):
+    def state():
+        return {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in run.rglob("*") if path.is_file()}
+
+    before = state()
+    first, second = start(run), start(run)
     try:
-        port = port_of(process)
+        port, other = port_of(first), port_of(second)
+        second.terminate()  # the moment it has said where it is
+        assert port != other
         overview = json.loads(ask(port, "/index.json").content)
         assert overview["height"] > 0
         assert ask(port, "/").content.startswith(b"<!doctype html>")
-        assert ask(port, "/block/1.json").status == 200
-        process.send_signal(number)
-        assert finish(process) == (0, "")
+        for path in ("/story.json", "/block/1.json", "/raw/1", "/blocks.json"):
+            assert ask(port, path).status == 200
+        first.send_signal(signal.SIGINT)
+        for process in (first, second):
+            assert finish(process) == (0, "")
     finally:
-        process.kill()
+        for process in (first, second):
+            process.kill()
+    assert state() == before
 
 
 def test_it_ends_with_the_process_that_started_it(run):
@@ -88,17 +99,6 @@ def test_a_network_says_where_its_explorer_is_and_ends_it(run, tmp_path):
         assert say() == ""
 
 
-def test_two_servers_find_a_port_each(run):
-    first, second = start(run), start(run)
-    try:
-        assert port_of(first) != port_of(second)
-    finally:
-        for process in (first, second):
-            process.terminate()  # the moment it has said where it is
-        for process in (first, second):
-            assert finish(process)[0] == 0
-
-
 def test_listening_on_all_addresses_is_warned_of(run):
     process = start(run, "--port", "0", "--host", "0.0.0.0")
     try:
@@ -114,20 +114,38 @@ def test_listening_on_all_addresses_is_warned_of(run):
         process.kill()
 
 
+def test_what_cannot_be_opened_ends_the_process_with_one_line(tmp_path):
+    command = [*EXPLORE, "nothing-there", "--port", "0"]
+    found = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=60)
+    assert (found.returncode, found.stdout) == (2, "")
+    assert found.stderr.startswith("error: nothing-there: not there")
+    assert found.stderr.count("\n") == 1
+
+
+@pytest.fixture
+def in_process(monkeypatch):
+    """The command goes on as its server within this process."""
+
+    def become(path, command, environment):
+        monkeypatch.setattr(sys, "argv", command[-2:])
+        sys.exit(server_main())
+
+    monkeypatch.setattr(os, "execve", become)
+
+
+@pytest.mark.usefixtures("in_process")
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["nothing-there"], "nothing-there: not there"),
         (["."], "the folder of a run, a chain, a node, a network or a record expected"),
         (["--node", "127.0.0.1:1"], "127.0.0.1:1"),
         (["--node", "nonsense"], "nonsense"),
     ],
 )
-def test_what_cannot_be_opened_is_said_in_one_line(tmp_path, arguments, expected):
-    found = subprocess.run(
-        [*EXPLORE, *arguments, "--port", "0"], capture_output=True, text=True, cwd=tmp_path, timeout=60
-    )
-    assert found.returncode == 2
+def test_what_cannot_be_opened_is_said_in_one_line(tmp_path, monkeypatch, arguments, expected):
+    monkeypatch.chdir(tmp_path)
+    found = CliRunner().invoke(app, ["explore", *arguments, "--port", "0"])
+    assert found.exit_code == 2
     assert found.stdout == ""
     assert expected in found.stderr
     assert found.stderr.startswith("error: ")
@@ -175,21 +193,3 @@ def test_an_export_is_written_and_its_size_told(run, tmp_path):
     assert re.match(r"wrote .*index\.html, \d+\.\d MB in \d+ files; open it in a browser\n", found.stdout)
     assert (tmp_path / "site" / "index.html").exists()
     assert json.loads((tmp_path / "site" / "index.json").read_bytes())["is_exported"]
-
-
-def test_the_server_only_reads(run):
-    def state():
-        return {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in run.rglob("*") if path.is_file()}
-
-    before = state()
-    process = start(run, "--port", "0")
-    try:
-        port = port_of(process)
-        for path in ("/index.json", "/story.json", "/block/1.json", "/raw/1", "/blocks.json"):
-            assert ask(port, path).status == 200
-        time.sleep(0.1)
-        process.terminate()
-        finish(process)
-    finally:
-        process.kill()
-    assert state() == before
