@@ -32,12 +32,12 @@ from bdfl.transports.live.gate import Gate, Refused
 from bdfl.transports.live.limits import Limits
 from bdfl.transports.live.zenoh_config import chain_keys, last_number
 from tests.live.network_of_links import CHAIN, signer_of
+from tests.operation.small_network import BY_FORMULA
 
 MEMBER = 3  # the hostile one
 FREE = Limits(
     checks_burst=10**6, messages_burst=10**6, bytes_burst=10**12, requests_burst=10**6, max_message_size=2**16
 )
-TINY = ["learning.hidden=[8]", "learning.local_steps=4", "clients.samples=60"]
 TRIED = ("garbage", "false-statements", "unlisted")
 COUNT = 200
 RATE = 400  # a second: nobody is muted, so that what is sent is looked into
@@ -102,7 +102,7 @@ def test_what_a_member_sends_is_refused_at_the_gate_unless_it_is_in_good_form(at
 def result(tmp_path_factory):
     """Some attacks on a small network, each a little."""
     folder = tmp_path_factory.mktemp("hostile") / "network"
-    scenario = hostile_scenario(3, TINY)
+    scenario = hostile_scenario(3, [BY_FORMULA])
     return run_hostile_campaign(folder, scenario, select_attacks(None, TRIED), count=COUNT, rounds=1, rate=RATE)
 
 

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from bdfl.cli.commands import app
 from bdfl.ledger.block import Kind
+from bdfl.operation.live_faults import absences, access_points, kills
 from bdfl.operation.live_faults import campaign as campaign_module
 from bdfl.operation.live_faults.absences import play_dead, play_stop
 from bdfl.operation.live_faults.access_points import NUM_ACCESS_POINTS, play_access_points
@@ -30,10 +31,10 @@ from bdfl.report.live_fault_tables import live_campaign_markdown, tabulate_live_
 from bdfl.scenario import QuorumRule
 from bdfl.transports.faults.failing_store import FaultKind
 from bdfl.transports.live.event_log import EVENTS_FILE, Began, EventLog, Happened, LoggedMessage, read_entries
-from tests.operation.small_network import PATIENCE_S, TINY
+from tests.operation.small_network import BY_FORMULA, PATIENCE_S, TINY
 
 SEED = 4  # the first new start of its kills is armed
-SETTING = Setting(seed=SEED, num_nodes=4, changes=(*TINY, "live.time_scale=1"), patience_s=PATIENCE_S)
+SETTING = Setting(seed=SEED, num_nodes=4, changes=(*TINY, BY_FORMULA, "live.time_scale=1"), patience_s=PATIENCE_S)
 TIMING = {"late", "deadline"}  # laws about how long something took: not for machines that do much else
 
 
@@ -41,14 +42,21 @@ TIMING = {"late", "deadline"}  # laws about how long something took: not for mac
 def tried(tmp_path_factory):
     """A network of four nodes behind two access points after one trouble after the other, and what was measured."""
     folder = tmp_path_factory.mktemp("tried") / "network"
-    with open_arena(folder, SETTING, num_access_points=NUM_ACCESS_POINTS) as arena:
+    with (
+        pytest.MonkeyPatch.context() as shorter,
+        open_arena(folder, SETTING, num_access_points=NUM_ACCESS_POINTS) as arena,
+    ):
+        shorter.setattr(kills, "_LONGEST_WAIT_S", 1.0)
+        shorter.setattr(kills, "_LONGEST_ABSENCE_S", 1.0)
+        shorter.setattr(access_points, "_NONE_S", 1.0)
+        shorter.setattr(absences, "_CALM_BLOCKS", 2)
         figures = {
             TroubleKind.KILL: play_kills(arena, 2),
             TroubleKind.STOP: play_stop(arena, 2.0),
             TroubleKind.ACCESS_POINT: play_access_points(arena),
             TroubleKind.DISK: play_disks(arena, [FaultKind.FULL]),
-            TroubleKind.CLOCK: play_clocks(arena, 2, [dataclasses.replace(BACK, after_s=4.0)]),
-            TroubleKind.DEAD: play_dead(arena, 3),
+            TroubleKind.CLOCK: play_clocks(arena, 1, [dataclasses.replace(BACK, after_s=2.0)]),
+            TroubleKind.DEAD: play_dead(arena, 2),
         }
         assert arena.network.stop(GRACE_S) == []
     return arena, figures

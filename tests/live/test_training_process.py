@@ -20,7 +20,7 @@ from bdfl.learning.training import TrainingFailed
 from bdfl.learning.workers import open_trainer
 from bdfl.ledger.chain import start_chain
 from bdfl.ledger.genesis import make_toolbox
-from bdfl.scenario import load_scenario, override_scenario
+from bdfl.scenario import dump_scenario, load_scenario, override_scenario
 from bdfl.scenario.shipped import find_scenario
 from bdfl.transports.live import training_process
 from bdfl.transports.live.share_trainer import ShareTrainer
@@ -135,8 +135,13 @@ _DESK = """
 import os, threading
 from bdfl.transports.live.training_orders import Judged, JudgeOrder, StopOrder, TrainOrder, write_piece
 from bdfl.transports.live.training_worker import _Desk
-reading, writing = os.pipe()
-desk, orders = _Desk(os.fdopen(reading, "rb")), os.fdopen(writing, "wb")
+all_orders = []  # a desk whose orders are closed ends the process
+
+def open_desk():
+    global desk, orders
+    reading, writing = os.pipe()
+    desk, orders = _Desk(os.fdopen(reading, "rb")), os.fdopen(writing, "wb")
+    all_orders.append(orders)
 
 def go_on_for_ever(order):
     threading.Thread(target=write_piece, args=(orders, order)).start()
@@ -158,18 +163,16 @@ def run_desk(script):
     return done.stdout.splitlines()
 
 
-def test_endless_training_is_left_when_told_and_a_stopped_order_is_not_begun():
-    script = """
+def test_endless_training_is_left_when_told_and_judging_makes_room_for_training_and_begins_again_after_it():
+    left = """
+open_desk()
 show(desk.train(1, lambda: go_on_for_ever(StopOrder(1))))
-show(desk.train(1, lambda: go_on_for_ever(StopOrder(1))))
+show(desk.train(1, lambda: go_on_for_ever(StopOrder(1))))  # stopped before: it is not begun
 os.kill(os.getpid(), 2)  # an interrupt is for the owner
 show(desk.train(2, lambda: Judged(2, 0.5, 1.0)))
 """
-    assert run_desk(script) == ["Stopped(number=1)", "Stopped(number=1)", "Judged(number=2, accuracy=0.5, loss=1.0)"]
-
-
-def test_judging_makes_room_for_training_and_begins_again_after_it():
-    script = """
+    judged = """
+open_desk()
 judge, training = JudgeOrder(1, b""), TrainOrder(2, 1, b"")
 show(desk.judge(judge, lambda: go_on_for_ever(training)))
 show(desk.next_order() == training)
@@ -177,19 +180,32 @@ show(desk.train(2, lambda: "trained"))
 show(desk.next_order() == judge)
 show(desk.judge(judge, lambda: "judged"))
 """
-    assert run_desk(script) == ["None", "True", "trained", "True", "judged"]
-
-
-def test_a_process_that_somebody_ended_is_replaced_and_its_order_repeated(process, simulated, client):
-    os.kill(process.process_id, signal.SIGKILL)
-    assert ask(process.train, simulated.initial, 1).model == simulated.send(client)
-    assert process.num_restarts == 1
+    found = run_desk(left + judged)
+    assert found[:3] == ["Stopped(number=1)", "Stopped(number=1)", "Judged(number=2, accuracy=0.5, loss=1.0)"]
+    assert found[3:] == ["None", "True", "trained", "True", "judged"]
 
 
 def stand_in(monkeypatch, script):
     """Another process instead of the one that trains."""
     head = "import os, sys\nfrom bdfl.transports.live.training_orders import *\n"
     monkeypatch.setattr(training_process, "_WORKER", ("-c", head + script))
+
+
+def test_a_process_that_somebody_ended_is_replaced_and_its_order_repeated(monkeypatch):
+    script = """
+orders, answers = sys.stdin.buffer, sys.stdout.buffer
+setup = read_piece(orders, ORDERS)
+write_piece(answers, Ready(samples=1, label_counts=(1,), test_samples=0, num_parameters=1, model_size=1))
+while (order := read_piece(orders, ORDERS)) is not None:
+    model = order.model + setup.scenario.encode() + bytes([setup.client])
+    write_piece(answers, Trained(order.number, model, 0.5, 1, 1))
+"""
+    stand_in(monkeypatch, script)
+    with TrainingProcess(SCENARIO, 3) as process:
+        process.wait_ready(PATIENCE_S)
+        os.kill(process.process_id, signal.SIGKILL)
+        assert ask(process.train, b"model", 1).model == b"model" + dump_scenario(SCENARIO).encode() + bytes([3])
+        assert process.num_restarts == 1
 
 
 def test_an_order_that_kills_the_process_twice_fails(monkeypatch, tmp_path):

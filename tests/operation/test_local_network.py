@@ -22,7 +22,7 @@ from bdfl.operation.network_file import BadNetwork, node_folder, read_network
 from bdfl.operation.run_file import is_locked, read_life
 from bdfl.transports.live.event_log import EVENTS_FILE
 from bdfl.transports.live.replay import replay
-from tests.operation.small_network import descendants, is_alive, tiny_scenario, wait_for
+from tests.operation.small_network import BY_FORMULA, descendants, is_alive, tiny_scenario, wait_for
 
 BLOCKS = 12
 
@@ -160,7 +160,7 @@ def test_free_ports_are_all_different():
 
 def test_nothing_outlives_whoever_started_it_even_where_that_is_killed(tmp_path):
     folder = tmp_path / "network"
-    found_network(folder, tiny_scenario(2), 1, 1000)
+    found_network(folder, tiny_scenario(2, BY_FORMULA), 1, 1000)
     command = [sys.executable, "-P", "-m", "bdfl.cli", "network", "up", "--resume", str(folder), "--plain"]
     with ExitStack() as resources:
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -28,7 +28,9 @@ from bdfl.operation.node_identity import NodeSettings
 from bdfl.operation.node_service import open_node
 from bdfl.operation.share import emulated_share
 from bdfl.transports.live.zenoh_config import count_authorities
-from tests.operation.small_network import tiny_scenario, wait_for
+from tests.operation.small_network import BY_FORMULA, FORMULA_CLIENT, tiny_scenario, wait_for
+
+ALLOWED = frozenset([FORMULA_CLIENT])
 
 
 def admit(folder, scenario, signer):
@@ -36,7 +38,7 @@ def admit(folder, scenario, signer):
     nodes = [node_folder(folder, 0), node_folder(folder, 1)]
     standing = read_standing(nodes[0])
     card = sign_share(signer, scenario, "third", 0, emulated_share(prepare_run(scenario), 0))
-    genesis = read_genesis(folder / GENESIS_FILE)
+    genesis = read_genesis(folder / GENESIS_FILE, allowed=ALLOWED)
     change = propose_admission(standing, genesis, scenario, card, standing.height + 500)
     for node in nodes:
         change = sign_change_file(change, standing, load_key(node / "key.pem"))
@@ -45,7 +47,7 @@ def admit(folder, scenario, signer):
 
 def test_a_newcomer_is_let_in_catches_up_and_is_needed_from_then_on(tmp_path):
     folder, place = tmp_path / "network", tmp_path / "third"
-    scenario = tiny_scenario(2, "rounds=1000")
+    scenario = tiny_scenario(2, "rounds=1000", BY_FORMULA)
     found_network(folder, scenario, 0, None)
     place.mkdir()
     signer = create_key(place / "key.pem")
@@ -60,13 +62,14 @@ def test_a_newcomer_is_let_in_catches_up_and_is_needed_from_then_on(tmp_path):
         arguments = [
             "node", "--genesis", folder / GENESIS_FILE, "--key", place / "key.pem", "--folder", place / "node",
             "--admission", place / "admission", "--listen", find_ports(1)[0], "--while-input",
+            "--allow", FORMULA_CLIENT,
         ]  # fmt: skip
         for address in [look_at(node).listen[0] for node in nodes]:
             arguments += ["--peer", address]
         newcomer = Child("third", [str(argument) for argument in arguments], place / "output.log")
         resources.callback(end_all, [newcomer])
         # All three are needed for a quorum now.
-        goal = read_standing(nodes[0]).height + 4
+        goal = read_standing(nodes[0]).height + 2
         wait_for(lambda: (found := look_at(place / "node").snapshot) and found.height >= goal, "blocks with the third")
     with ChainStore.open(place / "node" / "chain", read_only=True) as store:
         voters = {vote.vote.voter for vote in store.certificate(goal)}
@@ -76,20 +79,27 @@ def test_a_newcomer_is_let_in_catches_up_and_is_needed_from_then_on(tmp_path):
         assert [store.block(height).digest for height in range(1, goal + 1)] == blocks
     lines = [json.loads(line) for line in (nodes[0] / "node.log").read_text().splitlines()]
     assert [line["in all"] for line in lines if line["event"] == "members"] == [3]
-    genesis = read_genesis(folder / GENESIS_FILE)
+    genesis = read_genesis(folder / GENESIS_FILE, allowed=ALLOWED)
     known = authorities_of(genesis, read_admissions(nodes[0], (), genesis))
     assert sorted(known) == [0, 1, 2]
 
 
-@pytest.fixture
-def rivals(tmp_path):
-    """A network of two that does not run, and the admissions of two newcomers under one number."""
-    folder, scenario = tmp_path / "network", tiny_scenario(2, "rounds=1000")
-    found_network(folder, scenario, 0, None)
-    genesis = read_genesis(folder / GENESIS_FILE)
-    with open_chain(node_folder(folder, 0) / CHAIN_FOLDER, genesis):
+@pytest.fixture(scope="module")
+def network(tmp_path_factory):
+    """The folder of a network of two that does not run."""
+    folder = tmp_path_factory.mktemp("rivals") / "network"
+    found_network(folder, tiny_scenario(2, "rounds=1000", BY_FORMULA), 0, None)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def rivals(network):
+    """Its genesis, and the admissions of two newcomers under one number."""
+    genesis = read_genesis(network / GENESIS_FILE, allowed=ALLOWED)
+    with open_chain(node_folder(network, 0) / CHAIN_FOLDER, genesis):
         pass
-    changes = [admit(folder, scenario, create_key(tmp_path / f"{name}.pem")) for name in ("third", "rival")]
+    scenario = tiny_scenario(2, "rounds=1000", BY_FORMULA)
+    changes = [admit(network, scenario, create_key(network.parent / f"{name}.pem")) for name in ("third", "rival")]
     return genesis, changes
 
 
@@ -118,11 +128,15 @@ def test_of_two_admissions_under_one_number_that_on_the_chain_counts(rivals, tmp
         assert find_admission(kept, key_of(change)) == (2, change.card)
 
 
-def test_a_node_connects_anew_when_somebody_comes_and_when_somebody_is_removed(rivals, tmp_path, monkeypatch):
+def test_a_node_connects_anew_when_somebody_comes_and_when_somebody_is_removed(network, rivals, monkeypatch):
     genesis, (third, _) = rivals
-    folder = node_folder(tmp_path / "network", 0)
+    folder = node_folder(network, 0)
     settings = NodeSettings(
-        genesis=tmp_path / "network" / GENESIS_FILE, key=folder / "key.pem", folder=folder, listen=find_ports(1)
+        genesis=network / GENESIS_FILE,
+        key=folder / "key.pem",
+        folder=folder,
+        listen=find_ports(1),
+        allowed=ALLOWED,
     )
     with open_node(settings) as service:
         found = []

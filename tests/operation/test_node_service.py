@@ -26,7 +26,7 @@ from bdfl.operation.node_service import NodeFailed, open_node
 from bdfl.operation.run_file import BadFolder, lock_folder, read_life, read_run
 from bdfl.transports.live.certificates import BadCertificate, common_name_of, validate_tls
 from bdfl.transports.live.training_process import TrainingProcess
-from tests.operation.small_network import found_single, tiny_scenario, wait_for
+from tests.operation.small_network import BY_FORMULA, FORMULA_CLIENT, found_single, tiny_scenario, wait_for
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +37,18 @@ def founded(tmp_path_factory):
 @pytest.fixture
 def settings(founded, tmp_path):
     return replace(founded, folder=tmp_path / "node")
+
+
+@pytest.fixture(scope="module")
+def founded_by_formula(tmp_path_factory):
+    settings = found_single(tmp_path_factory.mktemp("founded"), BY_FORMULA)
+    return replace(settings, allowed=frozenset([FORMULA_CLIENT]))
+
+
+@pytest.fixture
+def formula_settings(founded_by_formula, tmp_path):
+    """Of a node that trains without PyTorch."""
+    return replace(founded_by_formula, folder=tmp_path / "node")
 
 
 @contextmanager
@@ -89,17 +101,17 @@ def test_a_node_alone_makes_blocks_shows_them_and_goes_on_after_a_stop(settings)
     assert read_life(settings.folder) == found.life + 1
 
 
-def test_a_disk_that_fails_ends_the_node_with_one_line(settings, monkeypatch):
+def test_a_disk_that_fails_ends_the_node_with_one_line(formula_settings, monkeypatch):
     def refuse(self, block, certificate):
         raise NotKept("chain: No space left on device; the block is not kept")
 
     monkeypatch.setattr(ChainStore, "append", refuse)
-    with open_node(settings) as service, pytest.raises(NodeFailed, match="No space left on device"):
+    with open_node(formula_settings) as service, pytest.raises(NodeFailed, match="No space left on device"):
         service.run()
-    last = json.loads((settings.folder / "node.log").read_text().splitlines()[-1])
+    last = json.loads((formula_settings.folder / "node.log").read_text().splitlines()[-1])
     assert (last["event"], last["level"]) == ("stopped", "error")
     monkeypatch.undo()
-    with ChainStore.open(settings.folder / "chain") as store:
+    with ChainStore.open(formula_settings.folder / "chain") as store:
         assert store.height == 0
 
 
@@ -114,34 +126,34 @@ def die_in_a_thread():
     thread.join()
 
 
-def test_a_thread_that_dies_ends_the_node_with_one_line(settings):
+def test_a_thread_that_dies_ends_the_node_with_one_line(formula_settings):
     hook = threading.excepthook
     failed = pytest.raises(NodeFailed, match=r"^thread link-ear: ValueError: deaf from now on$")
-    with open_node(settings) as service, failed, running(service):
+    with open_node(formula_settings) as service, failed, running(service):
         wait_for(lambda: service.snapshot().height >= 1, "block 1")
         die_in_a_thread()
     assert threading.excepthook is hook
-    lines = [json.loads(line) for line in (settings.folder / "node.log").read_text().splitlines()]
+    lines = [json.loads(line) for line in (formula_settings.folder / "node.log").read_text().splitlines()]
     assert lines[-1]["event"] == "stopped"
     assert lines[-1]["why"] == "thread link-ear: ValueError: deaf from now on"
     assert next(line for line in lines if line["event"] == "thread")["where"].startswith("test_node_service.py:")
 
 
-def test_a_thread_that_dies_before_the_first_round_ends_the_node(settings, monkeypatch):
+def test_a_thread_that_dies_before_the_first_round_ends_the_node(formula_settings, monkeypatch):
     def die_waiting(self, timeout_s):
         die_in_a_thread()
         raise TrainingFailed("not ready")
 
     monkeypatch.setattr(TrainingProcess, "wait_ready", die_waiting)
-    with open_node(settings) as service, pytest.raises(NodeFailed, match=r"^thread link-ear: "):
+    with open_node(formula_settings) as service, pytest.raises(NodeFailed, match=r"^thread link-ear: "):
         service.run()
 
 
-def test_a_node_that_is_stopped_before_it_runs_ends_at_once(settings):
-    with open_node(settings) as service:
+def test_a_node_that_is_stopped_before_it_runs_ends_at_once(formula_settings):
+    with open_node(formula_settings) as service:
         service.stop()
         service.run()
-        assert read_life(settings.folder) == service.snapshot().life > 0
+        assert read_life(formula_settings.folder) == service.snapshot().life > 0
 
 
 def test_a_stranger_is_refused(settings, tmp_path):
