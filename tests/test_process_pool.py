@@ -47,7 +47,7 @@ def test_a_lost_worker_is_told_in_one_line() -> None:
 
 def test_what_a_task_raises_is_raised_here_and_the_rest_is_not_computed() -> None:
     with pytest.raises(ValueError, match="three"):
-        map_parallel(_fail_on_three, range(100_000), workers=2)
+        map_parallel(_fail_on_three, range(1_000), workers=2)
 
 
 def _end_on_three(task: int) -> int:

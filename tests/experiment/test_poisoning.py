@@ -25,6 +25,7 @@ from bdfl.experiment.training_run import prepare_run, train_run
 from bdfl.learning.workers import open_trainer
 from bdfl.scenario import Aggregation, Behaviour, PartitionMethod, load_scenario
 from bdfl.scenario.shipped import find_scenario
+from tests.prepared_processes import use_prepared_processes
 
 IID, SKEWED = PartitionMethod.IID, PartitionMethod.DIRICHLET
 FLIP = Attack(Behaviour.SIGN_FLIP, 3.0)
@@ -32,6 +33,11 @@ FLIP = Attack(Behaviour.SIGN_FLIP, 3.0)
 
 def tiny(*changes):
     return load_scenario(find_scenario("poisoning"), ["rounds=1", "compute.local_updates=4", *changes])
+
+
+@pytest.fixture
+def prepared(monkeypatch):
+    use_prepared_processes(monkeypatch)
 
 
 def train(scenario, path):
@@ -84,9 +90,13 @@ def test_a_run_of_the_campaign_is_the_run_of_its_scenario(tmp_path):
         assert run.accuracy == learning.accuracy.tolist()
 
 
+@pytest.mark.usefixtures("prepared")
 def test_two_workers_give_what_one_gives():
-    results = [play_poisoning(tiny(), attacks=[FLIP], rules=["mean"], num_seeds=1, workers=count) for count in (1, 2)]
-    assert results[0].runs == results[1].runs
+    scenario = tiny("learning.engine=loop")
+    alone, together = (
+        play_poisoning(scenario, attacks=[FLIP], rules=["mean"], num_seeds=1, workers=workers) for workers in (1, 2)
+    )
+    assert alone.runs == together.runs
 
 
 def test_poisoned_runs_have_other_models_and_an_honest_run_the_same(tmp_path):
@@ -104,6 +114,7 @@ def test_poisoned_runs_have_other_models_and_an_honest_run_the_same(tmp_path):
     assert len(set(final.values())) == 3
 
 
+@pytest.mark.usefixtures("prepared")
 def test_flipped_labels_reach_training_processes_too(tmp_path):
     scenario = tiny("adversaries.kind=label-flip", "learning.engine=loop", "rounds=1")
     federated = prepare_run(scenario)

@@ -1,10 +1,6 @@
 """Runs that learn: the same bytes however they were made, and a typed outcome for whatever goes wrong."""
 
-import os
 import shutil
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -22,9 +18,10 @@ from bdfl.ledger.store import ChainStore
 from bdfl.ledger.units import NANO
 from bdfl.ledger.verify import ModelCheck
 from bdfl.records.parquet import write_parquet
-from bdfl.scenario import load_scenario
+from bdfl.scenario import dump_scenario, load_scenario
 from bdfl.scenario.shipped import find_scenario
 from bdfl.scheduling.registry import get_scheduler
+from tests.prepared_processes import prepared_context, use_prepared_processes
 
 LOCK = ".lock"
 
@@ -67,20 +64,45 @@ def contents(path):
     return {str(file.relative_to(path)): file.read_bytes() for file in files}
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A function that plays a scenario once for all tests: records and folder, only to be looked at."""
+    played = {}
+
+    def play_once(scenario):
+        text = dump_scenario(scenario)
+        if text not in played:
+            path = tmp_path_factory.mktemp("whole") / "run"
+            played[text] = run(scenario, path), path
+        return played[text]
+
+    return play_once
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory):
+    """The folder of a run that was stopped after its second round; only to be looked at."""
+    path = tmp_path_factory.mktemp("stopped") / "run"
+    with pytest.raises(Killed):
+        run(small(), path, stop_after=2)
+    return path
+
+
 @pytest.mark.parametrize("engine", ["loop", "vmap"])
-def test_the_same_scenario_and_seed_give_the_same_bytes(tmp_path, engine):
-    for name in ("first", "second"):
-        run(small(f"learning.engine={engine}"), tmp_path / name)
-    assert contents(tmp_path / "first") == contents(tmp_path / "second")
-    assert {"final.safetensors", "best.safetensors", "rounds.parquet", "clients.parquet"} <= contents(
-        tmp_path / "first"
-    ).keys()
+def test_the_same_scenario_and_seed_give_the_same_bytes(whole, tmp_path, engine):
+    scenario = small(f"learning.engine={engine}")
+    _, first = whole(scenario)
+    run(scenario, tmp_path / "second")
+    assert contents(first) == contents(tmp_path / "second")
+    assert {"final.safetensors", "best.safetensors", "rounds.parquet", "clients.parquet"} <= contents(first).keys()
 
 
-def test_two_workers_give_the_same_bytes_as_one(tmp_path):
-    for workers in (1, 2):
-        run(small("learning.engine=loop"), tmp_path / str(workers), workers=workers)
-    assert contents(tmp_path / "1") == contents(tmp_path / "2")
+def test_two_workers_give_the_same_bytes_as_one(whole, tmp_path, monkeypatch):
+    use_prepared_processes(monkeypatch)
+    scenario = small("learning.engine=loop")
+    _, alone = whole(scenario)
+    run(scenario, tmp_path / "together", workers=2)
+    assert contents(tmp_path / "together") == contents(alone)
 
 
 def test_another_seed_gives_another_model(tmp_path):
@@ -92,42 +114,40 @@ def test_another_seed_gives_another_model(tmp_path):
 
 @pytest.mark.parametrize("every", [1, 2])
 @pytest.mark.parametrize("stop_after", [1, 2, 3])
-def test_a_run_that_was_stopped_ends_in_the_same_bytes(tmp_path, stop_after, every):
+def test_a_run_that_was_stopped_ends_in_the_same_bytes(whole, tmp_path, stop_after, every):
     scenario = small("rounds=5", f"learning.gradient_every={every}", f"learning.evaluate_every={every}")
-    run(scenario, tmp_path / "whole")
+    _, path = whole(scenario)
     with pytest.raises(Killed):
         run(scenario, tmp_path / "stopped", stop_after=stop_after)
     resume(tmp_path / "stopped")
-    assert contents(tmp_path / "stopped") == contents(tmp_path / "whole")
+    assert contents(tmp_path / "stopped") == contents(path)
 
 
-def test_a_round_whose_line_is_cut_is_trained_again(tmp_path):
-    scenario = small()
-    run(scenario, tmp_path / "whole")
-    with pytest.raises(Killed):
-        run(scenario, tmp_path / "cut", stop_after=2)
+def test_a_round_whose_line_is_cut_is_trained_again(whole, stopped, tmp_path):
+    shutil.copytree(stopped, tmp_path / "cut")
     journal = tmp_path / "cut" / "journal.jsonl"
     journal.write_bytes(journal.read_bytes()[:-20])
     resume(tmp_path / "cut")
-    assert contents(tmp_path / "cut") == contents(tmp_path / "whole")
+    assert contents(tmp_path / "cut") == contents(whole(small())[1])
 
 
 def test_a_process_that_is_killed_loses_at_most_the_round_under_way(tmp_path):
-    changes = ("rounds=10", "learning.local_steps=200", "learning.engine=loop", "learning.gradient_every=0")
-    options = [word for change in changes for word in ("--set", change)]
-    command = [sys.executable, "-m", "bdfl.cli", "run", "quickstart", *options, "--out", str(tmp_path / "killed")]
+    scenario = small("rounds=7", "learning.local_steps=200", "learning.engine=loop", "learning.gradient_every=0")
     journal = tmp_path / "killed" / "journal.jsonl"
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        deadline = time.monotonic() + 120
-        while time.monotonic() < deadline and process.poll() is None:
-            if journal.exists() and journal.read_bytes().count(b"\n") >= 4:  # the header and three rounds
-                break
-            time.sleep(0.01)
-        os.kill(process.pid, signal.SIGKILL)
+    process = prepared_context().Process(target=run, args=(scenario, tmp_path / "killed"))
+    process.start()
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and process.is_alive():
+        if journal.exists() and journal.read_bytes().count(b"\n") >= 3:  # the header and two rounds
+            break
+        time.sleep(0.01)
+    process.kill()
+    process.join()
+    process.close()
     num_done = journal.read_bytes().count(b"\n") - 1
-    assert 3 <= num_done < 10
+    assert 2 <= num_done < 7
     resume(tmp_path / "killed")
-    run(load_scenario(find_scenario("quickstart"), list(changes)), tmp_path / "whole")
+    run(scenario, tmp_path / "whole")
     assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
 
 
@@ -160,9 +180,8 @@ def test_a_run_is_gone_on_with_by_one_process_at_a_time(tmp_path):
         (lambda path: _replace(path / "journal.jsonl", b'"format":3', b'"format":9'), "format 9"),
     ],
 )
-def test_what_does_not_belong_to_the_run_is_refused(tmp_path, damage, expected):
-    with pytest.raises(Killed):
-        run(small(), tmp_path / "run", stop_after=2)
+def test_what_does_not_belong_to_the_run_is_refused(stopped, tmp_path, damage, expected):
+    shutil.copytree(stopped, tmp_path / "run")
     damage(tmp_path / "run")
     with pytest.raises(BdflError, match=expected):
         resume(tmp_path / "run")
@@ -192,11 +211,12 @@ def _replace(path: Path, old: bytes, new: bytes) -> None:
     path.write_bytes(content.replace(old, new, 1))
 
 
-def test_training_that_diverges_never_becomes_a_model(tmp_path):
+def test_training_that_diverges_never_becomes_a_model_and_its_clients_are_owed_the_rounds(tmp_path):
     record, learning = run(small("learning.learning_rate=1e30"), tmp_path / "run")
     assert learning.count_outcomes("diverged") == np.count_nonzero(record.selected)
     assert not record.delivered.any()
     assert (learning.update_norm == 0).all()
+    assert record.next_queue[-1] == pytest.approx(4 * record.participation_rate)
     for name in ("final.safetensors", "best.safetensors"):
         assert all(np.isfinite(values).all() for values in load_file(tmp_path / "run" / name).values())
 
@@ -208,11 +228,6 @@ def test_a_learning_rate_of_a_million_saves_no_model_that_is_not_finite(tmp_path
     for path in (tmp_path / "run").glob("*.safetensors"):
         assert all(np.isfinite(values).all() for values in load_file(path).values())
     assert learning.best_round is None or np.isfinite(learning.loss[learning.best_round - 1])
-
-
-def test_clients_that_diverge_are_owed_the_rounds(tmp_path):
-    record, _ = run(small("learning.learning_rate=1e30"), tmp_path / "run")
-    assert record.next_queue[-1] == pytest.approx(4 * record.participation_rate)
 
 
 def test_clients_without_data_and_with_one_label_take_part(tmp_path):
@@ -243,8 +258,9 @@ def test_the_quick_start_learns(tmp_path):
     assert record.worst_shortfall < 0.1
 
 
-def test_a_replay_gives_the_records_without_training(tmp_path):
-    record, learning = run(small(), tmp_path / "run")
+def test_a_replay_gives_the_records_without_training(whole, tmp_path):
+    (record, learning), path = whole(small())
+    shutil.copytree(path, tmp_path / "run")
     with open_run_folder(tmp_path / "run") as folder:
         again = replay_run(prepare_run(folder.scenario), folder)
     assert again is not None
@@ -252,8 +268,9 @@ def test_a_replay_gives_the_records_without_training(tmp_path):
     assert np.array_equal(again[1].accuracy, learning.accuracy)
 
 
-def test_a_run_leaves_a_chain_that_anybody_can_verify(tmp_path):
-    record, _ = run(small(), tmp_path / "run")
+def test_a_run_leaves_a_chain_that_anybody_can_verify(whole, tmp_path):
+    (record, _), path = whole(small())
+    shutil.copytree(path, tmp_path / "run")
     with open_run_folder(tmp_path / "run") as folder:
         verification = verify_run(folder)
     assert verification.is_valid, verification.failure
@@ -285,9 +302,8 @@ def test_a_run_is_scheduled_as_without_a_network(tmp_path, scheduler, mode):
     assert record.status == plain.status
 
 
-def test_a_chain_that_was_lost_is_made_again(tmp_path):
+def test_a_chain_that_was_lost_is_made_again(whole, tmp_path):
     scenario = small()
-    run(scenario, tmp_path / "whole")
     with pytest.raises(Killed):
         run(scenario, tmp_path / "run", stop_after=1)
     shutil.copytree(tmp_path / "run" / "chain", tmp_path / "earlier")
@@ -296,7 +312,7 @@ def test_a_chain_that_was_lost_is_made_again(tmp_path):
     shutil.rmtree(tmp_path / "run" / "chain")
     (tmp_path / "earlier").rename(tmp_path / "run" / "chain")
     resume(tmp_path / "run")
-    assert contents(tmp_path / "run") == contents(tmp_path / "whole")
+    assert contents(tmp_path / "run") == contents(whole(scenario)[1])
 
 
 def test_a_run_that_forgets_old_updates_verifies_and_goes_on(tmp_path):

@@ -14,6 +14,7 @@ import pytest
 
 from bdfl.learning.training import InvalidTraining, Outcome, TrainingFailed
 from bdfl.learning.workers import MissingTorch, open_trainer
+from tests.prepared_processes import use_prepared_processes
 
 SIZES = (40, 33, 5, 0, 100)
 PATIENCE_S = 60  # a busy machine starts processes slowly
@@ -68,6 +69,11 @@ def own(tmp_path, monkeypatch):
     (tmp_path / "own_worker_models.py").write_text(OWN)
     monkeypatch.chdir(tmp_path)
     return lambda name: f"learning.model=own_worker_models:{name}"
+
+
+@pytest.fixture
+def prepared(monkeypatch):
+    use_prepared_processes(monkeypatch)
 
 
 def hear_interrupts():
@@ -141,12 +147,14 @@ def test_two_workers_give_the_bits_of_one(settings, small_data, deal, others):
     assert set(multiprocessing.active_children()) <= others
 
 
+@pytest.mark.usefixtures("prepared")
 def test_two_workers_give_the_bits_of_one_with_convolutions_and_dropout(own, settings, small_data, deal):
     data = small_data((8, 9, 3), as_bytes=True, num_train=200)
     scenario = settings(own("convolving"))
     assert everything(scenario, data, deal(data, SIZES), 1) == everything(scenario, data, deal(data, SIZES), 2)
 
 
+@pytest.mark.usefixtures("prepared")
 def test_a_worker_that_dies_is_told_in_one_line(own, settings, small_data, deal, others):
     data = small_data()
     with (
@@ -175,6 +183,7 @@ def test_an_interrupt_ends_everything_at_once_and_workers_say_nothing(parent):
     assert errors.rstrip().endswith("KeyboardInterrupt")
 
 
+@pytest.mark.usefixtures("prepared")
 def test_data_that_vanish_are_told_in_one_line(settings, small_data, deal, tmp_path):
     data = small_data()
     np.save(tmp_path / "inputs.npy", data.train_inputs)

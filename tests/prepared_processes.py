@@ -1,0 +1,20 @@
+"""Processes that begin with PyTorch imported: for tests of what several processes compute, not of how they start."""
+
+from multiprocessing import get_context
+from multiprocessing.context import ForkServerContext
+
+import pytest
+
+_IMPORTED = ["bdfl.experiment.poisoning", "bdfl.learning.trainers", "sklearn.datasets"]
+
+
+def prepared_context() -> ForkServerContext:
+    """Makes processes that share nothing with this one, as spawned ones do, from one that has imported what is dear."""
+    context = get_context("forkserver")
+    context.set_forkserver_preload(_IMPORTED)
+    return context
+
+
+def use_prepared_processes(patch: pytest.MonkeyPatch) -> None:
+    """Pools opened from now on have such processes."""
+    patch.setattr("bdfl.process_pool.get_context", lambda _: prepared_context())
