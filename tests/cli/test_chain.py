@@ -26,7 +26,7 @@ def folder(tmp_path, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def learned(tmp_path_factory):
+def learned(tmp_path_factory, coarse_pictures):
     """A real run of two rounds in which client 1 poisons the model."""
     path = tmp_path_factory.mktemp("learned") / "run"
     changes = [

@@ -12,7 +12,7 @@ from bdfl import __version__
 from bdfl.cli import app
 from tests.experiment.round_json import CLIENT, PROBLEM
 
-pytestmark = pytest.mark.usefixtures("elsewhere")
+pytestmark = pytest.mark.usefixtures("elsewhere", "coarse_pictures")
 
 
 @pytest.fixture

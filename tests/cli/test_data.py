@@ -12,7 +12,7 @@ from bdfl.cli import app
 
 
 @pytest.fixture(autouse=True)
-def new_cache(elsewhere, tmp_path, monkeypatch):
+def new_cache(elsewhere, coarse_pictures, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 

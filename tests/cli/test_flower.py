@@ -26,7 +26,7 @@ NODES, BLOCKS = 4, 3
 
 
 @pytest.fixture
-def beside_clients(elsewhere, tmp_path):
+def beside_clients(elsewhere, coarse_pictures, tmp_path):
     """The working folder has the example clients in it, and nothing else."""
     for path in EXAMPLES.glob("digits_*.py"):
         shutil.copy(path, tmp_path)

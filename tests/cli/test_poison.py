@@ -14,7 +14,7 @@ TINY = (
 )  # fmt: skip
 FILES = {"poisoning.svg", "poisoning.png", "poisoning.csv", "poisoning-runs.csv", "poisoning.md"}
 
-pytestmark = pytest.mark.usefixtures("elsewhere")
+pytestmark = pytest.mark.usefixtures("elsewhere", "coarse_pictures")
 
 
 def run(*arguments):

@@ -12,7 +12,7 @@ parquet = pytest.importorskip("pyarrow.parquet")
 
 
 @pytest.fixture
-def invoke(elsewhere):
+def invoke(elsewhere, coarse_pictures):
     return lambda *arguments: CliRunner().invoke(app, ["simulate", "minimal", "--no-gaps", *arguments])
 
 
@@ -38,6 +38,7 @@ def test_long_runs_are_written_in_parts_that_hold_the_same(invoke, tmp_path, mon
     pytest.importorskip("pyarrow")
     from bdfl.records import parquet as written
 
+    monkeypatch.setattr("bdfl.cli.commands.MAX_DRAWN_ROUNDS", 5)
     assert invoke("--rounds", "9", "--out", "whole").exit_code == 0
     monkeypatch.setattr(written, "_ROWS_AT_A_TIME", 10)
     assert invoke("--rounds", "9", "--out", "parts").exit_code == 0

@@ -22,7 +22,7 @@ def fail(where):
     return Failing(int(where))
 """
 
-pytestmark = pytest.mark.usefixtures("elsewhere")
+pytestmark = pytest.mark.usefixtures("elsewhere", "coarse_pictures")
 
 
 def run(*arguments):
@@ -38,7 +38,7 @@ def contents(folder):
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory):
+def plain(tmp_path_factory, coarse_pictures):
     """A run that nobody tracks."""
     folder = tmp_path_factory.mktemp("plain") / "here"
     result = run("run", *QUICK, "--out", str(folder))

@@ -50,6 +50,7 @@ def test_many_clients_are_sorted_by_main_label_and_those_without_data_come_last(
     assert lines[-10:].max() == 0
 
 
+@pytest.mark.usefixtures("coarse_pictures")
 @pytest.mark.parametrize(("num_clients", "num_labels"), [(1, 1), (16, 17), (41, 31), (401, 16)])
 def test_any_number_of_clients_and_labels_can_be_drawn(tmp_path, num_clients, num_labels):
     held = holdings(num_clients, num_labels=num_labels)

@@ -17,6 +17,9 @@ STARVED = override_scenario(
 )
 
 
+pytestmark = pytest.mark.usefixtures("coarse_pictures")
+
+
 def texts(figure):
     """Every text of a figure, titles and labels included."""
     return [text.get_text() for text in figure.findobj(match=lambda artist: hasattr(artist, "get_text"))]

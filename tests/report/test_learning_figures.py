@@ -32,6 +32,7 @@ def marks(figure, start):
     return {artist.get_gid() for artist in figure.findobj() if (artist.get_gid() or "").startswith(start)}
 
 
+@pytest.mark.usefixtures("coarse_pictures")
 def test_all_figures_are_drawn_saved_and_written_with_their_numbers(learned, tmp_path):
     made = learned("rounds=5")
     exhibits = draw_exhibits(made.run, made.learning, made.scenario)
@@ -50,7 +51,12 @@ def test_all_figures_are_drawn_saved_and_written_with_their_numbers(learned, tmp
 
 @pytest.mark.parametrize(
     "changes",
-    [["rounds=1"], ["rounds=300", "clients.count=30"], ["rounds=4", "clients.count=1000"], ["energy.budget_j=0.001"]],
+    [
+        ["rounds=1"],
+        ["rounds=300", "clients.count=30"],
+        ["rounds=4", "clients.count=1000"],
+        ["rounds=3", "energy.budget_j=0.001"],
+    ],
     ids=["one round", "300 rounds, 30 clients", "1,000 clients", "no round took place"],
 )
 def test_any_size_of_run_is_drawn(learned, changes):

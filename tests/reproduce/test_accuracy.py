@@ -26,6 +26,8 @@ from bdfl.scenario.shipped import find_scenario
 COLUMNS = {"cifar10": "img", "svhn": "image"}
 TINY = ("clients.samples=3", "rounds=3", "learning.local_steps=1", "learning.batch=2")
 
+pytestmark = pytest.mark.usefixtures("coarse_pictures")
+
 
 def write_data(folder, column):
     """Ten classes of 32x32 pictures, each with its bright bar in another place."""
@@ -100,7 +102,7 @@ def stub(monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def whole(data, tmp_path_factory):
+def whole(data, coarse_pictures, tmp_path_factory):
     """The usual campaign with the stub, one seed; only to be looked at."""
     folder = tmp_path_factory.mktemp("whole")
     with pytest.MonkeyPatch.context() as patch:
@@ -163,9 +165,10 @@ def test_a_campaign_that_was_stopped_ends_in_the_same_bytes(data, whole, tmp_pat
 
 
 def test_more_seeds_use_the_runs_that_are_there(data, tmp_path, stub):
-    train(tmp_path, settings_of(data, only="svhn"))
-    train(tmp_path, settings_of(data, only="svhn", num_seeds=2))
-    assert [scenario.seed for scenario in stub[0]] == [0] * 5 + [1] * 5
+    two = {"only": "svhn", "schedulers": ("drc", "random")}
+    train(tmp_path, settings_of(data, **two))
+    train(tmp_path, settings_of(data, **two, num_seeds=2))
+    assert [scenario.seed for scenario in stub[0]] == [0] * 2 + [1] * 2
 
 
 def test_a_folder_of_another_scenario_is_refused_before_any_work(data, tmp_path, stub):
@@ -262,7 +265,9 @@ def test_only_what_the_delay_model_reads_affects_simulated_time():
 
 def test_local_steps_really_made_leave_simulated_time_as_it_is(data, tmp_path, stub):
     def delays(steps):
-        training = replace(settings_of(data), overrides=(*TINY, f"learning.local_steps={steps}"))
+        training = replace(
+            settings_of(data, schedulers=("drc", "random")), overrides=(*TINY, f"learning.local_steps={steps}")
+        )
         return [run.record.delay_s.tolist() for run in train(tmp_path / str(steps), training)]
 
     assert delays(1) == delays(7)

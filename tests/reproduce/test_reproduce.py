@@ -1,5 +1,6 @@
 """Reproduction at toy sizes: what is computed, written and judged, not whether the paper is right."""
 
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -11,9 +12,12 @@ from bdfl.scenario import Scenario, load_scenario
 from bdfl.scenario.shipped import find_scenario
 
 
-@pytest.fixture
-def settings(tmp_path):
-    return Settings(tmp_path, num_seeds=1, workers=1, max_rounds=8)
+@pytest.fixture(scope="module")
+def reproduced(coarse_pictures, tmp_path_factory):
+    """A function from a target to what eight rounds make of it, once for all tests."""
+    return cache(
+        lambda target: reproduce(target, Settings(tmp_path_factory.mktemp("out"), num_seeds=1, workers=1, max_rounds=8))
+    )
 
 
 @pytest.mark.parametrize(
@@ -25,8 +29,8 @@ def settings(tmp_path):
         (Target.TABLE4, {"table4", "table4-times", "table4-exact"}),
     ],
 )
-def test_every_target_writes_its_pictures_and_numbers_and_is_judged(target, stems, settings):
-    found = reproduce(target, settings)
+def test_every_target_writes_its_pictures_and_numbers_and_is_judged(target, stems, reproduced):
+    found = reproduced(target)
     files = [Path(file) for file in found.files]
     assert {file.stem for file in files} == stems
     assert all(file.stat().st_size > 0 for file in files)
@@ -35,13 +39,13 @@ def test_every_target_writes_its_pictures_and_numbers_and_is_judged(target, stem
     assert all(table.rows and all(len(row) == len(table.header) for row in table.rows) for table in found.tables)
 
 
-def test_table_four_sets_our_times_beside_the_papers(settings):
-    times = reproduce(Target.TABLE4, settings).tables[0]
+def test_table_four_sets_our_times_beside_the_papers(reproduced):
+    times = reproduced(Target.TABLE4).tables[0]
     assert [row[2] for row in times.rows] == [time for of_data in PAPER_TIME_S.values() for time in of_data.values()]
 
 
-def test_eight_rounds_are_not_the_papers_times(settings):
-    verdicts = {verdict.claim: verdict.holds for verdict in reproduce(Target.TABLE4, settings).verdicts}
+def test_eight_rounds_are_not_the_papers_times(reproduced):
+    verdicts = {verdict.claim: verdict.holds for verdict in reproduced(Target.TABLE4).verdicts}
     assert not verdicts["SVHN: all 4 times within 3 % of the paper's"]
 
 
