@@ -127,7 +127,7 @@ def test_bdfl_and_plain_pytorch_get_the_same_model_from_the_same_batches(digits)
 def test_sides_take_turns_agree_and_say_what_is_missing(tmp_path):
     sides = (
         speed.bdfl_side("vmap", 1, 1),
-        speed.plain_side("loop", 1, 1),
+        speed.plain_side("loop", 2, 1),
         Side("elsewhere", "benchmarks.learning.pfl_side", "usual", 1, 1, environment="nowhere"),
         Side("broken", "benchmarks.learning.nothing", "usual", 1, 1),
     )
@@ -156,10 +156,8 @@ def test_what_the_chain_costs_is_told_by_its_parts(tmp_path):
     assert by_name["signing"].calls >= 8 * 3  # everybody's report or update, and two votes
 
 
-def test_no_process_of_a_side_outlives_it(tmp_path, digits):
-    path = tmp_path / "workload.npz"
-    save_workload(digits, path)
-    with open_side(speed.plain_side("loop", 2, 1), path, tmp_path) as side:
+def test_no_process_of_a_side_outlives_it(tmp_path):
+    with open_side(Side("helped", "tests.helped_side", "usual", 2, 1), tmp_path / "workload.npz", tmp_path) as side:
         with side.awake():
             side.play()
         members = side.members()

@@ -12,11 +12,11 @@ from bdfl.scheduling.instances import Extreme, draw_problem, make_extreme
 from bdfl.scheduling.problem import Status
 
 NUM_INSTANCES = 5_040
-NUM_POWER_INSTANCES = 480
+NUM_POWER_INSTANCES = 240
 SIZES = range(1, 11)
 POWER_SIZES = range(1, 7)
 CAPS = ("no caps", "CPU caps", "mining caps", "CPU and mining caps")
-BATCH = 14  # problems searched at a time, to stay in the processor's cache
+BATCH_SETS = 14 * 2**10  # training sets searched at a time, to stay in the processor's cache
 AGREEMENT = 1e-9  # of max(|J|, V delay)
 POWER_SEARCH_ACCURACY = 1e-9  # what the oracle's grid and golden sections may leave
 
@@ -43,9 +43,9 @@ def draw_capped(rng, num_clients, caps):
 def solved_instances(num, num_clients, caps, with_power=False):
     """Pairs of random problem and its optimum until `num` of them are feasible."""
     rng = np.random.default_rng([num_clients, CAPS.index(caps), with_power])
-    num_feasible = 0
+    num_at_once, num_feasible = BATCH_SETS >> num_clients, 0
     while num_feasible < num:
-        problems = [draw_capped(rng, num_clients, caps) for _ in range(min(BATCH, num - num_feasible))]
+        problems = [draw_capped(rng, num_clients, caps) for _ in range(min(num_at_once, num - num_feasible))]
         optima = exhaustive_search(problems, with_power)
         num_feasible += sum(optimum.is_feasible for optimum in optima)
         yield from zip(problems, optima, strict=True)

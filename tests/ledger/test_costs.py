@@ -2,6 +2,7 @@
 
 import dataclasses
 from decimal import getcontext, localcontext
+from functools import cache
 
 import numpy as np
 import pytest
@@ -32,8 +33,13 @@ def prospect_of(charter: Charter, queue) -> Prospect:
     return Prospect(charter.chain, 1, queue_nano, find_candidates(conditions, [0] * len(members), 1), None)
 
 
+@cache
 def planned_rounds(num_rounds: int, scheduler: str):
     """Random rounds, ordinary and extreme, in integers: charter, prospect and what the scheduler makes of them."""
+    return list(_plan_rounds(num_rounds, scheduler))
+
+
+def _plan_rounds(num_rounds: int, scheduler: str):
     for instance in draw_instances(np.random.default_rng(7), num_rounds, max_clients=10):
         toolbox = Toolbox()
         charter = read_charter(genesis_of(instance.problem, scheduler), toolbox)

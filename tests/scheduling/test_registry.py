@@ -118,9 +118,10 @@ def test_two_packages_may_not_claim_one_name(third_party):
 
 @pytest.mark.parametrize("name", sorted(OURS))
 def test_our_own_schedulers_pass_the_published_check(name):
-    report = check_scheduler(get_scheduler(name), num_rounds=120)
+    num_rounds = {"exact": 60, "exact-power": 30}.get(name, 120)
+    report = check_scheduler(get_scheduler(name), num_rounds=num_rounds)
     assert report.ok, str(report)
-    assert report.num_feasible > 60
+    assert report.num_feasible > num_rounds / 2
 
 
 def _raises(problem: RoundProblem) -> Decision:

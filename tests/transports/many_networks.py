@@ -1,0 +1,25 @@
+"""Five hundred networks in trouble, half of them under each quorum rule: two files, so that both halves run at once."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from bdfl.transports.faults.trial import Tools, replay_command, try_seed
+
+NUM_SEEDS = 500
+CHUNK = 25
+
+
+def bundle_seeds(first: int) -> list[range]:
+    """Every second seed from 0 (`majority`) or 1 (`bft`) on, in bundles."""
+    return [range(first + start, first + start + 2 * CHUNK, 2) for start in range(0, NUM_SEEDS, 2 * CHUNK)]
+
+
+def validate_laws(seeds: Sequence[int]) -> None:
+    """Fails with the whole story of the first of these networks that breaks a law."""
+    tools = Tools()
+    for seed in seeds:
+        verdict = try_seed(seed, tools=tools)
+        if not verdict.is_good:
+            story = "\n".join(try_seed(seed, with_story=True).story)
+            pytest.fail(f"{verdict.breaches[0]}\n{replay_command(seed, None)}\n\n{story}")
