@@ -126,7 +126,7 @@ def test_bdfl_and_plain_pytorch_get_the_same_model_from_the_same_batches(digits)
 
 def test_sides_take_turns_agree_and_say_what_is_missing(tmp_path):
     sides = (
-        speed.bdfl_side("vmap", 1, 1),
+        speed.bdfl_side("loop", 1, 1),
         speed.plain_side("loop", 2, 1),
         Side("elsewhere", "benchmarks.learning.pfl_side", "usual", 1, 1, environment="nowhere"),
         Side("broken", "benchmarks.learning.nothing", "usual", 1, 1),
