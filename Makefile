@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 # Tests at a time: one more than there are cores, since those of real processes wait a lot.
 JOBS ?= $(shell expr $$($(PYTHON) -c 'import os; print(os.cpu_count())') + 1)
 # Modules are compiled when they are first imported: most of what is installed never is, and compiling all takes minutes.
+unexport PYTHONDONTWRITEBYTECODE # or every process would compile them anew
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 RESULTS ?= results
 QUICKSTART := runs/quickstart
