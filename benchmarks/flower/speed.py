@@ -18,7 +18,7 @@ from bdfl.scenario import Clients, DataChoice, Engine, LocalUnit, Scenario, dump
 from benchmarks.flower.bdfl_side import SCENARIO_FILE
 from benchmarks.flower.task import Task, save_task
 from benchmarks.learning.cases import digits_scenario, images_scenario
-from benchmarks.learning.sides import Side, SideFailed, open_side
+from benchmarks.learning.sides import Side, SideFailed, cache_of, open_side
 from benchmarks.learning.speed import MEASURED, Found, Plan, Report, play_turns
 from benchmarks.results import Result, make_result
 
@@ -138,9 +138,9 @@ def plan_cases(folder: Path, *, quick: bool, seed: int) -> list[Case]:
     ]
 
 
-def make_task(scenario: Scenario) -> Task:
+def make_task(scenario: Scenario, cache: Path | None = None) -> Task:
     """The scenario's very shares of data and first model, for whoever runs the client."""
-    data, settings = load_data(scenario.data), scenario.learning
+    data, settings = load_data(scenario.data, cache=cache), scenario.learning
     partition = draw_partition(scenario, data.train_labels, data.num_labels)
     model = draw_model(settings, input_shape(data), data.num_labels, scenario.seed)
     state = model.state_dict()
@@ -250,7 +250,7 @@ def _prepare(case: Case, folder: Path) -> Path:
     place = folder / case.scenario.name
     place.mkdir()
     (place / SCENARIO_FILE).write_text(dump_scenario(case.scenario), encoding="utf-8")
-    save_task(make_task(case.scenario), place / _TASK_FILE)
+    save_task(make_task(case.scenario, cache_of(place)), place / _TASK_FILE)
     return place
 
 
@@ -274,7 +274,8 @@ def _notes(found: Sequence[Found]) -> list[str]:
         " on the same shares from the same first model. Batches are drawn by each in its own way.",
         "`speed`, turn by turn, and `memory` are against the usual Flower with the shortest rounds; `of least memory`"
         " against whichever Flower needs least."
-        " `uses` is processes x threads of each; `peak` adds up what each process of a side held at most.",
+        " `uses` is processes x threads of each; `peak` adds up what each process of a side held at most. Pictures are"
+        " decoded before either side begins.",
         "All sides live throughout and take turns; those whose turn it is not are stopped. Nobody evaluates in a timed"
         " round; accuracy and loss are those of the last model on the common test set.",
         "flower eager is Flower with a setting that its simulation does not offer: it asks for replies every 2 ms,"

@@ -216,8 +216,13 @@ def _settings(side: Side, folder: Path) -> Mapping[str, str]:
     return {
         "PYTHONPATH": str(ROOT),
         "OMP_NUM_THREADS": str(side.threads),
-        "XDG_CACHE_HOME": str(folder / "cache"),
+        "XDG_CACHE_HOME": str(cache_of(folder).parent),
     }
+
+
+def cache_of(folder: Path) -> Path:
+    """Where sides that work in a folder keep decoded data."""
+    return folder / "cache" / "bdfl"
 
 
 def _tree(root: int) -> dict[int, str]:

@@ -1,11 +1,13 @@
 """Data sets: what every one promises, digits, arrays from files and from somebody's own function."""
 
+import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from bdfl.learning import data_sources
 from bdfl.learning.data import SOURCES, BadData, DataSet, default_cache, load_data, make_data_set
 from bdfl.scenario import DataChoice
 from tests.learning.refused_data import refused_line
@@ -65,7 +67,21 @@ def test_test_samples_cuts_the_test_set_to_its_first():
     assert len(load("digits", test_samples=10_000).test_labels) == len(whole.test_labels)
 
 
+def test_digits_are_the_same_whether_or_not_scikit_learn_keeps_them_where_it_does_now(monkeypatch):
+    here = load("digits").digest
+    monkeypatch.setattr(data_sources, "_DIGITS_FILE", Path("elsewhere.csv"))
+    assert load("digits").digest == here
+
+
+def test_digits_are_read_without_importing_what_else_they_come_with():
+    code = "import sys; from bdfl.learning.data_sources import load_digits; load_digits(); print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
+    assert "bdfl.learning.data_sources" in loaded
+    assert not {"sklearn", "scipy", "pandas", "torch"} & set(loaded)
+
+
 def test_without_scikit_learn_digits_say_how_to_get_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn", None)
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     assert (
         "scikit-learn is not installed, expected it for digits: pip install -c constraints.txt -e '.[learn]'"

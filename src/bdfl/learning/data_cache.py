@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bdfl.learning.data_set import BadData, DataSet
+from bdfl.learning.mapped import blocks_of
 
 _ABOUT = "about.json"
 _ARRAYS = ("train_inputs", "train_labels", "test_inputs", "test_labels")
@@ -100,5 +101,6 @@ def _replacing(path: Path) -> Iterator[IO[bytes]]:
 
 def _digest(array: NDArray[Any]) -> str:
     whole = hashlib.sha256(f"{array.dtype.str} {array.shape};".encode())
-    whole.update(np.ascontiguousarray(array).data)
+    for block in blocks_of(array):
+        whole.update(np.ascontiguousarray(block).data)
     return whole.hexdigest()

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bdfl.errors import BdflError, install_command, one_line
+from bdfl.learning.mapped import blocks_of
 
 Inputs: TypeAlias = NDArray[Any]  # uint8 images (samples, height, width, channels), or float32 features (samples, ...)
 Labels: TypeAlias = NDArray[np.int64]  # (samples,): 0 to num_labels - 1
@@ -67,7 +68,8 @@ class DataSet:
         for _, *arrays in self._splits():
             for array in arrays:
                 whole.update(f"{array.shape} {array.dtype.str};".encode())
-                whole.update(np.ascontiguousarray(array).data)
+                for block in blocks_of(array):
+                    whole.update(np.ascontiguousarray(block).data)
         return whole.hexdigest()
 
     def _splits(self) -> tuple[tuple[str, Inputs, Labels], ...]:

@@ -1,7 +1,6 @@
 """All inputs of a data set as one shared tensor, made floating-point and normalised batch by batch."""
 
 import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,9 +9,8 @@ import torch
 from numpy.typing import NDArray
 
 from bdfl.learning.data_set import DataSet
+from bdfl.learning.mapped import blocks_of
 from bdfl.scenario import Normalisation
-
-_BLOCK = 2**22  # values looked at a time for means and deviations
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +82,7 @@ def _channel_moments(images: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray
     """Mean and standard deviation of each channel, both (channels,): from counts of the 256 values, hence exact."""
     num_channels = images.shape[-1]
     counts = np.zeros((num_channels, 256))
-    for block in _blocks_of(images):
+    for block in blocks_of(images):
         for channel in range(num_channels):
             counts[channel] += np.bincount(block[..., channel].reshape(-1), minlength=256)
     shares = counts / counts[0].sum()
@@ -97,17 +95,12 @@ def _feature_moments(features: NDArray[Any]) -> tuple[NDArray[np.float64], NDArr
     """Mean and standard deviation of each feature, both of one input's shape; a deviation of 0 is exactly 0."""
     first = features[0].astype(np.float64)  # as the origin it makes equal values cancel exactly
     mean, square = np.zeros_like(first), np.zeros_like(first)
-    for block in _blocks_of(features):
+    for block in blocks_of(features):
         mean += (block - first).sum(axis=0)
     mean /= len(features)
-    for block in _blocks_of(features):
+    for block in blocks_of(features):
         square += ((block - first - mean) ** 2).sum(axis=0)
     return first + mean, np.sqrt(square / len(features))
-
-
-def _blocks_of(inputs: NDArray[Any]) -> Iterator[NDArray[Any]]:
-    rows = max(1, _BLOCK // inputs[0].size)
-    return (inputs[start : start + rows] for start in range(0, len(inputs), rows))
 
 
 def make_inputs(
