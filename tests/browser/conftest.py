@@ -1,4 +1,4 @@
-"""One browser for all tests of a worker, a fresh page for each, and folders to look at."""
+"""One browser for all tests of a file, a fresh page for each, and folders to look at."""
 
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
@@ -25,13 +25,20 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 
 @pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
+def chromium() -> Path:
+    """Where the browser is; tests that need one do not run without."""
     path = find_browser()
     if path is None:
         if is_required():
             pytest.fail(MISSING, pytrace=False)
         pytest.skip(MISSING)
-    with open_browser(path) as opened:
+    return path
+
+
+@pytest.fixture(scope="module")
+def browser(chromium: Path) -> Iterator[Browser]:
+    """Closed after each file: as long as it is open, this thread runs Playwright's event loop and can run no other."""
+    with open_browser(chromium) as opened:
         yield opened
 
 
@@ -81,7 +88,7 @@ def other_run(folders: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def explorer(browser: Browser, run: Path, other_run: Path) -> Iterator[Explorer]:
+def explorer(chromium: Path, run: Path, other_run: Path) -> Iterator[Explorer]:
     """Both runs, served for all tests that change nothing."""
     with explore(run, other_run) as served:
         yield served
