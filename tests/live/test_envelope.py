@@ -3,68 +3,129 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bdfl.encoding import BadEncoding, digest, encode
-from bdfl.identity import Signer
+from bdfl.identity import SEAL_SIZE, Signer
+from bdfl.ledger.block import MAX_MEMBERS
 from bdfl.transports.live.envelope import (
-    OVERHEAD,
     CounterWindow,
     Envelope,
+    Keyring,
     Purpose,
     Sealer,
     is_sealed,
+    overhead,
     read_envelope,
 )
 
 CHAIN = digest(b"chain")
-SIGNER = Signer(bytes(range(32)))
+NUM_MEMBERS = 6
+SIGNERS = [Signer(bytes([number]) * 32) for number in range(NUM_MEMBERS)]
+PUBLIC_KEYS = [signer.public_key for signer in SIGNERS]
+SENDER, RECEIVER = 2, 4
 
 
-def sealed(payload=b"payload", receiver=4, purpose=Purpose.MESSAGE, life=1):
-    return Sealer(SIGNER, CHAIN, 2, life).seal(purpose, receiver, payload)
+def sealer(life=1, public_keys=PUBLIC_KEYS):
+    one = Sealer(Keyring(SIGNERS[SENDER], CHAIN), SENDER, life, public_keys)
+    one.session = "0123456789abcdef" * 2
+    return one
+
+
+def sealed(payload=b"payload", receiver: int | None = RECEIVER, purpose=Purpose.MESSAGE, life=1):
+    return sealer(life).seal(purpose, receiver, payload)
+
+
+def read(data, max_payload=100):
+    return read_envelope(data, max_payload, NUM_MEMBERS)
+
+
+def is_believed(envelope, by=RECEIVER, purpose=Purpose.MESSAGE, chain=CHAIN, sender=SENDER):
+    """Whether a member takes the envelope for what it says."""
+    key = Keyring(SIGNERS[by], chain).key_with(PUBLIC_KEYS[sender])
+    assert key is not None
+    return is_sealed(envelope, purpose, key, by)
 
 
 def test_what_is_sealed_can_be_read_and_is_its_senders():
-    envelope = read_envelope(sealed(), 100)
-    assert (envelope.sender, envelope.receiver, envelope.counter, envelope.payload) == (2, 4, (1 << 32) + 1, b"payload")
-    assert is_sealed(envelope, Purpose.MESSAGE, CHAIN, SIGNER.public_key)
+    envelope = read(sealed())
+    said = (envelope.sender, envelope.receiver, envelope.counter, envelope.payload)
+    assert said == (SENDER, RECEIVER, (1 << 32) + 1, b"payload")
+    assert is_believed(envelope)
 
 
-@pytest.mark.parametrize("receiver", [None, 0, 4095])
+def test_what_is_to_one_is_believed_by_nobody_else_and_what_is_to_all_by_everybody():
+    to_one, to_all = read(sealed()), read(sealed(receiver=None))
+    others = set(range(NUM_MEMBERS)) - {SENDER}
+    assert {by for by in others if is_believed(to_one, by)} == {RECEIVER}
+    assert {by for by in others if is_believed(to_all, by)} == others
+
+
+def test_who_has_a_seal_cannot_make_it_another_members():
+    envelope = read(sealed(receiver=None))
+    own = envelope.seals[SEAL_SIZE * RECEIVER : SEAL_SIZE * (RECEIVER + 1)]
+    moved = Envelope(envelope.sender, None, envelope.counter, envelope.session, envelope.payload, own * NUM_MEMBERS)
+    assert is_believed(moved, RECEIVER)
+    assert not any(is_believed(moved, by) for by in (0, 1, 3, 5))
+    back = Envelope(
+        RECEIVER, SENDER, envelope.counter, envelope.session, envelope.payload, own
+    )  # as if it came from the receiver
+    assert not is_believed(back, SENDER, sender=RECEIVER)
+
+
+def test_nobody_is_left_out_or_taken_in_when_members_change():
+    changed = sealer(public_keys=[*PUBLIC_KEYS[:3], None, *PUBLIC_KEYS[4:]])
+    envelope = read(changed.seal(Purpose.MESSAGE, None, b"payload"))
+    assert {by for by in range(NUM_MEMBERS) if by != SENDER and is_believed(envelope, by)} == {0, 1, 4, 5}
+    changed.set_members(PUBLIC_KEYS)
+    assert is_believed(read(changed.seal(Purpose.MESSAGE, None, b"payload")), 3)
+    assert not is_believed(read(sealer(public_keys=PUBLIC_KEYS[:3]).seal(Purpose.MESSAGE, 4, b"payload")))
+
+
+@pytest.mark.parametrize("receiver", [None, 0, MAX_MEMBERS - 1])
 @pytest.mark.parametrize("size", [0, 1, 300, 70_000])
 def test_an_envelope_adds_less_than_its_overhead(receiver, size):
-    assert len(sealed(bytes(size), receiver, life=2**31 - 1)) <= size + OVERHEAD
+    num_seals = NUM_MEMBERS if receiver is None else 1
+    assert len(sealed(bytes(size), receiver, life=2**31 - 1)) <= size + overhead(num_seals)
+
+
+def test_an_envelope_to_as_many_as_there_may_be_adds_less_than_its_overhead():
+    data = sealer(public_keys=PUBLIC_KEYS * (MAX_MEMBERS // NUM_MEMBERS)).seal(Purpose.MESSAGE, None, bytes(70_000))
+    assert len(data) <= 70_000 + overhead(MAX_MEMBERS)
 
 
 def test_nothing_of_an_envelope_can_be_changed():
-    whole = read_envelope(sealed(), 100)
+    whole = read(sealed())
     changed = [
-        Envelope(3, whole.receiver, whole.counter, whole.payload, whole.signature),
-        Envelope(whole.sender, None, whole.counter, whole.payload, whole.signature),
-        Envelope(whole.sender, 5, whole.counter, whole.payload, whole.signature),
-        Envelope(whole.sender, whole.receiver, whole.counter + 1, whole.payload, whole.signature),
-        Envelope(whole.sender, whole.receiver, whole.counter, b"another", whole.signature),
-        Envelope(whole.sender, whole.receiver, whole.counter, whole.payload, bytes(64)),
+        Envelope(3, whole.receiver, whole.counter, whole.session, whole.payload, whole.seals),
+        Envelope(whole.sender, None, whole.counter, whole.session, whole.payload, whole.seals * NUM_MEMBERS),
+        Envelope(whole.sender, 5, whole.counter, whole.session, whole.payload, whole.seals),
+        Envelope(whole.sender, whole.receiver, whole.counter + 1, whole.session, whole.payload, whole.seals),
+        Envelope(whole.sender, whole.receiver, whole.counter, whole.session, b"another", whole.seals),
+        Envelope(whole.sender, whole.receiver, whole.counter, "another", whole.payload, whole.seals),
+        *(
+            Envelope(whole.sender, whole.receiver, whole.counter, whole.session, whole.payload, seals)
+            for seals in (bytes(SEAL_SIZE), b"", whole.seals[:-1], whole.seals + b"\0", whole.seals * NUM_MEMBERS)
+        ),
     ]
-    assert not any(is_sealed(envelope, Purpose.MESSAGE, CHAIN, SIGNER.public_key) for envelope in changed)
-    assert not is_sealed(whole, Purpose.REQUEST, CHAIN, SIGNER.public_key)
-    assert not is_sealed(whole, Purpose.MESSAGE, digest(b"another chain"), SIGNER.public_key)
-    assert not is_sealed(whole, Purpose.MESSAGE, CHAIN, Signer(bytes(32)).public_key)
+    assert not any(is_believed(envelope) for envelope in changed)
+    assert not is_believed(whole, purpose=Purpose.REQUEST)
+    assert not is_believed(whole, chain=digest(b"another chain"))
+    assert not is_believed(whole, sender=3)
 
 
 def test_only_the_canonical_encoding_of_the_right_size_is_read():
     data = sealed()
-    for bad in (data[:-1], data + b"\0", b"", b"\xc1", encode(read_envelope(data, 100))[1:]):
+    for bad in (data[:-1], data + b"\0", b"", b"\xc1", encode(read(data))[1:]):
         with pytest.raises(BadEncoding):
-            read_envelope(bad, 100)
+            read(bad)
     with pytest.raises(BadEncoding, match="at most"):
-        read_envelope(sealed(bytes(1000)), 100)
+        read(sealed(bytes(1000)))
 
 
 def test_counters_go_up_by_one_and_a_later_life_is_beyond_all_of_an_earlier():
-    sealer = Sealer(SIGNER, CHAIN, 2, 7)
-    counters = [read_envelope(sealer.seal(Purpose.MESSAGE, None, b""), 10).counter for _ in range(3)]
+    one = sealer(7)
+    counters = [read(one.seal(Purpose.MESSAGE, None, b"")).counter for _ in range(3)]
     assert counters == [(7 << 32) + 1, (7 << 32) + 2, (7 << 32) + 3]
     with pytest.raises(ValueError, match="life"):
-        Sealer(SIGNER, CHAIN, 2, 2**31)
+        sealer(2**31)
 
 
 @given(st.lists(st.integers(0, 200), max_size=60))

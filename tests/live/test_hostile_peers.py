@@ -13,7 +13,7 @@ from bdfl.cli import app
 from bdfl.encoding import digest
 from bdfl.ledger.block import ModelUpdate, SignedUpdate
 from bdfl.operation.hostile_peers.arms import Arsenal
-from bdfl.operation.hostile_peers.attacks import ATTACKS, Who
+from bdfl.operation.hostile_peers.attacks import ATTACKS, IMPERSONATED, Who
 from bdfl.operation.hostile_peers.campaign import (
     MAX_GROWTH,
     AttackResult,
@@ -27,18 +27,19 @@ from bdfl.operation.hostile_peers.orders import Said
 from bdfl.operation.hostile_peers.watch import Phase
 from bdfl.protocol.messages import Hearsay, Message, encode_message
 from bdfl.report.hostile_tables import hostile_markdown, summarise_hostile, tabulate_hostile
-from bdfl.transports.live.envelope import Purpose, Sealer
+from bdfl.transports.live.envelope import Keyring, Purpose
 from bdfl.transports.live.gate import Gate, Refused
 from bdfl.transports.live.limits import Limits
 from bdfl.transports.live.zenoh_config import chain_keys, last_number
-from tests.live.network_of_links import CHAIN, signer_of
+from tests.live.network_of_links import CHAIN, sealer_of, signer_of
 from tests.operation.small_network import BY_FORMULA
 
 MEMBER = 3  # the hostile one
+KEYS = [signer_of(number).public_key for number in range(MEMBER + 1)]
 FREE = Limits(
     checks_burst=10**6, messages_burst=10**6, bytes_burst=10**12, requests_burst=10**6, max_message_size=2**16
 )
-TRIED = ("garbage", "false-statements", "unlisted")
+TRIED = ("garbage", "impersonated", "false-statements", "unlisted")
 COUNT = 200
 RATE = 400  # a second: nobody is muted, so that what is sent is looked into
 
@@ -47,7 +48,7 @@ def genuine(sender):
     """An envelope such as honest members send."""
     update = SignedUpdate(ModelUpdate(sender, 10, 1000, digest(b"a model"), 0), bytes(64))
     message = Message(CHAIN, sender, 5, Hearsay(1, updates=(update,)))
-    return Sealer(signer_of(sender), CHAIN, sender, 1).seal(Purpose.MESSAGE, None, encode_message(message))
+    return sealer_of(sender, num_members=len(KEYS)).seal(Purpose.MESSAGE, None, encode_message(message))
 
 
 def arsenal():
@@ -56,6 +57,8 @@ def arsenal():
         chain=CHAIN,
         member=MEMBER,
         signer=signer_of(MEMBER),
+        public_keys=KEYS,
+        session="its own",
         victims=range(MEMBER),
         heard=[genuine(0), genuine(1)],
         find_height=lambda: 5,
@@ -72,17 +75,16 @@ def come_in(gate, shot):
         gate.admit_request(sender, len(shot.data), 0)
         return gate.read_request(sender, shot.data, 0)
     gate.admit(sender, len(shot.data), 0)
-    gate.dismiss(sender)
-    return gate.read_message(sender, 0 if "/to/" in shot.key else None, shot.data, 0)
+    return gate.read_message(sender, gate.open_message(sender, 0 if "/to/" in shot.key else None, shot.data, 0))
 
 
 @pytest.mark.parametrize("attack", [attack.name for attack in ATTACKS if attack.who is Who.MEMBER])
 def test_what_a_member_sends_is_refused_at_the_gate_unless_it_is_in_good_form(attack):
-    gate = Gate(CHAIN, 0, FREE)
-    gate.set_members([signer_of(number).public_key for number in range(MEMBER + 1)])
+    gate = Gate(Keyring(signer_of(0), CHAIN), 0, FREE)
+    gate.set_members(KEYS)
     for sender in (0, 1):  # what was heard came before
         with suppress(Refused):
-            gate.read_message(sender, None, genuine(sender), 0)
+            gate.open_message(sender, None, genuine(sender), 0)
     make = arsenal().load(attack)
     shots = [shot for shot in map(make, range(60)) if "/to/" not in shot.key or "/to/0/" in shot.key]
     shots = [shot for shot in shots if not shot.is_query or "/blob/0/" in shot.key]
@@ -123,6 +125,12 @@ def test_what_a_member_sends_is_dropped_and_counted(result):
     assert "vote-signature" in reasons["false-statements"]
 
 
+def test_who_connects_in_others_names_is_cut_off(result):
+    impersonated = next(one for one in result.attacks if one.attack == IMPERSONATED)
+    assert impersonated.said.failed > 0
+    assert set(impersonated.attacked.refused) <= {"encoding", "seal", "replay", "rate"}
+
+
 def test_a_stranger_gets_nothing(result):
     assert result.stranger_transports == 0
     assert result.stranger_heard == 0
@@ -140,7 +148,7 @@ def phase(rounds, seconds=60.0, memory=100 * 2**20):
     )  # fmt: skip
 
 
-def outcome(attack="forged-signature", attacked=90, control=100, memory=100 * 2**20, received=0):
+def outcome(attack="forged-seal", attacked=90, control=100, memory=100 * 2**20, received=0):
     who = next(one.who for one in ATTACKS if one.name == attack)
     return AttackResult(
         attack=attack,

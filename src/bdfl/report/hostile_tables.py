@@ -96,7 +96,8 @@ def _cells(one: AttackResult) -> list[str]:
 
 def _dropped(one: AttackResult) -> str:
     reasons = ", ".join(f"{count} for {reason}" for reason, count in sorted(one.attacked.refused.items()))
-    return f"; dropped by nodes: {reasons}" if reasons else ""
+    failed = f"; {one.said.failed} of those sent found nobody to send to" if one.said.failed else ""
+    return failed + (f"; dropped by nodes: {reasons}" if reasons else "")
 
 
 def _percent(share: float) -> str:

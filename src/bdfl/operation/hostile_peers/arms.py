@@ -3,14 +3,16 @@
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import msgspec
 
 from bdfl.encoding import DIGEST_SIZE, SIGNATURE_SIZE, Record, decode, encode
-from bdfl.identity import Signer
+from bdfl.identity import SEAL_SIZE, Signer
 from bdfl.ledger.block import Kind, SignedUpdate, SignedVote, Vote
+from bdfl.operation.hostile_peers.attacks import IMPERSONATED
 from bdfl.protocol.messages import DecidedWanted, Hearsay, Message, decode_message, encode_message
-from bdfl.transports.live.envelope import MAX_LIFE, OVERHEAD, Envelope, PieceRequest, Purpose, Sealer
+from bdfl.transports.live.envelope import MAX_LIFE, Envelope, Keyring, PieceRequest, Purpose, Sealer, overhead
 from bdfl.transports.live.gate import MAX_REQUEST_SIZE
 from bdfl.transports.live.zenoh_config import Keys
 
@@ -44,12 +46,18 @@ class Arsenal:
     chain: bytes
     member: int
     signer: Signer
+    public_keys: Sequence[bytes]  # of all members
+    session: str  # over which it says that it speaks
     victims: Sequence[int]
     heard: Sequence[bytes]  # genuine envelopes of others to all
     find_height: Callable[[], int]  # that the others work on now
     life: int  # higher than in the attacks before, so that counters are new
     max_message_size: int
     dice: random.Random
+
+    def greetings(self) -> Callable[[], Shot]:
+        """A function that gives the next genuine thing to say: that it is the member, or its connection may be cut."""
+        return lambda: Shot(self.keys.to_all(self.member), self.sealer.seal(Purpose.MESSAGE, None, b""))
 
     def load(self, attack: str) -> Callable[[int], Shot]:
         """A function that gives the n-th thing to send."""
@@ -59,7 +67,8 @@ class Arsenal:
             "replayed": self._replayed,
             "repeated": self._repeated,
             "forged-sender": self._forged_sender,
-            "forged-signature": self._forged_signature,
+            IMPERSONATED: self._impersonated,
+            "forged-seal": self._forged_seal,
             "wrong-chain": self._wrong_chain,
             "wrong-round": self._wrong_round,
             "false-statements": self._false_statements,
@@ -74,7 +83,7 @@ class Arsenal:
         return _cycle([Shot(self._own_key(n), self._noise(1, 2048)) for n in range(_POOL)])
 
     def _oversized(self) -> Callable[[int], Shot]:
-        data = bytes(self.max_message_size + OVERHEAD + 1)
+        data = bytes(self.max_message_size + overhead(len(self.public_keys)) + 1)
         return _cycle([Shot(self.keys.to_one(victim, self.member), data) for victim in self.victims])
 
     def _replayed(self) -> Callable[[int], Shot]:
@@ -85,31 +94,46 @@ class Arsenal:
         return _cycle(shots)
 
     def _repeated(self) -> Callable[[int], Shot]:
-        data = self._sealer().seal(Purpose.MESSAGE, None, self._message(0, DecidedWanted()))
+        data = self.sealer.seal(Purpose.MESSAGE, None, self._message(0, DecidedWanted()))
         return _cycle([Shot(self.keys.to_all(self.member), data)])
 
     def _forged_sender(self) -> Callable[[int], Shot]:
         shots = []
         for victim in self.victims:
-            payload = encode_message(Message(self.chain, victim, 1, DecidedWanted()))
-            for signature in (self._noise(SIGNATURE_SIZE), bytes(SIGNATURE_SIZE)):
-                data = encode(Envelope(victim, None, self.dice.getrandbits(62), payload, signature))
+            for data in self._forge(victim):
                 shots += [Shot(self.keys.to_all(self.member), data), Shot(self.keys.to_all(victim), data)]
         return _cycle(shots)
 
-    def _forged_signature(self) -> Callable[[int], Shot]:
+    def _forge(self, sender: int) -> list[bytes]:
+        """Envelopes to all in somebody's name, with seals that are made up."""
+        payload = encode_message(Message(self.chain, sender, 1, DecidedWanted()))
+        all_seals = (self._false_seals(), bytes(SEAL_SIZE * len(self.public_keys)))
+        return [encode(Envelope(sender, None, self.dice.getrandbits(62), "", payload, seals)) for seals in all_seals]
+
+    def _impersonated(self) -> Callable[[int], Shot]:
+        makers = [self.impersonate(victim) for victim in self.victims]
+        return lambda number: makers[number % len(makers)](number // len(makers))
+
+    def impersonate(self, victim: int) -> Callable[[int], Shot]:
+        """A function that gives the n-th thing to send in somebody's name: forged, genuine, garbage."""
+        genuine = [data for data in self.heard if decode(data, Envelope, _MAX_ENVELOPE).sender == victim]
+        return _cycle([
+            Shot(self.keys.to_all(victim), data) for data in (*self._forge(victim), *genuine, self._noise(1, 2048))
+        ])  # fmt: skip
+
+    def _forged_seal(self) -> Callable[[int], Shot]:
         payload = self._message(1, DecidedWanted())
 
         def make(number: int) -> Shot:
             counter = MAX_LIFE << 32 | number
-            data = encode(Envelope(self.member, None, counter, payload, self._noise(SIGNATURE_SIZE)))
+            data = encode(Envelope(self.member, None, counter, "", payload, self._false_seals()))
             return Shot(self.keys.to_all(self.member), data)
 
         return make
 
     def _wrong_chain(self) -> Callable[[int], Shot]:
         other = self._noise(DIGEST_SIZE)
-        here, there = self._sealer(), Sealer(self.signer, other, self.member, MAX_LIFE)
+        here, there = self.sealer, self._new_sealer(other, MAX_LIFE)
         payload = encode_message(Message(other, self.member, 1, DecidedWanted()))
 
         def make(number: int) -> Shot:
@@ -119,7 +143,7 @@ class Arsenal:
         return make
 
     def _wrong_round(self) -> Callable[[int], Shot]:
-        sealer, genuine = self._sealer(), self._genuine()
+        sealer, genuine = self.sealer, self._genuine()
 
         def make(number: int) -> Shot:
             message = genuine[number % len(genuine)]
@@ -131,7 +155,7 @@ class Arsenal:
 
     def _false_statements(self) -> Callable[[int], Shot]:
         """What was heard, with every signature changed, said of the round that is worked on."""
-        sealer, said = self._sealer(), [one for one in self._genuine() if isinstance(one.content, Hearsay)]
+        sealer, said = self.sealer, [one for one in self._genuine() if isinstance(one.content, Hearsay)]
 
         def make(number: int) -> Shot:
             content = said[number % len(said)].content
@@ -156,7 +180,7 @@ class Arsenal:
         )
 
     def _begging(self) -> Callable[[int], Shot]:
-        sealer = self._sealer()
+        sealer = self.sealer
 
         def make(number: int) -> Shot:
             payload = self._message(1 + number % 5, DecidedWanted())
@@ -181,7 +205,7 @@ class Arsenal:
         )
 
     def _requests(self, make_request: Callable[[int], Record]) -> Callable[[int], Shot]:
-        sealer = self._sealer()
+        sealer = self.sealer
 
         def make(number: int) -> Shot:
             victim = self.victims[number % len(self.victims)]
@@ -191,7 +215,7 @@ class Arsenal:
         return make
 
     def _garbage_requests(self) -> Callable[[int], Shot]:
-        sizes = (1, 2 * (MAX_REQUEST_SIZE + OVERHEAD))
+        sizes = (1, 2 * (MAX_REQUEST_SIZE + overhead(1)))
         return _cycle([
             Shot(self._request_key(victim), self._noise(*sizes), is_query=True)
             for victim in self.victims
@@ -201,8 +225,18 @@ class Arsenal:
     def _request_key(self, victim: int) -> str:
         return self.keys.blob(victim, self.member)
 
-    def _sealer(self) -> Sealer:
-        return Sealer(self.signer, self.chain, self.member, self.life)
+    @cached_property
+    def sealer(self) -> Sealer:
+        """Makes what is in order: its counters count once."""
+        return self._new_sealer(self.chain, self.life)
+
+    def _new_sealer(self, chain: bytes, life: int) -> Sealer:
+        sealer = Sealer(Keyring(self.signer, chain), self.member, life, self.public_keys)
+        sealer.session = self.session
+        return sealer
+
+    def _false_seals(self) -> bytes:
+        return self._noise(SEAL_SIZE * len(self.public_keys))
 
     def _message(self, height: int, content: object) -> bytes:
         return encode_message(Message(self.chain, self.member, height, content))  # type: ignore[arg-type]

@@ -9,8 +9,8 @@ from contextlib import suppress
 
 import msgspec
 
-from bdfl.operation.hostile_peers.attacks import Who, find_attack
-from bdfl.operation.hostile_peers.member import attack_as_member
+from bdfl.operation.hostile_peers.attacks import IMPERSONATED, Who, find_attack
+from bdfl.operation.hostile_peers.member import attack_as_member, attack_in_others_names
 from bdfl.operation.hostile_peers.orders import Order, Said
 from bdfl.operation.hostile_peers.stranger import attack_as_stranger
 from bdfl.operation.hostile_peers.tally import Tally
@@ -21,7 +21,10 @@ _SAY_EVERY_S = 0.25
 def main() -> None:
     order = msgspec.json.decode(sys.stdin.readline(), type=Order)
     tally, is_over = Tally(), threading.Event()
-    attack = attack_as_member if find_attack(order.attack).who is Who.MEMBER else attack_as_stranger
+    if find_attack(order.attack).who is Who.STRANGER:
+        attack = attack_as_stranger
+    else:
+        attack = attack_in_others_names if order.attack == IMPERSONATED else attack_as_member
     teller = threading.Thread(target=_tell, args=(tally, is_over))
 
     def on_ready() -> None:

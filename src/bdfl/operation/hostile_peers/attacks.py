@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+IMPERSONATED = "impersonated"
+
 
 class Who(StrEnum):
     """Who attacks."""
@@ -26,13 +28,14 @@ ATTACKS = (
     Attack("replayed", Who.MEMBER, "others' genuine envelopes again, on its own keys and on theirs"),
     Attack("repeated", Who.MEMBER, "a genuine envelope of its own again"),
     Attack("forged-sender", Who.MEMBER, "envelopes in others' names, on its own keys and on theirs"),
-    Attack("forged-signature", Who.MEMBER, "envelopes of its own whose signature is made up"),
-    Attack("wrong-chain", Who.MEMBER, "signed messages of another chain, and for another chain"),
-    Attack("wrong-round", Who.MEMBER, "signed messages with genuine content of another round"),
-    Attack("false-statements", Who.MEMBER, "signed messages with updates, reports and votes nobody signed"),
-    Attack("begging", Who.MEMBER, "signed requests for old blocks, far too many"),
-    Attack("no-such-blob", Who.MEMBER, "signed requests for pieces of models that nobody has"),
-    Attack("bad-offset", Who.MEMBER, "signed requests for pieces beyond the end, or before the beginning"),
+    Attack(IMPERSONATED, Who.MEMBER, "the same and others' genuine ones, connected with certificates in their names"),
+    Attack("forged-seal", Who.MEMBER, "envelopes of its own whose seals are made up"),
+    Attack("wrong-chain", Who.MEMBER, "sealed messages of another chain, and for another chain"),
+    Attack("wrong-round", Who.MEMBER, "sealed messages with genuine content of another round"),
+    Attack("false-statements", Who.MEMBER, "sealed messages with updates, reports and votes nobody signed"),
+    Attack("begging", Who.MEMBER, "sealed requests for old blocks, far too many"),
+    Attack("no-such-blob", Who.MEMBER, "sealed requests for pieces of models that nobody has"),
+    Attack("bad-offset", Who.MEMBER, "sealed requests for pieces beyond the end, or before the beginning"),
     Attack("garbage-requests", Who.MEMBER, "random bytes as requests, small and oversized"),
     # Last: zenoh makes newcomers wait for some time after many failed handshakes.
     Attack("noise", Who.STRANGER, "random bytes on a new connection, which is closed"),

@@ -19,7 +19,7 @@ from bdfl.ledger.store import ChainStore
 from bdfl.operation.access_point_files import KEY_FILE
 from bdfl.operation.hostile_peers.attacks import ATTACKS, Attack, Who, find_attack
 from bdfl.operation.hostile_peers.member import open_session
-from bdfl.operation.hostile_peers.orders import Order, Said
+from bdfl.operation.hostile_peers.orders import Order, Said, folder_as
 from bdfl.operation.hostile_peers.processes import attacking, burning
 from bdfl.operation.hostile_peers.stranger import probe_as_stranger
 from bdfl.operation.hostile_peers.watch import Phase, Watch
@@ -226,6 +226,10 @@ class _Enemy:
         key, certificate = issue_leaf(stranger, authority, member_name(number))
         self.unlisted = write_tls_files(self._folder / _UNLISTED, key, certificate, roots_of(genesis))
         self.targets = tuple(_find_address(network, node) for node in range(number))
+        for victim in range(number):  # whoever has an authority certifies what it likes
+            key, certificate = issue_leaf(signer, genesis.authorities[number], member_name(victim))
+            write_tls_files(folder_as(self._folder, victim), key, certificate, roots_of(genesis))
+        self._public_keys = tuple(public_key.hex() for public_key in genesis.public_keys)
         self._life = 0
 
     def order(self, attack: Attack, count: int, rate: float) -> Order:
@@ -237,6 +241,7 @@ class _Enemy:
             targets=self.targets,
             chain=self.chain.hex(),
             member=self.number,
+            public_keys=self._public_keys,
             folder=str(self._folder),
             life=self._life,
             max_message_size=message_limit(self.number + 1),

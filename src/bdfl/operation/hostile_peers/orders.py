@@ -18,6 +18,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     targets: tuple[str, ...]  # host:port of the nodes
     chain: str  # its id
     member: int  # whose key the attacker has, the last of all
+    public_keys: tuple[str, ...]  # of all members
     folder: str  # of its key and certificates
     life: int  # higher than in the attacks before
     max_message_size: int
@@ -27,6 +28,10 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     def tls(self) -> TlsFiles:
         """The member's, as listed in the genesis."""
         return tls_in(Path(self.folder) / "tls")
+
+    def tls_as(self, member: int) -> TlsFiles:
+        """Of another's name, certified by the attacker's own authority, which the genesis lists."""
+        return tls_in(folder_as(Path(self.folder), member))
 
     @property
     def unlisted_tls(self) -> TlsFiles:
@@ -45,6 +50,11 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float = 0.0
     is_ready: bool = False
     is_over: bool = False  # the last word
+
+
+def folder_as(folder: Path, member: int) -> Path:
+    """Where an attacker keeps what TLS needs in another's name."""
+    return folder / f"as-{member}"
 
 
 def tls_in(folder: Path) -> TlsFiles:

@@ -1,28 +1,35 @@
-"""What nodes put on the wire: every message, request and answer in a signed envelope that counts only once.
+"""What nodes put on the wire: every message, request and answer in a sealed envelope that counts only once.
 
-Signed are chain, sender, receiver, counter and content, so no envelope can be played again: not to another receiver,
-not on another chain, not later.
+A seal is for one receiver, made with the key that sender and receiver share, over chain, sender, receiver, counter and
+content; what is to all carries a seal for each. So no envelope can be played again: not to another receiver, not on
+another chain, not later. And whoever sends in another's name costs a node no more than a hash. Sealed is also over
+which zenoh session the sender speaks, so that others connected in its name can be told from it. What others than the
+receiver must believe later is signed inside.
 """
 
+from collections.abc import Sequence
 from enum import StrEnum
 from threading import Lock
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 from msgspec import Meta
 
-from bdfl.encoding import DIGEST_SIZE, Digest, Record, Signature, Whole, decode, digest, encode, prepared
-from bdfl.identity import Meaning, Place, Signer, is_signed, statement_digest
-from bdfl.ledger.block import MemberNumber
+from bdfl.encoding import Digest, Record, Whole, decode, digest, encode, prepared
+from bdfl.identity import SEAL_SIZE, Signer, is_seal, make_seal
+from bdfl.ledger.block import MAX_MEMBERS, MemberNumber
 
-OVERHEAD = 160  # more than an envelope adds to what it carries
 MAX_LIFE = 2**31 - 1
+_HEAD_SIZE = 72  # more than the other fields of an envelope take
 _SEQUENCE_BITS = 32
 _WINDOW = 4096  # how far behind the newest counter an envelope may still come
-_NOWHERE = bytes(DIGEST_SIZE)
+_NO_SEAL = bytes(SEAL_SIZE)
+
+
+SessionName: TypeAlias = Annotated[str, Meta(max_length=32)]  # zenoh's id of a session, hexadecimal
 
 
 class Purpose(StrEnum):
-    """What an envelope is for; part of what is signed."""
+    """What an envelope is for; part of what is sealed."""
 
     MESSAGE = "message"
     REQUEST = "request"  # for a piece of a blob
@@ -36,8 +43,14 @@ class Envelope(Record, frozen=True):
     sender: MemberNumber
     receiver: MemberNumber | None
     counter: Whole  # life << 32 | sequence
+    session: SessionName
     payload: bytes
-    signature: Signature
+    seals: Annotated[bytes, Meta(max_length=SEAL_SIZE * MAX_MEMBERS)]  # the receiver's; to all: of each by its number
+
+
+def overhead(num_seals: int) -> int:
+    """More than an envelope with so many seals adds to what it carries (bytes)."""
+    return _HEAD_SIZE + SEAL_SIZE * num_seals
 
 
 @prepared
@@ -65,39 +78,75 @@ class _Said(Record, frozen=True):
     purpose: str
     sender: MemberNumber
     receiver: MemberNumber | None
+    counter: Whole
+    session: SessionName
     payload: Digest
 
 
-class Sealer:
-    """Makes one member's envelopes: signs and counts, from any thread."""
+class Keyring:
+    """The keys that a member shares with each other one on a chain."""
 
-    def __init__(self, signer: Signer, chain: bytes, number: int, life: int) -> None:
+    def __init__(self, signer: Signer, chain: bytes) -> None:
+        self.chain = chain
+        self._signer = signer
+        self._keys: dict[bytes, bytes | None] = {}
+
+    def key_with(self, public_key: bytes) -> bytes | None:
+        """The key shared with the member of that public key; none: it is one with which nothing can be sealed."""
+        if public_key not in self._keys:
+            self._keys[public_key] = self._signer.agree(public_key, self.chain, "envelope")
+        return self._keys[public_key]
+
+
+class Sealer:
+    """Makes one member's envelopes: seals and counts, from any thread."""
+
+    def __init__(self, keyring: Keyring, number: int, life: int, public_keys: Sequence[bytes | None]) -> None:
+        """`public_keys` are those of `set_members`."""
         if not 0 <= life <= MAX_LIFE:
             raise ValueError(f"life {life} given, 0 to {MAX_LIFE} expected")
-        self._signer, self._chain, self._number = signer, chain, number
+        self._keyring, self._number = keyring, number
         self._counter = life << _SEQUENCE_BITS
         self._lock = Lock()
+        self.session = ""  # over which it speaks now; set by whoever opens it
+        self.set_members(public_keys)
+
+    def set_members(self, public_keys: Sequence[bytes | None]) -> None:
+        """For whom there are seals from now on, by number; none: no longer a member."""
+        self._keys = [
+            None if number == self._number or public_key is None else self._keyring.key_with(public_key)
+            for number, public_key in enumerate(public_keys)
+        ]
 
     def seal(self, purpose: Purpose, receiver: int | None, payload: bytes) -> bytes:
         """The bytes of an envelope with the next counter."""
         with self._lock:
             self._counter += 1
             counter = self._counter
-        said = _Said(purpose.value, self._number, receiver, digest(payload))
-        signature = self._signer.sign(Meaning.MESSAGE, Place(self._chain, counter, _NOWHERE), said)
-        return encode(Envelope(self._number, receiver, counter, payload, signature))
+        session, keys = self.session, self._keys
+        statement = _statement(purpose, self._number, receiver, counter, session, payload)
+        chosen = keys if receiver is None else keys[receiver : receiver + 1] or [None]
+        seals = b"".join(_NO_SEAL if key is None else make_seal(key, statement) for key in chosen)
+        return encode(Envelope(self._number, receiver, counter, session, payload, seals))
 
 
-def read_envelope(data: bytes, max_payload: int) -> Envelope:
-    """The envelope in bytes from anywhere, its signature not checked; raises `BadEncoding`."""
-    return decode(data, Envelope, max_payload + OVERHEAD)
+def read_envelope(data: bytes, max_payload: int, num_seals: int) -> Envelope:
+    """The envelope in bytes from anywhere, its seals not checked; raises `BadEncoding`."""
+    return decode(data, Envelope, max_payload + overhead(num_seals))
 
 
-def is_sealed(envelope: Envelope, purpose: Purpose, chain: bytes, public_key: bytes) -> bool:
-    """Whether the envelope is signed with that key, for that purpose and chain."""
-    said = _Said(purpose.value, envelope.sender, envelope.receiver, digest(envelope.payload))
-    statement = statement_digest(Meaning.MESSAGE, Place(chain, envelope.counter, _NOWHERE), encode(said))
-    return is_signed(public_key, envelope.signature, statement)
+def is_sealed(envelope: Envelope, purpose: Purpose, key: bytes, number: int) -> bool:
+    """Whether whoever shares that key with this member sealed the envelope for it and for that purpose."""
+    own = slice(SEAL_SIZE * number, SEAL_SIZE * (number + 1))
+    seal = envelope.seals[own] if envelope.receiver is None else envelope.seals
+    said = (envelope.sender, envelope.receiver, envelope.counter, envelope.session, envelope.payload)
+    return is_seal(key, seal, _statement(purpose, *said))
+
+
+def _statement(
+    purpose: Purpose, sender: int, receiver: int | None, counter: int, session: str, payload: bytes
+) -> bytes:
+    return encode(_Said(purpose.value, sender, receiver, counter, session, digest(payload)))
 
 
 class CounterWindow:
@@ -115,8 +164,13 @@ class CounterWindow:
             return False
         return behind < _WINDOW and not self._seen >> behind & 1
 
+    @property
+    def newest(self) -> int:
+        """The highest that came; -1: none did."""
+        return self._newest
+
     def note(self, counter: int) -> bool:
-        """Takes a counter whose signature is right; whether it is new."""
+        """Takes a counter whose seal is right; whether it is new."""
         if not self.is_new(counter):
             return False
         ahead = counter - self._newest

@@ -1,6 +1,6 @@
 """Who may come in: what arrives is judged in the order of what it costs to judge, and only a member's own counts.
 
-Until its signature is verified, anybody may have sent it: then it is refused at nobody's cost.
+Until its seal is found right, anybody may have sent it: then it is refused at nobody's cost.
 """
 
 import threading
@@ -11,14 +11,16 @@ from enum import StrEnum
 from bdfl.encoding import BadEncoding, decode
 from bdfl.errors import BdflError
 from bdfl.protocol.messages import Message, decode_message
+from bdfl.transports.live.connections import Heard
 from bdfl.transports.live.envelope import (
-    OVERHEAD,
     CounterWindow,
     Envelope,
+    Keyring,
     PieceAnswer,
     PieceRequest,
     Purpose,
     is_sealed,
+    overhead,
     read_envelope,
 )
 from bdfl.transports.live.limits import Allowance, Bucket, Limits
@@ -33,9 +35,9 @@ class Refusal(StrEnum):
     SIZE = "size"  # too many bytes
     STRANGER = "stranger"  # not of a member
     RATE = "rate"  # over what one member may send, or what is looked into in its name
-    QUEUE = "queue"  # too much waits to be checked already
+    QUEUE = "queue"  # too much of it waits to be read already
     REPLAY = "replay"  # came before
-    SIGNATURE = "signature"
+    SEAL = "seal"  # not made by whom it names
     ENCODING = "encoding"
     ADDRESS = "address"  # of another sender, receiver or chain than it came as
 
@@ -44,7 +46,7 @@ class Refused(BdflError):
     """Something from the network that is not let in."""
 
     def __init__(self, reason: Refusal, *, is_proven: bool = False) -> None:
-        """`is_proven`: its sender signed it, nobody else can have made it."""
+        """`is_proven`: its sender sealed it, nobody else can have made it."""
         super().__init__(reason.value)
         self.reason, self.is_proven = reason, is_proven
 
@@ -52,29 +54,32 @@ class Refused(BdflError):
 @dataclass
 class _Member:
     public_key: bytes
+    key: bytes | None  # shared with this node; none: nothing of it can be believed
     allowance: Allowance
     window: CounterWindow = field(default_factory=CounterWindow)
+    heard: Heard | None = None  # over which session it spoke last
 
 
 class Gate:
     """Knows the members, what each of them may still send, and what of theirs came already. For any thread."""
 
-    def __init__(self, chain: bytes, number: int, limits: Limits) -> None:
-        self._chain, self._number, self._limits = chain, number, limits
+    def __init__(self, keyring: Keyring, number: int, limits: Limits) -> None:
+        self._keyring, self._number, self._limits = keyring, number, limits
         self._members: dict[int, _Member] = {}
+        self._num_seals = 0  # of what is to all
         self._lock = threading.Lock()
 
     def set_members(self, public_keys: Sequence[bytes | None]) -> None:
         """Who may speak, by number; who stays the same keeps its budgets."""
         with self._lock:
             former = self._members
-            self._members = {}
+            self._members, self._num_seals = {}, len(public_keys)
             for number, public_key in enumerate(public_keys):
                 if public_key is None or number == self._number:
                     continue
                 member = former.get(number)
                 if member is None or member.public_key != public_key:
-                    member = _Member(public_key, Allowance(self._limits))
+                    member = _Member(public_key, self._keyring.key_with(public_key), Allowance(self._limits))
                 self._members[number] = member
 
     @property
@@ -86,42 +91,56 @@ class Gate:
         """Whether that is another member."""
         return number in self._members
 
+    def heard_of(self, number: int) -> Heard | None:
+        """Over which session that member said last that it speaks; none: it was not heard yet."""
+        member = self._members.get(number)
+        return None if member is None else member.heard
+
     def admit(self, sender: int | None, size: int, now_ns: int) -> None:
-        """Raises `Refused` unless a message of so many bytes may be checked; once checked it is to be `dismissed`."""
-        if size > self._limits.max_message_size + OVERHEAD:
+        """Raises `Refused` unless a message of so many bytes in that name may be looked into."""
+        if size > self._limits.max_message_size + overhead(self._num_seals):
             raise Refused(Refusal.SIZE)
         with self._lock:
             allowance = self._member(sender).allowance
-            if allowance.num_pending >= self._limits.pending:
-                raise Refused(Refusal.QUEUE)
             if not allowance.checks.take(1, now_ns) or not allowance.bytes.take(size, now_ns):
                 raise Refused(Refusal.RATE)
+
+    def open_message(self, sender: int, receiver: int | None, data: bytes, now_ns: int) -> bytes:
+        """What is in an envelope that came as of that sender, to all or to this node; raises `Refused`.
+
+        It waits to be read from then on: once it is, it is to be `dismissed`.
+        """
+        envelope = self._read(data, self._limits.max_message_size, self._num_seals)
+        if envelope.sender != sender or envelope.receiver != receiver:
+            raise Refused(Refusal.ADDRESS)
+        allowance = self._validate(envelope, Purpose.MESSAGE, now_ns)
+        self._spend(allowance.messages, now_ns)
+        with self._lock:
+            if allowance.num_pending >= self._limits.pending:
+                raise Refused(Refusal.QUEUE)
             allowance.num_pending += 1
+        return envelope.payload
 
     def dismiss(self, sender: int) -> None:
-        """A message that was admitted no longer waits."""
+        """A message that was opened no longer waits."""
         with self._lock:
             member = self._members.get(sender)
             if member is not None:
                 member.allowance.num_pending = max(0, member.allowance.num_pending - 1)
 
-    def read_message(self, sender: int, receiver: int | None, data: bytes, now_ns: int) -> Message:
-        """The message in an envelope that came as of that sender, to all or to this node; raises `Refused`."""
-        envelope = self._read(data, self._limits.max_message_size)
-        if envelope.sender != sender or envelope.receiver != receiver:
-            raise Refused(Refusal.ADDRESS)
-        self._spend(self._validate(envelope, Purpose.MESSAGE).messages, now_ns)
+    def read_message(self, sender: int, payload: bytes) -> Message:
+        """The message that a sender's envelope held; raises `Refused`."""
         try:
-            message = decode_message(envelope.payload, self._limits.max_message_size)
+            message = decode_message(payload, self._limits.max_message_size)
         except BadEncoding:
             raise Refused(Refusal.ENCODING, is_proven=True) from None
-        if message.sender != sender or message.chain != self._chain:
+        if message.sender != sender or message.chain != self._keyring.chain:
             raise Refused(Refusal.ADDRESS, is_proven=True)
         return message
 
     def admit_request(self, sender: int | None, size: int, now_ns: int) -> None:
         """Raises `Refused` unless a request of so many bytes may be checked."""
-        if size > MAX_REQUEST_SIZE + OVERHEAD:
+        if size > MAX_REQUEST_SIZE + overhead(1):
             raise Refused(Refusal.SIZE)
         with self._lock:
             if not self._member(sender).allowance.request_checks.take(1, now_ns):
@@ -129,10 +148,10 @@ class Gate:
 
     def read_request(self, sender: int, data: bytes, now_ns: int) -> PieceRequest:
         """What is asked for in an envelope that came as of that sender; raises `Refused`."""
-        envelope = self._read(data, MAX_REQUEST_SIZE)
+        envelope = self._read(data, MAX_REQUEST_SIZE, 1)
         if envelope.sender != sender or envelope.receiver != self._number:
             raise Refused(Refusal.ADDRESS)
-        self._spend(self._validate(envelope, Purpose.REQUEST).requests, now_ns)
+        self._spend(self._validate(envelope, Purpose.REQUEST, now_ns).requests, now_ns)
         try:
             return decode(envelope.payload, PieceRequest, MAX_REQUEST_SIZE)
         except BadEncoding:
@@ -140,7 +159,7 @@ class Gate:
 
     def read_answer(self, holder: int, request: bytes, data: bytes) -> PieceAnswer:
         """What a holder says to the request with that digest; raises `Refused`, at nobody's cost."""
-        envelope = self._read(data, MAX_ANSWER_SIZE)
+        envelope = self._read(data, MAX_ANSWER_SIZE, 1)
         try:
             answer = decode(envelope.payload, PieceAnswer, MAX_ANSWER_SIZE)
         except BadEncoding:
@@ -148,13 +167,12 @@ class Gate:
         if envelope.sender != holder or envelope.receiver != self._number or answer.request != request:
             raise Refused(Refusal.ADDRESS)
         with self._lock:
-            public_key = self._member(holder).public_key
-        if not is_sealed(envelope, Purpose.ANSWER, self._chain, public_key):
-            raise Refused(Refusal.SIGNATURE)
+            member = self._member(holder)
+        self._validate_seal(envelope, Purpose.ANSWER, member)
         return answer
 
     def charge(self, sender: int | None, now_ns: int) -> None:
-        """What a member signed and was refused costs it more of what it may send."""
+        """What a member sealed and was refused costs it more of what it may send."""
         with self._lock:
             member = None if sender is None else self._members.get(sender)
             if member is not None:
@@ -177,24 +195,29 @@ class Gate:
             served = member.allowance.served
             return 0 if served.take(size, now_ns) else max(1, served.wait_ns(size, now_ns))
 
-    def _read(self, data: bytes, max_payload: int) -> Envelope:
+    def _read(self, data: bytes, max_payload: int, num_seals: int) -> Envelope:
         try:
-            return read_envelope(data, max_payload)
+            return read_envelope(data, max_payload, num_seals)
         except BadEncoding:
             raise Refused(Refusal.ENCODING) from None
 
-    def _validate(self, envelope: Envelope, purpose: Purpose) -> Allowance:
-        """What is left to the sender; raises unless it signed the envelope, and for the first time."""
+    def _validate(self, envelope: Envelope, purpose: Purpose, now_ns: int) -> Allowance:
+        """What is left to the sender; raises unless it sealed the envelope, and for the first time."""
         with self._lock:
             member = self._member(envelope.sender)
             if not member.window.is_new(envelope.counter):
                 raise Refused(Refusal.REPLAY)
-        if not is_sealed(envelope, purpose, self._chain, member.public_key):
-            raise Refused(Refusal.SIGNATURE)
+        self._validate_seal(envelope, purpose, member)
         with self._lock:
             if not member.window.note(envelope.counter):
                 raise Refused(Refusal.REPLAY)
+            if envelope.counter == member.window.newest:
+                member.heard = Heard(envelope.session, now_ns / 1e9)
         return member.allowance
+
+    def _validate_seal(self, envelope: Envelope, purpose: Purpose, member: _Member) -> None:
+        if member.key is None or not is_sealed(envelope, purpose, member.key, self._number):
+            raise Refused(Refusal.SEAL)
 
     def _spend(self, bucket: Bucket, now_ns: int) -> None:
         with self._lock:

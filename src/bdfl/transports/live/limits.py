@@ -2,7 +2,7 @@
 
 What came in somebody's name need not be its own: any member certifies any name, and access points forward. So there are
 two kinds of buckets: what may be looked into in a member's name, and what a member may say, of which only what it
-signed takes. A name in which more arrives than may be looked into is heard slowly: then whoever sends it has to wait.
+sealed takes. A name in which more arrives than may be looked into is heard slowly: then whoever sends it has to wait.
 """
 
 from dataclasses import dataclass, field
@@ -25,13 +25,13 @@ class Limits:
     """
 
     max_message_size: int = message_limit(64)  # of an encoded message
-    checks_per_s: int = 500  # signatures looked into in one member's name
+    checks_per_s: int = 500  # seals looked at in one member's name
     checks_burst: int = 2_000
     slow_per_s: int = 200  # taken in a name in which more arrived than that, of each kind
     slow_burst: int = 20  # taken at once
     slow_bytes: int = 64 * 1024  # that cost as much as another one
     slow_s: float = 10.0  # after the last one that had to wait
-    messages_per_s: int = 200  # that it signed
+    messages_per_s: int = 200  # that it sealed
     messages_burst: int = 2_000
     bytes_per_s: int = 8 * 2**20
     bytes_burst: int = 32 * 2**20
@@ -40,14 +40,14 @@ class Limits:
     requests_waiting: int = 64  # of one member, to be answered; an honest one asks for 32 pieces at a time, of all
     served_per_s: int = 64 * 2**20  # bytes of blobs
     served_burst: int = 1024 * 2**20
-    refused_cost: int = 16  # in messages, of one that its sender signed and that was refused
+    refused_cost: int = 16  # in messages, of one that its sender sealed and that was refused
     aside_cost: int = 3  # in messages, of one about a round that is over, and of a block sent as an answer
     patience: int = 1_000  # such messages of 4 kB after which a member is not listened to for a while
     patience_per_s: int = 20  # how fast that is forgotten
     mute_s: float = 5.0  # for the first time, then twice as long each time
     max_mute_s: float = 60.0
-    pending: int = 512  # of one member, waiting to be checked
-    pending_bytes: int = 64 * 2**20  # of all, waiting to be checked
+    pending: int = 512  # of one member, waiting to be read
+    pending_bytes: int = 64 * 2**20  # of all, waiting to be read
     outgoing: int = 4_096  # to all, waiting to be sent
     outgoing_bytes: int = 128 * 2**20
     answers: int = 64  # to one member, waiting to be sent

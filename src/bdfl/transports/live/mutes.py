@@ -1,8 +1,8 @@
 """Who is not listened to for a while, a member of whom too much had to be refused; and who is listened to slowly.
 
 Refusing costs little, but it costs; of who is not listened to zenoh drops everything by itself, or the sender's does
-not even send it. Only what a member signed counts: otherwise anybody could have anybody else muted. Of what nobody
-signed, too much in one name has that name heard slowly: whoever sends it waits, and the member itself is still heard.
+not even send it. Only what a member sealed counts: otherwise anybody could have anybody else muted. Of what nobody
+sealed, too much in one name has that name heard slowly: whoever sends it waits, and the member itself is still heard.
 """
 
 from dataclasses import dataclass

@@ -29,7 +29,7 @@ class Receiver(Protocol):
     """A node as the network sees it; called from any thread, and never waits."""
 
     def receive(self, message: Message) -> None:
-        """A message whose envelope is in order: of this chain, signed by its sender, within its limits."""
+        """A message whose envelope is in order: of this chain, sealed by its sender, within its limits."""
         ...
 
     def receive_blob(self, holder: int, data: bytes) -> None:

@@ -102,7 +102,7 @@ def session_config(
         "adminspace": {"enabled": False},
         "transport": {
             "shared_memory": {"enabled": False},
-            "unicast": {"max_sessions": 4 * len(members) + _MORE_SESSIONS, "accept_timeout": 5000},
+            "unicast": {"max_sessions": max_sessions(len(members)), "accept_timeout": 5000},
             "link": {
                 "protocols": [protocol],
                 "tx": {
@@ -123,6 +123,11 @@ def session_config(
         config["transport"]["link"]["tls"] = _tls(tls)  # type: ignore[index]
         config["access_control"] = _access_control(keys, members, access_point_names(tls))
     return zenoh.Config.from_json5(json.dumps(config))
+
+
+def max_sessions(num_members: int) -> int:
+    """How many others a session has at most."""
+    return 4 * num_members + _MORE_SESSIONS
 
 
 def access_point_names(tls: TlsFiles) -> list[str]:

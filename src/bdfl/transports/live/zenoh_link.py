@@ -1,7 +1,7 @@
 """A node's link to the others over zenoh. The node never waits for it, and no peer can make it work for nothing.
 
-What arrives is checked in the order of its cost: size, membership and budgets by the threads that hear, so that these
-never fall behind; signature, encoding and content by another. One thread sends, one pulls blobs, and one for each
+What arrives is checked in the order of its cost: size, membership, budgets and seal by the threads that hear, so that
+these never fall behind; encoding and content by another. One thread sends, one pulls blobs, and one for each
 member that asks serves it pieces of them: who asks and does not read keeps its own waiting only. All queues are
 bounded.
 """
@@ -9,7 +9,7 @@ bounded.
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 
 import zenoh
@@ -18,7 +18,10 @@ from bdfl.encoding import digest, encode
 from bdfl.errors import BdflError
 from bdfl.protocol.messages import Message, encode_message
 from bdfl.transports.live.blob_pull import Absent, Answer, NotYet, Piece, Puller
-from bdfl.transports.live.envelope import PieceAnswer, PieceRequest, Purpose, Sealer
+from bdfl.transports.live.certificates import member_name
+from bdfl.transports.live.connections import Connections, Heard, Impostor
+from bdfl.transports.live.door import Door
+from bdfl.transports.live.envelope import Keyring, PieceAnswer, PieceRequest, Purpose, Sealer
 from bdfl.transports.live.gate import Gate, Refusal, Refused
 from bdfl.transports.live.lane import Lane
 from bdfl.transports.live.limits import Bucket
@@ -27,9 +30,10 @@ from bdfl.transports.live.mutes import Mutes, Pressed
 from bdfl.transports.live.outbox import Outbox
 from bdfl.transports.live.ports import Receiver
 from bdfl.transports.live.zenoh_config import last_number
-from bdfl.transports.live.zenoh_session import Hearers, LinkSettings, ZenohSession
+from bdfl.transports.live.zenoh_session import Connected, Disconnected, Gone, Hearers, LinkSettings, ZenohSession
 
 _CLOSE_WAIT_S = 2.0
+_DOOR_S = 0.1
 _MUTE_SLACK_S = 0.01
 _RETRY_S = 0.5
 _PRESSING = (Refusal.RATE, Refusal.QUEUE, Refusal.SIZE)  # refused unread, each at the cost of having received it
@@ -48,12 +52,14 @@ class ZenohLink:
                 self._hear_own,
                 self._hear_query,
                 self._hear_presence,
-                self._forget_present,
+                self._begin_session,
+                self._end_session,
                 self._press,
             ),
         )
-        self._sealer = Sealer(settings.signer, settings.chain, settings.number, settings.life)
-        self._gate = Gate(settings.chain, settings.number, settings.limits)
+        keyring = Keyring(settings.signer, settings.chain)
+        self._sealer = Sealer(keyring, settings.number, settings.life, settings.public_keys)
+        self._gate = Gate(keyring, settings.number, settings.limits)
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
         self._refusals = Bucket(_MAX_REFUSALS_PER_S, _MAX_REFUSALS_PER_S)
@@ -65,6 +71,10 @@ class ZenohLink:
         self._mutes = Mutes(settings.limits)
         self._pressed = Pressed(settings.limits)
         self._mute_news = threading.Condition()
+        self._own_name = member_name(settings.number)  # in which nobody else is connected rightly
+        self._connections = Connections()
+        self._door = Door([int(address.rpartition(":")[2]) for address in settings.listen])
+        self._doorkeeper: threading.Thread | None = None
         self._muter: threading.Thread | None = None
         self._connector: threading.Thread | None = None
         self._closing = threading.Event()
@@ -89,6 +99,8 @@ class ZenohLink:
         self._muter.start()
         self._connector = threading.Thread(target=self._stay_connected, name="link-connector", daemon=True)
         self._connector.start()
+        self._doorkeeper = threading.Thread(target=self._keep_door, name="link-doorkeeper", daemon=True)
+        self._doorkeeper.start()
 
     def send(self, to: int | None, message: Message) -> None:
         """Sends to one member or all others. The queue is bounded: what does not fit is dropped and counted."""
@@ -112,6 +124,7 @@ class ZenohLink:
     def set_members(self, public_keys: Sequence[bytes | None]) -> None:
         """Who may speak from now on, by member number; TLS lets them in, and others no more, from `reload` on."""
         self._gate.set_members(public_keys)
+        self._sealer.set_members(public_keys)
         self._session.members = self._gate.members | {self._settings.number}
         self._stop_serving([asker for asker in tuple(self._serving) if not self._gate.is_member(asker)])
         self._wake_muter()
@@ -157,7 +170,7 @@ class ZenohLink:
         self._wake_muter()
 
     def blame(self, sender: int | None) -> None:
-        """What that member signed was looked into and refused: it costs its sender what it may send."""
+        """What that member sealed was looked into and refused: it costs its sender what it may send."""
         if sender is not None:
             self._gate.charge(sender, time.monotonic_ns())
             self._lose_patience(sender, 0)
@@ -173,7 +186,7 @@ class ZenohLink:
         self._is_closed = True
         self._closing.set()
         self._wake_muter()
-        for thread in (self._connector, self._muter):
+        for thread in (self._connector, self._muter, self._doorkeeper):
             if thread is not None:
                 thread.join(_CLOSE_WAIT_S)
         self._puller.close(_CLOSE_WAIT_S)
@@ -196,9 +209,57 @@ class ZenohLink:
                 self._session.open()
                 self._wake_muter()
 
-    def _forget_present(self) -> None:
+    def _keep_door(self) -> None:
+        """Tells who connects over which session this node speaks, and turns away who is connected in others' names."""
+        while not self._closing.wait(_DOOR_S):
+            now_s = time.monotonic()
+            for change in self._session.link_changes():
+                match change:
+                    case Connected(connection):
+                        self._connections.add(connection, now_s)
+                    case Disconnected(connection):
+                        self._connections.remove(connection)
+                    case Gone(session):
+                        self._connections.remove_session(session)
+            self._greet(self._connections.newcomers(now_s))
+            for one in self._find_impostors(now_s):
+                where = one.connection
+                if self._door.turn_away(where.host, where.port, now_s, bars=one.is_proven):
+                    self._connections.remove(where)
+                    self._count("turned_away")
+            if (num_barred := self._door.thin_out(self._connections.addresses(), now_s)) > 0:
+                self._count("crowds_barred", num_barred)
+            self._door.let_in(now_s)
+        self._door.close()
+
+    def _find_impostors(self, now_s: float) -> list[Impostor]:
+        members = {member_name(member): member for member in self._gate.members}
+        with self._mute_news:
+            pressed = self._pressed.pressed(time.monotonic_ns())
+
+        def heard_of(name: str) -> Heard | None:
+            return self._gate.heard_of(members[name]) if name in members else None
+
+        def is_pressed(name: str) -> bool:
+            return name == self._own_name or members.get(name) in pressed
+
+        found = self._connections.find_impostors(heard_of, is_pressed, now_s)
+        return [one for one in found if one.connection.name in {*members, self._own_name}]
+
+    def _greet(self, names: Collection[str]) -> None:
+        """Empty messages: their envelopes say all."""
+        for member in self._gate.members:
+            if member_name(member) in names:
+                self._sending.put(member, b"")
+
+    def _begin_session(self, name: str) -> None:
+        self._sealer.session = name
+
+    def _end_session(self) -> None:
         with self._presence_lock:
             self._tokens.clear()
+        self._connections.clear()
+        self._door.close()  # what listens from now on is not the same
 
     def _send(self, to: int | None, payload: bytes) -> None:
         if not self._session.is_open:
@@ -225,21 +286,24 @@ class ZenohLink:
         self._count("heard_bytes", size)
         try:
             self._gate.admit(sender, size, time.monotonic_ns())
+            assert sender is not None
+            payload = self._gate.open_message(sender, receiver, sample.payload.to_bytes(), time.monotonic_ns())
         except Refused as refused:
             self._refuse(sender, refused, size)
             return
-        assert sender is not None
-        if not self._checking.put((sender, receiver, sample.payload.to_bytes()), size):
+        if not payload:  # a greeting
+            self._gate.dismiss(sender)
+        elif not self._checking.put((sender, payload), size):
             self._gate.dismiss(sender)
             self._refuse(sender, Refused(Refusal.QUEUE), size)
 
-    def _check(self, item: tuple[int, int | None, bytes]) -> None:
-        sender, receiver, data = item
+    def _check(self, item: tuple[int, bytes]) -> None:
+        sender, payload = item
         self._gate.dismiss(sender)
         try:
-            message = self._gate.read_message(sender, receiver, data, time.monotonic_ns())
+            message = self._gate.read_message(sender, payload)
         except Refused as refused:
-            self._refuse(sender, refused, len(data))
+            self._refuse(sender, refused, len(payload))
             return
         self._count("received")
         if not self._is_closed and self._receiver is not None:
@@ -397,7 +461,7 @@ class ZenohLink:
                 self._mute_news.notify_all()
 
     def _refuse(self, sender: int | None, refused: Refused, size: int) -> None:
-        """Counts it, against its sender only if that is who signed it: its name is on the key of a forged one too."""
+        """Counts it, against its sender only if that is who sealed it: its name is on the key of a forged one too."""
         reason, now_ns = refused.reason, time.monotonic_ns()
         self._count(f"refused_{reason.value}")
         if refused.is_proven and sender is not None:

@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -11,22 +11,24 @@ import zenoh
 
 from bdfl.errors import BdflError, one_line
 from bdfl.identity import Signer
+from bdfl.ledger.block import MAX_MEMBERS
 from bdfl.transports.live.blob_pull import PIECE_SIZE, Absent, Answer
 from bdfl.transports.live.certificates import TlsFiles
+from bdfl.transports.live.connections import Connection
 from bdfl.transports.live.ear import Channel, Entity, Pace, new_channel
-from bdfl.transports.live.envelope import OVERHEAD
+from bdfl.transports.live.envelope import overhead
 from bdfl.transports.live.limits import Bucket, Limits
 from bdfl.transports.live.listening import Audience, Listening
-from bdfl.transports.live.zenoh_config import Role, chain_keys, session_config
+from bdfl.transports.live.zenoh_config import Role, chain_keys, max_sessions, session_config
 
 _CLOSE_WAIT_S = 2.0
+_MAX_RECEIVING = 128  # threads
+_MAX_LINK_EVENTS = 4096  # that nobody has looked at yet
 _MAX_IGNORED = 64  # answers to one request that are not its holder's, after which none is looked into
 _URGENT = zenoh.Priority.INTERACTIVE_HIGH
 _BULK = zenoh.Priority.DATA
 _DROP = zenoh.CongestionControl.DROP
 _OTHERS = zenoh.Locality.REMOTE
-# Zenoh's threads that receive: of its two, two peers that have to wait would keep everybody waiting.
-_RUNTIME = ("ZENOH_RUNTIME", "(rx: (worker_threads: 8))")
 
 _Heard = TypeVar("_Heard")
 
@@ -63,8 +65,30 @@ class Hearers:
     to_own: Callable[[zenoh.Sample], None]
     query: Callable[[zenoh.Query], None]
     presence: Callable[[zenoh.Sample], None]
+    begin: Callable[[str], None]  # a session of that name is open
     end: Callable[[], None]  # nobody is present any more
     wait: Callable[[int], None]  # more than is taken arrives in that member's name
+
+
+@dataclass(frozen=True)
+class Connected:
+    """Somebody is connected."""
+
+    connection: Connection
+
+
+@dataclass(frozen=True)
+class Disconnected:
+    """Somebody is connected no more."""
+
+    connection: Connection
+
+
+@dataclass(frozen=True)
+class Gone:
+    """A session is connected no more: zenoh does not always say so of each of its links."""
+
+    session: str
 
 
 class ZenohSession:
@@ -77,6 +101,8 @@ class ZenohSession:
         self._session: zenoh.Session | None = None  # all of it is declared
         self._is_over = False
         self._presence: list[Entity] = []
+        self._links: zenoh.LinkEventsListener[zenoh.handlers.Handler[zenoh.LinkEvent]] | None = None
+        self._peers: zenoh.TransportEventsListener[zenoh.handlers.Handler[zenoh.TransportEvent]] | None = None
         self._listenings: list[Listening[zenoh.Sample] | Listening[zenoh.Query]] = []
         self._lock = threading.Lock()
         self.members: frozenset[int] = frozenset()  # set by the link; counts when it is next opened
@@ -108,9 +134,12 @@ class ZenohSession:
             keys=self._keys,
             members=sorted(self.members),
             lease_s=settings.lease_s,
-            max_payload=max(settings.limits.max_message_size, settings.piece_size) + OVERHEAD,
+            max_payload=max(settings.limits.max_message_size, settings.piece_size) + overhead(MAX_MEMBERS),
         )
-        os.environ.setdefault(*_RUNTIME)  # read once, when the first session of the process opens
+        # Zenoh's threads that receive: of its two, two peers that have to wait would keep everybody waiting. So there
+        # is one for each that can be connected, up to a limit; read once, when the process first opens a session.
+        num_threads = min(max_sessions(len(self.members)), _MAX_RECEIVING)
+        os.environ.setdefault("ZENOH_RUNTIME", f"(rx: (worker_threads: {num_threads}))")
         try:
             session = zenoh.open(config)
         except zenoh.ZError as error:
@@ -124,7 +153,21 @@ class ZenohSession:
             self._undeclare()
             session.close()  # type: ignore[no-untyped-call]
             raise LinkError(f"cannot take part in the network: {one_line(error)}") from None
+        self._hearers.begin(str(session.info.zid()))
         self._session = session
+
+    def link_changes(self) -> Iterator[Connected | Disconnected | Gone]:
+        """Who connected and who is connected no more, since the last time; those without certificates apart."""
+        links, peers = self._links, self._peers
+        with suppress(zenoh.ZError):  # the session is over
+            while links is not None and (event := links.try_recv()) is not None:
+                connection = _connection_of(event.link)
+                if connection is not None:
+                    is_there = event.kind == zenoh.SampleKind.PUT
+                    yield Connected(connection) if is_there else Disconnected(connection)
+            while peers is not None and (peer := peers.try_recv()) is not None:
+                if peer.kind == zenoh.SampleKind.DELETE:
+                    yield Gone(str(peer.transport.zid))
 
     def _declare(self, session: zenoh.Session) -> None:
         number, keys, hearers = self._settings.number, self._keys, self._hearers
@@ -149,6 +192,11 @@ class ZenohSession:
         listenings.append(Listening("link-all", hear_all, hearers.to_all, self._pace_of))
         listenings.append(Listening("link-own", hear_own, hearers.to_own, self._pace_of))
         listenings.append(Listening("link-server", serve, hearers.query, self._pace_of))
+        self._links = session.info.declare_link_events_listener(
+            zenoh.handlers.RingChannel(_MAX_LINK_EVENTS), history=True
+        )
+        self._peers = session.info.declare_transport_events_listener(zenoh.handlers.RingChannel(_MAX_LINK_EVENTS))
+        presence += [self._links, self._peers]
         alive = session.liveliness()
         presence.append(alive.declare_subscriber(keys.here("*"), _direct(hearers.presence), history=True))
         presence.append(alive.declare_token(keys.here(number)))
@@ -231,6 +279,7 @@ class ZenohSession:
         self._hearers.end()
 
     def _undeclare(self) -> None:
+        self._links = self._peers = None
         while self._presence:
             with suppress(zenoh.ZError):
                 self._presence.pop().undeclare()
@@ -265,6 +314,14 @@ class _Answers:
         on_answer, self._on_answer = self._on_answer, None
         if on_answer is not None:
             on_answer(answer)
+
+
+def _connection_of(link: zenoh.Link) -> Connection | None:
+    """Who is at the other end of a link, `tls/host:port`; none: no certificate says so."""
+    host, _, port = link.dst.partition("/")[2].partition("?")[0].partition("#")[0].rpartition(":")
+    if link.auth_identifier is None or not port.isdecimal():
+        return None
+    return Connection(str(link.zid), link.auth_identifier, host.strip("[]"), int(port))
 
 
 def _direct(

@@ -1,0 +1,93 @@
+"""Which connections in a member's name are not the member's own.
+
+A member certifies any name it likes, so somebody else may be connected in that name. But whatever a member seals says
+over which session it speaks. Anybody can give its session another's name, too: so a connection is a member's own only
+if the member was heard to say so after the connection began.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+GRACE_S = 1.0  # in which a member that starts again says which session is its own, where too much comes in its name
+SILENT_S = 10.0  # after which whoever has not said so is taken for somebody else
+_NEW_S = 5.0
+
+
+@dataclass(frozen=True)
+class Connection:
+    """A session that is connected from an address, with a certificate in some name."""
+
+    session: str
+    name: str
+    host: str
+    port: int
+
+
+@dataclass(frozen=True)
+class Heard:
+    """Over which session a member said last that it speaks, and when (s)."""
+
+    session: str
+    at_s: float
+
+
+@dataclass(frozen=True)
+class Impostor:
+    """A connection to be cut."""
+
+    connection: Connection
+    is_proven: bool  # the member itself is connected: whoever else is, is somebody else
+
+
+class Connections:
+    """Who is connected since when. Time is the caller's monotonic clock, in s; for any thread."""
+
+    def __init__(self) -> None:
+        self._since_s: dict[Connection, float] = {}
+
+    def add(self, connection: Connection, now_s: float) -> None:
+        self._since_s.setdefault(connection, now_s)
+
+    def remove(self, connection: Connection) -> None:
+        self._since_s.pop(connection, None)
+
+    def remove_session(self, session: str) -> None:
+        """All of that session are over."""
+        for one in list(self._since_s):
+            if one.session == session:
+                self.remove(one)
+
+    def clear(self) -> None:
+        self._since_s.clear()
+
+    def addresses(self) -> set[tuple[str, int]]:
+        """Host and port of everybody."""
+        return {(one.host, one.port) for one in list(self._since_s)}
+
+    def newcomers(self, now_s: float) -> set[str]:
+        """Names in which somebody connected not long ago: it may not have heard yet what was said to it first."""
+        return {one.name for one, since_s in list(self._since_s.items()) if now_s - since_s < _NEW_S}
+
+    def find_impostors(
+        self, heard_of: Callable[[str], Heard | None], is_pressed: Callable[[str], bool], now_s: float
+    ) -> list[Impostor]:
+        """Those that are not of the member they name: all others if that one is connected.
+
+        If it is not, whoever does not say in time that it is the member: at once where too much comes in that name.
+        `heard_of` and `is_pressed` know members by their names.
+        """
+        named: dict[str, dict[Connection, float]] = {}
+        for one, since_s in list(self._since_s.items()):
+            named.setdefault(one.name, {})[one] = since_s
+        found: list[Impostor] = []
+        for name, there in named.items():
+            heard = heard_of(name)
+            own = {one for one, since_s in there.items() if heard is not None and _is_own(one, since_s, heard)}
+            wait_s = 0.0 if own else GRACE_S if is_pressed(name) else SILENT_S
+            others = (one for one, since_s in there.items() if one not in own and now_s - since_s >= wait_s)
+            found += [Impostor(one, is_proven=bool(own)) for one in others]
+        return found
+
+
+def _is_own(connection: Connection, since_s: float, heard: Heard) -> bool:
+    return connection.session == heard.session and since_s <= heard.at_s

@@ -1,0 +1,209 @@
+"""Who is turned away at the door: connections are cut, and their addresses not let in again for a moment.
+
+Zenoh can do neither, so it is done to the sockets it holds in this process: one is shut down, and a filter on the
+listening ones drops what a new connection would begin with, before it costs anything: to let in whoever comes back
+at once would cost zenoh more than to hear it. In the same way a host is kept out of which too many connections wait to
+be let in: zenoh takes all of them, sees to ten a second, and holds a file open for each. On Linux; elsewhere nothing is
+done, and who floods is heard slowly.
+"""
+
+import ctypes
+import ipaddress
+import os
+import socket
+import stat
+import struct
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from typing import TypeAlias
+
+BARRED_S = 2.0  # for the first time, then twice as long each time
+MAX_BARRED_S = 16.0
+_FORGIVEN_S = 60.0  # after the last bar's end, the next one is short again
+MAX_WAITING = 64  # connections of one host that nobody knows yet
+_MANY_FILES = 256  # open in this process, below which nobody can be waiting in numbers
+_MAX_BARRED = 16  # addresses at a time; the offsets in a filter are bytes
+_IS_POSSIBLE = sys.platform == "linux"
+_OPEN_FILES = "/proc/self/fd"
+_SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27
+
+Host: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+# Classic BPF, as sockets take it: linux/filter.h, linux/bpf_common.h
+_LOAD_BYTE, _LOAD_WORD, _SHIFT_RIGHT, _JUMP_IF_EQUAL, _RETURN = 0x30, 0x20, 0x74, 0x15, 0x06
+_NETWORK_HEADER = 0xFFF00000  # what is loaded from there on is of the packet's IP header
+_SOURCE_4, _SOURCE_6 = 12, 8  # where it has the sender's address
+_ALL_BYTES = 0xFFFFFFFF
+_Instruction: TypeAlias = tuple[int, int, int, int]  # code, jump if true, jump if false, value
+
+
+@dataclass(frozen=True)
+class _Bar:
+    lasts_s: float
+    end_s: float
+
+
+class Door:
+    """The door of a node that listens on some ports; nobody is barred any more when it is closed.
+
+    Time is the caller's monotonic clock, in s.
+    """
+
+    def __init__(self, ports: Collection[int]) -> None:
+        self._ports = frozenset(ports)
+        self._bars: dict[Host, _Bar] = {}  # also those that are over and not forgiven
+        self._barred: frozenset[Host] = frozenset()
+        self._lock = threading.Lock()
+
+    def turn_away(self, host: str, port: int, now_s: float, *, bars: bool = True) -> bool:
+        """Ends the connection with that address, and `bars` its host for a moment; whether there was one."""
+        where = _host_of(host)
+        if not _IS_POSSIBLE or where is None or not _cut(where, port):
+            return False
+        if bars:
+            self._bar(where, now_s)
+        return True
+
+    def thin_out(self, known: Collection[tuple[str, int]], now_s: float) -> int:
+        """Bars hosts of which too many wait to be let in, apart from those known by host and port; how many hosts."""
+        if not _IS_POSSIBLE or _count_files() < _MANY_FILES:
+            return 0
+        expected = {(_host_of(host), port) for host, port in known}
+        waiting: Counter[Host] = Counter()
+        for one in _sockets(self._came_in):
+            host, port = _peer_of(one)
+            if host is not None and (host, port) not in expected:
+                waiting[host] += 1
+        return sum(self._bar(host, now_s) for host, count in waiting.items() if count > MAX_WAITING)
+
+    def _came_in(self, one: socket.socket) -> bool:
+        return one.getsockname()[1] in self._ports and not _is_listening(one)
+
+    def _bar(self, host: Host, now_s: float) -> bool:
+        with self._lock:
+            if host in self._barred or len(self._barred) >= _MAX_BARRED:
+                return False
+            former = self._bars.get(host)
+            lasts_s = BARRED_S if former is None else min(2 * former.lasts_s, MAX_BARRED_S)
+            self._bars[host] = _Bar(lasts_s, now_s + lasts_s)
+            self._filter(now_s)
+            return True
+
+    def let_in(self, now_s: float) -> None:
+        """Ends what bars are over."""
+        with self._lock:
+            if any(self._bars[host].end_s <= now_s for host in self._barred):
+                self._filter(now_s)
+            self._bars = {host: bar for host, bar in self._bars.items() if now_s < bar.end_s + _FORGIVEN_S}
+
+    def close(self) -> None:
+        """Nobody is barred any more."""
+        with self._lock:
+            self._bars.clear()
+            if self._barred:
+                self._filter(0.0)
+
+    def _filter(self, now_s: float) -> None:
+        self._barred = frozenset(host for host, bar in self._bars.items() if now_s < bar.end_s)
+        for one in _sockets(_is_listening):
+            with suppress(OSError):  # a system that filters nothing
+                if one.getsockname()[1] in self._ports:
+                    set_filter(one, self._barred)
+
+
+def set_filter(listening: socket.socket, hosts: Iterable[Host]) -> None:
+    """From now on this listening socket takes no new connection of these hosts, at most 16; of none: of all others."""
+    chosen = list(hosts)
+    if not chosen:
+        with suppress(OSError):  # it has none
+            listening.setsockopt(socket.SOL_SOCKET, _SO_DETACH_FILTER, 0)
+        return
+    program = _program([host for host in chosen if host.version == 4], [host for host in chosen if host.version == 6])
+    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *instruction) for instruction in program))
+    listening.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("HL", len(program), ctypes.addressof(code)))
+
+
+def _program(hosts_4: Collection[Host], hosts_6: Collection[Host]) -> list[_Instruction]:
+    """Drops packets of these hosts, keeps all others."""
+    keep, drop = (_RETURN, 0, 0, _ALL_BYTES), (_RETURN, 0, 0, 0)
+    part_6: list[_Instruction] = []
+    for host in hosts_6:
+        for place, word in enumerate(struct.unpack("!2I", host.packed[:8])):  # whoever has one has 2^64 of these
+            to_next_host = 2 * (1 - place) + 1
+            part_6 += [_load_word(_SOURCE_6 + 4 * place), (_JUMP_IF_EQUAL, 0, to_next_host, word)]
+        part_6.append(drop)
+    part_4: list[_Instruction] = [_load_word(_SOURCE_4)]
+    for host in hosts_4:
+        part_4 += [(_JUMP_IF_EQUAL, 0, 1, int(host)), drop]
+    return [
+        (_LOAD_BYTE, 0, 0, _NETWORK_HEADER),
+        (_SHIFT_RIGHT, 0, 0, 4),
+        (_JUMP_IF_EQUAL, 0, len(part_6) + 1, 6),  # the version of IP
+        *part_6,
+        keep,
+        *part_4,
+        keep,
+    ]
+
+
+def _load_word(offset: int) -> _Instruction:
+    return (_LOAD_WORD, 0, 0, _NETWORK_HEADER + offset)
+
+
+def _cut(host: Host, port: int) -> bool:
+    is_cut = False
+    for one in _sockets(lambda some: _peer_of(some) == (host, port)):
+        with suppress(OSError):
+            one.shutdown(socket.SHUT_RDWR)
+            is_cut = True
+    return is_cut
+
+
+def _count_files() -> int:
+    try:
+        return len(os.listdir(_OPEN_FILES))
+    except OSError:  # too many to look at them, or nobody says
+        return 0
+
+
+def _sockets(is_meant: Callable[[socket.socket], bool]) -> Iterator[socket.socket]:
+    """Those of this process's own internet sockets, each for as long as it is looked at."""
+    try:
+        names = os.listdir(_OPEN_FILES)
+    except OSError:
+        return
+    for name in names:
+        with suppress(OSError), ExitStack() as resources:  # closed meanwhile, or connected no more
+            own = os.dup(int(name))
+            resources.callback(os.close, own)
+            if stat.S_ISSOCK(os.fstat(own).st_mode):
+                one = socket.socket(fileno=own)
+                resources.callback(one.detach)  # before it is closed
+                if one.family in (socket.AF_INET, socket.AF_INET6) and is_meant(one):
+                    yield one
+
+
+def _is_listening(one: socket.socket) -> bool:
+    return bool(one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+
+
+def _peer_of(one: socket.socket) -> tuple[Host | None, int]:
+    """Where a socket's other end is; none: it is connected no more."""
+    try:
+        host, port = one.getpeername()[:2]
+    except OSError:
+        return None, 0
+    return _host_of(host), port
+
+
+def _host_of(text: str) -> Host | None:
+    try:
+        host = ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        return None
+    mapped = host.ipv4_mapped if isinstance(host, ipaddress.IPv6Address) else None
+    return host if mapped is None else mapped

@@ -1,0 +1,202 @@
+"""Connections in a member's name that are not its own are found, cut, and kept out for a moment; all others come in."""
+
+import ipaddress
+import socket
+import sys
+from contextlib import ExitStack, closing
+
+import pytest
+
+from bdfl.transports.live import door as door_module
+from bdfl.transports.live.connections import GRACE_S, SILENT_S, Connection, Connections, Heard
+from bdfl.transports.live.door import _MANY_FILES, BARRED_S, MAX_WAITING, Door, set_filter
+
+needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="sockets are filtered on Linux only")
+V = "member-1"
+OWN, OTHER, THIRD = Connection("own", V, "10.0.0.1", 1), Connection("x", V, "10.0.0.2", 2), Connection("y", V, "::1", 3)
+
+
+def connected(*some, at_s=0.0):
+    connections = Connections()
+    for one in some:
+        connections.add(one, at_s)
+    return connections
+
+
+def find(connections, now_s, heard=None, pressed=()):
+    """Who is cut, of which those are proven to be others."""
+    found = connections.find_impostors({V: heard}.get, pressed.__contains__, now_s)
+    return [one.connection for one in found], [one.connection for one in found if one.is_proven]
+
+
+def test_whoever_is_connected_in_the_name_of_a_member_that_is_there_itself_is_an_impostor():
+    connections = connected(OWN, OTHER, THIRD)
+    assert find(connections, 1.0, Heard("own", 0.5)) == ([OTHER, THIRD], [OTHER, THIRD])
+    connections.remove(OTHER)
+    assert find(connections, 1.0, Heard("own", 0.5)) == ([THIRD], [THIRD])
+    connections.remove_session("y")
+    assert find(connections, 100.0, Heard("own", 0.5), [V]) == ([], [])
+    connections.clear()
+    assert find(connections, 100.0, Heard("own", 0.5), [V]) == ([], [])
+
+
+def test_whoever_takes_the_name_of_a_members_session_is_not_the_member_until_that_says_so():
+    connections = connected(OWN, OTHER, at_s=10.0)  # the member was last heard before either of them came
+    assert find(connections, 11.0, Heard("own", 9.0)) == ([], [])
+    assert find(connections, 10.0 + SILENT_S, Heard("own", 9.0)) == ([OWN, OTHER], [])
+    assert find(connections, 11.0, Heard("x", 10.5)) == ([OWN], [OWN])
+
+
+def test_who_has_just_connected_has_time_to_say_who_it_is_and_less_where_too_much_comes():
+    connections = connected(OTHER)
+    connections.add(OTHER, 11.0)  # again: it was there before
+    for heard in (None, Heard("own", 100.0)):
+        assert find(connections, 0.9 * SILENT_S, heard) == ([], [])
+        assert find(connections, SILENT_S, heard) == ([OTHER], [])
+        assert find(connections, 0.9 * GRACE_S, heard, [V]) == ([], [])
+        assert find(connections, GRACE_S, heard, [V]) == ([OTHER], [])
+
+
+def test_newcomers_are_such_for_a_while():
+    connections = connected(OWN, at_s=5.0)
+    assert connections.newcomers(5.0) == connections.newcomers(9.9) == {V}
+    assert connections.newcomers(10.0) == set()
+
+
+def listen(host):
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.create_server((host, 0), family=family)
+    listening.settimeout(5.0)
+    return listening
+
+
+def knock(listening, source=None, timeout_s=0.3):
+    """A connection to a listening socket, from an address of this machine; raises TimeoutError where none comes."""
+    where = listening.getsockname()[:2]
+    return socket.create_connection(where, timeout=timeout_s, source_address=None if source is None else (source, 0))
+
+
+@needs_linux
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_who_is_turned_away_is_cut_off_and_comes_in_again_after_a_moment(host):
+    try:
+        listening = listen(host)
+    except OSError:
+        assert host == "::1"  # a machine without IPv6
+        return
+    with closing(listening):
+        door = Door([listening.getsockname()[1]])
+        with closing(knock(listening)) as outside, closing(listening.accept()[0]):
+            port = outside.getsockname()[1]
+            assert door.turn_away(host, port, 10.0)
+            assert outside.recv(1) == b""  # it is over
+            assert not door.turn_away(host, port + 1, 10.0)
+            with pytest.raises(TimeoutError):
+                knock(listening)
+            door.let_in(10.0 + 0.9 * BARRED_S)
+            with pytest.raises(TimeoutError):
+                knock(listening)
+            door.let_in(10.0 + BARRED_S)
+            knock(listening).close()
+
+
+@needs_linux
+def test_who_comes_back_again_and_again_is_kept_out_for_longer_and_longer_until_it_is_forgiven():
+    with closing(listen("127.0.0.1")) as listening:
+        door = Door([listening.getsockname()[1]])
+        now_s, waits_s = 0.0, []
+        for pause_s in (0.0, 0.0, 0.0, 0.0, 0.0, 100.0):
+            now_s += pause_s
+            door.let_in(now_s)
+            with closing(knock(listening)) as outside, closing(listening.accept()[0]):
+                assert door.turn_away("127.0.0.1", outside.getsockname()[1], now_s)
+            began_s = now_s
+            while door._barred:
+                now_s += 0.5
+                door.let_in(now_s)
+            waits_s.append(now_s - began_s)
+        assert waits_s == [2.0, 4.0, 8.0, 16.0, 16.0, 2.0]
+        with closing(knock(listening)) as outside, closing(listening.accept()[0]):
+            assert door.turn_away("127.0.0.1", outside.getsockname()[1], now_s)
+            door.let_in(now_s + 1000.0)  # nobody looked for long
+            knock(listening).close()
+
+
+@needs_linux
+def test_who_is_not_proven_to_be_another_is_cut_off_and_may_come_again_at_once():
+    with closing(listen("127.0.0.1")) as listening:
+        door = Door([listening.getsockname()[1]])
+        with closing(knock(listening)) as outside, closing(listening.accept()[0]):
+            assert door.turn_away("127.0.0.1", outside.getsockname()[1], 0.0, bars=False)
+            assert outside.recv(1) == b""
+        knock(listening).close()
+
+
+@needs_linux
+def test_others_come_in_while_somebody_is_kept_out():
+    with closing(listen("127.0.0.1")) as listening:
+        far = [ipaddress.ip_address(f"2001:db8::{number}") for number in range(8)]
+        set_filter(listening, [*far, ipaddress.ip_address("127.0.0.3"), ipaddress.ip_address("127.0.0.4")])
+        for barred in ("127.0.0.3", "127.0.0.4"):
+            with pytest.raises(TimeoutError):
+                knock(listening, barred)
+        knock(listening, "127.0.0.2").close()
+        set_filter(listening, [])
+        knock(listening, "127.0.0.3").close()
+        set_filter(listening, [])  # nothing to end
+
+
+@needs_linux
+def test_a_closed_door_keeps_nobody_out():
+    with closing(listen("127.0.0.1")) as listening:
+        door = Door([listening.getsockname()[1]])
+        with closing(knock(listening)) as outside, closing(listening.accept()[0]):
+            assert door.turn_away("127.0.0.1", outside.getsockname()[1], 0.0)
+        door.close()
+        knock(listening).close()
+
+
+@needs_linux
+def test_connections_that_end_while_they_are_looked_at_are_passed_over(monkeypatch):
+    with closing(listen("127.0.0.1")) as listening, ExitStack() as stack:
+        monkeypatch.setattr(door_module, "_MANY_FILES", 0)
+        door = Door([listening.getsockname()[1]])
+        for _ in range(3):
+            stack.enter_context(closing(knock(listening)))
+            stack.enter_context(closing(listening.accept()[0]))
+
+        def ends(one):
+            raise OSError(107, "Transport endpoint is not connected")
+
+        monkeypatch.setattr(door_module.socket.socket, "getpeername", ends)
+        assert door.thin_out([], 0.0) == 0
+        assert not door.turn_away("127.0.0.1", 1, 0.0)
+
+
+def test_what_is_no_address_of_a_connection_is_left_alone():
+    door = Door([1])
+    assert not door.turn_away("somewhere", 1, 0.0)
+    assert not door.turn_away("10.255.255.1", 1, 0.0)
+    door.close()
+
+
+@needs_linux
+def test_a_host_of_which_too_many_wait_is_kept_out_and_those_that_are_known_do_not_count():
+    with closing(listen("127.0.0.1")) as listening, ExitStack() as stack:
+        listening.listen(1024)
+        door = Door([listening.getsockname()[1]])
+        known, num_open = [], 2 * _MANY_FILES
+        for _ in range(num_open):
+            outside = stack.enter_context(closing(knock(listening, timeout_s=5.0)))
+            stack.enter_context(closing(listening.accept()[0]))
+            known.append(outside.getsockname())
+        assert door.thin_out(known, 0.0) == 0
+        assert door.thin_out(known[MAX_WAITING:], 0.0) == 0
+        knock(listening, timeout_s=5.0).close()
+        assert door.thin_out(known[MAX_WAITING + 1 :], 0.0) == 1
+        with pytest.raises(TimeoutError):
+            knock(listening)
+        assert door.thin_out([], 0.0) == 0  # it is barred already
+        door.let_in(BARRED_S)
+        knock(listening).close()
+    assert door.thin_out([], 0.0) == 0
