@@ -3,13 +3,17 @@
 import ipaddress
 import socket
 import sys
+import time
 from contextlib import ExitStack, closing
+from dataclasses import replace
 
 import pytest
 
 from bdfl.transports.live import door as door_module
 from bdfl.transports.live.connections import GRACE_S, SILENT_S, Connection, Connections, Heard
 from bdfl.transports.live.door import _MANY_FILES, BARRED_S, MAX_WAITING, Door, set_filter
+from bdfl.transports.live.doorkeeper import Doorkeeper
+from tests.live.network_of_links import wait_until
 
 needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="sockets are filtered on Linux only")
 V = "member-1"
@@ -18,8 +22,7 @@ OWN, OTHER, THIRD = Connection("own", V, "10.0.0.1", 1), Connection("x", V, "10.
 
 def connected(*some, at_s=0.0):
     connections = Connections()
-    for one in some:
-        connections.add(one, at_s)
+    connections.note(some, at_s)
     return connections
 
 
@@ -32,9 +35,9 @@ def find(connections, now_s, heard=None, pressed=()):
 def test_whoever_is_connected_in_the_name_of_a_member_that_is_there_itself_is_an_impostor():
     connections = connected(OWN, OTHER, THIRD)
     assert find(connections, 1.0, Heard("own", 0.5)) == ([OTHER, THIRD], [OTHER, THIRD])
-    connections.remove(OTHER)
+    connections.note([OWN, THIRD], 0.9)
     assert find(connections, 1.0, Heard("own", 0.5)) == ([THIRD], [THIRD])
-    connections.remove_session("y")
+    connections.remove(THIRD)
     assert find(connections, 100.0, Heard("own", 0.5), [V]) == ([], [])
     connections.clear()
     assert find(connections, 100.0, Heard("own", 0.5), [V]) == ([], [])
@@ -49,7 +52,7 @@ def test_whoever_takes_the_name_of_a_members_session_is_not_the_member_until_tha
 
 def test_who_has_just_connected_has_time_to_say_who_it_is_and_less_where_too_much_comes():
     connections = connected(OTHER)
-    connections.add(OTHER, 11.0)  # again: it was there before
+    connections.note([OTHER], 0.5)  # again: it was there before
     for heard in (None, Heard("own", 100.0)):
         assert find(connections, 0.9 * SILENT_S, heard) == ([], [])
         assert find(connections, SILENT_S, heard) == ([OTHER], [])
@@ -61,6 +64,38 @@ def test_newcomers_are_such_for_a_while():
     connections = connected(OWN, at_s=5.0)
     assert connections.newcomers(5.0) == connections.newcomers(9.9) == {V}
     assert connections.newcomers(10.0) == set()
+
+
+class OneMember:
+    """As much of a gate as a doorkeeper asks: member 1 was heard over its own session just now."""
+
+    members = frozenset([1])
+
+    def heard_of(self, number):
+        return Heard(OWN.session, time.monotonic())
+
+
+def test_who_is_cut_off_and_comes_back_between_two_looks_is_cut_off_again(monkeypatch):
+    there, cut, greeted = {OWN, OTHER}, [], []
+    again = replace(OTHER, port=4)
+
+    def turn_away(host, port, now_s, *, bars):
+        cut.append((host, port, bars))
+        there.difference_update({OTHER, again})
+        if len(cut) == 1:
+            there.add(again)
+        return True
+
+    keeper = Doorkeeper(
+        (), 0, OneMember(), connected=there.copy, pressed=tuple, greet=greeted.append, count=lambda what, amount: None
+    )
+    monkeypatch.setattr(keeper._door, "turn_away", turn_away)
+    keeper.start()
+    wait_until(lambda: len(cut) == 2, "cut off twice")
+    wait_until(lambda: len(greeted) > 1, "greeted")
+    keeper.close(5.0)
+    assert cut == [(OTHER.host, OTHER.port, True), (again.host, again.port, True)]
+    assert set(greeted) == {1}
 
 
 def listen(host):

@@ -434,11 +434,18 @@ def test_who_is_connected_in_a_members_name_is_turned_away_and_the_member_is_not
         own = net.links[0]._gate.heard_of(1).session
         assert own == str(net.links[1]._session._session.info.zid())
         session = raw_session(stack, leaf_in_name_of(net, 2, 1, tmp_path / "forger"), ports[:1])
-        wait_until(lambda: len(session.info.transports()) == 1, "connected")
-        wait_until(lambda: net.links[0].counters().get("turned_away", 0) >= 1, "turned away")
-        wait_until(lambda: len(session.info.transports()) == 0, "cut off")
+        impostor, link = str(session.info.zid()), net.links[0]  # which the other link tells of, and turns away as well
+
+        def connected():
+            return [str(one.zid) for one in link._session._session.info.transports()]
+
+        wait_until(lambda: impostor in connected(), "connected")
+        wait_until(lambda: link.counters().get("turned_away", 0) >= 1, "turned away")
+        wait_until(lambda: impostor not in connected(), "cut off")
+        wait_until(lambda: impostor in connected(), "connected again, after a moment")
+        wait_until(lambda: impostor not in connected(), "cut off again")
         say_until_heard(net, 2)
-        assert own in [str(one.zid) for one in net.links[0]._session._session.info.transports()]
+        assert own in connected()
         net.links[1].reload()  # which connects over another session, from the same address: it waits for a moment
         wait_until(lambda: net.links[0].num_transports >= 1, "connected again")
         say_until_heard(net, 3)

@@ -5,7 +5,7 @@ over which session it speaks. Anybody can give its session another's name, too: 
 if the member was heard to say so after the connection began.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 GRACE_S = 1.0  # in which a member that starts again says which session is its own, where too much comes in its name
@@ -45,17 +45,13 @@ class Connections:
     def __init__(self) -> None:
         self._since_s: dict[Connection, float] = {}
 
-    def add(self, connection: Connection, now_s: float) -> None:
-        self._since_s.setdefault(connection, now_s)
+    def note(self, there: Collection[Connection], now_s: float) -> None:
+        """Those and no others are connected."""
+        self._since_s = {one: self._since_s.get(one, now_s) for one in there}
 
     def remove(self, connection: Connection) -> None:
+        """That one is over; if it is noted again, it is a new one."""
         self._since_s.pop(connection, None)
-
-    def remove_session(self, session: str) -> None:
-        """All of that session are over."""
-        for one in list(self._since_s):
-            if one.session == session:
-                self.remove(one)
 
     def clear(self) -> None:
         self._since_s.clear()

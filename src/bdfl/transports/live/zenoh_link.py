@@ -9,7 +9,7 @@ bounded.
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import zenoh
@@ -18,9 +18,7 @@ from bdfl.encoding import digest, encode
 from bdfl.errors import BdflError
 from bdfl.protocol.messages import Message, encode_message
 from bdfl.transports.live.blob_pull import Absent, Answer, NotYet, Piece, Puller
-from bdfl.transports.live.certificates import member_name
-from bdfl.transports.live.connections import Connections, Heard, Impostor
-from bdfl.transports.live.door import Door
+from bdfl.transports.live.doorkeeper import Doorkeeper
 from bdfl.transports.live.envelope import Keyring, PieceAnswer, PieceRequest, Purpose, Sealer
 from bdfl.transports.live.gate import Gate, Refusal, Refused
 from bdfl.transports.live.lane import Lane
@@ -30,10 +28,9 @@ from bdfl.transports.live.mutes import Mutes, Pressed
 from bdfl.transports.live.outbox import Outbox
 from bdfl.transports.live.ports import Receiver
 from bdfl.transports.live.zenoh_config import last_number
-from bdfl.transports.live.zenoh_session import Connected, Disconnected, Gone, Hearers, LinkSettings, ZenohSession
+from bdfl.transports.live.zenoh_session import Hearers, LinkSettings, ZenohSession
 
 _CLOSE_WAIT_S = 2.0
-_DOOR_S = 0.1
 _MUTE_SLACK_S = 0.01
 _RETRY_S = 0.5
 _PRESSING = (Refusal.RATE, Refusal.QUEUE, Refusal.SIZE)  # refused unread, each at the cost of having received it
@@ -71,10 +68,15 @@ class ZenohLink:
         self._mutes = Mutes(settings.limits)
         self._pressed = Pressed(settings.limits)
         self._mute_news = threading.Condition()
-        self._own_name = member_name(settings.number)  # in which nobody else is connected rightly
-        self._connections = Connections()
-        self._door = Door([int(address.rpartition(":")[2]) for address in settings.listen])
-        self._doorkeeper: threading.Thread | None = None
+        self._doorkeeper = Doorkeeper(
+            settings.listen,
+            settings.number,
+            self._gate,
+            connected=self._session.connections,
+            pressed=self._find_pressed,
+            greet=self._greet,
+            count=self._count,
+        )
         self._muter: threading.Thread | None = None
         self._connector: threading.Thread | None = None
         self._closing = threading.Event()
@@ -99,7 +101,6 @@ class ZenohLink:
         self._muter.start()
         self._connector = threading.Thread(target=self._stay_connected, name="link-connector", daemon=True)
         self._connector.start()
-        self._doorkeeper = threading.Thread(target=self._keep_door, name="link-doorkeeper", daemon=True)
         self._doorkeeper.start()
 
     def send(self, to: int | None, message: Message) -> None:
@@ -186,9 +187,10 @@ class ZenohLink:
         self._is_closed = True
         self._closing.set()
         self._wake_muter()
-        for thread in (self._connector, self._muter, self._doorkeeper):
+        for thread in (self._connector, self._muter):
             if thread is not None:
                 thread.join(_CLOSE_WAIT_S)
+        self._doorkeeper.close(_CLOSE_WAIT_S)
         self._puller.close(_CLOSE_WAIT_S)
         self._sending.close(_CLOSE_WAIT_S)
         self._checking.close(_CLOSE_WAIT_S)
@@ -209,48 +211,13 @@ class ZenohLink:
                 self._session.open()
                 self._wake_muter()
 
-    def _keep_door(self) -> None:
-        """Tells who connects over which session this node speaks, and turns away who is connected in others' names."""
-        while not self._closing.wait(_DOOR_S):
-            now_s = time.monotonic()
-            for change in self._session.link_changes():
-                match change:
-                    case Connected(connection):
-                        self._connections.add(connection, now_s)
-                    case Disconnected(connection):
-                        self._connections.remove(connection)
-                    case Gone(session):
-                        self._connections.remove_session(session)
-            self._greet(self._connections.newcomers(now_s))
-            for one in self._find_impostors(now_s):
-                where = one.connection
-                if self._door.turn_away(where.host, where.port, now_s, bars=one.is_proven):
-                    self._connections.remove(where)
-                    self._count("turned_away")
-            if (num_barred := self._door.thin_out(self._connections.addresses(), now_s)) > 0:
-                self._count("crowds_barred", num_barred)
-            self._door.let_in(now_s)
-        self._door.close()
-
-    def _find_impostors(self, now_s: float) -> list[Impostor]:
-        members = {member_name(member): member for member in self._gate.members}
+    def _find_pressed(self) -> frozenset[int]:
         with self._mute_news:
-            pressed = self._pressed.pressed(time.monotonic_ns())
+            return self._pressed.pressed(time.monotonic_ns())
 
-        def heard_of(name: str) -> Heard | None:
-            return self._gate.heard_of(members[name]) if name in members else None
-
-        def is_pressed(name: str) -> bool:
-            return name == self._own_name or members.get(name) in pressed
-
-        found = self._connections.find_impostors(heard_of, is_pressed, now_s)
-        return [one for one in found if one.connection.name in {*members, self._own_name}]
-
-    def _greet(self, names: Collection[str]) -> None:
-        """Empty messages: their envelopes say all."""
-        for member in self._gate.members:
-            if member_name(member) in names:
-                self._sending.put(member, b"")
+    def _greet(self, member: int) -> None:
+        """An empty message: its envelope says all."""
+        self._sending.put(member, b"")
 
     def _begin_session(self, name: str) -> None:
         self._sealer.session = name
@@ -258,8 +225,7 @@ class ZenohLink:
     def _end_session(self) -> None:
         with self._presence_lock:
             self._tokens.clear()
-        self._connections.clear()
-        self._door.close()  # what listens from now on is not the same
+        self._doorkeeper.forget()
 
     def _send(self, to: int | None, payload: bytes) -> None:
         if not self._session.is_open:

@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -23,7 +23,6 @@ from bdfl.transports.live.zenoh_config import Role, chain_keys, max_sessions, se
 
 _CLOSE_WAIT_S = 2.0
 _MAX_RECEIVING = 128  # threads
-_MAX_LINK_EVENTS = 4096  # that nobody has looked at yet
 _MAX_IGNORED = 64  # answers to one request that are not its holder's, after which none is looked into
 _URGENT = zenoh.Priority.INTERACTIVE_HIGH
 _BULK = zenoh.Priority.DATA
@@ -70,27 +69,6 @@ class Hearers:
     wait: Callable[[int], None]  # more than is taken arrives in that member's name
 
 
-@dataclass(frozen=True)
-class Connected:
-    """Somebody is connected."""
-
-    connection: Connection
-
-
-@dataclass(frozen=True)
-class Disconnected:
-    """Somebody is connected no more."""
-
-    connection: Connection
-
-
-@dataclass(frozen=True)
-class Gone:
-    """A session is connected no more: zenoh does not always say so of each of its links."""
-
-    session: str
-
-
 class ZenohSession:
     """A session that can be opened again. To be closed."""
 
@@ -101,8 +79,6 @@ class ZenohSession:
         self._session: zenoh.Session | None = None  # all of it is declared
         self._is_over = False
         self._presence: list[Entity] = []
-        self._links: zenoh.LinkEventsListener[zenoh.handlers.Handler[zenoh.LinkEvent]] | None = None
-        self._peers: zenoh.TransportEventsListener[zenoh.handlers.Handler[zenoh.TransportEvent]] | None = None
         self._listenings: list[Listening[zenoh.Sample] | Listening[zenoh.Query]] = []
         self._lock = threading.Lock()
         self.members: frozenset[int] = frozenset()  # set by the link; counts when it is next opened
@@ -156,18 +132,14 @@ class ZenohSession:
         self._hearers.begin(str(session.info.zid()))
         self._session = session
 
-    def link_changes(self) -> Iterator[Connected | Disconnected | Gone]:
-        """Who connected and who is connected no more, since the last time; those without certificates apart."""
-        links, peers = self._links, self._peers
-        with suppress(zenoh.ZError):  # the session is over
-            while links is not None and (event := links.try_recv()) is not None:
-                connection = _connection_of(event.link)
-                if connection is not None:
-                    is_there = event.kind == zenoh.SampleKind.PUT
-                    yield Connected(connection) if is_there else Disconnected(connection)
-            while peers is not None and (peer := peers.try_recv()) is not None:
-                if peer.kind == zenoh.SampleKind.DELETE:
-                    yield Gone(str(peer.transport.zid))
+    def connections(self) -> set[Connection]:
+        """Who is connected now with a certificate."""
+        session = self._session
+        try:
+            links = [] if session is None or session.is_closed() else session.info.links()
+        except zenoh.ZError:  # it is over since then
+            links = []
+        return {found for found in map(_connection_of, links) if found is not None}
 
     def _declare(self, session: zenoh.Session) -> None:
         number, keys, hearers = self._settings.number, self._keys, self._hearers
@@ -192,11 +164,6 @@ class ZenohSession:
         listenings.append(Listening("link-all", hear_all, hearers.to_all, self._pace_of))
         listenings.append(Listening("link-own", hear_own, hearers.to_own, self._pace_of))
         listenings.append(Listening("link-server", serve, hearers.query, self._pace_of))
-        self._links = session.info.declare_link_events_listener(
-            zenoh.handlers.RingChannel(_MAX_LINK_EVENTS), history=True
-        )
-        self._peers = session.info.declare_transport_events_listener(zenoh.handlers.RingChannel(_MAX_LINK_EVENTS))
-        presence += [self._links, self._peers]
         alive = session.liveliness()
         presence.append(alive.declare_subscriber(keys.here("*"), _direct(hearers.presence), history=True))
         presence.append(alive.declare_token(keys.here(number)))

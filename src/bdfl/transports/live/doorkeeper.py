@@ -1,0 +1,83 @@
+"""Watches who is connected: tells newcomers over which session this node speaks, and turns away whoever is not wanted.
+
+Not wanted are those that are connected in another's name, and hosts of which too many wait to be let in.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+
+from bdfl.transports.live.certificates import member_name
+from bdfl.transports.live.connections import Connection, Connections, Heard, Impostor
+from bdfl.transports.live.door import Door
+from bdfl.transports.live.gate import Gate
+
+_LOOK_EVERY_S = 0.1
+
+
+class Doorkeeper:
+    """A thread of a link that listens on some addresses (`host:port`). Started and closed once."""
+
+    def __init__(
+        self,
+        listen: Sequence[str],
+        number: int,
+        gate: Gate,
+        *,
+        connected: Callable[[], Collection[Connection]],
+        pressed: Callable[[], Collection[int]],
+        greet: Callable[[int], None],
+        count: Callable[[str, int], None],
+    ) -> None:
+        """`connected` are those now; `pressed` are members in whose names too much comes; `greet` one."""
+        self._door = Door([int(address.rpartition(":")[2]) for address in listen])
+        self._own_name = member_name(number)  # in which nobody else is connected rightly
+        self._gate = gate
+        self._connected, self._pressed, self._greet, self._count = connected, pressed, greet, count
+        self._connections = Connections()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._keep, name="link-doorkeeper", daemon=True)
+
+    def start(self) -> None:
+        """Begins to watch."""
+        self._thread.start()
+
+    def forget(self) -> None:
+        """All connections are over, and what listens from now on is not the same."""
+        self._connections.clear()
+        self._door.close()
+
+    def close(self, wait_s: float) -> None:
+        """Turns away nobody any more."""
+        self._closing.set()
+        if self._thread.is_alive():
+            self._thread.join(wait_s)
+
+    def _keep(self) -> None:
+        while not self._closing.wait(_LOOK_EVERY_S):
+            now_s = time.monotonic()
+            self._connections.note(self._connected(), now_s)
+            members = {member_name(member): member for member in self._gate.members}
+            for name in self._connections.newcomers(now_s) & members.keys():
+                self._greet(members[name])
+            for one in self._find_impostors(members, now_s):
+                where = one.connection
+                if self._door.turn_away(where.host, where.port, now_s, bars=one.is_proven):
+                    self._connections.remove(where)
+                    self._count("turned_away", 1)
+            if (num_barred := self._door.thin_out(self._connections.addresses(), now_s)) > 0:
+                self._count("crowds_barred", num_barred)
+            self._door.let_in(now_s)
+        self._door.close()
+
+    def _find_impostors(self, members: dict[str, int], now_s: float) -> list[Impostor]:
+        pressed = self._pressed()
+
+        def heard_of(name: str) -> Heard | None:
+            return self._gate.heard_of(members[name]) if name in members else None
+
+        def is_pressed(name: str) -> bool:
+            return name == self._own_name or members.get(name) in pressed
+
+        found = self._connections.find_impostors(heard_of, is_pressed, now_s)
+        return [one for one in found if one.connection.name in {*members, self._own_name}]
