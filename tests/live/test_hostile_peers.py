@@ -1,6 +1,8 @@
 """Hostile peers get nothing accepted and nobody accused; their attacks are what they are meant to be."""
 
+import os
 import random
+import signal
 from contextlib import suppress
 from io import StringIO
 
@@ -25,6 +27,8 @@ from bdfl.operation.hostile_peers.campaign import (
 )
 from bdfl.operation.hostile_peers.orders import Said
 from bdfl.operation.hostile_peers.watch import Phase
+from bdfl.operation.network_file import node_folder
+from bdfl.operation.run_file import read_run
 from bdfl.protocol.messages import Hearsay, Message, encode_message
 from bdfl.report.hostile_tables import hostile_markdown, summarise_hostile, tabulate_hostile
 from bdfl.transports.live.envelope import Keyring, Purpose
@@ -135,6 +139,23 @@ def test_a_stranger_gets_nothing(result):
     assert result.stranger_transports == 0
     assert result.stranger_heard == 0
     assert all(one.said.received_bytes == 0 for one in result.attacks if one.who == Who.STRANGER)
+
+
+def test_an_attack_that_ends_a_node_is_told_with_what_was_found_before(tmp_path):
+    folder = tmp_path / "network"
+
+    def lose_a_node(one):
+        os.kill(read_run(node_folder(folder, 1)).pid, signal.SIGKILL)
+
+    attacks = select_attacks(None, ["garbage", "repeated"])
+    found = run_hostile_campaign(
+        folder, hostile_scenario(3, [BY_FORMULA]), attacks, count=1, rounds=1, rate=RATE, on_attack=lose_a_node
+    )
+    assert [one.attack for one in found.attacks] == ["garbage"]
+    assert len(found.failures) == 1
+    assert found.failures[0].startswith("repeated: node 1")
+    assert not found.is_good
+    assert found.height > 0
 
 
 def test_memory_stays_bounded(result):

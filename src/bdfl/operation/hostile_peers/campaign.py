@@ -21,8 +21,8 @@ from bdfl.operation.hostile_peers.attacks import ATTACKS, Attack, Who, find_atta
 from bdfl.operation.hostile_peers.member import open_session
 from bdfl.operation.hostile_peers.orders import Order, Said, folder_as
 from bdfl.operation.hostile_peers.processes import attacking, burning
-from bdfl.operation.hostile_peers.stranger import probe_as_stranger
-from bdfl.operation.hostile_peers.watch import Phase, Watch
+from bdfl.operation.hostile_peers.stranger import StrangerProbe, probe_as_stranger
+from bdfl.operation.hostile_peers.watch import Phase, Stalled, Watch
 from bdfl.operation.judging import judge_network
 from bdfl.operation.key_file import load_key
 from bdfl.operation.live_scenario import load_live_scenario
@@ -155,11 +155,14 @@ def run_hostile_campaign(
 
     Each attack sends at least `count` things, `rate` a second or as many as are taken, and each phase lasts at least
     `rounds` rounds. An attack begins when nobody is muted for an earlier one. `on_attack` hears of each afterwards.
+    One that the network does not survive is the last, and a failure; what is left is judged all the same.
     """
     num_nodes = scenario.clients.count - 1
     network = found_network(folder, scenario, 0, None)
     write_network(folder, msgspec.structs.replace(network, num_nodes=num_nodes))  # nobody runs the last one's node
     results: list[AttackResult] = []
+    failures: list[str] = []
+    probe = StrangerProbe(transports=0, heard=0)
     with run_network(folder, evaluates=False) as running:
         watch = Watch(running)
         enemy = _Enemy(running)
@@ -167,13 +170,18 @@ def run_hostile_campaign(
             watch.wait_for_height(1)
         watch.wait_for_height(_WARM_UP)
         for attack in attacks:
-            results.append(_try_attack(watch, enemy, enemy.order(attack, count, rate), rounds))
+            try:
+                results.append(_try_attack(watch, enemy, enemy.order(attack, count, rate), rounds))
+            except Stalled as error:
+                failures.append(f"{attack.name}: {error}")
+                break
             if on_attack is not None:
                 on_attack(results[-1])
-        probe = probe_as_stranger(enemy.unlisted, enemy.chain, num_nodes + 1, enemy.targets)
+        else:
+            probe = probe_as_stranger(enemy.unlisted, enemy.chain, num_nodes + 1, enemy.targets)
         running.stop()
     verdict = judge_network(folder, own_functions=frozenset(network.functions))
-    failures = [f"node {node}: {failure}" for node, failure in verdict.failures]
+    failures += [f"node {node}: {failure}" for node, failure in verdict.failures]
     failures += [] if verdict.difference is None else [verdict.difference]
     traces, accused = find_traces(node_folder(folder, 0) / CHAIN_FOLDER, num_nodes)
     return HostileResult(

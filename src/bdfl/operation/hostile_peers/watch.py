@@ -2,7 +2,8 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import msgspec
@@ -20,7 +21,7 @@ _STALLED_S = 180.0  # without a block, the network is not one that works
 
 
 class Stalled(BdflError):
-    """A network that makes no blocks."""
+    """A network that makes no blocks, or has lost a node."""
 
 
 class Phase(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,12 +135,23 @@ class Watch:
             time.sleep(_POLL_S)
 
     def _memory(self) -> int:
-        return max(int(process.memory_info().rss) for process in self._processes)
+        with self._expecting_nodes():
+            return max(int(process.memory_info().rss) for process in self._processes)
+
+    @contextmanager
+    def _expecting_nodes(self) -> Iterator[None]:
+        try:
+            yield
+        except psutil.NoSuchProcess:
+            fallen = [f"{child.name} ended; it said: {child.last_words()}" for child in self._network.fallen]
+            raise Stalled("; ".join(fallen)) from None
 
     def _cpu_s(self) -> float:
+        with self._expecting_nodes():
+            families = [(process, *process.children(recursive=True)) for process in self._processes]
         total = 0.0
-        for process in self._processes:
-            for one in (process, *process.children(recursive=True)):
+        for family in families:
+            for one in family:
                 try:
                     times = one.cpu_times()
                 except psutil.NoSuchProcess:
