@@ -274,8 +274,8 @@ def _notes(found: Sequence[Found]) -> list[str]:
         " on the same shares from the same first model. Batches are drawn by each in its own way.",
         "`speed`, turn by turn, and `memory` are against the usual Flower with the shortest rounds; `of least memory`"
         " against whichever Flower needs least."
-        " `uses` is processes x threads of each; `peak` adds up what each process of a side held at most. Pictures are"
-        " decoded before either side begins.",
+        " `uses` is processes x threads of each; `peak` adds up what each process of a side held at most in its rounds."
+        " Pictures are decoded before either side begins, and models judged after the last look at memory.",
         "All sides live throughout and take turns; those whose turn it is not are stopped. Nobody evaluates in a timed"
         " round; accuracy and loss are those of the last model on the common test set.",
         "flower eager is Flower with a setting that its simulation does not offer: it asks for replies every 2 ms,"

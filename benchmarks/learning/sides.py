@@ -83,6 +83,7 @@ class SideProcess:
         self._start_s = time.perf_counter()
         self._pending = b""
         self._is_frozen = False
+        self._is_finished = False
         self._family: dict[int, str] = {}  # all that were ever seen: children stay when a parent is gone
         self.first_round_s: float | None = None  # from starting the process to the end of its first round
         self.peak_bytes: int | None = None
@@ -109,7 +110,9 @@ class SideProcess:
         return [process for process, begun in self._family.items() if _begun(process) == begun]
 
     def look(self) -> None:
-        """Notes the memory that the side has needed so far."""
+        """Notes the memory that the side has needed so far; what judging its model takes is not the side's."""
+        if self._is_finished:
+            return
         found = peak_bytes(self.members())
         if found is not None:
             self.peak_bytes = max(found, self.peak_bytes or 0)
@@ -117,6 +120,7 @@ class SideProcess:
     def finish(self) -> Worth:
         """Ends the rounds."""
         self.look()
+        self._is_finished = True
         return Worth(**self.ask(END, _END_LIMIT_S))
 
     def ask(self, word: str, limit_s: float) -> dict[str, object]:

@@ -82,6 +82,26 @@ def test_the_papers_network_has_its_number_of_parameters():
     assert model(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
 
 
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_the_papers_network_computes_the_bits_of_relu_before_pooling(channels_last):
+    form = torch.channels_last if channels_last else torch.contiguous_format
+    model = draw_model(Learning(model="paper-cnn"), (3, 32, 32), 10, 1).to(memory_format=form)
+    printed = nn.Sequential(
+        nn.Conv2d(3, 64, 5), nn.ReLU(), nn.MaxPool2d(3, 2), nn.Conv2d(64, 128, 5), nn.ReLU(), nn.MaxPool2d(3, 2),
+        nn.Flatten(), nn.Linear(2048, 384), nn.ReLU(), nn.Linear(384, 192), nn.ReLU(), nn.Linear(192, 10),
+    ).to(memory_format=form)  # fmt: skip
+    printed.load_state_dict(model.state_dict())
+    draws = torch.Generator().manual_seed(2)
+    inputs = torch.randn(16, 3, 32, 32, generator=draws).to(memory_format=form)
+    inputs[0] = 0.0  # ties in every window
+    labels = torch.randint(0, 10, (16,), generator=draws)
+    for one in (model, printed):
+        nn.functional.cross_entropy(one(inputs), labels).backward()
+    assert torch.equal(model(inputs), printed(inputs))
+    for ours, theirs in zip(model.parameters(), printed.parameters(), strict=True):
+        assert torch.equal(ours.grad, theirs.grad)
+
+
 @pytest.mark.parametrize("shape", [(1, 19, 19), (1, 19, 40), (3, 33, 21)])
 def test_the_papers_network_takes_other_images(shape):
     assert build_model(Learning(model="paper-cnn"), shape, 7)(torch.zeros(2, *shape)).shape == (2, 7)

@@ -131,7 +131,7 @@ def test_plans_are_made_once_for_each_question():
 
 
 def test_no_more_is_remembered_than_allowed():
-    toolbox = Toolbox(max_entries=64, max_bytes=10_000)
+    toolbox = Toolbox(max_entries=64, max_bytes=20_000)  # of models with their weights, half of it without
     blobs = [np.random.default_rng(number).bytes(3000) for number in range(20)]
     for data in blobs:
         toolbox.digest(data)

@@ -32,7 +32,7 @@ from bdfl.transports.simulated import Ending, Network
 from bdfl.transports.simulated_node import SimulatedNode, simulated_signer
 from bdfl.transports.world import ScenarioWorld, Train, simulated_timing
 
-_LEAST_MEMORY = 2**26  # bytes of models and digests that are remembered; more where models are large
+_LEAST_MEMORY = 2**24  # bytes of models that are remembered; more where models are large
 _PATIENCE_NS = 3600 * NANO  # simulated, for a block, beside what ten rounds take
 _PATIENCE_ROUNDS = 10
 _OBJECTS_PER_COLLECTION = 100_000, 20, 20  # a node makes hundreds in a step, hardly any of them in a cycle
@@ -67,9 +67,9 @@ def run_genesis(scenario: Scenario, draws: Draws, layout: Layout, initial_model:
 
 
 def run_toolbox(scenario: Scenario, model_size: int) -> Toolbox:
-    """What all members of a run work with; it remembers the models of about two rounds."""
-    in_two_rounds = 4 * model_size * (scenario.clients.count + 1)
-    return Toolbox(max_bytes=max(_LEAST_MEMORY, in_two_rounds), own_functions=own_functions(scenario))
+    """What all members of a run work with; it remembers the models of a round, and half of those of another."""
+    in_a_round = 2 * model_size * (scenario.clients.count + 1)  # bytes and weights
+    return Toolbox(max_bytes=max(_LEAST_MEMORY, 3 * in_a_round // 2), own_functions=own_functions(scenario))
 
 
 def own_functions(scenario: Scenario) -> frozenset[str]:

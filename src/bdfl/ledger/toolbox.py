@@ -71,6 +71,7 @@ def decode_blob(blob: bytes, found: bytes, data: bytes, layout: Layout, out: Vec
 class Toolbox:
     """Signatures, work, models, plans and aggregates, each worked out once.
 
+    Of models it remembers `max_bytes` with their weights, digests of as many, and half as many aggregates.
     `own_functions` are the aggregation rules of the form module:function that may be called: a genesis from elsewhere
     must not choose what code runs here.
     """
@@ -87,9 +88,9 @@ class Toolbox:
         self.own_functions = own_functions
         self._signed: Memo[tuple[bytes, bytes, bytes], bool] = self.memo_kind(max_entries)
         self._worked: Memo[tuple[WorkKind, bytes, bytes, int], bool] = self.memo_kind(max_entries)
-        self._digests: Memo[int, tuple[bytes, bytes]] = self.memo_kind(max_entries, max_bytes)
+        self._digests: Memo[int, tuple[bytes, bytes]] = self.memo_kind(max_entries, max_bytes // 2)
         self._models: Memo[tuple[bytes, Layout], tuple[bytes, Vector]] = self.memo_kind(dear, max_bytes)
-        self._aggregates: Memo[Hashable, bytes] = self.memo_kind(dear, max_bytes)
+        self._aggregates: Memo[Hashable, bytes] = self.memo_kind(dear, max_bytes // 4)
         self._others: Memo[Hashable, object] = self.memo_kind(dear)
         self._same: Memo[tuple[int, ...], tuple[tuple[object, ...], object]] = self.memo_kind(dear)
 
