@@ -2,12 +2,14 @@
 
 A block after `<!-- tests: only parsed, WHY -->` is not run, its commands have to parse; one after
 `<!-- tests: FILE runs it -->`, or such, is run there. Everything else runs here; only figures are left empty, which
-have tests of their own and take most of the time.
+have tests of their own and take most of the time, and `pip install -e .` tells Python what pip would of the folder.
 """
 
+import importlib
 import re
 import shlex
 import sys
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,10 +66,25 @@ def run_page(page: Path) -> None:
 
 
 def run_line(line: str) -> None:
+    if line == "pip install -e .":
+        install_here()
+        return
     program, *words = shlex.split(line)
     assert program == "bdfl", f"{line}: not a command of bdfl; say in a note why it is not run"
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 0, f"{line}\n{result.output}"
+
+
+def install_here() -> None:
+    """What installing the package in this folder leaves beside its modules: its name and its entry points."""
+    project = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]
+    about = Path(f"{project['name']}-{project['version']}.dist-info")
+    about.mkdir()
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
+    groups = {f"[{group}]": names for group, names in project["entry-points"].items()}
+    lines = [line for head, names in groups.items() for line in (head, *(f"{one} = {names[one]}" for one in names))]
+    (about / "entry_points.txt").write_text("\n".join(lines))
+    importlib.invalidate_caches()
 
 
 def save_nothing(figure: Figure, file: Path | IO[bytes], **settings: object) -> None:

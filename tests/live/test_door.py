@@ -1,5 +1,6 @@
 """Connections in a member's name that are not its own are found, cut, and kept out for a moment; all others come in."""
 
+import errno
 import ipaddress
 import socket
 import sys
@@ -60,6 +61,16 @@ def test_who_has_just_connected_has_time_to_say_who_it_is_and_less_where_too_muc
         assert find(connections, GRACE_S, heard, [V]) == ([OTHER], [])
 
 
+def test_a_member_that_starts_again_has_time_to_say_so_though_its_former_connection_is_still_there():
+    connections = connected(OWN)
+    connections.note([OWN, OTHER], 5.0)
+    former, new = Heard("own", 0.5), Heard("x", 5.5)
+    assert find(connections, 5.0 + 0.9 * GRACE_S, former) == ([], [])
+    assert find(connections, 5.0 + GRACE_S, former) == ([OTHER], [OTHER])  # it said nothing
+    assert find(connections, 5.0, former, [V]) == ([OTHER], [OTHER])  # and here too much comes
+    assert find(connections, 5.0 + GRACE_S, new) == ([OWN], [])  # what is left of it: its host is not kept out
+
+
 def test_newcomers_are_such_for_a_while():
     connections = connected(OWN, at_s=5.0)
     assert connections.newcomers(5.0) == connections.newcomers(9.9) == {V}
@@ -73,6 +84,17 @@ class OneMember:
 
     def heard_of(self, number):
         return Heard(OWN.session, time.monotonic())
+
+
+def test_who_is_connected_in_the_nodes_own_name_is_cut_off_at_once(monkeypatch):
+    cut = []
+    own = Connection("z", "member-0", "10.0.0.9", 9)
+    keeper = Doorkeeper(
+        (), 0, OneMember(), connected=lambda: {OWN, own}, pressed=tuple, greet=int, count=lambda what, amount: None
+    )
+    monkeypatch.setattr(keeper._door, "turn_away", lambda *where, bars: cut.append((*where[:2], bars)) or True)
+    keeper._look(1.0)
+    assert cut == [("10.0.0.9", 9, True)]
 
 
 def test_who_is_cut_off_and_comes_back_between_two_looks_is_cut_off_again(monkeypatch):
@@ -235,3 +257,33 @@ def test_a_host_of_which_too_many_wait_is_kept_out_and_those_that_are_known_do_n
         door.let_in(BARRED_S)
         knock(listening).close()
     assert door.thin_out([], 0.0) == 0
+
+
+@needs_linux
+def test_who_waits_in_numbers_is_kept_out_where_no_file_is_left_to_look_with(monkeypatch):
+    with closing(listen("127.0.0.1")) as listening, ExitStack() as stack:
+        monkeypatch.setattr(door_module, "_MANY_FILES", 0)
+        door = Door([listening.getsockname()[1]])
+        for _ in range(MAX_WAITING + 1):
+            stack.enter_context(closing(knock(listening, timeout_s=5.0)))
+            stack.enter_context(closing(listening.accept()[0]))
+
+        def none_left(*given):
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(door_module.os, "listdir", none_left)
+            patch.setattr(door_module.os, "dup", none_left)
+            patch.setattr(door_module.os, "sysconf", lambda name: 1024)
+            assert door.thin_out([], 0.0) == 1
+        with pytest.raises(TimeoutError):
+            knock(listening)
+        door.close()
+        knock(listening).close()
+
+
+@needs_linux
+def test_of_ipv6_all_that_one_host_may_have_is_counted_and_kept_out_together():
+    one, other, far = (ipaddress.ip_address(f"2001:db8:0:{part}") for part in ("1::1", "1::2", "2::1"))
+    assert door_module._barred_as(one) == door_module._barred_as(other) != door_module._barred_as(far)
+    assert door_module._barred_as(ipaddress.ip_address("10.0.0.1")) == ipaddress.ip_address("10.0.0.1")

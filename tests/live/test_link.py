@@ -431,6 +431,7 @@ def test_who_is_connected_in_a_members_name_is_turned_away_and_the_member_is_not
     with Links(3, tmp_path) as net, ExitStack() as stack:
         ports = open_two(net)
         say_until_heard(net, 1)
+        wait_until(lambda: net.links[0]._gate.heard_of(1) is not None, "greeted")
         own = net.links[0]._gate.heard_of(1).session
         assert own == str(net.links[1]._session._session.info.zid())
         session = raw_session(stack, leaf_in_name_of(net, 2, 1, tmp_path / "forger"), ports[:1])
@@ -449,7 +450,7 @@ def test_who_is_connected_in_a_members_name_is_turned_away_and_the_member_is_not
         net.links[1].reload()  # which connects over another session, from the same address: it waits for a moment
         wait_until(lambda: net.links[0].num_transports >= 1, "connected again")
         say_until_heard(net, 3)
-        assert net.links[0]._gate.heard_of(1).session != own
+        wait_until(lambda: net.links[0]._gate.heard_of(1).session != own, "greeted over the other session")
 
 
 def test_who_connects_says_over_which_session_it_speaks_before_it_says_anything_else(tmp_path):

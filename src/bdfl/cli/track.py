@@ -89,7 +89,7 @@ def track(
 
       bdfl track runs/quickstart-drc-0 --to tensorboard:results/board
 
-      bdfl track networks/first/nodes/0 --to mlflow:results/mlflow --follow
+      bdfl track runs/network/node-0 --to mlflow:results/mlflow --follow
     """
     from bdfl.tracking import Outcome, track_run
     from bdfl.tracking.finished import ChainRounds, describe_folder, read_records

@@ -8,12 +8,12 @@ from bdfl.scenario.checking import ScenarioError
 def find_scenario(name_or_path: str) -> Path:
     """Path of a scenario file: as given, or the shipped scenario of that name, such as `paper-cifar10`.
 
-    Raises `ScenarioError` with the names there are.
+    A folder of that name is no scenario and does not hide one. Raises `ScenarioError` with the names there are.
     """
     path = Path(name_or_path)
-    if path.exists():
-        return path
     shipped = shipped_scenarios()
+    if path.exists() and not (path.is_dir() and name_or_path in shipped):
+        return path
     if name_or_path not in shipped:
         allowed = f"expected a file, or one of {', '.join(shipped) or 'none'}"
         raise ScenarioError("scenario", f"{name_or_path} not found", allowed)

@@ -68,9 +68,8 @@ def attack_in_others_names(order: Order, tally: Tally, is_over: Event, on_ready:
         guns = []
         pause_s = _CUT_OFF_S * len(arsenal.victims)
         for victim in arsenal.victims:
-            others = tuple(target for number, target in enumerate(order.targets) if number != victim)
             tls = order.tls_as(victim)
-            session = stack.enter_context(open_session(tls, arsenal.chain, order.member + 1, others))
+            session = stack.enter_context(open_session(tls, arsenal.chain, order.member + 1, order.targets))
             guns.append((_Gun(session, tally, pause_s), arsenal.impersonate(victim)))
         on_ready()
         shooters = [Thread(target=_shoot, args=(gun, make, order, tally, is_over), daemon=True) for gun, make in guns]

@@ -5,10 +5,11 @@ over which session it speaks. Anybody can give its session another's name, too: 
 if the member was heard to say so after the connection began.
 """
 
+import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-GRACE_S = 1.0  # in which a member that starts again says which session is its own, where too much comes in its name
+GRACE_S = 1.0  # in which a member that starts again says which session is its own, where it is pressing
 SILENT_S = 10.0  # after which whoever has not said so is taken for somebody else
 _NEW_S = 5.0
 
@@ -36,7 +37,7 @@ class Impostor:
     """A connection to be cut."""
 
     connection: Connection
-    is_proven: bool  # the member itself is connected: whoever else is, is somebody else
+    is_proven: bool  # the member itself was connected before it: whoever came later is somebody else
 
 
 class Connections:
@@ -56,10 +57,6 @@ class Connections:
     def clear(self) -> None:
         self._since_s.clear()
 
-    def addresses(self) -> set[tuple[str, int]]:
-        """Host and port of everybody."""
-        return {(one.host, one.port) for one in list(self._since_s)}
-
     def newcomers(self, now_s: float) -> set[str]:
         """Names in which somebody connected not long ago: it may not have heard yet what was said to it first."""
         return {one.name for one, since_s in list(self._since_s.items()) if now_s - since_s < _NEW_S}
@@ -67,10 +64,11 @@ class Connections:
     def find_impostors(
         self, heard_of: Callable[[str], Heard | None], is_pressed: Callable[[str], bool], now_s: float
     ) -> list[Impostor]:
-        """Those that are not of the member they name: all others if that one is connected.
+        """Those that are not of the member they name: whoever does not say in time that it is the member.
 
-        If it is not, whoever does not say in time that it is the member: at once where too much comes in that name.
-        `heard_of` and `is_pressed` know members by their names.
+        Time is short where that one is connected, or where too much comes in its name; where both are so there is none.
+        What is left of a former connection of the member's is no proof against anybody. `heard_of` and `is_pressed`
+        know members by their names.
         """
         named: dict[str, dict[Connection, float]] = {}
         for one, since_s in list(self._since_s.items()):
@@ -78,10 +76,11 @@ class Connections:
         found: list[Impostor] = []
         for name, there in named.items():
             heard = heard_of(name)
-            own = {one for one, since_s in there.items() if heard is not None and _is_own(one, since_s, heard)}
-            wait_s = 0.0 if own else GRACE_S if is_pressed(name) else SILENT_S
-            others = (one for one, since_s in there.items() if one not in own and now_s - since_s >= wait_s)
-            found += [Impostor(one, is_proven=bool(own)) for one in others]
+            own = {one: since_s for one, since_s in there.items() if heard is not None and _is_own(one, since_s, heard)}
+            first_s = min(own.values(), default=math.inf)
+            wait_s = (SILENT_S, GRACE_S, 0.0)[bool(own) + is_pressed(name)]
+            others = ((one, since_s) for one, since_s in there.items() if one not in own)
+            found += [Impostor(one, since_s >= first_s) for one, since_s in others if now_s - since_s >= wait_s]
         return found
 
 

@@ -8,6 +8,7 @@ done, and who floods is heard slowly.
 """
 
 import ctypes
+import errno
 import ipaddress
 import os
 import socket
@@ -16,7 +17,7 @@ import struct
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -70,20 +71,21 @@ class Door:
 
     def thin_out(self, known: Collection[tuple[str, int]], now_s: float) -> int:
         """Bars hosts of which too many wait to be let in, apart from those known by host and port; how many hosts."""
-        if not _IS_POSSIBLE or _count_files() < _MANY_FILES:
+        if not _IS_POSSIBLE or len(_open_files()) < _MANY_FILES:
             return 0
         expected = {(_host_of(host), port) for host, port in known}
         waiting: Counter[Host] = Counter()
         for one in _sockets(self._came_in):
             host, port = _peer_of(one)
             if host is not None and (host, port) not in expected:
-                waiting[host] += 1
+                waiting[_barred_as(host)] += 1
         return sum(self._bar(host, now_s) for host, count in waiting.items() if count > MAX_WAITING)
 
     def _came_in(self, one: socket.socket) -> bool:
         return one.getsockname()[1] in self._ports and not _is_listening(one)
 
     def _bar(self, host: Host, now_s: float) -> bool:
+        host = _barred_as(host)
         with self._lock:
             if host in self._barred or len(self._barred) >= _MAX_BARRED:
                 return False
@@ -163,23 +165,30 @@ def _cut(host: Host, port: int) -> bool:
     return is_cut
 
 
-def _count_files() -> int:
+def _barred_as(host: Host) -> Host:
+    """The host, or the 2^64 addresses of IPv6 that whoever has one has."""
+    return host if host.version == 4 else ipaddress.IPv6Address(host.packed[:8] + bytes(8))
+
+
+def _open_files() -> Sequence[int]:
+    """Numbers of this process's open files; where none is left to look at them with, all that there can be."""
     try:
-        return len(os.listdir(_OPEN_FILES))
-    except OSError:  # too many to look at them, or nobody says
-        return 0
+        return [int(name) for name in os.listdir(_OPEN_FILES)]
+    except OSError as error:
+        return range(os.sysconf("SC_OPEN_MAX")) if error.errno == errno.EMFILE else ()
 
 
 def _sockets(is_meant: Callable[[socket.socket], bool]) -> Iterator[socket.socket]:
     """Those of this process's own internet sockets, each for as long as it is looked at."""
-    try:
-        names = os.listdir(_OPEN_FILES)
-    except OSError:
-        return
-    for name in names:
+    for number in _open_files():
         with suppress(OSError), ExitStack() as resources:  # closed meanwhile, or connected no more
-            own = os.dup(int(name))
-            resources.callback(os.close, own)
+            try:
+                own = os.dup(number)
+                resources.callback(os.close, own)
+            except OSError as error:
+                if error.errno != errno.EMFILE:
+                    raise
+                own = number  # no file is left: then as it is, whoever closes it
             if stat.S_ISSOCK(os.fstat(own).st_mode):
                 one = socket.socket(fileno=own)
                 resources.callback(one.detach)  # before it is closed

@@ -54,21 +54,27 @@ class Doorkeeper:
             self._thread.join(wait_s)
 
     def _keep(self) -> None:
-        while not self._closing.wait(_LOOK_EVERY_S):
-            now_s = time.monotonic()
-            self._connections.note(self._connected(), now_s)
-            members = {member_name(member): member for member in self._gate.members}
-            for name in self._connections.newcomers(now_s) & members.keys():
-                self._greet(members[name])
-            for one in self._find_impostors(members, now_s):
-                where = one.connection
-                if self._door.turn_away(where.host, where.port, now_s, bars=one.is_proven):
-                    self._connections.remove(where)
-                    self._count("turned_away", 1)
-            if (num_barred := self._door.thin_out(self._connections.addresses(), now_s)) > 0:
-                self._count("crowds_barred", num_barred)
-            self._door.let_in(now_s)
-        self._door.close()
+        try:
+            while not self._closing.wait(_LOOK_EVERY_S):
+                self._look(time.monotonic())
+        finally:
+            self._door.close()
+
+    def _look(self, now_s: float) -> None:
+        there = self._connected()
+        self._connections.note([one for one in there if one.name != self._own_name], now_s)
+        members = {member_name(member): member for member in self._gate.members}
+        for name in self._connections.newcomers(now_s) & members.keys():
+            self._greet(members[name])
+        impostors = [Impostor(one, is_proven=True) for one in there if one.name == self._own_name]
+        for one in impostors + self._find_impostors(members, now_s):
+            where = one.connection
+            if self._door.turn_away(where.host, where.port, now_s, bars=one.is_proven):
+                self._connections.remove(where)
+                self._count("turned_away", 1)
+        if (num_barred := self._door.thin_out({(one.host, one.port) for one in there}, now_s)) > 0:
+            self._count("crowds_barred", num_barred)
+        self._door.let_in(now_s)
 
     def _find_impostors(self, members: dict[str, int], now_s: float) -> list[Impostor]:
         pressed = self._pressed()
@@ -77,7 +83,7 @@ class Doorkeeper:
             return self._gate.heard_of(members[name]) if name in members else None
 
         def is_pressed(name: str) -> bool:
-            return name == self._own_name or members.get(name) in pressed
+            return members.get(name) in pressed
 
         found = self._connections.find_impostors(heard_of, is_pressed, now_s)
-        return [one for one in found if one.connection.name in {*members, self._own_name}]
+        return [one for one in found if one.connection.name in members]

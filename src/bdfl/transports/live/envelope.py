@@ -164,11 +164,6 @@ class CounterWindow:
             return False
         return behind < _WINDOW and not self._seen >> behind & 1
 
-    @property
-    def newest(self) -> int:
-        """The highest that came; -1: none did."""
-        return self._newest
-
     def note(self, counter: int) -> bool:
         """Takes a counter whose seal is right; whether it is new."""
         if not self.is_new(counter):

@@ -57,7 +57,8 @@ class _Member:
     key: bytes | None  # shared with this node; none: nothing of it can be believed
     allowance: Allowance
     window: CounterWindow = field(default_factory=CounterWindow)
-    heard: Heard | None = None  # over which session it spoke last
+    heard: Heard | None = None  # over which session it spoke to this node last
+    heard_counter: int = -1
 
 
 class Gate:
@@ -72,15 +73,15 @@ class Gate:
     def set_members(self, public_keys: Sequence[bytes | None]) -> None:
         """Who may speak, by number; who stays the same keeps its budgets."""
         with self._lock:
-            former = self._members
-            self._members, self._num_seals = {}, len(public_keys)
+            members: dict[int, _Member] = {}
             for number, public_key in enumerate(public_keys):
                 if public_key is None or number == self._number:
                     continue
-                member = former.get(number)
+                member = self._members.get(number)
                 if member is None or member.public_key != public_key:
                     member = _Member(public_key, self._keyring.key_with(public_key), Allowance(self._limits))
-                self._members[number] = member
+                members[number] = member
+            self._members, self._num_seals = members, len(public_keys)  # at once: some look without the lock
 
     @property
     def members(self) -> frozenset[int]:
@@ -92,7 +93,10 @@ class Gate:
         return number in self._members
 
     def heard_of(self, number: int) -> Heard | None:
-        """Over which session that member said last that it speaks; none: it was not heard yet."""
+        """Over which session that member said last to this node alone that it speaks; none: it was not heard yet.
+
+        What is to all does not count: whoever hears it can pass it on, and would be taken for the member.
+        """
         member = self._members.get(number)
         return None if member is None else member.heard
 
@@ -211,8 +215,8 @@ class Gate:
         with self._lock:
             if not member.window.note(envelope.counter):
                 raise Refused(Refusal.REPLAY)
-            if envelope.counter == member.window.newest:
-                member.heard = Heard(envelope.session, now_ns / 1e9)
+            if envelope.receiver is not None and envelope.counter > member.heard_counter:
+                member.heard, member.heard_counter = Heard(envelope.session, now_ns / 1e9), envelope.counter
         return member.allowance
 
     def _validate_seal(self, envelope: Envelope, purpose: Purpose, member: _Member) -> None:

@@ -126,7 +126,7 @@ class ZenohLink:
         """Who may speak from now on, by member number; TLS lets them in, and others no more, from `reload` on."""
         self._gate.set_members(public_keys)
         self._sealer.set_members(public_keys)
-        self._session.members = self._gate.members | {self._settings.number}
+        self._session.members = self._gate.members  # nobody else may speak in this one's name
         self._stop_serving([asker for asker in tuple(self._serving) if not self._gate.is_member(asker)])
         self._wake_muter()
         if self._session.is_open:

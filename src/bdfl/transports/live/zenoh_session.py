@@ -246,7 +246,6 @@ class ZenohSession:
         self._hearers.end()
 
     def _undeclare(self) -> None:
-        self._links = self._peers = None
         while self._presence:
             with suppress(zenoh.ZError):
                 self._presence.pop().undeclare()
