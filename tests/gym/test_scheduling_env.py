@@ -37,6 +37,20 @@ def objectives_of(name, seed):
     return simulate(Scenario(name="small", rounds=12, seed=seed, scheduler=scheduler)).objective
 
 
+@pytest.mark.parametrize("name", [SET_ID, FREQUENCIES_ID])
+def test_an_agent_of_stable_baselines_learns_on_it_as_it_is(name):
+    from stable_baselines3 import PPO
+
+    env = gymnasium.make(name, scenario=SMALL)
+    agent = PPO("MlpPolicy", env, n_steps=24, batch_size=12, n_epochs=1, gamma=0.0, seed=1, device="cpu")
+    agent.learn(48)
+    assert agent.num_timesteps == 48
+    observed, _ = env.reset(seed=1)
+    action, _ = agent.predict(observed, deterministic=True)
+    assert env.action_space.contains(action)
+    assert np.isfinite(env.step(action)[1])
+
+
 @pytest.mark.parametrize(
     ("name", "options"), [(SET_ID, {}), (SET_ID, {"frequencies": "drc"}), (FREQUENCIES_ID, {"scenario": "minimal"})]
 )

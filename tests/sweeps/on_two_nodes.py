@@ -4,6 +4,7 @@ Arguments: a folder with `sweep.toml`, which gets what is compared. RAY_TMPDIR s
 """
 
 import json
+import subprocess
 import sys
 import time
 from contextlib import suppress
@@ -43,6 +44,9 @@ def main(folder):
             found = {"cpus": count_cpus(ray), "trained": train(ray, folder / "run")}
             found |= sweep(second, folder)
             found["cpus_left"] = wait_for_cpus(ray, 1)
+        command(cluster.address, "sweep", folder / "small.toml", "--out", folder / "by-command")
+        changes = [word for change in LEARNING for word in ("--set", change)]
+        command(cluster.address, "run", "minimal", *changes, "--out", folder / "run-by-command")
     finally:
         cluster.shutdown()
     (folder / "found.json").write_text(json.dumps(found))
@@ -86,6 +90,12 @@ def sweep(second, folder):
             "lost": outcome.num_lost,
             "failed": len(outcome.failed),
         }
+
+
+def command(address, *words):
+    """A command of bdfl that is told of the cluster."""
+    words = [sys.executable, "-m", "bdfl.cli", *map(str, words), "--engine", "ray", "--address", address, "--json"]
+    subprocess.run(words, check=True)
 
 
 def kill_when_held(node, folder):

@@ -23,7 +23,7 @@ from bdfl.scenario import load_scenario, override_scenario
 from bdfl.scenario.shipped import find_scenario
 from bdfl.sweeps.plan import load_sweep
 from bdfl.sweeps.table import POINTS_FILE
-from tests.sweeps.small_sweeps import LASTING, LEARNING
+from tests.sweeps.small_sweeps import LASTING, LEARNING, SMALL
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 240
@@ -34,6 +34,7 @@ def two_nodes(tmp_path_factory):
     """The folder that work on two nodes has left, and the folder the cluster lived in."""
     folder = tmp_path_factory.mktemp("two-nodes")
     (folder / "sweep.toml").write_text(LASTING)
+    (folder / "small.toml").write_text(SMALL)
     place = tempfile.mkdtemp(prefix="bdfl-", dir="/tmp")  # sockets need a short path
     environment = os.environ | {"RAY_TMPDIR": place, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": str(ROOT)}
     environment.pop("RAY_ADDRESS", None)
@@ -106,7 +107,14 @@ def test_clients_trained_on_two_nodes_of_which_one_seat_is_killed_give_the_same_
     ):
         train_run(federated, trainer, run)
     for name in ("journal.jsonl", FINAL_MODEL):
-        assert (folder / "run" / name).read_bytes() == (tmp_path / "run" / name).read_bytes()
+        for place in ("run", "run-by-command"):
+            assert (folder / place / name).read_bytes() == (tmp_path / "run" / name).read_bytes()
+
+
+def test_the_command_sweeps_on_the_cluster_that_it_is_told_of(two_nodes, play_sweep, tmp_path):
+    folder, _ = two_nodes
+    _, expected = play_sweep(load_sweep(folder / "small.toml"), tmp_path / "out")
+    assert (folder / "by-command" / POINTS_FILE).read_bytes() == expected
 
 
 def test_no_process_is_left(two_nodes):
