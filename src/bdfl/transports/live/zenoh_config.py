@@ -155,6 +155,8 @@ def _tls(files: TlsFiles) -> dict[str, object]:
 
 def _access_control(keys: Keys, members: Collection[int], access_points: list[str]) -> dict[str, object]:
     """Members are heard on their own keys, access points on all; whoever is neither gets and gives nothing."""
+    if not members and not access_points:
+        return {"enabled": True, "default_permission": "deny", "rules": [], "subjects": [], "policies": []}
     rules = [
         _rule("out", "egress", _EVERYTHING, [f"{keys.base}/**"]),
         _rule("forwarded", "ingress", _EVERYTHING, [f"{keys.base}/**"]),
