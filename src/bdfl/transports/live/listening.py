@@ -1,4 +1,8 @@
-"""Listening to all members on one kind of key, or to some, and to some of them slowly."""
+"""Listening to members on one kind of key, to each by an ear of its own, and to some of them slowly.
+
+One ear for everybody would be parted into all but one when that one floods: so many declarations, of every node to
+every other, took all of them seconds at the very moment when they had least to spare.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,7 +10,6 @@ from typing import Generic, Protocol, TypeVar
 
 from bdfl.transports.live.ear import Ear, Entity, HeardChannel, Pace
 
-EVERYBODY = "*"
 _CLOSE_WAIT_S = 2.0
 
 _Heard = TypeVar("_Heard")
@@ -34,23 +37,22 @@ class Listening(Generic[_Heard]):
     def __init__(
         self,
         name: str,
-        declare: Callable[[int | str, bool], Declared[_Heard]],
+        declare: Callable[[int, bool], Declared[_Heard]],
         handle: Callable[[_Heard], None],
         pace_of: Callable[[int], Pace[_Heard]],
+        audience: Audience,
     ) -> None:
-        """`declare` begins to receive what one member sends, or everybody, slowly or not; `pace_of` is a slow one's."""
+        """`declare` begins to receive what one member sends, slowly or not; `pace_of` is a slow one's."""
         self._name, self._declare, self._handle, self._pace_of = name, declare, handle, pace_of
-        self._ears: dict[tuple[int | str, bool], Ear[_Heard]] = {}
-        self.listen_to(None)
+        self._ears: dict[tuple[int, bool], Ear[_Heard]] = {}
+        self.listen_to(audience)
 
-    def listen_to(self, audience: Audience | None) -> None:
-        """From now on to these only; none: to everybody. What is said meanwhile may come twice, and is not lost."""
-        wanted: set[tuple[int | str, bool]] = {(EVERYBODY, False)}
-        if audience is not None:
-            wanted = {(member, member in audience.slow) for member in audience.members}
-        for who, is_slow in wanted - self._ears.keys():
+    def listen_to(self, audience: Audience) -> None:
+        """From now on to these only. What is said meanwhile may come twice, and is not lost."""
+        wanted = {(member, member in audience.slow) for member in audience.members}
+        for who, is_slow in sorted(wanted - self._ears.keys()):
             declared = self._declare(who, is_slow)
-            pace = self._pace_of(int(who)) if is_slow else None
+            pace = self._pace_of(who) if is_slow else None
             self._ears[who, is_slow] = Ear(f"{self._name}-{who}", declared, declared.handler, self._handle, pace)
         for one in self._ears.keys() - wanted:
             self._ears.pop(one).close(_CLOSE_WAIT_S)

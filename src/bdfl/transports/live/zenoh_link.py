@@ -395,13 +395,11 @@ class ZenohLink:
                     end_ns = min((one for one in ends_ns if one is not None), default=None)
                     self._mute_news.wait(None if end_ns is None else (end_ns - now_ns) / 1e9 + _MUTE_SLACK_S)
 
-    def _find_heard(self) -> Audience | None:
-        """To whom the node should listen now; none: to everybody. Under the muter's lock."""
+    def _find_heard(self) -> Audience:
+        """To whom the node should listen now. Under the muter's lock."""
         now_ns = time.monotonic_ns()
         members = self._gate.members
         muted, pressed = self._mutes.muted(now_ns) & members, self._pressed.pressed(now_ns) & members
-        if not muted and not pressed:
-            return None
         return Audience(members - muted, pressed - muted)
 
     def _wake_muter(self) -> None:

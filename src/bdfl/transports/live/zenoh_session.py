@@ -82,7 +82,7 @@ class ZenohSession:
         self._listenings: list[Listening[zenoh.Sample] | Listening[zenoh.Query]] = []
         self._lock = threading.Lock()
         self.members: frozenset[int] = frozenset()  # set by the link; counts when it is next opened
-        self.heard: Audience | None = None  # who is listened to; none: everybody
+        self.heard = Audience(frozenset())  # who is listened to
 
     @property
     def is_open(self) -> bool:
@@ -149,21 +149,21 @@ class ZenohSession:
             channel: Channel[zenoh.Sample] = new_channel(is_slow=is_slow, is_shared=is_shared)
             return session.declare_subscriber(key, channel, allowed_origin=_OTHERS)
 
-        def hear_all(who: int | str, is_slow: bool) -> "zenoh.Subscriber[zenoh.handlers.Handler[zenoh.Sample]]":
+        def hear_all(who: int, is_slow: bool) -> "zenoh.Subscriber[zenoh.handlers.Handler[zenoh.Sample]]":
             return subscribe(keys.to_all(who), is_slow)
 
-        def hear_own(who: int | str, is_slow: bool) -> "zenoh.Subscriber[zenoh.handlers.Handler[zenoh.Sample]]":
+        def hear_own(who: int, is_slow: bool) -> "zenoh.Subscriber[zenoh.handlers.Handler[zenoh.Sample]]":
             return subscribe(keys.to_one(number, who), is_slow)
 
-        def serve(who: int | str, is_slow: bool) -> "zenoh.Queryable[zenoh.handlers.Handler[zenoh.Query]]":
+        def serve(who: int, is_slow: bool) -> "zenoh.Queryable[zenoh.handlers.Handler[zenoh.Query]]":
             channel: Channel[zenoh.Query] = new_channel(is_slow=is_slow, is_shared=is_shared)
             return session.declare_queryable(keys.blob(number, who), channel, allowed_origin=_OTHERS)
 
-        self.heard = None
+        self.heard = Audience(self.members)
         listenings, presence = self._listenings, self._presence
-        listenings.append(Listening("link-all", hear_all, hearers.to_all, self._pace_of))
-        listenings.append(Listening("link-own", hear_own, hearers.to_own, self._pace_of))
-        listenings.append(Listening("link-server", serve, hearers.query, self._pace_of))
+        listenings.append(Listening("link-all", hear_all, hearers.to_all, self._pace_of, self.heard))
+        listenings.append(Listening("link-own", hear_own, hearers.to_own, self._pace_of, self.heard))
+        listenings.append(Listening("link-server", serve, hearers.query, self._pace_of, self.heard))
         alive = session.liveliness()
         presence.append(alive.declare_subscriber(keys.here("*"), _direct(hearers.presence), history=True))
         presence.append(alive.declare_token(keys.here(number)))
@@ -182,8 +182,8 @@ class ZenohSession:
             self._disconnect()
             self._open()
 
-    def listen_to(self, audience: Audience | None) -> None:
-        """From now on to these only; none: to everybody."""
+    def listen_to(self, audience: Audience) -> None:
+        """From now on to these only."""
         with self._lock:
             self.heard = audience
             with suppress(zenoh.ZError):  # the session may be over
