@@ -1,7 +1,7 @@
 """Listening to members on one kind of key, to each by an ear of its own, and to some of them slowly.
 
-One ear for everybody would be parted into all but one when that one floods: so many declarations, of every node to
-every other, took all of them seconds at the very moment when they had least to spare.
+One ear for everybody would have to be parted into all but one when that one floods: many declarations, of every node
+to every other, at the very moment when they have least to spare. And whom nobody knows is not subscribed to at all.
 """
 
 from collections.abc import Callable
