@@ -15,6 +15,17 @@ Looking = Callable[..., Look]
 Serving = Callable[..., Explorer]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A test whose browser's process ended under it is played once more: browsers crash, now and then, by themselves.
+
+    A page that brings it down does so again. Whatever else fails, a page that crashes included, fails at once.
+    """
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.is_relative_to(here):
+            item.add_marker(pytest.mark.flaky(reruns=1, only_rerun=["TargetClosedError"]))
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Says of all tests without a browser that they were skipped here, so that they are one line in the summary."""
@@ -36,10 +47,26 @@ def chromium() -> Path:
 
 
 @pytest.fixture(scope="module")
-def browser(chromium: Path) -> Iterator[Browser]:
-    """Closed after each file: as long as it is open, this thread runs Playwright's event loop and can run no other."""
-    with open_browser(chromium) as opened:
-        yield opened
+def find_open(chromium: Path) -> Iterator[Callable[[], Browser]]:
+    """Gives the browser of a file, started anew if its process has ended.
+
+    It is closed after each file: as long as it is open, this thread runs Playwright's event loop and can run no other.
+    """
+    with ExitStack() as stack:
+        opened: list[Browser] = []
+
+        def find() -> Browser:
+            if not opened or not opened[-1].is_connected():
+                stack.close()
+                opened.append(stack.enter_context(open_browser(chromium)))
+            return opened[-1]
+
+        yield find
+
+
+@pytest.fixture
+def browser(find_open: Callable[[], Browser]) -> Browser:
+    return find_open()
 
 
 @pytest.fixture

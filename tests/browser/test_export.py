@@ -14,7 +14,7 @@ PATHS = ["/", "/network", "/blocks", "/block/6", "/client/4", "/model/8", "/desk
 
 
 @pytest.fixture(scope="module")
-def site(browser, run, folders) -> str:
+def site(chromium, run, folders) -> str:
     """The address of a page on the disk."""
     folder = folders / "site"
     done = CliRunner().invoke(app, ["explore", str(run), "--export", str(folder)])

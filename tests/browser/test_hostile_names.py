@@ -11,7 +11,7 @@ PATHS = ["/", "/network", "/blocks", "/block/2", "/client/0", "/model/2", "/desk
 
 
 @pytest.fixture(scope="module")
-def hostile(browser, folders, run):
+def hostile(chromium, folders, run):
     with explore(write_hostile_run(folders), run) as served:
         yield served
 

@@ -22,7 +22,7 @@ def writer(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def following(browser, writer):
+def following(chromium, writer):
     """The explorer of that run."""
     with explore(writer.path) as served:
         yield served
@@ -68,7 +68,7 @@ def test_an_empty_run_says_so_on_every_page(look, folders, empty_explorer, path)
 
 
 @pytest.fixture(scope="module")
-def empty_explorer(browser, folders):
+def empty_explorer(chromium, folders):
     with explore(write_empty_run(folders / "empty")) as served:
         yield served
 

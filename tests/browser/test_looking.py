@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+import psutil
 import pytest
 
 from bdfl.operation.window import Page as Answer
@@ -34,7 +35,7 @@ PAGES = {
 
 
 @pytest.fixture(scope="module")
-def origin(browser) -> Iterator[str]:
+def origin(chromium) -> Iterator[str]:
     def answer(html: str):
         return lambda: Answer(html.encode(), HTML)
 
@@ -81,3 +82,24 @@ def test_what_a_person_would_notice_is_noticed(stub):
     assert find_accessibility(stub.open("/contrast").page)[0].startswith("color-contrast")
     assert walk_by_keyboard(stub.open("/hidden-focus").page) == ["no visible focus: a home"]
     assert "not reached: <button>late</button>" in walk_by_keyboard(stub.open("/unreachable").page)
+
+
+_plays: list[str] = []
+
+
+def test_a_browser_that_dies_is_started_anew_and_the_test_played_again(stub):
+    """Played for the first time this test ends its browser; what counts is the second time."""
+    _plays.append("this test")
+    if len(_plays) == 1:
+        end_browser()
+    stub.open("/")
+    assert len(_plays) == 2
+
+
+def end_browser() -> None:
+    """Ends the browser that this process has started."""
+    family = psutil.Process().children(recursive=True)
+    arguments = {one: " ".join(one.cmdline()) for one in family}
+    (main,) = (one for one, text in arguments.items() if "--remote-debugging-pipe" in text and "--type=" not in text)
+    main.kill()
+    main.wait()

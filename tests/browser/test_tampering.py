@@ -19,7 +19,7 @@ def walk(page: Page):
 
 
 @pytest.fixture(scope="module")
-def tampered(browser, run, folders):
+def tampered(chromium, run, folders):
     """By kind: an update changed under a checksum that fits, and one that does not; another parent, signed anew."""
     changes = {
         "update": (change_update, True),

@@ -41,7 +41,7 @@ _JUDGE = """async ({genesis, blocks, flips}) => {
 
 
 @pytest.fixture(scope="module")
-def scripts(browser) -> Iterator[str]:
+def scripts(chromium) -> Iterator[str]:
     """The explorer's scripts by themselves, on an empty page."""
 
     def answer(path: Path):
