@@ -158,6 +158,13 @@ def test_an_attack_that_ends_a_node_is_told_with_what_was_found_before(tmp_path)
     assert found.height > 0
 
 
+def test_the_control_burns_what_the_attacker_did(result):
+    """As far as a machine with other tests on it lets it; never much more."""
+    for one in result.attacks:
+        assert one.wanted_s > 0
+        assert 0.5 * one.wanted_s - 0.1 <= one.burned_s <= one.wanted_s + 0.5
+
+
 def test_memory_stays_bounded(result):
     assert result.memory_growth <= MAX_GROWTH
 
@@ -178,6 +185,7 @@ def outcome(attack="forged-seal", attacked=90, control=100, memory=100 * 2**20, 
         attacked=phase(attacked, memory=memory),
         control=phase(control),
         said=Said(sent=12_345_678, received_bytes=received, cpu_s=10.0, seconds=60.0),
+        wanted_s=10.0,
         burned_s=10.0,
     )
 

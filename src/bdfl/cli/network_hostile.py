@@ -35,7 +35,7 @@ class UnknownAttack(BdflError):
 def hostile(
     count: Annotated[int, typer.Option("--count", min=1, help="Messages or connections of each attack.")] = 100_000,
     nodes: Annotated[int, typer.Option("--nodes", min=3, help="Honest nodes; one hostile member comes on top.")] = 8,
-    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Rounds of each phase, at least.")] = 100,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Rounds of each phase, at least.")] = 20,
     rate: Annotated[float, typer.Option("--rate", min=0, help="Of these a second; 0: as many as are taken.")] = 0.0,
     peer: Annotated[Peer, typer.Option("--as", help="Who attacks.")] = Peer.BOTH,
     only: Annotated[

@@ -25,7 +25,7 @@ def tabulate_hostile(result: HostileResult) -> Table:
     table.caption = (
         "us each: processor time of all nodes together for each thing sent, beside what\n"
         "rounds cost; quiet, control, attack: honest rounds a minute, left alone, beside\n"
-        "a process that burns as much as the attacker did, attacked; fall: against the\n"
+        "processes that burn as much as the attacker did, attacked; fall: against the\n"
         "control; MiB: most memory of a node; growth: of it, during the attack"
     )
     return table
@@ -49,8 +49,8 @@ def hostile_markdown(result: HostileResult, command: str, machine: str) -> str:
         f"A network of {result.num_nodes} honest nodes and one hostile member, real processes on one machine with mTLS",
         "between them, digits and an MLP, as fast as it goes. For each attack the network is watched for at least",
         f"{result.rounds} rounds three times: left alone, attacked with at least {result.count} messages or",
-        "connections as fast as they are taken, and beside a process that burns as much processor time as the",
-        "attacker did.",
+        "connections as fast as they are taken, and beside processes that burn as much processor time as the",
+        "attacker did, when it did.",
         f"{machine}; made by",
         "",
         "```",
@@ -75,7 +75,7 @@ def hostile_markdown(result: HostileResult, command: str, machine: str) -> str:
         "",
         *summarise_hostile(result),
         "",
-        *(f"- `{one.attack}`: {find_attack(one.attack).what}{_dropped(one)}" for one in result.attacks),
+        *(f"- `{one.attack}`: {find_attack(one.attack).what}{_told(one)}" for one in result.attacks),
     ]
     return "\n".join(lines) + "\n"
 
@@ -94,10 +94,11 @@ def _cells(one: AttackResult) -> list[str]:
     ]
 
 
-def _dropped(one: AttackResult) -> str:
+def _told(one: AttackResult) -> str:
     reasons = ", ".join(f"{count} for {reason}" for reason, count in sorted(one.attacked.refused.items()))
     failed = f"; {one.said.failed} of those sent found nobody to send to" if one.said.failed else ""
-    return failed + (f"; dropped by nodes: {reasons}" if reasons else "")
+    burned = f"; the control burned {one.burned_s:.1f} s of {one.wanted_s:.1f} s wanted"
+    return failed + (f"; dropped by nodes: {reasons}" if reasons else "") + burned
 
 
 def _percent(share: float) -> str:

@@ -1,4 +1,4 @@
-"""A process that only burns processor time: so many cores' worth, given as its argument, until its input ends.
+"""A process that only burns processor time: as its first line of input says, from the second on, until input ends.
 
 What it burned (s) is the line that it says at the end.
 """
@@ -8,31 +8,31 @@ import sys
 import threading
 import time
 
-_NUM_THREADS = 6  # about as many as a zenoh session keeps busy: the machine shares its cores out by threads
-_SLICE = bytes(2**22)  # hashing takes milliseconds, all of it without Python's lock, for which threads would wait
+import msgspec
+
+from bdfl.operation.hostile_peers.effort import Effort
+
+_SLICE = bytes(2**18)  # a fraction of a millisecond
+_NAP_S = 0.001
 
 
 def main() -> None:
-    cores = float(sys.argv[1])
+    effort = msgspec.json.decode(sys.stdin.readline(), type=Effort)
     is_over = threading.Event()
+    sys.stdin.readline()
+    threading.Thread(target=_wait, args=(is_over,), daemon=True).start()
     began_s, began_cpu_s = time.monotonic(), time.process_time()
+    while not is_over.is_set():
+        if time.process_time() - began_cpu_s < effort.till(time.monotonic() - began_s):
+            hashlib.sha256(_SLICE).digest()
+        else:
+            time.sleep(_NAP_S)
+    sys.stdout.write(f"{time.process_time() - began_cpu_s}\n")
 
-    def burn() -> None:
-        """Keeps the process's time at its share of the time that passed."""
-        while not is_over.is_set():
-            if time.process_time() - began_cpu_s < cores * (time.monotonic() - began_s):
-                hashlib.sha256(_SLICE).digest()
-            else:
-                time.sleep(0.001)
 
-    threads = [threading.Thread(target=burn) for _ in range(_NUM_THREADS)]
-    for thread in threads:
-        thread.start()
+def _wait(is_over: threading.Event) -> None:
     sys.stdin.readline()
     is_over.set()
-    for thread in threads:
-        thread.join()
-    sys.stdout.write(f"{time.process_time() - began_cpu_s}\n")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Hostile peers against a network of real nodes: what honest rounds, memory and the chain suffer from each attack.
 
-For each attack the network is watched three times: left alone, attacked, and beside a process that burns as much
-processor time as the attacker did, so that what an attacker on the same machine takes away is not counted as harm.
+For each attack the network is watched three times: left alone, attacked, and beside processes that burn as much
+processor time as the attacker did, when it did: what an attacker on the same machine takes away is not its harm.
 """
 
 import time
@@ -57,7 +57,8 @@ class AttackResult(msgspec.Struct, frozen=True, kw_only=True):
     attacked: Phase
     control: Phase
     said: Said
-    burned_s: float  # processor time in the control
+    wanted_s: float  # processor time that the control was to burn
+    burned_s: float  # and did: where it is less, the fall looks worse than it is
 
     @property
     def fall(self) -> float:
@@ -205,9 +206,12 @@ def _try_attack(watch: Watch, enemy: "_Enemy", order: Order, rounds: int) -> Att
         with attacking(order, log) as attacker:
             attacked = watch.measure(rounds, lambda: attacker.num_sent >= order.count, attacker.begin)
             said = attacker.end()
-        with burning(said.cpu_s / said.seconds, log) as burned:
-            began_s, lasts_s = time.monotonic(), min(attacked.seconds, _CONTROL_S)
-            control = watch.measure(rounds, lambda: time.monotonic() - began_s >= lasts_s)
+        lasts_s = min(said.seconds, _CONTROL_S)
+        effort = attacker.effort.scaled(lasts_s / said.seconds)
+        with burning(effort, log) as burner:
+            control = watch.measure(rounds, lambda: burner.seconds >= lasts_s, burner.begin)
+            wanted_s = effort.till(burner.seconds)
+            burned_s = burner.end()
     return AttackResult(
         attack=order.attack,
         who=find_attack(order.attack).who.value,
@@ -215,7 +219,8 @@ def _try_attack(watch: Watch, enemy: "_Enemy", order: Order, rounds: int) -> Att
         attacked=attacked,
         control=control,
         said=said,
-        burned_s=burned[0],
+        wanted_s=wanted_s,
+        burned_s=burned_s,
     )
 
 
