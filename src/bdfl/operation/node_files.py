@@ -61,19 +61,3 @@ def hosts_of(addresses: Sequence[str]) -> list[str]:
     """Host names and addresses of host:port, for a certificate; those of this machine are always there."""
     named = [address.rpartition(":")[0].removeprefix("[").removesuffix("]") for address in addresses]
     return list(dict.fromkeys([*(host for host in named if host not in ("", "0.0.0.0", "::")), LOOPBACK, "localhost"]))
-
-
-def folder_bytes(folder: Path) -> int:
-    """Size of all files in a folder."""
-    total = 0
-    pending = [folder]
-    while pending:
-        try:
-            for entry in pending.pop().iterdir():
-                if entry.is_dir() and not entry.is_symlink():
-                    pending.append(entry)
-                else:
-                    total += entry.lstat().st_size
-        except OSError:  # a temporary file that is gone meanwhile
-            continue
-    return total

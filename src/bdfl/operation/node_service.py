@@ -22,6 +22,7 @@ from bdfl.ledger.store import ChainStore
 from bdfl.ledger.units import NANO
 from bdfl.operation.calibration import calibrate
 from bdfl.operation.chain_pages import ChainPages
+from bdfl.operation.folder_size import FolderSize
 from bdfl.operation.gathering import GatheringLink
 from bdfl.operation.live_scenario import named_functions
 from bdfl.operation.logs import LOG_FILE, NodeLog
@@ -37,7 +38,6 @@ from bdfl.operation.node_files import (
     CHAIN_FOLDER,
     ROOTS_FILE,
     TLS_FOLDER,
-    folder_bytes,
     hosts_of,
     open_chain,
     roots_of,
@@ -67,7 +67,6 @@ from bdfl.transports.live.zenoh_session import LinkSettings
 
 _POLL_S = 0.5
 _REFUSED = "refused_"  # begins the link's counters of what it dropped
-_SIZE_EVERY_S = 15.0  # the chain's folder is measured no more often
 
 
 class NodeFailed(BdflError):
@@ -100,7 +99,7 @@ class NodeService:
         self._log = log
         self._began_s = time.monotonic()
         self._process = psutil.Process()
-        self._size: tuple[float, int] | None = None  # when the chain's folder was measured, and its bytes
+        self._size = FolderSize(settings.folder / CHAIN_FOLDER)
         self._accuracy: float | None = None
         self._is_judging = self._has_run = False
         self._is_stopping = threading.Event()
@@ -215,7 +214,7 @@ class NodeService:
             deadline_s=self._deadline_s(),
             memory_bytes=memory_bytes,
             num_threads=num_threads,
-            store_bytes=self._measure_store(),
+            store_bytes=self._size.read(),
             training_s=self._watch.training.seconds(now_ns),
             mining_s=self._watch.mining.seconds(now_ns),
         )
@@ -389,12 +388,6 @@ class NodeService:
         costs = modelled_costs(chain, self._context.toolbox)
         planned_ns = (2 * costs.exchange_ns + costs.mining_ns) * timing.time_scale
         return (planned_ns + timing.grace_ns + 1.5 * timing.attempt_ns) / NANO
-
-    def _measure_store(self) -> int:
-        now_s = time.monotonic()
-        if self._size is None or now_s - self._size[0] >= _SIZE_EVERY_S:
-            self._size = now_s, folder_bytes(self._settings.folder / CHAIN_FOLDER)
-        return self._size[1]
 
 
 @contextmanager

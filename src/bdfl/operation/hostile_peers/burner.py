@@ -13,7 +13,7 @@ import msgspec
 from bdfl.operation.hostile_peers.effort import Effort
 
 _SLICE = bytes(2**18)  # a fraction of a millisecond
-_NAP_S = 0.001
+_NAP_S = 0.02  # to wake up costs, too
 
 
 def main() -> None:

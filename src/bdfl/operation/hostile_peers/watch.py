@@ -42,13 +42,9 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True)
-class _Moment:
-    """All nodes at one time."""
+class _Counts:
+    """What all nodes together have heard and refused."""
 
-    height: int  # of the first node
-    commit_s: float  # when that block was committed, on this process's clock
-    cpu_s: float
-    memory: int
     heard: int
     refused: Counter[str]
 
@@ -75,28 +71,30 @@ class Watch:
         self, rounds: int, is_over: Callable[[], bool] = lambda: True, begin: Callable[[], None] = lambda: None
     ) -> Phase:
         """From the next block on, at which `begin` is called, for at least so many rounds and until it is over."""
-        first = self._wait_for_block(_any_new(self._read_height()[0]))
-        before = self._look(*first)
+        earlier = self._count()
+        first, began_s = self._wait_for_block(_any_new(self._read_height()[0]))
         begin()
-        peak = before.memory
-        height, commit_s = first
-        while height < before.height + rounds or not is_over():
+        cpu_before_s, memory_before = self._cpu_s(), self._memory()
+        peak = memory_before
+        height, commit_s = first, began_s
+        while height < first + rounds or not is_over():
             time.sleep(_POLL_S)
             peak = max(peak, self._memory())
             newest = self._read_height()
             if newest[0] == height and time.monotonic() - commit_s > _STALLED_S:
                 break
             height, commit_s = newest
-        after = self._look(height, commit_s)
+        cpu_after_s, memory_after = self._cpu_s(), self._memory()
+        later = self._count()
         return Phase(
-            rounds=after.height - before.height,
-            seconds=after.commit_s - before.commit_s if after.height > before.height else _STALLED_S,
-            node_cpu_s=after.cpu_s - before.cpu_s,
-            memory_before=before.memory,
-            memory_peak=max(peak, after.memory),
-            memory_after=after.memory,
-            heard=after.heard - before.heard,
-            refused=dict(after.refused - before.refused),
+            rounds=height - first,
+            seconds=commit_s - began_s if height > first else _STALLED_S,
+            node_cpu_s=cpu_after_s - cpu_before_s,
+            memory_before=memory_before,
+            memory_peak=max(peak, memory_after),
+            memory_after=memory_after,
+            heard=later.heard - earlier.heard,
+            refused=dict(later.refused - earlier.refused),
         )
 
     def _wait_for_block(self, is_it: Callable[[int], bool]) -> tuple[int, float]:
@@ -115,13 +113,13 @@ class Watch:
         age_s = None if found.last_block is None else found.last_block.age_s
         return found.height, time.monotonic() - (age_s or 0.0)
 
-    def _look(self, height: int, commit_s: float) -> _Moment:
+    def _count(self) -> _Counts:
+        """Asks all nodes, one after the other, which takes a while where they are busy."""
         snapshots = [self._snapshot(number) for number in range(len(self._folders))]
         refused: Counter[str] = Counter()
         for found in snapshots:
             refused.update(found.refused)
-        heard = sum(found.counters.get("heard", 0) for found in snapshots)
-        return _Moment(height, commit_s, self._cpu_s(), self._memory(), heard, refused)
+        return _Counts(sum(found.counters.get("heard", 0) for found in snapshots), refused)
 
     def _snapshot(self, number: int) -> Snapshot:
         deadline_s = time.monotonic() + _STALLED_S
