@@ -249,24 +249,6 @@ def test_requests_are_limited_in_number_and_only_a_members_own_cost_it():
     assert refusal(ask, is_proven=True) is Refusal.RATE
 
 
-def test_to_ask_for_what_is_not_there_costs_more():
-    limits = Limits(requests_per_s=10, requests_burst=40)
-    gate = Gate(KEYRING, 0, limits)
-    gate.set_members(KEYS)
-    sealer = sealer_of(1)
-
-    def ask(now_ns=0):
-        data = sealer.seal(Purpose.REQUEST, 0, encode(PieceRequest(bytes(32), 0, 100)))
-        gate.read_request(1, data, now_ns)
-        gate.charge_absent(1, now_ns)
-
-    for _ in range(40 // (1 + limits.absent_cost)):
-        ask()
-    assert refusal(ask, is_proven=True) is Refusal.RATE
-    ask(S)
-    gate.charge_absent(9, 0)  # nobody
-
-
 def test_an_answer_is_its_holders_and_to_one_request_only(gate):
     request, other = digest(b"a request"), digest(b"another")
     said = PieceAnswer(request, digest(b"piece"), None)

@@ -190,13 +190,6 @@ class Gate:
             if member is not None:
                 member.allowance.messages.drain(num_asides * self._limits.aside_cost, now_ns)
 
-    def charge_absent(self, asker: int, now_ns: int) -> None:
-        """A member asked for what is not here: it costs more of what it may ask for."""
-        with self._lock:
-            member = self._members.get(asker)
-            if member is not None:
-                member.allowance.requests.drain(self._limits.absent_cost, now_ns)
-
     def serving_wait_ns(self, number: int, size: int, now_ns: int) -> int:
         """How long a member waits for so many bytes of blobs; 0: they are counted as served now."""
         with self._lock:

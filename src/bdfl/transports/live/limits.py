@@ -37,7 +37,6 @@ class Limits:
     bytes_burst: int = 32 * 2**20
     requests_per_s: int = 1_000  # for pieces of blobs
     requests_burst: int = 4_000
-    absent_cost: int = 9  # in requests, of one for what is not here, on top
     requests_waiting: int = 64  # of one member, to be answered; an honest one asks for 32 pieces at a time, of all
     served_per_s: int = 64 * 2**20  # bytes of blobs
     served_burst: int = 1024 * 2**20

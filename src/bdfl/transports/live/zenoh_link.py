@@ -332,7 +332,6 @@ class ZenohLink:
         end = request.offset + request.length
         if offer is None or end > len(offer.data):
             self._count("served_absent")
-            self._gate.charge_absent(asker, time.monotonic_ns())
             return Absent()
         now_ns = time.monotonic_ns()
         wait_ns = offer.ready_ns(end) - now_ns
