@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 _EVERY_S = 15.0  # it is measured no more often
-_SHARE = 0.01  # of the time that passes, at most, it is being measured: a chain of 10,000 blocks takes a second
+_SHARE = 0.01  # of the time that passes, at most, it is being measured
 
 
 class FolderSize:

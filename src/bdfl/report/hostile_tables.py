@@ -23,10 +23,10 @@ def tabulate_hostile(result: HostileResult) -> Table:
             style = "bold red" if fall >= MAX_FALL else "bold"
             table.add_row(Text(f"all, {who}", style="bold"), *[""] * 5, Text(_percent(fall), style=style), "", "")
     table.caption = (
-        "us each: processor time of all nodes together for each thing sent, beside what\n"
-        "rounds cost; quiet, control, attack: honest rounds a minute, left alone, beside\n"
-        "processes that burn as much as the attacker did, attacked; fall: against the\n"
-        "control; MiB: most memory of a node; growth: of it, during the attack"
+        "us each: processor time of all nodes together for each thing sent, beside "
+        "what rounds cost; quiet, control, attack: honest rounds a minute, left alone, "
+        "beside processes that burn as much as the attacker did, attacked; fall: "
+        "against the control; MiB: most memory of a node; growth: of it, during the attack"
     )
     return table
 
