@@ -584,6 +584,35 @@ def test_what_comes_early_is_kept_for_the_next_height(table):
     assert DecidedWanted() in late.sent(DecidedWanted)
 
 
+def test_a_decision_is_asked_for_until_its_block_is_here():
+    """Not while only models are missing: over a slow line the answers of all would keep these from coming."""
+    table = Table()
+    table.start()
+    awake, late = table.seats[:3], table.seats[3]
+    for seat in awake:
+        table.deliver(seat, table.train(seat), to=awake)
+        table.deliver(seat, table.measure(seat), to=awake)
+    for seat in awake:
+        seat.give(TimerFired(Timer.DEADLINE, 1, 1))
+    table.deliver(awake[0], table.mine(awake[0]), to=awake)
+    block, certificate = table.decided[1]
+
+    def hear_ahead_of(sender):
+        before = len(late.sent(DecidedWanted))
+        late.hear(replace_sender(late.message(Hearsay(1, wants_answer=True), height=2), sender))
+        return len(late.sent(DecidedWanted)) - before
+
+    assert hear_ahead_of(1) == 1
+    spoiled = msgspec.structs.replace(block, body=msgspec.structs.replace(block.body, is_empty=True))
+    late.hear(replace_sender(late.message(Decided(spoiled, certificate), height=1), 2))
+    assert late.state.decision is not None
+    assert hear_ahead_of(1) == 1  # somebody spoiled the block on its way
+    late.hear(replace_sender(late.message(Decided(block, certificate), height=1), 1))
+    assert late.state.chain.height == 0
+    assert hear_ahead_of(1) == 0
+    assert hear_ahead_of(2) == 0
+
+
 def test_a_decision_without_a_quorum_is_refused(table):
     table.collect()
     proposer, late = table.seats[0], table.seats[3]

@@ -54,7 +54,7 @@ def _votes_to_say(draft: Draft) -> tuple[SignedVote, ...]:
 
 
 def hear_ahead(draft: Draft, message: Message) -> None:
-    """Keeps what is for the next height until this one is decided; asks for the decision if others are far ahead."""
+    """Keeps what is for the next height until this one is decided; asks for the decision if others are ahead."""
     if draft.phase is Phase.DONE:
         return
     content = message.content
@@ -64,7 +64,8 @@ def hear_ahead(draft: Draft, message: Message) -> None:
             draft.early = (*draft.early, message)
         if not (isinstance(content, Hearsay) and content.wants_answer):
             return
-    draft.send(message.sender, DecidedWanted())
+    if draft.decision is None or draft.decision.block not in draft.candidates:  # else only its blobs are missing
+        draft.send(message.sender, DecidedWanted())
 
 
 def receive_decided(draft: Draft, sender: int, decided: Decided) -> None:

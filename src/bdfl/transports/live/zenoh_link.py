@@ -17,7 +17,7 @@ import zenoh
 from bdfl.encoding import digest, encode
 from bdfl.errors import BdflError
 from bdfl.protocol.messages import Message, encode_message
-from bdfl.transports.live.blob_pull import Absent, Answer, NotYet, Piece, Puller
+from bdfl.transports.live.blob_pull import Absent, Answer, NotYet, Piece
 from bdfl.transports.live.doorkeeper import Doorkeeper
 from bdfl.transports.live.envelope import Keyring, PieceAnswer, PieceRequest, Purpose, Sealer
 from bdfl.transports.live.gate import Gate, Refusal, Refused
@@ -27,6 +27,7 @@ from bdfl.transports.live.listening import Audience
 from bdfl.transports.live.mutes import Mutes, Pressed
 from bdfl.transports.live.outbox import Outbox
 from bdfl.transports.live.ports import Receiver
+from bdfl.transports.live.puller import Puller
 from bdfl.transports.live.zenoh_config import last_number
 from bdfl.transports.live.zenoh_session import Hearers, LinkSettings, ZenohSession
 

@@ -19,10 +19,12 @@ from bdfl.transports.live.ear import Channel, Entity, Pace, new_channel
 from bdfl.transports.live.envelope import overhead
 from bdfl.transports.live.limits import Bucket, Limits
 from bdfl.transports.live.listening import Audience, Listening
+from bdfl.transports.live.patience import MOST_TIMES
 from bdfl.transports.live.zenoh_config import Role, chain_keys, max_sessions, session_config
 
 _CLOSE_WAIT_S = 2.0
 _MAX_RECEIVING = 128  # threads
+_LATE_TIMES = 2 * MOST_TIMES  # as long as a piece is ever waited for, an answer is taken again: it may come late
 _MAX_IGNORED = 64  # answers to one request that are not its holder's, after which none is looked into
 _URGENT = zenoh.Priority.INTERACTIVE_HIGH
 _BULK = zenoh.Priority.DATA
@@ -226,7 +228,7 @@ class ZenohSession:
                 payload=request,
                 target=zenoh.QueryTarget.ALL,
                 consolidation=zenoh.ConsolidationMode.NONE,
-                timeout=self._settings.fetch_s,
+                timeout=_LATE_TIMES * self._settings.fetch_s,
                 congestion_control=_DROP,
                 priority=_BULK,
                 allowed_destination=_OTHERS,

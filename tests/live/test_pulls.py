@@ -1,0 +1,172 @@
+"""Pulling over lines that are slower than what is asked of them, in a time of its own."""
+
+import random
+from dataclasses import dataclass, field
+
+import pytest
+
+from bdfl.encoding import digest
+from bdfl.transports.live.blob_pull import Absent, Answer, NotYet, Piece
+from bdfl.transports.live.patience import Patience
+from bdfl.transports.live.pulls import Errand, Pulls
+
+S = 1_000_000_000
+SIZE = 20_000
+HOLDERS = tuple(range(1, 8))
+STEP_NS = S // 50
+
+
+def blobs_of(count: int) -> dict[bytes, bytes]:
+    contents = [random.Random(seed).randbytes(SIZE) for seed in range(count)]
+    return {digest(data): data for data in contents}
+
+
+@dataclass
+class Line:
+    """What comes to the node comes one after the other, at so many bytes a second."""
+
+    bytes_per_s: float
+    delay_ns: int = S // 5
+    free_ns: int = 0
+    num_bytes: int = 0
+    under_way: list[tuple[int, Errand, Answer]] = field(default_factory=list)
+
+    def occupy(self, num_bytes: int, now_ns: int) -> int:
+        """When so many more bytes are through."""
+        self.free_ns = max(self.free_ns, now_ns) + round(num_bytes / self.bytes_per_s * S)
+        self.num_bytes += num_bytes
+        return self.free_ns
+
+    def give(self, errand: Errand, answer: Answer, now_ns: int) -> None:
+        size = len(answer.data) if isinstance(answer, Piece) else 100
+        self.under_way.append((self.occupy(size, now_ns + self.delay_ns), errand, answer))
+
+    def arrived(self, now_ns: int) -> list[tuple[Errand, Answer]]:
+        there = [(errand, answer) for at_ns, errand, answer in self.under_way if at_ns <= now_ns]
+        self.under_way = [one for one in self.under_way if one[0] > now_ns]
+        return there
+
+
+def pull_over(line: Line, contents: dict[bytes, bytes], *, limit_s: float, silent: frozenset[int] = frozenset()):
+    """Wants all blobs at once; gives how long that took (s) and what else was seen."""
+    pulls = Pulls(2 * S, SIZE)
+    pulls.set_present(frozenset(HOLDERS))
+    for number, blob in enumerate(contents):
+        pulls.want(blob, SIZE, [HOLDERS[number % len(HOLDERS)]], 0)
+    num_late = num_expired = 0
+    for now_ns in range(0, round(limit_s * S), STEP_NS):
+        for errand, answer in line.arrived(now_ns):
+            num_late += pulls.answer(errand, answer, now_ns)
+        while (whole := pulls.find_whole()) is not None:
+            assert whole.whole() == contents[whole.blob]
+            pulls.remove(whole)
+        if not pulls:
+            return now_ns / S, num_late, num_expired
+        num_expired += pulls.expire(now_ns)
+        for errand in pulls.plan(now_ns):
+            if errand.holder not in silent:
+                line.give(errand, Piece(contents[errand.request.blob]), now_ns)
+    pytest.fail(f"{len(pulls)} of {len(contents)} blobs did not come in {limit_s:g} s")
+
+
+def test_a_line_that_is_too_slow_for_all_at_once_brings_everything_and_little_twice():
+    """40 kB/s: 32 pieces at a time take 16 s, and are waited for 2 s at first."""
+    contents = blobs_of(60)
+    line = Line(40_000)
+    took_s, num_late, num_expired = pull_over(line, contents, limit_s=120)
+    assert num_late > 0
+    assert line.num_bytes < 2 * 60 * SIZE
+    assert took_s < 2 * 60 * SIZE / 40_000
+    assert num_expired < 120
+
+
+def test_a_line_that_is_full_of_other_things_brings_everything_once_it_is_free():
+    line = Line(40_000)
+    line.occupy(1_000_000, 0)  # 25 s, longer than any piece is waited for
+    took_s, *_ = pull_over(line, blobs_of(6), limit_s=120)
+    assert took_s < 25 + 2 * 6 * SIZE / 40_000 + 2.5
+
+
+def test_holders_that_are_gone_slow_nobody_else_down():
+    quick_s, *_ = pull_over(Line(10_000_000), blobs_of(70), limit_s=60)
+    took_s, *_ = pull_over(Line(10_000_000), blobs_of(70), limit_s=60, silent=frozenset({3, 5}))
+    assert took_s < quick_s + 2 * 2.0 + 1.0
+
+
+def test_who_takes_long_is_waited_for_longer_and_others_are_not():
+    patience = Patience(2 * S, 32)
+    assert patience.wait_ns(1) == 2 * S
+    for number in range(20):
+        patience.note_piece(1, number * S, (number + 5) * S)
+        patience.note_piece(2, number * S, number * S + S // 10)
+    assert 5 * S < patience.wait_ns(1) < 6 * S
+    assert patience.wait_ns(2) == 2 * S
+    patience.forget(1)
+    assert patience.wait_ns(1) == 2 * S
+
+
+def test_silence_is_waited_for_twice_as_long_each_time_up_to_a_limit():
+    patience = Patience(2 * S, 32)
+    waits = []
+    for number in range(6):
+        waits.append(patience.wait_ns(1) // S)
+        patience.note_silence(1, 10 * number * S, (10 * number + 2) * S)
+    assert waits == [2, 4, 8, 16, 16, 16]
+    assert patience.most_ns == 16 * S
+    patience.note_piece(1, 60 * S, 60 * S + 1)
+    assert patience.wait_ns(1) == 2 * S
+
+
+def test_less_is_asked_for_only_if_nothing_that_was_asked_since_came():
+    patience = Patience(2 * S, 32)
+    patience.note_answer(1 * S)
+    patience.note_silence(1, 1 * S, 3 * S)
+    assert patience.in_flight == 32  # the line brought what was asked at the same time
+    patience.note_silence(1, 2 * S, 4 * S)
+    assert patience.in_flight == 16
+    patience.note_silence(2, 3 * S, 5 * S)  # was under way then
+    assert patience.in_flight == 16
+    for number in range(20):
+        patience.note_silence(2, (5 + number) * S, (5 + number) * S)
+    assert patience.in_flight == 2
+    for number in range(600):
+        patience.note_piece(1, (30 + number) * S, (30 + number) * S + 1)
+    assert patience.in_flight == 32
+    patience.note_silence(1, 1000 * S, 1002 * S)
+    patience.forget(2)
+    assert patience.in_flight == 32
+
+
+def test_what_is_not_there_says_nothing_about_the_line():
+    """That nobody serves a key is known to the node's own side of it."""
+    contents = blobs_of(1)
+    pulls = Pulls(2 * S, SIZE)
+    (blob,) = contents
+    pulls.want(blob, SIZE, [1, 2], 0)
+    (first,) = pulls.plan(0)
+    pulls.answer(first, Absent(), 0)
+    (second,) = pulls.plan(0)
+    assert {first.holder, second.holder} == {1, 2}
+    pulls.expire(2 * S)
+    assert pulls._patience.in_flight == 16
+    pulls.answer(second, NotYet(S), 3 * S)
+    assert not pulls.answer(second, Absent(), 3 * S)
+
+
+def test_a_piece_that_comes_late_counts_unless_it_is_here_already():
+    contents = blobs_of(1)
+    (blob,) = contents
+    pulls = Pulls(2 * S, SIZE)
+    pulls.want(blob, SIZE, [1, 2], 0)
+    (first,) = pulls.plan(0)
+    assert pulls.expire(2 * S) == 1
+    (second,) = pulls.plan(2 * S)
+    assert {first.holder, second.holder} == {1, 2}
+    assert pulls.answer(first, Piece(contents[blob]), 3 * S)
+    whole = pulls.find_whole()
+    assert whole is not None
+    assert whole.whole() == contents[blob]
+    assert not pulls.answer(second, Piece(contents[blob]), 3 * S)
+    pulls.remove(whole)
+    assert not pulls.answer(second, Piece(contents[blob]), 4 * S)
+    assert not pulls.plan(5 * S)
