@@ -93,16 +93,40 @@ def test_holders_that_are_gone_slow_nobody_else_down():
     assert took_s < quick_s + 2 * 2.0 + 1.0
 
 
-def test_who_takes_long_is_waited_for_longer_and_others_are_not():
+def test_who_takes_long_is_waited_for_longer_until_it_comes_anew():
     patience = Patience(2 * S, 32)
     assert patience.wait_ns(1) == 2 * S
     for number in range(20):
         patience.note_piece(1, number * S, (number + 5) * S)
-        patience.note_piece(2, number * S, number * S + S // 10)
     assert 5 * S < patience.wait_ns(1) < 6 * S
-    assert patience.wait_ns(2) == 2 * S
     patience.forget(1)
     assert patience.wait_ns(1) == 2 * S
+
+
+def test_who_takes_long_where_others_do_not_is_not_waited_for_much_longer_and_asked_after_them():
+    """Or else a member could hold up whatever it is asked for, again and again."""
+    pulls = Pulls(2 * S, SIZE)
+    contents = blobs_of(20)
+    now_ns = 0
+    for blob, data in contents.items():
+        pulls.want(blob, SIZE, [1], now_ns)
+        (errand,) = pulls.plan(now_ns)
+        now_ns += 15 * S
+        pulls.expire(now_ns)
+        pulls.answer(errand, Piece(data), now_ns)
+        pulls.clear()
+    quick, blob = list(contents)[:2]
+    pulls.want(quick, SIZE, [2], now_ns)
+    (errand,) = pulls.plan(now_ns)
+    pulls.answer(errand, Piece(contents[quick]), now_ns)
+    pulls.clear()
+    pulls.want(blob, SIZE, [1], now_ns)
+    (errand,) = pulls.plan(now_ns)
+    assert pulls.expire(now_ns + 4 * S - 1) == 0
+    assert pulls.expire(now_ns + 4 * S) == 1
+    pulls.clear()
+    pulls.want(blob, SIZE, [1, 2], now_ns)
+    assert [errand.holder for errand in pulls.plan(now_ns)] == [2]
 
 
 def test_silence_is_waited_for_twice_as_long_each_time_up_to_a_limit():

@@ -245,9 +245,10 @@ class Pull:
     def _is_ready(self, holder: _Holder, now_ns: int) -> bool:
         return not holder.is_barred and holder.not_before_ns <= now_ns and holder.num_asked < holder.window
 
-    def _rank(self, number: int, present: frozenset[int]) -> tuple[bool, int, bool, int]:
+    def _rank(self, number: int, present: frozenset[int]) -> tuple[bool, int, bool, int, int]:
         holder = self.holders[number]
-        return number not in present, holder.num_failures, not holder.is_named, holder.num_asked
+        wait_ns = self.patience.wait_ns(number)
+        return number not in present, holder.num_failures, not holder.is_named, wait_ns, holder.num_asked
 
     def _offsets(self) -> range:
         return range(0, self.size, self.piece_size)

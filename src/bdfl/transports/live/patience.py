@@ -10,6 +10,7 @@ from dataclasses import dataclass
 _MOST_DOUBLINGS = 3
 MOST_TIMES = 1 << _MOST_DOUBLINGS  # the least wait
 _LEAST_IN_FLIGHT = 2  # one that never comes leaves room for another
+_TIMES_THE_QUICKEST = 2
 _GAIN, _SPREAD_GAIN, _SPREADS = 1 / 8, 1 / 4, 4  # RFC 6298, 2.3
 
 
@@ -52,10 +53,13 @@ class Patience:
         return int(self._in_flight)
 
     def wait_ns(self, holder: int) -> int:
-        """How long to wait for a piece of that holder."""
-        habit = self._habits.get(holder, _Habit())
-        usual_ns = max(self.least_ns, round(habit.mean_ns + _SPREADS * habit.spread_ns))
-        return min(self.most_ns, usual_ns << min(habit.num_silences, _MOST_DOUBLINGS))
+        """How long to wait for a piece of that holder.
+
+        Where others are quicker it is not much longer than for these: it may be slow on purpose.
+        """
+        own_ns = self._usual_ns(self._habits.get(holder, _Habit()))
+        others_ns = (self._usual_ns(habit) for number, habit in self._habits.items() if number != holder)
+        return min(own_ns, _TIMES_THE_QUICKEST * min(others_ns, default=own_ns))
 
     def note_answer(self, asked_ns: int) -> None:
         """What was asked then was answered: the lines are there."""
@@ -82,3 +86,7 @@ class Patience:
         """That one comes anew, perhaps by another line."""
         self._habits.pop(holder, None)
         self._in_flight = float(self._most_in_flight)
+
+    def _usual_ns(self, habit: _Habit) -> int:
+        usual_ns = max(self.least_ns, round(habit.mean_ns + _SPREADS * habit.spread_ns))
+        return min(self.most_ns, usual_ns << min(habit.num_silences, _MOST_DOUBLINGS))
