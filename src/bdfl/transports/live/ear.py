@@ -16,7 +16,7 @@ import zenoh
 
 from bdfl.transports.live.limits import Bucket
 
-CAPACITY = 64
+CAPACITY = 64  # an honest member asks for 32 pieces at a time, of all
 SLOW_CAPACITY = 20  # what waits at a paced ear is ahead of what comes next
 
 _Heard_co = TypeVar("_Heard_co", covariant=True)
@@ -101,12 +101,10 @@ class Ear(Generic[_Heard]):
             return
 
 
-def new_channel(*, is_slow: bool = False, is_shared: bool = False) -> "Channel[_Heard]":
+def new_channel(*, is_slow: bool = False, drops: bool = False) -> "Channel[_Heard]":
     """For a subscriber or queryable to be heard, perhaps slowly.
 
-    `is_shared`: others' messages come over the same connection, so that what comes too fast is dropped and not waited
-    for.
+    `drops`: what comes too fast is dropped and not waited for, since others' messages come over the same connection.
     """
-    if is_slow and is_shared:
-        return zenoh.handlers.RingChannel(SLOW_CAPACITY)
-    return zenoh.handlers.FifoChannel(SLOW_CAPACITY if is_slow else CAPACITY)
+    capacity = SLOW_CAPACITY if is_slow else CAPACITY
+    return zenoh.handlers.RingChannel(capacity) if drops else zenoh.handlers.FifoChannel(capacity)

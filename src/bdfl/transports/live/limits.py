@@ -27,7 +27,8 @@ class Limits:
     max_message_size: int = message_limit(64)  # of an encoded message
     checks_per_s: int = 500  # seals looked at in one member's name
     checks_burst: int = 2_000
-    slow_per_s: int = 200  # taken in a name in which more arrived than that, of each kind
+    slow_per_s: int = 200  # messages taken in a name in which more arrived than that, to all and to one each
+    slow_requests_per_s: int = 50  # each is answered, which costs as much again
     slow_burst: int = 20  # taken at once
     slow_bytes: int = 64 * 1024  # that cost as much as another one
     slow_s: float = 10.0  # after the last one that had to wait
@@ -35,9 +36,8 @@ class Limits:
     messages_burst: int = 2_000
     bytes_per_s: int = 8 * 2**20
     bytes_burst: int = 32 * 2**20
-    requests_per_s: int = 1_000  # for pieces of blobs
-    requests_burst: int = 4_000
-    requests_waiting: int = 64  # of one member, to be answered; an honest one asks for 32 pieces at a time, of all
+    requests_per_s: int = 150  # for pieces of blobs; who catches up asks for some 50, and large blobs for 128
+    requests_burst: int = 1_000
     served_per_s: int = 64 * 2**20  # bytes of blobs
     served_burst: int = 1024 * 2**20
     refused_cost: int = 16  # in messages, of one that its sender sealed and that was refused

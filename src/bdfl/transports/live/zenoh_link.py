@@ -1,9 +1,8 @@
 """A node's link to the others over zenoh. The node never waits for it, and no peer can make it work for nothing.
 
 What arrives is checked in the order of its cost: size, membership, budgets and seal by the threads that hear, so that
-these never fall behind; encoding and content by another. One thread sends, one pulls blobs, and one for each
-member that asks serves it pieces of them: who asks and does not read keeps its own waiting only. All queues are
-bounded.
+these never fall behind; encoding and content by another. One thread sends, one pulls blobs, and the one that hears
+what a member asks for serves it: who asks and does not read keeps its own waiting only. All queues are bounded.
 """
 
 import threading
@@ -63,8 +62,6 @@ class ZenohLink:
         self._refusals = Bucket(_MAX_REFUSALS_PER_S, _MAX_REFUSALS_PER_S)
         self._tokens: set[int] = set()
         self._presence_lock = threading.Lock()
-        self._serving: dict[int, Lane[zenoh.Query]] = {}  # by who asks
-        self._serving_lock = threading.Lock()
         self._receiver: Receiver | None = None
         self._mutes = Mutes(settings.limits)
         self._pressed = Pressed(settings.limits)
@@ -128,7 +125,6 @@ class ZenohLink:
         self._gate.set_members(public_keys)
         self._sealer.set_members(public_keys)
         self._session.members = self._gate.members  # nobody else may speak in this one's name
-        self._stop_serving([asker for asker in tuple(self._serving) if not self._gate.is_member(asker)])
         self._wake_muter()
         if self._session.is_open:
             self._notice()
@@ -195,10 +191,7 @@ class ZenohLink:
         self._puller.close(_CLOSE_WAIT_S)
         self._sending.close(_CLOSE_WAIT_S)
         self._checking.close(_CLOSE_WAIT_S)
-        serving = self._stop_serving(tuple(self._serving))
         self._session.close()
-        for lane in serving:  # which may have waited for the session to end
-            lane.close(_CLOSE_WAIT_S)
 
     def _stay_connected(self) -> None:
         """A zenoh client opens only when an access point is there, and what is opened anew may fail.
@@ -277,43 +270,18 @@ class ZenohLink:
             self._receiver.receive(message)
 
     def _hear_query(self, query: zenoh.Query) -> None:
+        """Answers a request, in the thread of the one who asks: who does not read keeps its own waiting only."""
         sender, size = last_number(query.key_expr), 0 if query.payload is None else len(query.payload)
-        try:
-            self._gate.admit_request(sender, size, time.monotonic_ns())
-            assert sender is not None
-            if not self._serve_later(sender, query):
-                raise Refused(Refusal.QUEUE)
-        except Refused as refused:
-            query.drop()  # type: ignore[no-untyped-call]
-            self._refuse(sender, refused, size)
-
-    def _serve_later(self, asker: int, query: zenoh.Query) -> bool:
-        with self._serving_lock:
-            if self._is_closed:
-                return False
-            lane = self._serving.get(asker)
-            if lane is None:
-                most = self._settings.limits.requests_waiting
-                lane = Lane(f"link-server-{asker}", lambda one: self._serve(asker, one), most, most)
-                self._serving[asker] = lane
-            return lane.put(query)
-
-    def _stop_serving(self, askers: Sequence[int]) -> list[Lane[zenoh.Query]]:
-        """Begins to end what serves these, and drops what they asked for."""
-        with self._serving_lock:
-            lanes = [self._serving.pop(asker) for asker in askers]
-        for lane in lanes:
-            for query in lane.close(0.0):
-                query.drop()  # type: ignore[no-untyped-call]
-        return lanes
-
-    def _serve(self, sender: int, query: zenoh.Query) -> None:
         with query, suppress(zenoh.ZError):  # the one who asked may be gone
-            data = _to_bytes(query.payload)
+            if self._is_closed:
+                return
             try:
+                self._gate.admit_request(sender, size, time.monotonic_ns())
+                assert sender is not None
+                data = _to_bytes(query.payload)
                 request = self._gate.read_request(sender, data, time.monotonic_ns())
             except Refused as refused:
-                self._refuse(sender, refused, len(data))
+                self._refuse(sender, refused, size)
                 return
             answer = self._find_answer(sender, request)
             piece = answer.data if isinstance(answer, Piece) else None

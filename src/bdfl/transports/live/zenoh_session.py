@@ -148,7 +148,7 @@ class ZenohSession:
         is_shared = not self._settings.listen  # all comes by way of one access point
 
         def subscribe(key: str, is_slow: bool) -> "zenoh.Subscriber[zenoh.handlers.Handler[zenoh.Sample]]":
-            channel: Channel[zenoh.Sample] = new_channel(is_slow=is_slow, is_shared=is_shared)
+            channel: Channel[zenoh.Sample] = new_channel(is_slow=is_slow, drops=is_slow and is_shared)
             return session.declare_subscriber(key, channel, allowed_origin=_OTHERS)
 
         def hear_all(who: int, is_slow: bool) -> "zenoh.Subscriber[zenoh.handlers.Handler[zenoh.Sample]]":
@@ -158,25 +158,31 @@ class ZenohSession:
             return subscribe(keys.to_one(number, who), is_slow)
 
         def serve(who: int, is_slow: bool) -> "zenoh.Queryable[zenoh.handlers.Handler[zenoh.Query]]":
-            channel: Channel[zenoh.Query] = new_channel(is_slow=is_slow, is_shared=is_shared)
+            channel: Channel[zenoh.Query] = new_channel(is_slow=is_slow, drops=is_shared)  # some do not read answers
             return session.declare_queryable(keys.blob(number, who), channel, allowed_origin=_OTHERS)
 
         self.heard = Audience(self.members)
         listenings, presence = self._listenings, self._presence
         listenings.append(Listening("link-all", hear_all, hearers.to_all, self._pace_of, self.heard))
         listenings.append(Listening("link-own", hear_own, hearers.to_own, self._pace_of, self.heard))
-        listenings.append(Listening("link-server", serve, hearers.query, self._pace_of, self.heard))
+        listenings.append(Listening("link-server", serve, hearers.query, self._pace_of_requests, self.heard))
         alive = session.liveliness()
         presence.append(alive.declare_subscriber(keys.here("*"), _direct(hearers.presence), history=True))
         presence.append(alive.declare_token(keys.here(number)))
 
-    def _pace_of(self, member: int) -> Pace[zenoh.Sample | zenoh.Query]:
+    def _pace_of(self, member: int) -> Pace[zenoh.Sample]:
+        return self._new_pace(member, self._settings.limits.slow_per_s)
+
+    def _pace_of_requests(self, member: int) -> Pace[zenoh.Query]:
+        return self._new_pace(member, self._settings.limits.slow_requests_per_s)
+
+    def _new_pace(self, member: int, per_s: int) -> Pace[zenoh.Sample | zenoh.Query]:
         limits = self._settings.limits
 
         def cost(heard: zenoh.Sample | zenoh.Query) -> float:
             return 1 + (0 if heard.payload is None else len(heard.payload)) / limits.slow_bytes
 
-        return Pace(Bucket(limits.slow_per_s, limits.slow_burst), cost, lambda: self._hearers.wait(member))
+        return Pace(Bucket(per_s, limits.slow_burst), cost, lambda: self._hearers.wait(member))
 
     def reopen(self) -> None:
         """Connects anew, with the TLS files as they are now; raises `LinkError`. What is said meanwhile is lost."""
