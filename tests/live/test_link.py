@@ -14,7 +14,7 @@ from bdfl.protocol.messages import encode_message
 from bdfl.transports.live import door
 from bdfl.transports.live.access_point import open_access_point
 from bdfl.transports.live.certificates import issue_leaf, make_authority, member_name, roots_pem, write_tls
-from bdfl.transports.live.envelope import Envelope, PieceAnswer, Purpose
+from bdfl.transports.live.envelope import Envelope, PieceAnswer, PieceRequest, Purpose
 from bdfl.transports.live.limits import Limits
 from bdfl.transports.live.ports import Link, Offer
 from bdfl.transports.live.zenoh_config import Role, chain_keys, session_config
@@ -149,6 +149,46 @@ def test_who_asks_and_does_not_read_holds_up_nobody_else():
         finally:
             is_read.set()
         wait_until(lambda: net.listeners[1].fetched == [(0, DATA)], "who reads again is served")
+
+
+def test_who_asks_without_end_has_to_wait_and_others_are_served(tmp_path):
+    with Links(3, tmp_path) as net, ExitStack() as stack:
+        ports = free_ports(2)
+        limits = Limits(requests_per_s=50, requests_burst=100, slow_requests_per_s=20, slow_burst=4, slow_s=1.0)
+        link = net.open(0, (f"127.0.0.1:{ports[0]}",), (), limits=limits)
+        net.open(1, (f"127.0.0.1:{ports[1]}",), (f"127.0.0.1:{ports[0]}",), piece_size=100_000)
+        net.wait_for_all()
+        net.listeners[0].blobs[BLOB] = Offer(DATA)
+        session, sealer, is_over = raw_session(stack, net.tls[2], ports[:1]), sealer_of(2), threading.Event()
+        wait_until(lambda: len(session.info.transports()) >= 1, "connected")
+
+        def ask_for_nothing():
+            while not is_over.is_set():
+                request = PieceRequest(digest(b"nobody has it"), 0, 1)
+                session.get(
+                    KEYS.blob(0, 2),
+                    zenoh.handlers.FifoChannel(4),
+                    payload=sealer.seal(Purpose.REQUEST, 0, encode(request)),
+                    timeout=5.0,
+                    congestion_control=zenoh.CongestionControl.BLOCK,
+                )
+
+        asker = threading.Thread(target=ask_for_nothing)
+        asker.start()
+        try:
+            wait_until(lambda: link.queued["slowed"] == 1, "the name is heard slowly")
+            wait_until(lambda: link.counters()["served_absent"] >= 100, "the first ones are answered")
+            before, began_s = link.counters()["served_absent"], time.monotonic()
+            net.links[1].fetch(BLOB, len(DATA), [0])
+            wait_until(lambda: net.listeners[1].fetched == [(0, DATA)], "another is served")
+            time.sleep(max(0.0, began_s + 2.0 - time.monotonic()))
+            took_s = time.monotonic() - began_s
+            assert link.counters()["served_absent"] - before < 2 * 20 * took_s + 50
+            assert "muted" not in link.counters()
+        finally:
+            is_over.set()
+            asker.join()
+        wait_until(lambda: link.queued["slowed"] == 0, "it is heard as ever")
 
 
 def test_who_answers_in_a_holders_name_is_not_believed_and_the_holder_is(tmp_path):

@@ -78,7 +78,14 @@ def hostile(
         resources.enter_context(writing_to(where))
         typer.echo(f"{len(attacks)} attacks on {nodes} nodes; a line for each when it is over", err=True)
         result = run_hostile_campaign(
-            where, hostile_scenario(nodes), attacks, count=count, rounds=rounds, rate=rate, on_attack=_tell
+            where,
+            hostile_scenario(nodes),
+            attacks,
+            count=count,
+            rounds=rounds,
+            rate=rate,
+            on_attack=_tell,
+            on_verified=_tell_verified,
         )
     if as_json:
         print_json(result)
@@ -101,6 +108,10 @@ def hostile(
 def _tell(one: "AttackResult") -> None:
     falls = f"{100 * one.fall:.0f} % of honest rounds lost"
     typer.echo(f"{one.attack}, {one.who}: {one.said.sent:,} in {one.attacked.seconds:.0f} s, {falls}", err=True)
+
+
+def _tell_verified(done: int, total: int) -> None:
+    typer.echo(f"verified the chains of {done} of {total} nodes", err=True)
 
 
 def _write(out: Path, result: "HostileResult", command: str) -> list[Path]:

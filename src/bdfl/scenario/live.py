@@ -29,5 +29,5 @@ class Live(Section, frozen=True, kw_only=True):
     )
     attempt_s: Annotated[Positive | None, about("s", "ours", "first attempt to agree lasts 1.5 times this")] = None
     resend_s: Annotated[Positive | None, about("s", "ours", "between two times that a node says all it holds")] = None
-    fetch_s: Annotated[Positive | None, about("s", "ours", "wait for a piece of a model before asking another")] = None
+    fetch_s: Annotated[Positive | None, about("s", "ours", "least wait for a piece before another is asked")] = None
     lease_s: Annotated[Positive | None, about("s", "ours", "silence after which a peer counts as gone")] = None

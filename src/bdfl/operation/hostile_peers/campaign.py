@@ -151,12 +151,14 @@ def run_hostile_campaign(
     rounds: int,
     rate: float = 0.0,
     on_attack: Callable[[AttackResult], None] | None = None,
+    on_verified: Callable[[int, int], None] | None = None,
 ) -> HostileResult:
     """Founds a network in a new folder whose last member is hostile, lets it carry out the attacks, and judges.
 
     Each attack sends at least `count` things, `rate` a second or as many as are taken, and each phase lasts at least
-    `rounds` rounds. An attack begins when nobody is muted for an earlier one. `on_attack` hears of each afterwards.
-    One that the network does not survive is the last, and a failure; what is left is judged all the same.
+    `rounds` rounds. An attack begins when nobody is muted for an earlier one. `on_attack` hears of each afterwards,
+    `on_verified` how many nodes' chains are verified at the end, of how many. An attack that the network does not
+    survive is the last, and a failure; what is left is judged all the same.
     """
     num_nodes = scenario.clients.count - 1
     network = found_network(folder, scenario, 0, None)
@@ -181,7 +183,7 @@ def run_hostile_campaign(
         else:
             probe = probe_as_stranger(enemy.unlisted, enemy.chain, num_nodes + 1, enemy.targets)
         running.stop()
-    verdict = judge_network(folder, own_functions=frozenset(network.functions))
+    verdict = judge_network(folder, own_functions=frozenset(network.functions), on_progress=on_verified)
     failures += [f"node {node}: {failure}" for node, failure in verdict.failures]
     failures += [] if verdict.difference is None else [verdict.difference]
     traces, accused = find_traces(node_folder(folder, 0) / CHAIN_FOLDER, num_nodes)

@@ -37,12 +37,12 @@ class NotYet:
 
 @dataclass(frozen=True)
 class Absent:
-    """The holder does not have the blob, or is not there."""
+    """The holder says that it does not have the blob."""
 
 
 @dataclass(frozen=True)
 class Silence:
-    """No answer in time."""
+    """No answer: none in time, none arrived, or nobody is there."""
 
 
 Answer: TypeAlias = Piece | NotYet | Absent | Silence
@@ -59,7 +59,7 @@ class _Holder:
 
 
 @dataclass(frozen=True)
-class _Asked:
+class Asked:
     """A piece under way."""
 
     holder: int
@@ -77,7 +77,7 @@ class Pull:
     patience: Patience
     started_ns: int
     holders: dict[int, _Holder] = field(default_factory=dict)
-    asked: dict[int, _Asked] = field(default_factory=dict)  # by offset
+    asked: dict[int, Asked] = field(default_factory=dict)  # by offset
     givers: dict[int, int] = field(default_factory=dict)  # by offset: whose piece is here
     is_single: bool = False  # pieces of several holders did not fit together: from now on one at a time
     turn_ns: int | None = None  # since when it is pulled; none: it waits for its turn
@@ -93,8 +93,10 @@ class Pull:
         return len(self.givers) == len(self._offsets())
 
     def is_idle(self, now_ns: int) -> bool:
-        """Whether its turn has brought nothing for as long as one is patient."""
-        return self.turn_ns is not None and now_ns - max(self.turn_ns, self._progress_ns) >= self.patience.least_ns
+        """Whether its turn has brought nothing for a while, and nothing is waited for."""
+        if self.turn_ns is None or self.asked:
+            return False
+        return now_ns - max(self.turn_ns, self._progress_ns) >= self.patience.least_ns
 
     def name(self, holders: Iterable[int]) -> None:
         """Members that should have the blob: asked first, and again at once if they failed before."""
@@ -104,16 +106,23 @@ class Pull:
             if holder.num_failures:
                 holder.num_failures, holder.not_before_ns = 0, 0
 
-    def next_request(self, present: frozenset[int], now_ns: int) -> tuple[int, PieceRequest] | None:
-        """Whom to ask for what now; noted as asked."""
+    def next_request(
+        self, present: frozenset[int], now_ns: int, *, with_doubted: bool = True
+    ) -> tuple[int, PieceRequest] | None:
+        """Whom to ask for what now, perhaps none that was silent; noted as asked."""
         missing = (offset for offset in self._offsets() if offset not in self.givers and offset not in self.asked)
         offset = next(missing, None)
-        number = self._choose(present, now_ns) if offset is not None else None
+        number = self._choose(present, now_ns, with_doubted) if offset is not None else None
         if offset is None or number is None:
             return None
         self.holders[number].num_asked += 1
-        self.asked[offset] = _Asked(number, now_ns, now_ns + self.patience.wait_ns(number))
+        self.asked[offset] = Asked(number, now_ns, now_ns + self.patience.wait_ns(number, now_ns))
         return number, PieceRequest(self.blob, offset, min(self.piece_size, self.size - offset))
+
+    @property
+    def num_given_up(self) -> int:
+        """Requests of which the piece may still come."""
+        return len(self._given_up)
 
     def is_asked(self, number: int, offset: int) -> bool:
         """Whether that holder's piece is waited for."""
@@ -209,10 +218,10 @@ class Pull:
         holder.num_failures += 1
         holder.not_before_ns = now_ns + wait_ns
 
-    def _choose(self, present: frozenset[int], now_ns: int) -> int | None:
+    def _choose(self, present: frozenset[int], now_ns: int, with_doubted: bool) -> int | None:
         named = [number for number, holder in self.holders.items() if holder.is_named and not holder.is_barred]
         is_stuck = now_ns - self._progress_ns >= self.patience.least_ns
-        if is_stuck or all(self.holders[number].num_failures for number in named):
+        if is_stuck or all(self.holders[number].num_failures or self.patience.is_doubted(number) for number in named):
             for number in present:
                 self.holders.setdefault(number, _Holder(is_named=False))
             candidates = [number for number, holder in self.holders.items() if holder.is_named or number in present]
@@ -221,7 +230,9 @@ class Pull:
         if self.is_single and self._goes_on(now_ns):
             candidates = [self._only]
         ready = [number for number in candidates if self._is_ready(self.holders[number], now_ns)]
-        chosen = min(ready, key=lambda number: self._rank(number, present), default=None)
+        if not with_doubted:
+            ready = [number for number in ready if not self.patience.is_doubted(number)]
+        chosen = min(ready, key=lambda number: self._rank(number, present, now_ns), default=None)
         if self.is_single and chosen is not None and chosen != self._only:
             self._only, self._progress_ns = chosen, now_ns
         return chosen
@@ -231,7 +242,7 @@ class Pull:
         holder = self.holders.get(self._only)
         if holder is None:
             return False
-        is_stuck = now_ns - self._progress_ns >= self.patience.wait_ns(self._only)
+        is_stuck = now_ns - self._progress_ns >= self.patience.wait_ns(self._only, now_ns)
         if not (holder.is_barred or holder.num_failures or is_stuck):
             return True
         if is_stuck:
@@ -245,10 +256,11 @@ class Pull:
     def _is_ready(self, holder: _Holder, now_ns: int) -> bool:
         return not holder.is_barred and holder.not_before_ns <= now_ns and holder.num_asked < holder.window
 
-    def _rank(self, number: int, present: frozenset[int]) -> tuple[bool, int, bool, int, int]:
-        holder = self.holders[number]
-        wait_ns = self.patience.wait_ns(number)
-        return number not in present, holder.num_failures, not holder.is_named, wait_ns, holder.num_asked
+    def _rank(self, number: int, present: frozenset[int], now_ns: int) -> tuple[bool, int, bool, bool, int, int]:
+        holder, patience = self.holders[number], self.patience
+        slowness = patience.wait_ns(number, now_ns) // patience.least_ns
+        is_doubted = patience.is_doubted(number)
+        return number not in present, holder.num_failures, is_doubted, not holder.is_named, slowness, holder.num_asked
 
     def _offsets(self) -> range:
         return range(0, self.size, self.piece_size)

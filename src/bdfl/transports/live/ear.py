@@ -16,7 +16,7 @@ import zenoh
 
 from bdfl.transports.live.limits import Bucket
 
-CAPACITY = 64  # an honest member asks for 32 pieces at a time, of all
+CAPACITY = 64
 SLOW_CAPACITY = 20  # what waits at a paced ear is ahead of what comes next
 
 _Heard_co = TypeVar("_Heard_co", covariant=True)
@@ -65,7 +65,7 @@ class Pace(Generic[_Heard_contra]):
 
 
 class Ear(Generic[_Heard]):
-    """Handles everything that arrives for a subscriber or queryable, in order. To be closed."""
+    """Handles everything that arrives for a subscriber or queryable, in order. To be ended and joined."""
 
     def __init__(
         self,
@@ -81,12 +81,19 @@ class Ear(Generic[_Heard]):
         self._thread = threading.Thread(target=self._listen, name=name, daemon=True)
         self._thread.start()
 
-    def close(self, timeout_s: float) -> None:
+    def end(self) -> None:
         """Nothing more arrives; what already did is still handled."""
         self._is_over.set()
         with suppress(zenoh.ZError):  # the session may be over
             self._entity.undeclare()
-        self._thread.join(timeout_s)
+
+    @property
+    def is_done(self) -> bool:
+        return not self._thread.is_alive()
+
+    def join(self, deadline_s: float) -> None:
+        """Waits until all is handled, or until that time on the monotonic clock."""
+        self._thread.join(max(0.0, deadline_s - time.monotonic()))
 
     def _listen(self) -> None:
         try:

@@ -10,8 +10,6 @@ from typing import Generic, Protocol, TypeVar
 
 from bdfl.transports.live.ear import Ear, Entity, HeardChannel, Pace
 
-_CLOSE_WAIT_S = 2.0
-
 _Heard = TypeVar("_Heard")
 _Heard_co = TypeVar("_Heard_co", covariant=True)
 
@@ -32,7 +30,7 @@ class Audience:
 
 
 class Listening(Generic[_Heard]):
-    """What arrives from members, handled in order of each. For one thread at a time; to be closed."""
+    """What arrives from members, handled in order of each. For one thread at a time; to be ended and joined."""
 
     def __init__(
         self,
@@ -45,6 +43,7 @@ class Listening(Generic[_Heard]):
         """`declare` begins to receive what one member sends, slowly or not; `pace_of` is a slow one's."""
         self._name, self._declare, self._handle, self._pace_of = name, declare, handle, pace_of
         self._ears: dict[tuple[int, bool], Ear[_Heard]] = {}
+        self._ending: list[Ear[_Heard]] = []  # those may still reply to somebody who does not read
         self.listen_to(audience)
 
     def listen_to(self, audience: Audience) -> None:
@@ -55,9 +54,19 @@ class Listening(Generic[_Heard]):
             pace = self._pace_of(who) if is_slow else None
             self._ears[who, is_slow] = Ear(f"{self._name}-{who}", declared, declared.handler, self._handle, pace)
         for one in self._ears.keys() - wanted:
-            self._ears.pop(one).close(_CLOSE_WAIT_S)
+            self._end(one)
 
-    def close(self, timeout_s: float) -> None:
+    def end(self) -> None:
         """Nothing more arrives; what already did is still handled."""
-        while self._ears:
-            self._ears.popitem()[1].close(timeout_s)
+        for one in list(self._ears):
+            self._end(one)
+
+    def join(self, deadline_s: float) -> None:
+        """Waits until all is handled, or until that time on the monotonic clock."""
+        while self._ending:
+            self._ending.pop().join(deadline_s)
+
+    def _end(self, one: tuple[int, bool]) -> None:
+        ear = self._ears.pop(one)
+        ear.end()
+        self._ending = [*(other for other in self._ending if not other.is_done), ear]

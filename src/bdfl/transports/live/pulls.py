@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bdfl.transports.live.blob_pull import Answer, NotYet, Piece, Pull
+from bdfl.transports.live.blob_pull import Absent, Answer, NotYet, Piece, Pull, Silence
 from bdfl.transports.live.envelope import PieceRequest
 from bdfl.transports.live.patience import Patience
 
@@ -50,9 +50,11 @@ class Pulls:
         return is_new
 
     def set_present(self, present: frozenset[int]) -> None:
-        """Who may be asked beside those named."""
+        """Who may be asked beside those named. When somebody is there after nobody was, all begins anew."""
+        if present and not self._present:
+            self._patience.reset()
         for newcomer in present - self._present:
-            self._patience.forget(newcomer)
+            self._patience.welcome(newcomer)
         self._present = present
 
     def find_whole(self) -> Pull | None:
@@ -70,29 +72,40 @@ class Pulls:
         return sum(pull.expire(now_ns) for pull in self._pulls.values())
 
     def plan(self, now_ns: int) -> list[Errand]:
-        """What to ask for now; noted as asked."""
+        """What to ask for now, what one has not given up yet first; noted as asked."""
         errands: list[Errand] = []
         self._pass_turns(now_ns)
-        room = self._patience.in_flight - sum(len(pull.asked) for pull in self._pulls.values())
-        for pull in self._active():
-            while room > 0 and (found := pull.next_request(self._present, now_ns)) is not None:
+        patience = self._patience
+        asked = [one.holder for pull in self._pulls.values() for one in pull.asked.values()]
+        room = patience.in_flight - len(asked)
+        doubted_room = patience.in_doubt - sum(map(patience.is_doubted, asked))
+        for pull in sorted(self._active(), key=lambda pull: pull.num_given_up):
+            while room > 0:
+                found = pull.next_request(self._present, now_ns, with_doubted=doubted_room > 0)
+                if found is None:
+                    break
                 errands.append(Errand(pull, *found, now_ns))
                 room -= 1
+                doubted_room -= patience.is_doubted(found[0])
         return errands
 
     def answer(self, errand: Errand, answer: Answer, now_ns: int) -> bool:
         """Takes what a holder says to a request; whether one had given it up and it was of use all the same."""
-        pull, holder, offset = errand.pull, errand.holder, errand.request.offset
+        pull, holder, offset, asked_ns = errand.pull, errand.holder, errand.request.offset, errand.asked_ns
+        asked = pull.asked.get(offset) if pull in self else None
+        is_waited_for = asked is not None and (asked.holder, asked.at_ns) == (holder, asked_ns)
         match answer:
             case Piece():
-                self._patience.note_piece(holder, errand.asked_ns, now_ns)
-            case NotYet():
-                self._patience.note_answer(errand.asked_ns)
-        if pull not in self:
+                self._patience.note_piece(holder, asked_ns, now_ns, is_late=not is_waited_for)
+            case NotYet() | Absent():
+                self._patience.note_answer(asked_ns)
+            case Silence() if is_waited_for and holder in self._present:  # the request or its answer got lost
+                self._patience.note_silence(holder, asked_ns, now_ns)
+        if pull not in self or not (is_waited_for or isinstance(answer, Piece)):
             return False
-        is_late = offset not in pull.givers and not pull.is_asked(holder, offset)
+        was_here = offset in pull.givers
         pull.answer(holder, offset, answer, now_ns)
-        return is_late and offset in pull.givers
+        return not is_waited_for and not was_here and offset in pull.givers
 
     def next_time_ns(self, now_ns: int) -> int | None:
         """When to look again if nothing comes before; none: there is nothing to pull."""

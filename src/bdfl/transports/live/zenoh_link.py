@@ -219,6 +219,7 @@ class ZenohLink:
     def _end_session(self) -> None:
         with self._presence_lock:
             self._tokens.clear()
+            self._puller.set_present(frozenset())
         self._doorkeeper.forget()
 
     def _send(self, to: int | None, payload: bytes) -> None:
@@ -299,7 +300,7 @@ class ZenohLink:
         assert self._receiver is not None
         offer = self._receiver.offer(asker, request.blob)
         end = request.offset + request.length
-        if offer is None or end > len(offer.data):
+        if offer is None or end > len(offer.data) or request.length > self._settings.piece_size:
             self._count("served_absent")
             return Absent()
         now_ns = time.monotonic_ns()

@@ -2,6 +2,7 @@
 
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ import zenoh
 from bdfl.errors import BdflError, one_line
 from bdfl.identity import Signer
 from bdfl.ledger.block import MAX_MEMBERS
-from bdfl.transports.live.blob_pull import PIECE_SIZE, Absent, Answer
+from bdfl.transports.live.blob_pull import PIECE_SIZE, Answer, Silence
 from bdfl.transports.live.certificates import TlsFiles
 from bdfl.transports.live.connections import Connection
 from bdfl.transports.live.ear import Channel, Entity, Pace, new_channel
@@ -51,7 +52,7 @@ class LinkSettings:
     peers: tuple[str, ...]
     tls: TlsFiles | None  # none: plain TCP, for tests
     max_blob_size: int
-    num_access_points: int = 0  # for a status; who they are is known by the roots
+    num_access_points: int = 0  # who they are is known by the roots
     fetch_s: float = 5.0
     lease_s: float = 3.0
     limits: Limits = field(default_factory=Limits)
@@ -130,6 +131,7 @@ class ZenohSession:
         except zenoh.ZError as error:
             self._undeclare()
             session.close()  # type: ignore[no-untyped-call]
+            self._join()
             raise LinkError(f"cannot take part in the network: {one_line(error)}") from None
         self._hearers.begin(str(session.info.zid()))
         self._session = session
@@ -145,7 +147,8 @@ class ZenohSession:
 
     def _declare(self, session: zenoh.Session) -> None:
         number, keys, hearers = self._settings.number, self._keys, self._hearers
-        is_shared = not self._settings.listen  # all comes by way of one access point
+        # Where there are access points several members may come over one connection, which must never wait.
+        is_shared = not self._settings.listen or self._settings.num_access_points > 0
 
         def subscribe(key: str, is_slow: bool) -> "zenoh.Subscriber[zenoh.handlers.Handler[zenoh.Sample]]":
             channel: Channel[zenoh.Sample] = new_channel(is_slow=is_slow, drops=is_slow and is_shared)
@@ -243,7 +246,10 @@ class ZenohSession:
             answers.end()
 
     def reply(self, query: zenoh.Query, to: int, answer: bytes, piece: bytes) -> None:
-        """Answers a request, with a piece or none. Waits while the one who asked does not read."""
+        """Answers a request, with a piece or none.
+
+        As urgent as the request was: ours may be dropped where a line is full, others may make this wait.
+        """
         query.reply(self._keys.blob(self._settings.number, to), piece, attachment=answer)
 
     def _disconnect(self) -> None:
@@ -251,18 +257,27 @@ class ZenohSession:
         self._undeclare()
         if session is not None:
             session.close()  # type: ignore[no-untyped-call]
+        self._join()
         self._hearers.end()
 
     def _undeclare(self) -> None:
         while self._presence:
             with suppress(zenoh.ZError):
                 self._presence.pop().undeclare()
-        while self._listenings:  # nothing of zenoh's may be left to Python's end, which it could hang
-            self._listenings.pop().close(_CLOSE_WAIT_S)
+        for listening in self._listenings:
+            listening.end()
+
+    def _join(self) -> None:
+        """Nothing of zenoh's may be left to Python's end, which it could hang. Whoever replies waits till all ends."""
+        deadline_s = time.monotonic() + _CLOSE_WAIT_S
+        while self._listenings:
+            self._listenings.pop().join(deadline_s)
 
 
 class _Answers:
-    """Passes the holder's answer to one request on; the request's end without any counts as absence.
+    """Passes the holder's answer to one request on; the request's end without any is silence.
+
+    Nobody serves it, then, or zenoh dropped request or answer where a line was full.
 
     Others can answer in the holder's name, and before it: a member certifies any name, an access point forwards.
     """
@@ -282,7 +297,7 @@ class _Answers:
             self._pass(answer)
 
     def end(self) -> None:
-        self._pass(Absent())
+        self._pass(Silence())
 
     def _pass(self, answer: Answer) -> None:
         on_answer, self._on_answer = self._on_answer, None
