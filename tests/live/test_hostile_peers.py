@@ -204,6 +204,23 @@ def test_a_fall_is_that_of_rounds_per_minute_against_the_control_over_all_the_ti
     assert fall_of([]) == 0.0
 
 
+def test_attacks_that_last_longer_than_their_controls_are_each_compared_with_their_own():
+    """Twice as slow where it takes a minute, no slower in ten minutes of a network that is quicker then."""
+    short, long = outcome(attacked=50), outcome(attacked=100)
+    lasting = msgspec.structs.replace(
+        long.attacked, rounds=10 * long.attacked.rounds, seconds=10 * long.attacked.seconds
+    )
+    long = msgspec.structs.replace(long, attacked=lasting)
+    assert fall_of([long]) == pytest.approx(0.0)
+    assert fall_of([short, long]) == pytest.approx(0.5 / 11)
+    quicker = msgspec.structs.replace(
+        long,
+        attacked=msgspec.structs.replace(lasting, rounds=3 * lasting.rounds),
+        control=msgspec.structs.replace(long.control, rounds=3 * long.control.rounds),
+    )
+    assert fall_of([short, quicker]) == pytest.approx(0.5 / 31)
+
+
 @pytest.mark.parametrize(
     ("found", "expected"),
     [

@@ -115,17 +115,13 @@ class HostileResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def fall_of(results: Iterable[AttackResult]) -> float:
-    """The share of rounds per minute lost to attacks, against their controls, over all of their time."""
-    some = list(results)
-    attacked = _rate(one.attacked for one in some)
-    control = _rate(one.control for one in some)
-    return 1 - attacked / control if control else 0.0
+    """The share of honest rounds lost to attacks: of those that there would have been at the controls' paces.
 
-
-def _rate(phases: Iterable[Phase]) -> float:
-    some = list(phases)
-    seconds = sum(phase.seconds for phase in some)
-    return sum(phase.rounds for phase in some) / seconds if seconds else 0.0
+    Each attack counts by how long it lasted, and is compared with its own control.
+    """
+    some = [one for one in results if one.control.seconds]
+    expected = sum(one.control.rounds / one.control.seconds * one.attacked.seconds for one in some)
+    return 1 - sum(one.attacked.rounds for one in some) / expected if expected else 0.0
 
 
 def hostile_scenario(num_nodes: int, changes: Sequence[str] = ()) -> Scenario:
