@@ -36,7 +36,7 @@ class Limits:
     messages_burst: int = 2_000
     bytes_per_s: int = 8 * 2**20
     bytes_burst: int = 32 * 2**20
-    requests_per_s: int = 150  # for pieces of blobs; who catches up asks for some 50, and large blobs for 128
+    requests_per_s: int = 150  # for pieces of blobs: more than the 128 of 512 KiB that are served
     requests_burst: int = 1_000
     served_per_s: int = 64 * 2**20  # bytes of blobs
     served_burst: int = 1024 * 2**20
