@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from bdfl.encoding import digest
+from bdfl.ledger.units import NANO
 from bdfl.transports.live.envelope import PieceRequest
 from bdfl.transports.live.patience import Patience
 
 PIECE_SIZE = 512 * 1024
-_NS = 1_000_000_000
 _MAX_WINDOW = 4  # pieces asked of one holder at a time, for one blob
 _LEAST_WAIT_NS = 5_000_000  # before the same holder is asked for the same again
-_MAX_WAIT_NS = 60 * _NS  # however long a holder says it needs
+_MAX_WAIT_NS = 60 * NANO  # however long a holder says it needs
 _MAX_BACKOFF = 5  # doublings of the wait after silence
 
 

@@ -7,7 +7,8 @@ sealed takes. A name in which more arrives than may be looked into is heard slow
 
 from dataclasses import dataclass, field
 
-_NS = 1_000_000_000
+from bdfl.ledger.units import NANO
+
 _MESSAGE_BYTES = 256 * 1024  # that any message may have
 _BYTES_PER_PAIR = 256  # and some more for each two members: a block holds votes of all on what all have said
 
@@ -83,10 +84,10 @@ class Bucket:
     def wait_ns(self, amount: float, now_ns: int) -> int:
         """How long until so many tokens are there; those above the burst never are, and count as the burst."""
         self._refill(now_ns)
-        return max(0, int((min(amount, self._burst) - self._tokens) / self._per_s * _NS))
+        return max(0, int((min(amount, self._burst) - self._tokens) / self._per_s * NANO))
 
     def _refill(self, now_ns: int) -> None:
-        passed_s = max(0, now_ns - self._at_ns) / _NS
+        passed_s = max(0, now_ns - self._at_ns) / NANO
         self._tokens = min(self._burst, self._tokens + passed_s * self._per_s)
         self._at_ns = max(self._at_ns, now_ns)
 

@@ -7,9 +7,9 @@ sealed, too much in one name has that name heard slowly: whoever sends it waits,
 
 from dataclasses import dataclass
 
+from bdfl.ledger.units import NANO
 from bdfl.transports.live.limits import Bucket, Limits
 
-_NS = 1_000_000_000
 _BYTES_PER_COST = 4096
 _FORGIVEN_AFTER = 10  # times as long as the last mute, the next one is short again
 
@@ -38,9 +38,9 @@ class Mutes:
             standing = self._standings[member] = _Standing(Bucket(limits.patience_per_s, limits.patience))
         if now_ns < standing.ends_ns or standing.patience.take(1 + size // _BYTES_PER_COST, now_ns):
             return False
-        is_forgiven = not standing.lasts_s or now_ns - standing.ends_ns > _FORGIVEN_AFTER * standing.lasts_s * _NS
+        is_forgiven = not standing.lasts_s or now_ns - standing.ends_ns > _FORGIVEN_AFTER * standing.lasts_s * NANO
         standing.lasts_s = limits.mute_s if is_forgiven else min(2 * standing.lasts_s, limits.max_mute_s)
-        standing.ends_ns = now_ns + round(standing.lasts_s * _NS)
+        standing.ends_ns = now_ns + round(standing.lasts_s * NANO)
         return True
 
     def end_ns(self, member: int) -> int:
@@ -61,7 +61,7 @@ class Pressed:
     """Names in which more arrives than is looked into. Time as above; for one thread at a time."""
 
     def __init__(self, limits: Limits) -> None:
-        self._lasts_ns = round(limits.slow_s * _NS)
+        self._lasts_ns = round(limits.slow_s * NANO)
         self._ends_ns: dict[int, int] = {}
 
     def note(self, member: int, now_ns: int) -> bool:

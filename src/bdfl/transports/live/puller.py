@@ -5,11 +5,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from bdfl.ledger.units import NANO
 from bdfl.transports.live.blob_pull import PIECE_SIZE, Answer, Pull
 from bdfl.transports.live.envelope import PieceRequest
 from bdfl.transports.live.pulls import Errand, Pulls
 
-_NS = 1_000_000_000
 _SHORTEST_WAIT_S = 0.001
 
 
@@ -31,7 +31,7 @@ class Puller:
         piece_size: int = PIECE_SIZE,
     ) -> None:
         self._ask, self._deliver, self._count = ask, deliver, count
-        self._pulls = Pulls(round(patience_s * _NS), piece_size)
+        self._pulls = Pulls(round(patience_s * NANO), piece_size)
         self._is_closed = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._work, name="puller", daemon=True)
@@ -89,7 +89,7 @@ class Puller:
 
     def _idle_s(self, now_ns: int) -> float | None:
         next_ns = self._pulls.next_time_ns(now_ns)
-        return None if next_ns is None else max(_SHORTEST_WAIT_S, (next_ns - now_ns) / _NS)
+        return None if next_ns is None else max(_SHORTEST_WAIT_S, (next_ns - now_ns) / NANO)
 
     def _taking(self, errand: Errand) -> Callable[[Answer], None]:
         def take(answer: Answer) -> None:
