@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 import pyarrow
 
-from bdfl.audit.block_summary import describe_change, sample_weights
+from bdfl.audit.block_summary import describe_change, sample_weights, show_utc
 from bdfl.audit.summary import summarise_chain
 from bdfl.ledger.block import Block
 from bdfl.ledger.keeping import Store
@@ -28,7 +28,7 @@ SCHEMAS: dict[str, pyarrow.Schema] = {
             "height": _WHOLE,
             "digest": _TEXT,
             "parent": _TEXT,
-            "time": pyarrow.timestamp("ms", "UTC"),
+            "time": _TEXT,
             "proposer": _WHOLE,
             "attempt": _WHOLE,
             "difficulty": _WHOLE,
@@ -131,7 +131,7 @@ def _block_row(chain: Store, block: Block) -> Rows:
         "height": header.height,
         "digest": block.digest.hex(),
         "parent": header.parent.hex(),
-        "time": header.time_ms,
+        "time": show_utc(header.time_ms),
         "proposer": header.proposer,
         "attempt": header.attempt,
         "difficulty": header.difficulty,
