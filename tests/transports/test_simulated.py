@@ -213,7 +213,7 @@ def test_a_restart_changes_nothing_that_was_kept():
     for node in play.network.nodes:
         again = recover(node.context, node.store)
         assert again.chain.tip == node.state.chain.tip
-        assert again.certificate == node.state.certificate
+        assert dict(again.precommits).items() <= dict(node.state.precommits).items()  # late ones are not kept
         assert again.phase is node.state.phase
 
 

@@ -1,9 +1,10 @@
 """A chain in a few numbers: its rules, its blocks and its members."""
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 
-from bdfl.audit.block_summary import BlockSummary, summarise_block
+from bdfl.audit.block_summary import BlockSummary, show_utc, summarise_block
 from bdfl.audit.reading import roll_of
 from bdfl.ledger.block import Privacy, chain_id
 from bdfl.ledger.keeping import Store
@@ -24,7 +25,7 @@ class MemberSummary:
     trained: int  # blocks with an update of its that counts
     missing: int  # rounds that it was scheduled in and not heard of
     proposed: int  # blocks
-    voted: int  # certificates it is in
+    voted: int  # blocks with its precommit in the certificate, or in what the next block carries of it
     queue: float  # after the last block
 
 
@@ -34,6 +35,7 @@ class ChainSummary:
 
     chain: str
     name: str
+    founded: str  # when, in UTC
     height: int
     checkpoint: int  # last block whose updates were pruned; 0: none
     num_active: int  # members at the next height
@@ -58,11 +60,10 @@ def summarise_chain(chain: Store) -> ChainSummary:
     genesis = chain.genesis
     blocks = tuple(summarise_block(block, chain.certificate(block.header.height)) for block in chain.blocks())
     roll = roll_of(chain)
-    voted = [0] * len(roll.members)
-    for height in range(1, chain.height + 1):
-        for signed in chain.certificate(height):
-            if signed.vote.voter < len(voted):
-                voted[signed.vote.voter] += 1
+    precommits = [set(chain.certificate(height)) for height in range(1, chain.height + 1)]
+    for block in chain.blocks(2):
+        precommits[block.header.height - 2].update(block.body.parent_certificate)
+    voted = Counter(voter for votes in precommits for voter in {signed.vote.voter for signed in votes})
     queue_nano = chain.block(chain.height).body.queue_nano if chain.height else ()
     members = tuple(
         MemberSummary(
@@ -85,6 +86,7 @@ def summarise_chain(chain: Store) -> ChainSummary:
     return ChainSummary(
         chain=chain_id(genesis).hex(),
         name=genesis.name,
+        founded=show_utc(genesis.time_ms),
         height=chain.height,
         checkpoint=chain.checkpoint,
         num_active=num_active,

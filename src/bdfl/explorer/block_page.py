@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from bdfl.audit.block_summary import BlockSummary, describe_change, sample_weights, summarise_block
+from bdfl.audit.block_summary import BlockSummary, describe_change, sample_weights, show_utc, summarise_block
 from bdfl.audit.plain import to_plain
 from bdfl.explorer.chain_view import Found
 from bdfl.explorer.documents import (
@@ -98,6 +98,7 @@ def _fill(
         is_verifiable=frame.is_verifiable,
         digest=block.digest.hex(),
         parent=header.parent.hex(),
+        time_ms=header.time_ms,
         proposer=header.proposer,
         attempt=header.attempt,
         difficulty=header.difficulty,
@@ -153,6 +154,7 @@ def show_row(found: Found, problem: str | None, accuracy: float | None) -> Block
         return BlockRow(
             height=found.height,
             digest=None,
+            time_ms=None,
             proposer=None,
             attempt=None,
             trained=[],
@@ -173,6 +175,7 @@ def show_row(found: Found, problem: str | None, accuracy: float | None) -> Block
     return BlockRow(
         height=found.height,
         digest=summary.digest,
+        time_ms=found.block.header.time_ms,
         proposer=summary.proposer,
         attempt=summary.attempt,
         trained=list(summary.trained),
@@ -282,7 +285,10 @@ def describe_block(found: Found, accuracy: float | None) -> list[str]:
     summary = summarise_block(block, found.certificate)
     header, body = block.header, block.body
     tries = "the first attempt" if header.attempt == 1 else f"attempt {header.attempt}"
-    lines = [f"Client {header.proposer} found this block in {tries}, after {header.difficulty} expected hashes."]
+    lines = [
+        f"Client {header.proposer} began to mine this block at {show_utc(header.time_ms)}, by its own clock, and found"
+        f" it in {tries}, after {header.difficulty} expected hashes."
+    ]
     if summary.reason:
         lines.append(f"Nobody was scheduled to train in this round: {summary.reason}.")
     else:
@@ -305,8 +311,8 @@ def describe_block(found: Found, accuracy: float | None) -> list[str]:
         f" slowest client has trained and uploaded, then {body.modelled.mining_ns / NANO:.4g} s of mining."
     )
     lines.append(
-        f"{_count(summary.num_votes, 'member')} voted it final; it carries {_count(summary.num_reports, 'report', '')}"
-        " for the next round."
+        f"{_count(summary.num_votes, 'vote', '')} in its certificate made it final; it carries"
+        f" {_count(summary.num_reports, 'report', '')} for the next round."
     )
     if summary.change:
         lines.append(f"Membership changes: {summary.change}.")

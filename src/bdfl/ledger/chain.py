@@ -45,6 +45,7 @@ __all__ = [
 ]
 
 NO_PARENT = bytes(DIGEST_SIZE)  # parent of the genesis
+MEDIAN_BLOCKS = 11  # median time past, as Bitcoin has it: five liars in a row cannot move it beyond the honest
 FAREWELL = 64  # heights after its last one for which a removed member is answered, so that it learns of its end
 
 
@@ -68,6 +69,7 @@ class ChainState:
     rounds_scheduled: tuple[int, ...]  # so often the member was to train: what it may have let out, in a block or not
     epsilon_micro: tuple[int, ...]  # what the member last said that it has spent; 0 where training is not private
     difficulty: int  # of the tip, before attempts halved it
+    times_ms: tuple[int, ...]  # of the last `MEDIAN_BLOCKS` blocks, oldest first; the genesis counts as one
     memory: object | None  # what the scheduler left; recomputed by everybody, never hashed
 
     @property
@@ -147,6 +149,11 @@ class ChainState:
         return find_candidates(self.conditions, self.rests_until, self.height + 1)
 
     @cached_property
+    def median_time_ms(self) -> int:
+        """Median time past, which the next block must be later than; of an even number the earlier middle one."""
+        return sorted(self.times_ms)[(len(self.times_ms) - 1) // 2]
+
+    @cached_property
     def scheduled(self) -> frozenset[int]:
         """Who trains in the next round."""
         return frozenset(self.schedule.selected)
@@ -190,6 +197,7 @@ def start_chain(genesis: Genesis, toolbox: Toolbox) -> ChainState:
         rounds_scheduled=nothing,
         epsilon_micro=nothing,
         difficulty=genesis.law.difficulty,
+        times_ms=(genesis.time_ms,),
         memory=plan_round(charter, first_prospect(charter), toolbox).decision.memory,
     )
 
@@ -215,6 +223,7 @@ def apply_block(state: ChainState, block: Block, toolbox: Toolbox) -> ChainState
         rounds_scheduled=settled.rounds_scheduled,
         epsilon_micro=settled.epsilon_micro,
         difficulty=_retarget(state, body.parent_certificate),
+        times_ms=(*state.times_ms, block.header.time_ms)[-MEDIAN_BLOCKS:],
         memory=plan_after(state, settled, toolbox).decision.memory,
     )
 

@@ -5,10 +5,12 @@ votable one with the lowest proof-of-work hash. A quorum of prevotes makes it lo
 still its own. A quorum of precommits of one attempt decides.
 """
 
+from collections.abc import Sequence
+
 from bdfl.ledger.block import Block, Certificate, Kind, SignedVote, TwoVotes
 from bdfl.ledger.chain import ChainState, apply_block
 from bdfl.ledger.errors import InvalidBlock
-from bdfl.ledger.rules import validate_vote
+from bdfl.ledger.rules import clock_offset_ms, validate_tip_vote, validate_vote
 from bdfl.protocol.changing import lasting_changes
 from bdfl.protocol.collecting import enter_round, is_complete
 from bdfl.protocol.draft import Draft
@@ -44,6 +46,24 @@ def receive_vote(draft: Draft, sender: int, signed: SignedVote) -> None:
         return
     draft.votes[key] = signed
     want_block(draft, sender, vote.block)
+
+
+def receive_late_vote(draft: Draft, sender: int, votes: Sequence[SignedVote]) -> None:
+    """Adds the sender's own precommit for the tip, come too late to decide it, to those that the next block carries.
+
+    Only of the attempt that decided, since a certificate is of one, and one of each member: at most one is verified.
+    """
+    held = draft.precommits
+    attempt = next((first.vote.attempt for first in held.values()), 0)
+    for signed in votes if sender not in held else ():
+        vote = signed.vote
+        if (vote.voter, vote.kind, vote.attempt, vote.block) == (sender, Kind.PRECOMMIT, attempt, draft.chain.tip):
+            try:
+                draft.approve(validate_tip_vote, signed)
+                held[sender] = signed
+            except InvalidBlock as error:
+                draft.refuse(sender, error)
+            return
 
 
 def _is_near(draft: Draft, signed: SignedVote) -> bool:
@@ -220,6 +240,8 @@ def _commit(draft: Draft, candidate: Candidate, certificate: Certificate) -> Non
     draft.do(Commit(candidate.block, certificate))
     is_last, decision = draft.is_last or draft.is_leaving, draft.decision
     draft.move(Phase.DONE if is_last else Phase.COLLECTING)
+    time_ms = candidate.block.header.time_ms
+    draft.ahead_ms = 0 if decision is not None else clock_offset_ms(time_ms, draft.since_ms, draft.utc_ms)
     draft.chain = _follow_block(draft, candidate.block)
     draft.start_height(certificate)
     draft.changes = lasting_changes(draft)

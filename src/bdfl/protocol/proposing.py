@@ -7,6 +7,7 @@ from bdfl.identity import Meaning, statement_digest
 from bdfl.ledger.block import Block, FalseWork, Seal, TwoBlocks, body_root, header_seal
 from bdfl.ledger.errors import BadWork, InvalidBlock, NotVotable
 from bdfl.ledger.rules import (
+    is_timely,
     judge_schedule,
     make_body,
     make_header,
@@ -38,14 +39,15 @@ def start_mining(draft: Draft) -> None:
     offences = [draft.evidence[member] for member in sorted(draft.evidence) if member not in draft.chain.offenders]
     body, model = make_body(
         draft.chain,
-        certificate=draft.certificate,
+        certificate=tuple(draft.precommits[voter] for voter in sorted(draft.precommits)),
         updates=tuple(draft.held_updates.values()),
         reports=tuple(draft.reports[client] for client in sorted(draft.reports)),
         entries=(*offences, *choose_change(draft)),
         blobs=draft.blobs,
         toolbox=draft.toolbox,
     )
-    draft.mined = Mined(make_header(draft.chain, draft.attempt, draft.number, body), body, model)
+    header = make_header(draft.chain, draft.attempt, draft.number, body, draft.utc_ms)
+    draft.mined = Mined(header, body, model)
     draft.do(Mine(draft.mined.header))
 
 
@@ -188,7 +190,7 @@ def ask_for_blocks(draft: Draft, holder: int, digests: Sequence[bytes]) -> None:
 
 
 def is_votable(draft: Draft, candidate: Candidate) -> bool:
-    """Whether this node may vote for a block it is not locked on: valid, fairly scheduled, and nobody left out.
+    """Whether this node may vote for a block it is not locked on: valid, fairly scheduled, timely, nobody left out.
 
     A block without some scheduled member's update has to wait for the deadline, else one that does not train would win
     every round. In the first attempt a block must have everything that this node held while collecting. Later, members
@@ -198,6 +200,8 @@ def is_votable(draft: Draft, candidate: Candidate) -> bool:
     header, body = candidate.block.header, candidate.block.body
     if not candidate.is_valid or candidate.complaint is not None or header.attempt > draft.attempt:
         return False
+    if not _is_timely(draft, candidate.block):
+        return False
     given = {signed.update.client for signed in body.updates}
     is_whole = given.issuperset(draft.chain.schedule.selected)
     if not (is_whole or draft.is_deadline_over):
@@ -206,3 +210,11 @@ def is_votable(draft: Draft, candidate: Candidate) -> bool:
         return is_whole or header.attempt > 1
     reported = {signed.report.client for signed in body.reports}
     return given.issuperset(draft.in_time_updates) and reported.issuperset(draft.in_time_reports)
+
+
+def _is_timely(draft: Draft, block: Block) -> bool:
+    """By this node's wall clock, or by that of the tip's proposer: a node whose clock is wrong goes with the others."""
+    return any(
+        is_timely(draft.chain, block, draft.since_ms - ahead_ms, draft.utc_ms - ahead_ms, draft.attempt)
+        for ahead_ms in (0, draft.ahead_ms)
+    )

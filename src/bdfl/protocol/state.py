@@ -145,7 +145,9 @@ class NodeState:
     """All that a node knows beside its store."""
 
     chain: ChainState
-    certificate: Certificate  # of the tip
+    precommits: Mapping[int, SignedVote]  # for the tip, by voter: what made it final, and what came later
+    since_ms: int = 0  # this node's wall clock when it began with the height
+    ahead_ms: int = 0  # how far that clock is ahead of the tip's proposer's, at least; 0 also where it is not known
     phase: Phase = Phase.COLLECTING
     attempt: int = 1
     is_deadline_over: bool = False
