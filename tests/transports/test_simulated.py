@@ -15,6 +15,7 @@ from bdfl.ledger.toolbox import Toolbox
 from bdfl.ledger.verify import verify_chain
 from bdfl.protocol.events import Commit, KeptVote, Send, Store
 from bdfl.protocol.messages import Hearsay
+from bdfl.protocol.collecting import MAX_BACK_OFF_NS
 from bdfl.scenario import Scenario, override_scenario
 from bdfl.transports.hooks import Observer
 from bdfl.transports.mining import MiningRaces
@@ -110,9 +111,9 @@ def test_sampled_rounds_last_as_long_as_those_without_a_network():
         assert delay_ns == pytest.approx(block.body.modelled.exchange_ns + mining_s * SECOND_NS, abs=4)
 
 
-def test_rounds_in_which_nobody_can_train_take_no_time():
+def test_rounds_in_which_nobody_can_train_back_off():
     play = finish(make_network("energy.budget_j=1e-9"))
-    assert not play.delays_ns.any()
+    assert play.delays_ns.tolist() == [min(2**num_idle * SECOND_NS, MAX_BACK_OFF_NS) for num_idle in range(ROUNDS)]
     assert all(block.body.is_empty and not block.body.schedule.is_feasible for block in play.blocks)
     assert len({block.header.proposer for block in play.blocks}) > 1
 

@@ -37,6 +37,7 @@ __all__ = [
     "ChainState",
     "Settlement",
     "apply_block",
+    "is_idle",
     "modelled_costs",
     "plan_after",
     "required_difficulty",
@@ -70,6 +71,7 @@ class ChainState:
     epsilon_micro: tuple[int, ...]  # what the member last said that it has spent; 0 where training is not private
     difficulty: int  # of the tip, before attempts halved it
     times_ms: tuple[int, ...]  # of the last `MEDIAN_BLOCKS` blocks, oldest first; the genesis counts as one
+    num_idle: int  # blocks in a row, up to the tip, with nobody's model in them
     memory: object | None  # what the scheduler left; recomputed by everybody, never hashed
 
     @property
@@ -198,6 +200,7 @@ def start_chain(genesis: Genesis, toolbox: Toolbox) -> ChainState:
         epsilon_micro=nothing,
         difficulty=genesis.law.difficulty,
         times_ms=(genesis.time_ms,),
+        num_idle=0,
         memory=plan_round(charter, first_prospect(charter), toolbox).decision.memory,
     )
 
@@ -224,8 +227,14 @@ def apply_block(state: ChainState, block: Block, toolbox: Toolbox) -> ChainState
         epsilon_micro=settled.epsilon_micro,
         difficulty=_retarget(state, body.parent_certificate),
         times_ms=(*state.times_ms, block.header.time_ms)[-MEDIAN_BLOCKS:],
+        num_idle=state.num_idle + 1 if is_idle(body.updates) else 0,
         memory=plan_after(state, settled, toolbox).decision.memory,
     )
+
+
+def is_idle(updates: Sequence[SignedUpdate]) -> bool:
+    """Whether nobody gave a model: none of a round's updates is one, or all were declined."""
+    return all(signed.update.is_declined for signed in updates)
 
 
 def charter_after(state: ChainState, entries: Sequence[Entry], toolbox: Toolbox) -> Charter:

@@ -53,6 +53,7 @@ class Draft:
     phase: Phase
     attempt: int
     is_deadline_over: bool
+    is_back_off_over: bool
     is_attempt_timed: bool
     lock: Lock | None
     updates: dict[int, SignedUpdate]
@@ -136,12 +137,17 @@ class Draft:
         number, members = self.number, self.chain.charter.members
         return number in self.chain.active and members[number].public_key == self.context.signer.public_key
 
+    @property
+    def may_be_idle(self) -> bool:
+        """Whether an idle block is due: its back-off is over here, or with enough others for a later attempt."""
+        return self.is_back_off_over or self.attempt > 1
+
     def start_height(self, certificate: Certificate) -> None:
         """Forgets what was about the height before; what came early for this one is due now."""
         self.precommits = self._copy(by_voter(certificate))
         self.since_ms = self.utc_ms
         self.attempt = 1
-        self.is_deadline_over = False
+        self.is_deadline_over = self.is_back_off_over = False
         self.is_attempt_timed = False
         self.lock = None
         self.updates, self.reports, self.blobs = {}, self._copy({}), {}

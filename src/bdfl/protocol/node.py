@@ -10,6 +10,7 @@ from bdfl.protocol.agreeing import end_attempt, progress, receive_late_vote, rec
 from bdfl.protocol.catching_up import hear_ahead, receive_decided, say_again
 from bdfl.protocol.changing import receive_change
 from bdfl.protocol.collecting import (
+    back_off_doublings,
     enter_round,
     finish_measuring,
     finish_training,
@@ -112,6 +113,9 @@ def _handle(draft: Draft, event: Event) -> None:
                 say_again(draft)
         case TimerFired(timer=Timer.DEADLINE):
             draft.is_deadline_over = True
+            draft.is_back_off_over |= back_off_doublings(draft.chain) == 0
+        case TimerFired(timer=Timer.BACK_OFF):
+            draft.is_back_off_over = True
         case TimerFired(timer=Timer.ATTEMPT):
             end_attempt(draft)
         case TimerFired(timer=Timer.RESEND):

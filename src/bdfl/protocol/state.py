@@ -151,6 +151,7 @@ class NodeState:
     phase: Phase = Phase.COLLECTING
     attempt: int = 1
     is_deadline_over: bool = False
+    is_back_off_over: bool = False
     is_attempt_timed: bool = False
     lock: Lock | None = None
     updates: Mapping[int, SignedUpdate] = field(default_factory=dict)  # valid statements; their blobs may be missing
@@ -174,6 +175,12 @@ class NodeState:
     mining_since_ns: int = 0
     mining_ms: int = 0  # until the first block was known
     end: str = ""  # why it is done
+
+
+def is_same(before: NodeState, after: NodeState) -> bool:
+    """Whether two states hold the same: whatever happened between them was no news."""
+    held = vars(before)
+    return all(value is held[name] or value == held[name] for name, value in vars(after).items())
 
 
 def make_state(fields: Mapping[str, object]) -> NodeState:

@@ -23,7 +23,7 @@ from bdfl.ledger.rules import clock_offset_ms
 from bdfl.protocol.events import ChangeOffered, Effect, Event, MessageArrived, Send, SetTimer, Started, Timer
 from bdfl.protocol.messages import Blob, BlobWanted, Decided, Hearsay, Message, Proposal
 from bdfl.protocol.node import begin, step
-from bdfl.protocol.state import Context, NodeState, Phase
+from bdfl.protocol.state import Context, NodeState, Phase, is_same
 from bdfl.transports.live.blob_shelf import BlobShelf
 from bdfl.transports.live.effects import Effects
 from bdfl.transports.live.event_log import EVENTS_FILE, MAX_BYTES, EventLog, log_beginning, log_event
@@ -31,7 +31,7 @@ from bdfl.transports.live.inbox import Inbox
 from bdfl.transports.live.observer import LiveObserver, Observers
 from bdfl.transports.live.ports import Link, Offer, Work
 from bdfl.transports.live.rehearsing import Arrival, Rehearsals
-from bdfl.transports.live.timers import Timers
+from bdfl.transports.live.timers import NEWS_RESENDS, Timers
 from bdfl.transports.node_store import read_recovered, recover_chain
 
 NUM_THREADS = 2
@@ -288,7 +288,8 @@ class LiveNode:
         self._last_ns, utc_ms = now_ns, _read_wall_clock()
         after, effects = step(self._context, before, event, now_ns, utc_ms)
         signatures = self._signer.pop()
-        if self._log is not None:
+        is_news = bool(effects) or not is_same(before, after)
+        if self._log is not None and is_news:  # else a replay comes to the same without it
             self._log.append(now_ns, utc_ms, log_event(event, after, self._context.toolbox), signatures)
         self._state = after
         self._counts.note_clock(before, event, after, utc_ms)
@@ -296,6 +297,8 @@ class LiveNode:
         for effect in effects:
             if isinstance(effect, SetTimer):
                 self._timers.set(effect, now_ns)
+        if is_news and isinstance(event, MessageArrived):
+            self._timers.hasten(Timer.RESEND, now_ns + NEWS_RESENDS * self._context.timing.resend_ns)
         is_higher = after.chain is not before.chain
         if is_higher:
             self._asked.clear()
