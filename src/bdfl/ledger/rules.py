@@ -66,11 +66,11 @@ from bdfl.ledger.statements import (
 from bdfl.ledger.toolbox import Toolbox
 
 __all__ = [
-    "clock_offset_ms",
     "is_timely",
     "judge_schedule",
     "make_body",
     "make_header",
+    "min_offset_ms",
     "required_blobs",
     "required_difficulty",
     "validate_certificate",
@@ -143,11 +143,11 @@ def is_timely(state: ChainState, block: Block, since_ms: int, now_ms: int, attem
     earlier attempt, or one that took long to mine, stays votable. The tolerance doubles with each of the voter's
     attempts: wrong clocks slow a network down, and never halt it. The least time that is valid is never too late.
     """
-    offset_ms = clock_offset_ms(block.header.time_ms, since_ms, max(now_ms, state.median_time_ms + 1))
+    offset_ms = min_offset_ms(block.header.time_ms, since_ms, max(now_ms, state.median_time_ms + 1))
     return abs(offset_ms) <= TIME_TOLERANCE_MS << min(attempt - 1, _MAX_DOUBLINGS)
 
 
-def clock_offset_ms(time_ms: int, since_ms: int, now_ms: int) -> int:
+def min_offset_ms(time_ms: int, since_ms: int, now_ms: int) -> int:
     """How far a clock is ahead of that of a block's proposer at least (negative: behind); 0: they may agree.
 
     The block was made while the clock went from `since_ms` to `now_ms`; it may have been set back meanwhile.

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from bdfl.ledger.block import Block, Certificate, Kind, SignedVote, TwoVotes
 from bdfl.ledger.chain import ChainState, apply_block
 from bdfl.ledger.errors import InvalidBlock
-from bdfl.ledger.rules import clock_offset_ms, validate_tip_vote, validate_vote
+from bdfl.ledger.rules import validate_tip_vote, validate_vote
 from bdfl.protocol.changing import lasting_changes
 from bdfl.protocol.collecting import enter_round
 from bdfl.protocol.draft import Draft
@@ -243,8 +243,6 @@ def _commit(draft: Draft, candidate: Candidate, certificate: Certificate) -> Non
     draft.do(Commit(candidate.block, certificate))
     is_last, decision = draft.is_last or draft.is_leaving, draft.decision
     draft.move(Phase.DONE if is_last else Phase.COLLECTING)
-    time_ms = candidate.block.header.time_ms
-    draft.ahead_ms = 0 if decision is not None else clock_offset_ms(time_ms, draft.since_ms, draft.utc_ms)
     draft.chain = _follow_block(draft, candidate.block)
     draft.start_height(certificate)
     draft.changes = lasting_changes(draft)

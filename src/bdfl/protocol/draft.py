@@ -49,7 +49,7 @@ class Draft:
     chain: ChainState
     precommits: MutableMapping[int, SignedVote]
     since_ms: int
-    ahead_ms: int
+    clock_offsets_ms: dict[int, int]
     phase: Phase
     attempt: int
     is_deadline_over: bool
@@ -94,6 +94,7 @@ class Draft:
         self.own_votes = dict(state.own_votes)
         self.evidence = dict(state.evidence)
         self.wanted_blobs = dict(state.wanted_blobs)
+        self.clock_offsets_ms = dict(state.clock_offsets_ms)
 
     def finish(self) -> tuple[NodeState, tuple[Effect, ...]]:
         """The state after the event, and what is to be done, in order."""

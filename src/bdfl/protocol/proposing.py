@@ -12,6 +12,7 @@ from bdfl.ledger.rules import (
     judge_schedule,
     make_body,
     make_header,
+    min_offset_ms,
     required_blobs,
     validate_model,
     validate_proposal,
@@ -21,7 +22,7 @@ from bdfl.protocol.collecting import is_complete, receive_update, want_blob
 from bdfl.protocol.draft import Draft
 from bdfl.protocol.events import KeptBlock, Mine, NonceFound, StopMining, Store
 from bdfl.protocol.messages import BlockWanted, Proposal
-from bdfl.protocol.state import Candidate, Mined, Phase
+from bdfl.protocol.state import Candidate, Mined, Phase, clock_offset_ms
 
 MAX_ASKED_PER_MEMBER = 4  # blocks asked for because of one message
 MAX_AHEAD = 2  # attempts: blocks of later ones are left until this node gets there
@@ -116,6 +117,9 @@ def receive_block(draft: Draft, sender: int, block: Block, *, is_decided: bool =
                 return
     draft.wanted_blocks -= {digest}
     draft.candidates[digest] = Candidate(block, digest, False, b"", None)
+    if not is_decided and header.proposer != draft.number:
+        offset_ms = min_offset_ms(header.time_ms, draft.since_ms, draft.utc_ms)
+        draft.clock_offsets_ms[header.proposer] = offset_ms
     for signed in block.body.updates:
         receive_update(draft, sender, signed)
     owners = {signed.update.model: signed.update.client for signed in block.body.updates}
@@ -241,8 +245,8 @@ def is_votable(draft: Draft, candidate: Candidate) -> bool:
 
 
 def _is_timely(draft: Draft, block: Block) -> bool:
-    """By this node's wall clock, or by that of the tip's proposer: a node whose clock is wrong goes with the others."""
+    """By this node's wall clock, or by the members' median: a node whose clock is wrong goes with the others."""
     return any(
         is_timely(draft.chain, block, draft.since_ms - ahead_ms, draft.utc_ms - ahead_ms, draft.attempt)
-        for ahead_ms in (0, draft.ahead_ms)
+        for ahead_ms in {0, clock_offset_ms(draft.clock_offsets_ms)}
     )

@@ -147,7 +147,7 @@ class NodeState:
     chain: ChainState
     precommits: Mapping[int, SignedVote]  # for the tip, by voter: what made it final, and what came later
     since_ms: int = 0  # this node's wall clock when it began with the height
-    ahead_ms: int = 0  # how far that clock is ahead of the tip's proposer's, at least; 0 also where it is not known
+    clock_offsets_ms: Mapping[int, int] = field(default_factory=dict)  # at least, to each other member's
     phase: Phase = Phase.COLLECTING
     attempt: int = 1
     is_deadline_over: bool = False
@@ -175,6 +175,15 @@ class NodeState:
     mining_since_ns: int = 0
     mining_ms: int = 0  # until the first block was known
     end: str = ""  # why it is done
+
+
+def clock_offset_ms(offsets_ms: Mapping[int, int]) -> int:
+    """Median of how far a node's wall clock is ahead of its own (0) and of the others', at least; negative: behind.
+
+    Each member counts once, so less than half of them cannot move it; of an even number the nearer to 0 counts.
+    """
+    ordered = sorted([0, *offsets_ms.values()])
+    return min(ordered[(len(ordered) - 1) // 2 : len(ordered) // 2 + 1], key=abs)
 
 
 def is_same(before: NodeState, after: NodeState) -> bool:

@@ -19,11 +19,10 @@ from bdfl.identity import Meaning, Place, Signer
 from bdfl.ledger.block import MAX_TIME_MS, Block, Certificate, MembershipChange
 from bdfl.ledger.chain import ChainState
 from bdfl.ledger.keeping import Store, StoreError
-from bdfl.ledger.rules import clock_offset_ms
 from bdfl.protocol.events import ChangeOffered, Effect, Event, MessageArrived, Send, SetTimer, Started, Timer
 from bdfl.protocol.messages import Blob, BlobWanted, Decided, Hearsay, Message, Proposal
 from bdfl.protocol.node import begin, step
-from bdfl.protocol.state import Context, NodeState, Phase, is_same
+from bdfl.protocol.state import Context, NodeState, Phase, clock_offset_ms, is_same
 from bdfl.transports.live.blob_shelf import BlobShelf
 from bdfl.transports.live.effects import Effects
 from bdfl.transports.live.event_log import EVENTS_FILE, MAX_BYTES, EventLog, log_beginning, log_event
@@ -62,7 +61,7 @@ class NodeStatus:
     refused: Mapping[str, int]  # by what was wrong
     proposers: Mapping[int, int]  # blocks of each that were decided since the node started
     last_commit_ns: int | None  # on the node's clock; none since it started
-    clock_offset_ms: int | None  # how far its wall clock is ahead of the others', see `_Counts`; none: not known
+    clock_offset_ms: int | None  # how far its wall clock is ahead of the members' median; none: not known
     is_recording: bool  # whether events are written down
     end: str  # why there is nothing left for it to do; empty: there is
     stopped_by: str | None  # why the node stopped, if it was not asked to
@@ -205,7 +204,7 @@ class LiveNode:
             refused=counts.read_refused(),
             proposers=counts.read_proposers(),
             last_commit_ns=counts.last_commit_ns,
-            clock_offset_ms=counts.clock_offset_ms,
+            clock_offset_ms=clock_offset_ms(state.clock_offsets_ms) if state.clock_offsets_ms else None,
             is_recording=self._log is not None and self._log.is_writing,
             end=state.end,
             stopped_by=None if failure is None else one_line(failure) or type(failure).__name__,
@@ -292,7 +291,6 @@ class LiveNode:
         if self._log is not None and is_news:  # else a replay comes to the same without it
             self._log.append(now_ns, utc_ms, log_event(event, after, self._context.toolbox), signatures)
         self._state = after
-        self._counts.note_clock(before, event, after, utc_ms)
         self._observer.stepped(now_ns, before, event, after, effects)
         for effect in effects:
             if isinstance(effect, SetTimer):
@@ -385,30 +383,12 @@ class _Counts(LiveObserver):
         self._clock = clock
         self._refused: Counter[str] = Counter()
         self._proposers: Counter[int] = Counter()
-        self._offsets_ms: dict[int, int] = {}  # by proposer, of its last block
         self._lock = threading.Lock()
 
     def committed(self, block: Block, certificate: Certificate, chain: ChainState) -> None:
         with self._lock:
             self._proposers[block.header.proposer] += 1
             self.last_commit_ns = self._clock()
-
-    def note_clock(self, before: NodeState, event: Event, after: NodeState, utc_ms: int) -> None:
-        """Compares the wall clock with the time of somebody's valid block of the height worked on."""
-        if isinstance(event, MessageArrived) and isinstance(event.message.content, Proposal):
-            header, name = event.message.content.block.header, event.message.content.block.digest
-            if name in after.candidates and name not in before.candidates:
-                self._offsets_ms[header.proposer] = clock_offset_ms(header.time_ms, before.since_ms, utc_ms)
-
-    @property
-    def clock_offset_ms(self) -> int | None:
-        """Median over other proposers of how far this node's wall clock is ahead at least; negative: behind.
-
-        Of an even number the nearer to 0 of the middle two counts; none: nobody's block has come yet.
-        """
-        offsets_ms = sorted(self._offsets_ms.copy().values())
-        middle = offsets_ms[(len(offsets_ms) - 1) // 2 : len(offsets_ms) // 2 + 1]
-        return min(middle, key=abs, default=None)
 
     def refused(self, sender: int | None, reason: str) -> None:
         kind = reason.partition(":")[0].split(" ")[0]
