@@ -122,9 +122,9 @@ class FakeLibrary(Library):
         first = max(1, last - 49) if first is None else first
         rows = [
             BlockRow(
-                height=height, digest="ab", proposer=0, attempt=1, trained=[0], declined=[], missing=[], num_reports=1,
-                num_votes=1, is_empty=False, offenders=[], change="", delay_s=1.0, mean_queue=0.0, accuracy=None,
-                reason="", problem=None,
+                height=height, digest="ab", time_ms=height, proposer=0, attempt=1, trained=[0], declined=[], missing=[],
+                num_reports=1, num_votes=1, is_empty=False, offenders=[], change="", delay_s=1.0, mean_queue=0.0,
+                accuracy=None, reason="", problem=None,
             )
             for height in range(last, first - 1, -1)
         ]  # fmt: skip

@@ -53,7 +53,9 @@ def test_what_was_rehearsed_costs_nothing_any_more():
     arrival = Arrival(MessageArrived(table_message(seat, 1, Proposal(block))), 1, 16)
     given = []
     context = replace(seat.context, signer=_Forbidden(seat.context.signer.public_key))
-    rehearsals = Rehearsals(context, 1, 100, find_state=lambda: seat.state, clock=lambda: 0, give=given.append)
+    rehearsals = Rehearsals(
+        context, 1, 100, find_state=lambda: seat.state, clock=lambda: 0, wall_clock=lambda: 1, give=given.append
+    )
     assert rehearsals.is_worth_it(arrival)
     rehearsals.start()
     rehearsals.put(arrival)
@@ -89,7 +91,9 @@ def test_only_what_takes_long_is_rehearsed(tmp_path):
 def test_an_event_is_rehearsed_again_only_if_much_has_changed():
     table, seat, block = ready_to_propose()
     given = []
-    rehearsals = Rehearsals(seat.context, 1, 100, find_state=lambda: seat.state, clock=lambda: 0, give=given.append)
+    rehearsals = Rehearsals(
+        seat.context, 1, 100, find_state=lambda: seat.state, clock=lambda: 0, wall_clock=lambda: 1, give=given.append
+    )
     rehearsals.start()
     rehearsals.put(Arrival(MessageArrived(table_message(seat, 1, Proposal(block))), 1))
     wait_until(lambda: given)
@@ -112,7 +116,9 @@ def test_whatever_a_rehearsal_raises_the_event_goes_on_to_the_node(monkeypatch):
     _, seat, block = ready_to_propose()
     arrival = Arrival(MessageArrived(table_message(seat, 1, Proposal(block))), 1)
     given = []
-    rehearsals = Rehearsals(seat.context, 1, 100, find_state=lambda: seat.state, clock=lambda: 0, give=given.append)
+    rehearsals = Rehearsals(
+        seat.context, 1, 100, find_state=lambda: seat.state, clock=lambda: 0, wall_clock=lambda: 1, give=given.append
+    )
     rehearsals.start()
     rehearsals.put(arrival)
     rehearsals.put(arrival)

@@ -48,7 +48,7 @@ def rewrite(path, change):
         if isinstance(entry, Began):
             log.begin(entry)
         else:
-            log.append(entry.now_ns, entry.event, entry.signatures)
+            log.append(entry.now_ns, entry.utc_ms, entry.event, entry.signatures)
     log.close()
 
 
@@ -121,7 +121,7 @@ def test_a_vote_that_was_not_recorded_is_noticed(lived, log):
 def test_a_changed_signature_is_noticed(lived, log):
     def change(entry):
         if isinstance(entry, Happened) and entry.signatures:
-            return Happened(entry.now_ns, entry.event, (bytes(64), *entry.signatures[1:]))
+            return Happened(entry.now_ns, entry.utc_ms, entry.event, (bytes(64), *entry.signatures[1:]))
         return entry
 
     rewrite(log, change)
@@ -222,22 +222,22 @@ def test_a_life_that_grew_too_long_is_left_out_to_its_end(tmp_path):
     began = log_beginning(village.context(0), chain, read_recovered(store, chain))
     log = EventLog(tmp_path / EVENTS_FILE, max_bytes=2_000)
     log.begin(began)
-    log.append(1, LoggedBlob(1, 1, bytes(32), bytes(4_000)), ())
-    log.append(2, LoggedTimer("resend", 1, 1), ())
+    log.append(1, 1, LoggedBlob(1, 1, bytes(32), bytes(4_000)), ())
+    log.append(2, 1, LoggedTimer("resend", 1, 1), ())
     assert not log.is_writing
     assert log.is_full
     log.begin(began)
-    log.append(3, LoggedTimer("resend", 1, 1), ())
+    log.append(3, 1, LoggedTimer("resend", 1, 1), ())
     assert log.is_writing
     log.close()
     assert list(read_entries(former_log(tmp_path / EVENTS_FILE))) == [began]
-    assert list(read_entries(tmp_path / EVENTS_FILE)) == [began, Happened(3, LoggedTimer("resend", 1, 1), ())]
+    assert list(read_entries(tmp_path / EVENTS_FILE)) == [began, Happened(3, 1, LoggedTimer("resend", 1, 1), ())]
 
 
 def test_a_disk_that_takes_no_more_ends_the_log_and_not_the_node(tmp_path):
     log = EventLog(tmp_path / "missing" / EVENTS_FILE)
     assert not log.is_writing
-    log.append(1, LoggedTimer("resend", 1, 1), ())
+    log.append(1, 1, LoggedTimer("resend", 1, 1), ())
     log.flush()
     log.close()
 

@@ -21,6 +21,7 @@ from bdfl.protocol.state import Candidate, Lock, Phase, find_end
 from bdfl.protocol.votes import collect_votes, find_quorums, find_rivals, is_split, key_of, reached_attempt
 from bdfl.scenario.ledger import QuorumRule
 
+MAX_CERTIFIED = 2048  # votes in a certificate beyond a quorum: at the most members they still fit into a block
 MAX_RIVALS = 8  # votes of one member, kind and attempt for different blocks that are counted beside the first
 MAX_CUT_SHORT = 2  # attempts: later ones last their time, however the votes fall
 MAX_VOTES_AHEAD = 16  # attempts: of what a member voted further ahead, only the latest is kept
@@ -55,7 +56,7 @@ def receive_late_vote(draft: Draft, sender: int, votes: Sequence[SignedVote]) ->
     """
     held = draft.precommits
     attempt = next((first.vote.attempt for first in held.values()), 0)
-    for signed in votes if sender not in held else ():
+    for signed in votes if sender not in held and len(held) < MAX_CERTIFIED else ():
         vote = signed.vote
         if (vote.voter, vote.kind, vote.attempt, vote.block) == (sender, Kind.PRECOMMIT, attempt, draft.chain.tip):
             try:

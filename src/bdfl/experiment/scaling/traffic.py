@@ -24,6 +24,7 @@ from bdfl.ledger.block import (
     Vote,
 )
 from bdfl.ledger.roll import quorum_size
+from bdfl.protocol.agreeing import MAX_CERTIFIED
 from bdfl.protocol.messages import Blob, Content, Hearsay, Message, Proposal
 from bdfl.scenario.ledger import QuorumRule
 
@@ -59,7 +60,7 @@ def heard_in_round(
     """
     voting = members if voters is None else voters
     report, update, vote = _report(members), _update(members, model_bytes), _vote(members, selected)
-    block = _block(members, selected, model_bytes, quorum_size(rule, voting))
+    block = _block(members, selected, model_bytes, _num_certified(voting, rule))
     return Heard(
         report_bytes=(members - 1) * _size(Hearsay(1, reports=(report,))),
         update_bytes=selected * (_size(Hearsay(1, updates=(update,))) + _size(Blob(b"")) + model_bytes),
@@ -73,7 +74,12 @@ def heard_in_round(
 def block_size(members: int, selected: int, *, voters: int | None = None, rule: QuorumRule = QuorumRule.BFT) -> int:
     """Bytes of a block: most of it is the parent's certificate, whose every vote lists whose reports its voter held."""
     voting = members if voters is None else voters
-    return len(encode(_block(members, selected, 1, quorum_size(rule, voting))))
+    return len(encode(_block(members, selected, 1, _num_certified(voting, rule))))
+
+
+def _num_certified(voting: int, rule: QuorumRule) -> int:
+    """Votes in a certificate: all that arrive, or a quorum where these are too many for a block."""
+    return max(quorum_size(rule, voting), min(voting, MAX_CERTIFIED))
 
 
 def _size(content: Content) -> int:
@@ -95,11 +101,11 @@ def _vote(members: int, selected: int) -> SignedVote:
     return SignedVote(vote, _SIGNATURE)
 
 
-def _block(members: int, selected: int, model_bytes: int, quorum: int) -> Block:
+def _block(members: int, selected: int, model_bytes: int, certified: int) -> Block:
     each, trained = (_LARGE,) * members, tuple(range(selected))
     schedule = Schedule(_ROUND, trained, each[:selected], (2**17,) * selected, each, _LARGE, "")
     body = Body(
-        parent_certificate=(_vote(members, selected),) * quorum,
+        parent_certificate=(_vote(members, selected),) * certified,
         schedule=schedule,
         is_empty=False,
         model=_DIGEST,
