@@ -77,6 +77,11 @@ def test_nodes_are_finished_after_the_rounds_that_all_agreed_on(tmp_path):
         assert [(view.snapshot.height, view.snapshot.phase) for view in network.look().nodes] == [(3, "done")] * 2
 
 
+def test_blocks_that_nobody_would_train_for_are_refused(played):
+    with pytest.raises(BadNetwork, match="31 blocks asked for, at most 30"), run_network(played, blocks=31):
+        pass
+
+
 @pytest.mark.parametrize("number", [0, 3])
 def test_recorded_events_played_again_give_the_same_blocks(played, number):
     folder = node_folder(played, number)

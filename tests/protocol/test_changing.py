@@ -87,6 +87,20 @@ def test_an_offered_change_is_told_to_all_and_is_in_the_next_block():
     assert active(table.seats[0]) == {0, 1, 2, 3, 4}
 
 
+def test_a_change_does_not_wait_though_nobody_trains():
+    table = started()
+    for seat in table.seats:
+        table.deliver(seat, table.train(seat))
+    for seat in table.seats:
+        table.deliver(seat, table.fire(seat, Timer.DEADLINE))  # nobody reported
+    table.deliver(table.seats[0], table.mine(table.seats[0]))
+    assert table.seats[0].state.phase is Phase.COLLECTING
+    offer(table, joins(table, 4))
+    table.deliver(table.seats[0], table.mine(table.seats[0]))
+    assert [seat.state.chain.height for seat in table.seats] == [2] * 4
+    assert table.seats[0].state.chain.num_idle == 0
+
+
 def test_what_is_held_is_said_again():
     table = started()
     change = leaves(table, 3)

@@ -293,8 +293,9 @@ def show(seat, *blocks):
 
 
 def pass_attempt(table, seat):
-    """The attempt's time is over, and somebody else has come as far."""
-    say_votes(seat, vote(seat, Kind.PREVOTE, seat.state.attempt, b"?" * 32, number=3))
+    """The attempt's time is over, and two others have come as far: with this one, a quorum."""
+    for number in (2, 3):
+        say_votes(seat, vote(seat, Kind.PRECOMMIT, seat.state.attempt, b"?" * 32, number=number))
     table.fire(seat, Timer.ATTEMPT)
 
 
@@ -483,13 +484,15 @@ def test_attempts_last_longer_and_longer_once_a_block_is_known():
     assert delays == [1_500_000_000, 2_000_000_000, 2_500_000_000, 3_000_000_000]
 
 
-def test_who_voted_and_is_alone_so_far_waits_for_the_others():
+def test_who_voted_stays_in_its_attempt_until_a_quorum_has_come_as_far():
     table, seat, (first, second) = prepared(QuorumRule.BFT)
     show(seat, first)
+    table.fire(seat, Timer.ATTEMPT)
+    say_votes(seat, vote(seat, Kind.PREVOTE, 1, second.digest, number=2))
     for _ in range(3):
         table.fire(seat, Timer.ATTEMPT)
         assert seat.state.attempt == 1
-    say_votes(seat, vote(seat, Kind.PREVOTE, 1, second.digest, number=2))
+    say_votes(seat, vote(seat, Kind.PREVOTE, 1, first.digest, number=3))
     table.fire(seat, Timer.ATTEMPT)
     assert seat.state.attempt == 2
 

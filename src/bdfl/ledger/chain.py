@@ -71,7 +71,7 @@ class ChainState:
     epsilon_micro: tuple[int, ...]  # what the member last said that it has spent; 0 where training is not private
     difficulty: int  # of the tip, before attempts halved it
     times_ms: tuple[int, ...]  # of the last `MEDIAN_BLOCKS` blocks, oldest first; the genesis counts as one
-    num_idle: int  # blocks in a row, up to the tip, with nobody's model in them
+    num_idle: int  # idle blocks in a row, up to the tip
     memory: object | None  # what the scheduler left; recomputed by everybody, never hashed
 
     @property
@@ -227,14 +227,14 @@ def apply_block(state: ChainState, block: Block, toolbox: Toolbox) -> ChainState
         epsilon_micro=settled.epsilon_micro,
         difficulty=_retarget(state, body.parent_certificate),
         times_ms=(*state.times_ms, block.header.time_ms)[-MEDIAN_BLOCKS:],
-        num_idle=state.num_idle + 1 if is_idle(body.updates) else 0,
+        num_idle=state.num_idle + 1 if is_idle(body.updates, body.entries) else 0,
         memory=plan_after(state, settled, toolbox).decision.memory,
     )
 
 
-def is_idle(updates: Sequence[SignedUpdate]) -> bool:
-    """Whether nobody gave a model: none of a round's updates is one, or all were declined."""
-    return all(signed.update.is_declined for signed in updates)
+def is_idle(updates: Sequence[SignedUpdate], entries: Sequence[Entry]) -> bool:
+    """Whether a block moves nothing: nobody gave a model, and there is no evidence and no change of members."""
+    return not entries and all(signed.update.is_declined for signed in updates)
 
 
 def charter_after(state: ChainState, entries: Sequence[Entry], toolbox: Toolbox) -> Charter:

@@ -9,7 +9,7 @@ from bdfl.transports.live.ports import Link, Receiver
 
 PATIENCE_S = 30.0  # with the last ones, once enough are there to agree on a block
 _POLL_S = 0.05
-_SAY_EVERY_S = 10.0
+_SAY_AFTER_S = 10.0  # and then half as often every time, or when somebody comes or goes
 
 
 class GatheringLink:
@@ -38,7 +38,7 @@ class GatheringLink:
 
     def open(self, receiver: Receiver) -> None:
         self._link.open(receiver)
-        said_s = time.monotonic()
+        said_s, pause_s, num_said = time.monotonic(), _SAY_AFTER_S, -1
         enough_s: float | None = None  # since when
         while not self._is_left.wait(_POLL_S):
             num_there, now_s = len(self._link.present), time.monotonic()
@@ -50,8 +50,9 @@ class GatheringLink:
                 enough_s = now_s
             elif now_s - enough_s >= self._patience_s:
                 return
-            if self._on_wait is not None and now_s - said_s >= _SAY_EVERY_S:
-                said_s = now_s
+            is_due = now_s - said_s >= pause_s or (num_there != num_said >= 0)
+            if self._on_wait is not None and is_due:
+                said_s, pause_s, num_said = now_s, 2 * pause_s, num_there
                 self._on_wait(num_there)
 
     def send(self, to: int | None, message: Message) -> None:

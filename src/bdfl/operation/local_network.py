@@ -19,7 +19,7 @@ from bdfl.operation.children import GRACE_S, Child, end_all
 from bdfl.operation.founding import found_federation
 from bdfl.operation.genesis_file import GenesisFile, read_genesis, write_genesis
 from bdfl.operation.key_file import create_key
-from bdfl.operation.live_scenario import named_functions
+from bdfl.operation.live_scenario import named_functions, read_scenario
 from bdfl.operation.network_file import (
     GENESIS_FILE,
     SCENARIO_FILE,
@@ -32,7 +32,7 @@ from bdfl.operation.network_file import (
 )
 from bdfl.operation.own_name import LOOPBACK
 from bdfl.operation.run_file import is_locked, lock_folder, replace_file
-from bdfl.scenario import Scenario, dump_scenario
+from bdfl.scenario import LiveMode, Scenario, dump_scenario
 
 OUTPUT_FILE = "output.log"
 _LEAST_DISK = 256 * 2**20
@@ -213,9 +213,10 @@ def run_network(
         resources.enter_context(lock_folder(folder))
         _validate_disk(folder)
         changed = msgspec.structs.replace(network, pid=os.getpid(), blocks=blocks or network.blocks)
+        running = LocalNetwork(folder, changed, restarts=restarts, evaluates=evaluates, route=route)
+        _validate_blocks(running)
         write_network(folder, changed)
         resources.callback(write_network, folder, msgspec.structs.replace(changed, pid=None))
-        running = LocalNetwork(folder, changed, restarts=restarts, evaluates=evaluates, route=route)
         resources.callback(running.stop)
         running.start()
         yield running
@@ -246,6 +247,15 @@ def _peers_of(number: int, ports: Sequence[str], points: Sequence[str]) -> list[
         return list(ports[:number])
     first = number % len(points)
     return [*points[first:], *points[:first]]
+
+
+def _validate_blocks(network: LocalNetwork) -> None:
+    """Raises if the last block is one that nobody would train for."""
+    functions = frozenset(network.network.functions)
+    scenario, blocks = read_scenario(network.genesis.scenario, functions), network.network.blocks
+    if blocks is not None and blocks > scenario.rounds and scenario.live.mode is LiveMode.EMULATE:
+        most = f"at most {scenario.rounds}, the rounds that its members agreed on"
+        raise BadNetwork(f"{network.folder}: {blocks} blocks asked for, {most}; nobody would train after them")
 
 
 def _validate_disk(folder: Path) -> None:

@@ -205,10 +205,9 @@ def may_close(draft: Draft) -> bool:
     is_whole = is_complete(draft)
     if not (is_whole or draft.is_deadline_over):
         return False
-    if draft.may_be_idle or not is_idle(tuple(draft.held_updates.values())):
+    if draft.may_be_idle or not is_idle(tuple(draft.held_updates.values()), ()):
         return True
-    is_infeasible = is_whole and not draft.chain.schedule.is_feasible
-    return is_infeasible and not is_premature(draft, _make_own_body(draft)[0])
+    return is_whole and not is_premature(draft, _make_own_body(draft)[0])
 
 
 def is_premature(draft: Draft, body: Body) -> bool:
@@ -216,7 +215,7 @@ def is_premature(draft: Draft, body: Body) -> bool:
 
     After a round in which nobody could train, one that lets somebody train next is welcome at once.
     """
-    if draft.may_be_idle or not is_idle(body.updates):
+    if draft.may_be_idle or not is_idle(body.updates, body.entries):
         return False
     return draft.chain.schedule.is_feasible or not body.next_schedule.is_feasible
 

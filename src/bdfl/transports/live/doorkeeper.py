@@ -14,6 +14,8 @@ from bdfl.transports.live.door import Door
 from bdfl.transports.live.gate import Gate
 
 _LOOK_EVERY_S = 0.1
+_CALM_EVERY_S = 0.5  # once nobody came, went or was turned away for a while
+_CALM_AFTER_S = 10.0
 
 
 class Doorkeeper:
@@ -37,6 +39,8 @@ class Doorkeeper:
         self._gate = gate
         self._connected, self._pressed, self._muted, self._greet, self._count = connected, pressed, muted, greet, count
         self._connections = Connections()
+        self._there: frozenset[Connection] = frozenset()
+        self._stirred_s = time.monotonic()  # when somebody last came, went or was turned away
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="link-doorkeeper", daemon=True)
 
@@ -57,13 +61,18 @@ class Doorkeeper:
 
     def _keep(self) -> None:
         try:
-            while not self._closing.wait(_LOOK_EVERY_S):
+            while not self._closing.wait(self._pause_s()):
                 self._look(time.monotonic())
         finally:
             self._door.close()
 
+    def _pause_s(self) -> float:
+        return _CALM_EVERY_S if time.monotonic() - self._stirred_s > _CALM_AFTER_S else _LOOK_EVERY_S
+
     def _look(self, now_s: float) -> None:
-        there = self._connected()
+        there = frozenset(self._connected())
+        if there != self._there:
+            self._there, self._stirred_s = there, now_s
         self._connections.note([one for one in there if one.name != self._own_name], now_s)
         members = {member_name(member): member for member in self._gate.members}
         for name in self._connections.newcomers(now_s) & members.keys():
@@ -74,16 +83,16 @@ class Doorkeeper:
             if self._door.turn_away(where.host, where.port, now_s, bars=one.is_proven):
                 self._connections.remove(where)
                 self._count("turned_away", 1)
+                self._stirred_s = now_s
         muted = {member_name(member) for member in self._muted()}
         for client in there:  # zenoh relays a client's flood to everybody: all that a relay can do is hang up
-            if (
-                client.is_client
-                and client.name in muted
-                and self._door.turn_away(client.host, client.port, now_s, bars=False)
-            ):
+            is_flooding = client.is_client and client.name in muted
+            if is_flooding and self._door.turn_away(client.host, client.port, now_s, bars=False):
                 self._count("clients_cut", 1)
+                self._stirred_s = now_s
         if (num_barred := self._door.thin_out({(one.host, one.port) for one in there}, now_s)) > 0:
             self._count("crowds_barred", num_barred)
+            self._stirred_s = now_s
         self._door.let_in(now_s)
 
     def _find_impostors(self, members: dict[str, int], now_s: float) -> list[Impostor]:
