@@ -13,7 +13,7 @@ from bdfl.operation.chain_pages import ChainPages
 from bdfl.operation.metrics import NodeMetrics
 from bdfl.operation.network_file import NetworkFile, access_point_folder, node_folder, write_network
 from bdfl.operation.run_file import RunFile, lock_folder, write_run
-from bdfl.operation.snapshot import Snapshot
+from bdfl.operation.status import Snapshot
 from bdfl.scenario import dump_scenario
 from tests.browser.folders import NUM_CLIENTS, RunWriter, read_genesis
 

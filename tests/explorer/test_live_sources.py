@@ -17,7 +17,7 @@ from bdfl.ledger.block import chain_id
 from bdfl.ledger.store import ChainStore
 from bdfl.operation.logs import NodeLog
 from bdfl.operation.network_file import NetworkFile, node_folder, write_network
-from bdfl.operation.snapshot import Snapshot
+from bdfl.operation.status import Snapshot
 from bdfl.operation.window import Page, Window
 from bdfl.records.round_times import RoundTimes, Stretched
 from tests.browser.folders import RunWriter, example_scenario

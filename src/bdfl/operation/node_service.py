@@ -5,11 +5,12 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from math import isfinite
 from pathlib import Path
 from typing import TextIO
 
+import msgspec
 import psutil
 
 from bdfl import __version__
@@ -32,6 +33,7 @@ from bdfl.operation.metrics import NodeMetrics
 from bdfl.operation.newcomers import (
     ChangeInbox,
     authorities_of,
+    find_admission,
     keep_admission,
 )
 from bdfl.operation.node_files import (
@@ -45,7 +47,7 @@ from bdfl.operation.node_files import (
 )
 from bdfl.operation.node_identity import Identity, NodeSettings, NotRunnable, identify, num_awaited, own_learning
 from bdfl.operation.run_file import RunFile, forget_run, lock_folder, raise_life, replace_file, write_run
-from bdfl.operation.snapshot import Snapshot
+from bdfl.operation.status import Absentee, ServiceState, Snapshot, Stage, StateTrack, advise_end
 from bdfl.operation.watching import NodeWatch
 from bdfl.protocol.state import Context
 from bdfl.records.round_times import ROUNDS_FILE
@@ -66,6 +68,7 @@ from bdfl.transports.live.zenoh_link import ZenohLink
 from bdfl.transports.live.zenoh_session import LinkSettings
 
 _POLL_S = 0.5
+_LOOK_S = 1.0  # between two looks at the node's own state
 _REFUSED = "refused_"  # begins the link's counters of what it dropped
 
 
@@ -101,6 +104,8 @@ class NodeService:
         self._process = psutil.Process()
         self._size = FolderSize(settings.folder / CHAIN_FOLDER)
         self._accuracy: float | None = None
+        self._training_failure: str | None = None  # of the last training that failed
+        self._track = StateTrack(self._tell_state)
         self._is_judging = self._has_run = False
         self._is_stopping = threading.Event()
         self._admissions = list(identity.admissions)
@@ -108,8 +113,6 @@ class NodeService:
         self._num_members = len(genesis.public_keys)
         self._metrics = NodeMetrics(self.snapshot)
         self._watch = NodeWatch(log, on_round=self._metrics.observe_round, on_block=self._notice_block)
-        if store.height:
-            self._watch.recall(store.block(store.height))
         model_size = genesis.genesis.model.size
         functions = frozenset(named_functions(scenario).values())
         toolbox = SharedToolbox.sized_for(self._num_members, model_size, functions)
@@ -122,7 +125,6 @@ class NodeService:
             self._zenoh,
             num_others=num_awaited(identity, store.height),
             num_enough=quorum_size(genesis.genesis.law.quorum, self._num_members) - 1,
-            on_wait=self._tell_wait,
         )
         self._node = LiveNode(
             self._context,
@@ -137,21 +139,24 @@ class NodeService:
             ),
             keep_blocks=scenario.ledger.keep_blocks,
         )
+        self._watch.begin(self._node.state, store.block(store.height) if store.height else None)
         self._public_keys = self._node.state.chain.public_keys  # some may have come since the genesis, or gone
         self._replace_roots()
 
     def run(self) -> None:
         """Takes part until `stop`; raises `NodeFailed` where something else ends it."""
         with self._minding_threads(), self._open_window():
-            if not self._store.height:  # others go on without those who come later
-                self._wait_for_training()
+            with self._noticing_states():
+                if not self._store.height:  # others go on without those who come later
+                    self._wait_for_training()
             if self._is_stopping.is_set():
                 return
             self._log.info("joining", {"height": self._store.height, "life": self._life})
             self._has_run = True
             inbox = ChangeInbox(self._settings.folder, self._take_changes, self._log)
             try:
-                self._node.run()
+                with self._noticing_states():
+                    self._node.run()
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # also what native code panics with
@@ -174,28 +179,34 @@ class NodeService:
 
     def snapshot(self) -> Snapshot:
         """How the node is now; from any thread."""
-        status, now_ns = self._node.status(), time.monotonic_ns()
-        identity, genesis = self._identity, self._identity.genesis
+        status, moment, now_ns = self._node.status(), self._watch.moment, time.monotonic_ns()
+        identity, genesis, chain = self._identity, self._identity.genesis, moment.state.chain
+        number, began_ns, deadline_s = identity.number, round(self._began_s * NANO), self._deadline_s(chain)
         with self._process.oneshot():
             memory_bytes, num_threads = self._process.memory_info().rss, self._process.num_threads()
         counters = self._zenoh.counters()
         link = {key.removeprefix(_REFUSED): value for key, value in counters.items() if key.startswith(_REFUSED)}
-        return Snapshot(
-            number=identity.number,
+        others = sorted(chain.active - {number})
+        failure = self._training.failure
+        if failure is None and moment.num_failures:
+            failure = self._training_failure or "it gave no model"
+        is_ending = self._is_stopping.is_set() or status.stopped_by is not None
+        found = Snapshot(
+            number=number,
             name=identity.card.name,
             chain=genesis.chain.hex(),
             version=__version__,
             pid=os.getpid(),
             up_s=time.monotonic() - self._began_s,
             life=self._life,
-            height=status.height,
+            height=chain.height,
             last_height=self._settings.last_height,
-            phase=status.phase.value,
-            attempt=status.attempt,
+            phase=moment.state.phase.value,
+            attempt=moment.state.attempt,
             is_training=self._watch.training.is_running,
             is_mining=self._watch.mining.is_running,
             present=tuple(sorted(status.present)),
-            num_members=self._num_members,
+            num_members=len(chain.active),
             queues={
                 "events": status.num_waiting,
                 "rehearsals": status.num_rehearsing,
@@ -204,20 +215,57 @@ class NodeService:
             },
             counters={
                 **{key: value for key, value in counters.items() if not key.startswith(_REFUSED)},
-                "commits": sum(status.proposers.values()),
+                "commits": moment.num_commits,
                 "overflow": status.num_dropped,
                 "training_restarts": self._training.num_restarts,
             },
             refused={**status.refused, **link},
-            last_block=self._watch.last_block,
+            last_block=moment.last_block,
             accuracy=self._accuracy,
-            deadline_s=self._deadline_s(),
+            deadline_s=deadline_s,
             memory_bytes=memory_bytes,
             num_threads=num_threads,
             store_bytes=self._size.read(),
             training_s=self._watch.training.seconds(now_ns),
             mining_s=self._watch.mining.seconds(now_ns),
+            stage=self._find_stage(is_ending=is_ending),
+            loop_s=max(0, now_ns - status.turned_ns) / NANO,
+            is_member=number in chain.active,
+            is_removed=chain.is_over(number),
+            end=(status.stopped_by or "") if is_ending else moment.state.end,
+            voters=tuple(sorted(chain.active & (status.present | {number}))),
+            quorum=chain.quorum,
+            missing=tuple(
+                Absentee(number=one, name=self._name_of(one), silent_s=silent_s, is_connected=one in status.present)
+                for one, silent_s in self._watch.silences(others, now_ns, began_ns).items()
+                if one not in status.present or silent_s > deadline_s
+            ),
+            num_connections=self._zenoh.num_transports,
+            peers=self._settings.peers,
+            listen=self._settings.listen,
+            others_height=self._watch.claimed_height(others, len(chain.active) - chain.quorum),
+            training_failure=failure,
+            num_failures=moment.num_failures,
+            num_missed=chain.misses[number] if number in chain.active else 0,
+            is_offender=number in chain.offenders,
         )
+        return self._track.judge(found, time.monotonic())
+
+    def _find_stage(self, *, is_ending: bool) -> Stage:
+        if is_ending:
+            return Stage.ENDING
+        if self._watch.has_begun:
+            return Stage.RUNNING
+        return Stage.GATHERING if self._has_run else Stage.PREPARING
+
+    def _name_of(self, number: int) -> str:
+        """A member's name by its card."""
+        cards = self._identity.genesis.cards
+        if number < len(cards):
+            return cards[number].card.name
+        public_key = self._public_keys[number] if number < len(self._public_keys) else None
+        newcomer = None if public_key is None else find_admission(self._admissions, public_key)
+        return f"member {number}" if newcomer is None else newcomer[1].card.name
 
     # What it consists of
 
@@ -250,29 +298,38 @@ class NodeService:
     @contextmanager
     def _open_window(self) -> Iterator[None]:
         """Inside, others on this machine can see how the node is."""
-        settings, identity = self._settings, self._identity
+        settings = self._settings
         window = None
         chain = ChainPages(settings.folder / CHAIN_FOLDER)
         if settings.metrics is not None:
             host, port = settings.metrics
             window = self._metrics.open_window(host=host, port=port, chain=chain)
         try:
-            run = RunFile(
-                kind="node",
-                pid=os.getpid(),
-                started=time.time(),
-                version=__version__,
-                chain=identity.genesis.chain.hex(),
-                number=identity.number,
-                listen=settings.listen,
-                metrics=None if window is None else window.address,
-            )
-            write_run(settings.folder, run)
+            run = _describe_run(settings, self._identity)
+            write_run(settings.folder, msgspec.structs.replace(run, metrics=window and window.address))
             yield
         finally:
             if window is not None:
                 window.close()
             chain.close()
+
+    @contextmanager
+    def _noticing_states(self) -> Iterator[None]:
+        """Inside, the node looks at itself every second, so that its log tells of every change of state."""
+        is_over = threading.Event()
+
+        def look() -> None:
+            self.snapshot()
+            while not is_over.wait(_LOOK_S):
+                self.snapshot()
+
+        looking = threading.Thread(target=look, name="state", daemon=True)
+        looking.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            looking.join()
 
     @contextmanager
     def _minding_threads(self) -> Iterator[None]:
@@ -376,16 +433,24 @@ class NodeService:
             self._accuracy = answer.accuracy
             self._log.info("accuracy", {"height": height, "accuracy": round(answer.accuracy, 4)})
 
-    def _tell_wait(self, num_there: int) -> None:
-        self._log.info("waiting for others", {"there": num_there, "of": self._num_members - 1})
+    def _tell_state(self, found: Snapshot) -> None:
+        """Logs a new state; the end has a line of its own."""
+        if found.state is ServiceState.STOPPED:
+            return
+        facts = {"now": found.state.value, "why": found.reason}
+        if found.state is ServiceState.FINISHED:
+            facts["next"] = advise_end(self._settings.folder)
+        tell = self._log.info if found.state.is_well else self._log.warn
+        tell("state", facts)
 
     def _tell_failure(self, reason: str) -> None:
+        self._training_failure = reason
         self._log.error("training", {"why": reason})
 
-    def _deadline_s(self) -> float:
+    def _deadline_s(self, chain: ChainState) -> float:
         """How long a round that goes well takes at the most: until updates must be there, and a first attempt."""
-        timing, chain = self._context.timing, self._node.state.chain
-        costs = modelled_costs(chain, self._context.toolbox)
+        timing, toolbox = self._context.timing, self._context.toolbox
+        costs = toolbox.once((modelled_costs, chain), lambda: modelled_costs(chain, toolbox))
         planned_ns = (2 * costs.exchange_ns + costs.mining_ns) * timing.time_scale
         return (planned_ns + timing.grace_ns + 1.5 * timing.attempt_ns) / NANO
 
@@ -398,6 +463,7 @@ def open_node(settings: NodeSettings, *, echo: TextIO | None = None) -> Iterator
     with ExitStack() as resources:
         resources.enter_context(lock_folder(settings.folder))
         forget_run(settings.folder)
+        resources.enter_context(_noting_end(settings, identity))
         log = NodeLog(settings.folder / LOG_FILE, echo=echo, name=f"node {identity.number}")
         try:
             store = resources.enter_context(open_chain(settings.folder / CHAIN_FOLDER, identity.genesis))
@@ -414,6 +480,32 @@ def open_node(settings: NodeSettings, *, echo: TextIO | None = None) -> Iterator
         service = NodeService(settings, identity, life, store, tls, training, log)
         resources.callback(service.close)
         yield service
+
+
+@contextmanager
+def _noting_end(settings: NodeSettings, identity: Identity) -> Iterator[None]:
+    """Leaves in the folder when and why the node ended, unless its process is killed."""
+    run, why = _describe_run(settings, identity), "asked to stop"
+    try:
+        yield
+    except BaseException as error:
+        why = _reason(error)
+        raise
+    finally:
+        with suppress(OSError):  # the disk may be what failed
+            write_run(settings.folder, msgspec.structs.replace(run, ended=time.time(), why=why))
+
+
+def _describe_run(settings: NodeSettings, identity: Identity) -> RunFile:
+    return RunFile(
+        kind="node",
+        pid=os.getpid(),
+        started=time.time(),
+        version=__version__,
+        chain=identity.genesis.chain.hex(),
+        number=identity.number,
+        listen=settings.listen,
+    )
 
 
 def _reason(error: BaseException) -> str:

@@ -34,6 +34,8 @@ class RunFile(msgspec.Struct, frozen=True, kw_only=True):
     number: int | None = None  # of the member
     listen: tuple[str, ...] = ()
     metrics: str | None = None  # host:port
+    ended: float | None = None  # seconds since 1970; none: it runs, or was killed
+    why: str = ""  # it ended
 
     @property
     def status_url(self) -> str | None:
