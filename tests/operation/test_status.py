@@ -52,6 +52,7 @@ WAITING = msgspec.structs.replace(WORKING, present=(0,), voters=(0, 3), quorum_s
     ("base", "changes", "state", "reason"),
     [
         (WORKING, {}, "working", "3 of 3 votes can be reached"),
+        (WORKING, {"num_scheduled": 0}, "working", "nobody is scheduled to train"),
         (WORKING, {"stage": Stage.PREPARING}, "starting", "loads its data"),
         (WORKING, {"stage": Stage.GATHERING, "missing": (SOUTH,)}, "starting", "waits a little for member 2 (south)"),
         (
@@ -109,6 +110,9 @@ def test_only_states_that_need_nobody_are_well_and_only_those_at_work_are_ready(
 def test_a_state_is_told_when_it_changes_and_waiting_also_when_others_are_missing():
     told = []
     track = StateTrack(lambda found: told.append((found.state.value, found.voters)))
+    gathering = msgspec.structs.replace(WORKING, stage=Stage.GATHERING)
+    assert track.judge(gathering, 0.0).quorum_s == track.judge(gathering, 9.0).quorum_s == 0.0  # no round has begun
+    told.clear()
     assert track.judge(WAITING, 10.0).since_s == 0.0
     assert track.judge(WAITING, 15.0).since_s == 5.0
     assert track.judge(msgspec.structs.replace(WAITING, voters=(1, 3)), 16.0).since_s == 6.0
@@ -195,19 +199,18 @@ def test_heights_of_others_count_once_more_claim_them_than_may_lie():
 # Live, on loopback
 
 
-@pytest.fixture
-def members(tmp_path):
-    """Settings of three members, all of whose votes are needed; each but the first knows the first alone."""
-    signers = [create_key(tmp_path / f"{number}.pem") for number in range(3)]
-    scenario = tiny_scenario(3, BY_FORMULA, 'ledger.quorum="bft"')
+def found_members(tmp_path, count):
+    """Settings of so few members that all of their votes are needed; each but the first knows the first alone."""
+    signers = [create_key(tmp_path / f"{number}.pem") for number in range(count)]
+    scenario = tiny_scenario(count, BY_FORMULA, 'ledger.quorum="bft"')
     write_genesis(tmp_path / "genesis.bdfl", found_federation(scenario, signers))
-    ports = find_ports(3)
+    ports = find_ports(count)
     return [
         NodeSettings(
             genesis=tmp_path / "genesis.bdfl", key=tmp_path / f"{number}.pem", folder=tmp_path / f"node-{number}",
             listen=(ports[number],), peers=tuple(ports[:1] if number else ()), allowed=frozenset([FORMULA_CLIENT]),
         )
-        for number in range(3)
+        for number in range(count)
     ]  # fmt: skip
 
 
@@ -224,8 +227,8 @@ def status_of(folder, *options):
     return CliRunner().invoke(app, ["node", "status", str(folder), *options])
 
 
-def test_nodes_without_a_quorum_say_so_before_the_first_round_and_are_not_healthy(members):
-    first, second, _ = members
+def test_nodes_without_a_quorum_say_so_before_the_first_round_and_are_not_healthy(tmp_path):
+    first, second, _ = found_members(tmp_path, 3)
     address = first.listen[0]
     with open_node(second) as alone, running(alone):
         reason = f"1 of 3 votes can be reached (member 1), 3 needed; no connection to {address}"
@@ -268,18 +271,19 @@ def test_a_finished_node_stays_ready_and_says_how_to_look_at_its_chain(tmp_path)
 
 
 def test_training_that_fails_is_named_by_a_node_that_still_votes(tmp_path, monkeypatch):
-    settings = replace(found_single(tmp_path, BY_FORMULA), allowed=frozenset([FORMULA_CLIENT]))
     train = TrainingProcess.train
 
     def train_nothing(self, model, round, on_done, rounds_before=()):
         train(self, b"no model", round, on_done, rounds_before)
 
     monkeypatch.setattr(TrainingProcess, "train", train_nothing)
-    with open_node(settings) as service, running(service):
-        found = wait_for(lambda: (now := service.snapshot()).height >= 2 and now, "blocks without updates")
+    first, second = found_members(tmp_path, 2)
+    with open_node(first) as one, open_node(second) as other, running(one), running(other):
+        wait_for(lambda: one.snapshot().state is ServiceState.NOT_TRAINING, "a failure")
+        found = wait_for(lambda: (now := one.snapshot()).height >= 2 and now, "blocks without updates")
         assert found.state is ServiceState.NOT_TRAINING
         assert found.reason.startswith("training failed")
-        assert status_of(settings.folder).exit_code == 1
+        assert status_of(first.folder).exit_code == 1
 
 
 # Nobody answers

@@ -244,6 +244,8 @@ def _run(
         stubborn = network.stop()
     if stubborn:
         typer.echo(f"had to be killed: {', '.join(stubborn)}", err=True)
+    if explore:
+        typer.echo(f"the explorer ended too; bdfl explore {folder} opens it again", err=True)
     _judge(folder, took_s, is_done=is_done, as_json=as_json)
     if is_stopped and not is_done:
         typer.echo(f"stopped; go on: bdfl network up --resume {folder}", err=True)

@@ -55,7 +55,7 @@ def watch_window(address: str) -> Watcher:
     def ask() -> Status:
         snapshot = ask_status(address, _PATIENCE_S)
         if snapshot is None:
-            gone = [_offline(last[0].number if last else 0, None, f"no answer from {address}")]
+            gone = [_offline(last[0].number if last else 0, None, "does not answer")]
             return _conclude(gone, [])
         last[:] = [_of_snapshot(snapshot)]
         return _conclude(list(last), [])

@@ -5,7 +5,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from math import isfinite
 from pathlib import Path
 from typing import TextIO
@@ -33,8 +33,8 @@ from bdfl.operation.metrics import NodeMetrics
 from bdfl.operation.newcomers import (
     ChangeInbox,
     authorities_of,
-    find_admission,
     keep_admission,
+    names_of,
 )
 from bdfl.operation.node_files import (
     CHAIN_FOLDER,
@@ -46,8 +46,16 @@ from bdfl.operation.node_files import (
     write_tls,
 )
 from bdfl.operation.node_identity import Identity, NodeSettings, NotRunnable, identify, num_awaited, own_learning
-from bdfl.operation.run_file import RunFile, forget_run, lock_folder, raise_life, replace_file, write_run
-from bdfl.operation.status import Absentee, ServiceState, Snapshot, Stage, StateTrack, advise_end
+from bdfl.operation.run_file import (
+    RunFile,
+    forget_run,
+    lock_folder,
+    noting_end,
+    raise_life,
+    replace_file,
+    write_run,
+)
+from bdfl.operation.status import Absentee, ServiceState, Snapshot, Stage, StateTrack, advise_end, looking_on
 from bdfl.operation.watching import NodeWatch
 from bdfl.protocol.state import Context
 from bdfl.records.round_times import ROUNDS_FILE
@@ -68,7 +76,6 @@ from bdfl.transports.live.zenoh_link import ZenohLink
 from bdfl.transports.live.zenoh_session import LinkSettings
 
 _POLL_S = 0.5
-_LOOK_S = 1.0  # between two looks at the node's own state
 _REFUSED = "refused_"  # begins the link's counters of what it dropped
 
 
@@ -146,7 +153,7 @@ class NodeService:
     def run(self) -> None:
         """Takes part until `stop`; raises `NodeFailed` where something else ends it."""
         with self._minding_threads(), self._open_window():
-            with self._noticing_states():
+            with looking_on(self.snapshot):
                 if not self._store.height:  # others go on without those who come later
                     self._wait_for_training()
             if self._is_stopping.is_set():
@@ -155,7 +162,7 @@ class NodeService:
             self._has_run = True
             inbox = ChangeInbox(self._settings.folder, self._take_changes, self._log)
             try:
-                with self._noticing_states():
+                with looking_on(self.snapshot):
                     self._node.run()
             except KeyboardInterrupt:
                 raise
@@ -187,6 +194,7 @@ class NodeService:
         counters = self._zenoh.counters()
         link = {key.removeprefix(_REFUSED): value for key, value in counters.items() if key.startswith(_REFUSED)}
         others = sorted(chain.active - {number})
+        names = names_of(genesis, self._admissions, chain.public_keys)
         failure = self._training.failure
         if failure is None and moment.num_failures:
             failure = self._training_failure or "it gave no model"
@@ -236,7 +244,7 @@ class NodeService:
             voters=tuple(sorted(chain.active & (status.present | {number}))),
             quorum=chain.quorum,
             missing=tuple(
-                Absentee(number=one, name=self._name_of(one), silent_s=silent_s, is_connected=one in status.present)
+                Absentee(number=one, name=names[one], silent_s=silent_s, is_connected=one in status.present)
                 for one, silent_s in self._watch.silences(others, now_ns, began_ns).items()
                 if one not in status.present or silent_s > deadline_s
             ),
@@ -246,6 +254,7 @@ class NodeService:
             others_height=self._watch.claimed_height(others, len(chain.active) - chain.quorum),
             training_failure=failure,
             num_failures=moment.num_failures,
+            num_scheduled=len(chain.schedule.selected),
             num_missed=chain.misses[number] if number in chain.active else 0,
             is_offender=number in chain.offenders,
         )
@@ -257,15 +266,6 @@ class NodeService:
         if self._watch.has_begun:
             return Stage.RUNNING
         return Stage.GATHERING if self._has_run else Stage.PREPARING
-
-    def _name_of(self, number: int) -> str:
-        """A member's name by its card."""
-        cards = self._identity.genesis.cards
-        if number < len(cards):
-            return cards[number].card.name
-        public_key = self._public_keys[number] if number < len(self._public_keys) else None
-        newcomer = None if public_key is None else find_admission(self._admissions, public_key)
-        return f"member {number}" if newcomer is None else newcomer[1].card.name
 
     # What it consists of
 
@@ -312,24 +312,6 @@ class NodeService:
             if window is not None:
                 window.close()
             chain.close()
-
-    @contextmanager
-    def _noticing_states(self) -> Iterator[None]:
-        """Inside, the node looks at itself every second, so that its log tells of every change of state."""
-        is_over = threading.Event()
-
-        def look() -> None:
-            self.snapshot()
-            while not is_over.wait(_LOOK_S):
-                self.snapshot()
-
-        looking = threading.Thread(target=look, name="state", daemon=True)
-        looking.start()
-        try:
-            yield
-        finally:
-            is_over.set()
-            looking.join()
 
     @contextmanager
     def _minding_threads(self) -> Iterator[None]:
@@ -463,7 +445,7 @@ def open_node(settings: NodeSettings, *, echo: TextIO | None = None) -> Iterator
     with ExitStack() as resources:
         resources.enter_context(lock_folder(settings.folder))
         forget_run(settings.folder)
-        resources.enter_context(_noting_end(settings, identity))
+        resources.enter_context(noting_end(settings.folder, _describe_run(settings, identity), _reason))
         log = NodeLog(settings.folder / LOG_FILE, echo=echo, name=f"node {identity.number}")
         try:
             store = resources.enter_context(open_chain(settings.folder / CHAIN_FOLDER, identity.genesis))
@@ -480,20 +462,6 @@ def open_node(settings: NodeSettings, *, echo: TextIO | None = None) -> Iterator
         service = NodeService(settings, identity, life, store, tls, training, log)
         resources.callback(service.close)
         yield service
-
-
-@contextmanager
-def _noting_end(settings: NodeSettings, identity: Identity) -> Iterator[None]:
-    """Leaves in the folder when and why the node ended, unless its process is killed."""
-    run, why = _describe_run(settings, identity), "asked to stop"
-    try:
-        yield
-    except BaseException as error:
-        why = _reason(error)
-        raise
-    finally:
-        with suppress(OSError):  # the disk may be what failed
-            write_run(settings.folder, msgspec.structs.replace(run, ended=time.time(), why=why))
 
 
 def _describe_run(settings: NodeSettings, identity: Identity) -> RunFile:

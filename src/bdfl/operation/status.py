@@ -3,7 +3,8 @@
 import http.client
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 
@@ -15,6 +16,7 @@ STALLED_AFTER = 3.0  # deadlines without a block while a quorum is there
 BEHIND_AFTER = 2  # blocks that others have and this node lacks: one is usual for a moment
 MISSED_AFTER = 2  # updates missed in a row: one may have been late
 WEDGED_S = 60.0  # an event loop that did not turn for so long will not do so by itself
+_LOOK_S = 1.0
 _MAX_NAMED = 4  # members in one sentence
 _MAX_ANSWER = 2**22  # bytes
 
@@ -118,6 +120,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     others_height: int = 0  # blocks that more others claim to have than may lie
     training_failure: str | None = None  # of the last training; none: it went well
     num_failures: int = 0  # of training, in a row
+    num_scheduled: int = 1  # members that are to train in this round
     num_missed: int = 0  # updates that the chain lacks, in a row
     is_offender: bool = False  # evidence against it is in the chain
     state: ServiceState = ServiceState.STARTING
@@ -168,7 +171,8 @@ def judge_state(found: Snapshot) -> tuple[ServiceState, str]:
     why_not = _describe_no_training(found)
     if why_not:
         return ServiceState.NOT_TRAINING, why_not
-    return ServiceState.WORKING, f"{len(found.voters)} of {found.num_members} votes can be reached"
+    idle = "" if found.num_scheduled else "; nobody is scheduled to train in this round"
+    return ServiceState.WORKING, f"{len(found.voters)} of {found.num_members} votes can be reached{idle}"
 
 
 class StateTrack:
@@ -188,8 +192,8 @@ class StateTrack:
         with self._lock:
             if len(found.voters) < found.quorum:
                 self._quorum_since_s = None
-            elif self._quorum_since_s is None:
-                self._quorum_since_s = now_s
+            elif self._quorum_since_s is None or found.stage is not Stage.RUNNING:
+                self._quorum_since_s = now_s  # before the first event no block could come
             since_s = self._quorum_since_s
             found = msgspec.structs.replace(found, quorum_s=None if since_s is None else max(0.0, now_s - since_s))
             state, reason = judge_state(found)
@@ -202,6 +206,25 @@ class StateTrack:
                 self._news = news
                 self._on_change(judged)
         return judged
+
+
+@contextmanager
+def looking_on(look: Callable[[], object]) -> Iterator[None]:
+    """Inside, a thread takes a look every second, so that changes are noticed while nobody asks."""
+    is_over = threading.Event()
+
+    def run() -> None:
+        look()
+        while not is_over.wait(_LOOK_S):
+            look()
+
+    thread = threading.Thread(target=run, name="state", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
 
 
 def _without_block_s(found: Snapshot) -> float:
