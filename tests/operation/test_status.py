@@ -42,10 +42,10 @@ SOUTH = Absentee(number=2, name="south", silent_s=12.0, is_connected=False)
 SLOW = Absentee(number=1, name="member 1", silent_s=7200.0, is_connected=True)
 LATE = msgspec.structs.replace(LAST, age_s=50.0)
 WORKING = msgspec.structs.replace(
-    SNAPSHOT, num_members=3, present=(0, 1), voters=(0, 1, 3), quorum=3, quorum_s=80.0, num_connections=2,
+    SNAPSHOT, num_members=3, present=(0, 1), voters=(0, 1, 3), quorum=3, able_s=80.0, num_connections=2,
     peers=("192.0.2.7:7447",), listen=("0.0.0.0:7447",),
 )  # fmt: skip
-WAITING = msgspec.structs.replace(WORKING, present=(0,), voters=(0, 3), quorum_s=None, missing=(SOUTH,))
+WAITING = msgspec.structs.replace(WORKING, present=(0,), voters=(0, 3), able_s=None, missing=(SOUTH,))
 
 
 @pytest.mark.parametrize(
@@ -71,8 +71,6 @@ WAITING = msgspec.structs.replace(WORKING, present=(0,), voters=(0, 3), quorum_s
         (WAITING, {"num_connections": 0, "peers": (), "listen": ()}, "waiting", "neither --peer nor --listen"),
         (WORKING, {"others_height": 8}, "working", ""),  # one block is usual
         (WORKING, {"others_height": 19}, "catching-up", "at block 7, 12 behind the others"),
-        (WAITING, {"others_height": 19}, "catching-up", "12 behind"),  # decided blocks need no quorum here
-        (WAITING, {"others_height": 19, "present": ()}, "waiting", ""),
         (WORKING, {"is_member": False}, "catching-up", "before its admission"),
         (
             WORKING, {"last_block": LATE, "missing": (SOUTH, SLOW), "attempt": 4}, "stalled",
@@ -80,8 +78,8 @@ WAITING = msgspec.structs.replace(WORKING, present=(0,), voters=(0, 3), quorum_s
             "not heard: member 2 (south) for 12 s; connected but silent: member 1 for 2.0 h; attempt 4",
         ),
         (WORKING, {"last_block": LATE, "others_height": 19}, "stalled", "12 blocks behind the others"),
-        (WORKING, {"last_block": LATE, "quorum_s": 5.0}, "working", ""),  # the quorum has only just come
-        (WORKING, {"last_block": None, "up_s": 50.0}, "stalled", "no block for 50 s"),
+        (WORKING, {"last_block": LATE, "able_s": 5.0}, "working", ""),  # the quorum has only just come
+        (WORKING, {"last_block": None}, "stalled", "no block for 80 s"),
         (WORKING, {"loop_s": WEDGED_S}, "stalled", "its event loop did not turn for 60 s: restart the node"),
         (WORKING, {"training_failure": "labels: 9 found"}, "not-training", "training failed: labels: 9 found"),
         (WORKING, {"training_failure": "why", "num_failures": 3}, "not-training", "failed 3 times in a row: why"),
@@ -111,14 +109,14 @@ def test_a_state_is_told_when_it_changes_and_waiting_also_when_others_are_missin
     told = []
     track = StateTrack(lambda found: told.append((found.state.value, found.voters)))
     gathering = msgspec.structs.replace(WORKING, stage=Stage.GATHERING)
-    assert track.judge(gathering, 0.0).quorum_s == track.judge(gathering, 9.0).quorum_s == 0.0  # no round has begun
+    assert track.judge(gathering, 0.0).able_s == track.judge(gathering, 9.0).able_s == 0.0  # no round has begun
     told.clear()
     assert track.judge(WAITING, 10.0).since_s == 0.0
     assert track.judge(WAITING, 15.0).since_s == 5.0
     assert track.judge(msgspec.structs.replace(WAITING, voters=(1, 3)), 16.0).since_s == 6.0
     late = msgspec.structs.replace(WORKING, last_block=LATE)
     assert track.judge(late, 20.0).state is ServiceState.WORKING  # a quorum is there only now
-    assert track.judge(late, 25.0).quorum_s == 5.0
+    assert track.judge(late, 25.0).able_s == 5.0
     assert track.judge(late, 27.0).state is ServiceState.STALLED
     assert track.judge(WORKING, 28.0).state is ServiceState.WORKING
     assert track.judge(WORKING, 30.0).since_s == 2.0
@@ -126,6 +124,14 @@ def test_a_state_is_told_when_it_changes_and_waiting_also_when_others_are_missin
         ("waiting", (0, 3)), ("waiting", (1, 3)), ("working", (0, 1, 3)), ("stalled", (0, 1, 3)),
         ("working", (0, 1, 3)),
     ]  # fmt: skip
+
+
+def test_who_is_behind_catches_up_without_a_quorum_as_long_as_anybody_is_there():
+    track = StateTrack(lambda found: None)
+    behind = msgspec.structs.replace(WAITING, others_height=19, last_block=LATE)
+    assert track.judge(behind, 0.0).state is ServiceState.CATCHING_UP
+    assert track.judge(behind, 60.0).state is ServiceState.STALLED
+    assert track.judge(msgspec.structs.replace(behind, present=()), 61.0).state is ServiceState.WAITING
 
 
 @pytest.mark.parametrize(("seconds", "said"), [(0.4, "0 s"), (89.0, "89 s"), (720.0, "12 min"), (12600.0, "3.5 h")])
@@ -227,7 +233,7 @@ def status_of(folder, *options):
     return CliRunner().invoke(app, ["node", "status", str(folder), *options])
 
 
-def test_nodes_without_a_quorum_say_so_before_the_first_round_and_are_not_healthy(tmp_path):
+def test_nodes_without_a_able_say_so_before_the_first_round_and_are_not_healthy(tmp_path):
     first, second, _ = found_members(tmp_path, 3)
     address = first.listen[0]
     with open_node(second) as alone, running(alone):

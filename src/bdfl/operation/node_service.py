@@ -422,7 +422,8 @@ class NodeService:
         facts = {"now": found.state.value, "why": found.reason}
         if found.state is ServiceState.FINISHED:
             facts["next"] = advise_end(self._settings.folder)
-        tell = self._log.info if found.state.is_well else self._log.warn
+        is_stalled = found.state is ServiceState.STALLED
+        tell = self._log.error if is_stalled else self._log.info if found.state.is_well else self._log.warn
         tell("state", facts)
 
     def _tell_failure(self, reason: str) -> None:

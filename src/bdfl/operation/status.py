@@ -112,7 +112,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     end: str = ""  # why it has nothing left to do on its chain, or why its process ends
     voters: tuple[int, ...] = ()  # members whose votes can reach this node, itself included
     quorum: int = 0  # votes needed
-    quorum_s: float | None = None  # since when so many can be reached; none: they cannot
+    able_s: float | None = None  # since when blocks can come: from a quorum, or from others who are ahead
     missing: tuple[Absentee, ...] = ()
     num_connections: int = 0  # to members and access points
     peers: tuple[str, ...] = ()  # addresses it was told to connect to
@@ -132,6 +132,12 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
         return self.last_height is not None and self.height >= self.last_height
 
     @property
+    def behind(self) -> int:
+        """Blocks that others have and this node lacks; 0 if they are too few to matter or nobody can give them."""
+        lacking = self.others_height - self.height
+        return lacking if lacking >= BEHIND_AFTER and self.present else 0
+
+    @property
     def is_alive(self) -> bool:
         """The event loop turns; before the first event there is none to turn."""
         return self.stage is not Stage.RUNNING or self.loop_s < WEDGED_S
@@ -143,8 +149,6 @@ def judge_state(found: Snapshot) -> tuple[ServiceState, str]:
     The first rule that holds counts. Blocks that others decided can be fetched without a quorum, so a node that is
     behind catches up even while it cannot vote.
     """
-    behind = found.others_height - found.height
-    is_behind = behind >= BEHIND_AFTER and bool(found.present)
     if found.stage is Stage.ENDING:
         return ServiceState.STOPPED, found.end or "asked to stop"
     if found.is_removed:
@@ -153,19 +157,20 @@ def judge_state(found: Snapshot) -> tuple[ServiceState, str]:
         return ServiceState.FINISHED, f"{found.end}; others are still served"
     if found.stage is Stage.PREPARING:
         return ServiceState.STARTING, "loads its data"
-    if found.quorum_s is None and not is_behind:
+    if found.able_s is None:
         return ServiceState.WAITING, _describe_wait(found)
     if found.stage is Stage.GATHERING:
         away = _list(_name(one) for one in found.missing if not one.is_connected)
         return ServiceState.STARTING, f"{_count_votes(found)}; the first round waits a little for {away or 'all'}"
     if not found.is_alive:
         return ServiceState.STALLED, f"its event loop did not turn for {say_seconds(found.loop_s)}: restart the node"
-    block_s = _without_block_s(found)
+    last = found.last_block
+    block_s = found.able_s if last is None or last.age_s is None else min(found.able_s, last.age_s)
     limit_s = STALLED_AFTER * found.deadline_s
     if block_s > limit_s:
-        return ServiceState.STALLED, _describe_stall(found, block_s, limit_s, behind if is_behind else 0)
-    if is_behind:
-        return ServiceState.CATCHING_UP, f"at block {found.height}, {behind} behind the others"
+        return ServiceState.STALLED, _describe_stall(found, block_s, limit_s)
+    if found.behind:
+        return ServiceState.CATCHING_UP, f"at block {found.height}, {found.behind} behind the others"
     if not found.is_member:
         return ServiceState.CATCHING_UP, f"at block {found.height}, before its admission: fetches the chain"
     why_not = _describe_no_training(found)
@@ -182,7 +187,7 @@ class StateTrack:
         """`on_change` hears of every new state, and of a wait for other members than before."""
         self._on_change = on_change
         self._lock = threading.Lock()
-        self._quorum_since_s: float | None = None
+        self._able_since_s: float | None = None
         self._since_s = 0.0
         self._state: ServiceState | None = None
         self._news: tuple[ServiceState, tuple[int, ...]] | None = None
@@ -190,12 +195,12 @@ class StateTrack:
     def judge(self, found: Snapshot, now_s: float) -> Snapshot:
         """The snapshot with state, reason and since when; `now_s` is a clock that never goes back."""
         with self._lock:
-            if len(found.voters) < found.quorum:
-                self._quorum_since_s = None
-            elif self._quorum_since_s is None or found.stage is not Stage.RUNNING:
-                self._quorum_since_s = now_s  # before the first event no block could come
-            since_s = self._quorum_since_s
-            found = msgspec.structs.replace(found, quorum_s=None if since_s is None else max(0.0, now_s - since_s))
+            if len(found.voters) < found.quorum and not found.behind:
+                self._able_since_s = None
+            elif self._able_since_s is None or found.stage is not Stage.RUNNING:
+                self._able_since_s = now_s  # before the first event no block could come
+            able_s = None if self._able_since_s is None else max(0.0, now_s - self._able_since_s)
+            found = msgspec.structs.replace(found, able_s=able_s)
             state, reason = judge_state(found)
             if state is not self._state:
                 self._state, self._since_s = state, now_s
@@ -227,13 +232,6 @@ def looking_on(look: Callable[[], object]) -> Iterator[None]:
         thread.join()
 
 
-def _without_block_s(found: Snapshot) -> float:
-    """Since the last block, at most since a quorum is there: before, none could come."""
-    last = found.last_block
-    age_s = found.up_s if last is None or last.age_s is None else last.age_s
-    return age_s if found.quorum_s is None else min(age_s, found.quorum_s)
-
-
 def _count_votes(found: Snapshot) -> str:
     who = f"member{'s' if len(found.voters) > 1 else ''} {_list(map(str, found.voters))}" if found.voters else "none"
     return f"{len(found.voters)} of {found.num_members} votes can be reached ({who}), {found.quorum} needed"
@@ -251,10 +249,9 @@ def _describe_wait(found: Snapshot) -> str:
     return f"{votes}; nobody can be reached: neither --peer nor --listen is given"
 
 
-def _describe_stall(found: Snapshot, block_s: float, limit_s: float, behind: int) -> str:
+def _describe_stall(found: Snapshot, block_s: float, limit_s: float) -> str:
     parts = [f"no block for {say_seconds(block_s)}, at most {say_seconds(limit_s)} expected; {_count_votes(found)}"]
-    if behind:
-        parts.append(f"{behind} blocks behind the others")
+    parts += [f"{found.behind} blocks behind the others"] * bool(found.behind)
     silent = _list(map(_name_silent, (one for one in found.missing if one.is_connected)))
     away = _name_away(found)
     parts += [f"not heard: {away}"] * bool(away) + [f"connected but silent: {silent}"] * bool(silent)
