@@ -102,6 +102,8 @@ def summarise_view(view: NetworkView) -> str:
 
 def list_troubles(view: NetworkView) -> list[str]:
     """A line for every state that is not well, with the nodes in it and the reason of the first of them."""
+    if view.is_up and not view.heights:  # all are still being started
+        return []
     troubles: dict[str, list[int]] = {}
     for number, node in enumerate(view.nodes):
         if node.state is None or not node.state.is_well:
