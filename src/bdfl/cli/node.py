@@ -178,10 +178,11 @@ def doctor(
 
 @node_app.command("status")
 def status(folder: NodeFolderArgument, as_json: JsonOption = False) -> None:
-    """Show the state of the node in a folder, the reason for it, and where the node is.
+    """Show the state of the node in a folder, and the reason for it.
 
-    Exit code 0: starting, working, catching-up, finished. Exit code 1: waiting (for a quorum), not-training, stalled,
-    removed, stopped, or no answer.
+    Exit code 0: starting, working, catching-up, finished.
+
+    Exit code 1: waiting (no quorum), not-training, stalled, removed, stopped, no answer.
 
     Example:
 
