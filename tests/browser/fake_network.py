@@ -13,19 +13,20 @@ from bdfl.operation.chain_pages import ChainPages
 from bdfl.operation.metrics import NodeMetrics
 from bdfl.operation.network_file import NetworkFile, access_point_folder, node_folder, write_network
 from bdfl.operation.run_file import RunFile, lock_folder, write_run
-from bdfl.operation.snapshot import Snapshot
+from bdfl.operation.status import ServiceState, Snapshot
 from bdfl.scenario import dump_scenario
 from tests.browser.folders import NUM_CLIENTS, RunWriter, read_genesis
 
 
-def make_snapshot(number: int, chain: str, height: int) -> Snapshot:
-    """A node that is mining."""
+def make_snapshot(number: int, chain: str, height: int, state: ServiceState, reason: str) -> Snapshot:
+    """A node that is mining, or finished."""
     return Snapshot(
         number=number, name=f"node {number}", chain=chain, version="0", pid=os.getpid(), up_s=60.0, life=1,
-        height=height, last_height=None, phase="mining", attempt=1, is_training=number % 2 == 0, is_mining=True,
+        height=height, last_height=None, phase="done" if state is ServiceState.FINISHED else "mining", attempt=1,
+        is_training=number % 2 == 0, is_mining=True,
         present=tuple(range(NUM_CLIENTS)), num_members=NUM_CLIENTS, queues={}, counters={}, refused={},
         last_block=None, accuracy=None, deadline_s=10.0, memory_bytes=1, num_threads=1, store_bytes=1,
-        training_s=1.0, mining_s=1.0,
+        training_s=1.0, mining_s=1.0, state=state, reason=reason,
     )  # fmt: skip
 
 
@@ -39,10 +40,11 @@ class FakeNode:
         self._open = ExitStack()
         self._port = 0
         self.address = ""
+        self.state, self.reason = ServiceState.WORKING, "all votes can be reached"
 
     def come(self) -> None:
         """Begins to answer."""
-        metrics = NodeMetrics(lambda: make_snapshot(self._number, self._chain, self._height()))
+        metrics = NodeMetrics(lambda: make_snapshot(self._number, self._chain, self._height(), self.state, self.reason))
         pages = ChainPages(self._run / CHAIN_FOLDER)
         window = metrics.open_window(port=self._port, chain=pages)
         self._open.callback(pages.close)

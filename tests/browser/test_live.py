@@ -3,6 +3,7 @@
 import pytest
 from playwright.sync_api import Page, expect
 
+from bdfl.operation.status import ServiceState
 from tests.browser.explorer_process import explore
 from tests.browser.fake_network import FakeNode, fake_network
 from tests.browser.folders import RunWriter, example_scenario, write_empty_run
@@ -138,3 +139,25 @@ def test_nodes_of_a_network_that_are_offline_look_offline(look, serve, tmp_path)
         expect(where(page)).to_have_text("Block 2 of 2")
         page.get_by_role("link", name="Overview").click()
         expect(chip).not_to_have_attribute("data-state", "offline")
+
+
+def test_states_of_nodes_are_shown_with_their_reason_until_all_are_finished(look, serve, tmp_path):
+    with fake_network(tmp_path / "network") as (_, nodes):
+        page = look(serve(tmp_path / "network").origin).open("/").page
+        expect(page.locator("#state")).to_have_text("live")
+        expect(page.locator("#banner")).to_be_empty()
+        reason = "2 of 5 votes can be reached (members 0, 1), 4 needed"
+        for node in nodes[:2]:
+            node.state, node.reason = ServiceState.WAITING, reason
+        nodes[4].state, nodes[4].reason = ServiceState.CATCHING_UP, "at block 1, 12 behind the others"
+        expect(page.locator("#banner")).to_have_text(f"Waiting, nodes 0, 1: {reason}")
+        expect(page.locator(".client-chip[data-client='1'] .client-state")).to_have_text("waiting")
+        expect(page.locator(".client-chip[data-client='4'] .client-state")).to_have_text("catching up")
+        assert reason in page.locator(".client-chip[data-client='1']").get_attribute("aria-label")
+        for node in nodes:
+            node.state, node.reason = ServiceState.FINISHED, "block 1, the last, is decided"
+        expect(page.locator("#state")).to_have_text("finished")
+        expect(page.locator("#banner")).to_contain_text("Finished: block 1, the last, is decided.")
+        expect(page.locator("#banner")).to_contain_text("bdfl explore FOLDER")
+        nodes[0].go()
+        expect(page.locator("#banner .warn")).to_contain_text("Stopped, node 0: ")

@@ -14,11 +14,11 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from bdfl.cli import app
-from bdfl.cli.network_view import summarise_view, tabulate_network
-from bdfl.operation.asking import NodeView, look_at
+from bdfl.cli.network_view import list_troubles, summarise_view, tabulate_network
 from bdfl.operation.local_network import NetworkView, found_network
 from bdfl.operation.network_file import node_folder, read_network
 from bdfl.operation.run_file import is_locked
+from bdfl.operation.status import NodeView, ServiceState, look_at
 from tests.operation.small_network import PATIENCE_S, descendants, is_alive, tiny_scenario, wait_for
 from tests.operation.test_metrics import SNAPSHOT
 
@@ -36,10 +36,12 @@ def hear_signals():
 
 def view_of(*snapshots, blocks=30):
     nodes = [
-        NodeView(folder="x", is_up=found is not None, pid=1, snapshot=found, why=None if found else "not running")
+        NodeView(folder="x", is_up=False, pid=None, state=ServiceState.STOPPED, reason="killed")
+        if found is None
+        else NodeView(folder="x", is_up=True, pid=1, state=found.state, reason=found.reason, snapshot=found)
         for found in snapshots
     ]
-    point = NodeView(folder="y", is_up=True, pid=2, snapshot=None)
+    point = NodeView(folder="y", is_up=True, pid=2, state=ServiceState.WORKING, reason="forwards")
     return NetworkView(
         folder="f", scenario="live", is_up=True, blocks=blocks, nodes=tuple(nodes), access_points=(point,)
     )
@@ -56,16 +58,32 @@ def test_the_table_fits_eighty_columns_and_shows_who_is_down():
     assert max(map(len, lines)) <= 80
     assert "12345/99999" in lines[1]
     assert "99/99" in lines[1]
-    assert "not running" in lines[2]
+    assert "stopped" in lines[2]
     assert "mines" in lines[3]
     assert lines[4].startswith("ap 0")
     assert "forwards" in lines[4]
 
 
+def test_states_that_need_somebody_are_shown_with_their_reason():
+    waits = msgspec.structs.replace(
+        SNAPSHOT, state=ServiceState.WAITING, reason="2 of 4 votes", refused={"rate": 10**6}, accuracy=1.0,
+        height=12345, last_height=99999, memory_bytes=2**34,
+    )  # fmt: skip
+    view = view_of(waits, SNAPSHOT, waits, None)
+    assert list_troubles(view) == ["node 0 2 waiting: 2 of 4 votes", "node 3 stopped: killed"]
+    console = Console(width=80, file=StringIO(), color_system=None)
+    untrained = msgspec.structs.replace(waits, state=ServiceState.NOT_TRAINING)
+    console.print(tabulate_network(view_of(waits, untrained)))
+    lines = console.file.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "waiting" in lines[1]
+    assert "not-training" in lines[2]
+
+
 def test_a_network_in_one_line():
     later = msgspec.structs.replace(SNAPSHOT, height=9)
     assert summarise_view(view_of(SNAPSHOT, later, None)) == (
-        "2 of 3 nodes up, 1 of 1 access points, block 7 to 9 of 30, accuracy 90.0 %, node 2 not running"
+        "2 of 3 nodes up, 1 of 1 access points, block 7 to 9 of 30, accuracy 90.0 %"
     )
 
 

@@ -17,7 +17,7 @@ from bdfl.ledger.block import chain_id
 from bdfl.ledger.store import ChainStore
 from bdfl.operation.logs import NodeLog
 from bdfl.operation.network_file import NetworkFile, node_folder, write_network
-from bdfl.operation.snapshot import Snapshot
+from bdfl.operation.status import ServiceState, Snapshot
 from bdfl.operation.window import Page, Window
 from bdfl.records.round_times import RoundTimes, Stretched
 from tests.browser.folders import RunWriter, example_scenario
@@ -34,6 +34,7 @@ def snapshot(store: ChainStore, height: int) -> Snapshot:
         height=height, last_height=None, phase="mining", attempt=1, is_training=False, is_mining=True, present=(0, 1),
         num_members=5, queues={}, counters={}, refused={}, last_block=None, accuracy=None, deadline_s=1.0,
         memory_bytes=1, num_threads=1, store_bytes=1, training_s=0.0, mining_s=0.0,
+        state=ServiceState.WAITING, reason="2 of 5 votes can be reached",
     )  # fmt: skip
 
 
@@ -79,6 +80,8 @@ def test_a_node_behind_a_window_grows_goes_away_and_comes_back(run: Path) -> Non
             assert overview.problems == []
             assert overview.status is not None
             assert overview.status.nodes[0].is_mining
+            assert overview.status.nodes[0].state == "waiting"
+            assert overview.status.nodes[0].reason == "2 of 5 votes can be reached"
             library.poll(0)
             node.height = 5
             assert [one.story.round for one in library.poll(0) if isinstance(one, BlockNews)] == [[4], [5]]
@@ -128,6 +131,7 @@ def test_a_network_that_is_over_has_its_chain_and_nobody_online(network: Path) -
         assert not overview.is_live
         assert overview.status is not None
         assert [node.is_online for node in overview.status.nodes] == [False] * 5
+        assert [node.state for node in overview.status.nodes] == ["stopped"] * 5
         assert [point.is_online for point in overview.status.access_points] == [False]
         news = library.poll(0)
         assert [type(one) for one in news] == [StatusNews]

@@ -15,10 +15,10 @@ from bdfl.ledger.chain import ChainState, apply_block
 from bdfl.ledger.errors import BadCertificate, BadProposer, BadReport, BadUpdate, BadVote, InvalidBlock
 from bdfl.ledger.rules import (
     TIME_TOLERANCE_MS,
-    min_offset_ms,
     is_timely,
     make_body,
     make_header,
+    min_offset_ms,
     validate_certificate,
     validate_model,
     validate_proposal,

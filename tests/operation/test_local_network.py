@@ -14,12 +14,12 @@ import pytest
 from bdfl.ledger.store import ChainStore
 from bdfl.ledger.verify import Failure, Verification
 from bdfl.operation import judging
-from bdfl.operation.asking import look_at
 from bdfl.operation.judging import judge_network, summarise_network
 from bdfl.operation.live_faults.diary import Diary
 from bdfl.operation.local_network import find_ports, found_network, run_network, view_network
 from bdfl.operation.network_file import BadNetwork, node_folder, read_network
 from bdfl.operation.run_file import is_locked, read_life
+from bdfl.operation.status import look_at
 from bdfl.transports.live.event_log import EVENTS_FILE
 from bdfl.transports.live.replay import replay
 from tests.operation.small_network import BY_FORMULA, descendants, is_alive, tiny_scenario, wait_for
@@ -119,7 +119,7 @@ def test_secrets_are_for_their_owner_only(played):
 def test_a_network_that_ended_is_shown_as_such(played):
     view = view_network(played)
     assert not view.is_up
-    assert [node.why for node in view.nodes] == ["not running"] * 4
+    assert [(node.state, node.reason) for node in view.nodes] == [("stopped", "asked to stop")] * 4
     assert view.heights == []
     assert not view.is_done
 

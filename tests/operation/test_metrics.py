@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from bdfl.operation.metrics import NodeMetrics
 from bdfl.operation.own_name import is_own_name
-from bdfl.operation.snapshot import LastBlock, Snapshot, judge_health
+from bdfl.operation.status import WEDGED_S, LastBlock, ServiceState, Snapshot
 from bdfl.operation.window import MAX_CONNECTIONS, CannotListen, Window
 
 LAST = LastBlock(
@@ -21,6 +21,7 @@ SNAPSHOT = Snapshot(
     phase="mining", attempt=1, is_training=False, is_mining=True, present=(0, 1), num_members=4,
     queues={"events": 5}, counters={"sent": 10, "received": 9}, refused={"signature": 4}, last_block=LAST,
     accuracy=0.9, deadline_s=2.0, memory_bytes=1000, num_threads=8, store_bytes=5000, training_s=3.0, mining_s=4.0,
+    state=ServiceState.WORKING, reason="3 of 4 votes can be reached",
 )  # fmt: skip
 
 
@@ -61,6 +62,8 @@ def test_metrics_are_what_prometheus_reads(opened):
     assert samples["bdfl_round_seconds_count",] == 1
     assert samples["bdfl_last_block_age_seconds",] == 1
     assert samples["bdfl_accuracy",] == 0.9
+    states = {labels[0]: value for (name, *labels), value in samples.items() if name == "bdfl_node_state"}
+    assert states == {state.value: float(state == "working") for state in ServiceState}
     for name in (
         "attempt",
         "training",
@@ -68,7 +71,9 @@ def test_metrics_are_what_prometheus_reads(opened):
         "memory_bytes",
         "threads",
         "store_bytes",
-        "healthy",
+        "quorum",
+        "voters",
+        "node_state_seconds",
         "up_seconds",
         "life",
     ):
@@ -83,27 +88,29 @@ def test_status_is_the_whole_snapshot(opened):
     assert msgspec.json.decode(content, type=Snapshot) == SNAPSHOT
 
 
-def test_a_healthy_node_says_so(opened):
-    status, content = ask(opened, "/healthz")
-    assert (status, json.loads(content)["is_healthy"]) == (200, True)
+def probe(found):
+    metrics = NodeMetrics(lambda: found)
+    return metrics.liveness().status, metrics.readiness().status
 
 
-def test_a_node_without_blocks_says_what_is_wrong():
-    old = msgspec.structs.replace(SNAPSHOT, last_block=msgspec.structs.replace(LAST, age_s=21.0))
-    page = NodeMetrics(lambda: old).health()
-    assert page.status == 503
-    assert json.loads(page.content)["why"] == "no block for 21 s, at most 20 s expected; 2 of 3 others are there"
+def test_a_node_at_work_is_alive_and_ready(opened):
+    for path in ("/healthz", "/readyz"):
+        status, content = ask(opened, path)
+        assert (status, json.loads(content)["state"]) == (200, "working")
 
 
-def test_before_the_first_block_time_counts_from_the_start():
-    new = msgspec.structs.replace(SNAPSHOT, last_block=None, up_s=5.0)
-    assert judge_health(new).is_healthy
-    assert not judge_health(msgspec.structs.replace(new, up_s=50.0)).is_healthy
+@pytest.mark.parametrize("state", ServiceState)
+def test_a_node_is_ready_while_it_does_what_is_expected_and_alive_in_any_state(state):
+    page = NodeMetrics(lambda: msgspec.structs.replace(SNAPSHOT, state=state, reason="so")).readiness()
+    assert page.status == (200 if state in ("working", "catching-up", "finished") else 503)
+    assert (json.loads(page.content)["state"], json.loads(page.content)["reason"]) == (state, "so")
+    assert probe(msgspec.structs.replace(SNAPSHOT, state=state))[0] == 200
 
 
-def test_who_is_done_stays_healthy():
-    old = msgspec.structs.replace(LAST, age_s=1e6)
-    assert judge_health(msgspec.structs.replace(SNAPSHOT, last_block=old, last_height=7)).is_healthy
+def test_an_event_loop_that_does_not_turn_is_not_alive():
+    wedged = msgspec.structs.replace(SNAPSHOT, loop_s=WEDGED_S)
+    assert probe(wedged)[0] == 503
+    assert probe(msgspec.structs.replace(wedged, stage="gathering"))[0] == 200  # it has not begun
 
 
 @pytest.mark.parametrize("host", ["example.org", "127.0.0.1.example.org", "localhost.example.org:80", "10.0.0.1"])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bdfl.ledger.rules import TIME_TOLERANCE_MS
+from bdfl.ledger.block import TIME_TOLERANCE_MS
 from bdfl.ledger.verify import verify_chain
 from bdfl.transports.node_store import recover
 from tests.transports.test_simulated import SECOND_NS, finish, make_network

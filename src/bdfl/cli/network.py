@@ -126,7 +126,7 @@ def up(
 
 @network_app.command("status")
 def status(folder: NetworkFolderArgument = DEFAULT_FOLDER, as_json: JsonOption = False) -> None:
-    """Show all processes of a network; exit code 1 unless all are up.
+    """Show all processes of a network; exit code 1 unless all are up and well, as in bdfl node status.
 
     Example:
 
@@ -138,11 +138,13 @@ def status(folder: NetworkFolderArgument = DEFAULT_FOLDER, as_json: JsonOption =
     if as_json:
         print_json(view)
     else:
-        from bdfl.cli.network_view import summarise_view, tabulate_network
+        from bdfl.cli.network_view import list_troubles, summarise_view, tabulate_network
 
         typer.echo(f"{folder}: {'running' if view.is_up else 'not running'}, {summarise_view(view)}")
         print_out(tabulate_network(view))
-    if not view.is_up or not all(one.is_up for one in (*view.nodes, *view.access_points)):
+        for trouble in list_troubles(view):
+            typer.echo(trouble)
+    if not view.is_up or not all(one.state and one.state.is_well for one in (*view.nodes, *view.access_points)):
         raise typer.Exit(FAILED_EXIT)
 
 
@@ -242,6 +244,8 @@ def _run(
         stubborn = network.stop()
     if stubborn:
         typer.echo(f"had to be killed: {', '.join(stubborn)}", err=True)
+    if explore:
+        typer.echo(f"the explorer ended too; bdfl explore {folder} opens it again", err=True)
     _judge(folder, took_s, is_done=is_done, as_json=as_json)
     if is_stopped and not is_done:
         typer.echo(f"stopped; go on: bdfl network up --resume {folder}", err=True)

@@ -11,9 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from bdfl.cli.live import show_duration
-from bdfl.operation.asking import NodeView
 from bdfl.operation.local_network import NetworkView
-from bdfl.operation.snapshot import Snapshot, judge_health
+from bdfl.operation.status import NodeView, ServiceState, Snapshot
 
 _LINE_EVERY_S = 5.0
 
@@ -58,7 +57,8 @@ class _Picture:
         if self._view is None:
             return Group(title, Text("starting", style="dim"))
         elapsed = show_duration(time.monotonic() - self._began_s)
-        return Group(title, tabulate_network(self._view), Text(f"{elapsed}; Ctrl-C stops all", style="dim"))
+        troubles = [Text(line, style="yellow") for line in list_troubles(self._view)]
+        return Group(title, tabulate_network(self._view), *troubles, Text(f"{elapsed}; Ctrl-C stops all", style="dim"))
 
 
 class _Lines:
@@ -76,7 +76,7 @@ class _Lines:
         if more != self._more:
             self._more = more
             typer.echo(more, err=True)
-        line, now_s = summarise_view(view), time.monotonic()
+        line, now_s = "; ".join([summarise_view(view), *list_troubles(view)]), time.monotonic()
         if line == self._last or now_s - self._said_s < _LINE_EVERY_S:
             return
         self._last, self._said_s = line, now_s
@@ -97,8 +97,21 @@ def summarise_view(view: NetworkView) -> str:
     accuracy = _accuracy_of(view)
     if accuracy is not None:
         parts.append(f"accuracy {100 * accuracy:.1f} %")
-    down = [f"node {number} {node.why}" for number, node in enumerate(view.nodes) if node.why and heights]
-    return ", ".join([*parts, *down])
+    return ", ".join(parts)
+
+
+def list_troubles(view: NetworkView) -> list[str]:
+    """A line for every state that is not well, with the nodes in it and the reason of the first of them."""
+    if view.is_up and not view.heights:  # all are still being started
+        return []
+    troubles: dict[str, list[int]] = {}
+    for number, node in enumerate(view.nodes):
+        if node.state is None or not node.state.is_well:
+            troubles.setdefault(node.state or "unknown", []).append(number)
+    return [
+        f"node {' '.join(map(str, numbers))} {state}: {view.nodes[numbers[0]].reason}"
+        for state, numbers in troubles.items()
+    ]
 
 
 def tabulate_network(view: NetworkView) -> Table:
@@ -106,21 +119,22 @@ def tabulate_network(view: NetworkView) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for name, justify in (
         ("node", "left"), ("block", "right"), ("doing", "left"), ("peers", "right"), ("by", "right"),
-        ("round", "right"), ("accuracy", "right"), ("memory", "right"), ("dropped", "right"), ("", "left"),
+        ("round", "right"), ("accuracy", "right"), ("memory", "right"), ("dropped", "right"),
     ):  # fmt: skip
         table.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]
     for number, node in enumerate(view.nodes):
-        table.add_row(str(number), *_cells_of(node), style=None if node.snapshot is not None else "red")
+        is_well = node.state is not None and node.state.is_well
+        table.add_row(str(number), *_cells_of(node), style=None if is_well else "red")
     for number, point in enumerate(view.access_points):
-        state = "forwards" if point.is_up else point.why or "down"
-        table.add_row(f"ap {number}", "", state, *[""] * 7, style=None if point.is_up else "red")
+        state = "forwards" if point.is_up else point.state or "unknown"
+        table.add_row(f"ap {number}", "", state, *[""] * 6, style=None if point.is_up else "red")
     return table
 
 
 def _cells_of(node: NodeView) -> list[str]:
     found = node.snapshot
     if found is None:
-        return ["", node.why or "starting", *[""] * 7]
+        return ["", node.state or "unknown", *[""] * 6]
     last = found.last_block
     accuracy = "" if found.accuracy is None else f"{100 * found.accuracy:.1f} %"
     round_s = "" if last is None or last.round_s is None else f"{last.round_s:.1f} s"
@@ -134,11 +148,13 @@ def _cells_of(node: NodeView) -> list[str]:
         accuracy,
         f"{found.memory_bytes / 2**20:.0f} MB",
         str(sum(found.refused.values()) or ""),
-        "" if judge_health(found).is_healthy else "no blocks",
     ]
 
 
 def _doing(found: Snapshot) -> str:
+    """The state, or what a working node is at."""
+    if found.state is not ServiceState.WORKING:
+        return found.state
     if found.is_training and found.phase == "collecting":
         return "trains"
     if found.is_mining and found.phase == "mining":

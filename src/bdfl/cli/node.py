@@ -182,32 +182,37 @@ def doctor(
 
 @node_app.command("status")
 def status(folder: NodeFolderArgument, as_json: JsonOption = False) -> None:
-    """Say how the node in a folder is; exit code 1 unless it runs and blocks come.
+    """Show the state of the node in a folder, and the reason for it.
+
+    Exit code 0: starting, working, catching-up, finished.
+
+    Exit code 1: waiting (no quorum), not-training, wrong-clock, stalled, removed, stopped, no answer.
 
     Example:
 
       bdfl node status node
     """
-    from bdfl.operation.asking import look_at
-    from bdfl.operation.snapshot import judge_health
+    from bdfl.operation.status import ServiceState, advise_end, look_at, say_seconds
 
     view = look_at(folder)
     found = view.snapshot
     if as_json:
         print_json(view)
-    elif found is None:
-        typer.echo(f"{folder}: {view.why or 'runs, and has no window'}")
     else:
-        health = judge_health(found)
+        since = "" if view.since_s is None else f" for {say_seconds(view.since_s)}"
+        typer.echo(f"{view.state or 'unknown'}{since}: {view.reason}")
+    if found is not None and not as_json:
         last = found.last_block
-        typer.echo(f"node {found.number} ({found.name}), up for {found.up_s:.0f} s, life {found.life}")
-        typer.echo(f"block {found.height}, {found.phase}, attempt {found.attempt}")
-        typer.echo(f"{len(found.present)} of {found.num_members - 1} others there")
+        typer.echo(f"node {found.number} ({found.name}), up for {say_seconds(found.up_s)}, life {found.life}")
+        goal = "" if found.last_height is None else f" of {found.last_height}"
+        typer.echo(f"block {found.height}{goal}, {found.phase}, attempt {found.attempt}")
+        typer.echo(f"{len(found.present)} of {found.num_members - found.is_member} others there")
         if last is not None:
-            age = "before this start" if last.age_s is None else f"{last.age_s:.0f} s ago"
+            age = "before this start" if last.age_s is None else f"{say_seconds(last.age_s)} ago"
             typer.echo(f"last block by {last.proposer}, {last.num_updates} updates, {age}")
-        typer.echo("healthy" if health.why is None else f"not healthy: {health.why}")
-    if found is None or not judge_health(found).is_healthy:
+        if found.state is ServiceState.FINISHED:
+            typer.echo(advise_end(folder))
+    if view.state is None or not view.state.is_well:
         raise typer.Exit(FAILED_EXIT)
 
 

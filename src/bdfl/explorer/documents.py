@@ -75,6 +75,8 @@ class NodeStatus(Document, frozen=True):
     is_training: bool
     is_mining: bool
     age_s: float | None  # of its newest block
+    state: str | None  # as in bdfl node status; none: it cannot be told
+    reason: str
 
 
 class AccessPointStatus(Document, frozen=True):

@@ -15,7 +15,7 @@ from bdfl.ledger.block import MAX_BLOCK_SIZE, Genesis, chain_id
 from bdfl.ledger.chain_rows import decode_stored
 from bdfl.ledger.keeping import DamagedStore, NotAStore, StoreError
 from bdfl.ledger.store import DATABASE_FILE, ChainStore
-from bdfl.operation.asking import ask_status
+from bdfl.operation.status import ask_status
 
 _PATIENCE_S = 2.0
 _PAIR = msgspec.msgpack.Decoder(tuple[bytes, bytes])

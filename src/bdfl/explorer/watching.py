@@ -1,4 +1,4 @@
-"""How the processes behind a chain are at this moment."""
+"""Status of the processes behind a chain at this moment."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -6,8 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from bdfl.explorer.documents import AccessPointStatus, NodeStatus, Status
-from bdfl.operation.asking import NodeView, ask_status, look_at
-from bdfl.operation.snapshot import Snapshot
+from bdfl.operation.status import NodeView, ServiceState, Snapshot, ask_status, look_at
 
 _EVERY_S = 1.0
 _PATIENCE_S = 0.5
@@ -56,7 +55,7 @@ def watch_window(address: str) -> Watcher:
     def ask() -> Status:
         snapshot = ask_status(address, _PATIENCE_S)
         if snapshot is None:
-            gone = [_offline(last[0].number) if last else _offline(0)]
+            gone = [_offline(last[0].number if last else 0, None, "does not answer")]
             return _conclude(gone, [])
         last[:] = [_of_snapshot(snapshot)]
         return _conclude(list(last), [])
@@ -78,7 +77,7 @@ def _conclude(nodes: list[NodeStatus], access_points: list[AccessPointStatus]) -
 
 def _describe(number: int, view: NodeView) -> NodeStatus:
     snapshot = view.snapshot
-    return _offline(number) if snapshot is None else _of_snapshot(snapshot)
+    return _offline(number, view.state, view.reason) if snapshot is None else _of_snapshot(snapshot)
 
 
 def _of_snapshot(snapshot: Snapshot) -> NodeStatus:
@@ -93,10 +92,12 @@ def _of_snapshot(snapshot: Snapshot) -> NodeStatus:
         is_training=snapshot.is_training,
         is_mining=snapshot.is_mining,
         age_s=None if last is None or last.age_s is None else round(last.age_s, 1),
+        state=snapshot.state,
+        reason=snapshot.reason,
     )
 
 
-def _offline(number: int) -> NodeStatus:
+def _offline(number: int, state: ServiceState | None, reason: str) -> NodeStatus:
     return NodeStatus(
         number=number,
         name=f"client {number}",
@@ -107,6 +108,8 @@ def _offline(number: int) -> NodeStatus:
         is_training=False,
         is_mining=False,
         age_s=None,
+        state=state,
+        reason=reason,
     )
 
 

@@ -23,6 +23,9 @@ MAX_MEMBERS = 4096
 MAX_ATTEMPT = 10_000
 MAX_TEXT = 200
 MAX_TIME_MS = 253_402_300_799_999  # the end of the year 9999: what calendars can write
+# A voter's clock and an honest proposer's differ by seconds, those of a computer that was never set by hours. A minute
+# forgives what NTP would not, and is short beside a round, so that an auditor can say when.
+TIME_TOLERANCE_MS = 60_000
 MAX_BUDGET_PJ = 10**18  # a megajoule a round: whoever claims more could make the costs of a schedule too large to write
 NONCE_SIZE = 8
 MAX_BLOCK_SIZE = 64 * 2**20

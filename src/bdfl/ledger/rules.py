@@ -10,6 +10,7 @@ from bdfl.identity import Meaning
 from bdfl.ledger.block import (
     FORMAT,
     MAX_TIME_MS,
+    TIME_TOLERANCE_MS,
     Block,
     Body,
     Certificate,
@@ -86,9 +87,6 @@ __all__ = [
     "validate_vote",
 ]
 
-# A voter's clock and an honest proposer's differ by seconds, those of a computer that was never set by hours. A minute
-# forgives what NTP would not, and is short beside a round, so that an auditor can say when.
-TIME_TOLERANCE_MS = 60_000
 _MAX_DOUBLINGS = 40  # a minute, doubled so often, is longer than the calendar
 
 

@@ -14,7 +14,6 @@ import msgspec
 
 from bdfl.identity import Signer
 from bdfl.operation.access_point_files import CERTIFICATE_FILE, KEY_FILE, create_access_point
-from bdfl.operation.asking import NodeView, look_at
 from bdfl.operation.children import GRACE_S, Child, end_all
 from bdfl.operation.founding import found_federation
 from bdfl.operation.genesis_file import GenesisFile, read_genesis, write_genesis
@@ -32,6 +31,7 @@ from bdfl.operation.network_file import (
 )
 from bdfl.operation.own_name import LOOPBACK
 from bdfl.operation.run_file import is_locked, lock_folder, replace_file
+from bdfl.operation.status import NodeView, look_at
 from bdfl.scenario import LiveMode, Scenario, dump_scenario
 
 OUTPUT_FILE = "output.log"

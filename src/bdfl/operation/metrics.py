@@ -1,4 +1,4 @@
-"""A node's figures for Prometheus, whether it is healthy, and its status, on a window of its own."""
+"""HTTP pages of a node: Prometheus metrics, liveness, readiness and status."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from http import HTTPStatus
@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 
 from bdfl.operation.chain_pages import BLOCK_PAGES, GENESIS_PAGE, ChainPages
 from bdfl.operation.own_name import LOOPBACK
-from bdfl.operation.snapshot import Snapshot, judge_health
+from bdfl.operation.status import ServiceState, Snapshot
 from bdfl.operation.window import Page, Window
 
 _ROUND_BUCKETS_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0)
@@ -38,8 +38,13 @@ class NodeMetrics:
         self._rounds.observe(seconds)
 
     def open_window(self, *, host: str = LOOPBACK, port: int = 0, chain: ChainPages | None = None) -> Window:
-        """Serves /metrics, /healthz and /status.json, and the chain where there is one to look at."""
-        pages = {"/metrics": self.metrics, "/healthz": self.health, "/status.json": self.status}
+        """Serves /metrics, /healthz, /readyz and /status.json, and the chain where there is one to look at."""
+        pages = {
+            "/metrics": self.metrics,
+            "/healthz": self.liveness,
+            "/readyz": self.readiness,
+            "/status.json": self.status,
+        }
         if chain is None:
             return Window(pages, host=host, port=port)
         return Window({**pages, GENESIS_PAGE: chain.genesis}, numbered={BLOCK_PAGES: chain.block}, host=host, port=port)
@@ -47,13 +52,24 @@ class NodeMetrics:
     def metrics(self) -> Page:
         return Page(generate_latest(self._registry), CONTENT_TYPE_LATEST)
 
-    def health(self) -> Page:
-        found = judge_health(self._read())
-        status = HTTPStatus.OK if found.is_healthy else HTTPStatus.SERVICE_UNAVAILABLE
-        return Page(msgspec.json.encode(found) + b"\n", status=status)
+    def liveness(self) -> Page:
+        """200 while the event loop turns: otherwise only a restart helps."""
+        found = self._read()
+        return _probe(found, is_ok=found.is_alive)
+
+    def readiness(self) -> Page:
+        """200 while the node does all that is expected of it."""
+        found = self._read()
+        return _probe(found, is_ok=found.state.is_ready)
 
     def status(self) -> Page:
         return Page(msgspec.json.encode(self._read()) + b"\n")
+
+
+def _probe(found: Snapshot, *, is_ok: bool) -> Page:
+    said = {"state": found.state, "reason": found.reason, "since_s": found.since_s, "loop_s": found.loop_s}
+    status = HTTPStatus.OK if is_ok else HTTPStatus.SERVICE_UNAVAILABLE
+    return Page(msgspec.json.encode(said) + b"\n", status=status)
 
 
 class _SnapshotCollector(Collector):
@@ -84,7 +100,11 @@ class _SnapshotCollector(Collector):
         yield _gauge("bdfl_memory_bytes", "Memory of the node's own process", found.memory_bytes)
         yield _gauge("bdfl_threads", "Threads of the node's own process", found.num_threads)
         yield _gauge("bdfl_store_bytes", "Size of the chain's folder", found.store_bytes)
-        yield _gauge("bdfl_healthy", "Whether blocks come", judge_health(found).is_healthy)
+        yield _gauge("bdfl_quorum", "Votes that a block needs", found.quorum)
+        yield _gauge("bdfl_voters", "Members whose votes can be reached, this one included", len(found.voters))
+        states = {state.value: float(state is found.state) for state in ServiceState}
+        yield _gauges("bdfl_node_state", "State of the node: 1 for that", "state", states)
+        yield _gauge("bdfl_node_state_seconds", "Time in this state", found.since_s)
         yield from _about_last_block(found)
 
 

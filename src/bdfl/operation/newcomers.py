@@ -58,6 +58,13 @@ def authorities_of(
     }
 
 
+def names_of(genesis: GenesisFile, admissions: Iterable[ChangeFile], public_keys: Sequence[bytes | None]) -> list[str]:
+    """Names of the members by their cards, by number; of whom there is no card, the number."""
+    cards = {card.card.public_key: card.card.name for _, _, card in _newcomers(admissions)}
+    cards |= {card.card.public_key: card.card.name for card in genesis.cards}
+    return [cards.get(key or b"", f"member {number}") for number, key in enumerate(public_keys)]
+
+
 def _newcomers(admissions: Iterable[ChangeFile]) -> Iterator[tuple[int, bytes, SignedCard]]:
     """Number, key and card of each."""
     for file in admissions:

@@ -10,6 +10,7 @@ from math import isfinite
 from pathlib import Path
 from typing import TextIO
 
+import msgspec
 import psutil
 
 from bdfl import __version__
@@ -33,6 +34,7 @@ from bdfl.operation.newcomers import (
     ChangeInbox,
     authorities_of,
     keep_admission,
+    names_of,
 )
 from bdfl.operation.node_files import (
     CHAIN_FOLDER,
@@ -44,8 +46,16 @@ from bdfl.operation.node_files import (
     write_tls,
 )
 from bdfl.operation.node_identity import Identity, NodeSettings, NotRunnable, identify, num_awaited, own_learning
-from bdfl.operation.run_file import RunFile, forget_run, lock_folder, raise_life, replace_file, write_run
-from bdfl.operation.snapshot import Snapshot
+from bdfl.operation.run_file import (
+    RunFile,
+    forget_run,
+    lock_folder,
+    noting_end,
+    raise_life,
+    replace_file,
+    write_run,
+)
+from bdfl.operation.status import Absentee, ServiceState, Snapshot, Stage, StateTrack, advise_end, looking_on
 from bdfl.operation.watching import NodeWatch
 from bdfl.protocol.collecting import back_off_ns
 from bdfl.protocol.state import Context
@@ -102,6 +112,8 @@ class NodeService:
         self._process = psutil.Process()
         self._size = FolderSize(settings.folder / CHAIN_FOLDER)
         self._accuracy: float | None = None
+        self._training_failure: str | None = None  # of the last training that failed
+        self._track = StateTrack(self._tell_state)
         self._is_judging = self._has_run = False
         self._is_stopping = threading.Event()
         self._admissions = list(identity.admissions)
@@ -109,8 +121,6 @@ class NodeService:
         self._num_members = len(genesis.public_keys)
         self._metrics = NodeMetrics(self.snapshot)
         self._watch = NodeWatch(log, on_round=self._metrics.observe_round, on_block=self._notice_block)
-        if store.height:
-            self._watch.recall(store.block(store.height))
         model_size = genesis.genesis.model.size
         functions = frozenset(named_functions(scenario).values())
         toolbox = SharedToolbox.sized_for(self._num_members, model_size, functions)
@@ -124,7 +134,6 @@ class NodeService:
             self._zenoh,
             num_others=num_awaited(identity, store.height),
             num_enough=quorum_size(genesis.genesis.law.quorum, self._num_members) - 1,
-            on_wait=self._tell_wait,
         )
         self._node = LiveNode(
             self._context,
@@ -139,21 +148,24 @@ class NodeService:
             ),
             keep_blocks=scenario.ledger.keep_blocks,
         )
+        self._watch.begin(self._node.state, store.block(store.height) if store.height else None)
         self._public_keys = self._node.state.chain.public_keys  # some may have come since the genesis, or gone
         self._replace_roots()
 
     def run(self) -> None:
         """Takes part until `stop`; raises `NodeFailed` where something else ends it."""
         with self._minding_threads(), self._open_window():
-            if not self._store.height:  # others go on without those who come later
-                self._wait_for_training()
+            with looking_on(self.snapshot):
+                if not self._store.height:  # others go on without those who come later
+                    self._wait_for_training()
             if self._is_stopping.is_set():
                 return
             self._log.info("joining", {"height": self._store.height, "life": self._life})
             self._has_run = True
             inbox = ChangeInbox(self._settings.folder, self._take_changes, self._log)
             try:
-                self._node.run()
+                with looking_on(self.snapshot):
+                    self._node.run()
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # also what native code panics with
@@ -176,28 +188,35 @@ class NodeService:
 
     def snapshot(self) -> Snapshot:
         """How the node is now; from any thread."""
-        status, now_ns = self._node.status(), time.monotonic_ns()
-        identity, genesis = self._identity, self._identity.genesis
+        status, moment, now_ns = self._node.status(), self._watch.moment, time.monotonic_ns()
+        identity, genesis, chain = self._identity, self._identity.genesis, moment.state.chain
+        number, began_ns, deadline_s = identity.number, round(self._began_s * NANO), self._deadline_s(chain)
         with self._process.oneshot():
             memory_bytes, num_threads = self._process.memory_info().rss, self._process.num_threads()
         counters = self._zenoh.counters()
         link = {key.removeprefix(_REFUSED): value for key, value in counters.items() if key.startswith(_REFUSED)}
-        return Snapshot(
-            number=identity.number,
+        others = sorted(chain.active - {number})
+        names = names_of(genesis, self._admissions, chain.public_keys)
+        failure = self._training.failure
+        if failure is None and moment.num_failures:
+            failure = self._training_failure or "it gave no model"
+        is_ending = self._is_stopping.is_set() or status.stopped_by is not None
+        found = Snapshot(
+            number=number,
             name=identity.card.name,
             chain=genesis.chain.hex(),
             version=__version__,
             pid=os.getpid(),
             up_s=time.monotonic() - self._began_s,
             life=self._life,
-            height=status.height,
+            height=chain.height,
             last_height=self._context.last_height,
-            phase=status.phase.value,
-            attempt=status.attempt,
+            phase=moment.state.phase.value,
+            attempt=moment.state.attempt,
             is_training=self._watch.training.is_running,
             is_mining=self._watch.mining.is_running,
             present=tuple(sorted(status.present)),
-            num_members=self._num_members,
+            num_members=len(chain.active),
             queues={
                 "events": status.num_waiting,
                 "rehearsals": status.num_rehearsing,
@@ -206,20 +225,50 @@ class NodeService:
             },
             counters={
                 **{key: value for key, value in counters.items() if not key.startswith(_REFUSED)},
-                "commits": sum(status.proposers.values()),
+                "commits": moment.num_commits,
                 "overflow": status.num_dropped,
                 "training_restarts": self._training.num_restarts,
             },
             refused={**status.refused, **link},
-            last_block=self._watch.last_block,
+            last_block=moment.last_block,
             accuracy=self._accuracy,
-            deadline_s=self._deadline_s(),
+            deadline_s=deadline_s,
             memory_bytes=memory_bytes,
             num_threads=num_threads,
             store_bytes=self._size.read(),
             training_s=self._watch.training.seconds(now_ns),
             mining_s=self._watch.mining.seconds(now_ns),
+            stage=self._find_stage(is_ending=is_ending),
+            loop_s=max(0, now_ns - status.turned_ns) / NANO,
+            is_member=number in chain.active,
+            is_removed=chain.is_over(number),
+            end=(status.stopped_by or "") if is_ending else moment.state.end,
+            voters=tuple(sorted(chain.active & (status.present | {number}))),
+            quorum=chain.quorum,
+            missing=tuple(
+                Absentee(number=one, name=names[one], silent_s=silent_s, is_connected=one in status.present)
+                for one, silent_s in self._watch.silences(others, now_ns, began_ns).items()
+                if one not in status.present or silent_s > deadline_s
+            ),
+            num_connections=self._zenoh.num_transports,
+            peers=self._settings.peers,
+            listen=self._settings.listen,
+            others_height=self._watch.claimed_height(others, len(chain.active) - chain.quorum),
+            training_failure=failure,
+            num_failures=moment.num_failures,
+            num_scheduled=len(chain.schedule.selected),
+            num_missed=chain.misses[number] if number in chain.active else 0,
+            is_offender=number in chain.offenders,
+            clock_offset_s=None if status.clock_offset_ms is None else status.clock_offset_ms / 1000,
         )
+        return self._track.judge(found, time.monotonic())
+
+    def _find_stage(self, *, is_ending: bool) -> Stage:
+        if is_ending:
+            return Stage.ENDING
+        if self._watch.has_begun:
+            return Stage.RUNNING
+        return Stage.GATHERING if self._has_run else Stage.PREPARING
 
     # What it consists of
 
@@ -252,24 +301,15 @@ class NodeService:
     @contextmanager
     def _open_window(self) -> Iterator[None]:
         """Inside, others on this machine can see how the node is."""
-        settings, identity = self._settings, self._identity
+        settings = self._settings
         window = None
         chain = ChainPages(settings.folder / CHAIN_FOLDER)
         if settings.metrics is not None:
             host, port = settings.metrics
             window = self._metrics.open_window(host=host, port=port, chain=chain)
         try:
-            run = RunFile(
-                kind="node",
-                pid=os.getpid(),
-                started=time.time(),
-                version=__version__,
-                chain=identity.genesis.chain.hex(),
-                number=identity.number,
-                listen=settings.listen,
-                metrics=None if window is None else window.address,
-            )
-            write_run(settings.folder, run)
+            run = _describe_run(settings, self._identity)
+            write_run(settings.folder, msgspec.structs.replace(run, metrics=window and window.address))
             yield
         finally:
             if window is not None:
@@ -378,16 +418,26 @@ class NodeService:
             self._accuracy = answer.accuracy
             self._log.info("accuracy", {"height": height, "accuracy": round(answer.accuracy, 4)})
 
-    def _tell_wait(self, num_there: int) -> None:
-        self._log.info("waiting for others", {"there": num_there, "of": self._num_members - 1})
+    def _tell_state(self, found: Snapshot) -> None:
+        """Logs a new state; the end has a line of its own."""
+        if found.state is ServiceState.STOPPED:
+            return
+        facts = {"now": found.state.value, "why": found.reason}
+        if found.state is ServiceState.FINISHED:
+            facts["next"] = advise_end(self._settings.folder)
+        is_stalled = found.state is ServiceState.STALLED
+        tell = self._log.error if is_stalled else self._log.info if found.state.is_well else self._log.warn
+        tell("state", facts)
 
     def _tell_failure(self, reason: str) -> None:
+        self._training_failure = reason
         self._log.error("training", {"why": reason})
 
-    def _deadline_s(self) -> float:
+    def _deadline_s(self, chain: ChainState) -> float:
         """How long a round that goes well takes at the most: until an idle block may end it, and a first attempt."""
-        timing, chain, toolbox = self._context.timing, self._node.state.chain, self._context.toolbox
-        mining_ns = modelled_costs(chain, toolbox).mining_ns * timing.time_scale
+        timing, toolbox = self._context.timing, self._context.toolbox
+        costs = toolbox.once((modelled_costs, chain), lambda: modelled_costs(chain, toolbox))
+        mining_ns = costs.mining_ns * timing.time_scale
         return (back_off_ns(chain, timing, toolbox) + mining_ns + 1.5 * timing.attempt_ns) / NANO
 
 
@@ -399,6 +449,7 @@ def open_node(settings: NodeSettings, *, echo: TextIO | None = None) -> Iterator
     with ExitStack() as resources:
         resources.enter_context(lock_folder(settings.folder))
         forget_run(settings.folder)
+        resources.enter_context(noting_end(settings.folder, _describe_run(settings, identity), _reason))
         log = NodeLog(settings.folder / LOG_FILE, echo=echo, name=f"node {identity.number}")
         try:
             store = resources.enter_context(open_chain(settings.folder / CHAIN_FOLDER, identity.genesis))
@@ -415,6 +466,18 @@ def open_node(settings: NodeSettings, *, echo: TextIO | None = None) -> Iterator
         service = NodeService(settings, identity, life, store, tls, training, log)
         resources.callback(service.close)
         yield service
+
+
+def _describe_run(settings: NodeSettings, identity: Identity) -> RunFile:
+    return RunFile(
+        kind="node",
+        pid=os.getpid(),
+        started=time.time(),
+        version=__version__,
+        chain=identity.genesis.chain.hex(),
+        number=identity.number,
+        listen=settings.listen,
+    )
 
 
 def _reason(error: BaseException) -> str:

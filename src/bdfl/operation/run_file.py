@@ -2,8 +2,8 @@
 
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -34,6 +34,8 @@ class RunFile(msgspec.Struct, frozen=True, kw_only=True):
     number: int | None = None  # of the member
     listen: tuple[str, ...] = ()
     metrics: str | None = None  # host:port
+    ended: float | None = None  # seconds since 1970; none: it runs, or was killed
+    why: str = ""  # it ended
 
     @property
     def status_url(self) -> str | None:
@@ -97,6 +99,20 @@ def write_run(folder: Path, run: RunFile) -> None:
 def forget_run(folder: Path) -> None:
     """What an earlier process said of itself counts no more."""
     (folder / RUN_FILE).unlink(missing_ok=True)
+
+
+@contextmanager
+def noting_end(folder: Path, run: RunFile, explain: Callable[[BaseException], str]) -> Iterator[None]:
+    """Leaves in the folder when and why a process ended, unless it is killed."""
+    why = "asked to stop"
+    try:
+        yield
+    except BaseException as error:
+        why = explain(error)
+        raise
+    finally:
+        with suppress(OSError):  # the disk may be what failed
+            write_run(folder, msgspec.structs.replace(run, ended=time.time(), why=why))
 
 
 def read_run(folder: Path) -> RunFile | None:

@@ -1,16 +1,26 @@
-"""What is noticed of a running node: its blocks, what it is at, and what it dropped."""
+"""Observer of a running node: its state and blocks at one moment, what others claim, and what it dropped."""
 
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from bdfl.ledger.block import Block, Certificate
 from bdfl.ledger.chain import ChainState
 from bdfl.operation.logs import NodeLog
-from bdfl.operation.snapshot import LastBlock
-from bdfl.protocol.events import Effect, Event, Mine, NonceFound, StopMining, Train, TrainingFinished
+from bdfl.operation.status import LastBlock
+from bdfl.protocol.events import (
+    Commit,
+    Effect,
+    Event,
+    MessageArrived,
+    Mine,
+    NonceFound,
+    StopMining,
+    Train,
+    TrainingFinished,
+)
 from bdfl.protocol.state import NodeState
 from bdfl.transports.live.observer import LiveObserver
 
@@ -26,6 +36,34 @@ class _Reason:
     count: int = 0
     said_count: int = 0
     said_s: float = -_SAY_AGAIN_S
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A node after one event; all of it is of that event, whatever is written to the disk meanwhile."""
+
+    state: NodeState
+    block: Block | None  # the newest
+    came_ns: int | None  # when it was decided here; none: before this start
+    round_s: float | None  # from the block before it
+    num_commits: int  # in this life
+    num_failures: int  # trainings in a row that gave nothing
+
+    @property
+    def last_block(self) -> LastBlock | None:
+        block, came_ns = self.block, self.came_ns
+        if block is None:
+            return None
+        return LastBlock(
+            height=block.header.height,
+            digest=block.digest.hex(),
+            proposer=block.header.proposer,
+            attempt=block.header.attempt,
+            age_s=None if came_ns is None else max(0, time.monotonic_ns() - came_ns) / 1e9,
+            round_s=self.round_s,
+            is_empty=block.body.is_empty,
+            num_updates=len(block.body.updates),
+        )
 
 
 class Stopwatch:
@@ -68,15 +106,17 @@ class NodeWatch(LiveObserver):
         self._on_round = on_round
         self._on_block = on_block
         self._lock = threading.Lock()
-        self._last: tuple[Block, int | None, float | None] | None = None  # when it came (ns), how long it took (s)
+        self._kept_ns: int | None = None  # when the newest block was on the disk
+        self._heard: dict[int, tuple[int, int]] = {}  # by member: the highest height it spoke of, when it last spoke
         self._reasons: dict[str, _Reason] = {}
+        self.moment: Moment
+        self.has_begun = False  # the first event was taken in
         self.training = Stopwatch()
         self.mining = Stopwatch()
 
-    def recall(self, block: Block) -> None:
-        """Takes in the newest block of an earlier life."""
-        with self._lock:
-            self._last = block, None, None
+    def begin(self, state: NodeState, tip: Block | None) -> None:
+        """Takes in a node before its first event, with the newest block of an earlier life."""
+        self.moment = Moment(state, tip, None, None, 0, 0)
 
     def stepped(
         self, now_ns: int, before: NodeState, event: Event, after: NodeState, effects: tuple[Effect, ...]
@@ -85,8 +125,19 @@ class NodeWatch(LiveObserver):
             self.training.stop(now_ns)
         if isinstance(event, NonceFound) or after.chain.height != before.chain.height:
             self.mining.stop(now_ns)
+        if isinstance(event, MessageArrived):
+            sender, height = event.message.sender, event.message.height
+            self._heard[sender] = max(height, self._heard.get(sender, (0, 0))[0]), now_ns
+        last = self.moment
+        block, came_ns, round_s, num_commits = last.block, last.came_ns, last.round_s, last.num_commits
+        num_failures = last.num_failures
+        if isinstance(event, TrainingFinished):
+            num_failures = 0 if event.model is not None else num_failures + 1
         for effect in effects:
             match effect:
+                case Commit():
+                    round_s = None if came_ns is None else (now_ns - came_ns) / 1e9
+                    block, came_ns, num_commits = effect.block, now_ns, num_commits + 1
                 case Train():
                     self.training.start(now_ns)
                 case Mine():
@@ -95,13 +146,24 @@ class NodeWatch(LiveObserver):
                     self.mining.stop(now_ns)
                 case _:
                     pass
+        self.moment = Moment(after, block, came_ns, round_s, num_commits, num_failures)
+        self.has_begun = True
+
+    def silences(self, members: Collection[int], now_ns: int, since_ns: int) -> dict[int, float]:
+        """Seconds since the last message of each member, or since `since_ns`."""
+        return {one: max(0, now_ns - self._heard.get(one, (0, since_ns))[1]) / 1e9 for one in members}
+
+    def claimed_height(self, members: Collection[int], num_faulty: int) -> int:
+        """Blocks that more of these members than may be faulty claim to have: one of them says the truth.
+
+        Whoever speaks of a height has all blocks below it.
+        """
+        claims = sorted((self._heard[one][0] - 1 for one in members if one in self._heard), reverse=True)
+        return max(0, claims[num_faulty]) if num_faulty < len(claims) else 0
 
     def committed(self, block: Block, certificate: Certificate, chain: ChainState) -> None:
-        now_ns = time.monotonic_ns()
-        with self._lock:
-            before_ns = None if self._last is None else self._last[1]
-            round_s = None if before_ns is None else (now_ns - before_ns) / 1e9
-            self._last = block, now_ns, round_s
+        before_ns, self._kept_ns = self._kept_ns, time.monotonic_ns()
+        round_s = None if before_ns is None else (self._kept_ns - before_ns) / 1e9
         header = block.header
         self._log.info(
             "block",
@@ -132,20 +194,3 @@ class NodeWatch(LiveObserver):
                 return
             times, found.said_s, found.said_count = found.count - found.said_count, now_s, found.count
         self._log.warn("dropped", {"reason": reason, "sender": sender, "times": times})
-
-    @property
-    def last_block(self) -> LastBlock | None:
-        with self._lock:
-            if self._last is None:
-                return None
-            block, came_ns, round_s = self._last
-        return LastBlock(
-            height=block.header.height,
-            digest=block.digest.hex(),
-            proposer=block.header.proposer,
-            attempt=block.header.attempt,
-            age_s=None if came_ns is None else (time.monotonic_ns() - came_ns) / 1e9,
-            round_s=round_s,
-            is_empty=block.body.is_empty,
-            num_updates=len(block.body.updates),
-        )

@@ -10,10 +10,9 @@ import msgspec
 import psutil
 
 from bdfl.errors import BdflError
-from bdfl.operation.asking import look_at
 from bdfl.operation.local_network import LocalNetwork
 from bdfl.operation.network_file import node_folder
-from bdfl.operation.snapshot import Snapshot
+from bdfl.operation.status import Snapshot, look_at
 
 _POLL_S = 0.25
 _ANSWER_S = 10.0

@@ -62,6 +62,7 @@ class NodeStatus:
     proposers: Mapping[int, int]  # blocks of each that were decided since the node started
     last_commit_ns: int | None  # on the node's clock; none since it started
     clock_offset_ms: int | None  # how far its wall clock is ahead of the members' median; none: not known
+    turned_ns: int  # when the event loop last turned, on the node's clock
     is_recording: bool  # whether events are written down
     end: str  # why there is nothing left for it to do; empty: there is
     stopped_by: str | None  # why the node stopped, if it was not asked to
@@ -103,6 +104,7 @@ class LiveNode:
         self._counts = _Counts(clock)
         self._observer = self._counts if observer is None else Observers(self._counts, observer)
         self._last_ns = 0
+        self._turned_ns = clock()
         chain = recover_chain(store, context.toolbox)
         recovered = read_recovered(store, chain)
         self._state = begin(self._context, chain, recovered)
@@ -158,6 +160,7 @@ class LiveNode:
             self._effects.start(chain, own.update.model if own is not None and own.update.samples else None)
             self._rehearsals.start()
             self._link.open(self)
+            self._turned_ns = self._clock()
             self._take_in(Started())
             while not self._is_stopping.is_set():
                 self._take_next()
@@ -205,6 +208,7 @@ class LiveNode:
             proposers=counts.read_proposers(),
             last_commit_ns=counts.last_commit_ns,
             clock_offset_ms=clock_offset_ms(state.clock_offsets_ms) if state.clock_offsets_ms else None,
+            turned_ns=self._turned_ns,
             is_recording=self._log is not None and self._log.is_writing,
             end=state.end,
             stopped_by=None if failure is None else one_line(failure) or type(failure).__name__,
@@ -260,6 +264,7 @@ class LiveNode:
 
     def _take_next(self) -> None:
         """Waits for something to happen, and takes it in."""
+        self._turned_ns = self._clock()
         if self._has_newcomers:  # what was said before did not reach them
             self._has_newcomers = False
             self._timers.hasten(Timer.RESEND, self._now() + self._context.timing.resend_ns // 8)

@@ -99,7 +99,10 @@ class ZenohSession:
     @property
     def num_transports(self) -> int:
         session = self._session
-        return 0 if session is None or session.is_closed() else len(session.info.transports())
+        try:
+            return 0 if session is None or session.is_closed() else len(session.info.transports())
+        except zenoh.ZError:  # closed meanwhile
+            return 0
 
     def open(self) -> None:
         """Begins to hear everybody; raises `LinkError`. A client stays closed while no access point is there."""

@@ -162,13 +162,31 @@ function drawState() {
     const { overview, replay } = session;
     if (overview.is_live && (session.isConnected === false || session.whyGone)) [text, kind] = [session.whyGone ? "gone" : "connection lost", "lost"];
     else if (overview.is_live && session.isConnected === null) text = "connecting";
-    else if (overview.is_live && replay.isFollowing) [text, kind] = ["live", "live"];
+    else if (overview.is_live && replay.isFollowing) [text, kind] = [isFinished(session.status) ? "finished" : "live", "live"];
     else if (overview.is_live) text = "looking back";
     else if (session.status && session.status.nodes.length && session.status.nodes.every((node) => !node.is_online)) [text, kind] = ["offline", "lost"];
     else text = isExported() ? "export" : "replay";
   }
   setText(pill, text);
   pill.className = `state-pill ${kind}`.trim();
+}
+
+/** Whether every node that answers has the last block. */
+function isFinished(status) {
+  const online = status ? status.nodes.filter((node) => node.is_online) : [];
+  return online.length > 0 && online.every((node) => node.state === "finished");
+}
+
+const WELL = ["starting", "working", "catching-up", "finished"];
+
+/** Nodes that somebody has to look after, by state, with the reason of the first of them. */
+function listTroubles(status) {
+  const troubles = new Map();
+  for (const node of status ? status.nodes : []) {
+    const state = node.state || "no answer";
+    if (!WELL.includes(state)) troubles.set(state, [...(troubles.get(state) || []), node]);
+  }
+  return [...troubles].map(([state, nodes]) => ({ state, text: `${nodes.length > 1 ? "nodes" : "node"} ${nodes.map((node) => node.number).join(", ")}: ${nodes[0].reason}` }));
 }
 
 function drawBanner() {
@@ -180,6 +198,10 @@ function drawBanner() {
       children.push(element("div", { class: "banner warn" }, element("strong", {}, "Gone: "), whyGone, " What was read stays; new blocks appear when it comes back."));
     } else if (overview.is_live && isConnected === false) {
       children.push(element("div", { class: "banner warn" }, element("strong", {}, "Connection lost: "), "the explorer's server does not answer. Trying again; what was read stays."));
+    }
+    if (overview.is_live && !whyGone && isConnected !== false) {
+      for (const { state, text } of listTroubles(session.status)) children.push(element("div", { class: "banner warn", "data-state": state }, element("strong", {}, `${state[0].toUpperCase()}${state.slice(1).replace("-", " ")}, `), text));
+      if (isFinished(session.status)) children.push(element("div", { class: "banner done" }, element("strong", {}, "Finished: "), `${session.status.nodes.find((node) => node.is_online).reason}. After it is stopped, `, element("code", {}, "bdfl explore FOLDER"), " opens it again."));
     }
     const problems = overview.problems || [];
     if (problems.length) {
@@ -310,7 +332,10 @@ function watchSession(opened) {
     },
     status: (message) => {
       opened.status = message.status || message;
-      if (session === opened) tellSession("status");
+      if (session !== opened) return;
+      drawState();
+      drawBanner();
+      tellSession("status");
     },
     gone: (message) => {
       opened.whyGone = message.why || "the run cannot be read any more.";

@@ -16,8 +16,8 @@ const RADIUS = 78;
  */
 export function roundNow(context) {
   const { position, tip, replay } = context;
-  if (!context.isReplay) {
-    const status = context.status;
+  const status = context.status;
+  if (!context.isReplay && !(status && status.phase === "done")) {
     return { round: tip + 1, isUnderWay: true, phase: status ? livePhase(status) : null, progress: 0, isLive: true };
   }
   const isInside = position < tip && (replay.isPlaying || replay.progress > 0 || position === 0);

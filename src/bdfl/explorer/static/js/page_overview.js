@@ -23,6 +23,16 @@ const STATES = {
   scheduled: ["scheduled", "scheduled", "is scheduled this round"],
   online: ["idle", "online", "is online"],
   offline: ["offline", "offline", "does not answer"],
+  // Of a live node, as bdfl node status says it.
+  starting: ["idle", "starting", "is starting"],
+  waiting: ["declined", "waiting", "waits for a quorum"],
+  "catching-up": ["uploading", "catching up", "is behind the others"],
+  "not-training": ["declined", "not training", "gives no updates"],
+  "wrong-clock": ["declined", "wrong clock", "has a wrong clock"],
+  stalled: ["missed", "stalled", "has no new block"],
+  finished: ["delivered", "finished", "is finished"],
+  removed: ["left", "removed", "was removed"],
+  stopped: ["offline", "stopped", "does not run"],
 };
 
 function describeRun(overview) {
@@ -94,16 +104,17 @@ function clientStates(context, now) {
     return overview.clients.map((client) => {
       const node = byNumber.get(client.client);
       if (!node) return ".";
-      if (!node.is_online) return "offline";
+      if (!node.is_online) return node.state || "offline";
+      if (node.state !== "working" && STATES[node.state]) return node.state;
       if (node.is_training) return "training";
       if (node.is_mining) return "mining";
       return "online";
     });
   }
   const row = story.row(now.round);
-  const isOffline = new Set(status && context.replay.isFollowing ? status.nodes.filter((node) => !node.is_online).map((node) => node.number) : []);
+  const offline = new Map(status && context.replay.isFollowing ? status.nodes.filter((node) => !node.is_online).map((node) => [node.number, node.state || "offline"]) : []);
   return overview.clients.map((client, number) => {
-    if (isOffline.has(client.client)) return "offline";
+    if (offline.has(client.client)) return offline.get(client.client);
     if (!row || !row.state) return null;
     const state = row.state[number] || ".";
     if (!now.isUnderWay || state === "." || state === "-" || state === "r") return state;
@@ -141,20 +152,23 @@ class ClientChips {
     const now = roundNow(context);
     const states = clientStates(context, now);
     const row = context.story.nearestRow(context.position);
+    const reasons = new Map((context.status ? context.status.nodes : []).map((node) => [node.number, node.state === "working" ? "" : node.reason]));
     context.overview.clients.forEach((client, number) => {
       const chip = this.chips[number];
       if (!chip) return;
       const state = states[number];
+      const reason = (now.isLive && reasons.get(client.client)) || "";
       const share = row && row.count && context.position > 0 ? row.count[number] / context.position : null;
       const [name, word, sentence] = STATES[state] || ["idle", "–", "nothing is known of this round"];
-      if (chip.state !== state || chip.shown !== share) {
+      if (chip.state !== state || chip.shown !== share || chip.reason !== reason) {
         chip.state = state;
+        chip.reason = reason;
         chip.shown = share;
         chip.anchor.dataset.state = name;
         setText(chip.word, word);
         chip.share.style.width = `${Math.min(100, (share || 0) * 100)}%`;
         chip.share.dataset.short = String(share !== null && share < client.rate - 0.005);
-        const label = `${client.name} ${sentence}${share === null ? "" : `; took part in ${sayPercent(share)} of the rounds, β ${sayPercent(client.rate, 0)}`}`;
+        const label = `${client.name} ${sentence}${reason ? `: ${reason}` : ""}${share === null ? "" : `; took part in ${sayPercent(share)} of the rounds, β ${sayPercent(client.rate, 0)}`}`;
         chip.anchor.title = label;
         chip.anchor.setAttribute("aria-label", label);
       }
@@ -368,7 +382,7 @@ export async function showOverview(root, route, context) {
     const states = chips.draw();
     const now = roundNow(context);
     const num = states.filter((state) => ["s", "d", "m", "training", "uploading", "scheduled"].includes(state)).length;
-    const numOffline = states.filter((state) => state === "offline").length;
+    const numOffline = states.filter((state) => state === "offline" || state === "stopped").length;
     const told = states.some((state) => state !== null);
     setText(
       chipSummary,
