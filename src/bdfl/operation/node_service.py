@@ -43,7 +43,7 @@ from bdfl.operation.node_files import (
     roots_of,
     write_tls,
 )
-from bdfl.operation.node_identity import Identity, NodeSettings, NotRunnable, identify, num_awaited, own_learning
+from bdfl.operation.node_identity import Identity, NodeSettings, NotRunnable, begin_training, identify, num_awaited
 from bdfl.operation.run_file import RunFile, forget_run, lock_folder, raise_life, replace_file, write_run
 from bdfl.operation.snapshot import Snapshot
 from bdfl.operation.watching import NodeWatch
@@ -60,7 +60,7 @@ from bdfl.transports.live.limits import Limits, message_limit
 from bdfl.transports.live.observer import Observers
 from bdfl.transports.live.round_times import RoundClock
 from bdfl.transports.live.shared_toolbox import SharedToolbox
-from bdfl.transports.live.training_process import Failed, Judged, Ready, TrainingProcess
+from bdfl.transports.live.training_process import Failed, Judged, TrainingProcess
 from bdfl.transports.live.waits import Waits, live_waits
 from bdfl.transports.live.zenoh_link import ZenohLink
 from bdfl.transports.live.zenoh_session import LinkSettings
@@ -301,21 +301,10 @@ class NodeService:
                 ready = self._training.wait_ready(_POLL_S)
             except TrainingFailed as error:
                 if self._training.failure is not None:
-                    raise NotRunnable(f"{self._settings.data}: {error}") from None
+                    raise NotRunnable(str(error)) from None
                 continue
-            self._validate_share(ready)
             self._log.info("data", {"samples": ready.samples, "test_samples": ready.test_samples})
             return
-
-    def _validate_share(self, ready: Ready) -> None:
-        """Raises unless the data are as many as the member's card says: others weigh its updates by that."""
-        claimed = self._identity.card.limits.samples
-        if ready.samples != claimed:
-            found = f"{ready.samples} samples, {claimed} expected, as this member's card says"
-            raise NotRunnable(f"{self._settings.data}: {found}")
-        size = len(self._identity.genesis.initial_model)
-        if self._identity.scenario.learning.flower is not None and ready.model_size != size:
-            raise NotRunnable(f"learning.flower: a model of {ready.model_size} bytes, {size} expected, as all agreed")
 
     # Members who come and go
 
@@ -408,8 +397,7 @@ def open_node(settings: NodeSettings, *, echo: TextIO | None = None) -> Iterator
             life = raise_life(settings.folder)
         except OSError as error:
             raise NotRunnable(f"{error.filename or settings.folder}: {error.strerror}") from None
-        client = identity.number if identity.card.client is None else identity.card.client
-        training = TrainingProcess(own_learning(identity, settings), client, settings.data)
+        training = begin_training(identity, settings.data, settings.flower)
         resources.callback(training.close)
         service = NodeService(settings, identity, life, store, tls, training, log)
         resources.callback(service.close)
