@@ -72,6 +72,8 @@ def identify(settings: NodeSettings) -> Identity:
     if missing and not settings.is_unsigned_allowed:
         who = ", ".join(map(str, missing))
         raise NotRunnable(f"{settings.genesis}: not signed by {who}; all must, or --unsigned to begin without them")
+    if len(genesis.public_keys) > 1 and not settings.listen and not settings.peers:
+        raise NotRunnable("node: neither --listen nor --peer given, one expected: nobody could be reached")
     scenario = read_scenario(genesis.scenario, allowed)
     if settings.flower is not None and scenario.learning.flower is None:
         raise NotRunnable(

@@ -41,6 +41,7 @@ from bdfl.operation.node_files import (
     hosts_of,
     open_chain,
     roots_of,
+    validate_owner,
     write_tls,
 )
 from bdfl.operation.node_identity import Identity, NodeSettings, NotRunnable, begin_training, identify, num_awaited
@@ -386,6 +387,7 @@ def open_node(settings: NodeSettings, *, echo: TextIO | None = None) -> Iterator
     identity = identify(settings)
     with ExitStack() as resources:
         resources.enter_context(lock_folder(settings.folder))
+        validate_owner(settings.folder, identity.signer)
         forget_run(settings.folder)
         log = NodeLog(settings.folder / LOG_FILE, echo=echo, name=f"node {identity.number}")
         try:
