@@ -160,7 +160,8 @@ def test_expired_certificate(patient, monkeypatch):
 
 def test_port_taken(patient):
     with listening() as address:
-        assert_named(replace(patient, listen=[address]), f"{address}: Address already in use")
+        words = f"{address}: Address already in use"
+        assert_named(replace(patient, listen=[address]), words, words)
 
 
 def test_folder_of_another_node(patient, town):

@@ -45,6 +45,7 @@ from bdfl.operation.node_files import (
     write_tls,
 )
 from bdfl.operation.node_identity import Identity, NodeSettings, NotRunnable, begin_training, identify, num_awaited
+from bdfl.operation.reachability import bind
 from bdfl.operation.run_file import RunFile, forget_run, lock_folder, raise_life, replace_file, write_run
 from bdfl.operation.snapshot import Snapshot
 from bdfl.operation.watching import NodeWatch
@@ -388,6 +389,12 @@ def open_node(settings: NodeSettings, *, echo: TextIO | None = None) -> Iterator
     with ExitStack() as resources:
         resources.enter_context(lock_folder(settings.folder))
         validate_owner(settings.folder, identity.signer)
+        for address in settings.listen:  # before anything takes long, and in plainer words than zenoh's
+            try:
+                bind(address).close()
+            except OSError as error:
+                advice = "choose another, or end who listens there"
+                raise NotRunnable(f"--listen {address}: {error.strerror or error}; {advice}") from None
         forget_run(settings.folder)
         log = NodeLog(settings.folder / LOG_FILE, echo=echo, name=f"node {identity.number}")
         try:

@@ -48,17 +48,26 @@ class Reached:
     is_there: bool = False  # also an access point
 
 
+def bind(address: str) -> socket.socket:
+    """A socket that listens on HOST:PORT, to be closed; raises `OSError` or `BadAddress`."""
+    host, port = split_address(address)
+    one = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        one.bind((host, port))
+        one.listen()
+    except OSError:
+        one.close()
+        raise
+    return one
+
+
 def check_port(address: str, *, is_running: bool) -> Finding:
     """Binds an address and calls it, as far as one machine can: whether others get through only they can tell."""
     try:
-        host, port = split_address(address)
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        with socket.socket(family, socket.SOCK_STREAM) as one:
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            one.bind((host, port))
-            one.listen()
-            bound = one.getsockname()[1]
-            socket.create_connection((_EVERYWHERE.get(host, host), bound), timeout=_PATIENCE_S).close()
+        with bind(address) as one:
+            host, port = one.getsockname()[:2]
+            socket.create_connection((_EVERYWHERE.get(host, host), port), timeout=_PATIENCE_S).close()
     except (OSError, BadAddress) as error:
         if is_running:
             return Finding("port", Verdict.OK, f"{address}: taken, and the node is running")
