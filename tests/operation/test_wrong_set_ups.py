@@ -4,7 +4,6 @@ import shutil
 import sqlite3
 import sys
 import time
-from contextlib import ExitStack
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
 from types import SimpleNamespace
@@ -60,10 +59,10 @@ def patient(town, tmp_path):
     return Patient(genesis=town / "genesis", key=town / "0.key", folder=tmp_path / "node", listen=["127.0.0.1:0"])
 
 
-@pytest.fixture
-def resources():
-    with ExitStack() as opened:
-        yield opened
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch):
+    """A busy machine may take long to start a training process."""
+    monkeypatch.setattr(doctor, "_DATA_S", 600.0)
 
 
 def causes(patient, **settings):

@@ -145,8 +145,10 @@ class NodeService:
     def run(self) -> None:
         """Takes part until `stop`; raises `NodeFailed` where something else ends it."""
         with self._minding_threads(), self._open_window():
-            if not self._store.height:  # others go on without those who come later
+            if not self._store.height:
                 self._wait_for_training()
+            else:  # others may need its vote before its data are there
+                threading.Thread(target=self._follow_training, name="data", daemon=True).start()
             if self._is_stopping.is_set():
                 return
             self._log.info("joining", {"height": self._store.height, "life": self._life})
@@ -307,6 +309,12 @@ class NodeService:
                 continue
             self._log.info("data", {"samples": ready.samples, "test_samples": ready.test_samples})
             return
+
+    def _follow_training(self) -> None:
+        try:
+            self._wait_for_training()
+        except NotRunnable as error:
+            self._log.error("data", {"why": str(error), "advice": "this node votes and does not train"})
 
     # Members who come and go
 

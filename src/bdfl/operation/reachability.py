@@ -145,8 +145,9 @@ def _reach(address: str, members: Federation | None, folder: Path, now_s: float,
             return _unreached(f"{address}: its certificate begins in the future", "compare the clocks")
         return _unreached(f"{address}: not of this network: {reason}", "the same genesis there?")
     except Refused as error:
-        advice = "the same genesis there? were you removed? compare the clocks"
-        return _unreached(f"{address}: refuses this node: {error}", advice)
+        is_time = "EXPIRED" in str(error)  # also said of one that is not valid yet
+        advice = _CLOCK_ADVICE if is_time else "the same genesis there? were you removed?"
+        return _unreached(f"{address}: refuses this node{' by its clock' if is_time else ''}: {error}", advice)
     except (OSError, BadAddress) as error:
         return _unreached(f"{address}: {_reason(error)}", _PEER_ADVICE)
     if certificate is None or members is None:
