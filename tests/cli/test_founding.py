@@ -13,10 +13,15 @@ import pytest
 from typer.testing import CliRunner
 
 from bdfl.cli import app
+from bdfl.learning.data import BadData
+from bdfl.learning.weights import encode_weights
 from bdfl.ledger.block import chain_id
 from bdfl.ledger.store import ChainStore
+from bdfl.operation.genesis_draft import read_draft
 from bdfl.operation.genesis_file import read_genesis
 from bdfl.operation.key_file import load_key
+from bdfl.transports.live.training_orders import Setup
+from bdfl.transports.live.training_worker import open_share
 
 PAGE = Path(__file__).parents[2] / "docs" / "live.md"
 SITES = ("north", "east", "south", "west")
@@ -92,9 +97,10 @@ def test_every_command_explains_itself_with_an_example(command):
     assert f"bdfl genesis {command} " in say("genesis", command, "--help")
 
 
-def save_data(labels):
+def save_data(labels, shape=(8, 8), dtype=np.uint8, scale=16):
     """Data of one's own with these labels, as mine.npz."""
-    inputs = np.zeros((len(labels), 64), dtype=np.float32)
+    size = len(labels) * int(np.prod(shape))
+    inputs = (np.arange(size) % scale).reshape(len(labels), *shape).astype(dtype)
     np.savez("mine.npz", train_inputs=inputs, train_labels=labels, test_inputs=inputs, test_labels=labels)
 
 
@@ -154,6 +160,66 @@ def test_data_of_ones_own_are_counted_and_need_not_have_all_labels():
     shown = answer(*words, "--data", "mine.npz", "--out", "own.card")
     assert shown["label_counts"] == [2, 0, 3, 0, 0, 0, 0, 0, 0, 0]
     assert shown["limits"]["samples"] == 5
+
+
+MISFITS = {
+    "shape": ({"labels": np.arange(50) % 10, "shape": (28, 28)}, "inputs uint8 28x28x1, expected uint8 8x8x1"),
+    "type": ({"labels": np.arange(50) % 10, "dtype": np.float32}, "inputs float32 8x8, expected uint8 8x8x1"),
+    "labels": ({"labels": np.arange(50) % 12}, "12 labels, expected at most 10"),
+    "range": ({"labels": np.arange(50) % 10, "scale": 1}, "every value of the inputs is 0"),
+    "whole numbers": ({"labels": np.linspace(0, 9, 50)}, "labels of type float64"),
+    "samples": ({"labels": np.zeros(0, int)}, "no samples, expected at least one"),
+}
+
+
+@pytest.mark.usefixtures("founded")
+@pytest.mark.parametrize("kind", MISFITS)
+def test_no_card_is_written_of_data_that_do_not_fit_the_draft(kind):
+    data, reason = MISFITS[kind]
+    save_data(**data)
+    words = ["genesis", "card", "empty.draft", "--key", "north.key", "--name", "north", "--client", 1]
+    assert reason in refusal(*words, "--data", "mine.npz", "--out", "own.card")
+    assert not Path("own.card").exists()
+
+
+def test_example_data_say_what_everybodys_must_be():
+    save_data(np.arange(60) % 3, shape=(5,), dtype=np.float32, scale=2)
+    shown = answer(
+        "genesis", "new", "minimal", "--data", "mine.npz", "--set", "data.normalise=none", "--out", "our.draft"
+    )
+    assert (shown["inputs"], shown["num_labels"]) == ("float32 5", 3)
+    say("keygen", "--out", "north.key")
+    assert write_card(0, "north", "--data", "mine.npz").exit_code == 0
+    save_data(np.arange(60) % 3, shape=(5,), dtype=np.float32, scale=256)
+    refused = write_card(1, "north", "--data", "mine.npz")
+    assert "values 0 to 255, expected about 0 to 1" in refused.stderr
+
+
+def test_a_model_of_ones_own_is_tried_with_the_data(tmp_path):
+    """Loss and gradient of a batch: only that tells of a model that nobody here knows."""
+    source = "import torch\n\ndef network(shape, labels):\n    return torch.nn.Linear({size}, labels)\n"
+    Path("odd_model.py").write_text(source.format(size="shape[0]"))
+    save_data(np.arange(60) % 3, shape=(5,), dtype=np.float32)
+    model = ["--set", "learning.model=odd_model:network"]
+    say("genesis", "new", "minimal", "--data", "mine.npz", *model, "--out", "our.draft")
+    say("keygen", "--out", "north.key")
+    assert "would run here" in write_card(0, "north", "--data", "mine.npz").stderr
+    allowed = ["--allow", "odd_model:network", "--data", "mine.npz"]
+    assert write_card(0, "north", *allowed).exit_code == 0
+    draft, _ = read_draft(Path("our.draft"), allowed=frozenset(["odd_model:network"]))
+    hot = encode_weights(np.full(18, 3e38, np.float32), draft.layout)
+    for model, reason in ((hot, "a finite loss"), (hot[:-4], "another model")):
+        with pytest.raises(BadData, match=reason):
+            open_share(Setup(draft.scenario, 0, str(tmp_path / "mine.npz"), model))
+
+
+@pytest.mark.usefixtures("founded")
+def test_whoever_signs_is_told_what_was_checked_and_what_not():
+    text = say("genesis", "sign", "our.genesis", "--key", "north.key", "--card", "north.card")
+    assert "checked: yours is north.card, for which your data were tried with the model" in text
+    assert "not checked: data of others" in text
+    assert max(map(len, text.splitlines())) <= 80
+    assert "uint8 8x8x1, 10 labels" in say("genesis", "show", "our.genesis")
 
 
 @pytest.mark.usefixtures("founded")

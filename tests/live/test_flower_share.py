@@ -86,9 +86,9 @@ def test_a_genesis_that_names_a_client_runs_it_only_where_that_is_allowed(flower
 def test_a_node_may_bring_a_client_of_another_name(flower, tmp_path):
     named = "learning.flower=flower_live_clients:client_fn"
     settings = replace(found_single(tmp_path / "single", named), flower="flower_live_clients:client_fn")
-    assert own_learning(identify(settings), settings).learning.flower == "flower_live_clients:client_fn"
+    assert own_learning(identify(settings).scenario, settings.flower).learning.flower == "flower_live_clients:client_fn"
     other = replace(settings, flower="mine:fn", allowed=frozenset(["flower_live_clients:client_fn"]))
-    assert own_learning(identify(other), other).learning.flower == "mine:fn"
+    assert own_learning(identify(other).scenario, other.flower).learning.flower == "mine:fn"
     assert identify(other).scenario.learning.flower == "flower_live_clients:client_fn"
 
 

@@ -5,7 +5,7 @@ import socket
 import ssl
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 import msgspec
@@ -50,7 +50,9 @@ def pem(number):
 
 @pytest.fixture
 def patient(town, tmp_path):
-    return Patient(genesis=town / "genesis.bdfl", key=town / "key.pem", folder=tmp_path / "node")
+    return Patient(
+        genesis=town / "genesis.bdfl", key=town / "key.pem", folder=tmp_path / "node", listen=["127.0.0.1:0"]
+    )
 
 
 def findings(patient, check, **settings):
@@ -73,18 +75,21 @@ def listening():
 
 @contextmanager
 def answering(tls):
-    """A peer that shakes hands and says nothing."""
+    """A peer that asks for a certificate, shakes hands and says nothing."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(tls.certificate, tls.key)
+    context.load_verify_locations(tls.roots)
+    context.verify_mode = ssl.CERT_REQUIRED
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve():
-            try:
-                connection, _ = server.accept()
-                with context.wrap_socket(connection, server_side=True) as secured:
+            while True:
+                try:
+                    connection, _ = server.accept()
+                except OSError:  # closed
+                    return
+                with suppress(OSError), context.wrap_socket(connection, server_side=True) as secured:
                     secured.recv(1)
-            except OSError:
-                pass
 
         thread = threading.Thread(target=serve)
         thread.start()
@@ -99,7 +104,7 @@ def test_where_all_is_well_nothing_is_bad(patient):
     found = list(examine(patient))
     assert not [finding for finding in found if finding.verdict is Verdict.BAD]
     assert [finding.check for finding in found] == [
-        "packages", "key", "genesis", "member", "certificate", "folder", "disk", "store", "clock", "peers"
+        "packages", "key", "genesis", "member", "certificate", "clock", "store", "folder", "disk", "port", "quorum"
     ]  # fmt: skip
     assert all(str(finding).count("\n") == 0 for finding in found)
     assert only(patient, "member").found.startswith("number 0")
@@ -143,7 +148,8 @@ def test_a_member_who_came_later_is_known_by_its_admission(patient, tmp_path):
         tmp_path / "late.change", propose_admission(read_standing(tmp_path / "other"), signed(), agreed(), card, 9)
     )
     late = replace(late, admissions=(tmp_path / "late.change",))
-    with answering(write_tls(tmp_path / "peer", signed(), signer(2), 2)) as address:
+    known = {**dict(enumerate(signed().authorities)), 4: card.card.authority}
+    with answering(write_tls(tmp_path / "peer", signed(), signer(2), 2, authorities=known)) as address:
         found = list(examine(replace(late, peers=[address])))
     assert not [finding for finding in found if finding.verdict is Verdict.BAD]
     assert [finding.found for finding in found if finding.check in ("admission", "member")] == [
@@ -151,8 +157,10 @@ def test_a_member_who_came_later_is_known_by_its_admission(patient, tmp_path):
     ]  # fmt: skip
     options = ["--genesis", late.genesis, "--key", late.key, "--admission", tmp_path / "late.change"]
     shown = CliRunner().invoke(app, ["node", "doctor", *map(str, options)])
-    assert (shown.exit_code, "number 4" in shown.stdout) == (0, True)
-    settings = NodeSettings(genesis=late.genesis, key=late.key, folder=late.folder, admissions=late.admissions)
+    assert "number 4" in shown.stdout
+    settings = NodeSettings(
+        genesis=late.genesis, key=late.key, folder=late.folder, admissions=late.admissions, listen=tuple(late.listen)
+    )
     assert identify(settings).number == 4  # the node itself finds the same
 
 
@@ -242,7 +250,7 @@ def test_a_taken_port_is_bad_unless_the_node_itself_runs(patient):
         with lock_folder(patient.folder):
             assert only(busy, "port").verdict is Verdict.OK
     assert only(busy, "port").verdict is Verdict.OK
-    assert only(replace(patient, metrics="127.0.0.1:0"), "port").verdict is Verdict.OK
+    assert only(replace(patient, listen=[], metrics="127.0.0.1:0"), "port").verdict is Verdict.OK
 
 
 def test_a_peer_that_is_not_there_is_bad(patient):
@@ -250,7 +258,7 @@ def test_a_peer_that_is_not_there_is_bad(patient):
         pass
     found = list(examine(replace(patient, peers=[address])))
     assert [finding.verdict for finding in found if finding.check == "peer"] == [Verdict.BAD]
-    assert "none can be reached" in found[-1].found
+    assert "none can be reached" in found[-2].found
 
 
 def test_a_peer_of_this_network_is_named(patient, tmp_path):
@@ -264,7 +272,7 @@ def test_a_peer_whose_clock_is_ahead_is_told_of(patient, tmp_path):
     genesis = read_genesis(patient.genesis)
     with answering(write_tls(tmp_path / "peer", genesis, signer(2), 2)) as address:
         found = only(replace(patient, peers=[address]), "peer", now_s=time.time() - 3600)
-    assert found.verdict is Verdict.WARN
+    assert found.verdict is Verdict.BAD
     assert "s ahead of this one" in found.found
 
 
@@ -276,3 +284,31 @@ def test_a_peer_of_another_network_is_bad(patient, tmp_path):
         found = only(replace(patient, peers=[address]), "peer")
     assert found.verdict is Verdict.BAD
     assert "not of this network" in found.found
+
+
+def test_votes_that_answer_are_counted_against_the_quorum(patient, tmp_path):
+    genesis = read_genesis(patient.genesis)
+    tls = [write_tls(tmp_path / str(number), genesis, signer(number), number) for number in (1, 2)]
+    with answering(tls[0]) as first, answering(tls[1]) as second:
+        few = only(replace(patient, peers=[first]), "quorum")
+        enough = only(replace(patient, peers=[first, second]), "quorum")
+    assert (few.verdict, few.found) == (Verdict.WARN, "2 of 3 votes that are needed answer")
+    assert (enough.verdict, enough.found) == (Verdict.OK, "3 of 3 votes that are needed answer")
+
+
+def test_the_disk_must_have_room_for_all_rounds_but_only_for_the_models_that_are_kept(patient):
+    genesis, scenario = read_genesis(patient.genesis), agreed("rounds=1000")
+    whole, none_left = doctor._round_bytes(genesis, scenario, 0), doctor._round_bytes(genesis, scenario, 1000)
+    pruned = doctor._round_bytes(genesis, agreed("rounds=1000", "ledger.keep_blocks=10"), 0)
+    models = genesis.genesis.model.size * (len(genesis.genesis.schedule.selected) + 1)
+    assert none_left == 0
+    assert whole - pruned == 990 * models
+
+
+def test_a_peer_that_does_not_know_this_member_refuses_it(patient, tmp_path):
+    genesis = read_genesis(patient.genesis)
+    others = {number: genesis.authorities[number] for number in (1, 2, 3)}
+    with answering(write_tls(tmp_path / "peer", genesis, signer(2), 2, authorities=others)) as address:
+        found = only(replace(patient, peers=[address]), "peer")
+    assert found.verdict is Verdict.BAD
+    assert "refuses this node" in found.found

@@ -10,7 +10,6 @@ from bdfl.errors import BdflError
 from bdfl.experiment.network_run import member_keys
 from bdfl.experiment.training_run import found_chain, prepare_run
 from bdfl.identity import Signer
-from bdfl.learning.data import load_data
 from bdfl.learning.participation import participation_of
 from bdfl.learning.workers import open_trainer
 from bdfl.ledger.genesis import physics_of
@@ -31,7 +30,6 @@ from bdfl.operation.live_scenario import BadAgreement, load_live_scenario, read_
 from bdfl.operation.share import (
     BadShare,
     Share,
-    count_labels,
     emulated_share,
     emulated_share_of,
     measured_share,
@@ -147,14 +145,6 @@ def test_data_of_ones_own_change_only_what_depends_on_their_size(federated):
     assert more.conditions == dealt.conditions
     with pytest.raises(BadShare, match="client 4: 0 to 3 expected"):
         emulated_share_of(scenario, 4, federated.partition.label_counts[1])
-
-
-def test_labels_that_a_member_does_not_hold_count_as_none():
-    data = load_data(agreed().data)
-    assert len(count_labels(data, 12)) == 12
-    assert count_labels(data, 12)[10:].tolist() == [0, 0]
-    with pytest.raises(BadShare, match="10 labels, at most the federation's 9"):
-        count_labels(data, 9)
 
 
 def test_the_untrained_model_needs_only_the_form_of_the_data(federated):

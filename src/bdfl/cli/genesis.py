@@ -129,6 +129,10 @@ def sign(
     typer.echo(f"signed as member {number} ({file.names[number or 0]}): {spoken_digest(file.chain)}")
     typer.echo(f"digest {file.chain.hex()}")
     typer.echo(f"wrote {out or genesis}")
+    typer.echo("checked: every card is signed by its member and fits scenario and model")
+    if card is not None:
+        typer.echo(f"checked: yours is {card}, for which your data were tried with the model")
+    typer.echo("not checked: data of others, and yours as they are now (bdfl node doctor)")
     if out is None:
         _print_missing(signed.missing_signatures)
 

@@ -57,22 +57,24 @@ def new(
 ) -> None:
     """Organiser: begin a draft with the scenario that all are to agree on and the untrained model.
 
-    The data say only what an input looks like and how many labels there are; none go into the draft. Unless the
-    scenario says otherwise, more than two thirds of the members must agree on a block (bft), and mining is Argon2.
+    The data are an example: their type, shape, range and number of labels are agreed on, and every member's own data
+    are checked against that. No sample goes into the draft. Unless the scenario says otherwise, more than two thirds
+    of the members must agree on a block (bft), and mining is Argon2.
 
     Examples:
 
       bdfl genesis new quickstart --out our.draft
 
+      bdfl genesis new live --members 3 --data example.npz --out our.draft
+
       bdfl genesis new quickstart --mode measured --members 4 --rounds 50 --out our.draft
     """
     from bdfl.learning.data import load_data
     from bdfl.learning.flower_trainer import meet_clients
-    from bdfl.operation.founding import draft_federation
+    from bdfl.operation.founding import agree_on_data, draft_federation
     from bdfl.operation.genesis_draft import write_draft
     from bdfl.operation.genesis_summary import summarise_draft
     from bdfl.operation.live_scenario import load_live_scenario
-    from bdfl.scenario import override_scenario
     from bdfl.scenario.shipped import find_scenario
 
     modes = [] if mode is None else [f"live.mode={mode}"]
@@ -81,7 +83,7 @@ def new(
     asked = [*flower_changes(flower, flower_model), *(changes or []), *modes, *counts, *data_changes(data)]
     agreed = load_live_scenario(find_scenario(scenario), asked)
     found = load_data(agreed.data) if agreed.learning.flower is None else meet_clients(agreed)
-    agreed = override_scenario(agreed, [f"partition.num_labels={found.num_labels}"])  # also for data of one's own
+    agreed = agree_on_data(agreed, found)
     draft = draft_federation(agreed, found)
     write_draft(out, draft)
     print_summary(summarise_draft(draft, agreed), out, as_json=as_json)
@@ -262,23 +264,21 @@ def _open_draft(path: Path, allowed: frozenset[str]) -> "tuple[Draft, Scenario]"
 def _find_share(
     draft: "Draft", scenario: "Scenario", client: int | None, data: str, energy_budget_j: float | None
 ) -> "tuple[Share, Calibration | None]":
-    """What the member brings; what its machine can do, if that was measured."""
-    import msgspec
+    """What the member brings, once its data fit the draft; what its machine can do, if that was measured."""
     import numpy as np
 
     from bdfl.experiment.training_run import prepare_run
-    from bdfl.learning.data import load_data
-    from bdfl.learning.flower_trainer import count_examples
     from bdfl.operation.share import (
         BadShare,
         calibrate_here,
-        count_labels,
         emulated_share,
         emulated_share_of,
         measured_share,
+        validate_client,
     )
     from bdfl.scenario import LiveMode
-    from bdfl.transports.live.training_orders import DEALT
+    from bdfl.transports.live.training_orders import DEALT, Setup
+    from bdfl.transports.live.training_worker import open_share
 
     is_measured = scenario.live.mode is LiveMode.MEASURED
     if client is None and (data == DEALT or not is_measured):
@@ -287,14 +287,14 @@ def _find_share(
     is_flower = scenario.learning.flower is not None
     if is_flower and data != DEALT:
         raise BadShare(f"--data: {data} given, none expected: a Flower client has its own")
-    if not is_measured and data == DEALT and not is_flower:
-        return emulated_share(prepare_run(scenario), place), None
-    if is_flower:
-        counts = np.array([count_examples(scenario, place)])
-    elif data == DEALT:
-        counts = prepare_run(scenario).partition.label_counts[place]
-    else:
-        counts = count_labels(load_data(msgspec.structs.replace(scenario.data, source=data)), draft.num_labels)
+    validate_client(scenario, place)
+    ready = open_share(Setup(draft.scenario, place, data, draft.initial_model)).ready
+    counts = np.array(ready.label_counts)
+    if data == DEALT and not is_flower:
+        federated = prepare_run(scenario)
+        counts = federated.partition.label_counts[place]  # before the scenario poisons any
+        if not is_measured:
+            return emulated_share(federated, place), None
     if not is_measured:
         return emulated_share_of(scenario, place, counts), None
     machine = calibrate_here(scenario, place, data)

@@ -136,6 +136,8 @@ def node(
 def doctor(
     genesis: GenesisOption = None,
     key: KeyOption = None,
+    data: NodeDataOption = "dealt",
+    flower: NodeFlowerOption = None,
     folder: FolderOption = None,
     listen: ListenOption = None,
     peer: PeerOption = None,
@@ -147,12 +149,12 @@ def doctor(
 ) -> None:
     """Say what is wrong before a node is started, or why it does not get on: one line each; exit code 1 if anything is.
 
-    Looks at packages, key, genesis, admissions, certificates, folder, disk, chain, ports, clock and peers, with the
-    options that the node itself would get.
+    Takes the node's own options. It looks at packages, key, genesis, certificates, folder and chain, tries the data
+    with the model, binds the ports, calls the peers, compares clocks and counts the votes that can be reached.
 
     Example:
 
-      bdfl node doctor --genesis genesis.bdfl --key key.pem --folder node --peer 192.0.2.7:7447
+      bdfl node doctor --genesis our.genesis --key north.key --data mine.npz --folder node --peer 192.0.2.7:7447
     """
     from bdfl.operation.doctor import Patient, Verdict, examine
 
@@ -161,6 +163,8 @@ def doctor(
         genesis=genesis,
         key=key,
         folder=folder,
+        data=_data_source(data),
+        flower=flower,
         listen=read_addresses(listen),
         peers=read_addresses(peer),
         metrics=f"{address[0]}:{address[1]}" if address is not None and address[1] else None,

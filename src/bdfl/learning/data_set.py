@@ -61,6 +61,17 @@ class DataSet:
         """Shape of one input: (height, width, channels) of an image."""
         return tuple(int(side) for side in self.train_inputs.shape[1:])
 
+    @property
+    def inputs_form(self) -> str:
+        """Type and shape of one input, such as uint8 8x8x1: what a scenario calls `data.inputs`."""
+        return f"{self.train_inputs.dtype} {'x'.join(map(str, self.input_shape))}"
+
+    @cached_property
+    def input_range(self) -> tuple[float, float]:
+        """Least and greatest value of the training inputs."""
+        extremes = [(float(block.min()), float(block.max())) for block in blocks_of(self.train_inputs)]
+        return min(low for low, _ in extremes), max(high for _, high in extremes)
+
     @cached_property
     def digest(self) -> str:
         """SHA-256 (hex) over shapes, types and bytes of the four arrays."""

@@ -1,14 +1,10 @@
-"""What may keep a node from running, looked for before it is: one line each, with what to do about it."""
+"""Everything that may keep a node from running, looked for before it runs or while: one line each, with advice."""
 
 import shutil
-import socket
-import ssl
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from enum import StrEnum
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,24 +13,33 @@ from cryptography import x509
 
 from bdfl.errors import BdflError, install_command
 from bdfl.identity import Signer
-from bdfl.ledger.keeping import StoreError, StoreInUse
+from bdfl.learning.training import TrainingFailed
+from bdfl.ledger.keeping import DamagedStore, StoreError, StoreInUse
+from bdfl.ledger.roll import Roll, read_roll
 from bdfl.ledger.store import DATABASE_FILE, ChainStore
-from bdfl.operation.addresses import BadAddress, split_address
+from bdfl.operation.finding import Federation, Finding, Patient, Verdict
 from bdfl.operation.genesis_file import GenesisFile, read_genesis
 from bdfl.operation.key_file import load_key
+from bdfl.operation.live_scenario import read_scenario
+from bdfl.operation.logs import LOG_FILE
 from bdfl.operation.member_change import ChangeFile
-from bdfl.operation.newcomers import authorities_of, find_number, read_admissions
-from bdfl.operation.node_files import CHAIN_FOLDER, write_tls
-from bdfl.operation.own_name import LOOPBACK
+from bdfl.operation.newcomers import read_admissions
+from bdfl.operation.node_files import CHAIN_FOLDER, LEAF_FILE, TLS_FOLDER, WrongChain, validate_owner
+from bdfl.operation.node_identity import Identity, begin_training
+from bdfl.operation.reachability import SKEW_S, check_peers, check_port, issued_s
 from bdfl.operation.run_file import LIFE_FILE, BadFolder, is_locked, read_run
-from bdfl.transports.live.certificates import AUTHORITY_DAYS, LEAF_DAYS, TlsFiles, common_name_of, member_name
+from bdfl.operation.status import look_at
+from bdfl.scenario import Scenario
+from bdfl.transports.live.certificates import AUTHORITY_DAYS
 from bdfl.transports.live.event_log import EVENTS_FILE
 
+__all__ = ["Finding", "Patient", "Verdict", "examine"]
+
 _PACKAGES = ("eclipse-zenoh", "torch", "prometheus-client", "psutil", "safetensors")
-_PATIENCE_S = 3.0  # with a peer
-_ROUNDS_OF_ROOM = 10  # that the disk should have room for
-_LEAST_ROOM = 64 * 2**20
-_SKEW_S = 5.0  # between two clocks that is no news
+_DATA_S = 120.0  # for loading them and trying the model on a batch
+_LEAST_ROOM = 64 * 2**20  # for logs and the rest
+_BLOCK_BYTES = 4096  # of a block without its members
+_MEMBER_BYTES = 1024  # of votes, conditions and the like, each
 _SOON_DAYS = 14
 _BEGIN_ANEW = (
     f"put {CHAIN_FOLDER} and {EVENTS_FILE} aside and keep the rest of the folder, above all the file {LIFE_FILE}; "
@@ -42,88 +47,44 @@ _BEGIN_ANEW = (
 )
 
 
-class Verdict(StrEnum):
-    """How something is."""
-
-    OK = "ok"
-    WARN = "warn"  # works, but not as it should
-    BAD = "bad"  # a node would not run
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing that was looked at."""
-
-    check: str
-    verdict: Verdict
-    found: str
-    advice: str = ""  # what to do
-
-    def __str__(self) -> str:
-        return f"{self.verdict:<4} {self.check}: {self.found}" + (f"; {self.advice}" if self.advice else "")
-
-
-@dataclass(frozen=True)
-class Patient:
-    """A node as it would be started; what is not given is not looked at."""
-
-    genesis: Path | None = None
-    key: Path | None = None
-    folder: Path | None = None
-    listen: Sequence[str] = ()
-    peers: Sequence[str] = ()
-    metrics: str | None = None  # host:port
-    is_unsigned_allowed: bool = False
-    allowed: frozenset[str] = frozenset()
-    admissions: tuple[Path, ...] = ()
-
-
-@dataclass(frozen=True)
-class _Federation:
-    """Who the members are, and which of them the patient is."""
-
-    genesis: GenesisFile
-    admissions: tuple[ChangeFile, ...]  # of members who came later
-    signer: Signer | None
-
-    @property
-    def authorities(self) -> dict[int, bytes]:
-        """CA certificates (DER) by member number."""
-        return authorities_of(self.genesis, self.admissions)
-
-    @property
-    def number(self) -> int | None:
-        """The patient's; none: not known, or no member's."""
-        return None if self.signer is None else find_number(self.genesis, self.admissions, self.signer.public_key)
-
-    def name_of(self, number: int) -> str:
-        newcomers = {file.change.number: file.card.card.name for file in self.admissions if file.card is not None}
-        return {**newcomers, **dict(enumerate(self.genesis.names))}[number]
-
-
 def examine(patient: Patient, now_s: float | None = None) -> Iterator[Finding]:
     """Everything that can be found out without starting the node, in the order in which it would matter."""
-    now_s = time.time() if now_s is None else now_s
-    yield from _check_packages()
+    shift_s = 0.0 if now_s is None else now_s - time.time()  # time goes on while the data are tried
+    has_packages = yield from _check_packages()
     signer = yield from _check_key(patient.key)
     genesis = yield from _check_genesis(patient)
-    members = None
+    members = scenario = None
     if genesis is not None:
-        members = _Federation(genesis, (yield from _check_admissions(patient, genesis)), signer)
+        members = Federation(genesis, (yield from _check_admissions(patient, genesis)), signer)
+        scenario = read_scenario(genesis.scenario, _allowed(patient))
         if signer is not None:
             yield _check_membership(members)
-        yield from _check_certificates(members, now_s)
+        yield from _check_certificates(members, time.time() + shift_s)
+    yield _check_clock(patient, members, time.time() + shift_s)
     is_running = patient.folder is not None and is_locked(patient.folder)
     if patient.folder is not None:
-        yield from _check_folder(patient.folder, genesis, is_running=is_running)
-        yield from _check_store(patient.folder / CHAIN_FOLDER, genesis, is_running=is_running)
+        height = yield from _check_store(patient.folder / CHAIN_FOLDER, members, is_running=is_running)
+        yield from _check_folder(patient.folder, members, scenario, height, is_running=is_running)
+    if has_packages and members is not None and scenario is not None:
+        yield from _check_data(patient, members, scenario)
     for address in (*patient.listen, *([] if patient.metrics is None else [patient.metrics])):
-        yield _check_port(address, is_running=is_running)
-    yield _check_clock(patient, members, now_s)
-    yield from _check_peers(patient.peers, members, now_s)
+        yield check_port(address, is_running=is_running)
+    snapshot = look_at(patient.folder).snapshot if patient.folder is not None and is_running else None
+    yield from check_peers(
+        patient.peers,
+        members,
+        time.time() + shift_s,
+        present=None if snapshot is None else frozenset(snapshot.present),
+        own_leaf=None if patient.folder is None else patient.folder / TLS_FOLDER / LEAF_FILE,
+        is_listening=bool(patient.listen),
+    )
 
 
-def _check_packages() -> Iterator[Finding]:
+def _allowed(patient: Patient) -> frozenset[str]:
+    return patient.allowed | ({patient.flower} if patient.flower is not None else frozenset())
+
+
+def _check_packages() -> Generator[Finding, None, bool]:
     found = []
     for name in _PACKAGES:
         try:
@@ -133,6 +94,7 @@ def _check_packages() -> Iterator[Finding]:
             yield Finding("packages", Verdict.BAD, f"{name} is missing", install_command(extra))
     if len(found) == len(_PACKAGES):
         yield Finding("packages", Verdict.OK, ", ".join(found))
+    return len(found) == len(_PACKAGES)
 
 
 def _check_key(path: Path | None) -> Generator[Finding, None, Signer | None]:
@@ -151,9 +113,9 @@ def _check_genesis(patient: Patient) -> Generator[Finding, None, GenesisFile | N
     if patient.genesis is None:
         return None
     try:
-        genesis = read_genesis(patient.genesis, allowed=patient.allowed)
+        genesis = read_genesis(patient.genesis, allowed=_allowed(patient))
     except BdflError as error:
-        yield Finding("genesis", Verdict.BAD, str(error), "ask the organiser for the file again")
+        yield Finding("genesis", Verdict.BAD, str(error))
         return None
     name = f"chain {genesis.chain.hex()[:16]}, {len(genesis.public_keys)} members"
     missing = genesis.missing_signatures
@@ -178,7 +140,7 @@ def _check_admissions(patient: Patient, genesis: GenesisFile) -> Generator[Findi
     return found
 
 
-def _check_membership(members: _Federation) -> Finding:
+def _check_membership(members: Federation) -> Finding:
     number = members.number
     if number is None:
         advice = "the wrong key, the wrong genesis, or no --admission of this chain"
@@ -186,7 +148,7 @@ def _check_membership(members: _Federation) -> Finding:
     return Finding("member", Verdict.OK, f"number {number}, {members.name_of(number)!r}")
 
 
-def _check_certificates(members: _Federation, now_s: float) -> Iterator[Finding]:
+def _check_certificates(members: Federation, now_s: float) -> Iterator[Finding]:
     """Members' certificates and access points'; those of others keep others out, one's own this node."""
     genesis, own = members.genesis, members.number
     now = datetime.fromtimestamp(now_s, UTC)
@@ -215,23 +177,45 @@ def _check_certificates(members: _Federation, now_s: float) -> Iterator[Finding]
         yield Finding("certificate", verdict, f"{len(names)} valid, the first expires in {days} days")
 
 
-def _check_folder(folder: Path, genesis: GenesisFile | None, *, is_running: bool) -> Iterator[Finding]:
+def _check_folder(
+    folder: Path, members: Federation | None, scenario: Scenario | None, height: int, *, is_running: bool
+) -> Iterator[Finding]:
     place = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not place.is_dir() or not _is_writable(place):
         yield Finding("folder", Verdict.BAD, f"{folder}: {place} is not a folder one can write to", "choose another")
         return
-    state = "a node works in it" if is_running else "free" if folder.exists() else "will be made"
-    yield Finding("folder", Verdict.OK, f"{folder}: {state}")
-    num_bytes = 0 if genesis is None else genesis.genesis.model.size * (len(genesis.public_keys) + 1)
-    needed, free = max(_LEAST_ROOM, _ROUNDS_OF_ROOM * num_bytes), shutil.disk_usage(place).free
-    room = f"{free / 2**20:,.0f} MB free"
+    try:
+        if members is not None and members.signer is not None:
+            validate_owner(folder, members.signer)
+        state = "a node works in it" if is_running else "free" if folder.exists() else "will be made"
+        yield Finding("folder", Verdict.OK, f"{folder}: {state}")
+    except WrongChain as error:
+        yield Finding("folder", Verdict.BAD, str(error))
+    needed, what = _LEAST_ROOM, "logs"
+    if members is not None and scenario is not None:
+        needed, what = needed + _round_bytes(members.genesis, scenario, height), f"{scenario.rounds} rounds"
+    free = shutil.disk_usage(place).free
+    room = f"{_megabytes(free)} free, about {_megabytes(needed)} needed for {what}"
     if free < needed:
-        advice = "make room, or prune: ledger.keep_blocks, bdfl chain prune"
-        yield Finding(
-            "disk", Verdict.BAD, f"{room}, {needed / 2**20:,.0f} MB needed for {_ROUNDS_OF_ROOM} rounds", advice
-        )
+        yield Finding("disk", Verdict.BAD, room, "make room, or agree on ledger.keep_blocks, which drops old models")
     else:
         yield Finding("disk", Verdict.OK, room)
+
+
+def _round_bytes(genesis: GenesisFile, scenario: Scenario, height: int) -> int:
+    """Storage that the rounds to come take, if as many train in each as in the first.
+
+    Models of clients and the global one, but only of so many rounds as are kept; blocks stay.
+    """
+    begin = genesis.genesis
+    num_rounds = max(scenario.rounds - height, 0)
+    num_kept = min(num_rounds, scenario.ledger.keep_blocks or num_rounds)
+    models = num_kept * begin.model.size * (len(begin.schedule.selected) + 1)
+    return models + num_rounds * (_BLOCK_BYTES + _MEMBER_BYTES * len(genesis.public_keys))
+
+
+def _megabytes(num_bytes: int) -> str:
+    return f"{num_bytes / 2**20:,.0f} MB"
 
 
 def _is_writable(folder: Path) -> bool:
@@ -242,114 +226,72 @@ def _is_writable(folder: Path) -> bool:
         return False
 
 
-def _check_store(path: Path, genesis: GenesisFile | None, *, is_running: bool) -> Iterator[Finding]:
+def _check_store(path: Path, members: Federation | None, *, is_running: bool) -> Generator[Finding, None, int]:
+    """The chain so far, and this member's place in it; its height comes out."""
     if not (path / DATABASE_FILE).is_file():
         yield Finding("store", Verdict.OK, f"{path}: none yet")
-        return
+        return 0
     try:
         with ChainStore.open(path, read_only=is_running) as store:  # for writing everything is checked
-            height, begin = store.height, store.genesis
+            height, begin, roll = store.height, store.genesis, read_roll(store.genesis, store.blocks())
     except StoreInUse as error:
         yield Finding("store", Verdict.BAD, str(error), "end the other process")
-        return
+        return 0
     except StoreError as error:
-        yield Finding("store", Verdict.BAD, str(error), _BEGIN_ANEW)
-        return
-    if genesis is not None and begin != genesis.genesis:
+        yield Finding("store", Verdict.BAD, str(error), _BEGIN_ANEW if isinstance(error, DamagedStore) else "")
+        return 0
+    if members is not None and begin != members.genesis.genesis:
         yield Finding("store", Verdict.BAD, f"{path}: of another genesis", "another folder, or the other genesis file")
-    else:
-        yield Finding("store", Verdict.OK, f"{path}: {height} blocks" + ("" if is_running else ", nothing is missing"))
+        return 0
+    yield Finding("store", Verdict.OK, f"{path}: {height} blocks" + ("" if is_running else ", nothing is missing"))
+    if members is not None:
+        yield from _check_removal(members.number, roll)
+    return height
 
 
-def _check_port(address: str, *, is_running: bool) -> Finding:
-    try:
-        host, port = split_address(address)
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        with socket.socket(family, socket.SOCK_STREAM) as one:
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            one.bind((host, port))
-    except (OSError, BadAddress) as error:
-        if is_running:
-            return Finding("port", Verdict.OK, f"{address}: taken, and the node is running")
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        return Finding("port", Verdict.BAD, f"{address}: {reason}", "choose another, or end who listens there")
-    return Finding("port", Verdict.OK, f"{address}: free")
+def _check_removal(number: int | None, roll: Roll) -> Iterator[Finding]:
+    last = None if number is None or number >= len(roll.members) else roll.last_heights[number]
+    if last is not None:
+        found = f"number {number} was removed: block {last} was its last"
+        yield Finding("member", Verdict.BAD, found, "it can come again only with a new key and bdfl member propose-add")
 
 
-def _check_clock(patient: Patient, members: _Federation | None, now_s: float) -> Finding:
+def _check_data(patient: Patient, members: Federation, scenario: Scenario) -> Iterator[Finding]:
+    """Data, model and card, tried as the node does at its start."""
+    number = members.number
+    if patient.data is None or members.signer is None or number is None:
+        return
+    identity = Identity(members.signer, members.genesis, scenario, number, members.admissions)
+    with begin_training(identity, patient.data, patient.flower) as training:
+        try:
+            ready = training.wait_ready(_DATA_S)
+        except TrainingFailed as error:
+            verdict = Verdict.WARN if training.failure is None else Verdict.BAD
+            yield Finding("data", verdict, str(error), "the data of the card?" if "card says" in str(error) else "")
+            return
+    found = f"{patient.data}: {ready.samples:,} samples, as the card says; the model has a finite loss on a batch"
+    yield Finding("data", Verdict.OK, found)
+
+
+def _check_clock(patient: Patient, members: Federation | None, now_s: float) -> Finding:
     """Blocks and certificates need the wall clock: those here were made, and the node ran, in the past."""
     latest_s, what = 0.0, ""
     if members is not None and members.number is not None:
         certificate = x509.load_der_x509_certificate(members.authorities[members.number])
-        latest_s, what = _issued_s(certificate, AUTHORITY_DAYS), "you made your card"
+        latest_s, what = issued_s(certificate, AUTHORITY_DAYS), "you made your card"
     if patient.folder is not None:
+        with suppress(OSError):
+            logged_s = (patient.folder / LOG_FILE).stat().st_mtime
+            if logged_s > latest_s:
+                latest_s, what = logged_s, "the node last wrote its log"
         with suppress(BadFolder):
             run = read_run(patient.folder)
             if run is not None and run.started > latest_s:
                 latest_s, what = run.started, "the node was last started"
-    if now_s < latest_s - _SKEW_S:
+    if now_s < latest_s - SKEW_S:
         behind = f"{latest_s - now_s:,.0f} s before {what}"
         return Finding("clock", Verdict.BAD, f"says {_show_time(now_s)}, {behind}", "set it, best by NTP")
     return Finding("clock", Verdict.OK, f"says {_show_time(now_s)}")
-
-
-def _check_peers(peers: Sequence[str], members: _Federation | None, now_s: float) -> Iterator[Finding]:
-    if not peers:
-        yield Finding("peers", Verdict.WARN, "none given", "--peer, unless the others come to this one")
-        return
-    with TemporaryDirectory() as folder:
-        tls = None if members is None else _write_tls(Path(folder), members)
-        findings = [_check_peer(peer, tls, now_s) for peer in peers]
-    yield from findings
-    if all(finding.verdict is Verdict.BAD for finding in findings):
-        yield Finding("peers", Verdict.BAD, "none can be reached", "network, firewall, or they are not started yet")
-
-
-def _write_tls(folder: Path, members: _Federation) -> TlsFiles | None:
-    number = members.number
-    if members.signer is None or number is None:
-        return None
-    return write_tls(folder, members.genesis, members.signer, number, (LOOPBACK,), members.authorities)
-
-
-def _check_peer(address: str, tls: TlsFiles | None, now_s: float) -> Finding:
-    """Whether somebody answers, is of this network, and has the same time."""
-    try:
-        with socket.create_connection(split_address(address), timeout=_PATIENCE_S) as connection:
-            if tls is None:
-                return Finding("peer", Verdict.OK, f"{address}: answers; its certificate was not checked")
-            with _tls_context(tls).wrap_socket(connection) as secured:
-                certificate = x509.load_der_x509_certificate(secured.getpeercert(binary_form=True) or b"")
-    except ssl.SSLError as error:
-        reason = getattr(error, "verify_message", "") or error.reason or str(error)
-        if "not yet valid" in reason:
-            return Finding(
-                "peer", Verdict.BAD, f"{address}: its certificate begins in the future", "compare the clocks"
-            )
-        return Finding("peer", Verdict.BAD, f"{address}: not of this network: {reason}", "the same genesis there?")
-    except (OSError, BadAddress) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        return Finding("peer", Verdict.BAD, f"{address}: {reason}", "network, firewall, or it is not started yet")
-    name = common_name_of(certificate)
-    is_member = name.startswith(member_name(0)[:-1])
-    ahead_s = _issued_s(certificate, LEAF_DAYS if is_member else AUTHORITY_DAYS) - now_s
-    if ahead_s > _SKEW_S:  # made when it was started, so before now
-        found = f"{address}: {name}, whose clock is at least {ahead_s:,.0f} s ahead of this one"
-        return Finding("peer", Verdict.WARN, found, "set both, best by NTP")
-    return Finding("peer", Verdict.OK, f"{address}: {name}")
-
-
-def _tls_context(tls: TlsFiles) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.load_verify_locations(tls.roots)
-    context.load_cert_chain(tls.certificate, tls.key)
-    return context
-
-
-def _issued_s(certificate: x509.Certificate, days: int) -> float:
-    """When a certificate that is valid for so many days was made; it says that it was valid a day before already."""
-    return (certificate.not_valid_after_utc - timedelta(days=days)).timestamp()
 
 
 def _show_time(seconds: float) -> str:

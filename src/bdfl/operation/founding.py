@@ -6,6 +6,7 @@ Where radio and processors are emulated the chain begins exactly as that of the 
 from collections.abc import Sequence
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 
 from bdfl.experiment.training_run import Federated, prepare_run
@@ -21,6 +22,17 @@ from bdfl.operation.genesis_file import GenesisFile, sign_genesis
 from bdfl.operation.member_card import SignedCard, make_card
 from bdfl.operation.share import Share, calibrate_here, emulated_share, measured_share
 from bdfl.scenario import LiveMode, Scenario, scenario_digest
+
+
+def agree_on_data(scenario: Scenario, data: DataSet | FlowerClients) -> Scenario:
+    """The scenario for a federation with data like these: their number of labels, and what every input must be."""
+    partition = msgspec.structs.replace(scenario.partition, num_labels=data.num_labels)
+    scenario = msgspec.structs.replace(scenario, partition=partition)
+    if not isinstance(data, DataSet):
+        return scenario
+    low, high = data.input_range
+    choice = msgspec.structs.replace(scenario.data, inputs=data.inputs_form, input_range=(low, high))
+    return msgspec.structs.replace(scenario, data=choice)
 
 
 def draft_federation(scenario: Scenario, data: DataSet | FlowerClients) -> Draft:

@@ -57,6 +57,8 @@ class FoundingSummary:
     num_parameters: int
     model_bytes: int
     data: str  # what the scenario says that is learned from
+    inputs: str | None  # type and shape of every member's inputs; none: whatever fits the model
+    num_labels: int
     scheduler: str
     aggregation: str
     faulty: int  # wrong updates that it bears
@@ -129,6 +131,8 @@ def _summarise(
         num_parameters=sum(math.prod(tensor.shape) for tensor in tensors),
         model_bytes=model_bytes,
         data=scenario.data.source,
+        inputs=scenario.data.inputs,
+        num_labels=scenario.partition.num_labels,
         scheduler=scenario.scheduler.name,
         aggregation=aggregation.rule,
         faulty=aggregation.faulty,

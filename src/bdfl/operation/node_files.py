@@ -4,21 +4,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from cryptography import x509
+
 from bdfl.errors import BdflError
 from bdfl.identity import Signer
 from bdfl.ledger.store import DATABASE_FILE, ChainStore
+from bdfl.operation.fingerprint import key_fingerprint
 from bdfl.operation.genesis_file import GenesisFile
 from bdfl.operation.own_name import LOOPBACK
-from bdfl.transports.live.certificates import TlsFiles, issue_leaf, member_name, roots_pem
+from bdfl.transports.live.certificates import TlsFiles, common_name_of, issue_leaf, issuer_of, member_name, roots_pem
 from bdfl.transports.live.certificates import write_tls as write_tls_files
 
 CHAIN_FOLDER = "chain"
 TLS_FOLDER = "tls"
 ROOTS_FILE = "roots.pem"  # in it
+LEAF_FILE = "certificate.pem"
 
 
 class WrongChain(BdflError):
-    """A folder whose chain began with another genesis."""
+    """A folder whose chain began with another genesis, or of another member's node."""
 
 
 def write_tls(
@@ -42,6 +46,18 @@ def roots_of(genesis: GenesisFile, authorities: Mapping[int, bytes] | None = Non
     """Whose certificates count (PEM): all members' authorities, and the access points' own."""
     known = genesis.authorities if authorities is None else authorities.values()
     return roots_pem([*known, *genesis.access_points])
+
+
+def validate_owner(folder: Path, signer: Signer) -> None:
+    """Raises `WrongChain` where another key's node worked in the folder: its votes and start numbers are in it."""
+    try:
+        leaf = x509.load_pem_x509_certificate((folder / TLS_FOLDER / LEAF_FILE).read_bytes())
+    except (OSError, ValueError):  # nobody yet, or what the next start replaces
+        return
+    owner, own = issuer_of(leaf), key_fingerprint(signer.public_key)
+    if owner != own:
+        found = f"the folder of {common_name_of(leaf)} with key {owner}"
+        raise WrongChain(f"{folder}: {found}, that of key {own} expected; each node has a folder of its own")
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from bdfl.operation.member_change import ChangeFile
 from bdfl.operation.newcomers import find_admission, find_number, read_admissions
 from bdfl.operation.own_name import LOOPBACK
 from bdfl.scenario import Scenario
-from bdfl.transports.live.training_process import DEALT
+from bdfl.transports.live.training_process import DEALT, TrainingProcess
 
 
 class NotRunnable(BdflError):
@@ -72,6 +72,8 @@ def identify(settings: NodeSettings) -> Identity:
     if missing and not settings.is_unsigned_allowed:
         who = ", ".join(map(str, missing))
         raise NotRunnable(f"{settings.genesis}: not signed by {who}; all must, or --unsigned to begin without them")
+    if len(genesis.public_keys) > 1 and not settings.listen and not settings.peers:
+        raise NotRunnable("node: neither --listen nor --peer given, one expected: nobody could be reached")
     scenario = read_scenario(genesis.scenario, allowed)
     if settings.flower is not None and scenario.learning.flower is None:
         raise NotRunnable(
@@ -80,12 +82,23 @@ def identify(settings: NodeSettings) -> Identity:
     return Identity(signer, genesis, scenario, number, admissions)
 
 
-def own_learning(identity: Identity, settings: NodeSettings) -> Scenario:
-    """The scenario as this node trains by it: what was agreed on, with its own Flower client if it brings one."""
-    if settings.flower is None:
-        return identity.scenario
-    learning = msgspec.structs.replace(identity.scenario.learning, flower=settings.flower)
-    return msgspec.structs.replace(identity.scenario, learning=learning)
+def own_learning(scenario: Scenario, flower: str | None) -> Scenario:
+    """The scenario as a node trains by it: what was agreed on, with its own Flower client if it brings one."""
+    if flower is None:
+        return scenario
+    return msgspec.structs.replace(scenario, learning=msgspec.structs.replace(scenario.learning, flower=flower))
+
+
+def begin_training(identity: Identity, data: str, flower: str | None) -> TrainingProcess:
+    """The node's training process, which first finds out whether its data fit the agreed model and its card."""
+    card = identity.card
+    return TrainingProcess(
+        own_learning(identity.scenario, flower),
+        identity.number if card.client is None else card.client,
+        data,
+        model=identity.genesis.initial_model,
+        label_counts=card.label_counts,
+    )
 
 
 def num_awaited(identity: Identity, height: int) -> int:

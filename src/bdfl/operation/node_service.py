@@ -43,9 +43,11 @@ from bdfl.operation.node_files import (
     hosts_of,
     open_chain,
     roots_of,
+    validate_owner,
     write_tls,
 )
-from bdfl.operation.node_identity import Identity, NodeSettings, NotRunnable, identify, num_awaited, own_learning
+from bdfl.operation.node_identity import Identity, NodeSettings, NotRunnable, begin_training, identify, num_awaited
+from bdfl.operation.reachability import bind
 from bdfl.operation.run_file import (
     RunFile,
     forget_run,
@@ -71,7 +73,7 @@ from bdfl.transports.live.limits import Limits, message_limit
 from bdfl.transports.live.observer import Observers
 from bdfl.transports.live.round_times import RoundClock
 from bdfl.transports.live.shared_toolbox import SharedToolbox
-from bdfl.transports.live.training_process import Failed, Judged, Ready, TrainingProcess
+from bdfl.transports.live.training_process import Failed, Judged, TrainingProcess
 from bdfl.transports.live.waits import Waits, live_waits
 from bdfl.transports.live.zenoh_link import ZenohLink
 from bdfl.transports.live.zenoh_session import LinkSettings
@@ -156,8 +158,10 @@ class NodeService:
         """Takes part until `stop`; raises `NodeFailed` where something else ends it."""
         with self._minding_threads(), self._open_window():
             with looking_on(self.snapshot):
-                if not self._store.height:  # others go on without those who come later
+                if not self._store.height:
                     self._wait_for_training()
+                else:  # others may need its vote before its data are there
+                    threading.Thread(target=self._follow_training, name="data", daemon=True).start()
             if self._is_stopping.is_set():
                 return
             self._log.info("joining", {"height": self._store.height, "life": self._life})
@@ -343,21 +347,16 @@ class NodeService:
                 ready = self._training.wait_ready(_POLL_S)
             except TrainingFailed as error:
                 if self._training.failure is not None:
-                    raise NotRunnable(f"{self._settings.data}: {error}") from None
+                    raise NotRunnable(str(error)) from None
                 continue
-            self._validate_share(ready)
             self._log.info("data", {"samples": ready.samples, "test_samples": ready.test_samples})
             return
 
-    def _validate_share(self, ready: Ready) -> None:
-        """Raises unless the data are as many as the member's card says: others weigh its updates by that."""
-        claimed = self._identity.card.limits.samples
-        if ready.samples != claimed:
-            found = f"{ready.samples} samples, {claimed} expected, as this member's card says"
-            raise NotRunnable(f"{self._settings.data}: {found}")
-        size = len(self._identity.genesis.initial_model)
-        if self._identity.scenario.learning.flower is not None and ready.model_size != size:
-            raise NotRunnable(f"learning.flower: a model of {ready.model_size} bytes, {size} expected, as all agreed")
+    def _follow_training(self) -> None:
+        try:
+            self._wait_for_training()
+        except NotRunnable as error:
+            self._log.error("data", {"why": str(error), "advice": "this node votes and does not train"})
 
     # Members who come and go
 
@@ -448,6 +447,13 @@ def open_node(settings: NodeSettings, *, echo: TextIO | None = None) -> Iterator
     identity = identify(settings)
     with ExitStack() as resources:
         resources.enter_context(lock_folder(settings.folder))
+        validate_owner(settings.folder, identity.signer)
+        for address in settings.listen:  # before anything takes long, and in plainer words than zenoh's
+            try:
+                bind(address).close()
+            except OSError as error:
+                advice = "choose another, or end who listens there"
+                raise NotRunnable(f"--listen {address}: {error.strerror or error}; {advice}") from None
         forget_run(settings.folder)
         resources.enter_context(noting_end(settings.folder, _describe_run(settings, identity), _reason))
         log = NodeLog(settings.folder / LOG_FILE, echo=echo, name=f"node {identity.number}")
@@ -460,8 +466,7 @@ def open_node(settings: NodeSettings, *, echo: TextIO | None = None) -> Iterator
             life = raise_life(settings.folder)
         except OSError as error:
             raise NotRunnable(f"{error.filename or settings.folder}: {error.strerror}") from None
-        client = identity.number if identity.card.client is None else identity.card.client
-        training = TrainingProcess(own_learning(identity, settings), client, settings.data)
+        training = begin_training(identity, settings.data, settings.flower)
         resources.callback(training.close)
         service = NodeService(settings, identity, life, store, tls, training, log)
         resources.callback(service.close)

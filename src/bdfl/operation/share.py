@@ -10,7 +10,6 @@ from bdfl.compute import training_energy
 from bdfl.environment import draw_federation, draw_rounds, draw_samples
 from bdfl.errors import BdflError
 from bdfl.experiment.training_run import Federated
-from bdfl.learning.data import DataSet
 from bdfl.learning.training import num_local_steps
 from bdfl.ledger.block import MAX_BUDGET_PJ, Conditions, Limits
 from bdfl.ledger.genesis import conditions_of, limits_of, physics_of
@@ -41,7 +40,7 @@ class Share:
 
 def emulated_share(federated: Federated, client: int) -> Share:
     """What the scenario gives to a client: its part of the data, its processor and radio, its first round."""
-    _validate_client(federated.scenario, client)
+    validate_client(federated.scenario, client)
     return Share(
         label_counts=_to_counts(federated.partition.label_counts[client]),
         limits=limits_of(federated.draws.federation, 0.0, client),
@@ -51,7 +50,7 @@ def emulated_share(federated: Federated, client: int) -> Share:
 
 def emulated_share_of(scenario: Scenario, client: int, label_counts: NDArray[np.int64]) -> Share:
     """What the scenario gives to a client that has data of its own: so many samples of each label, (labels,)."""
-    _validate_client(scenario, client)
+    validate_client(scenario, client)
     samples = draw_samples(scenario)
     samples[client] = label_counts.sum()
     federation = draw_federation(scenario, samples)
@@ -74,7 +73,7 @@ def measured_share(
     Cycles, frequencies and uplink are the calibration's; capacitance and power, which nothing measures, the scenario's
     for that client. A round's energy is what is given, else a battery's shared out over all rounds, else plenty.
     """
-    _validate_client(scenario, client)
+    validate_client(scenario, client)
     federation = draw_federation(scenario)
     capacitance, power_w = float(federation.capacitance[client]), float(federation.power_w[client])
     num_samples = int(label_counts.sum())
@@ -112,13 +111,6 @@ def calibrate_here(scenario: Scenario, client: int, data: str = DEALT) -> Calibr
         return calibrate(training, scenario.ledger.work, threads=scenario.learning.threads)
 
 
-def count_labels(data: DataSet, num_labels: int) -> NDArray[np.int64]:
-    """Training samples of every label, (labels,); a member need not hold all labels that there are."""
-    if data.num_labels > num_labels:
-        raise BadShare(f"data {data.name}: {data.num_labels} labels, at most the federation's {num_labels} expected")
-    return np.bincount(data.train_labels, minlength=num_labels)
-
-
 def samples_seen(scenario: Scenario, num_samples: int) -> int:
     """Samples, one by one, that local training of a round sees; of a Flower client only how many it has is known."""
     learning, steps = scenario.learning, num_local_steps(scenario)
@@ -139,7 +131,8 @@ def _find_budget_j(scenario: Scenario, limits: Limits, model_size: int, uplink: 
     return _ROOM * (float(training_energy(np.array(capacitance), cycles, speed_hz).sum()) + upload_j)
 
 
-def _validate_client(scenario: Scenario, client: int) -> None:
+def validate_client(scenario: Scenario, client: int) -> None:
+    """Raises `BadShare` unless the scenario has that client."""
     if not 0 <= client < scenario.clients.count:
         raise BadShare(f"client {client}: 0 to {scenario.clients.count - 1} expected, as clients.count says")
 

@@ -34,6 +34,7 @@ def _tabulate_rules(summary: FoundingSummary) -> Table:
         ("mode", summary.mode),
         ("ends after", f"block {summary.rounds}, unless all members give their nodes another --rounds"),
         ("data", f"{escape(summary.data)}, unless a member has its own"),
+        ("inputs", f"{escape(summary.inputs or 'whatever fits the model')}, {summary.num_labels} labels"),
         ("model", f"{escape(summary.model)}, {summary.num_parameters:,} parameters, {summary.model_bytes:,} bytes"),
         ("final by", f"{summary.quorum} of {len(summary.seats)} votes ({summary.quorum_rule})"),
         ("work", summary.work),

@@ -17,6 +17,7 @@ from bdfl.scenario.toml_text import Plain, toml_document
 FORMAT = 1  # of scenario files; a file that does not say which it has is of this one
 _FORMAT_KEY = "format"
 _Table: TypeAlias = dict[str, Plain]
+_YOUNGER_KEYS = ("inputs", "input_range")  # of data: without them a scenario keeps the digest that it always had
 _INLINE = (
     "scheduler.parameters",
     "partition.parameters",
@@ -89,7 +90,11 @@ def scenario_digest(scenario: Scenario) -> str:
         except OSError as error:
             raise ScenarioError("radio.trace", f"{radio.trace}: {error.strerror}", "expected a readable file") from None
         scenario = msgspec.structs.replace(scenario, radio=msgspec.structs.replace(radio, trace=content))
-    return hashlib.sha256(msgspec.json.encode(scenario, order="sorted")).hexdigest()
+    plain: dict[str, dict[str, Plain]] = msgspec.to_builtins(scenario)
+    for key in _YOUNGER_KEYS:
+        if plain["data"][key] is None:
+            del plain["data"][key]
+    return hashlib.sha256(msgspec.json.encode(plain, order="sorted")).hexdigest()
 
 
 def _apply_overrides(data: _Table, overrides: Sequence[str]) -> _Table:

@@ -82,6 +82,13 @@ class DataChoice(Section, frozen=True, kw_only=True):
         Normalisation.CHANNEL
     )
     test_samples: Annotated[WholePositive | None, about("", "ours", "test samples used, the first; none: all")] = None
+    inputs: Annotated[
+        Text | None, about("", "ours", "type and shape that every input must have, such as uint8 8x8x1; none: any")
+    ] = None
+    input_range: Annotated[
+        tuple[float, float] | None,
+        about("", "ours", "least and greatest value of inputs that are not normalised, roughly; none: any"),
+    ] = None
 
 
 PartitionParameter: TypeAlias = bool | int | float | str | tuple[int | float | tuple[int | float, ...], ...]

@@ -25,7 +25,7 @@ from bdfl.identity import Signer
 MAX_CERTIFICATE_SIZE = 8192
 AUTHORITY_DAYS = 3650
 LEAF_DAYS = 365
-_EARLY = timedelta(days=1)  # clocks differ
+EARLY = timedelta(days=1)  # clocks differ
 _MAX_NAME = 64  # of a common name, by X.520
 
 
@@ -111,7 +111,7 @@ def validate_tls(files: TlsFiles, at: datetime | None = None) -> x509.Certificat
     if key.public_key() != certificate.public_key():
         raise BadCertificate(f"{files.certificate}: of another key than {files.key}")
     roots = read_roots(files.roots)
-    if not any(_is_issued_by(certificate, root) for root in roots):
+    if not any(is_issued_by(certificate, root) for root in roots):
         raise BadCertificate(f"{files.certificate}: certified by none of the {len(roots)} roots in {files.roots}")
     return certificate
 
@@ -153,8 +153,17 @@ def write_tls(folder: Path, key: bytes, certificate: bytes, roots: bytes) -> Tls
 
 def common_name_of(certificate: x509.Certificate) -> str:
     """Whom a certificate is about; empty if it does not say."""
-    names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
-    return str(names[0].value) if names else ""
+    return _common_name(certificate.subject)
+
+
+def issuer_of(certificate: x509.Certificate) -> str:
+    """Who issued a certificate, by its common name: of a member's leaf the fingerprint of its key."""
+    return _common_name(certificate.issuer)
+
+
+def _common_name(name: x509.Name) -> str:
+    found = name.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return str(found[0].value) if found else ""
 
 
 def is_authority(certificate: x509.Certificate) -> bool:
@@ -168,14 +177,14 @@ def is_authority(certificate: x509.Certificate) -> bool:
 def _draft(name: str, issuer: str, at: datetime | None, days: int) -> x509.CertificateBuilder:
     if not 1 <= len(name) <= _MAX_NAME:
         raise BadCertificate(f"name of {len(name)} characters given, 1 to {_MAX_NAME} expected")
-    begin = _now(at) - _EARLY
+    begin = _now(at) - EARLY
     return (
         x509.CertificateBuilder()
         .subject_name(_name(name))
         .issuer_name(_name(issuer))
         .serial_number(x509.random_serial_number())
         .not_valid_before(begin)
-        .not_valid_after(begin + _EARLY + timedelta(days=days))
+        .not_valid_after(begin + EARLY + timedelta(days=days))
     )
 
 
@@ -214,7 +223,7 @@ def _validate_self_signed(data: bytes, at: datetime | None) -> x509.Certificate:
         raise BadCertificate(f"certificate of {len(data)} bytes given, at most {MAX_CERTIFICATE_SIZE} expected")
     try:
         certificate = x509.load_der_x509_certificate(data)
-        is_own = _is_issued_by(certificate, certificate)
+        is_own = is_issued_by(certificate, certificate)
     except (ValueError, UnsupportedAlgorithm):
         raise BadCertificate("no certificate in DER") from None
     if not is_own:
@@ -227,10 +236,12 @@ def _validate_period(certificate: x509.Certificate, at: datetime | None) -> None
     now, begin, end = _now(at), certificate.not_valid_before_utc, certificate.not_valid_after_utc
     if not begin <= now <= end:
         period = f"valid from {begin:%Y-%m-%d} to {end:%Y-%m-%d}"
-        raise BadCertificate(f"{common_name_of(certificate)}: {period}, now is {now:%Y-%m-%d %H:%M}")
+        advice = "it expired: a new card and genesis are needed" if now > end else "is the clock right?"
+        raise BadCertificate(f"{common_name_of(certificate)}: {period}, now is {now:%Y-%m-%d %H:%M}; {advice}")
 
 
-def _is_issued_by(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
+def is_issued_by(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
+    """Whether the issuer's key signed a certificate under its name."""
     try:
         certificate.verify_directly_issued_by(issuer)
     except (ValueError, TypeError, InvalidSignature):

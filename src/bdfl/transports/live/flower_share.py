@@ -3,9 +3,9 @@
 import time
 
 from bdfl.learning.attacks import poison_results
-from bdfl.learning.flower_bench import FlowerBench, FlowerTask
+from bdfl.learning.flower_bench import Beginning, FlowerBench, FlowerTask
 from bdfl.learning.flower_trainer import rehearse, validate_examples
-from bdfl.learning.training import NAN, InvalidTraining
+from bdfl.learning.training import NAN, InvalidTraining, Outcome
 from bdfl.learning.weights import decode_weights, encode_weights
 from bdfl.scenario import Scenario
 from bdfl.transports.live.training_orders import DEALT, Judged, JudgeOrder, Ready, Trained, TrainOrder
@@ -17,14 +17,21 @@ class FlowerShare:
     It trains once at the start, since nothing else says how many examples it has.
     """
 
-    def __init__(self, scenario: Scenario, client: int, data: str) -> None:
+    def __init__(self, scenario: Scenario, client: int, data: str, model: bytes = b"") -> None:
+        """Raises a `BdflError` where the client does not fit `model`, which all agreed on."""
         if data != DEALT:
             raise InvalidTraining(f"data: {data} given, none expected: a Flower client has its own")
         self._scenario = scenario
         self._client = client
         self._bench = FlowerBench(scenario)
         self._beginning = self._bench.begin(client)
-        self._samples = rehearse(self._bench, self._beginning, client).num_examples
+        if model:
+            form = self._beginning.form
+            self._beginning = Beginning(form, decode_weights(model, form.layout))
+        found = rehearse(self._bench, self._beginning, client)
+        if model and found.result.outcome is Outcome.DIVERGED:
+            raise InvalidTraining(f"learning.flower: {scenario.learning.flower} diverges with the agreed model")
+        self._samples = found.num_examples
 
     @property
     def ready(self) -> Ready:

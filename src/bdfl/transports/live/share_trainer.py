@@ -1,5 +1,6 @@
 """Training of one client on its own share of the data, whoever asks for it and wherever the others are."""
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -11,7 +12,7 @@ import numpy as np
 from bdfl.learning.accounting import spent_micro
 from bdfl.learning.attacks import poison_labels, poison_results
 from bdfl.learning.batches import Samples
-from bdfl.learning.bench import Bench, Material, gather_material
+from bdfl.learning.bench import Bench, BlockTask, Material, gather_material
 from bdfl.learning.data import BadData, load_data
 from bdfl.learning.partition import draw_partition
 from bdfl.learning.trainers import LoopTrainer
@@ -27,15 +28,19 @@ Result = TypeVar("Result")
 class ShareTrainer:
     """Trains one client on its own share of the data: the same bits as where all clients' data are at hand."""
 
-    def __init__(self, scenario: Scenario, client: int, data: str) -> None:
+    def __init__(self, scenario: Scenario, client: int, data: str, model: bytes = b"") -> None:
+        """Raises a `BdflError` where the data do not fit `model`, which all agreed on and which is tried on a batch."""
         # one client is not worth vectorising, and either engine gives the same up to rounding
         learning = msgspec.structs.replace(scenario.learning, engine=Engine.LOOP)
         self._scenario = msgspec.structs.replace(scenario, learning=learning)
         self._client = client
+        self._data = data
         self._is_dealt = data == DEALT
         self._material = _dealt_share(scenario, client) if self._is_dealt else _own_share(scenario, client, data)
         self._bench = Bench(self._scenario, self._material, is_secret=True)
         self._trainer = LoopTrainer(self._bench, self._map)
+        if model:
+            self._rehearse(decode_weights(model, self._trainer.layout))
 
     @property
     def ready(self) -> Ready:
@@ -64,6 +69,16 @@ class ShareTrainer:
             duration_ns=duration_ns,
             epsilon_micro=self._spent_micro(order.rounds_before + 1),
         )
+
+    def _rehearse(self, weights: Vector) -> None:
+        """Raises `BadData` unless a batch has a finite loss and gradient with these weights, those of round 1."""
+        num_samples = min(self._scenario.learning.batch, len(self._material.train_labels))
+        if not num_samples:  # a client may be dealt nothing
+            return
+        found = self._bench.differentiate(BlockTask(weights, range(num_samples)))
+        if not (math.isfinite(found.loss_sum) and np.isfinite(found.gradient_sum).all()):
+            loss = f"loss {found.loss_sum / num_samples:g} in the first batch"
+            raise BadData(self._data, loss, "a finite loss and gradient with the agreed model: scale the inputs")
 
     def _count_samples(self, round: int, num_steps: int) -> int:
         """Samples seen in the first steps of a round; of a private one, which nobody can draw again, on average."""
@@ -111,7 +126,8 @@ def _own_share(scenario: Scenario, client: int, source: str) -> Material:
     data = load_data(msgspec.structs.replace(scenario.data, source=source))
     num_labels = scenario.partition.num_labels
     if data.num_labels > num_labels:
-        raise BadData(source, f"{data.num_labels} labels", f"at most {num_labels}, which is partition.num_labels")
+        expected = f"at most {num_labels}, as partition.num_labels says: 0 to {num_labels - 1}"
+        raise BadData(source, f"{data.num_labels} labels", expected)
     material = gather_material(scenario, data, _only(client, len(data.train_labels)))
     return replace(material, num_labels=num_labels)
 

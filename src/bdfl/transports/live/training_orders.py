@@ -24,6 +24,8 @@ class Setup(msgspec.Struct, frozen=True, array_like=True, tag="setup"):
     scenario: str  # TOML
     client: int
     data: str  # `DEALT`, or a file or folder of which everything is the client's
+    model: bytes = b""  # safetensors: the untrained one that all agreed on, which data must fit; none: not known
+    label_counts: tuple[int, ...] = ()  # by the member's card; none: no card yet
 
 
 class TrainOrder(msgspec.Struct, frozen=True, array_like=True, tag="train"):

@@ -59,9 +59,20 @@ class TrainingProcess:
     Nothing here waits but `wait_ready` and `close`. Answers come from another thread, which they should not keep long.
     """
 
-    def __init__(self, scenario: Scenario, client: int, data: str = DEALT) -> None:
-        """`data` is the client's share of the scenario's data (`DEALT`), or a file or folder that is all its own."""
-        self._setup = Setup(dump_scenario(scenario), client, data)
+    def __init__(
+        self,
+        scenario: Scenario,
+        client: int,
+        data: str = DEALT,
+        *,
+        model: bytes = b"",
+        label_counts: tuple[int, ...] = (),
+    ) -> None:
+        """`data` is the client's share of the scenario's data (`DEALT`), or a file or folder that is all its own.
+
+        They must fit the `model` that all agreed on and the `label_counts` of the member's card, where given.
+        """
+        self._setup = Setup(dump_scenario(scenario), client, data, model, label_counts)
         self._state = threading.Condition()
         self._tasks: dict[int, _Task] = {}
         self._number = 0

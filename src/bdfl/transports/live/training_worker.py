@@ -12,18 +12,23 @@ import threading
 import tomllib
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import zip_longest
 from types import FrameType
 from typing import TYPE_CHECKING, BinaryIO
 
 from bdfl.errors import BdflError, one_line
+from bdfl.learning.data_set import BadData
+from bdfl.learning.weights import InvalidWeights
 from bdfl.learning.workers import validate_torch
 from bdfl.scenario import parse_scenario
 from bdfl.transports.live.training_orders import (
+    DEALT,
     ORDERS,
     Answer,
     Failed,
     JudgeOrder,
     Order,
+    Ready,
     Setup,
     StopOrder,
     Stopped,
@@ -124,7 +129,7 @@ def _serve(orders: BinaryIO, answers: BinaryIO) -> None:
     if not isinstance(setup, Setup):
         raise RuntimeError(f"an order before the setup: {type(setup).__name__}")
     try:
-        trainer = _set_up(setup)
+        trainer = open_share(setup)
         write_piece(answers, trainer.ready)
     except (BdflError, OSError, MemoryError) as error:
         write_piece(answers, Unready(_reason(error)))
@@ -135,16 +140,44 @@ def _serve(orders: BinaryIO, answers: BinaryIO) -> None:
             write_piece(answers, answer)
 
 
-def _set_up(setup: Setup) -> "ShareTrainer | FlowerShare":
+def open_share(setup: Setup) -> "ShareTrainer | FlowerShare":
+    """A member's data with the agreed model, tried on a batch: the one check before a card, by the doctor and a node.
+
+    Raises a `BdflError` in one line where the data do not fit model, scenario or card.
+    """
+    try:
+        share = _open(setup)
+    except InvalidWeights as error:
+        expected = "the agreed one: inputs of its shape, and the same code of the model"
+        raise BadData(setup.data, f"another model: {error}", expected) from None
+    _validate_counts(share.ready, setup)
+    return share
+
+
+def _open(setup: Setup) -> "ShareTrainer | FlowerShare":
     scenario = parse_scenario(tomllib.loads(setup.scenario))
     if scenario.learning.flower is not None:
         from bdfl.transports.live.flower_share import FlowerShare
 
-        return FlowerShare(scenario, setup.client, setup.data)
+        return FlowerShare(scenario, setup.client, setup.data, setup.model)
     validate_torch()
     from bdfl.transports.live.share_trainer import ShareTrainer
 
-    return ShareTrainer(scenario, setup.client, setup.data)
+    return ShareTrainer(scenario, setup.client, setup.data, setup.model)
+
+
+def _validate_counts(ready: Ready, setup: Setup) -> None:
+    """Raises unless the member holds what its card says: others weigh its updates by that."""
+    counts = setup.label_counts
+    if not counts:
+        return
+    if ready.samples != sum(counts):
+        raise BadData(setup.data, f"{ready.samples} samples", f"{sum(counts)}, as this member's card says")
+    if setup.data == DEALT or ready.label_counts == counts:  # of what is dealt a scenario may poison labels
+        return
+    pairs = enumerate(zip_longest(ready.label_counts, counts, fillvalue=0))
+    label, (found, said) = next((label, pair) for label, pair in pairs if pair[0] != pair[1])
+    raise BadData(setup.data, f"{found} samples of label {label}", f"{said}, as this member's card says")
 
 
 def _obey(desk: _Desk, trainer: "ShareTrainer | FlowerShare", order: Order) -> Answer | None:

@@ -1,0 +1,238 @@
+"""Reachability, tried: own addresses are bound and called, peers answer with TLS, and their clocks are compared."""
+
+import socket
+import ssl
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from cryptography import x509
+
+from bdfl.errors import BdflError
+from bdfl.ledger.block import TIME_TOLERANCE_MS
+from bdfl.operation.addresses import BadAddress, split_address
+from bdfl.operation.finding import Federation, Finding, Verdict
+from bdfl.operation.node_files import roots_of
+from bdfl.operation.own_name import LOOPBACK
+from bdfl.transports.live.certificates import (
+    AUTHORITY_DAYS,
+    EARLY,
+    LEAF_DAYS,
+    TlsFiles,
+    common_name_of,
+    issue_leaf,
+    member_name,
+    write_tls,
+)
+
+SKEW_S = 5.0  # between two clocks that is no news
+WRONG_S = TIME_TOLERANCE_MS / 1000  # between two clocks: members vote for no block that is further off at first
+_PATIENCE_S = 3.0  # with a peer
+_REFUSAL_S = 1.0  # in which a peer refuses a certificate; TLS 1.3 says so only after the handshake
+_EVERYWHERE = {"0.0.0.0": LOOPBACK, "::": "::1"}
+_CLOCK_ADVICE = "set both, best by NTP"
+_PEER_ADVICE = "network, firewall, or it is not started yet"
+
+
+class Refused(BdflError):
+    """A peer that ended the connection over this node's certificate."""
+
+
+@dataclass(frozen=True)
+class Reached:
+    """A peer that was tried."""
+
+    finding: Finding
+    number: int | None = None  # the member that answered
+    is_there: bool = False  # also an access point
+
+
+def bind(address: str) -> socket.socket:
+    """A socket that listens on HOST:PORT, to be closed; raises `OSError` or `BadAddress`."""
+    host, port = split_address(address)
+    one = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        one.bind((host, port))
+        one.listen()
+    except OSError:
+        one.close()
+        raise
+    return one
+
+
+def check_port(address: str, *, is_running: bool) -> Finding:
+    """Binds an address and calls it, as far as one machine can: whether others get through only they can tell."""
+    try:
+        with bind(address) as one:
+            host, port = one.getsockname()[:2]
+            socket.create_connection((_EVERYWHERE.get(host, host), port), timeout=_PATIENCE_S).close()
+    except (OSError, BadAddress) as error:
+        if is_running:
+            return Finding("port", Verdict.OK, f"{address}: taken, and the node is running")
+        return Finding("port", Verdict.BAD, f"{address}: {_reason(error)}", "choose another, or end who listens there")
+    return Finding("port", Verdict.OK, f"{address}: free, answers this machine; other machines were not tried")
+
+
+def check_peers(
+    peers: Sequence[str],
+    members: Federation | None,
+    now_s: float,
+    *,
+    present: frozenset[int] | None,
+    own_leaf: Path | None,
+    is_listening: bool,
+) -> Iterator[Finding]:
+    """Calls every peer, and counts the votes that can be had; `present` are those that the running node sees."""
+    with TemporaryDirectory() as folder:
+        reached = [_reach(peer, members, Path(folder), now_s, own_leaf) for peer in peers]
+        yield from (one.finding for one in reached)
+        if members is not None:
+            yield from _compare_clocks(peers, reached, members, Path(folder), now_s)
+    if peers and not any(one.is_there for one in reached):
+        yield Finding("peers", Verdict.BAD, "none can be reached", "network, firewall, or they are not started yet")
+    if members is not None:
+        yield _count_votes(members, reached, present, has_peers=bool(peers), is_listening=is_listening)
+    elif not peers:
+        yield Finding("peers", Verdict.WARN, "none given", "--peer, unless the others come to this one")
+
+
+def issued_s(certificate: x509.Certificate, days: int) -> float:
+    """When a certificate that is valid for so many days was made; it says that it was valid a day before already."""
+    return (certificate.not_valid_after_utc - timedelta(days=days)).timestamp()
+
+
+def _count_votes(
+    members: Federation,
+    reached: Sequence[Reached],
+    present: frozenset[int] | None,
+    *,
+    has_peers: bool,
+    is_listening: bool,
+) -> Finding:
+    """Votes that this node can have now, of those that it needs."""
+    needed = members.quorum
+    others = {one.number for one in reached if one.number not in (None, members.number)}
+    if present is not None:
+        votes = f"{len(present) + 1} of {needed} votes that are needed can be reached"
+        if len(present) + 1 >= needed:
+            return Finding("quorum", Verdict.OK, votes)
+        away = sorted(set(range(len(members.genesis.public_keys))) - present - {members.number})
+        who = ", ".join(f"{number} ({members.name_of(number)})" for number in away[:8])
+        advice = "start them; one more --listen or an access point if they cannot be reached"
+        return Finding("quorum", Verdict.BAD, f"{votes}; not there: {who}", advice)
+    if needed == 1:
+        return Finding("quorum", Verdict.OK, "1 of 1 votes that are needed is this node's own")
+    if not has_peers and not is_listening:
+        advice = "--peer of a member or access point that listens, or --listen"
+        return Finding("quorum", Verdict.BAD, "no peer and no address to listen on: nobody can be reached", advice)
+    votes = f"{len(others) + 1} of {needed} votes that are needed answer"
+    if len(others) + 1 >= needed:
+        return Finding("quorum", Verdict.OK, votes)
+    advice = "the others must reach a listening member or access point, which relays"
+    return Finding("quorum", Verdict.WARN, votes, advice)
+
+
+def _reach(address: str, members: Federation | None, folder: Path, now_s: float, own_leaf: Path | None) -> Reached:
+    """Whether somebody answers, is of this network and not this node again, and takes its certificate."""
+    tls = _write_tls(folder / "now", members, now_s)
+    try:
+        certificate = _shake_hands(address, tls)
+    except ssl.SSLError as error:
+        reason = getattr(error, "verify_message", "") or error.reason or str(error)
+        if "not yet valid" in reason:
+            return _unreached(f"{address}: its certificate begins in the future", "compare the clocks")
+        return _unreached(f"{address}: not of this network: {reason}", "the same genesis there?")
+    except Refused as error:
+        is_time = "EXPIRED" in str(error)  # also said of one that is not valid yet
+        advice = _CLOCK_ADVICE if is_time else "the same genesis there? were you removed?"
+        return _unreached(f"{address}: refuses this node{' by its clock' if is_time else ''}: {error}", advice)
+    except (OSError, BadAddress) as error:
+        return _unreached(f"{address}: {_reason(error)}", _PEER_ADVICE)
+    if certificate is None or members is None:
+        found = f"{address}: answers; its certificate was not checked"
+        return Reached(Finding("peer", Verdict.OK, found), is_there=True)
+    number, name = members.holder_of(certificate), common_name_of(certificate)
+    if number is not None and number == members.number:
+        if own_leaf is not None and own_leaf.is_file() and _load(own_leaf) == certificate:
+            return Reached(Finding("peer", Verdict.WARN, f"{address}: this node itself", "leave it out"))
+        found = f"{address}: answers as {name}, which is this node: another one runs with the same key"
+        advice = "end one of them: two with one key are taken for a liar"
+        return Reached(Finding("peer", Verdict.BAD, found, advice), is_there=True)
+    ahead_s = issued_s(certificate, AUTHORITY_DAYS if number is None else LEAF_DAYS) - now_s
+    if ahead_s > SKEW_S:  # made when it was started, so before now
+        found = f"{address}: {name}, whose clock is at least {ahead_s:,.0f} s ahead of this one"
+        verdict = Verdict.BAD if ahead_s > WRONG_S else Verdict.WARN
+        return Reached(Finding("peer", verdict, found, _CLOCK_ADVICE), number, is_there=True)
+    return Reached(Finding("peer", Verdict.OK, f"{address}: {name}"), number, is_there=True)
+
+
+def _compare_clocks(
+    peers: Sequence[str], reached: Sequence[Reached], members: Federation, folder: Path, now_s: float
+) -> Iterator[Finding]:
+    """Shows peers that took our certificate one that began just now: it is refused where our clock is ahead."""
+    tls = _write_tls(folder / "young", members, now_s + EARLY.total_seconds() - WRONG_S)
+    for address, one in zip(peers, reached, strict=True):
+        if tls is None or one.finding.verdict is not Verdict.OK:
+            continue
+        try:
+            _shake_hands(address, tls)
+        except Refused:
+            found = f"more than {WRONG_S:.0f} s ahead of the peer's at {address}"
+            yield Finding("clock", Verdict.BAD, found, _CLOCK_ADVICE)
+        except OSError:  # it is gone since then
+            continue
+
+
+def _shake_hands(address: str, tls: TlsFiles | None) -> x509.Certificate | None:
+    """The certificate of whoever answers there, once it took ours; none where we have none to show."""
+    with socket.create_connection(split_address(address), timeout=_PATIENCE_S) as connection:
+        if tls is None:
+            return None
+        with _tls_context(tls).wrap_socket(connection) as secured:
+            certificate = x509.load_der_x509_certificate(secured.getpeercert(binary_form=True) or b"")
+            secured.settimeout(_REFUSAL_S)
+            try:
+                secured.recv(1)
+            except TimeoutError:
+                return certificate
+            except OSError as error:
+                raise Refused(_reason(error)) from None
+            return certificate
+
+
+def _write_tls(folder: Path, members: Federation | None, at_s: float) -> TlsFiles | None:
+    """A certificate of this member made at that time, for TLS; none where it is no member."""
+    if members is None or members.signer is None or members.number is None:
+        return None
+    authority = members.authorities[members.number]
+    at = datetime.fromtimestamp(at_s, UTC)
+    try:
+        key, leaf = issue_leaf(members.signer, authority, member_name(members.number), (LOOPBACK,), at=at)
+    except BdflError:  # its own certificate is not valid then, which has a finding of its own
+        return None
+    return write_tls(folder, key, leaf, roots_of(members.genesis, members.authorities))
+
+
+def _tls_context(tls: TlsFiles) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.load_verify_locations(tls.roots)
+    context.load_cert_chain(tls.certificate, tls.key)
+    return context
+
+
+def _load(path: Path) -> x509.Certificate:
+    return x509.load_pem_x509_certificate(path.read_bytes())
+
+
+def _unreached(found: str, advice: str) -> Reached:
+    return Reached(Finding("peer", Verdict.BAD, found, advice))
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ssl.SSLError):
+        return error.reason or str(error)
+    return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
