@@ -40,7 +40,7 @@ function hasBlocks(overview) {
 function blockCells(row, overview) {
   return [
     link(hasBlocks(overview) ? `/block/${row.height}` : `/desk/${row.height}`, sayCount(row.height), { class: "strong-link" }),
-    ...(hasBlocks(overview) ? [element("span", { title: sayUtc(row.time_ms) }, sayAge(row.time_ms)), hashText(row.digest, 12), clientLink(overview, row.proposer)] : []),
+    ...(hasBlocks(overview) ? [element("span", {}, sayUtc(row.time_ms).replace(/\.\d+ UTC$/, ""), " ", element("small", { class: "muted" }, sayAge(row.time_ms))), hashText(row.digest, 12), clientLink(overview, row.proposer)] : []),
     sayPercent(row.accuracy),
     saySeconds(row.delay_s),
     element("span", { title: row.trained.length ? `Clients ${row.trained.join(", ")}` : null }, `${sayCount(row.trained.length)} of ${sayCount(row.trained.length + row.declined.length + row.missing.length)}`),
@@ -149,7 +149,7 @@ export async function showBlocks(root, route, context) {
       place,
       table({
         caption: `Blocks up to ${last}`,
-        columns: [{ title: hasBlocks(overview) ? "Block" : "Round" }, ...(hasBlocks(overview) ? [{ title: "Proposed" }, { title: "Digest" }, { title: "Won by" }] : []), { title: "Accuracy", isNumber: true }, { title: "Delay", isNumber: true }, { title: "Updates", isNumber: true }, ...(hasBlocks(overview) ? [{ title: "Votes in certificate", isNumber: true }] : []), { title: "Mean queue", isNumber: true }, { title: "Remarks" }],
+        columns: [{ title: hasBlocks(overview) ? "Block" : "Round" }, ...(hasBlocks(overview) ? [{ title: "Proposed (UTC)" }, { title: "Digest" }, { title: "Won by" }] : []), { title: "Accuracy", isNumber: true }, { title: "Delay", isNumber: true }, { title: "Updates", isNumber: true }, ...(hasBlocks(overview) ? [{ title: "Votes in certificate", isNumber: true }] : []), { title: "Mean queue", isNumber: true }, { title: "Remarks" }],
         rows: rows.map((row) => blockCells(row, overview)),
         rowClass: (index) => (rows[index].problem ? "bad" : null),
       }),
