@@ -49,7 +49,6 @@ class IdleRow:
 @dataclass(frozen=True)
 class _Reading:
     moment_s: float
-    height: int
     disk_bytes: int
     folder_bytes: int
     cpu_s: float
@@ -91,21 +90,23 @@ def _network(folder: Path, *, blocks: int | None) -> Iterator[LocalNetwork]:
 
 
 def _watch(network: LocalNetwork, case: str, numbers: Sequence[int], minutes: float) -> list[IdleRow]:
+    heights = network.look().heights
     time.sleep(_SETTLING_S)
     before = [_read(network, number) for number in numbers]
     time.sleep(60.0 * minutes)
     after = [_read(network, number) for number in numbers]
-    return [_make_row(case, number, *pair) for number, *pair in zip(numbers, before, after, strict=True)]
+    blocks = [now - then for now, then in zip(network.look().heights, heights, strict=True)]
+    return [_make_row(case, number, *rest) for number, *rest in zip(numbers, blocks, before, after, strict=True)]
 
 
-def _make_row(case: str, number: int, before: _Reading, after: _Reading) -> IdleRow:
+def _make_row(case: str, number: int, blocks: int, before: _Reading, after: _Reading) -> IdleRow:
     seconds = after.moment_s - before.moment_s
     disk_bytes, cpu_s = after.disk_bytes - before.disk_bytes, after.cpu_s - before.cpu_s
     return IdleRow(
         case=case,
         node=number,
         minutes=seconds / 60.0,
-        blocks=after.height - before.height,
+        blocks=blocks,
         disk_bytes=disk_bytes,
         grown_bytes=after.folder_bytes - before.folder_bytes,
         cpu_s=cpu_s,
@@ -121,10 +122,7 @@ def _read(network: LocalNetwork, number: int) -> _Reading:
             disk_bytes += process.io_counters().write_bytes
             times = process.cpu_times()
             cpu_s += times.user + times.system
-    heights = network.look().heights
-    return _Reading(
-        time.monotonic(), heights[number], disk_bytes, folder_bytes(node_folder(network.folder, number)), cpu_s
-    )
+    return _Reading(time.monotonic(), disk_bytes, folder_bytes(node_folder(network.folder, number)), cpu_s)
 
 
 def _processes(child: Child) -> list[psutil.Process]:
