@@ -10,7 +10,7 @@ from pathlib import Path
 import bdfl
 
 ROOT = Path(__file__).parents[1]
-HEAVY = {"torch", "matplotlib", "typer", "rich", "joblib", "pyarrow", "pyscipopt", "zenoh", "socket", "http", "asyncio"}
+HEAVY = {"torch", "matplotlib", "typer", "rich", "pyarrow", "pyscipopt", "zenoh", "socket", "http", "asyncio"}
 
 
 def modules_after(statement):

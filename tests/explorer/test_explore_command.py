@@ -16,6 +16,7 @@ pytest.importorskip("starlette")
 
 from bdfl.cli import network as network_module
 from bdfl.cli.commands import app
+from bdfl.errors import install_command
 from bdfl.explorer.__main__ import main as server_main
 from tests.browser.folders import write_run
 from tests.explorer.asking import ask
@@ -174,9 +175,7 @@ def test_without_its_extra_it_says_how_to_get_it(monkeypatch, run):
     monkeypatch.setattr("bdfl.cli.explore._become_server", None)
     found = CliRunner().invoke(app, ["explore", str(run)])
     assert found.exit_code == 2
-    assert found.stderr == (
-        "error: the explorer needs starlette and uvicorn: pip install -c constraints.txt -e '.[explore]'\n"
-    )
+    assert found.stderr == f"error: the explorer needs uvicorn: {install_command('explore')}\n"
 
 
 def test_help_has_examples():

@@ -15,8 +15,7 @@ from contextlib import suppress
 from types import FrameType
 from typing import TYPE_CHECKING, BinaryIO
 
-from bdfl.errors import BdflError, one_line
-from bdfl.learning.workers import validate_torch
+from bdfl.errors import BdflError, one_line, require
 from bdfl.scenario import parse_scenario
 from bdfl.transports.live.training_orders import (
     ORDERS,
@@ -141,7 +140,7 @@ def _set_up(setup: Setup) -> "ShareTrainer | FlowerShare":
         from bdfl.transports.live.flower_share import FlowerShare
 
         return FlowerShare(scenario, setup.client, setup.data)
-    validate_torch()
+    require("training", "torch")
     from bdfl.transports.live.share_trainer import ShareTrainer
 
     return ShareTrainer(scenario, setup.client, setup.data)
