@@ -18,7 +18,7 @@ from bdfl.learning.workers import open_trainer
 from tests.prepared_processes import use_prepared_processes
 
 SIZES = (40, 33, 5, 0, 100)
-PATIENCE_S = 60  # a busy machine starts processes slowly
+PATIENCE_S = 240  # a busy machine starts processes slowly
 OWN = """
 import multiprocessing, os, time
 from torch import nn

@@ -66,7 +66,7 @@ def two_nodes(tmp_path_factory):
 
 def end_processes(place):
     """Ends what still lives in the cluster's folder, after a moment of grace; how many had to be ended."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while (found := processes_in(place)) and time.monotonic() < deadline:
         time.sleep(0.1)
     for pid in found:
