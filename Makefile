@@ -11,7 +11,7 @@ RESULTS ?= results
 QUICKSTART := runs/quickstart
 
 .DEFAULT_GOAL := help
-.PHONY: help run compare test browser check format site diagrams package package-check newcomer bench bench-learning bench-flower bench-chain bench-live bench-explorer bench-scale scale-figures screenshots campaign faults live-faults hostile soak two-sites fuzz poisoning figures stall reproduce table4 leaderboard clean
+.PHONY: help run compare test browser check format site diagrams package environments newcomer bench bench-learning bench-flower bench-chain bench-live bench-explorer bench-scale scale-figures screenshots campaign faults live-faults hostile soak two-sites fuzz poisoning figures stall reproduce table4 leaderboard clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,8 +46,8 @@ package: $(VENV)/.installed-dev ## build the wheel and the source archive into d
 	rm -rf dist
 	$(BIN)/python -m build --quiet
 
-package-check: package ## install bdfl[all] from the wheel in a new environment and run it (minutes)
-	$(BIN)/python -m tests.fresh_install dist/*.whl
+environments: package ## every command in new environments: the core, each extra alone, all of them (an hour); ONLY="core live" for some
+	$(BIN)/python -m tests.environments dist/*.whl $(ONLY)
 
 newcomer: $(VENV)/.installed-dev ## from a clone to a report in two commands, everything installed anew, timed (minutes)
 	$(BIN)/python -m tests.newcomer
@@ -147,11 +147,11 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) -e .
+	$(PIP) -e '.[figures]'
 	@touch $@
 
 $(VENV)/.installed-learn: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) -e '.[learn]'
+	$(PIP) -e '.[learn,live,explore]' # what docs/tutorial.md uses
 	@touch $@ $(VENV)/.installed
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python

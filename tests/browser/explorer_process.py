@@ -11,7 +11,7 @@ from pathlib import Path
 from queue import Empty, Queue
 
 _STARTING_S = 120.0  # a busy machine with two cores
-_ENDING_S = 20.0
+_ENDING_S = 120.0
 _ADDRESS = re.compile(r"http://[\w.\[\]:]+:\d+")
 
 

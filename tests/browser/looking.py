@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, Request, Response
 
 WIDE, NARROW = (1440, 900), (390, 844)
 SCHEMES = ("light", "dark")
-PATIENCE_MS = 30_000  # a busy machine with two cores
+PATIENCE_MS = 120_000  # a busy machine with two cores
 _FLAGS = ("--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--disable-extensions", "--mute-audio")
 _TELL_VIOLATIONS = """
 document.addEventListener("securitypolicyviolation", (event) => {

@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from bdfl.cli import app
+from bdfl.errors import install_command
 from bdfl.operation.access_point_files import create_access_point
 from bdfl.operation.key_file import create_key
 from bdfl.operation.local_network import find_ports
@@ -75,7 +76,9 @@ def test_mistakes_are_one_line_and_exit_code_two(tmp_path, monkeypatch, argument
     assert result.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("module", ["zenoh", "psutil", "prometheus_client"])
+@pytest.mark.parametrize(
+    ("module", "name"), [("zenoh", "Zenoh"), ("psutil", "psutil"), ("prometheus_client", "prometheus-client")]
+)
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -89,14 +92,14 @@ def test_mistakes_are_one_line_and_exit_code_two(tmp_path, monkeypatch, argument
     ids=lambda arguments: " ".join(arguments[:2]),
 )
 def test_without_the_extra_live_one_line_says_how_to_get_it_and_nothing_is_written(
-    tmp_path, monkeypatch, arguments, module
+    tmp_path, monkeypatch, arguments, module, name
 ):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, module, None)
     result = run(*arguments)
     assert result.exit_code == 2, result.output
-    command = "pip install -c constraints.txt -e '.[learn,live]'"
-    assert result.stderr == f"error: a live network needs zenoh, psutil and prometheus-client: {command}\n"
+    purpose = "an access point" if arguments[0] == "ap" else "a live network"
+    assert result.stderr == f"error: {purpose} needs {name}: {install_command('live')}\n"
     assert not list(tmp_path.iterdir())
 
 

@@ -1,6 +1,11 @@
-"""Progress: plain lines where there is no terminal, and none for what is over at once."""
+"""Progress: plain lines where there is no terminal, and none for what is over at once; missing packages in one line."""
 
-from bdfl.cli.terminal import progress
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from bdfl.cli.terminal import OneLineErrors, progress
+from bdfl.errors import install_command
 
 
 def test_what_is_over_at_once_says_nothing(capsys):
@@ -28,3 +33,20 @@ def test_a_terminal_gets_a_bar(capsys, monkeypatch):
     with progress("working", "parts") as update:
         update(1, 2)
     assert "working" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("module", "is_extra"), [("pyarrow.parquet", True), ("nobody_has_this", False)])
+def test_an_import_that_nothing_asked_for_before_is_one_line_if_an_extra_brings_it(module, is_extra):
+    program = typer.Typer(cls=OneLineErrors)
+    program.callback()(lambda: None)
+
+    @program.command()
+    def work():
+        raise ModuleNotFoundError(f"No module named {module!r}", name=module)
+
+    result = CliRunner().invoke(program, ["work"])
+    if is_extra:
+        assert result.exit_code == 2
+        assert result.stderr == f"error: this command needs pyarrow: {install_command('trace')}\n"
+    else:
+        assert isinstance(result.exception, ModuleNotFoundError)

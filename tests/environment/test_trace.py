@@ -8,6 +8,7 @@ import pytest
 from pyarrow import parquet
 
 from bdfl.environment import BadTrace, draw_federation, draw_rounds, read_gain_trace
+from bdfl.errors import MissingExtra
 from bdfl.scenario import load_scenario
 
 LONG = "round,client,gain\n1,0,1e-8\n1,1,2e-8\n2,1,4e-8\n2,0,3e-8\n"
@@ -84,9 +85,7 @@ def test_a_missing_trace_is_refused_in_one_line(tmp_path):
 def test_parquet_without_pyarrow_says_how_to_get_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     path = write(tmp_path, "", "gains.parquet")
-    with pytest.raises(
-        BadTrace, match=r"pyarrow is not installed, expected it for Parquet: pip install .* '\.\[trace\]'"
-    ):
+    with pytest.raises(MissingExtra, match=r"a trace in Parquet needs pyarrow: pip install .*\[trace\]"):
         read_gain_trace(path, 2, 2)
 
 

@@ -136,7 +136,7 @@ def test_a_process_that_is_killed_loses_at_most_the_round_under_way(tmp_path):
     journal = tmp_path / "killed" / "journal.jsonl"
     process = prepared_context().Process(target=run, args=(scenario, tmp_path / "killed"))
     process.start()
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 240
     while time.monotonic() < deadline and process.is_alive():
         if journal.exists() and journal.read_bytes().count(b"\n") >= 3:  # the header and two rounds
             break

@@ -90,7 +90,7 @@ def test_the_script_is_one_classic_script(exported, tmp_path):
     _, _, page = exported
     path = tmp_path / "script.cjs"
     path.write_text(re.search(r"<script>(.*?)</script>", page, re.DOTALL)[1], encoding="utf-8")
-    subprocess.run(["node", "--check", str(path)], check=True, timeout=60)
+    subprocess.run(["node", "--check", str(path)], check=True, timeout=240)
 
 
 def test_only_the_last_blocks_are_written_where_that_is_wanted(tmp_path):

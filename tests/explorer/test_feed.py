@@ -16,7 +16,7 @@ from bdfl.explorer import serving
 from bdfl.explorer.documents import BackNews, GoneNews, Status, StatusNews
 from bdfl.explorer.feed import MAX_WAITING, Feed, TooManyViewers, encode_news
 from bdfl.explorer.serving import serve_in_background
-from tests.explorer.asking import ask
+from tests.explorer.asking import TIMEOUT_S, ask
 from tests.explorer.fake_library import FakeLibrary
 
 POLL_S = 0.02
@@ -65,10 +65,17 @@ def watching(port, count=1):
 
 
 def wait_until(condition):
-    deadline_s = time.monotonic() + 20
+    deadline_s = time.monotonic() + TIMEOUT_S
     while not condition():
         assert time.monotonic() < deadline_s
         time.sleep(0.01)
+
+
+def is_quiet(library):
+    """Whether nothing is polled for, over many times the interval of polling."""
+    before = library.num_polls
+    time.sleep(10 * POLL_S)
+    return library.num_polls == before
 
 
 def status(round):
@@ -132,10 +139,7 @@ def test_nobody_is_polled_for_while_nobody_watches():
         with watching(server.port) as viewers:
             viewers[0].read_until("retry:")
             wait_until(lambda: library.num_polls > 2)
-        time.sleep(0.2)
-        before = library.num_polls
-        time.sleep(0.2)
-        assert library.num_polls == before
+        wait_until(lambda: is_quiet(library))
         with watching(server.port) as viewers:
             library.grow()
             viewers[0].read_until("event: block")
@@ -207,8 +211,8 @@ def test_a_connection_that_asks_nothing_is_closed(monkeypatch):
     monkeypatch.setattr(serving, "_PATIENCE_S", 0.2)
     with (
         serve_in_background(FakeLibrary()) as server,
-        socket.create_connection(("127.0.0.1", server.port), timeout=20) as silent,
-        socket.create_connection(("127.0.0.1", server.port), timeout=20) as slow,
+        socket.create_connection(("127.0.0.1", server.port), timeout=TIMEOUT_S) as silent,
+        socket.create_connection(("127.0.0.1", server.port), timeout=TIMEOUT_S) as slow,
     ):
         slow.sendall(b"GET / HTTP/1.1\r\nHost: loc")
         assert silent.recv(1) == b""

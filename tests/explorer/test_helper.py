@@ -155,7 +155,7 @@ def test_a_record_tells_the_same_story_as_its_table(library: Library) -> None:
 
 
 def test_the_law_finds_the_same_block_broken(library: Library) -> None:
-    until_s = time.monotonic() + 60
+    until_s = time.monotonic() + 240
     for run, is_valid in ((0, True), (2, False)):
         found = library.verify(run)
         while found.state == "computing" and time.monotonic() < until_s:
@@ -200,7 +200,7 @@ def test_the_death_of_the_child_costs_one_answer_at_most(run: Path) -> None:
 
 
 def test_the_frontier_of_whole_runs_is_what_playing_one_of_its_points_gives(library: Library) -> None:
-    deadline_s = time.monotonic() + 120
+    deadline_s = time.monotonic() + 240
     while (found := library.frontier(1)).state == "computing":
         assert time.monotonic() < deadline_s
         time.sleep(0.05)

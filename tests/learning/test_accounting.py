@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from bdfl.encoding import INT_LIMIT
-from bdfl.learning.accounting import Mechanism, MissingOpacus, mechanism_of, noise_micro_of, spent_micro
-from bdfl.learning.accounting import validate_opacus as validate
+from bdfl.errors import MissingExtra
+from bdfl.learning.accounting import Mechanism, mechanism_of, noise_micro_of, spent_micro, validate_opacus
 from bdfl.learning.training import InvalidTraining
 from bdfl.scenario import Accountant, Scenario, ScenarioError, override_scenario
 
@@ -125,11 +125,11 @@ def test_noise_and_epsilon_are_not_given_both():
 
 def test_who_lacks_opacus_is_told_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "opacus", None)
-    with pytest.raises(MissingOpacus, match=r"^private training needs Opacus: .*privacy"):
-        validate()
+    with pytest.raises(MissingExtra, match=r"^private training needs Opacus: .*privacy"):
+        validate_opacus()
 
 
 def test_asking_opacus_leaves_the_root_logger_as_it_was():
     before = list(logging.root.handlers)
-    validate()
+    validate_opacus()
     assert logging.root.handlers == before

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bdfl.errors import MissingExtra
 from bdfl.learning import data_sources
 from bdfl.learning.data import SOURCES, BadData, DataSet, default_cache, load_data, make_data_set
 from bdfl.scenario import DataChoice
@@ -83,10 +84,8 @@ def test_digits_are_read_without_importing_what_else_they_come_with():
 def test_without_scikit_learn_digits_say_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn", None)
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    assert (
-        "scikit-learn is not installed, expected it for digits: pip install -c constraints.txt -e '.[learn]'"
-        in refusal("digits")
-    )
+    with pytest.raises(MissingExtra, match=r"the data set digits needs scikit-learn: pip install .*\[learn\]"):
+        load("digits")
 
 
 # what every data set promises

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image as PillowImage
 
+from bdfl.errors import MissingExtra
 from bdfl.learning.data import BadData, load_data
 from bdfl.scenario import DataChoice
 
@@ -139,5 +140,5 @@ def test_what_the_hub_cannot_give_is_one_line(hub, load, break_it, line):
 
 def test_without_the_library_the_command_that_installs_it_is_said(monkeypatch, load):
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(BadData, match=r"datasets is not installed, expected it for hub:x: pip install .* '\.\[data\]'"):
+    with pytest.raises(MissingExtra, match=r"hub:x needs datasets: pip install .*\[data\]"):
         load("hub:x")

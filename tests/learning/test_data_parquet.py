@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 from pyarrow import parquet
 
+from bdfl.errors import MissingExtra
 from bdfl.learning.data import BadData, load_data
 from bdfl.learning.data_images import decode_images
 from bdfl.scenario import DataChoice
@@ -279,12 +280,13 @@ def test_a_row_whose_image_is_missing_as_a_whole_is_named(folder, refusal):
     assert "image 1: no bytes, expected an encoded image" in refusal(folder)
 
 
-@pytest.mark.parametrize(("module", "package"), [("pyarrow.parquet", "pyarrow"), ("PIL.Image", "Pillow")])
-def test_what_is_not_installed_is_said_with_the_command_that_helps(folder, refusal, monkeypatch, module, package):
+@pytest.mark.parametrize(
+    ("module", "package", "extra"), [("pyarrow.parquet", "pyarrow", "trace"), ("PIL.Image", "Pillow", "learn")]
+)
+def test_what_is_not_installed_is_said_with_the_command_that_helps(folder, load, monkeypatch, module, package, extra):
     monkeypatch.setitem(sys.modules, module, None)
-    line = refusal(folder)
-    assert f"{package} is not installed" in line
-    assert "pip install -c constraints.txt -e '.[learn]'" in line
+    with pytest.raises(MissingExtra, match=rf"needs {package}: pip install .*\[{extra}\]"):
+        load(folder)
 
 
 # the cache

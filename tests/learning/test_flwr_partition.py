@@ -7,8 +7,8 @@ import pytest
 
 pytest.importorskip("flwr_datasets")
 
-from bdfl.errors import BdflError
-from bdfl.learning.flwr_partition import BadPartitioner, MissingPartitioners, list_partitioners
+from bdfl.errors import BdflError, MissingExtra
+from bdfl.learning.flwr_partition import BadPartitioner, list_partitioners
 from bdfl.learning.partition import draw_partition
 from bdfl.scenario import Scenario, ScenarioError, dump_scenario, override_scenario, parse_scenario
 
@@ -118,6 +118,6 @@ def test_a_scenario_says_what_it_does_not_take(change, message):
 def test_without_the_extra_the_error_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "flwr_datasets.partitioner", None)
     monkeypatch.setitem(sys.modules, "flwr_datasets", None)
-    with pytest.raises(MissingPartitioners, match=r"pip install .*\[flower\]") as caught:
+    with pytest.raises(MissingExtra, match=r"pip install .*\[flower\]") as caught:
         deal("IidPartitioner")
     assert isinstance(caught.value, BdflError)

@@ -1,4 +1,7 @@
-"""Run by tests as a process to be killed: goes on with the chain in a folder, says after each step what is now kept."""
+"""Run by tests as a process to be killed: goes on with the chain in a folder, says after each step what is now kept.
+
+Arguments: the folder; `durable` or `fast`; with `on-demand` every block waits for a line on standard input.
+"""
 
 import sys
 from pathlib import Path
@@ -16,7 +19,7 @@ def written_chain() -> SampleChain:
     return sample_chain(NUM_BLOCKS, num_members=2, model_bytes=50_000)
 
 
-def write(path: Path, *, durable: bool) -> None:
+def write(path: Path, *, durable: bool, on_demand: bool) -> None:
     chain = written_chain()
     if (path / DATABASE_FILE).exists():
         store = ChainStore.open(path, durable=durable)
@@ -24,6 +27,8 @@ def write(path: Path, *, durable: bool) -> None:
         store = ChainStore.create(path, chain.genesis, chain.initial_model, durable=durable)
     with store:
         for stage in chain.stages[store.height :]:
+            if on_demand and not sys.stdin.readline():
+                return
             height = stage.block.header.height
             for blob, data in stage.blobs.items():
                 store.put_blob(blob, data)
@@ -42,4 +47,4 @@ def _say(what: str, number: int, detail: str = "-") -> None:
 
 
 if __name__ == "__main__":
-    write(Path(sys.argv[1]), durable=sys.argv[2] == "durable")
+    write(Path(sys.argv[1]), durable="durable" in sys.argv, on_demand="on-demand" in sys.argv)

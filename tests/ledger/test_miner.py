@@ -17,7 +17,7 @@ from bdfl.scenario.ledger import WorkKind
 
 SEAL = bytes(range(32))
 NEVER = 2**62
-PATIENCE_S = 60.0
+PATIENCE_S = 240.0
 
 
 def is_alive(process_id: int) -> bool:

@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,14 +24,15 @@ CHAIN = sample_chain(5, num_members=2)
 Said = list[tuple[str, int, str]]
 
 
-def start_writer(path: Path, durability: str) -> subprocess.Popen[str]:
-    command = [sys.executable, str(WRITER), str(path), durability]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+def start_writer(path: Path, *words: str) -> subprocess.Popen[str]:
+    command = [sys.executable, str(WRITER), str(path), *words]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), os.environ.get("PYTHONPATH", "")))}
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
 
 
-def all_said(process: subprocess.Popen[str]) -> Said:
-    """Everything a process said before it ended, in whole lines."""
-    output, _ = process.communicate()
+def all_said(first: str, process: subprocess.Popen[str]) -> Said:
+    """Everything a process said before it ended, in whole lines, of which `first` was read already."""
+    output = first + process.communicate()[0]
     whole = output[: output.rfind("\n") + 1]
     rows = [line.split() for line in whole.splitlines()]
     return [(what, int(number), detail) for what, number, detail in rows]
@@ -65,21 +65,15 @@ def test_a_killed_process_leaves_a_whole_store_that_the_next_goes_on_with(tmp_pa
     for turn in range(1, 7):
         with start_writer(path, durability) as process:
             assert process.stdout is not None
-            first = process.stdout.readline()
-            time.sleep(draw.uniform(0.0, 0.15))
+            first = "".join(process.stdout.readline() for _ in range(draw.randrange(1, 60)))
             process.send_signal(signal.SIGKILL)
-            said += [*_rows(first), *all_said(process)]
+            said += all_said(first, process)
         with ChainStore.open(path, durable=False) as store:
             validate_kept(store, said, chain)
             heights.append(store.height)
         if heights[-1] == NUM_BLOCKS:  # a fast machine wrote all of it: the next process begins another
             path, said = tmp_path / f"chain-{turn}", []
     assert max(heights) > 5
-
-
-def _rows(line: str) -> Said:
-    what, number, detail = line.split()
-    return [(what, int(number), detail)]
 
 
 class Crash(BaseException):

@@ -170,22 +170,28 @@ def test_a_chain_begins_only_in_a_new_folder_with_its_own_model(path: Path, tmp_
     assert not (tmp_path / "new").exists()
 
 
+def write_block(process: subprocess.Popen[str], height: int) -> None:
+    """Lets a writer on demand write its next block; back when it says that the block is kept."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+    assert any(line.startswith(f"block {height} ") for line in process.stdout), "the writer ended"
+
+
 def test_only_one_process_writes_and_others_read_meanwhile(tmp_path: Path) -> None:
     path = tmp_path / "chain"
-    with start_writer(path, "fast") as process:
-        assert process.stdout is not None
-        while not process.stdout.readline().startswith("block 2"):
-            pass
+    with start_writer(path, "fast", "on-demand") as process:
+        write_block(process, 1)
+        write_block(process, 2)
         with pytest.raises(StoreInUse, match="written to by another process"):
             ChainStore.open(path)
         with ChainStore.open(path, read_only=True) as reader:
-            seen = reader.height
-            assert seen >= 2
-            assert reader.block(seen).header.height == seen
-            assert len(list(reader.blocks(seen))) >= 1
-            while not process.stdout.readline().startswith(f"block {seen + 2}"):
-                pass
-            assert reader.height >= seen + 2
+            assert reader.height == 2
+            assert [block.header.height for block in reader.blocks(1)] == [1, 2]
+            write_block(process, 3)
+            assert reader.height == 3
+            assert reader.block(3).header.height == 3
         process.kill()
         process.communicate()
     ChainStore.open(path, durable=False).close()

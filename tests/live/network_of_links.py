@@ -26,7 +26,7 @@ from bdfl.transports.live.zenoh_link import ZenohLink
 from bdfl.transports.live.zenoh_session import LinkSettings
 
 CHAIN = digest(b"a chain for tests")
-PATIENCE_S = 30.0
+PATIENCE_S = 240.0
 
 
 def signer_of(number: int) -> Signer:

@@ -167,7 +167,7 @@ def test_a_process_killed_during_a_write_begins_again_with_all_it_said(tmp_path,
     """All four nodes are in one process; the write of one of them ends it."""
     command = [sys.executable, "-c", _NETWORK, str(tmp_path), point]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, env=environment, timeout=100, capture_output=True, text=True)
+    done = subprocess.run(command, env=environment, timeout=280, capture_output=True, text=True)
     assert done.returncode == -signal.SIGKILL, done.stderr
     said = [line.split() for line in done.stdout.splitlines(keepends=True) if line.endswith("\n")]
     village = Village(tmp_path)

@@ -17,7 +17,7 @@ from bdfl.transports.world import ScenarioWorld
 from tests.ledger.town import ROUNDS, found_town, replace, small_scenario
 from tests.live.idle_training import IdleTraining
 
-PATIENCE_S = 60.0
+PATIENCE_S = 240.0
 SCALE = 0.1
 NEVER = 1e6  # a scale at which nothing ends
 SCENARIO = small_scenario(protocol=Protocol(downlink_s=0.05, verification_s=0.02, voting_s=0.1))

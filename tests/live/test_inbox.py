@@ -55,7 +55,7 @@ def test_a_closed_inbox_takes_nothing_and_keeps_nobody_waiting():
     waiting = threading.Thread(target=lambda: found.append(inbox.take(None)))
     waiting.start()
     inbox.close()
-    waiting.join(30)
+    waiting.join(240)
     assert found == [None]
     assert not inbox.put(None, "late")
     assert inbox.is_over

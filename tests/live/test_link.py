@@ -135,7 +135,7 @@ def test_who_asks_and_does_not_read_holds_up_nobody_else():
             nonlocal num_stalled
             if to.member == 1:
                 num_stalled += 1
-                is_read.wait(30)
+                is_read.wait(240)
             reply(query, to, answer, piece)
 
         session.reply = reply_where_it_is_read
@@ -721,7 +721,7 @@ def test_answers_to_one_who_asks_a_lot_do_not_keep_what_is_to_all_from_going_out
         put, sent = session.put, []
 
         def put_slowly(to, data):
-            go.wait(30)
+            go.wait(240)
             sent.append(to)
             return put(to, data)
 

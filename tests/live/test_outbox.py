@@ -17,12 +17,12 @@ def stalled():
 
     def send(to, payload):
         begun.set()
-        go.wait(30)
+        go.wait(240)
         sent.append((to, payload))
 
     outbox = Outbox(send, LIMITS)
     assert outbox.put(9, b"at hand")
-    begun.wait(30)
+    begun.wait(240)
     yield outbox, sent, go
     go.set()
     outbox.close(30)

@@ -25,7 +25,7 @@ def test_what_several_threads_ask_at_the_same_time_is_worked_out_once():
         return toolbox.recall(("inner", 1), lambda: made.append(None) or "inner")
 
     def ask():
-        together.wait(30)
+        together.wait(240)
         return toolbox.recall(("outer", 1), make)
 
     with ThreadPoolExecutor(8) as threads:

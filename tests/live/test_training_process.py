@@ -27,7 +27,7 @@ from bdfl.transports.live.share_trainer import ShareTrainer
 from bdfl.transports.live.training_orders import DEALT, Failed, Judged, Trained, TrainOrder
 from bdfl.transports.live.training_process import TrainingProcess
 
-PATIENCE_S = 120.0
+PATIENCE_S = 240.0
 SCENARIO = load_scenario(find_scenario("quickstart"), ["rounds=3", "learning.engine=loop"])
 
 

@@ -27,7 +27,7 @@ from bdfl.transports.live.shared_toolbox import SharedToolbox
 MS = 1_000_000
 TIMING = Timing(grace_ns=1500 * MS, attempt_ns=1000 * MS, resend_ns=200 * MS, time_scale=0.0)
 TURN_S = 0.25  # from one member that finds a block to the next
-LIMIT_S = 60.0  # far beyond what anything here takes
+LIMIT_S = 240.0  # far beyond what anything here takes
 
 
 class Village:

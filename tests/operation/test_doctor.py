@@ -97,7 +97,7 @@ def answering(tls):
             yield f"127.0.0.1:{server.getsockname()[1]}"
         finally:
             server.shutdown(socket.SHUT_RDWR)
-            thread.join(10)
+            thread.join(120)
 
 
 def test_where_all_is_well_nothing_is_bad(patient):

@@ -20,7 +20,7 @@ from tests.ledger.town import found_town, small_scenario
 from tests.live.idle_training import IdleTraining
 from tests.operation.fake_machine import FakeMachine
 
-PATIENCE_S = 60.0
+PATIENCE_S = 240.0
 CPU_HZ = 2e9
 UPLINK = 50_000.0  # bytes/s
 SCENARIO = small_scenario()

@@ -35,7 +35,7 @@ def opened():
 
 
 def ask(window, path, *, method="GET", host=None):
-    connection = http.client.HTTPConnection("127.0.0.1", window.port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", window.port, timeout=120)
     try:
         connection.request(method, path, headers={"Host": host or f"127.0.0.1:{window.port}"})
         answer = connection.getresponse()

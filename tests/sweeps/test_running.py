@@ -20,7 +20,7 @@ from bdfl.sweeps.table import POINTS_FILE, TIMES_FILE, BadTable, read_points
 from tests.sweeps import broken_schedulers
 from tests.sweeps.small_sweeps import SMALL
 
-PATIENCE_S = 60
+PATIENCE_S = 240
 BROKEN = """
 scenario = "minimal"
 rounds = 2

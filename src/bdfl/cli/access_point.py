@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from bdfl.cli.live_extra import validate_live_extra
 from bdfl.cli.node import (
     NodeAllowOption,
     PeerOption,
@@ -15,6 +14,7 @@ from bdfl.cli.node import (
     on_signals,
     read_addresses,
 )
+from bdfl.errors import require_extra
 
 
 def access_point(
@@ -48,7 +48,7 @@ def access_point(
 
       bdfl ap --genesis genesis.bdfl --key ap-0/key.pem --listen 0.0.0.0:7447 --peer 192.0.2.8:7447
     """
-    validate_live_extra()
+    require_extra("an access point", "live")
     from bdfl.operation.access_point_files import CERTIFICATE_FILE
     from bdfl.operation.access_point_service import AccessPointSettings, open_service
 

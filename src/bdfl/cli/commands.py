@@ -30,6 +30,7 @@ from bdfl.cli.options import (
     SeedsOption,
     SetOption,
     WorkersOption,
+    can_draw,
     open_scenario,
     save_result,
 )
@@ -195,7 +196,7 @@ def simulate(
         if not as_json:
             print_files(files)
     is_drawn = played.rounds <= MAX_DRAWN_ROUNDS or not any(path.suffix == ".parquet" for path in files)
-    if is_drawn and (out is not None or not as_json):
+    if is_drawn and (out is not None or not as_json) and can_draw():
         from bdfl.report.run_figure import draw_run
 
         save_result(draw_run(record), f"simulate-{record.scenario}-{record.scheduler}", out, quiet=as_json)
@@ -259,7 +260,7 @@ def compare(
         from bdfl.report.tables import tabulate_comparison
 
         print_out(*tabulate_comparison(comparison))
-    if out is not None or not as_json:
+    if (out is not None or not as_json) and can_draw():
         from bdfl.report.figures import draw_comparison
 
         save_result(draw_comparison(comparison), f"compare-{comparison.scenario}", out, quiet=as_json)

@@ -12,6 +12,7 @@ from bdfl.cli.options import (
     ScenarioArgument,
     SeedOption,
     SetOption,
+    can_draw,
     open_scenario,
     save_result,
 )
@@ -52,7 +53,7 @@ def show_data(
         from bdfl.report.data_table import tabulate_holdings
 
         print_out(*tabulate_holdings(holdings))
-    if out is not None or not as_json:
+    if (out is not None or not as_json) and can_draw():
         from bdfl.report.data_figure import draw_holdings as draw_picture
 
         save_result(draw_picture(holdings), f"data-{holdings.scenario}", out, quiet=as_json)

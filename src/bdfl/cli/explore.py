@@ -8,10 +8,9 @@ from typing import Annotated, NoReturn
 import msgspec
 import typer
 
-from bdfl.cli.explore_extra import validate_explore_extra
 from bdfl.cli.node import WhileInputOption
 from bdfl.cli.terminal import progress, writing_to
-from bdfl.errors import BdflError
+from bdfl.errors import BdflError, require_extra
 
 # Memory that an answer took goes back to the system when it is sent; other systems than GNU's do not mind.
 _SPARING = {"MALLOC_ARENA_MAX": "1", "MALLOC_TRIM_THRESHOLD_": "131072", "MALLOC_MMAP_THRESHOLD_": "131072"}
@@ -66,7 +65,7 @@ def explore(
     if last is not None and export is None:
         raise BadUsage("--last: says how much --export writes, which is missing")
     if export is None:
-        validate_explore_extra()
+        require_extra("the explorer", "explore")
         _become_server(paths or [], node, host, port, opens=opens, while_input=while_input)
     from bdfl.explorer.export import export_site
     from bdfl.explorer.library import open_library

@@ -10,7 +10,7 @@ import typer
 from bdfl.audit.table_format import Format
 from bdfl.cli.options import RESULTS, JsonOption
 from bdfl.cli.terminal import print_json, progress, writing_to
-from bdfl.errors import BdflError, install_command
+from bdfl.errors import BdflError, require
 
 if TYPE_CHECKING:
     from bdfl.audit.tables import Table
@@ -74,10 +74,9 @@ def _open_chain(path: Path, opened: ExitStack) -> "ChainStore | None":
 
 
 def _choose(path: Path, chain: "ChainStore | None", names: list[str] | None) -> "list[Table]":
-    try:
-        from bdfl.audit.tables import find_tables
-    except ImportError:
-        raise NoTable(f"exporting tables needs pyarrow: {install_command('trace')}") from None
+    require("exporting tables", "pyarrow")
+    from bdfl.audit.tables import find_tables
+
     found = find_tables(path, chain)
     if not found:
         raise NoTable(f"{path}: no table and no chain in it, the folder of a run, records, a sweep or a chain expected")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bdfl.cli.options import RESULTS, JsonOrFilesOption, RoundsOption, SetOption, WorkersOption, open_scenario
+from bdfl.cli.options import RESULTS, JsonOrFilesOption, RoundsOption, SetOption, WorkersOption, can_draw, open_scenario
 from bdfl.cli.terminal import describe_machine, print_files, print_json, print_out, progress, writing_to
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def leaderboard(
         from bdfl.report.leaderboard import tabulate_board
 
         print_out(*(table for board in boards for table in tabulate_board(board)))
-    if out is not None or not as_json:
+    if (out is not None or not as_json) and can_draw():
         files = _save(boards, out or RESULTS / _NAME)
         if not as_json:
             print_files(files)

@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bdfl.cli.explore_extra import validate_explore_extra
-from bdfl.cli.live_extra import validate_live_extra
 from bdfl.cli.network_faults import faults
 from bdfl.cli.network_hostile import hostile
 from bdfl.cli.network_soak import soak
 from bdfl.cli.node import on_signals
 from bdfl.cli.options import FlowerModelOption, FlowerOption, JsonOption, SeedOption, SetOption, flower_changes
 from bdfl.cli.terminal import print_json, print_out, progress, writing_to
-from bdfl.errors import BdflError
+from bdfl.errors import BdflError, require_extra
 
 if TYPE_CHECKING:
     from bdfl.operation.local_network import LocalNetwork, NetworkView
@@ -111,9 +109,10 @@ def up(
         or flower_model
     ):
         raise BadUsage("--resume: goes on with what its folder says, no scenario or other options of the network")
-    validate_live_extra()
     if explore:
-        validate_explore_extra()
+        require_extra("the explorer", "explore")
+    if resume is not None:
+        require_extra("a live network", "live")
     folder = resume or out or DEFAULT_FOLDER
     if resume is None:
         asked = [*flower_changes(flower, flower_model), *(changes or [])]
@@ -196,6 +195,7 @@ def _found(
         chosen = load_live_scenario(
             path, [*_spread(chosen, nodes or chosen.clients.count), *overrides, f"rounds={last}"]
         )
+    require_extra("a live network", "live", *(() if chosen.learning.flower else ("learn",)))
     typer.echo(f"founding {chosen.name}: {chosen.clients.count} members, {aps} access points", err=True)
     with writing_to(folder):
         found_network(folder, chosen, aps, last)

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bdfl.cli.live_extra import validate_live_extra
 from bdfl.cli.options import JsonOption
 from bdfl.cli.terminal import describe_machine, print_files, print_json, print_out, writing_to
+from bdfl.errors import require_extra
 from bdfl.operation.live_faults.outcome import TroubleKind
 from bdfl.scenario import QuorumRule
 
@@ -56,7 +56,7 @@ def faults(
 
       bdfl network faults --kills 200 --out results/live-faults
     """
-    validate_live_extra()
+    require_extra("a live network", "learn", "live")
     from bdfl.operation.live_faults.arena import Setting
     from bdfl.operation.live_faults.campaign import Amounts, plan_trials, run_live_campaign
 

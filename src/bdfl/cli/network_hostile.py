@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bdfl.cli.live_extra import validate_live_extra
 from bdfl.cli.options import JsonOption
 from bdfl.cli.terminal import describe_machine, print_files, print_json, print_out, writing_to
-from bdfl.errors import BdflError
+from bdfl.errors import BdflError, require_extra
 from bdfl.operation.hostile_peers.attacks import ATTACKS, Who
 
 if TYPE_CHECKING:
@@ -64,7 +63,7 @@ def hostile(
 
       bdfl network hostile --as member --only garbage --out results/hostile
     """
-    validate_live_extra()
+    require_extra("a live network", "learn", "live")
     from bdfl.operation.hostile_peers.campaign import hostile_scenario, run_hostile_campaign, select_attacks
 
     for name in only or ():

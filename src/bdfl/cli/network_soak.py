@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from bdfl.cli.live_extra import validate_live_extra
 from bdfl.cli.options import JsonOption
 from bdfl.cli.terminal import describe_machine, print_files, print_json, print_out, progress, writing_to
+from bdfl.errors import require_extra
 
 FAILED_EXIT = 1
 
@@ -31,7 +31,7 @@ def soak(
 
       bdfl network soak --nodes 8 --aps 2 --rounds 500 --out results/soak
     """
-    validate_live_extra()
+    require_extra("a live network", "learn", "live")
     from bdfl.operation.live_scenario import load_live_scenario
     from bdfl.operation.soak import run_soak
     from bdfl.scenario.shipped import find_scenario

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bdfl.cli.live_extra import validate_live_extra
 from bdfl.cli.options import JsonOption
 from bdfl.cli.terminal import print_json, print_out
-from bdfl.errors import BdflError
+from bdfl.errors import BdflError, require_extra
 
 if TYPE_CHECKING:
     from bdfl.operation.node_identity import NodeSettings
@@ -110,7 +109,7 @@ def node(
         return
     if genesis is None or key is None or folder is None:
         raise BadUsage("node: --genesis, --key and --folder are needed; bdfl node --help says more")
-    validate_live_extra()
+    require_extra("a live network", "live")
     from bdfl.operation.node_identity import NodeSettings
 
     settings = NodeSettings(

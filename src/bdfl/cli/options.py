@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bdfl.cli.terminal import print_files, writing_to
+from bdfl.errors import MissingExtra, require
 from bdfl.scenario.toml_text import toml_value
 
 if TYPE_CHECKING:
@@ -104,6 +105,16 @@ def flower_changes(flower: str | None, model: str | None) -> list[str]:
         f"learning.{key}={toml_value(name)}" for key, name in (("flower", flower), ("flower_model", model)) if name
     ]
     return [*named, "learning.gradient_every=0"] if flower else named
+
+
+def can_draw() -> bool:
+    """Whether Matplotlib is installed; where it is not, says on stderr that figures are left out."""
+    try:
+        require("no figures: drawing", "matplotlib")
+    except MissingExtra as missing:
+        typer.echo(missing, err=True)
+        return False
+    return True
 
 
 def save_result(picture: "Picture", name: str, out: Path | None, *, quiet: bool) -> None:

@@ -12,6 +12,7 @@ from rich.console import Console
 from bdfl.cli.options import RESULTS, JsonOption, OutOption, SetOption, WorkersOption
 from bdfl.cli.run import INTERRUPTED_EXIT, BadUsage
 from bdfl.cli.terminal import print_files, print_json, print_out, progress, writing_to
+from bdfl.errors import require
 
 if TYPE_CHECKING:
     from bdfl.reproduce import CampaignProgress, Reproduction, TrainingSettings
@@ -65,6 +66,7 @@ def reproduce(
 
       bdfl reproduce table4 --data images --rounds 20 --local-steps 1 --only cifar10
     """
+    require("reproducing the paper", "matplotlib")
     from bdfl.reproduce import Settings, Target, parse_targets
     from bdfl.reproduce import reproduce as reproduce_target
 

@@ -20,7 +20,7 @@ from bdfl.cli.options import (
 )
 from bdfl.cli.terminal import print_files, print_json, print_out, progress, writing_to
 from bdfl.cli.track import TrackOption, open_trackers, tracking_run
-from bdfl.errors import BdflError
+from bdfl.errors import BdflError, require
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -140,10 +140,11 @@ def report(
     """
     from bdfl.experiment.run_folder import open_run_folder
     from bdfl.experiment.training_run import replay_run, verify_run
-    from bdfl.report.run_report import write_run
 
     with writing_to(folder), open_run_folder(folder) as opened:
         federated = _prepare(opened.scenario)
+        from bdfl.report.run_report import write_run  # after what says which extras are missing
+
         records = replay_run(federated, opened)
         if records is None:
             raise BadUsage(f"{folder}: no round is over yet, nothing to report")
@@ -157,9 +158,12 @@ def _prepare(scenario: "Scenario") -> "Federated":
     from bdfl.experiment.training_run import prepare_run
 
     if scenario.learning.flower is None:
-        return prepare_run(scenario)
-    with progress("asking Flower clients", "clients") as on_rehearsed:
-        return prepare_run(scenario, on_rehearsed)
+        prepared = prepare_run(scenario)
+    else:
+        with progress("asking Flower clients", "clients") as on_rehearsed:
+            prepared = prepare_run(scenario, on_rehearsed)
+    require("the report of a run", "matplotlib", "pyarrow")  # now, not after hours of training
+    return prepared
 
 
 def _open(

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bdfl.cli.engine_options import AddressOption, Engine, EngineOption, validate_address
-from bdfl.cli.options import JsonOption, JsonOrFilesOption
+from bdfl.cli.options import JsonOption, JsonOrFilesOption, can_draw
 from bdfl.cli.run import INTERRUPTED_EXIT, BadUsage
 from bdfl.cli.terminal import print_files, print_json, print_out, progress, writing_to
+from bdfl.errors import require
 
 if TYPE_CHECKING:
     from bdfl.sweeps.crew import Crew
@@ -53,7 +54,6 @@ def sweep(
     from bdfl.sweeps.folder import load_begun, open_sweep_folder
     from bdfl.sweeps.plan import load_sweep
     from bdfl.sweeps.running import run_sweep
-    from bdfl.sweeps.table import validate_arrow
 
     validate_address(engine, address)
     if (file is None) == (resume is None) or (resume is not None and out is not None):
@@ -62,7 +62,7 @@ def sweep(
     if dry_run:
         _describe(planned, as_json=as_json)
         return
-    validate_arrow()
+    require("the table of a sweep", "pyarrow")
     path = resume or out or SWEEPS / planned.name
     with writing_to(path), open_sweep_folder(path, planned) as folder:
         try:
@@ -124,7 +124,7 @@ def plot(
         from bdfl.report.sweep_tables import tabulate_summary
 
         print_out(*tabulate_summary(summary))
-    if out is not None or not as_json:
+    if (out is not None or not as_json) and can_draw():
         from bdfl.report.style import save_picture
         from bdfl.report.sweep_figures import draw_sweep
 

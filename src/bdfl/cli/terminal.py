@@ -14,7 +14,7 @@ from rich.console import Console, RenderableType
 from typer.core import TyperGroup
 
 from bdfl import __version__
-from bdfl.errors import BdflError, one_line
+from bdfl.errors import BdflError, describe_import_error, one_line
 
 ERROR_EXIT = 2
 _PATIENCE_S = 2.0  # what is faster needs no progress; plain lines come no more often than this
@@ -28,6 +28,12 @@ class OneLineErrors(TyperGroup):
             return super().invoke(ctx)
         except BdflError as error:
             typer.echo(f"error: {one_line(error)}", err=True)
+            raise typer.Exit(ERROR_EXIT) from None
+        except ModuleNotFoundError as error:  # an extra that nothing asked for before it was imported
+            described = describe_import_error(error)
+            if described is None:
+                raise
+            typer.echo(f"error: {described}", err=True)
             raise typer.Exit(ERROR_EXIT) from None
 
 

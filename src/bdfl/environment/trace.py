@@ -13,7 +13,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from bdfl.errors import BdflError, install_command, one_line
+from bdfl.errors import BdflError, one_line, require
 
 Column: TypeAlias = NDArray[np.float64]
 
@@ -92,11 +92,8 @@ def _read_csv(path: Path) -> Mapping[str, Column]:
 
 def _read_parquet(path: Path) -> Mapping[str, Column]:
     """Columns by name; needs pyarrow, which only this function uses."""
-    try:
-        parquet = import_module("pyarrow.parquet")
-    except ImportError:
-        expected = f"it for Parquet: {install_command('trace')}"
-        raise BadTrace(str(path), "pyarrow is not installed", expected) from None
+    require("a trace in Parquet", "pyarrow.parquet")
+    parquet = import_module("pyarrow.parquet")
     try:
         table = parquet.read_table(path)
         return {name: np.asarray(table[name].to_numpy(), dtype=np.float64) for name in table.column_names}

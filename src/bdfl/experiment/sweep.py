@@ -8,7 +8,7 @@ import msgspec
 
 from bdfl.errors import BdflError
 from bdfl.experiment.simulation import draw_run, play
-from bdfl.process_pool import open_process_pool
+from bdfl.process_pool import count_cores, open_process_pool
 from bdfl.records import RunRecord
 from bdfl.scenario import Scenario
 from bdfl.scheduling.problem import Scheduler
@@ -86,12 +86,10 @@ def map_parallel(
 
 
 def _in_order(function: Callable[[Task], Result], tasks: Sequence[Task], workers: int | None) -> Iterator[Result]:
-    import joblib  # here, so that importing the package does not pay for it
-
-    num_workers = min(workers or joblib.cpu_count(), len(tasks))
+    num_workers = min(workers or count_cores(), len(tasks))
     if num_workers <= 1:
         return map(function, tasks)
-    return _spread(function, tasks, num_workers, threads=max(1, joblib.cpu_count() // num_workers))
+    return _spread(function, tasks, num_workers, threads=max(1, count_cores() // num_workers))
 
 
 def _spread(

@@ -26,6 +26,7 @@ from bdfl.ledger.chain import ChainState
 from bdfl.ledger.store import ChainStore
 from bdfl.ledger.toolbox import Toolbox
 from bdfl.ledger.verify import Verification, verify_chain
+from bdfl.process_pool import count_cores
 from bdfl.records import LearningRecord, LearningRound, RoundRecord, RunRecord, collect_learning
 from bdfl.records.run_files import FORMAT, JournalHeader
 from bdfl.scenario import Engine, Scenario, scenario_digest
@@ -74,9 +75,7 @@ def default_workers(scenario: Scenario, data: DataSet | FlowerClients | None = N
     is_flower = isinstance(data, FlowerClients)
     if not is_flower and (settings.engine is Engine.VMAP or settings.model == MLP):
         return 1
-    import joblib
-
-    num_cores: int = joblib.cpu_count()
+    num_cores = count_cores()
     if isinstance(data, FlowerClients):
         return suggest_workers(data, scenario, num_cores)
     return max(1, min(num_cores // settings.threads, scenario.clients.count))

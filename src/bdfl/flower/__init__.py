@@ -4,9 +4,9 @@
 both are thin dress over `ScheduledRounds`, which knows nothing of Flower. See docs/flower-server.md.
 """
 
-from bdfl.flower.extra import validate_strategies
+from bdfl.errors import require
 
-validate_strategies()  # before anything below asks for it
+require("bdfl.flower", "flwr.serverapp.strategy")  # Flower 1.41 or later
 
 from bdfl.flower.legacy import LegacyScheduledFedAvg  # noqa: E402
 from bdfl.flower.rounds import ScheduledRounds  # noqa: E402

@@ -4,9 +4,9 @@
 computes and mines. Needs the extra `gym`.
 """
 
-from bdfl.gym.requirements import validate_gymnasium
+from bdfl.errors import require
 
-validate_gymnasium()
+require("bdfl.gym", "gymnasium")
 
 from bdfl.gym.actions import Form, Frequencies  # noqa: E402
 from bdfl.gym.registering import FREQUENCIES_ID, SET_ID, register_environments  # noqa: E402

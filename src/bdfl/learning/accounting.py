@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bdfl.encoding import INT_LIMIT
-from bdfl.errors import BdflError, install_command
+from bdfl.errors import require
 from bdfl.learning.batches import num_private_steps, sampling_rate
 from bdfl.learning.training import InvalidTraining, num_local_steps
 from bdfl.scenario import Accountant, Scenario
@@ -30,17 +30,11 @@ _PRECISION = 4e-3  # of that noise
 _NEARLY = 0.9  # what whole orders ask for too much is less
 
 
-class MissingOpacus(BdflError):
-    """Opacus is not installed."""
-
-
 def validate_opacus() -> None:
-    """Raises `MissingOpacus` unless Opacus is there."""
+    """Raises `MissingExtra` unless Opacus is there; imports it, and undoes what that does to the root logger."""
+    require("private training", "opacus")
     with _as_it_was():
-        try:
-            import opacus  # noqa: F401
-        except ImportError:
-            raise MissingOpacus(f"private training needs Opacus: {install_command('privacy')}") from None
+        import opacus  # noqa: F401
 
 
 @dataclass(frozen=True)

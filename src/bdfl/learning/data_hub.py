@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from bdfl.errors import require
 from bdfl.learning.data_cache import digest_sources, load_through_cache
 from bdfl.learning.data_images import decode_images
 from bdfl.learning.data_parquet import INPUT_COLUMNS, LABEL_COLUMNS, LOADER_VERSION, pick_column
-from bdfl.learning.data_set import SPLITS, BadData, DataSet, Inputs, Labels, convert_labels, import_extra, make_data_set
+from bdfl.learning.data_set import SPLITS, BadData, DataSet, Inputs, Labels, convert_labels, make_data_set
 from bdfl.learning.own_function import show_exception
 from bdfl.scenario import DataChoice
 
@@ -20,7 +21,9 @@ _BATCH_ROWS = 1024
 
 def load_hub(name: str, choice: DataChoice, cache: Path) -> DataSet:
     """The data set NAME or NAME:CONFIG, downloaded by `datasets` if it must be, decoded once."""
-    datasets = import_extra("datasets", "datasets", "data", f"hub:{name}")
+    require(f"hub:{name}", "datasets")
+    import datasets
+
     repository, _, configuration = name.partition(":")
     where = f"hub:{name}"
     try:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from bdfl.learning.data_set import BadData, import_extra
+from bdfl.errors import require
+from bdfl.learning.data_set import BadData
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -28,7 +29,7 @@ def decode_images(where: str, encoded: Iterable[bytes | None], num_images: int) 
 
     Every image must have the shape of the first. Raises `BadData` naming the first that does not fit.
     """
-    import_extra("PIL.Image", "Pillow", "learn", "images")
+    require("decoding images", "PIL.Image")
     from PIL.Image import DecompressionBombWarning
 
     images = iter(encoded)

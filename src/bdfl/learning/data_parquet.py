@@ -12,10 +12,10 @@ from typing import Any, TypeAlias
 import msgspec
 import numpy as np
 
-from bdfl.errors import one_line
+from bdfl.errors import one_line, require
 from bdfl.learning.data_cache import digest_sources, load_through_cache
 from bdfl.learning.data_images import decode_images
-from bdfl.learning.data_set import SPLITS, BadData, DataSet, Inputs, Labels, convert_labels, import_extra, make_data_set
+from bdfl.learning.data_set import SPLITS, BadData, DataSet, Inputs, Labels, convert_labels, make_data_set
 from bdfl.scenario import DataChoice
 
 Schema: TypeAlias = Any  # pyarrow has no types
@@ -106,7 +106,9 @@ def _is_hidden(path: Path) -> bool:
 
 
 def _open(path: Path) -> ParquetFile:
-    parquet = import_extra("pyarrow.parquet", "pyarrow", "learn", "Parquet files")
+    require("a Parquet file", "pyarrow.parquet")
+    from pyarrow import parquet
+
     try:
         return parquet.ParquetFile(path)
     except (OSError, ValueError) as error:  # pyarrow's own errors derive from these
@@ -114,7 +116,8 @@ def _open(path: Path) -> ParquetFile:
 
 
 def _validate_columns(path: Path, schema: Schema, input_column: str, label_column: str) -> None:
-    pyarrow = import_extra("pyarrow", "pyarrow", "learn", "Parquet files")
+    import pyarrow
+
     for column in (input_column, label_column):
         if column not in schema.names:
             raise BadData(str(path), f"columns {', '.join(schema.names) or 'none'}", f"{column}, as in the other files")

@@ -3,14 +3,12 @@
 import hashlib
 from dataclasses import dataclass
 from functools import cached_property
-from importlib import import_module
-from types import ModuleType
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bdfl.errors import BdflError, install_command, one_line
+from bdfl.errors import BdflError, one_line
 from bdfl.learning.mapped import blocks_of
 
 Inputs: TypeAlias = NDArray[Any]  # uint8 images (samples, height, width, channels), or float32 features (samples, ...)
@@ -128,15 +126,6 @@ def number_labels(name: str, train_labels: Labels) -> tuple[str, ...]:
         found = f"label {greatest} among {len(train_labels)} samples"
         raise BadData(f"{name} train", found, "labels from 0 without gaps")
     return tuple(str(label) for label in range(greatest + 1))
-
-
-def import_extra(module: str, package: str, extra: str, purpose: str) -> ModuleType:
-    """A library that only some sources need; raises `BadData` with the command that installs it."""
-    try:
-        return import_module(module)
-    except ImportError:
-        expected = f"it for {purpose}: {install_command(extra)}"
-        raise BadData(purpose, f"{package} is not installed", expected) from None
 
 
 def _convert_inputs(given: ArrayLike) -> Inputs:

@@ -8,7 +8,8 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from bdfl.learning.data_set import BadData, DataSet, import_extra, make_data_set
+from bdfl.errors import require
+from bdfl.learning.data_set import BadData, DataSet, make_data_set
 from bdfl.learning.own_function import BadFunction, find_function, importing_from_here, show_exception
 
 _ARRAYS = ("train_inputs", "train_labels", "test_inputs", "test_labels")
@@ -46,7 +47,10 @@ def _read_digits() -> NDArray[np.float64]:
     for folder in [] if library is None else library.submodule_search_locations or ():
         if (path := Path(folder) / _DIGITS_FILE).is_file():
             return np.loadtxt(path, delimiter=",")
-    digits = import_extra("sklearn.datasets", "scikit-learn", "learn", "digits").load_digits()
+    require("the data set digits", "sklearn.datasets")
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
     return np.column_stack([digits.data, digits.target])
 
 

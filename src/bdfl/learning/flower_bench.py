@@ -12,10 +12,10 @@ from typing import TypeVar
 import numpy as np
 
 from bdfl.environment import Purpose, stream
-from bdfl.errors import BdflError
+from bdfl.errors import BdflError, MissingExtra
 from bdfl.learning.flower_answers import Fitted, Judged, Place
 from bdfl.learning.flower_arrays import ArrayForm, Arrays, form_of
-from bdfl.learning.flower_client import MissingFlower, find_client, find_first_arrays
+from bdfl.learning.flower_client import find_client, find_first_arrays
 from bdfl.learning.own_function import BadFunction, importing_from_here, show_exception
 from bdfl.learning.training import NAN, LocalResult, Outcome, TrainingFailed
 from bdfl.learning.weights import Vector, is_finite
@@ -130,7 +130,7 @@ class FlowerBench:
     def _check(self, what: str, client: int, action: Callable[[], Answer]) -> Answer:
         try:
             return action()
-        except (BadFunction, MissingFlower):
+        except (BadFunction, MissingExtra):
             raise
         except BdflError as error:
             raise TrainingFailed(f"{_KEY}: {self._name!r} cannot {what} as client {client}: {error}") from error

@@ -6,27 +6,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bdfl.errors import BdflError, install_command
+from bdfl.errors import require
 from bdfl.learning.flower_answers import FlowerClient
 from bdfl.learning.flower_arrays import Arrays, BadArrays, name_arrays
 from bdfl.learning.own_function import find_function
 
 
-class MissingFlower(BdflError):
-    """Flower is not installed."""
-
-
-def validate_flower() -> None:
-    """Raises `MissingFlower` unless Flower is there."""
-    try:
-        import flwr.app  # noqa: F401
-    except ImportError:
-        raise MissingFlower(f"a Flower client needs Flower: {install_command('flower')}") from None
-
-
 def find_client(name: str) -> FlowerClient:
-    """The Flower client that module:name is; raises `MissingFlower` or `BadFunction`."""
-    validate_flower()
+    """The Flower client that module:name is; raises `MissingExtra` or `BadFunction`."""
+    require("a Flower client", "flwr.app")
     from flwr.clientapp import ClientApp
 
     from bdfl.learning.flower_app import AppClient, FunctionApp

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bdfl.environment import Purpose, stream
-from bdfl.errors import BdflError, install_command
+from bdfl.errors import BdflError, require
 from bdfl.learning.own_function import show_exception
 from bdfl.scenario import Scenario
 from bdfl.scenario.learning import FLOWER_PREFIX, PartitionParameter
@@ -26,10 +26,6 @@ _OTHERS = frozenset(["Partitioner", "IdToSizeFncPartitioner", "VerticalEvenParti
 _ARRAYS = frozenset(["distribution_array"])  # parameters that must be arrays
 
 Partitioner = Any  # a flwr_datasets.partitioner.Partitioner; the library has no types of its own
-
-
-class MissingPartitioners(BdflError):
-    """flwr-datasets is not installed."""
 
 
 class BadPartitioner(BdflError):
@@ -45,7 +41,7 @@ def deal_by_partitioner(scenario: Scenario, labels: NDArray[np.int64]) -> NDArra
     """Who holds which of the samples with these labels, (samples,): a client's number, -1 where nobody does.
 
     Where the partitioner has such parameters and the scenario gives none, it makes as many partitions as there are
-    clients, by the labels, from the scenario's seed. Raises `BadPartitioner`, `MissingPartitioners`.
+    clients, by the labels, from the scenario's seed. Raises `BadPartitioner`, `MissingExtra`.
     """
     rng = stream(scenario.seed, Purpose.PARTITION)
     order = rng.permutation(len(labels))
@@ -115,8 +111,7 @@ def _load_parts(scenario: Scenario, partitioner: Partitioner, labels: NDArray[np
 
 
 def _import_partitioners() -> Any:
-    try:
-        import flwr_datasets.partitioner
-    except ImportError:
-        raise MissingPartitioners(f"partitioners need flwr-datasets: {install_command('flower')}") from None
+    require("a partitioner of Flower's", "flwr_datasets.partitioner")
+    import flwr_datasets.partitioner
+
     return flwr_datasets.partitioner

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
-from bdfl.errors import BdflError
+from bdfl.errors import BdflError, require
 from bdfl.learning.data import DataSet
 from bdfl.learning.partition import Partition
 from bdfl.learning.training import InvalidTraining, Trainer, TrainingFailed
 from bdfl.learning.weights import Vector
-from bdfl.learning.workers import validate_torch
 from bdfl.ray_cluster import OtherSoftware, count_cpus, describe_trouble, find_difference, list_software, open_ray
 from bdfl.scenario import Engine, Scenario
 
@@ -50,7 +49,7 @@ def open_ray_trainer(
         raise InvalidTraining("learning.flower: Flower clients are trained on this machine, --engine local expected")
     if scenario.learning.engine is Engine.VMAP:
         raise InvalidTraining("learning.engine: vmap trains all clients in one call here, loop expected with Ray")
-    validate_torch()
+    require("training", "torch")
     from bdfl.learning.bench import Bench, gather_material
     from bdfl.learning.trainers import LoopTrainer
 

@@ -7,7 +7,7 @@ from functools import cache
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from bdfl.errors import BdflError, install_command
+from bdfl.errors import require
 from bdfl.learning.data import DataSet
 from bdfl.learning.own_function import show_exception
 from bdfl.learning.partition import Partition
@@ -29,18 +29,6 @@ class MapBenches(Protocol):
     def __call__(self, function: Callable[[Any, Task], Result], tasks: Sequence[Task], /) -> Iterator[Result]: ...
 
 
-class MissingTorch(BdflError):
-    """PyTorch is not installed."""
-
-
-def validate_torch() -> None:
-    """Raises `MissingTorch` unless PyTorch is there."""
-    try:
-        import torch  # noqa: F401
-    except ImportError:
-        raise MissingTorch(f"training needs PyTorch: {install_command('learn')}") from None
-
-
 @contextmanager
 def open_trainer(
     scenario: Scenario, data: "DataSet | FlowerClients", partition: Partition, *, workers: int = 1
@@ -59,7 +47,7 @@ def open_trainer(
         with open_flower(scenario, data, workers=workers) as flower:
             yield flower
         return
-    validate_torch()
+    require("training", "torch")
     from bdfl.learning.bench import Bench, gather_material
     from bdfl.learning.trainers import LoopTrainer, VmapTrainer
 

@@ -1,11 +1,13 @@
 """What the figures of a run that learned have in common: a picture that says how to read it, at one width."""
 
 from dataclasses import dataclass
-
-from matplotlib.axes import Axes
+from typing import TYPE_CHECKING
 
 from bdfl.records import RunRecord
 from bdfl.report.style import SOFT_INK, Picture
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 WIDTH = 5.2  # inches: as wide as a telephone shows at the size of its own text
 FEW_POINTS = 40  # a line of so few points shows them
@@ -22,7 +24,7 @@ class Exhibit:
     picture: Picture
 
 
-def say(axes: Axes, text: str) -> None:
+def say(axes: "Axes", text: str) -> None:
     """Writes into the middle of empty axes why they are empty."""
     axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=SOFT_INK)
 

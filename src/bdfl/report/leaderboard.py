@@ -3,11 +3,9 @@
 from base64 import b64encode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
 from rich.table import Table
 
 from bdfl.experiment import Interval
@@ -26,6 +24,9 @@ from bdfl.report.style import (
     new_figure,
 )
 from bdfl.report.tables import interval, new_table
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _ROW_INCH = 0.27
 _STYLE = (
@@ -85,6 +86,8 @@ def tabulate_board(board: Board) -> list[Table]:
 
 def draw_board(board: Board) -> Picture:
     """Standings down, measures across, best on top: a dot with its interval in each, and the proven bound."""
+    from matplotlib.lines import Line2D
+
     measures = [one for one in _MEASURES if one.title and any(one.find(standing) for standing in board.standings)]
     with house_style():
         height = 1.15 + _ROW_INCH * len(board.standings)
@@ -106,7 +109,9 @@ def draw_board(board: Board) -> Picture:
     return Picture(figure, [_sheet(board)])
 
 
-def _draw_measure(axes: Axes, board: Board, measure: _Measure) -> None:
+def _draw_measure(axes: "Axes", board: Board, measure: _Measure) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     for place, standing in enumerate(board.standings):
         found = measure.find(standing)
         if found is None or np.isnan(found.mean):

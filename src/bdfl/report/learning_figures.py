@@ -23,8 +23,7 @@ from bdfl.report.cost_figures import (
 )
 from bdfl.report.exhibit import FEW_POINTS, WIDTH, Exhibit, say
 from bdfl.report.panels import draw_cells, fit_rounds
-from bdfl.report.privacy_tables import show_privacy
-from bdfl.report.style import INFEASIBLE, TRAINING, Cell, Picture, Sheet, drawable, house_style, new_figure
+from bdfl.report.style import INFEASIBLE, TRAINING, UPLOAD, Cell, Picture, Sheet, drawable, house_style, new_figure
 from bdfl.scenario import Scenario
 
 _MOST_NAMES = 30  # labels that are named one by one
@@ -254,3 +253,46 @@ def _recall_text(learning: LearningRecord) -> str:
 def _marks_text(run: RunRecord, learning: LearningRecord) -> str:
     diverged = " A red cross: an update diverged and was left out." if learning.count_outcomes(Outcome.DIVERGED) else ""
     return diverged + (" A red column: an infeasible round, in which nobody trains." if run.num_infeasible else "")
+
+
+def show_privacy(run: RunRecord, learning: LearningRecord, scenario: Scenario) -> Exhibit:
+    """Epsilon over the rounds, and the accuracy that it bought."""
+    most, middle = _spent_so_far(learning)
+    with house_style():
+        figure = new_figure(WIDTH, 4.5)
+        upper, lower = figure.subplots(2, 1)
+        for values, colour, name in ((most, UPLOAD, "most of any client"), (middle, TRAINING, "median client")):
+            upper.plot(run.round, values, color=colour, marker="." if len(values) <= FEW_POINTS else "", label=name)
+        fit_rounds(upper, run)
+        upper.set(title="Epsilon spent", xlabel="round")
+        upper.set_ylim(bottom=0)
+        upper.legend(loc="upper left", handlelength=1.4)
+        known = np.isfinite(learning.accuracy)
+        marker = "." if np.count_nonzero(known) <= FEW_POINTS else ""
+        lower.plot(most[known], learning.accuracy[known], color=TRAINING, marker=marker)
+        lower.set(title="Test accuracy by epsilon", xlabel="epsilon, most of any client")
+        lower.set_xlim(left=0)
+        lower.set_ylim(0, 1.04)
+        lower.yaxis.set_major_formatter(PercentFormatter(1.0))
+    rows: list[Sequence[Cell]] = [
+        (int(round), float(most[place]), float(middle[place]), float(learning.accuracy[place]))
+        for place, round in enumerate(run.round)
+    ]
+    last = float(most[-1])
+    return Exhibit(
+        "privacy",
+        "What training told of the data",
+        f"Epsilon bounds how much more likely any update becomes by a single one of a client's samples (by e to its"
+        f" power, but for a chance of delta = {scenario.privacy.delta:g}); it adds up over all rounds in which a client"
+        " was to train. Below, the accuracy that was reached for it. The noise of a simulation follows from its seed,"
+        " so it hides nothing from those who know that.",
+        f"Line charts of epsilon over {run.num_rounds} rounds, at the end {last:.2f} for the client that spent most,"
+        " and of test accuracy by epsilon.",
+        Picture(figure, [Sheet(("round", "epsilon_most", "epsilon_median", "accuracy"), rows)]),
+    )
+
+
+def _spent_so_far(learning: LearningRecord) -> tuple[PerRound, PerRound]:
+    """Largest and median epsilon of the clients with data after every round; 0 for one that never trained."""
+    spent = np.maximum.accumulate(np.nan_to_num(learning.epsilon), axis=0)[:, learning.samples > 0]
+    return spent.max(axis=1), np.median(spent, axis=1)

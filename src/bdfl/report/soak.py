@@ -1,14 +1,17 @@
 """A network that ran for long, as a table for a terminal of 80 columns, a figure and a page."""
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from matplotlib.axes import Axes
 from rich.table import Table
 from rich.text import Text
 
 from bdfl.operation.soak import Growth, Moment, Soak
 from bdfl.report.style import CYCLE, Picture, Sheet, house_style, new_figure
 from bdfl.report.tables import new_table
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _MIB = 2**20
 _KIB = 1024
@@ -72,7 +75,7 @@ def draw_soak(soak: Soak) -> Picture:
     return Picture(figure, [Sheet(header, rows)])
 
 
-def _draw(axes: Axes, soak: Soak, title: str, choose: Callable[[Moment], float], label: str, colour: str) -> None:
+def _draw(axes: "Axes", soak: Soak, title: str, choose: Callable[[Moment], float], label: str, colour: str) -> None:
     heights = [moment.height for moment in soak.moments]
     values = [choose(moment) for moment in soak.moments]
     axes.plot(heights, values, color=colour, linewidth=1.4, label=label or None)

@@ -1,6 +1,7 @@
 """One look for all figures: fonts, colours, axes, labels that keep their distance, and files that never differ.
 
-Matplotlib is used through its objects alone: no pyplot, no window, no state shared between figures.
+Matplotlib is used through its objects alone: no pyplot, no window, no state shared between figures. It is imported
+where something is drawn: tables do without it.
 """
 
 import csv
@@ -10,12 +11,11 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from io import BytesIO
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from matplotlib import style
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-from matplotlib.font_manager import findfont, get_font
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 # Okabe and Ito's palette, told apart with any colour vision; the paper's algorithm blue, ours vermilion.
 COLOURS = {
@@ -95,7 +95,7 @@ class Sheet:
 class Picture:
     """A figure and the very numbers it shows."""
 
-    figure: Figure
+    figure: "Figure"
     sheets: Sequence[Sheet]
 
     @cached_property
@@ -132,12 +132,17 @@ def save_sheet(sheet: Sheet, path: Path) -> Path:
 @contextmanager
 def house_style() -> Iterator[None]:
     """Inside, figures are made and saved in the house style."""
+    from matplotlib import style
+
     with style.context(_SETTINGS):
         yield
 
 
-def new_figure(width_inch: float, height_inch: float) -> Figure:
+def new_figure(width_inch: float, height_inch: float) -> "Figure":
     """An empty figure that lays itself out; make it inside `house_style`."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(width_inch, height_inch), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
@@ -161,10 +166,12 @@ def drawable(text: str, *, otherwise: str, longest: int = 60) -> str:
 
 @cache
 def _characters() -> frozenset[int]:
+    from matplotlib.font_manager import findfont, get_font
+
     return frozenset(code for code in get_font(findfont(_FONT)).get_charmap() if code >= ord(" "))
 
 
-def label_ends(axes: Axes, ends: Sequence[tuple[float, float, str, str]], gap: float = 0.055) -> None:
+def label_ends(axes: "Axes", ends: Sequence[tuple[float, float, str, str]], gap: float = 0.055) -> None:
     """Writes (x, y, text, colour) to the right of each line's end, moved apart where they would touch.
 
     `gap` is the least distance between two labels, as a share of the axes' height. Call it when limits are final.

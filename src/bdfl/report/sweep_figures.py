@@ -1,15 +1,18 @@
 """The figure of a sweep: a panel for every measure, a line for every scheduler or other setting."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.axes import Axes
 
 from bdfl.experiment.choices import show_choice
 from bdfl.report.style import CYCLE, SOFT_INK, Picture, Sheet, colour_of, drawable, house_style, new_figure
 from bdfl.scenario import Scenario, describe_scenario
 from bdfl.sweeps.measures import MEASURES, Mode
 from bdfl.sweeps.summary import SCHEDULER, Line, SweepSummary, Value
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _PANEL_INCH = (3.7, 3.0)
 _MOST_COLUMNS = 3
@@ -52,7 +55,7 @@ def describe_key(key: str) -> str:
     return f"{key} ({units[key]})" if units.get(key) else key
 
 
-def _draw_panel(axes: Axes, summary: SweepSummary, measure: str) -> None:
+def _draw_panel(axes: "Axes", summary: SweepSummary, measure: str) -> None:
     looks = _choose_looks(summary.lines)
     words = list(dict.fromkeys(place.x for line in summary.lines for place in line.places))
     for number, (line, (colour, style)) in enumerate(zip(summary.lines, looks, strict=True)):
@@ -81,7 +84,7 @@ def _draw_panel(axes: Axes, summary: SweepSummary, measure: str) -> None:
     axes.set_xlabel(drawable(describe_key(summary.x), otherwise="x"))
 
 
-def _fit(axes: Axes, summary: SweepSummary, words: Sequence[Value]) -> None:
+def _fit(axes: "Axes", summary: SweepSummary, words: Sequence[Value]) -> None:
     """Scales and ticks once everything is drawn."""
     if not summary.is_numeric:
         texts = [show_choice(str(word)) if summary.x == SCHEDULER else _text(word) for word in words]

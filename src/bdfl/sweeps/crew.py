@@ -9,10 +9,8 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
 from typing import Protocol
 
-import joblib
-
 from bdfl.experiment.sweep import InvalidSweep
-from bdfl.process_pool import open_process_pool
+from bdfl.process_pool import count_cores, open_process_pool
 from bdfl.sweeps.computing import Batch, PointResult, compute_batch
 
 AHEAD = 2  # batches under way for each worker: one in work, one waiting for it
@@ -47,7 +45,7 @@ def open_local_crew(workers: int | None) -> Iterator[Crew]:
     """So many spawned processes (default: one per core), each with one thread; a single worker is this process."""
     if workers is not None and workers < 1:
         raise InvalidSweep(f"workers: {workers} given, at least 1 is needed")
-    num_workers: int = workers or joblib.cpu_count()
+    num_workers = workers or count_cores()
     if num_workers == 1:
         yield _Here()
         return

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from bdfl import __version__
-from bdfl.errors import BdflError, install_command, one_line
+from bdfl.errors import BdflError, one_line, require
 from bdfl.scenario.toml_text import Plain, toml_value
 from bdfl.sweeps.folder import Done
 from bdfl.sweeps.measures import MEASURES, Mode
@@ -22,10 +22,6 @@ TIMES_FILE = "timings.parquet"
 OK, FAILED = "ok", "failed"
 _FIXED = ("point", "scheduler", "seed", "status", "error")
 _MAX_ROWS = 10_000_000  # of a table that somebody gives us
-
-
-class MissingArrow(BdflError):
-    """pyarrow is not installed."""
 
 
 class BadTable(BdflError):
@@ -44,14 +40,6 @@ class PointTable(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def num_rows(self) -> int:
         return len(self.columns["point"])
-
-
-def validate_arrow() -> None:
-    """Raises `MissingArrow` unless pyarrow is there: asked for before any work."""
-    try:
-        import pyarrow  # noqa: F401
-    except ImportError:
-        raise MissingArrow(f"the table of a sweep needs pyarrow: {install_command('trace')}") from None
 
 
 def write_points(sweep: Sweep, points: Sequence[Point], done: Mapping[str, Done], path: Path) -> Path:
@@ -102,7 +90,7 @@ def write_times(points: Sequence[Point], done: Mapping[str, Done], path: Path) -
 
 def read_points(path: Path) -> PointTable:
     """The table of a sweep, from its folder or the file itself; whatever is not one is refused."""
-    validate_arrow()
+    require("the table of a sweep", "pyarrow")
     import pyarrow
     import pyarrow.parquet
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from bdfl.errors import BdflError, install_command
+from bdfl.errors import BdflError, require
 from bdfl.experiment.run_folder import read_journal
 from bdfl.ledger.block import chain_id
 from bdfl.ledger.store import ChainStore
@@ -22,10 +22,9 @@ class NothingToTrack(BdflError):
 
 def read_records(folder: Path) -> Iterator[Told]:
     """Every round of the tables in a folder, `rounds.parquet` and `clients.parquet`, and of the journal beside them."""
-    try:
-        from bdfl.records.parquet import read_run
-    except ImportError:
-        raise NothingToTrack(f"{folder}: reading its tables needs pyarrow: {install_command('trace')}") from None
+    require(f"{folder}: reading its tables", "pyarrow")
+    from bdfl.records.parquet import read_run
+
     run, learned, scalars = read_run(folder), _read_learning(folder), RoundScalars()
     for record in run.rounds:
         yield record.round, scalars.of_round(record, learned.get(record.round))

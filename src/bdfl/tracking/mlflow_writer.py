@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bdfl.errors import BdflError, install_command
+from bdfl.errors import BdflError, require
 from bdfl.tracking.scalars import DELAY
 from bdfl.tracking.tracker import Outcome, TrackedRun
 
@@ -30,22 +30,16 @@ _SETTINGS = {
 }
 
 
-class MissingMlflow(BdflError):
-    """MLflow is not installed, or no place was named."""
+class NoPlace(BdflError):
+    """No place was named."""
 
 
 def open_mlflow(where: str) -> "MlflowTracker":
     """A tracker that writes to `where`: a folder, in which a database is kept, or any tracking URI of MLflow's."""
     _quieten()
-    try:
-        import mlflow  # noqa: F401
-        import sqlalchemy  # noqa: F401
-    except ImportError:
-        raise MissingMlflow(
-            f"tracking with mlflow needs mlflow-skinny and sqlalchemy: {install_command('track')}"
-        ) from None
+    require("--track mlflow", "mlflow", "sqlalchemy")
     if not where:
-        raise MissingMlflow("mlflow: no place given, mlflow:FOLDER or mlflow:URI expected")
+        raise NoPlace("mlflow: no place given, mlflow:FOLDER or mlflow:URI expected")
     return MlflowTracker(where)
 
 

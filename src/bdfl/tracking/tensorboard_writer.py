@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from bdfl.errors import BdflError, install_command
+from bdfl.errors import BdflError, require
 from bdfl.tracking.tracker import Outcome, TrackedRun
 
 if TYPE_CHECKING:
@@ -19,19 +19,15 @@ _FILES = "events.out.tfevents.*"  # what TensorBoard looks for
 _FILE_VERSION = "brain.Event:2"
 
 
-class MissingTensorBoard(BdflError):
-    """TensorBoard is not installed, or no folder was named."""
+class NoFolder(BdflError):
+    """No folder was named."""
 
 
 def open_tensorboard(folder: str) -> "TensorBoardTracker":
     """A tracker that writes below `folder`, which is what `tensorboard --logdir` is told."""
-    try:
-        import tensorboard  # noqa: F401
-    except ImportError:
-        needed = "tensorboard"
-        raise MissingTensorBoard(f"tracking with {needed} needs {needed}: {install_command('track')}") from None
+    require("--track tensorboard", "tensorboard")
     if not folder:
-        raise MissingTensorBoard("tensorboard: no folder given, tensorboard:FOLDER expected")
+        raise NoFolder("tensorboard: no folder given, tensorboard:FOLDER expected")
     return TensorBoardTracker(Path(folder))
 
 

@@ -16,10 +16,9 @@ from itertools import zip_longest
 from types import FrameType
 from typing import TYPE_CHECKING, BinaryIO
 
-from bdfl.errors import BdflError, one_line
+from bdfl.errors import BdflError, one_line, require
 from bdfl.learning.data_set import BadData
 from bdfl.learning.weights import InvalidWeights
-from bdfl.learning.workers import validate_torch
 from bdfl.scenario import parse_scenario
 from bdfl.transports.live.training_orders import (
     DEALT,
@@ -160,7 +159,7 @@ def _open(setup: Setup) -> "ShareTrainer | FlowerShare":
         from bdfl.transports.live.flower_share import FlowerShare
 
         return FlowerShare(scenario, setup.client, setup.data, setup.model)
-    validate_torch()
+    require("training", "torch")
     from bdfl.transports.live.share_trainer import ShareTrainer
 
     return ShareTrainer(scenario, setup.client, setup.data, setup.model)
