@@ -7,11 +7,11 @@ from rich.table import Table
 from rich.text import Text
 
 from bdfl.audit.blame import Blame
-from bdfl.audit.block_summary import BlockSummary, describe_change
-from bdfl.audit.summary import ChainSummary
+from bdfl.audit.block_summary import BlockSummary, describe_change, describe_offence
+from bdfl.audit.summary import CERTIFICATES_NOTE, ChainSummary
 from bdfl.audit.trace import Trace
-from bdfl.ledger.block import Block, Certificate, Evidence, FalseWork, TwoBlocks, TwoUpdates, TwoVotes
-from bdfl.ledger.roll import find_change, find_evidence, offender_of
+from bdfl.ledger.block import Block, Certificate
+from bdfl.ledger.roll import find_change, find_evidence
 from bdfl.ledger.units import ATTO, NANO, PICOJOULE
 from bdfl.ledger.verify import Agreement, ModelCheck, Verification
 from bdfl.report.tables import new_table, number
@@ -22,12 +22,6 @@ _SHOWN_RUNS = 6
 _UNKNOWN = "-"
 _SHORT = 16  # characters of a digest in running text
 _SHORTER = 8  # in tables
-_EVIDENCE: dict[type[Evidence], str] = {
-    TwoVotes: "two votes in one attempt",
-    TwoBlocks: "two blocks of one attempt",
-    TwoUpdates: "two updates for one round",
-    FalseWork: "a block with false work",
-}
 
 
 def short_digest(text: str, length: int = _SHORT) -> str:
@@ -59,7 +53,7 @@ def tabulate_facts(title: str, facts: Sequence[tuple[str, str]]) -> Table:
     return table
 
 
-def tabulate_chain(summary: ChainSummary, *, all_blocks: bool = False) -> list[Table]:
+def tabulate_chain(summary: ChainSummary, *, all_blocks: bool = False) -> list[RenderableType]:
     """What a chain is, its first and last blocks, and its members."""
     kept = f"updates of blocks {summary.checkpoint + 1} to {summary.height}"
     facts = [
@@ -76,10 +70,10 @@ def tabulate_chain(summary: ChainSummary, *, all_blocks: bool = False) -> list[T
     if summary.privacy is not None:
         facts.append(("privacy", summary.privacy))
     title = f"Chain {short_digest(summary.chain)}: {summary.name}, {summary.height} blocks"
-    tables = [tabulate_facts(title, facts)]
+    tables: list[RenderableType] = [tabulate_facts(title, facts)]
     if summary.blocks:
         tables.append(_tabulate_blocks(summary.blocks, all_blocks=all_blocks))
-    return [*tables, _tabulate_members(summary)]
+    return [*tables, _tabulate_members(summary), CERTIFICATES_NOTE]
 
 
 def _tabulate_blocks(blocks: Sequence[BlockSummary], *, all_blocks: bool) -> Table:
@@ -122,7 +116,7 @@ def _block_cells(block: BlockSummary) -> list[str | Text]:
 
 def _tabulate_members(summary: ChainSummary) -> Table:
     has_changed = any(member.since > 1 or member.until is not None for member in summary.members)
-    columns = ["member", "key", "samples", "trained", "missed", "proposed", "voted", "backlog"]
+    columns = ["member", "key", "samples", "trained", "missed", "proposed", "in certificates", "backlog"]
     table = new_table("Members", [*columns, "heights"] if has_changed else columns)
     table.columns[1].justify = "left"
     for member in summary.members[:_SHOWN_MEMBERS]:
@@ -133,7 +127,7 @@ def _tabulate_members(summary: ChainSummary) -> Table:
             str(member.trained),
             str(member.missing),
             str(member.proposed),
-            str(member.voted),
+            str(member.in_certificates),
             number(member.queue, 2),
             *([f"{member.since} to {'' if member.until is None else member.until}"] if has_changed else []),
         )
@@ -153,14 +147,14 @@ def tabulate_block(block: Block, certificate: Certificate) -> list[Table]:
         ("model", body.model.hex() + (" (unchanged: the block is empty)" if body.is_empty else "")),
         ("proposer", f"member {header.proposer}, attempt {header.attempt}"),
         ("work", f"difficulty {header.difficulty:,}, nonce {block.nonce.hex()}"),
-        ("final by", f"{len(voters)} votes: members {show_ranges(voters)}"),
+        ("certificate", f"votes of members {show_ranges(voters)}; others may have voted too"),
         ("round", f"{_seconds(modelled.delay_ns)}: exchange {_seconds(modelled.exchange_ns)},"
                   f" mining {_seconds(modelled.mining_ns)}"),
         ("next round", planned.reason or f"clients {show_ranges(planned.selected)} train,"
                                          f" objective {planned.objective_nano / NANO:.6g}"),
     ]  # fmt: skip
     evidence = find_evidence(body.entries)
-    facts += [("evidence", f"{_EVIDENCE[type(entry)]} by member {offender_of(entry)}") for entry in evidence]
+    facts += [("evidence", describe_offence(entry)) for entry in evidence]
     change = find_change(body.entries)
     if change is not None:
         assenting = show_ranges([assent.member for assent in change.assents])

@@ -124,7 +124,7 @@ function factTiles(document) {
     tile("Accuracy of its model", sayPercent(document.accuracy), document.is_empty ? "the model stayed" : isKnown(document.loss) ? `loss ${sayNumber(document.loss)}` : "on the test data"),
     tile("Delay of the round", saySeconds(document.modelled?.delay_s), document.modelled ? `${saySeconds(document.modelled.exchange_s)} training and upload, ${saySeconds(document.modelled.mining_s)} mining` : null),
     tile("Updates in its model", `${sayCount(counted)} of ${sayCount(document.schedule?.selected.length)}`, "that were scheduled"),
-    tile("Votes", `${sayCount(document.votes.length)} of ${sayCount(document.members.length)}`, document.quorum ? `${sayCount(document.quorum)} are a quorum` : null, document.quorum && document.votes.length < document.quorum ? "bad" : ""),
+    tile("Votes in its certificate", `${sayCount(document.votes.length)} of ${sayCount(document.members.length)}`, document.quorum ? `${sayCount(document.quorum)} are a quorum` : null, document.quorum && document.votes.length < document.quorum ? "bad" : ""),
     tile("Work", `${sayCount(document.difficulty)}`, `hashes expected, ${document.work}`),
     tile("Size", sayBytes(document.size_bytes), document.model_bytes ? `its model ${sayBytes(document.model_bytes)}` : null),
   );
@@ -227,7 +227,7 @@ function costCard(document, overview, budgets) {
 function votesCard(document, overview) {
   return card(
     "Votes that made it final",
-    { note: document.quorum ? `${sayPlural(document.votes.length, "precommit")} of one attempt; ${sayCount(document.quorum)} of ${sayCount(document.members.length)} members are a quorum (${overview.quorum_rule}).` : null },
+    { note: document.quorum ? `${sayPlural(document.votes.length, "precommit")} of one attempt; ${sayCount(document.quorum)} of ${sayCount(document.members.length)} members are a quorum (${overview.quorum_rule}). A member that is not listed may have voted all the same.` : null },
     table({
       caption: "Votes",
       columns: [{ title: "Voter" }, { title: "Waited", isNumber: true }, { title: "Holds updates of" }, { title: "Holds reports of" }, { title: "Attempt", isNumber: true }, { title: "Signed" }],

@@ -149,7 +149,7 @@ export async function showBlocks(root, route, context) {
       place,
       table({
         caption: `Blocks up to ${last}`,
-        columns: [{ title: hasBlocks(overview) ? "Block" : "Round" }, ...(hasBlocks(overview) ? [{ title: "Digest" }, { title: "Won by" }] : []), { title: "Accuracy", isNumber: true }, { title: "Delay", isNumber: true }, { title: "Updates", isNumber: true }, ...(hasBlocks(overview) ? [{ title: "Votes", isNumber: true }] : []), { title: "Mean queue", isNumber: true }, { title: "Remarks" }],
+        columns: [{ title: hasBlocks(overview) ? "Block" : "Round" }, ...(hasBlocks(overview) ? [{ title: "Digest" }, { title: "Won by" }] : []), { title: "Accuracy", isNumber: true }, { title: "Delay", isNumber: true }, { title: "Updates", isNumber: true }, ...(hasBlocks(overview) ? [{ title: "In certificate", isNumber: true }] : []), { title: "Mean queue", isNumber: true }, { title: "Remarks" }],
         rows: rows.map((row) => blockCells(row, overview)),
         rowClass: (index) => (rows[index].problem ? "bad" : null),
       }),
