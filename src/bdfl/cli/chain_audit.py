@@ -43,7 +43,7 @@ def audit(
 
       bdfl chain audit runs/quickstart-drc-0
 
-      bdfl chain audit node-2 --genesis genesis.bdfl --key auditor.pem
+      bdfl chain audit node-2 --genesis our.genesis --key auditor.key
 
       bdfl chain audit --check audit.json
     """
@@ -82,6 +82,7 @@ def audit(
 def _audit(path: Path, genesis: Path | None, allowed: frozenset[str]) -> "AuditReport":
     from bdfl.audit.chain_audit import audit_chain
     from bdfl.ledger.keeping import DamagedStore
+    from bdfl.ledger.verify import store_failure
     from bdfl.operation.genesis_file import read_genesis
 
     known = None if genesis is None else read_genesis(genesis, allowed=allowed)
@@ -92,7 +93,7 @@ def _audit(path: Path, genesis: Path | None, allowed: frozenset[str]) -> "AuditR
                 chain, audited_at=now, genesis_file=known, own_functions=allowed, on_progress=on_progress
             )
     except DamagedStore as error:  # not even a genesis to begin with
-        typer.echo(f"INVALID at genesis, rule store: {error}; no report can be made", err=True)
+        typer.echo(f"INVALID at {store_failure(0, error)}; no report can be made", err=True)
         raise typer.Exit(INVALID_EXIT) from None
 
 
@@ -106,18 +107,18 @@ def _describe(file: "AuditFile") -> None:
     misses = sum(one.part.missing for one in report.members)
     typer.echo(f"  {misses:,} misses, {offences:,} offences; {len(report.trusted)} matters are taken on trust")
     typer.echo(f"  digest {file.digest}")
-    typer.echo(f"  {_signer_of(file)}")
+    typer.echo(_signer_of(file))
 
 
 def _signer_of(file: "AuditFile") -> str:
     from bdfl.operation.fingerprint import key_fingerprint
 
     if file.signature is None:
-        return "not signed"
+        return "  not signed"
     public_key = file.signature.public_key
     member = next((one for one in file.report.members if one.part.public_key == public_key), None)
     who = "no member of this chain" if member is None else f"member {member.part.member}"
-    return f"signed by {key_fingerprint(bytes.fromhex(public_key))}, {who}, key {public_key}"
+    return f"  signed by {key_fingerprint(bytes.fromhex(public_key))}, {who}\n  key    {public_key}"
 
 
 def _check(path: Path, *, as_json: bool) -> None:
@@ -137,7 +138,9 @@ def _check(path: Path, *, as_json: bool) -> None:
         print_json({"valid": True, "digest": file.digest, "public_key": file.signature.public_key,
                     "chain": report.chain, "verified": report.verified, "is_right": report.is_right})  # fmt: skip
         return
-    typer.echo(f"{path}: as it was signed, digest {file.digest}")
-    typer.echo(f"  {_signer_of(file)}")
+    typer.echo(f"{path}: as it was signed")
+    typer.echo(f"  digest {file.digest}")
+    typer.echo(_signer_of(file))
     found = "not valid" if report.failure is not None else "valid"
-    typer.echo(f"  it says: chain {report.chain[:16]} {found}, {report.verified:,} blocks, audited {report.audited_at}")
+    typer.echo(f"  audited {report.audited_at} with {report.auditor}")
+    typer.echo(f"  it says: chain {report.chain[:16]} {found}, {report.verified:,} blocks verified")
