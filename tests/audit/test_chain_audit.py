@@ -176,7 +176,7 @@ def test_privacy_is_recomputed_where_it_can_be_and_else_taken_on_trust(monkeypat
     assert wrong.members[1].privacy.judgement is Judgement.TOO_LOW
     assert "another epsilon than it spent" in text_of(render_audit(seal_audit(wrong)))
 
-    def refuse(chain):
+    def refuse(chain, last):
         raise MissingOpacus("not there")
 
     monkeypatch.setattr("bdfl.audit.chain_audit.audit_privacy", refuse)
@@ -255,6 +255,15 @@ def test_a_report_of_another_format_and_what_is_none_are_refused(store):
     for data in (b"", b"{}", b"[" * 10_000, b'{"report": {"format": 1}}', b"\xff", b"null"):
         with pytest.raises(BadAudit, match="the JSON of an audit expected"):
             decode_audit(data)
+
+
+@pytest.mark.parametrize("field", ["auditor", "audited_at", "chain", "tip"])
+def test_what_a_check_prints_cannot_command_a_terminal(store, field):
+    file = seal_audit(audit(store), AUDITOR)
+    report = msgspec.structs.replace(file.report, **{field: "\x1b[2J"})
+    hostile = msgspec.structs.replace(file, report=report)
+    with pytest.raises(BadAudit, match=f"report.{field}"):
+        decode_audit(hostile.to_json())
 
 
 def test_the_json_has_these_fields(store):

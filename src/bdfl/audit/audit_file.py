@@ -1,11 +1,13 @@
 """An audit report as a file: JSON in one line, with its digest and, if wanted, the auditor's signature."""
 
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
-from bdfl.audit.chain_audit import FORMAT, AuditReport
-from bdfl.encoding import DIGEST_SIZE, Digest, Record, digest, encode
+from bdfl.audit.chain_audit import FORMAT, AuditReport, Hex
+from bdfl.encoding import Digest, Record, digest, encode
 from bdfl.errors import BdflError, one_line, other_format
 from bdfl.identity import Meaning, Place, Signer, is_signed, statement_digest
 
@@ -19,15 +21,15 @@ class BadAudit(BdflError):
 class AuditSignature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An auditor's signature of a report, in hexadecimal."""
 
-    public_key: str
-    signature: str
+    public_key: Hex
+    signature: Annotated[str, Meta(pattern=r"\A[0-9a-f]{128}\Z")]
 
 
 class AuditFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A report, SHA-256 of its bytes as they stand in the file, and who signed it."""
 
     report: AuditReport
-    digest: str
+    digest: Hex
     signature: AuditSignature | None
 
     def to_json(self) -> bytes:
@@ -82,24 +84,20 @@ def decode_audit(data: bytes) -> AuditFile:
         if number != FORMAT:
             raise BadAudit(other_format(number, FORMAT))
         file = msgspec.json.decode(data, type=AuditFile)
-        place, named = _place_of(file.report), file.signature
-        signed = ("", "") if named is None else (named.public_key, named.signature)
-        public_key, signature = map(bytes.fromhex, signed)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise BadAudit(f"{one_line(error)}; the JSON of an audit expected") from None
     own = digest(msgspec.json.encode(file.report))
     if file.digest != own.hex():
         raise BadAudit(f"changed after it was written: digest {file.digest[:16]} found, {own.hex()[:16]} expected")
     if file.to_json() != data:
         raise BadAudit("changed after it was written: spaces or order of another writer found, the same bytes expected")
-    statement = statement_digest(Meaning.AUDIT, place, encode(_Attestation(own)))
-    if named is not None and not is_signed(public_key, signature, statement):
-        raise BadAudit(f"another signature found, one by the key {named.public_key[:16]} that it names expected")
+    if file.signature is not None:
+        public_key, signature = (bytes.fromhex(one) for one in msgspec.structs.astuple(file.signature))
+        statement = statement_digest(Meaning.AUDIT, _place_of(file.report), encode(_Attestation(own)))
+        if not is_signed(public_key, signature, statement):
+            raise BadAudit(f"another signature found, one by the key {public_key.hex()[:16]} that it names expected")
     return file
 
 
 def _place_of(report: AuditReport) -> Place:
-    chain, tip = bytes.fromhex(report.chain), bytes.fromhex(report.tip)
-    if not len(chain) == len(tip) == DIGEST_SIZE or report.verified < 0:
-        raise ValueError("chain or tip is no digest")
-    return Place(chain, report.verified, tip)
+    return Place(bytes.fromhex(report.chain), report.verified, bytes.fromhex(report.tip))

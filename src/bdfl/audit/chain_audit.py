@@ -1,8 +1,10 @@
 """An audit of a stored chain: what was verified, what is taken on trust, and every member's part, as one record."""
 
 from collections.abc import Callable
+from typing import Annotated, TypeAlias
 
 import msgspec
+from msgspec import Meta
 
 from bdfl import __version__
 from bdfl.audit.block_summary import describe_change, describe_offence
@@ -10,6 +12,7 @@ from bdfl.audit.privacy import Judgement, PrivacyAudit, Spending, audit_privacy
 from bdfl.audit.reading import NotOnChain
 from bdfl.audit.summary import CERTIFICATES_NOTE, MemberSummary, describe_privacy, summarise_members
 from bdfl.audit.trace import Trace, trace_model
+from bdfl.encoding import Whole
 from bdfl.learning.accounting import MissingOpacus
 from bdfl.ledger.block import Block, Genesis, chain_id
 from bdfl.ledger.keeping import Store
@@ -22,6 +25,9 @@ from bdfl.scenario.learning import is_function
 
 FORMAT = 1
 
+Hex: TypeAlias = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]  # a digest or a public key
+Auditor: TypeAlias = Annotated[str, Meta(pattern=r"\Abdfl [0-9A-Za-z.+-]{1,40}\Z")]
+Moment: TypeAlias = Annotated[str, Meta(pattern=r"\A\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ\Z")]
 OnProgress = Callable[[int, int], None]  # of blocks done and blocks in all
 
 
@@ -84,16 +90,16 @@ class AuditReport(_Part, frozen=True):
     """A chain as an auditor finds it; everything but `height` and `failure` is of the verified blocks alone."""
 
     format: int
-    auditor: str  # software and version
-    audited_at: str  # UTC, ISO 8601
+    auditor: Auditor  # software and version
+    audited_at: Moment  # UTC, ISO 8601
     name: str
-    chain: str  # digest of the genesis, which is the chain's id
+    chain: Hex  # digest of the genesis, which is the chain's id
     chain_words: str
-    height: int  # blocks that are stored
-    verified: int  # blocks found valid, from block 1 on
+    height: Whole  # blocks that are stored
+    verified: Whole  # blocks found valid, from block 1 on
     checkpoint: int  # last block whose updates were pruned; 0: none
-    tip: str  # digest of the last verified block; of the genesis before block 1
-    model: str  # digest of its model
+    tip: Hex  # digest of the last verified block; of the genesis before block 1
+    model: Hex  # digest of its model
     failure: Failure | None
     rules: Rules
     checks: tuple[Check, ...]
@@ -141,7 +147,7 @@ def audit_chain(
         advance(block.header.height)
 
     parts = summarise_members(chain, verified, note)
-    privacy = _recompute_privacy(chain, verification)
+    privacy = _recompute_privacy(chain, verified)
     tip = chain.block(verified) if verified else None
     return AuditReport(
         format=FORMAT,
@@ -180,12 +186,12 @@ def _events_of(block: Block) -> list[Event]:
     return [*found, Event(block=height, member=None, kind="membership", what=change)] if change else found
 
 
-def _recompute_privacy(chain: Store, verification: Verification) -> PrivacyAudit | None:
-    """None where nothing is private, the chain is not valid, or Opacus is not installed."""
-    if chain.genesis.privacy is None or not verification.is_valid:
+def _recompute_privacy(chain: Store, verified: int) -> PrivacyAudit | None:
+    """None where nothing is private, or Opacus is not installed."""
+    if chain.genesis.privacy is None:
         return None
     try:
-        return audit_privacy(chain)
+        return audit_privacy(chain, verified)
     except MissingOpacus:
         return None
 

@@ -1,15 +1,25 @@
 """An audit report as a page that opens offline and prints: the same records as its JSON, in words and tables."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeAlias, TypeVar
 from xml.etree.ElementTree import Element
 
 from bdfl.audit.audit_file import AuditFile
 from bdfl.audit.chain_audit import AuditReport, Check, Event, MemberAudit
+from bdfl.audit.trace import Contribution
 from bdfl.operation.fingerprint import in_groups, key_fingerprint
 from bdfl.report.html import Child, node, table_node
 from bdfl.report.page_frame import card, render_page
 
 _NONE = "-"
+_Row = TypeVar("_Row")
+_Columns: TypeAlias = dict[str, Callable[[_Row], Child]]
+_CHECKS: _Columns[Check] = {
+    "what": lambda check: check.subject,
+    "found right": lambda check: node("span.bad" if check.count < (check.of or 0) else "span", f"{check.count:,}"),
+    "of": lambda check: "all" if check.of is None else f"{check.of:,}",
+    "by": lambda check: check.what,
+}
 _QUORUMS = {"majority": "votes of more than half of the members", "bft": "votes of more than two thirds of the members"}
 
 
@@ -24,7 +34,7 @@ def render_audit(file: AuditFile) -> str:
         _panel(_identity_facts(file)),
         node("h2", "Verified"),
         node("p", "Computed again from the bytes of the chain, or checked against them."),
-        node("div.panel", table_node("Checks", ("", "found right", "of", ""), _check_rows(report), words=(0, 3))),
+        _table("Checks", report.checks, _CHECKS, words=(0, 3)),
         node("h2", "Taken on trust"),
         node("p", "A chain cannot prove these, or this audit could not verify them."),
         _panel(_facts([(one.subject, one.why) for one in report.trusted])),
@@ -111,84 +121,69 @@ def _identity_facts(file: AuditFile) -> Element:
     )
 
 
-def _check_rows(report: AuditReport) -> list[Sequence[Child]]:
-    def show(check: Check) -> Child:
-        text = f"{check.count:,}"
-        return text if check.of is None or check.count >= check.of else node("span.bad", text)
-
-    return [
-        (check.subject, show(check), "all" if check.of is None else f"{check.of:,}", check.what)
-        for check in report.checks
-    ]
-
-
 def _members(report: AuditReport) -> list[Element]:
-    columns = ("member", "rounds", "scheduled", "updates", "declined", "misses", "owed", "got", "backlog")
-    rows = [
-        (
-            _name(one),
-            f"{one.rounds:,}",
-            f"{one.part.scheduled:,}",
-            f"{one.part.trained:,}",
-            f"{one.part.declined:,}",
-            f"{one.part.missing:,}",
-            _percent(one.part.rate),
-            _percent(one.participation),
-            f"{one.part.queue:.2f}",
-        )
-        for one in report.members
-    ]
-    said = [
-        (
-            _name(one),
-            f"{one.part.samples:,}",
-            f"{one.part.since:,} on" if one.part.until is None else f"{one.part.since:,} to {one.part.until:,}",
-            f"{one.part.reports:,}",
-            f"{one.part.proposed:,}",
-            _percent(one.proposed_share),
-            f"{one.part.in_certificates:,}",
-        )
-        for one in report.members
-    ]
-    keys = [(_name(one), one.fingerprint, node("code", one.part.public_key)) for one in report.members]
+    participation: _Columns[MemberAudit] = {
+        "member": _name,
+        "rounds": lambda one: f"{one.rounds:,}",
+        "scheduled": lambda one: f"{one.part.scheduled:,}",
+        "updates": lambda one: f"{one.part.trained:,}",
+        "declined": lambda one: f"{one.part.declined:,}",
+        "misses": lambda one: f"{one.part.missing:,}",
+        "owed": lambda one: _percent(one.part.rate),
+        "got": lambda one: _percent(one.participation),
+        "backlog": lambda one: f"{one.part.queue:.2f}",
+    }
+    agreement: _Columns[MemberAudit] = {
+        "member": _name,
+        "samples": lambda one: f"{one.part.samples:,}",
+        "heights": lambda one: f"{one.part.since:,} {'on' if one.part.until is None else f'to {one.part.until:,}'}",
+        "reports": lambda one: f"{one.part.reports:,}",
+        "proposed": lambda one: f"{one.part.proposed:,}",
+        "share": lambda one: _percent(one.proposed_share),
+        "in certificates": lambda one: f"{one.part.in_certificates:,}",
+    }
+    keys: _Columns[MemberAudit] = {
+        "member": _name,
+        "fingerprint": lambda one: one.fingerprint,
+        "public key": lambda one: node("code", one.part.public_key),
+    }
     about = (
         "Owed is the participation rate that the genesis or the admission fixes; got is the share of a member's rounds"
         " with an update of its that counts. Backlog is what the scheduler still owes it, in rounds. A miss is a"
         " scheduled round in which nothing was heard of the member."
     )
-    agreement = ("member", "samples", "heights", "reports", "proposed", "share", "in certificates")
     return [
-        node("div.panel", table_node("Participation", columns, rows)),
+        _table("Participation", report.members, participation),
         node("p", about),
-        node("div.panel", table_node("Agreement", agreement, said)),
+        _table("Agreement", report.members, agreement),
         node("p", report.certificates_note),
-        node("div.panel", table_node("Keys", ("member", "fingerprint", "public key"), keys, words=(0, 1, 2))),
+        _table("Keys", report.members, keys, words=(0, 1, 2)),
     ]
 
 
 def _events(events: Sequence[Event]) -> list[Element]:
     if not events:
         return [node("p", "None: no evidence and no change of membership is in the verified blocks.")]
-    rows = [(f"block {event.block:,}", event.kind, event.what) for event in events]
-    return [node("div.panel", table_node("By block", ("", "kind", ""), rows, words=(0, 1, 2)))]
+    columns: _Columns[Event] = {
+        "block": lambda event: f"{event.block:,}",
+        "kind": lambda event: event.kind,
+        "what": lambda event: event.what,
+    }
+    return [_table("By block", events, columns, words=(0, 1, 2))]
 
 
 def _privacy(report: AuditReport) -> list[Element]:
     if report.rules.privacy is None:
         return [node("p", "Training was not private: updates may tell anything of the data.")]
-    rows = [
-        (
-            _name(one),
-            f"{one.part.epsilon:.4f}",
-            "not recomputed" if one.privacy is None else f"{one.privacy.spent:.4f}",
-            "" if one.privacy is None else one.privacy.judgement.value,
-        )
-        for one in report.members
-    ]
-    columns = ("member", "epsilon stated", "spent, recomputed", "the statement is")
+    columns: _Columns[MemberAudit] = {
+        "member": _name,
+        "epsilon stated": lambda one: f"{one.part.epsilon:.4f}",
+        "recomputed": lambda one: _NONE if one.privacy is None else f"{one.privacy.spent:.4f}",
+        "the statement is": lambda one: "not checked" if one.privacy is None else one.privacy.judgement.value,
+    }
     return [
         node("p", f"Differentially private training: {report.rules.privacy}."),
-        node("div.panel", table_node("Privacy spent", columns, rows, words=(0, 3))),
+        _table("Privacy spent", report.members, columns, words=(0, 3)),
     ]
 
 
@@ -197,31 +192,24 @@ def _lineage(report: AuditReport) -> list[Element]:
     if trace is None or trace.made_in == 0:
         return [node("p", "Nobody has trained this model: it is the one that the genesis names.")]
     names = {one.part.member: _name(one) for one in report.members}
-    rows = [
-        (
-            names[row.client],
-            _percent(row.weight),
-            _NONE if row.samples is None else f"{row.samples:,}",
-            _NONE if row.since is None else f"{row.since:,} to {row.last:,}",
-            f"{row.num_blocks:,}",
-            _NONE if row.update is None else node("code", row.update),
-        )
-        for row in trace.contributions
-    ]
+    columns: _Columns[Contribution] = {
+        "member": lambda row: names[row.client],
+        "weight": lambda row: _percent(row.weight),
+        "samples": lambda row: _NONE if row.samples is None else f"{row.samples:,}",
+        "in models of blocks": lambda row: _NONE if row.since is None else f"{row.since:,} to {row.last:,}",
+        "updates": lambda row: f"{row.num_blocks:,}",
+        "update in the final model": lambda row: _NONE if row.update is None else node("code", row.update),
+    }
     first = next((row.client for row in trace.contributions if row.update is not None), 0)
-    columns = ("member", "weight", "samples", "in models of blocks", "updates", "update in the final model")
+    made = (
+        f"Block {trace.made_in:,} made the final model from these updates by the rule {trace.rule}. Earlier updates are"
+        " in it through the models that it grew from."
+    )
+    proof = "A proof that one of them is in its block, for somebody who has the genesis only: "
     return [
-        node(
-            "p",
-            f"Block {trace.made_in:,} made the final model from these updates by the rule {trace.rule}. Earlier updates"
-            " are in it through the models that it grew from.",
-        ),
-        node("div.panel", table_node("Who is in it", columns, rows, words=(0, 5))),
-        node(
-            "p",
-            "A proof that one of them is in its block, for somebody who has the genesis only: ",
-            node("code", f"bdfl chain prove FOLDER {trace.made_in} {first} --json"),
-        ),
+        node("p", made),
+        _table("Who is in it", trace.contributions, columns, words=(0, 5)),
+        node("p", proof, node("code", f"bdfl chain prove FOLDER {trace.made_in} {first} --json")),
     ]
 
 
@@ -247,6 +235,11 @@ def _checking(file: AuditFile) -> list[Element]:
             " does the audit again.",
         ),
     ]
+
+
+def _table(caption: str, rows: Iterable[_Row], columns: _Columns[_Row], *, words: Sequence[int] = (0,)) -> Element:
+    cells = [[show(row) for show in columns.values()] for row in rows]
+    return node("div.panel", table_node(caption, tuple(columns), cells, words=words))
 
 
 def _name(one: MemberAudit) -> str:
