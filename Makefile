@@ -73,6 +73,10 @@ bench-chain: $(VENV)/.installed-learn ## mining, storing, verifying and what the
 bench-live: $(VENV)/.installed-dev .venv-p2pfl/.installed ## rounds of real processes, beside p2pfl's (ten minutes)
 	$(BIN)/python -m benchmarks --only live
 
+.PHONY: bench-idle
+bench-idle: $(VENV)/.installed-dev ## what finished nodes and nodes without a quorum write and compute, MINUTES=10 each
+	$(BIN)/python -m benchmarks --only idle --minutes $(or $(MINUTES),10)
+
 .PHONY: bench-sweep
 bench-sweep: $(VENV)/.installed-dev ## where the time of a sweep of 1,000 points goes, by both engines (minutes)
 	$(BIN)/python -m benchmarks --only sweep

@@ -30,6 +30,7 @@ class Part(StrEnum):
     VERIFY = "verify"
     CHAIN = "chain"
     LIVE = "live"
+    IDLE = "idle"
     EXPLORER = "explorer"
     SCALE = "scale"
     FLOWER = "flower"
@@ -42,6 +43,7 @@ _ASKED_FOR = (
     Part.VERIFY,
     Part.CHAIN,
     Part.LIVE,
+    Part.IDLE,
     Part.EXPLORER,
     Part.SCALE,
     Part.FLOWER,
@@ -49,8 +51,10 @@ _ASKED_FOR = (
 )  # long, or with environments of its own: only by name
 
 
-def measure(part: Part, seed: int, quick: bool, report: Callable[[str], None]) -> list[Result]:
-    """The tables of one part."""
+def measure(
+    part: Part, seed: int, quick: bool, report: Callable[[str], None], minutes: float | None = None
+) -> list[Result]:
+    """The tables of one part; `minutes` says how long to look at an idle network."""
     match part:
         case Part.EXACT:
             return exact_speed.measure_exact(exact_speed.plan_cases(quick=quick), seed, report)
@@ -87,6 +91,10 @@ def measure(part: Part, seed: int, quick: bool, report: Callable[[str], None]) -
             from benchmarks.live.overhead import measure_live  # needs zenoh and torch
 
             return measure_live(quick=quick, report=report)
+        case Part.IDLE:
+            from benchmarks.live.idle import MINUTES, measure_idle  # needs zenoh and torch
+
+            return measure_idle(minutes or (1.0 if quick else MINUTES), report)
         case Part.EXPLORER:
             from benchmarks.explorer import speed  # needs playwright and a browser
 
@@ -116,6 +124,9 @@ def main(
     quick: Annotated[
         bool, typer.Option("--quick", help="Fewer and smaller rounds: minutes instead of an hour.")
     ] = False,
+    minutes: Annotated[
+        float | None, typer.Option("--minutes", min=0.1, help="How long idle networks are watched, 10 unless given.")
+    ] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="All rounds are drawn from it.")] = 0,
     out: Annotated[Path | None, typer.Option("--out", help="Folder for benchmarks.md and benchmarks.csv.")] = None,
 ) -> None:
@@ -128,11 +139,12 @@ def main(
         typer.echo("error: learning needs PyTorch: pip install -c constraints.txt -e '.[learn]'", err=True)
         raise typer.Exit(2)
     options = [f" --only {part}" for part in only or ()] + [" --quick"] * quick + [f" --seed {seed}"]
+    options += [] if minutes is None else [f" --minutes {minutes:g}"]
     results: list[Result] = []
     console = Console(highlight=False)
     console.width = max(console.width, _LEAST_WIDTH)
     for part in parts:
-        found = measure(part, seed, quick, lambda line: typer.echo(line, err=True))
+        found = measure(part, seed, quick, lambda line: typer.echo(line, err=True), minutes)
         for result in found:
             console.print(tabulate(result))
             console.print(*(f"- {note}" for note in result.notes), "", sep="\n")

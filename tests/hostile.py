@@ -176,7 +176,7 @@ def _judge_body(record: Record) -> bool:
     court = hold_court()
     maker = court.maker
     assert isinstance(record, Body)
-    block = maker.seal(make_header(maker.state, 1, 0, record), record)
+    block = maker.seal(make_header(maker.state, 1, 0, record, 0), record)
     validate_proposal(maker.state, block, maker.toolbox)
     validate_model(maker.state, block, court.blobs, maker.toolbox)
     fixed = ("schedule", "is_empty", "model", "queue_nano", "modelled", "updates")
@@ -192,7 +192,7 @@ def _judge_body(record: Record) -> bool:
 
 
 def _judge_header(record: Record) -> bool:
-    """Of a header that is mined and signed anew for a body, attempt and proposer may differ: anybody may propose it."""
+    """Of a header mined and signed anew for a body, attempt, proposer and time may differ: anybody may propose it."""
     court = hold_court()
     maker = court.maker
     assert isinstance(record, Header)
@@ -200,7 +200,7 @@ def _judge_header(record: Record) -> bool:
         return True  # would have to be mined, or signed by nobody: not judged here
     body = court.blocks[0].body
     validate_proposal(maker.state, maker.seal(record, body), maker.toolbox)
-    expected = make_header(maker.state, record.attempt, record.proposer, body)
+    expected = make_header(maker.state, record.attempt, record.proposer, body, record.time_ms)
     return record == expected
 
 

@@ -92,6 +92,7 @@ def sample_genesis(num_members: int, initial_model: bytes) -> Genesis:
     return Genesis(
         format=FORMAT,
         name="sample",
+        time_ms=1,
         scenario=bytes(DIGEST_SIZE),
         members=tuple(Member(key, limits, _CONDITIONS) for key in keys),
         physics=Physics(1, 1, 1, 1, 1, 0),
@@ -130,7 +131,7 @@ def _stage(genesis: Genesis, height: int, parent: bytes, before: Certificate, mo
         entries=(),
         updates=tuple(SignedUpdate(update, _SIGNATURE) for update in updates),
     )
-    header = Header(FORMAT, chain_id(genesis), height, 1, parent, height % num_members, body_root(body), 1)
+    header = Header(FORMAT, chain_id(genesis), height, 1, parent, height % num_members, body_root(body), 1, 1 + height)
     block = Block(header, bytes(NONCE_SIZE), _SIGNATURE, body)
     votes = [sample_vote(height, 1, block.digest, voter) for voter in range(num_members // 2 + 1)]
     return Stage(block, tuple(votes), {digest(data): data for data in models})

@@ -51,6 +51,8 @@ from bdfl.scenario.ledger import QuorumRule, WorkKind
 
 CONDITIONS = Conditions(gain_atto=10**13, energy_budget_pj=5 * 10**12, is_reachable=True)
 SMALL = Layout(("bias", "weight"), ((2,), (2, 3)))
+_FOUNDED_MS = 1_767_225_600_000
+_BLOCK_MS = 5_000  # between two blocks' times
 _EXAMPLE_LAW = Law(QuorumRule.MAJORITY, WorkKind.SHA256, 16, 0, "mean", 0, 1)
 _EXAMPLE_PHYSICS = Physics(
     min_clients=1,
@@ -124,6 +126,7 @@ def example_genesis(
     draft = Genesis(
         format=FORMAT,
         name="example",
+        time_ms=_FOUNDED_MS,
         scenario=digest(b"no scenario"),
         members=members,
         physics=physics,
@@ -225,7 +228,7 @@ class ChainMaker:
         planned = self.plan(self.state.coming_charter, prospect_after(self.state, settled), self.toolbox)
         body = msgspec.structs.replace(body, next_schedule=planned)
         body = body if change is None else change(body)
-        return self.seal(make_header(self.state, attempt, proposer, body), body)
+        return self.seal(make_header(self.state, attempt, proposer, body, self.state.times_ms[-1] + _BLOCK_MS), body)
 
     def seal(self, header: Header, body: Body) -> Block:
         """A block of this header and body with the first nonce that serves."""

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from bdfl.audit.audit_file import AuditFile, AuditSignature, BadAudit, decode_audit, seal_audit
+from bdfl.audit.block_summary import show_utc
 from bdfl.audit.chain_audit import AuditReport, Check, Event, MemberAudit, audit_chain
 from bdfl.audit.privacy import Judgement
 from bdfl.encoding import encode
@@ -68,6 +69,7 @@ def test_a_valid_chain_is_covered_to_its_tip(store):
     assert (report.height, report.verified, report.failure) == (3, 3, None)
     assert report.chain == chain_id(store.genesis).hex()
     assert report.tip == store.block(3).digest.hex()
+    assert report.founded <= report.first_block <= report.last_block == show_utc(store.block(3).header.time_ms)
     assert report.model == store.block(3).body.model.hex()
     found = counts(report)
     assert found["Links"] == found["Certificates"] == found["Queues"] == found["Models"] == (3, 3)
@@ -195,7 +197,7 @@ def founding(genesis, names, num_signed) -> GenesisFile:
             return names
 
     signatures = (bytes(64),) * num_signed + (b"",) * (len(names) - num_signed)
-    return Named("bdfl genesis 2", genesis, "", b"", (), (), signatures)
+    return Named("bdfl genesis 3", genesis, "", b"", (), (), signatures)
 
 
 def test_a_genesis_file_names_the_members_and_says_who_agreed(store):
@@ -270,8 +272,9 @@ def test_the_json_has_these_fields(store):
     document = json.loads(seal_audit(audit(store), AUDITOR).to_json())
     assert list(document) == list(AuditFile.__struct_fields__) == ["report", "digest", "signature"]
     assert list(document["report"]) == [
-        "format", "auditor", "audited_at", "name", "chain", "chain_words", "height", "verified", "checkpoint", "tip",
-        "model", "failure", "rules", "checks", "trusted", "members", "certificates_note", "events", "lineage",
+        "format", "auditor", "audited_at", "name", "chain", "chain_words", "height", "verified", "checkpoint",
+        "founded", "first_block", "last_block", "tip", "model", "failure", "rules", "checks", "trusted",
+        "members", "certificates_note", "events", "lineage",
     ]  # fmt: skip
     assert list(document["report"]["rules"]) == [
         "scenario", "quorum_rule", "work", "difficulty", "scheduler", "scheduler_version", "aggregation", "min_updates",

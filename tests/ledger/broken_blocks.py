@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from bdfl.identity import Meaning
-from bdfl.ledger.block import MAX_BUDGET_PJ, Block, Certificate, Kind, SignedUpdate, SignedVote, TwoVotes
+from bdfl.ledger.block import MAX_BUDGET_PJ, MAX_TIME_MS, Block, Certificate, Kind, SignedUpdate, SignedVote, TwoVotes
 from bdfl.ledger.errors import (
     BadCertificate,
     BadEvidence,
@@ -11,6 +11,7 @@ from bdfl.ledger.errors import (
     BadReport,
     BadSchedule,
     BadSignature,
+    BadTime,
     BadUpdate,
     BadVote,
     BadWork,
@@ -96,6 +97,7 @@ def flip(data: bytes, bit: int) -> bytes:
 NEXT = GOOD.body.next_schedule
 OTHER_SCHEDULE = replace(STATE.schedule, objective_nano=STATE.schedule.objective_nano + 1)
 SOMEBODY = SELECTED[0]
+DAY_MS = 24 * 3600 * 1000
 
 # What is wrong with the block: the rule that must refuse it, and how.
 BREAKAGES: dict[str, tuple[Callable[[], Block], str, type[InvalidBlock], str]] = {
@@ -103,6 +105,19 @@ BREAKAGES: dict[str, tuple[Callable[[], Block], str, type[InvalidBlock], str]] =
     "another chain": (lambda: reheaded(chain=bytes(32)), "validate_link", BadLink, "chain"),
     "a height further": (lambda: reheaded(height=STATE.height + 2), "validate_link", BadLink, "height"),
     "another parent": (lambda: reheaded(parent=bytes(32)), "validate_link", BadLink, "parent"),
+    "no later than the median time past": (
+        lambda: reheaded(time_ms=STATE.median_time_ms),
+        "validate_time",
+        BadTime,
+        "time",
+    ),
+    "a day before the genesis": (
+        lambda: reheaded(time_ms=TOWN.genesis.time_ms - DAY_MS),
+        "validate_time",
+        BadTime,
+        "time",
+    ),
+    "later than calendars go": (lambda: reheaded(time_ms=MAX_TIME_MS + 1), "validate_time", BadTime, "time"),
     "signed by another member": (
         lambda: TOWN.seal(GOOD.header, GOOD.body, 2),
         "validate_block_signature",

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from bdfl.encoding import INT_LIMIT
 from bdfl.identity import Place
-from bdfl.ledger.block import TwoVotes
+from bdfl.ledger.block import MAX_TIME_MS, TwoVotes
 from bdfl.ledger.candidates import MAX_REST
 from bdfl.ledger.chain import NO_PARENT, apply_block, modelled_costs, required_difficulty, settle_round, start_chain
 from bdfl.ledger.roll import quorum_size
@@ -71,6 +71,30 @@ def test_a_block_becomes_the_tip():
     assert after.model == block.body.model
     assert after.schedule == block.body.next_schedule
     assert after.queue_nano == block.body.queue_nano
+
+
+# Time
+
+
+def test_the_median_time_past_is_that_of_the_last_eleven_blocks_and_the_genesis_counts_as_one():
+    state, certificate = START, ()
+    first_ms = TOWN.genesis.time_ms
+    assert state.median_time_ms == first_ms
+    stamps = [first_ms]
+    for place in range(12):
+        stamps.append(state.median_time_ms + 1 if place % 3 == 0 else first_ms + 1000 * place)
+        block = TOWN.block(state, TOWN.body(state, certificate, reports=[], updates=[]), time_ms=stamps[-1])
+        certificate = TOWN.certificate(state, block.digest)
+        validate_proposal(state, block, TOWN.toolbox)
+        state = apply_block(state, block, TOWN.toolbox)
+        last = sorted(stamps[-11:])
+        assert state.median_time_ms == last[(len(last) - 1) // 2]
+    assert state.times_ms == tuple(stamps[-11:])
+
+
+def test_one_block_far_ahead_does_not_move_the_median():
+    block = TOWN.block(START, TOWN.body(START), time_ms=MAX_TIME_MS)
+    assert apply_block(START, block, TOWN.toolbox).median_time_ms == TOWN.genesis.time_ms
 
 
 # Who counts

@@ -10,7 +10,7 @@ from bdfl.environment import draw_federation, draw_rounds
 from bdfl.identity import Signer
 from bdfl.learning.participation import draw_participation
 from bdfl.learning.weights import Layout, encode_weights
-from bdfl.ledger.block import MAX_BLOCK_SIZE, Genesis, Tensor, chain_id
+from bdfl.ledger.block import FORMAT, MAX_BLOCK_SIZE, Genesis, Tensor, chain_id
 from bdfl.ledger.chain import start_chain
 from bdfl.ledger.errors import InvalidGenesis
 from bdfl.ledger.genesis import conditions_of, make_genesis, make_toolbox, validate_initial_model
@@ -128,7 +128,7 @@ def with_limits(**changes: object) -> Genesis:
 
 
 REFUSED = {
-    "another format": (replace(GENESIS, format=3), "format"),
+    "another format": (replace(GENESIS, format=FORMAT + 1), "format"),
     "two members with one key": (replace(GENESIS, members=(GENESIS.members[0],) * 4), "public-keys"),
     "more samples than can be weighed": (with_limits(samples=2**29), "samples"),
     "a rate above one": (with_limits(rate_nano=10**9 + 1), "rates"),

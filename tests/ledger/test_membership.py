@@ -68,7 +68,7 @@ def verify_independently(maker, *blocks):
 def with_entries(maker, *entries):
     """The next block with exactly these entries, mined and signed."""
     body = replace(next_block(maker).body, entries=entries)
-    return maker.seal(make_header(maker.state, 1, min(maker.state.active), body), body)
+    return maker.seal(make_header(maker.state, 1, min(maker.state.active), body, 0), body)
 
 
 # What binds when

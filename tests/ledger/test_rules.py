@@ -14,6 +14,9 @@ from bdfl.ledger.block import MAX_BLOCK_SIZE, Block, body_root
 from bdfl.ledger.chain import ChainState, apply_block
 from bdfl.ledger.errors import BadCertificate, BadProposer, BadReport, BadUpdate, BadVote, InvalidBlock
 from bdfl.ledger.rules import (
+    TIME_TOLERANCE_MS,
+    clock_offset_ms,
+    is_timely,
     make_body,
     make_header,
     validate_certificate,
@@ -23,7 +26,7 @@ from bdfl.ledger.rules import (
 )
 from bdfl.ledger.toolbox import Toolbox
 from bdfl.scenario.ledger import Ledger, QuorumRule, WorkKind
-from tests.ledger.broken_blocks import BREAKAGES, CERTIFICATE, GOOD, STATE, TOWN, remade
+from tests.ledger.broken_blocks import BREAKAGES, CERTIFICATE, GOOD, STATE, TOWN, reheaded, remade
 from tests.ledger.town import found_town, replace, small_scenario
 
 RULES = [
@@ -158,7 +161,7 @@ def test_a_body_comes_with_the_bytes_of_its_model():
     )
     assert digest(data) == body.model
     assert len(data) == TOWN.genesis.model.size
-    assert make_header(STATE, 1, 1, body) == GOOD.header
+    assert make_header(STATE, 1, 1, body, GOOD.header.time_ms) == GOOD.header
     assert GOOD.header.body == body_root(body)
 
 
@@ -174,3 +177,48 @@ def test_remembering_changes_no_verdict():
     for toolbox in (Toolbox(max_entries=0), Toolbox(max_entries=1), Toolbox()):
         validate_proposal(STATE, GOOD, toolbox)
         assert digest(validate_model(STATE, GOOD, TOWN.blobs(STATE), toolbox)) == GOOD.body.model
+
+
+def test_a_header_has_its_proposers_time_and_at_least_one_that_is_valid():
+    least_ms = STATE.median_time_ms + 1
+    stamps = [make_header(STATE, 1, 1, GOOD.body, now_ms).time_ms for now_ms in (0, least_ms, least_ms + 7)]
+    assert stamps == [least_ms, least_ms, least_ms + 7]
+
+
+@pytest.mark.parametrize(
+    ("off_ms", "attempt", "expected"),
+    [
+        (0, 1, True),
+        (TIME_TOLERANCE_MS, 1, True),
+        (-TIME_TOLERANCE_MS, 1, True),
+        (TIME_TOLERANCE_MS + 1, 1, False),
+        (-TIME_TOLERANCE_MS - 1, 1, False),
+        (TIME_TOLERANCE_MS + 1, 2, True),
+        (4 * TIME_TOLERANCE_MS + 1, 3, False),
+        (10**13, 10_000, True),
+    ],
+)
+def test_the_tolerance_for_a_blocks_time_doubles_with_each_attempt(off_ms, attempt, expected):
+    later = reheaded(time_ms=GOOD.header.time_ms + 10 * TIME_TOLERANCE_MS)
+    clock_ms = later.header.time_ms + off_ms
+    assert is_timely(STATE, later, clock_ms, clock_ms, attempt) is expected
+
+
+def test_a_block_that_was_stamped_at_any_time_since_the_voter_began_is_timely():
+    time_ms, hour_ms = GOOD.header.time_ms, 3_600_000
+    assert is_timely(STATE, GOOD, time_ms - hour_ms, time_ms + hour_ms, 1)
+    assert is_timely(STATE, GOOD, time_ms, time_ms + hour_ms, 1)
+    assert not is_timely(STATE, GOOD, time_ms + hour_ms, time_ms + 2 * hour_ms, 1)
+
+
+def test_the_least_valid_time_is_timely_for_a_voter_whose_clock_is_behind():
+    least = reheaded(time_ms=STATE.median_time_ms + 1)
+    assert is_timely(STATE, least, 1, 1, 1)
+    assert not is_timely(STATE, reheaded(time_ms=least.header.time_ms + TIME_TOLERANCE_MS + 1), 1, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("since_ms", "now_ms", "offset_ms"), [(90, 110, 0), (103, 110, 3), (80, 95, -5), (120, 95, -5), (130, 104, 4)]
+)
+def test_a_clock_is_off_by_at_least_what_no_order_of_events_explains(since_ms, now_ms, offset_ms):
+    assert clock_offset_ms(100, since_ms, now_ms) == offset_ms

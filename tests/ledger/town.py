@@ -63,6 +63,7 @@ from bdfl.scheduling.problem import RoundProblem
 
 LAYOUT = Layout(("w",), ((4,),))
 ROUNDS = 12
+BLOCK_MS = 5_000  # between two blocks' times
 replace = msgspec.structs.replace
 
 
@@ -164,7 +165,7 @@ class Town:
 
     def block(self, state: ChainState, body: Body, proposer: int = 0, attempt: int = 1, **header: object) -> Block:
         """A mined and signed block; `header` replaces what the law would write there."""
-        made = make_header(state, attempt, proposer, body)
+        made = make_header(state, attempt, proposer, body, state.times_ms[-1] + BLOCK_MS)
         return self.seal(replace(made, **header), body, proposer)
 
     def seal(self, header: Header, body: Body, signer: int, *, is_mined: bool = True) -> Block:
@@ -248,6 +249,7 @@ def genesis_of(problem: RoundProblem, scheduler: str = "drc") -> Genesis:
     return Genesis(
         format=FORMAT,
         name="drawn",
+        time_ms=1,
         scenario=bytes(32),
         members=tuple(members),
         physics=Physics(

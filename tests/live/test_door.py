@@ -90,7 +90,14 @@ def test_who_is_connected_in_the_nodes_own_name_is_cut_off_at_once(monkeypatch):
     cut = []
     own = Connection("z", "member-0", "10.0.0.9", 9)
     keeper = Doorkeeper(
-        (), 0, OneMember(), connected=lambda: {OWN, own}, pressed=tuple, greet=int, count=lambda what, amount: None
+        (),
+        0,
+        OneMember(),
+        connected=lambda: {OWN, own},
+        pressed=tuple,
+        muted=tuple,
+        greet=int,
+        count=lambda what, amount: None,
     )
     monkeypatch.setattr(keeper._door, "turn_away", lambda *where, bars: cut.append((*where[:2], bars)) or True)
     keeper._look(1.0)
@@ -109,7 +116,14 @@ def test_who_is_cut_off_and_comes_back_between_two_looks_is_cut_off_again(monkey
         return True
 
     keeper = Doorkeeper(
-        (), 0, OneMember(), connected=there.copy, pressed=tuple, greet=greeted.append, count=lambda what, amount: None
+        (),
+        0,
+        OneMember(),
+        connected=there.copy,
+        pressed=tuple,
+        muted=tuple,
+        greet=greeted.append,
+        count=lambda what, amount: None,
     )
     monkeypatch.setattr(keeper._door, "turn_away", turn_away)
     keeper.start()

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -75,14 +76,30 @@ def test_nodes_agree_on_the_same_valid_blocks(tmp_path, num_parameters, num_thre
         house.store.close()
 
 
-def test_the_wall_clock_has_no_part_in_it(tmp_path, monkeypatch):
-    readings = iter(range(10**12, 0, -(10**6)))
-    monkeypatch.setattr(time, "time", lambda: float(next(readings)))  # goes back all the time
+def test_wall_clocks_before_the_genesis_that_go_back_all_the_time_halt_nobody(tmp_path, monkeypatch):
+    readings = iter(range(10**9, 0, -1))
+    monkeypatch.setattr(time, "time", lambda: float(next(readings)))
     village = Village(tmp_path)
     houses = [village.house(number, last_height=2) for number in range(4)]
     with running(*houses):
         wait_until(end_of(*houses))
     assert len({house.store.block(2).digest for house in houses}) == 1
+    assert houses[0].store.block(2).header.time_ms > village.genesis.time_ms
+
+
+def test_a_node_whose_clock_is_a_day_ahead_is_told_so_and_the_others_are_not(tmp_path, monkeypatch):
+    village, right, day_ms = Village(tmp_path), time.time, 24 * 3600 * 1000
+    houses = [village.house(number, last_height=3) for number in range(4)]
+    wrong = houses[3]
+    assert wrong.node.status().clock_offset_ms is None
+    monkeypatch.setattr(
+        time, "time", lambda: right() + (day_ms / 1000 if threading.current_thread() is wrong._thread else 0)
+    )
+    with running(*houses):
+        wait_until(end_of(*houses))
+    assert all(abs(time.time() - block.header.time_ms / 1000) < 3600 for block in blocks_of(houses[0].store))
+    assert wrong.node.status().clock_offset_ms == pytest.approx(day_ms, abs=60_000)
+    assert all(house.node.status().clock_offset_ms in (0, None) for house in houses[:3])
 
 
 def test_the_rest_go_on_without_a_member(tmp_path):

@@ -35,7 +35,7 @@ def chain(town):
 
 @pytest.fixture(scope="module")
 def header(town, chain):
-    return make_header(chain, 1, client_of(chain), town.body(chain))
+    return make_header(chain, 1, client_of(chain), town.body(chain), 0)
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ from bdfl.report.hostile_tables import hostile_markdown, summarise_hostile, tabu
 from bdfl.transports.live.envelope import Keyring, Purpose
 from bdfl.transports.live.gate import Gate, Refused
 from bdfl.transports.live.limits import Limits
-from bdfl.transports.live.zenoh_config import chain_keys, last_number
+from bdfl.transports.live.zenoh_config import chain_keys, line_of
 from tests.live.network_of_links import CHAIN, sealer_of, signer_of
 from tests.operation.small_network import BY_FORMULA
 
@@ -74,11 +74,11 @@ def arsenal():
 
 def come_in(gate, shot):
     """What of a shot at node 0 gets through the gate; raises `Refused`. Who it is from says the key."""
-    sender = last_number(shot.key)
+    line = line_of(shot.key)
     if shot.is_query:
-        gate.admit_request(sender, len(shot.data), 0)
+        sender = gate.admit_request(line, len(shot.data), 0).member
         return gate.read_request(sender, shot.data, 0)
-    gate.admit(sender, len(shot.data), 0)
+    sender = gate.admit(line, len(shot.data), 0).member
     return gate.read_message(sender, gate.open_message(sender, 0 if "/to/" in shot.key else None, shot.data, 0))
 
 

@@ -74,12 +74,12 @@ def test_a_timer_set_again_forgets_the_one_before():
 
 def test_everything_is_said_more_and_more_seldom_until_the_next_attempt():
     timers, waits = Timers(), []
-    for height, attempt in [(1, 1)] * 6 + [(1, 2)] * 2 + [(2, 1)]:
+    for height, attempt in [(1, 1)] * 9 + [(1, 2)] * 2 + [(2, 1)]:
         timers.set(SetTimer(Timer.RESEND, height, attempt, 100), 0)
-        timers.set(SetTimer(Timer.DEADLINE, height, attempt, 5000), 0)
+        timers.set(SetTimer(Timer.DEADLINE, height, attempt, 9000), 0)
         waits.append(timers.next_ns)
-        assert len(timers.pop_due(5000)) == 2
-    assert waits == [100, 200, 400, 800, 800, 800, 100, 200, 100]
+        assert len(timers.pop_due(9000)) == 2
+    assert waits == [100, 200, 400, 800, 1600, 3200, 6400, 6400, 6400, 100, 200, 100]
 
 
 def test_a_timer_can_only_be_hastened():

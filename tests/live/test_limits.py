@@ -8,6 +8,7 @@ from bdfl.transports.live.connections import Heard
 from bdfl.transports.live.envelope import Envelope, Keyring, PieceAnswer, PieceRequest, Purpose
 from bdfl.transports.live.gate import Gate, Refusal, Refused
 from bdfl.transports.live.limits import Bucket, Limits, message_limit
+from bdfl.transports.live.zenoh_config import Line
 from tests.live.network_of_links import CHAIN, message_of, sealer_of, signer_of
 
 S = 1_000_000_000
@@ -93,11 +94,11 @@ def test_a_clock_that_seems_to_go_back_gives_no_tokens():
 
 def test_strangers_and_oneself_are_refused(gate):
     for sender in (None, 0, 3, 99):
-        assert refusal(gate.admit, sender, 100, 0) is Refusal.STRANGER
+        assert refusal(gate.admit, None if sender is None else Line(sender), 100, 0) is Refusal.STRANGER
 
 
 def test_what_is_too_large_is_refused_whoever_sends_it(gate):
-    assert refusal(gate.admit, 99, 10**6, 0) is Refusal.SIZE
+    assert refusal(gate.admit, Line(99), 10**6, 0) is Refusal.SIZE
 
 
 def test_each_member_has_its_own_budget(gate):
@@ -110,10 +111,10 @@ def test_each_member_has_its_own_budget(gate):
 
 def test_only_so_much_is_looked_into_in_one_members_name(gate):
     for _ in range(LIMITS.checks_burst):
-        gate.admit(1, 10, 0)
-    assert refusal(gate.admit, 1, 10, 0) is Refusal.RATE
-    gate.admit(2, 10, 0)
-    gate.admit(1, 10, S)
+        gate.admit(Line(1), 10, 0)
+    assert refusal(gate.admit, Line(1), 10, 0) is Refusal.RATE
+    gate.admit(Line(2), 10, 0)
+    gate.admit(Line(1), 10, S)
 
 
 def test_what_others_say_in_a_members_name_leaves_its_own_budget_as_it_was(gate):
@@ -128,8 +129,8 @@ def test_what_others_say_in_a_members_name_leaves_its_own_budget_as_it_was(gate)
 
 def test_bytes_are_limited_too(gate):
     for _ in range(4):
-        gate.admit(1, 5_000, 0)
-    assert refusal(gate.admit, 1, 5_000, 0) is Refusal.RATE
+        gate.admit(Line(1), 5_000, 0)
+    assert refusal(gate.admit, Line(1), 5_000, 0) is Refusal.RATE
 
 
 def test_no_more_than_so_many_of_one_member_wait_to_be_read():
@@ -151,7 +152,7 @@ def test_no_more_than_so_many_of_one_member_wait_to_be_read():
 def test_nothing_is_believed_of_a_member_whose_key_anybody_could_agree_on(gate):
     small = (1).to_bytes(32, "little")  # the neutral element
     gate.set_members([KEYS[0], small, KEYS[2]])
-    gate.admit(1, 10, 0)
+    gate.admit(Line(1), 10, 0)
     assert refusal(read, gate, 1, None, sealed(message_of(1, 5)), 0) is Refusal.SEAL
     assert read(gate, 2, None, sealed(message_of(2, 5), sender=2), 0).height == 5
 
@@ -217,7 +218,7 @@ def test_requests_for_pieces_are_for_members_for_this_node_and_count_once(gate):
     request = PieceRequest(bytes(32), 0, 100)
     sealer = sealer_of(1)
     data = sealer.seal(Purpose.REQUEST, 0, encode(request))
-    gate.admit_request(1, len(data), 0)
+    gate.admit_request(Line(1), len(data), 0)
     assert refusal(gate.read_request, 2, data, 0) is Refusal.ADDRESS
     assert gate.read_request(1, data, 0) == request
     assert refusal(gate.read_request, 1, data, 0) is Refusal.REPLAY
@@ -226,8 +227,8 @@ def test_requests_for_pieces_are_for_members_for_this_node_and_count_once(gate):
     as_message = sealer.seal(Purpose.MESSAGE, 0, encode(request))
     assert refusal(gate.read_request, 1, as_message, 0) is Refusal.SEAL
     assert refusal(gate.read_request, 1, bytes(200), 0) is Refusal.ENCODING
-    assert refusal(gate.admit_request, 9, 100, 0) is Refusal.STRANGER
-    assert refusal(gate.admit_request, 1, 10_000, 0) is Refusal.SIZE
+    assert refusal(gate.admit_request, Line(9), 100, 0) is Refusal.STRANGER
+    assert refusal(gate.admit_request, Line(1), 10_000, 0) is Refusal.SIZE
 
 
 def test_requests_are_limited_in_number_and_only_a_members_own_cost_it():
@@ -240,10 +241,10 @@ def test_requests_are_limited_in_number_and_only_a_members_own_cost_it():
         return gate.read_request(1, data, 0)
 
     for _ in range(20):
-        gate.admit_request(1, 100, 0)
+        gate.admit_request(Line(1), 100, 0)
         refusal(gate.read_request, 1, b"garbage", 0)
-    assert refusal(gate.admit_request, 1, 100, 0) is Refusal.RATE
-    gate.admit_request(2, 100, 0)
+    assert refusal(gate.admit_request, Line(1), 100, 0) is Refusal.RATE
+    gate.admit_request(Line(2), 100, 0)
     for _ in range(20):
         ask()
     assert refusal(ask, is_proven=True) is Refusal.RATE
@@ -280,6 +281,6 @@ def test_members_come_and_go_and_those_who_stay_keep_their_budgets(gate):
     data = sealed(message_of(1, 5))
     read(gate, 1, None, data, 0)
     gate.set_members([*KEYS[:2], None, signer_of(3).public_key])
-    assert refusal(gate.admit, 2, 10, 0) is Refusal.STRANGER
-    gate.admit(3, 10, 0)
+    assert refusal(gate.admit, Line(2), 10, 0) is Refusal.STRANGER
+    gate.admit(Line(3), 10, 0)
     assert refusal(read, gate, 1, None, data, 0) is Refusal.REPLAY

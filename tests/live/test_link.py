@@ -133,7 +133,7 @@ def test_who_asks_and_does_not_read_holds_up_nobody_else():
 
         def reply_where_it_is_read(query, to, answer, piece):
             nonlocal num_stalled
-            if to == 1:
+            if to.member == 1:
                 num_stalled += 1
                 is_read.wait(30)
             reply(query, to, answer, piece)

@@ -67,6 +67,16 @@ def test_the_killed_node_came_back_with_a_higher_number(played):
     assert len(other) == 1
 
 
+def test_nodes_are_finished_after_the_rounds_that_all_agreed_on(tmp_path):
+    found_network(tmp_path / "network", tiny_scenario(2, "rounds=3", BY_FORMULA), 0, None)
+    with run_network(tmp_path / "network", evaluates=False) as network:
+        wait_for(
+            lambda: all(view.snapshot is not None and view.snapshot.is_done for view in network.look().nodes),
+            "the last block everywhere",
+        )
+        assert [(view.snapshot.height, view.snapshot.phase) for view in network.look().nodes] == [(3, "done")] * 2
+
+
 @pytest.mark.parametrize("number", [0, 3])
 def test_recorded_events_played_again_give_the_same_blocks(played, number):
     folder = node_folder(played, number)

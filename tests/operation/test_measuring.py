@@ -67,7 +67,7 @@ def test_results_are_told_as_they_come(town, open_work):
     work.train(chain, b"given", told.append)
     assert told == [b"trained"]
     assert work.upload(chain) == 0
-    header = make_header(chain, 1, client_of(town), town.body(chain))
+    header = make_header(chain, 1, client_of(town), town.body(chain), 0)
     nonces = queue.SimpleQueue()
     work.mine(chain, header, nonces.put)
     nonce = nonces.get(timeout=PATIENCE_S)

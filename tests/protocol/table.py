@@ -58,9 +58,10 @@ class Seat:
     context: Context
     state: object
     effects: list
+    utc_ms: int = 0  # before the genesis: all blocks have the least time that is valid
 
     def give(self, event, now_ns=0):
-        self.state, effects = step(self.context, self.state, event, now_ns)
+        self.state, effects = step(self.context, self.state, event, now_ns, self.utc_ms)
         self.effects += effects
         return list(effects)
 
@@ -199,7 +200,7 @@ def make_block(seat, *, attempt=1, proposer=None, change=None):
     mined = seat.state.mined
     proposer = seat.number if proposer is None else proposer
     body = mined.body if change is None else msgspec.structs.replace(mined.body, **change)
-    header = make_header(seat.state.chain, attempt, proposer, body)
+    header = make_header(seat.state.chain, attempt, proposer, body, 0)
     nonce = search_nonce(seat.state.chain.genesis.law.work, header_seal(header), header.difficulty)
     signature = signer(proposer).sign(Meaning.BLOCK, header.place, Seal(header, nonce))
     return Block(header, nonce, signature, body)

@@ -12,7 +12,7 @@ from table import Kind, Table, make_block, model_bytes, replace_sender, say_vote
 
 from bdfl.encoding import digest
 from bdfl.identity import Meaning
-from bdfl.ledger.block import FalseWork, ModelUpdate, SignedUpdate, TwoBlocks, TwoUpdates, TwoVotes
+from bdfl.ledger.block import FalseWork, ModelUpdate, SignedUpdate, SignedVote, TwoBlocks, TwoUpdates, TwoVotes, Vote
 from bdfl.protocol.diagram import draw_diagram
 from bdfl.protocol.draft import Draft, IllegalMove
 from bdfl.protocol.events import (
@@ -264,7 +264,7 @@ def make_partial(table, updates, reports, attempt):
     seat = table.seats[1]
     body, _ = make_body(
         seat.state.chain,
-        certificate=seat.state.certificate,
+        certificate=tuple(seat.state.precommits.values()),
         updates=updates,
         reports=reports,
         entries=(),
@@ -312,6 +312,27 @@ def test_in_a_later_attempt_the_lowest_hash_gets_it():
     law = table.genesis.law
     lowest = min((first, second), key=lambda block: table.toolbox.work_hash(law.work, block.header, block.nonce))
     assert [one.block for one in seat.votes(Kind.PREVOTE)] == [first.digest, lowest.digest]
+
+
+def test_a_block_of_another_day_is_not_voted_for_until_the_tolerance_has_doubled_often_enough():
+    table, seat, (block, _) = prepared()
+    seat.utc_ms = table.genesis.time_ms + 24 * 3600 * 1000
+    seat.give(Started())
+    show(seat, block)
+    while not seat.votes(Kind.PREVOTE):
+        pass_attempt(table, seat)
+    [vote_cast] = seat.votes(Kind.PREVOTE)
+    assert (vote_cast.attempt, vote_cast.block) == (12, block.digest)  # 60 s * 2^11 is more than a day
+
+
+def test_a_locked_block_is_voted_for_whatever_its_time():
+    table, seat, (block, _) = prepared()
+    seat.utc_ms = table.genesis.time_ms + 24 * 3600 * 1000
+    seat.give(Started())
+    show(seat, block)
+    assert not seat.votes(Kind.PREVOTE)
+    say_votes(seat, *(vote(seat, Kind.PREVOTE, 1, block.digest, number=number) for number in (1, 2, 3)))
+    assert [cast.block for cast in seat.votes(Kind.PRECOMMIT)] == [block.digest]
 
 
 def test_a_quorum_of_prevotes_locks_and_gets_the_precommit():
@@ -386,6 +407,61 @@ def test_a_decided_block_that_is_not_here_is_asked_for_and_then_committed():
     assert not seat.did(Commit)
     show(seat, first)
     assert seat.did(Commit)[0].block == first
+
+
+def play_without_vote_of_last(table):
+    """A round after which the last seat's precommit has not reached seat 0; its message with it."""
+    table.start()
+    table.collect()
+    *early, late = table.seats
+    winner = table.seats[0]
+    table.deliver(winner, table.mine(winner), to=early)
+    block, certificate = table.decided[1]
+    assert len(certificate) == 3
+    signed = vote_at(late, winner.state.chain.tip_place, 1, block.digest)
+    return winner, late, signed
+
+
+def vote_at(seat, place, attempt, block, number=None):
+    number = seat.number if number is None else number
+    content = Vote(Kind.PRECOMMIT, attempt, block, number, (), (), 0)
+    return SignedVote(content, signer(number).sign(Meaning.VOTE, place, content))
+
+
+def test_a_precommit_that_comes_after_the_decision_is_in_the_certificate_that_the_next_block_carries(table):
+    seat, late, signed = play_without_vote_of_last(table)
+    seat.hear(replace_sender(seat.message(Hearsay(1, votes=(signed,)), height=1), late.number))
+    for other in table.seats[:3]:
+        table.deliver(other, table.train(other), to=table.seats[:3])
+        table.deliver(other, table.measure(other), to=table.seats[:3])
+    table.fire(seat, Timer.DEADLINE)
+    votes = seat.state.mined.body.parent_certificate
+    assert [one.vote.voter for one in votes] == [0, 1, 2, 3]
+    assert votes[3] == signed
+
+
+@pytest.mark.parametrize("wrong", ["attempt", "block", "signature", "sender", "height", "second"])
+def test_no_other_late_precommit_counts(table, wrong):
+    seat, late, signed = play_without_vote_of_last(table)
+    place, tip = seat.state.chain.tip_place, seat.state.chain.tip
+    sender, height = late.number, 1
+    match wrong:
+        case "attempt":
+            signed = vote_at(late, place, 2, tip)
+        case "block":
+            signed = vote_at(late, place, 1, bytes(32))
+        case "signature":
+            signed = vote_at(late, seat.state.chain.place, 1, tip)
+        case "sender":
+            sender = 1
+        case "height":
+            height = 2
+        case "second":
+            signed = vote_at(late, place, 1, tip, number=1)
+            sender = 1
+    before = dict(seat.state.precommits)
+    seat.hear(replace_sender(seat.message(Hearsay(1, votes=(signed,)), height=height), sender))
+    assert dict(seat.state.precommits) == before
 
 
 @pytest.mark.parametrize(("quorum", "needed"), [(QuorumRule.MAJORITY, 1), (QuorumRule.BFT, 2)])
@@ -506,7 +582,7 @@ def recovered_of(table, seat):
     reports = [one.report for one in of_height if isinstance(one, KeptReport)]
     progress = [one for one in of_height if isinstance(one, KeptProgress)]
     return Recovered(
-        certificate=seat.state.certificate,
+        certificate=tuple(seat.state.precommits.values()),
         update=updates[-1] if updates else None,
         report=reports[-1] if reports else None,
         blocks=tuple(blocks),
@@ -673,7 +749,7 @@ def test_a_member_that_is_silent_delays_one_round_by_a_deadline_and_then_rests(t
 
 def test_a_move_that_is_not_in_the_table_is_a_mistake(table):
     seat = table.seats[0]
-    draft = Draft(seat.context, seat.state, 0)
+    draft = Draft(seat.context, seat.state, 0, 0)
     draft.phase = Phase.DONE
     with pytest.raises(IllegalMove, match="from done to voting"):
         draft.move(Phase.VOTING)

@@ -100,11 +100,11 @@ def write_head(length, short, below, marks):
 
 
 # Section 10: records. A type is a name of one, or: d digest, s signature, n nonce, w whole number, p positive, m a
-# member, a attempt, e energy budget, u delta, t text, b bytes, B boolean, o objective, D digest or none, x? x or nil,
-# [x] array, quoted: one of these.
+# member, a attempt, e energy budget, u delta, T time, t text, b bytes, B boolean, o objective, D digest or none,
+# x? x or nil, [x] array, quoted: one of these.
 
 RECORDS = {
-    "Genesis": "format:w name:t scenario:d members:[Member] physics:Physics scheduler:SchedulerName law:Law"
+    "Genesis": "format:w name:t time_ms:T scenario:d members:[Member] physics:Physics scheduler:SchedulerName law:Law"
     " model:ModelForm schedule:Schedule access_points:[AccessPoint] privacy:Privacy?",
     "AccessPoint": "name:t certificate:d",
     "Privacy": "noise_micro:p clip_micro:p delta_atto:u accountant:'rdp|prv' batch:p steps:p unit:'updates|epochs'",
@@ -118,7 +118,7 @@ RECORDS = {
     "ModelForm": "initial:d size:p tensors:[Tensor]",
     "Tensor": "name:t shape:[w]",
     "Block": "header:Header nonce:n signature:s body:Body",
-    "Header": "format:w chain:d height:p attempt:a parent:d proposer:m body:d difficulty:p",
+    "Header": "format:w chain:d height:p attempt:a parent:d proposer:m body:d difficulty:p time_ms:T",
     "Seal": "header:Header nonce:n",
     "Body": "parent_certificate:[SignedVote] schedule:Schedule is_empty:B model:d queue_nano:[w] modelled:Modelled"
     " reports:[SignedReport] next_schedule:Schedule entries:[Entry] updates:[SignedUpdate]",
@@ -167,6 +167,7 @@ NUMBERS = {
     "e": (0, 10**18),
     "u": (1, 10**18 - 1),
     "o": (-MOST, MOST),
+    "T": (1, 253402300799999),
 }
 LENGTHS = {"d": (32,), "s": (64,), "n": (8,), "D": (0, 32)}
 COUNTS = {"tensors": 4096, "parameters": 64, "shape": 16, "votes": 32768, "blocks": 32768, "siblings": 2**32}

@@ -136,7 +136,8 @@ class Chain:
         self.conditions = {client: member.conditions for client, member in enumerate(genesis.members)}
         self.queue_nano, self.misses, self.rests_until, self.epsilon_micro = ([0] * num for _ in range(4))
         self.offenders, self.difficulty = set(), law.difficulty
-        require(genesis.format == 2, "format")
+        self.times_ms = [genesis.time_ms]
+        require(genesis.format == 3, "format")
         require_members(genesis.members)
         require(len({tensor.name for tensor in form.tensors}) == len(form.tensors), "model-tensors")
         size = len(file_head(form.tensors)) + 4 * sum(prod(tensor.shape) for tensor in form.tensors)
@@ -168,8 +169,9 @@ class Chain:
         """Moves on by a valid block; raises `Wrong` for any other."""
         header, body, height = block.header, block.body, self.height + 1
         place = [self.id, height, self.tip]
-        require(header.format == 2, "format")
+        require(header.format == 3, "format")
         require([header.chain, header.height, header.parent] == place, "link")
+        require(header.time_ms > sorted(self.times_ms)[(len(self.times_ms) - 1) // 2], "time")
         require(header.proposer in self.now.active, "proposer")
         seal = Record(header=header, nonce=block.nonce)
         require_signed(self.key(header.proposer), block.signature, "block", place, seal.bytes, "block")
@@ -199,6 +201,7 @@ class Chain:
         self.require_schedule(body.next_schedule, height + 1)
         self.before, self.now, self.coming = self.now, self.coming, later
         self.height, self.tip_parent, self.tip = height, self.tip, name
+        self.times_ms = [*self.times_ms, header.time_ms][-11:]
         self.model, self.schedule, self.difficulty = body.model, body.next_schedule, difficulty
 
     def retarget(self, certificate):

@@ -364,6 +364,7 @@ def describe_chain(maker: ChainMaker) -> Json:
             "active": sorted(maker.state.active),
             "epsilon_micro": list(maker.state.epsilon_micro),
             "difficulty": maker.state.difficulty,
+            "times_ms": list(maker.state.times_ms),
         },
     }
 

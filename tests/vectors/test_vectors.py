@@ -130,7 +130,7 @@ def test_the_independent_verifier_accepts_the_chain_and_finds_the_same_state():
     found = CHAIN_GIVEN["found"]
     assert chain.id.hex() == found["chain"]
     assert (chain.tip.hex(), chain.model.hex()) == (found["digests"][-1], found["model"])
-    for name in ("queue_nano", "misses", "rests_until", "epsilon_micro", "difficulty"):
+    for name in ("queue_nano", "misses", "rests_until", "epsilon_micro", "difficulty", "times_ms"):
         assert getattr(chain, name) == found[name]
     assert sorted(chain.offenders) == found["offenders"]
     assert sorted(chain.now.active) == found["active"]

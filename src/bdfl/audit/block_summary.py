@@ -1,6 +1,7 @@
 """A block in one line, as it says itself."""
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from bdfl.ledger.block import (
     Admission,
@@ -23,6 +24,7 @@ class BlockSummary:
 
     height: int
     digest: str
+    time: str  # in UTC, by its proposer's clock
     proposer: int
     attempt: int
     trained: tuple[int, ...]  # whose updates count
@@ -37,6 +39,12 @@ class BlockSummary:
     mean_queue: float  # after the round
     reason: str  # why nobody was scheduled; empty where somebody was
     model: str
+
+
+def show_utc(time_ms: int) -> str:
+    """Milliseconds since 1970 as people write a time, such as 2026-01-01 00:00:05.250 UTC."""
+    moment = datetime.fromtimestamp(time_ms // 1000, UTC)
+    return f"{moment:%Y-%m-%d %H:%M:%S}.{time_ms % 1000:03} UTC"
 
 
 def describe_change(block: Block) -> str:
@@ -77,6 +85,7 @@ def summarise_block(block: Block, certificate: Certificate) -> BlockSummary:
     return BlockSummary(
         height=block.header.height,
         digest=block.digest.hex(),
+        time=show_utc(block.header.time_ms),
         proposer=block.header.proposer,
         attempt=block.header.attempt,
         trained=tuple(signed.update.client for signed in body.updates if not signed.update.is_declined),

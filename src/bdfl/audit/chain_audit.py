@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from bdfl import __version__
-from bdfl.audit.block_summary import describe_change, describe_offence
+from bdfl.audit.block_summary import describe_change, describe_offence, show_utc
 from bdfl.audit.privacy import Judgement, PrivacyAudit, Spending, audit_privacy
 from bdfl.audit.reading import NotOnChain
 from bdfl.audit.summary import CERTIFICATES_NOTE, MemberSummary, describe_privacy, summarise_members
@@ -98,6 +98,9 @@ class AuditReport(_Part, frozen=True):
     height: Whole  # blocks that are stored
     verified: Whole  # blocks found valid, from block 1 on
     checkpoint: int  # last block whose updates were pruned; 0: none
+    founded: str  # by the genesis, UTC
+    first_block: str | None  # its time, UTC; none: no block is verified
+    last_block: str | None  # of the verified ones
     tip: Hex  # digest of the last verified block; of the genesis before block 1
     model: Hex  # digest of its model
     failure: Failure | None
@@ -159,6 +162,9 @@ def audit_chain(
         height=verification.height,
         verified=verified,
         checkpoint=verification.checkpoint,
+        founded=show_utc(genesis.time_ms),
+        first_block=None if tip is None else show_utc(chain.block(1).header.time_ms),
+        last_block=None if tip is None else show_utc(tip.header.time_ms),
         tip=name.hex() if tip is None else tip.digest.hex(),
         model=(genesis.model.initial if tip is None else tip.body.model).hex(),
         failure=verification.failure,
@@ -254,6 +260,7 @@ def _list_checks(
     checks: list[tuple[str, int, int | None, str]] = [
         ("Genesis", int(is_begun), 1, "its form, the first schedule, and the digest of the untrained model"),
         ("Links", blocks, height, "chain, height, parent's digest, and the body's Merkle root"),
+        ("Times", blocks, height, "later than the median of the blocks before"),
         ("Proofs of work", blocks, height, "the difficulty that the chain asks for, and a hash below its target"),
         ("Certificates", blocks, height, "votes of a quorum of the members of that height, for this block"),
         ("Signatures", found.num_signatures, None, "Ed25519: blocks, updates, reports, votes, evidence and assents"),
@@ -300,7 +307,7 @@ def _list_trust(
         "Training": "An update is proven to be the member's, not to come from training on its data.",
         "Channels, budgets and reachability": "Reports are signed and in range. What they say is the member's word.",
         "Measured receipts": "Energy and time that a round really took are the member's word.",
-        "Time": "Heights order the blocks. They do not say when anything happened.",
+        "Time": "A block's time is its proposer's clock. Voters compare it with their own, which are not on the chain.",
     }
     if genesis.law.target_ms:
         trusted["Mining times"] = "The difficulty follows the waits that voters state."

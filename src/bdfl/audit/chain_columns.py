@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 import pyarrow
 
-from bdfl.audit.block_summary import describe_change, sample_weights
+from bdfl.audit.block_summary import describe_change, sample_weights, show_utc
 from bdfl.audit.summary import summarise_members
 from bdfl.ledger.block import Block
 from bdfl.ledger.keeping import Store
@@ -28,6 +28,7 @@ SCHEMAS: dict[str, pyarrow.Schema] = {
             "height": _WHOLE,
             "digest": _TEXT,
             "parent": _TEXT,
+            "time": _TEXT,
             "proposer": _WHOLE,
             "attempt": _WHOLE,
             "difficulty": _WHOLE,
@@ -135,6 +136,7 @@ def _block_row(chain: Store, block: Block) -> Rows:
         "height": header.height,
         "digest": block.digest.hex(),
         "parent": header.parent.hex(),
+        "time": show_utc(header.time_ms),
         "proposer": header.proposer,
         "attempt": header.attempt,
         "difficulty": header.difficulty,

@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from bdfl.audit.block_summary import BlockSummary, summarise_block
+from bdfl.audit.block_summary import BlockSummary, show_utc, summarise_block
 from bdfl.audit.reading import iter_blocks
 from bdfl.ledger.block import Block, Privacy, chain_id
 from bdfl.ledger.keeping import Store
@@ -14,8 +14,8 @@ from bdfl.ledger.units import NANO
 from bdfl.scenario.privacy import ATTO, MICRO
 
 CERTIFICATES_NOTE = (
-    "A certificate is the quorum of votes that was at hand when a block became final. A member that is not in it may"
-    " have voted all the same: absence from certificates is not absence."
+    "A certificate has the votes that were at hand when a block became final, and the next block those that its"
+    " proposer had. A vote that came later is in neither: absence from certificates is not absence."
 )
 
 
@@ -35,7 +35,7 @@ class MemberSummary:
     missing: int  # rounds that it was scheduled in and not heard of
     reports: int
     proposed: int  # blocks
-    in_certificates: int  # see `CERTIFICATES_NOTE`
+    in_certificates: int  # blocks with its precommit in the certificate or the next block; see `CERTIFICATES_NOTE`
     epsilon: float  # that its last update states; 0: none
     queue: float  # after the last block
 
@@ -46,6 +46,7 @@ class ChainSummary:
 
     chain: str
     name: str
+    founded: str  # when, in UTC
     height: int
     checkpoint: int  # last block whose updates were pruned; 0: none
     num_active: int  # members at the next height
@@ -76,6 +77,7 @@ def summarise_chain(chain: Store) -> ChainSummary:
     return ChainSummary(
         chain=chain_id(genesis).hex(),
         name=genesis.name,
+        founded=show_utc(genesis.time_ms),
         height=chain.height,
         checkpoint=chain.checkpoint,
         num_active=num_active,
@@ -106,6 +108,7 @@ def summarise_members(
 
     def counted() -> Iterator[Block]:
         nonlocal queue_nano
+        voters: set[int] = set()  # in the certificate of the block before
         for block in iter_blocks(chain, 1, last):
             certificate = chain.certificate(block.header.height)
             found = summarise_block(block, certificate)
@@ -115,13 +118,15 @@ def summarise_members(
             counts["scheduled"].update(block.body.schedule.selected)
             counts["reports"].update(signed.report.client for signed in block.body.reports)
             counts["proposed"][found.proposer] += 1
-            counts["in_certificates"].update(signed.vote.voter for signed in certificate)
+            counts["in_certificates"].update(voters | {signed.vote.voter for signed in block.body.parent_certificate})
+            voters = {signed.vote.voter for signed in certificate}
             for signed in block.body.updates:
                 epsilon_micro[signed.update.client] = signed.update.epsilon_micro
             queue_nano = block.body.queue_nano
             if on_block is not None:
                 on_block(block)
             yield block
+        counts["in_certificates"].update(voters)
 
     roll = read_roll(chain.genesis, counted())
     return tuple(

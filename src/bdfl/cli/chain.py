@@ -102,7 +102,7 @@ def show(
 
 @chain_app.command("block")
 def show_block(path: PathArgument, block: BlockArgument = None, as_json: JsonOption = False) -> None:
-    """Show one block: who proposed it, who voted, whose updates it holds, what it costs and plans.
+    """Show one block: when and by whom it was proposed, who voted, whose updates it holds, what it costs and plans.
 
     Examples:
 
@@ -341,7 +341,7 @@ def prove(
         *((f"beside {level}", sibling.hex()) for level, sibling in enumerate(proof.siblings, start=1)),
         ("root", found.block.header.body.hex()),
         ("block", block_digest(found.block.header, found.block.nonce).hex()),
-        ("final by", f"{len(found.certificate)} votes"),
+        ("final by", f"{len(found.certificate)} votes in its certificate"),
     ]
     print_out(tabulate_facts(f"The update of client {client} is in block {block}", facts))
 

@@ -45,6 +45,10 @@ def new(
     members: Annotated[
         int | None, typer.Option("--members", min=1, help="How many; the scenario's clients.count unless given.")
     ] = None,
+    rounds: Annotated[
+        int | None,
+        typer.Option("--rounds", min=1, help="After which the network ends; the scenario's rounds unless given."),
+    ] = None,
     data: DataOption = None,
     flower: FlowerOption = None,
     flower_model: FlowerModelOption = None,
@@ -60,7 +64,7 @@ def new(
 
       bdfl genesis new quickstart --out our.draft
 
-      bdfl genesis new quickstart --mode measured --members 4 --out our.draft
+      bdfl genesis new quickstart --mode measured --members 4 --rounds 50 --out our.draft
     """
     from bdfl.learning.data import load_data
     from bdfl.learning.flower_trainer import meet_clients
@@ -73,6 +77,7 @@ def new(
 
     modes = [] if mode is None else [f"live.mode={mode}"]
     counts = [] if members is None else [f"clients.count={members}"]
+    counts += [] if rounds is None else [f"rounds={rounds}"]
     asked = [*flower_changes(flower, flower_model), *(changes or []), *modes, *counts, *data_changes(data)]
     agreed = load_live_scenario(find_scenario(scenario), asked)
     found = load_data(agreed.data) if agreed.learning.flower is None else meet_clients(agreed)

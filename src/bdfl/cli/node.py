@@ -81,7 +81,10 @@ def node(
     peer: PeerOption = None,
     metrics: MetricsOption = "0",
     rounds: Annotated[
-        int | None, typer.Option("--rounds", min=1, help="Last block; the node then serves the others. None: no end.")
+        int | None,
+        typer.Option(
+            "--rounds", min=1, help="Last block, the same for all members; the genesis' number of rounds unless given."
+        ),
     ] = None,
     evaluate: Annotated[bool, typer.Option("--evaluate", help="Try every model on the test data.")] = False,
     record: Annotated[bool, typer.Option(help="Write down all events, for bdfl node replay.")] = True,
@@ -92,7 +95,8 @@ def node(
 ) -> None:
     """Take part in a live network until stopped, or look after a node.
 
-    Ctrl-C or SIGTERM ends it cleanly, a second one at once. Started again it goes on from its folder.
+    After the last block the node only serves the others. Ctrl-C or SIGTERM ends it cleanly, a second one at once.
+    Started again it goes on from its folder.
 
     Examples:
 

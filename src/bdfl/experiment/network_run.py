@@ -140,6 +140,7 @@ class NetworkRun:
         self._num_known = 0  # blocks that were in the archive before
         self._nodes: Sequence[SimulatedNode] = ()
         self._liars: frozenset[int] = frozenset()
+        self._network: Network | None = None  # whose wall clock follows from the chain; none: it has faults
 
     def run(self, height: int) -> None:
         """Plays the rounds after block `height` up to the last one; what the archive has of them is taken as it is.
@@ -178,6 +179,10 @@ class NetworkRun:
             on_commit=self._settle,
             voting_ns=round(self._scenario.protocol.voting_s * NANO),
         )
+        height = self._chain.height
+        if height:
+            network.set_clock(self._decided_ms(self._archive.block(height), self._archive.certificate(height)))
+        self._network = network if trouble is None else None
         if trouble is not None:
             self._liars = frozenset(trouble.tampers)
             trouble.bring_to(network)
@@ -193,6 +198,11 @@ class NetworkRun:
                 f"round {height}: no block up to {until_ns / NANO:.0f} simulated seconds: more members fail or lie than"
                 f" the rule {self._scenario.ledger.quorum.value!r} bears"
             )
+
+    def _decided_ms(self, block: Block, certificate: Certificate) -> int:
+        """The wall clock when a block was decided, as far as the chain knows: stamped, searched for, voted on."""
+        mining_ms = max(signed.vote.mining_ms for signed in certificate)
+        return block.header.time_ms + mining_ms + round(self._scenario.protocol.voting_s * 1000)
 
     def _follow(self, height: int) -> ChainState:
         """The archived chain after a block; the world remembers the round of that block."""
@@ -217,6 +227,8 @@ class NetworkRun:
         height = block.header.height
         if height <= self._chain.height or number in self._liars:
             return
+        if self._network is not None:  # as if it had begun here
+            self._network.set_clock(self._decided_ms(block, certificate))
         if height > self._num_known:
             self._keep(store, block, certificate)
             self._advance(block, store)

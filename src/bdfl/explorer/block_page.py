@@ -8,6 +8,7 @@ from bdfl.audit.block_summary import (
     describe_change,
     describe_offence,
     sample_weights,
+    show_utc,
     summarise_block,
 )
 from bdfl.audit.plain import to_plain
@@ -99,6 +100,7 @@ def _fill(
         is_verifiable=frame.is_verifiable,
         digest=block.digest.hex(),
         parent=header.parent.hex(),
+        time_ms=header.time_ms,
         proposer=header.proposer,
         attempt=header.attempt,
         difficulty=header.difficulty,
@@ -154,6 +156,7 @@ def show_row(found: Found, problem: str | None, accuracy: float | None) -> Block
         return BlockRow(
             height=found.height,
             digest=None,
+            time_ms=None,
             proposer=None,
             attempt=None,
             trained=[],
@@ -174,6 +177,7 @@ def show_row(found: Found, problem: str | None, accuracy: float | None) -> Block
     return BlockRow(
         height=found.height,
         digest=summary.digest,
+        time_ms=found.block.header.time_ms,
         proposer=summary.proposer,
         attempt=summary.attempt,
         trained=list(summary.trained),
@@ -264,7 +268,10 @@ def describe_block(found: Found, accuracy: float | None) -> list[str]:
     summary = summarise_block(block, found.certificate)
     header, body = block.header, block.body
     tries = "the first attempt" if header.attempt == 1 else f"attempt {header.attempt}"
-    lines = [f"Client {header.proposer} found this block in {tries}, after {header.difficulty} expected hashes."]
+    lines = [
+        f"Client {header.proposer} began to mine this block at {show_utc(header.time_ms)}, by its own clock, and found"
+        f" it in {tries}, after {header.difficulty} expected hashes."
+    ]
     if summary.reason:
         lines.append(f"Nobody was scheduled to train in this round: {summary.reason}.")
     else:
@@ -286,8 +293,10 @@ def describe_block(found: Found, accuracy: float | None) -> list[str]:
         f"By the cost model the round takes {summary.delay_s:.4g} s: {body.modelled.exchange_ns / NANO:.4g} s until the"
         f" slowest client has trained and uploaded, then {body.modelled.mining_ns / NANO:.4g} s of mining."
     )
-    votes, reports = _count(summary.num_votes, "vote", ""), _count(summary.num_reports, "report", "")
-    lines.append(f"Its certificate has {votes}; it carries {reports} for the next round.")
+    lines.append(
+        f"{_count(summary.num_votes, 'vote', '')} in its certificate made it final; it carries"
+        f" {_count(summary.num_reports, 'report', '')} for the next round."
+    )
     if summary.change:
         lines.append(f"Membership changes: {summary.change}.")
     lines += [f"Evidence: {show_entry(entry, block).what}." for entry in body.entries if _is_evidence(entry)]

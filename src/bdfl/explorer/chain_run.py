@@ -94,15 +94,19 @@ class Tallies:
     """How often everybody did what, by number; and who is convicted where."""
 
     def __init__(self) -> None:
-        self.votes: Counter[int] = Counter()
+        self.votes: Counter[int] = Counter()  # in the certificate of a block, or in what the next block carries of it
+        self._voters: frozenset[int] = frozenset()  # in the certificate of the last block
         self.reports: Counter[int] = Counter()
         self.offences: dict[int, list[int]] = {}  # heights
 
     def take(self, found: Found) -> None:
         block = found.block
         if block is None:
+            self._voters = frozenset()
             return
-        self.votes.update(signed.vote.voter for signed in found.certificate)
+        later = {signed.vote.voter for signed in block.body.parent_certificate} - self._voters
+        self._voters = frozenset(signed.vote.voter for signed in found.certificate)
+        self.votes.update([*later, *self._voters])
         self.reports.update(signed.report.client for signed in block.body.reports)
         for evidence in find_evidence(block.body.entries):
             self.offences.setdefault(offender_of(evidence), []).append(found.height)

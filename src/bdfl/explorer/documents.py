@@ -166,6 +166,7 @@ class BlockRow(Document, frozen=True):
 
     height: int
     digest: str | None
+    time_ms: int | None  # UTC since 1970, by its proposer's clock
     proposer: int | None
     attempt: int | None
     trained: list[int]
@@ -282,6 +283,7 @@ class BlockDocument(Document, frozen=True):
     is_verifiable: bool  # `/raw/<h>` has bytes for the browser to check
     digest: str | None = None
     parent: str | None = None
+    time_ms: int | None = None  # UTC since 1970, by its proposer's clock
     proposer: int | None = None
     attempt: int | None = None
     difficulty: int | None = None

@@ -183,6 +183,7 @@ class RecordRun:
         return BlockRow(
             height=height,
             digest=None,
+            time_ms=None,
             proposer=None if winner == NOBODY else winner,
             attempt=None,
             trained=trained,

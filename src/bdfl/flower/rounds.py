@@ -100,6 +100,7 @@ class ScheduledRounds:
         self._rounds = play_rounds(scenario, scheduler, self.draws)
         self._folder = folder
         self._signers = server_keys(scenario, secret) if folder is not None and chain else None
+        self._is_simulated = secret is None
         self._chain: ServerChain | None = None
         self._planned: PlannedRound | None = None
         self._records: list[RoundRecord] = []
@@ -194,7 +195,9 @@ class ScheduledRounds:
         write_scenario(self.scenario, self._folder)
         if self._signers is not None:
             path = self._folder / CHAIN_FOLDER
-            self._chain = ServerChain(self.scenario, self.draws, self._signers, path, layout, weights)
+            self._chain = ServerChain(
+                self.scenario, self.draws, self._signers, path, layout, weights, is_simulated=self._is_simulated
+            )
 
     def _bind(self, planned: PlannedRound) -> PlannedRound:
         """The round as the chain has it, if there is one: there, whole units may tip a tie to another set."""

@@ -6,6 +6,7 @@ follows from its genesis and that no byte changed since; that the updates are th
 """
 
 import hashlib
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -29,7 +30,7 @@ from bdfl.ledger.block import (
     header_seal,
 )
 from bdfl.ledger.chain import apply_block, start_chain
-from bdfl.ledger.genesis import make_genesis
+from bdfl.ledger.genesis import SIMULATED_TIME_MS, make_genesis
 from bdfl.ledger.keeping import rested_on
 from bdfl.ledger.round_problem import read_decision
 from bdfl.ledger.rules import make_body, make_header
@@ -74,13 +75,24 @@ class ServerChain:
         path: Path,
         layout: Layout,
         initial_weights: Vector,
+        *,
+        is_simulated: bool,
     ) -> None:
+        """A simulated chain is the same in every byte: its clock goes by the cost model, as in a simulated network."""
+        self._is_simulated = is_simulated
         self._scenario = scenario
         self._signers = signers
         initial = encode_weights(initial_weights, layout)
         keys = [signer.public_key for signer in signers]
         genesis = make_genesis(
-            scenario, draws.federation, draws.participation_rate, draws.states[0], keys, layout, initial
+            scenario,
+            draws.federation,
+            draws.participation_rate,
+            draws.states[0],
+            keys,
+            layout,
+            initial,
+            time_ms=SIMULATED_TIME_MS if is_simulated else _read_wall_clock(),
         )
         self._toolbox = run_toolbox(scenario, len(initial))
         self._state = start_chain(genesis, self._toolbox)
@@ -116,7 +128,9 @@ class ServerChain:
             blobs=blobs,
             toolbox=self._toolbox,
         )
-        header = make_header(state, _ATTEMPT, self._find_proposer(), body)
+        modelled_ms = state.times_ms[-1] + body.modelled.delay_ns // 1_000_000
+        now_ms = modelled_ms if self._is_simulated else _read_wall_clock()
+        header = make_header(state, _ATTEMPT, self._find_proposer(), body, now_ms)
         nonce = search_nonce(state.genesis.law.work, header_seal(header), header.difficulty)
         if nonce is None:
             raise RuntimeError(f"block {header.height}: no nonce is low enough")
@@ -175,3 +189,7 @@ class ServerChain:
             self._store.append(block, certificate)
         if self._scenario.ledger.keep_blocks:
             self._store.prune(self._scenario.ledger.keep_blocks)
+
+
+def _read_wall_clock() -> int:
+    return int(time.time() * 1000)

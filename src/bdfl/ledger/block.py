@@ -1,7 +1,8 @@
 """What stands on the chain: genesis, blocks and their parts. Integers, bytes and strings only; units are in the names.
 
-`_micro` counts 1e-6 of a unit, `_nano` 1e-9, `_atto` 1e-18, `_pj` picojoules, `_ns` nanoseconds, `_uw` microwatts. A
-client is named by its place in the list of all who ever were members, which is also its number in the scenario.
+`_micro` counts 1e-6 of a unit, `_nano` 1e-9, `_atto` 1e-18, `_pj` picojoules, `_ns` nanoseconds, `_ms` milliseconds,
+`_uw` microwatts. A client is named by its place in the list of all who ever were members, which is also its number in
+the scenario.
 """
 
 from enum import StrEnum
@@ -17,16 +18,18 @@ from bdfl.scenario.learning import LocalUnit
 from bdfl.scenario.ledger import QuorumRule, WorkKind
 from bdfl.scenario.privacy import ATTO, Accountant
 
-FORMAT = 2  # 1: without privacy
+FORMAT = 3  # 1: without privacy, 2: without time
 MAX_MEMBERS = 4096
 MAX_ATTEMPT = 10_000
 MAX_TEXT = 200
+MAX_TIME_MS = 253_402_300_799_999  # the end of the year 9999: what calendars can write
 MAX_BUDGET_PJ = 10**18  # a megajoule a round: whoever claims more could make the costs of a schedule too large to write
 NONCE_SIZE = 8
 MAX_BLOCK_SIZE = 64 * 2**20
 
 MemberNumber: TypeAlias = Annotated[int, Meta(ge=0, lt=MAX_MEMBERS)]
 Attempt: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_ATTEMPT)]
+TimeMs: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_TIME_MS)]  # UTC, milliseconds since 1970
 Nonce: TypeAlias = Annotated[bytes, Meta(min_length=NONCE_SIZE, max_length=NONCE_SIZE)]
 Text: TypeAlias = Annotated[str, Meta(max_length=MAX_TEXT)]
 MemberNumbers: TypeAlias = Annotated[tuple[MemberNumber, ...], Meta(max_length=MAX_MEMBERS)]
@@ -255,6 +258,7 @@ class Header(Record, frozen=True):
     proposer: MemberNumber
     body: Digest  # Merkle root, see `body_root`
     difficulty: Positive  # expected number of hashes
+    time_ms: TimeMs  # the proposer's wall clock when it began to mine
 
     @property
     def place(self) -> Place:
@@ -376,6 +380,7 @@ class Genesis(Record, frozen=True):
 
     format: Whole
     name: Text
+    time_ms: TimeMs  # when the network was founded
     scenario: Digest
     members: Annotated[tuple[Member, ...], Meta(min_length=1, max_length=MAX_MEMBERS)]
     physics: Physics

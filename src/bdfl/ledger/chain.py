@@ -37,6 +37,7 @@ __all__ = [
     "ChainState",
     "Settlement",
     "apply_block",
+    "is_idle",
     "modelled_costs",
     "plan_after",
     "required_difficulty",
@@ -45,6 +46,7 @@ __all__ = [
 ]
 
 NO_PARENT = bytes(DIGEST_SIZE)  # parent of the genesis
+MEDIAN_BLOCKS = 11  # median time past, as Bitcoin has it: five liars in a row cannot move it beyond the honest
 FAREWELL = 64  # heights after its last one for which a removed member is answered, so that it learns of its end
 
 
@@ -68,6 +70,8 @@ class ChainState:
     rounds_scheduled: tuple[int, ...]  # so often the member was to train: what it may have let out, in a block or not
     epsilon_micro: tuple[int, ...]  # what the member last said that it has spent; 0 where training is not private
     difficulty: int  # of the tip, before attempts halved it
+    times_ms: tuple[int, ...]  # of the last `MEDIAN_BLOCKS` blocks, oldest first; the genesis counts as one
+    num_idle: int  # blocks in a row, up to the tip, with nobody's model in them
     memory: object | None  # what the scheduler left; recomputed by everybody, never hashed
 
     @property
@@ -147,6 +151,11 @@ class ChainState:
         return find_candidates(self.conditions, self.rests_until, self.height + 1)
 
     @cached_property
+    def median_time_ms(self) -> int:
+        """Median time past, which the next block must be later than; of an even number the earlier middle one."""
+        return sorted(self.times_ms)[(len(self.times_ms) - 1) // 2]
+
+    @cached_property
     def scheduled(self) -> frozenset[int]:
         """Who trains in the next round."""
         return frozenset(self.schedule.selected)
@@ -190,6 +199,8 @@ def start_chain(genesis: Genesis, toolbox: Toolbox) -> ChainState:
         rounds_scheduled=nothing,
         epsilon_micro=nothing,
         difficulty=genesis.law.difficulty,
+        times_ms=(genesis.time_ms,),
+        num_idle=0,
         memory=plan_round(charter, first_prospect(charter), toolbox).decision.memory,
     )
 
@@ -215,8 +226,15 @@ def apply_block(state: ChainState, block: Block, toolbox: Toolbox) -> ChainState
         rounds_scheduled=settled.rounds_scheduled,
         epsilon_micro=settled.epsilon_micro,
         difficulty=_retarget(state, body.parent_certificate),
+        times_ms=(*state.times_ms, block.header.time_ms)[-MEDIAN_BLOCKS:],
+        num_idle=state.num_idle + 1 if is_idle(body.updates) else 0,
         memory=plan_after(state, settled, toolbox).decision.memory,
     )
+
+
+def is_idle(updates: Sequence[SignedUpdate]) -> bool:
+    """Whether nobody gave a model: none of a round's updates is one, or all were declined."""
+    return all(signed.update.is_declined for signed in updates)
 
 
 def charter_after(state: ChainState, entries: Sequence[Entry], toolbox: Toolbox) -> Charter:

@@ -45,6 +45,10 @@ class BadLink(InvalidBlock):
     """A block that does not belong here: another format, chain, height or parent, or a body that is not its own."""
 
 
+class BadTime(InvalidBlock):
+    """A block that is not later than the median time past, or later than any calendar."""
+
+
 class BadProposer(InvalidBlock):
     """A block by somebody who is no member."""
 

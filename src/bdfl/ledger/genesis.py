@@ -50,6 +50,8 @@ from bdfl.ledger.units import (
 from bdfl.scenario import Scenario, scenario_digest
 from bdfl.scenario.learning import is_function
 
+SIMULATED_TIME_MS = 1_767_225_600_000  # the beginning of 2026, when every simulated network is founded
+
 
 def make_genesis(
     scenario: Scenario,
@@ -64,11 +66,13 @@ def make_genesis(
     target_ms: int = 0,
     access_points: Sequence[AccessPoint] = (),
     noise_micro: int | None = None,
+    time_ms: int = SIMULATED_TIME_MS,
 ) -> Genesis:
     """The genesis of a scenario's chain, with the schedule of round 1.
 
     `target_ms` is how long mining a block should take in a live network; 0: the difficulty stays as it is.
     `noise_micro` is the noise of private training that was found for an epsilon; none: as the scenario has it.
+    `time_ms` is when the network was founded.
 
     Without a toolbox one is made that may run the scenario's own aggregation rule. Raises `DoesNotFit` for a value that
     the chain has no whole number for, and `InvalidGenesis` where the parts do not belong together.
@@ -93,6 +97,7 @@ def make_genesis(
         target_ms=target_ms,
         access_points=access_points,
         noise_micro=noise_micro,
+        time_ms=time_ms,
     )
     return plan_first_round(draft, make_toolbox(scenario) if toolbox is None else toolbox)
 
@@ -106,12 +111,14 @@ def draft_genesis(
     target_ms: int = 0,
     access_points: Sequence[AccessPoint] = (),
     noise_micro: int | None = None,
+    time_ms: int = SIMULATED_TIME_MS,
 ) -> Genesis:
     """The genesis of a scenario's chain with these members, for a first round in which nobody trains."""
     _validate_initial_model(initial_model, layout)
     return Genesis(
         format=FORMAT,
         name=scenario.name[:MAX_TEXT],
+        time_ms=time_ms,
         scenario=bytes.fromhex(scenario_digest(scenario)),
         members=tuple(members),
         physics=physics_of(scenario),

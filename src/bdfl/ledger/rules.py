@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from bdfl.identity import Meaning
 from bdfl.ledger.block import (
     FORMAT,
+    MAX_TIME_MS,
     Block,
     Body,
     Certificate,
@@ -38,6 +39,7 @@ from bdfl.ledger.errors import (
     BadProposer,
     BadReport,
     BadSchedule,
+    BadTime,
     BadUpdate,
     BadWork,
     WrongModel,
@@ -56,6 +58,7 @@ from bdfl.ledger.statements import (
     validate_certificate,
     validate_report,
     validate_tip_certificate,
+    validate_tip_vote,
     validate_update,
     validate_update_blob,
     validate_vote,
@@ -63,6 +66,8 @@ from bdfl.ledger.statements import (
 from bdfl.ledger.toolbox import Toolbox
 
 __all__ = [
+    "clock_offset_ms",
+    "is_timely",
     "judge_schedule",
     "make_body",
     "make_header",
@@ -75,16 +80,23 @@ __all__ = [
     "validate_proposal",
     "validate_report",
     "validate_tip_certificate",
+    "validate_tip_vote",
     "validate_update",
     "validate_update_blob",
     "validate_vote",
 ]
+
+# A voter's clock and an honest proposer's differ by seconds, those of a computer that was never set by hours. A minute
+# forgives what NTP would not, and is short beside a round, so that an auditor can say when.
+TIME_TOLERANCE_MS = 60_000
+_MAX_DOUBLINGS = 40  # a minute, doubled so often, is longer than the calendar
 
 
 def validate_proposal(state: ChainState, block: Block, toolbox: Toolbox) -> None:
     """Raises `InvalidBlock` unless the block is the next one in all that can be judged without models; cheap first."""
     validate_format(block)
     validate_link(state, block)
+    validate_time(state, block)
     validate_proposer(state, block)
     validate_block_signature(state, block, toolbox)
     validate_body_root(block)
@@ -124,6 +136,25 @@ def judge_schedule(state: ChainState, block: Block, toolbox: Toolbox) -> None:
     judge_plan(charter, own, body.next_schedule, delay_ns, block.header.attempt)
 
 
+def is_timely(state: ChainState, block: Block, since_ms: int, now_ms: int, attempt: int) -> bool:
+    """Whether a block was stamped while the voter worked on its height, give or take a tolerance.
+
+    `since_ms` and `now_ms` are the voter's wall clock when it began with the height and now, so that a block of an
+    earlier attempt, or one that took long to mine, stays votable. The tolerance doubles with each of the voter's
+    attempts: wrong clocks slow a network down, and never halt it. The least time that is valid is never too late.
+    """
+    offset_ms = clock_offset_ms(block.header.time_ms, since_ms, max(now_ms, state.median_time_ms + 1))
+    return abs(offset_ms) <= TIME_TOLERANCE_MS << min(attempt - 1, _MAX_DOUBLINGS)
+
+
+def clock_offset_ms(time_ms: int, since_ms: int, now_ms: int) -> int:
+    """How far a clock is ahead of that of a block's proposer at least (negative: behind); 0: they may agree.
+
+    The block was made while the clock went from `since_ms` to `now_ms`; it may have been set back meanwhile.
+    """
+    return max(0, min(since_ms, now_ms) - time_ms) or min(0, now_ms - time_ms)
+
+
 # The header
 
 
@@ -138,6 +169,12 @@ def validate_link(state: ChainState, block: Block) -> None:
     require_equal(BadLink, "chain", state.chain, header.chain)
     require_equal(BadLink, "height", state.height + 1, header.height)
     require_equal(BadLink, "parent", state.tip, header.parent)
+
+
+def validate_time(state: ChainState, block: Block) -> None:
+    """The block is later than the median time past."""
+    if not state.median_time_ms < block.header.time_ms <= MAX_TIME_MS:
+        raise BadTime("time", f"later than {state.median_time_ms} ms, within the year 9999", block.header.time_ms)
 
 
 def validate_proposer(state: ChainState, block: Block) -> None:
@@ -328,8 +365,8 @@ def _order_entries(state: ChainState, entries: Sequence[Entry]) -> list[Entry]:
     return [*evidence, *changes[:1]]
 
 
-def make_header(state: ChainState, attempt: int, proposer: int, body: Body) -> Header:
-    """The header of the next block, to be mined."""
+def make_header(state: ChainState, attempt: int, proposer: int, body: Body, now_ms: int) -> Header:
+    """The header of the next block, to be mined; `now_ms` is the proposer's wall clock."""
     return Header(
         format=FORMAT,
         chain=state.chain,
@@ -339,4 +376,5 @@ def make_header(state: ChainState, attempt: int, proposer: int, body: Body) -> H
         proposer=proposer,
         body=body_root(body),
         difficulty=required_difficulty(state, attempt, body.parent_certificate),
+        time_ms=max(now_ms, state.median_time_ms + 1),
     )

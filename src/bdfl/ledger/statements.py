@@ -107,6 +107,11 @@ def validate_vote(state: ChainState, signed: SignedVote, toolbox: Toolbox) -> No
     _validate_vote_at(state.charter, state.place, signed, toolbox)
 
 
+def validate_tip_vote(state: ChainState, signed: SignedVote, toolbox: Toolbox) -> None:
+    """Raises unless this is a vote at the tip's height by a member of that height."""
+    _validate_vote_at(state.tip_charter, state.tip_place, signed, toolbox)
+
+
 def _validate_vote_at(charter: Charter, place: Place, signed: SignedVote, toolbox: Toolbox) -> None:
     vote = signed.vote
     require_member(BadVote, "vote-member", charter, vote.voter)

@@ -277,7 +277,7 @@ def _check_port(address: str, *, is_running: bool) -> Finding:
 
 
 def _check_clock(patient: Patient, members: _Federation | None, now_s: float) -> Finding:
-    """Agreement does not need the wall clock, certificates do: they were made, and the node ran, in the past."""
+    """Blocks and certificates need the wall clock: those here were made, and the node ran, in the past."""
     latest_s, what = 0.0, ""
     if members is not None and members.number is not None:
         certificate = x509.load_der_x509_certificate(members.authorities[members.number])

@@ -1,5 +1,6 @@
 """A genesis in the making: the agreed scenario and the untrained model, and the cards collected so far."""
 
+import time
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -153,9 +154,10 @@ def finish_draft(draft: Draft, scenario: Scenario) -> GenesisFile:
         draft.initial_model,
         target_ms=mining_target_ms(scenario),
         access_points=describe_access_points(draft.access_points),
+        time_ms=int(time.time() * 1000),
     )
     file = GenesisFile(
-        form="bdfl genesis 2",
+        form="bdfl genesis 3",
         genesis=plan_first_round(begun, make_toolbox(scenario)),
         scenario=draft.scenario,
         initial_model=draft.initial_model,

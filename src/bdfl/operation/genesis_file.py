@@ -47,7 +47,7 @@ class BadGenesisFile(BdflError):
 class GenesisFile(Record, frozen=True):
     """A genesis, what it rests on, and who agreed to it."""
 
-    form: Literal["bdfl genesis 2"]
+    form: Literal["bdfl genesis 3"]
     genesis: Genesis
     scenario: ScenarioText  # TOML
     initial_model: ModelBytes  # safetensors
@@ -266,6 +266,7 @@ def _validate_rules(file: GenesisFile, scenario: Scenario) -> None:
         file.initial_model,
         target_ms=mining_target_ms(scenario),
         access_points=genesis.access_points,
+        time_ms=genesis.time_ms,
     )
     scheduler = msgspec.structs.replace(expected.scheduler, version=genesis.scheduler.version)
     expected = msgspec.structs.replace(expected, scheduler=scheduler, schedule=genesis.schedule)

@@ -34,7 +34,7 @@ class NodeSettings:
     listen: tuple[str, ...] = ()  # host:port
     peers: tuple[str, ...] = ()
     metrics: tuple[str, int] | None = (LOOPBACK, 0)  # port 0: any
-    last_height: int | None = None
+    last_height: int | None = None  # none: the rounds agreed on
     evaluates: bool = False
     records: bool = True  # all events, for a replay
     is_unsigned_allowed: bool = False

@@ -47,6 +47,7 @@ from bdfl.operation.node_identity import Identity, NodeSettings, NotRunnable, id
 from bdfl.operation.run_file import RunFile, forget_run, lock_folder, raise_life, replace_file, write_run
 from bdfl.operation.snapshot import Snapshot
 from bdfl.operation.watching import NodeWatch
+from bdfl.protocol.collecting import back_off_ns
 from bdfl.protocol.state import Context
 from bdfl.records.round_times import ROUNDS_FILE
 from bdfl.scenario import LiveMode
@@ -114,7 +115,8 @@ class NodeService:
         functions = frozenset(named_functions(scenario).values())
         toolbox = SharedToolbox.sized_for(self._num_members, model_size, functions)
         waits = live_waits(scenario, model_size)
-        self._context = Context(identity.number, identity.signer, waits.timing, toolbox, settings.last_height)
+        last_height = settings.last_height or scenario.rounds
+        self._context = Context(identity.number, identity.signer, waits.timing, toolbox, last_height)
         self._training = training
         self._work = self._make_work()
         self._zenoh = ZenohLink(self._link_settings(tls, waits))
@@ -189,7 +191,7 @@ class NodeService:
             up_s=time.monotonic() - self._began_s,
             life=self._life,
             height=status.height,
-            last_height=self._settings.last_height,
+            last_height=self._context.last_height,
             phase=status.phase.value,
             attempt=status.attempt,
             is_training=self._watch.training.is_running,
@@ -383,11 +385,10 @@ class NodeService:
         self._log.error("training", {"why": reason})
 
     def _deadline_s(self) -> float:
-        """How long a round that goes well takes at the most: until updates must be there, and a first attempt."""
-        timing, chain = self._context.timing, self._node.state.chain
-        costs = modelled_costs(chain, self._context.toolbox)
-        planned_ns = (2 * costs.exchange_ns + costs.mining_ns) * timing.time_scale
-        return (planned_ns + timing.grace_ns + 1.5 * timing.attempt_ns) / NANO
+        """How long a round that goes well takes at the most: until an idle block may end it, and a first attempt."""
+        timing, chain, toolbox = self._context.timing, self._node.state.chain, self._context.toolbox
+        mining_ns = modelled_costs(chain, toolbox).mining_ns * timing.time_scale
+        return (back_off_ns(chain, timing, toolbox) + mining_ns + 1.5 * timing.attempt_ns) / NANO
 
 
 @contextmanager

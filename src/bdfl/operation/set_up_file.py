@@ -13,7 +13,7 @@ from bdfl.encoding import BadEncoding, Record, decode, encode
 from bdfl.errors import BdflError, other_format
 
 _Record = TypeVar("_Record", bound=Record)
-FORMATS = {"draft": 1, "card": 1, "genesis": 2, "signature": 1, "change": 1}  # by kind; "bdfl card 1" says both
+FORMATS = {"draft": 1, "card": 1, "genesis": 3, "signature": 1, "change": 1}  # by kind; "bdfl card 1" says both
 _FORM = re.compile(rf"bdfl ({'|'.join(FORMATS)}) (\d+)".encode())
 _HEAD = 32  # bytes in which a file says what it is
 

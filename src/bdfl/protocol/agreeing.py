@@ -5,16 +5,18 @@ votable one with the lowest proof-of-work hash. A quorum of prevotes makes it lo
 still its own. A quorum of precommits of one attempt decides.
 """
 
+from collections.abc import Sequence
+
 from bdfl.ledger.block import Block, Certificate, Kind, SignedVote, TwoVotes
 from bdfl.ledger.chain import ChainState, apply_block
 from bdfl.ledger.errors import InvalidBlock
-from bdfl.ledger.rules import validate_vote
+from bdfl.ledger.rules import clock_offset_ms, validate_tip_vote, validate_vote
 from bdfl.protocol.changing import lasting_changes
-from bdfl.protocol.collecting import enter_round, is_complete
+from bdfl.protocol.collecting import enter_round
 from bdfl.protocol.draft import Draft
 from bdfl.protocol.events import Commit, KeptBlob, KeptVote, Store, Timer
 from bdfl.protocol.messages import DecidedWanted, Hearsay
-from bdfl.protocol.proposing import is_votable, start_mining, stop_mining, want_block
+from bdfl.protocol.proposing import is_premature, is_votable, may_close, start_mining, stop_mining, want_block
 from bdfl.protocol.state import Candidate, Lock, Phase, find_end
 from bdfl.protocol.votes import collect_votes, find_quorums, find_rivals, is_split, key_of, reached_attempt
 from bdfl.scenario.ledger import QuorumRule
@@ -46,6 +48,24 @@ def receive_vote(draft: Draft, sender: int, signed: SignedVote) -> None:
     want_block(draft, sender, vote.block)
 
 
+def receive_late_vote(draft: Draft, sender: int, votes: Sequence[SignedVote]) -> None:
+    """Adds the sender's own precommit for the tip, come too late to decide it, to those that the next block carries.
+
+    Only of the attempt that decided, since a certificate is of one, and one of each member: at most one is verified.
+    """
+    held = draft.precommits
+    attempt = next((first.vote.attempt for first in held.values()), 0)
+    for signed in votes if sender not in held else ():
+        vote = signed.vote
+        if (vote.voter, vote.kind, vote.attempt, vote.block) == (sender, Kind.PRECOMMIT, attempt, draft.chain.tip):
+            try:
+                draft.approve(validate_tip_vote, signed)
+                held[sender] = signed
+            except InvalidBlock as error:
+                draft.refuse(sender, error)
+            return
+
+
 def _is_near(draft: Draft, signed: SignedVote) -> bool:
     """Whether a vote is not far ahead, or the member's latest; what it voted before, too far ahead, is forgotten."""
     vote, limit = signed.vote, draft.attempt + MAX_VOTES_AHEAD
@@ -75,7 +95,7 @@ def progress(draft: Draft) -> None:
         progress(draft)
         return
     if _is_hopeless(draft):
-        end_attempt(draft)
+        enter_attempt(draft, draft.attempt + 1)
         progress(draft)
         return
     if draft.phase is Phase.MINING:
@@ -84,8 +104,8 @@ def progress(draft: Draft) -> None:
 
 
 def _close(draft: Draft) -> None:
-    """Ends collecting when all is there, or the deadline is over."""
-    if draft.phase is Phase.COLLECTING and (draft.is_deadline_over or is_complete(draft)):
+    """Ends collecting when all is there, or the deadline is over, and a block is due."""
+    if draft.phase is Phase.COLLECTING and may_close(draft):
         draft.move(Phase.MINING)
         draft.mining_since_ns = draft.now_ns
 
@@ -113,10 +133,11 @@ def enter_attempt(draft: Draft, attempt: int) -> None:
 def end_attempt(draft: Draft) -> None:
     """Goes on to the next attempt when the time of this one is over.
 
-    A node that voted in it and has heard of nobody who came as far waits for the others instead: who ran ahead in a
-    partition would otherwise stay ahead, and its precommit would be missing in every attempt of theirs.
+    A node that voted in it waits for the others instead until a quorum, itself included, has come as far. Who ran ahead
+    in a partition would otherwise stay ahead, and its precommit would be missing in every attempt of theirs; and
+    members without a quorum would mine and store one block after the other for nothing.
     """
-    if _is_alone_ahead(draft):
+    if _is_without_quorum(draft):
         draft.is_attempt_timed = False
     else:
         enter_attempt(draft, draft.attempt + 1)
@@ -132,14 +153,16 @@ def _is_hopeless(draft: Draft) -> bool:
     return is_split(draft.votes, draft.attempt, len(draft.chain.active), draft.chain.quorum)
 
 
-def _is_alone_ahead(draft: Draft) -> bool:
+def _is_without_quorum(draft: Draft) -> bool:
     has_voted = any(attempt == draft.attempt for attempt, _ in draft.own_votes)
-    return has_voted and all(voter == draft.number or when < draft.attempt for when, _, voter, _ in draft.votes)
+    return has_voted and len({voter for when, _, voter, _ in draft.votes if when >= draft.attempt}) < draft.chain.quorum
 
 
 def _time_attempt(draft: Draft) -> None:
     """Limits the attempt, once there is a block to agree on; later attempts last longer."""
-    if not draft.is_attempt_timed and any(candidate.is_valid for candidate in draft.candidates.values()):
+    if not draft.is_attempt_timed and any(
+        candidate.is_valid and not is_premature(draft, candidate.block.body) for candidate in draft.candidates.values()
+    ):
         draft.is_attempt_timed = True
         draft.set_timer(Timer.ATTEMPT, draft.context.timing.attempt_ns * (2 + draft.attempt) // 2)
 
@@ -220,6 +243,8 @@ def _commit(draft: Draft, candidate: Candidate, certificate: Certificate) -> Non
     draft.do(Commit(candidate.block, certificate))
     is_last, decision = draft.is_last or draft.is_leaving, draft.decision
     draft.move(Phase.DONE if is_last else Phase.COLLECTING)
+    time_ms = candidate.block.header.time_ms
+    draft.ahead_ms = 0 if decision is not None else clock_offset_ms(time_ms, draft.since_ms, draft.utc_ms)
     draft.chain = _follow_block(draft, candidate.block)
     draft.start_height(certificate)
     draft.changes = lasting_changes(draft)

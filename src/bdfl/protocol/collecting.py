@@ -2,9 +2,11 @@
 
 from bdfl.identity import Meaning
 from bdfl.ledger.block import ModelUpdate, Report, SignedReport, SignedUpdate, TwoUpdates
-from bdfl.ledger.chain import modelled_costs
+from bdfl.ledger.chain import ChainState, modelled_costs
 from bdfl.ledger.errors import InvalidBlock
 from bdfl.ledger.rules import validate_report, validate_update, validate_update_blob
+from bdfl.ledger.toolbox import Toolbox
+from bdfl.ledger.units import NANO
 from bdfl.protocol.draft import Draft
 from bdfl.protocol.events import (
     KeptBlob,
@@ -18,15 +20,43 @@ from bdfl.protocol.events import (
     TrainingFinished,
 )
 from bdfl.protocol.messages import BlobWanted, Hearsay
-from bdfl.protocol.state import Phase
+from bdfl.protocol.state import Phase, Timing
+
+MAX_BACK_OFF_NS = 600 * NANO
+_MAX_DOUBLINGS = 40  # more than any deadline needs to get there
+
+
+def deadline_ns(chain: ChainState, timing: Timing, toolbox: Toolbox) -> int:
+    """How long the round after `chain` waits for updates and reports: twice the modelled exchange, and the grace."""
+    exchange_ns = toolbox.once((modelled_costs, chain), lambda: modelled_costs(chain, toolbox)).exchange_ns
+    return round(2 * exchange_ns * timing.time_scale) + timing.grace_ns
+
+
+def back_off_ns(chain: ChainState, timing: Timing, toolbox: Toolbox) -> int:
+    """How long the round after `chain` waits before it may end with an idle block.
+
+    Its deadline, doubled for every idle block in a row before it, at most ten minutes unless that is longer itself.
+    """
+    wait_ns = deadline_ns(chain, timing, toolbox)
+    return max(wait_ns, min(wait_ns << back_off_doublings(chain), MAX_BACK_OFF_NS))
+
+
+def back_off_doublings(chain: ChainState) -> int:
+    """How often the deadline of the round after `chain` is doubled; not while those who could train sit out.
+
+    A rest is counted in rounds and grows by itself: backed off as well, it would take days.
+    """
+    if not chain.schedule.is_feasible and any(map(chain.is_resting, chain.conditions)):
+        return 0
+    return min(chain.num_idle, _MAX_DOUBLINGS)
 
 
 def enter_round(draft: Draft) -> None:
     """Sets a round going: its timers, this node's training and its report for the round after."""
-    chain, toolbox = draft.chain, draft.toolbox
-    exchange_ns = toolbox.once((modelled_costs, chain), lambda: modelled_costs(chain, toolbox)).exchange_ns
-    timing = draft.context.timing
-    draft.set_timer(Timer.DEADLINE, round(2 * exchange_ns * timing.time_scale) + timing.grace_ns)
+    chain, timing, toolbox = draft.chain, draft.context.timing, draft.toolbox
+    draft.set_timer(Timer.DEADLINE, deadline_ns(chain, timing, toolbox))
+    if back_off_doublings(chain):  # else it ends with the deadline
+        draft.set_timer(Timer.BACK_OFF, back_off_ns(chain, timing, toolbox))
     draft.set_timer(Timer.RESEND, timing.resend_ns)
     if not draft.is_member:
         return

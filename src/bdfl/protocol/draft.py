@@ -33,7 +33,7 @@ from bdfl.protocol.state import (
     VoteKey,
     make_state,
 )
-from bdfl.protocol.votes import Ballots
+from bdfl.protocol.votes import Ballots, by_voter
 
 _FIELDS = tuple(field.name for field in fields(NodeState))
 _Statement = TypeVar("_Statement")
@@ -47,10 +47,13 @@ class Draft:
     """Fields as in `NodeState`, open for change; maps are copies."""
 
     chain: ChainState
-    certificate: Certificate
+    precommits: MutableMapping[int, SignedVote]
+    since_ms: int
+    ahead_ms: int
     phase: Phase
     attempt: int
     is_deadline_over: bool
+    is_back_off_over: bool
     is_attempt_timed: bool
     lock: Lock | None
     updates: dict[int, SignedUpdate]
@@ -75,12 +78,14 @@ class Draft:
     mining_ms: int
     end: str
 
-    def __init__(self, context: Context, state: NodeState, now_ns: int) -> None:
+    def __init__(self, context: Context, state: NodeState, now_ns: int, utc_ms: int) -> None:
         vars(self).update(vars(state))  # all at once: this is done for every message that anybody hears
         self.context = context
         self.now_ns = now_ns
+        self.utc_ms = utc_ms
         self.effects: list[Effect] = []
         self.inbox: list[Message] = []  # messages that came early and are due now
+        self.precommits = self._copy(state.precommits)
         self.updates = dict(state.updates)
         self.reports = self._copy(state.reports)
         self.blobs = dict(state.blobs)
@@ -95,8 +100,8 @@ class Draft:
         found = vars(self)
         return make_state({name: found[name] for name in _FIELDS}), tuple(self.effects)
 
-    def _copy(self, reports: Mapping[int, SignedReport]) -> Growing[int, SignedReport]:
-        return Growing.copy_of(reports, may_share=self.context.is_alone)
+    def _copy(self, held: Mapping[int, _Statement]) -> Growing[int, _Statement]:
+        return Growing.copy_of(held, may_share=self.context.is_alone)
 
     @property
     def toolbox(self) -> Toolbox:
@@ -132,11 +137,17 @@ class Draft:
         number, members = self.number, self.chain.charter.members
         return number in self.chain.active and members[number].public_key == self.context.signer.public_key
 
+    @property
+    def may_be_idle(self) -> bool:
+        """Whether an idle block is due: its back-off is over here, or with enough others for a later attempt."""
+        return self.is_back_off_over or self.attempt > 1
+
     def start_height(self, certificate: Certificate) -> None:
         """Forgets what was about the height before; what came early for this one is due now."""
-        self.certificate = certificate
+        self.precommits = self._copy(by_voter(certificate))
+        self.since_ms = self.utc_ms
         self.attempt = 1
-        self.is_deadline_over = False
+        self.is_deadline_over = self.is_back_off_over = False
         self.is_attempt_timed = False
         self.lock = None
         self.updates, self.reports, self.blobs = {}, self._copy({}), {}

@@ -26,6 +26,7 @@ class Timer(StrEnum):
     """What a node waits for."""
 
     DEADLINE = "deadline"  # the end of a round's collecting
+    BACK_OFF = "back-off"  # from when on a round may end with an idle block
     ATTEMPT = "attempt"  # the end of an attempt to agree
     RESEND = "resend"  # the next time everything is said again
 

@@ -6,10 +6,11 @@ Whatever arrives is hostile until checked; what does not hold changes nothing an
 
 from bdfl.ledger.block import Kind
 from bdfl.ledger.chain import ChainState
-from bdfl.protocol.agreeing import end_attempt, progress, receive_vote
+from bdfl.protocol.agreeing import end_attempt, progress, receive_late_vote, receive_vote
 from bdfl.protocol.catching_up import hear_ahead, receive_decided, say_again
 from bdfl.protocol.changing import receive_change
 from bdfl.protocol.collecting import (
+    back_off_doublings,
     enter_round,
     finish_measuring,
     finish_training,
@@ -35,7 +36,7 @@ from bdfl.protocol.events import (
 from bdfl.protocol.messages import Blob, BlobWanted, BlockWanted, Decided, DecidedWanted, Hearsay, Message, Proposal
 from bdfl.protocol.proposing import ask_for_blocks, complete_candidates, finish_mining, receive_block
 from bdfl.protocol.state import Context, Lock, NodeState, Phase, Recovered, find_end
-from bdfl.protocol.votes import key_of
+from bdfl.protocol.votes import by_voter, key_of
 
 NOTHING_RECOVERED = Recovered()
 
@@ -58,7 +59,7 @@ def begin(context: Context, chain: ChainState, recovered: Recovered = NOTHING_RE
     has_prevoted = (attempt, Kind.PREVOTE) in own_votes
     state = NodeState(
         chain=chain,
-        certificate=recovered.certificate,
+        precommits=by_voter(recovered.certificate),
         phase=Phase.DONE if is_done else Phase.VOTING if has_prevoted else Phase.COLLECTING,
         attempt=attempt,
         lock=lock,
@@ -69,18 +70,23 @@ def begin(context: Context, chain: ChainState, recovered: Recovered = NOTHING_RE
         own_votes=own_votes,
         end=end,
     )
-    draft = Draft(context, state, 0)
+    draft = Draft(context, state, 0, 0)
     if not is_done:
         for block in recovered.blocks:
             receive_block(draft, block.header.proposer, block, is_decided=True)
     return draft.finish()[0]
 
 
-def step(context: Context, state: NodeState, event: Event, now_ns: int = 0) -> tuple[NodeState, tuple[Effect, ...]]:
-    """The state after an event and the effects to carry out, in order. `now_ns` is a clock that never goes back."""
+def step(
+    context: Context, state: NodeState, event: Event, now_ns: int = 0, utc_ms: int = 0
+) -> tuple[NodeState, tuple[Effect, ...]]:
+    """The state after an event and the effects to carry out, in order.
+
+    `now_ns` is a clock that never goes back, `utc_ms` the wall clock: blocks are stamped and judged by it, no more.
+    """
     if isinstance(event, TimerFired) and not _is_due(state, event):
         return state, ()
-    draft = Draft(context, state, now_ns)
+    draft = Draft(context, state, now_ns, utc_ms)
     _handle(draft, event)
     while draft.inbox:
         message = draft.inbox.pop(0)
@@ -102,10 +108,14 @@ def _handle(draft: Draft, event: Event) -> None:
         case Started():
             if draft.phase is not Phase.DONE:
                 draft.mining_since_ns = draft.now_ns
+                draft.since_ms = draft.utc_ms
                 enter_round(draft)
                 say_again(draft)
         case TimerFired(timer=Timer.DEADLINE):
             draft.is_deadline_over = True
+            draft.is_back_off_over |= back_off_doublings(draft.chain) == 0
+        case TimerFired(timer=Timer.BACK_OFF):
+            draft.is_back_off_over = True
         case TimerFired(timer=Timer.ATTEMPT):
             end_attempt(draft)
         case TimerFired(timer=Timer.RESEND):
@@ -142,6 +152,8 @@ def _receive(draft: Draft, message: Message) -> None:
                 complete_candidates(draft)
                 progress(draft)
         case content if message.height < draft.height:
+            if isinstance(content, Hearsay) and message.height == draft.chain.height:
+                receive_late_vote(draft, sender, content.votes)
             if isinstance(content, Hearsay) and content.wants_answer and message.height >= 1:
                 draft.do(ServeDecided(sender, message.height))
         case _ if message.height > draft.height or draft.phase is Phase.DONE:

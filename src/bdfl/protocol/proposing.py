@@ -4,9 +4,11 @@ from collections.abc import Sequence
 
 from bdfl.encoding import encode
 from bdfl.identity import Meaning, statement_digest
-from bdfl.ledger.block import Block, FalseWork, Seal, TwoBlocks, body_root, header_seal
+from bdfl.ledger.block import Block, Body, FalseWork, Seal, TwoBlocks, body_root, header_seal
+from bdfl.ledger.chain import is_idle
 from bdfl.ledger.errors import BadWork, InvalidBlock, NotVotable
 from bdfl.ledger.rules import (
+    is_timely,
     judge_schedule,
     make_body,
     make_header,
@@ -15,7 +17,7 @@ from bdfl.ledger.rules import (
     validate_proposal,
 )
 from bdfl.protocol.changing import choose_change
-from bdfl.protocol.collecting import receive_update, want_blob
+from bdfl.protocol.collecting import is_complete, receive_update, want_blob
 from bdfl.protocol.draft import Draft
 from bdfl.protocol.events import KeptBlock, Mine, NonceFound, StopMining, Store
 from bdfl.protocol.messages import BlockWanted, Proposal
@@ -35,18 +37,24 @@ def start_mining(draft: Draft) -> None:
     is_scheduled = draft.chain.schedule.mining_hz[draft.number] > 0 or not draft.chain.schedule.is_feasible
     if not (is_scheduled or draft.is_deadline_over or draft.attempt > 1):
         return
+    body, model = _make_own_body(draft)
+    header = make_header(draft.chain, draft.attempt, draft.number, body, draft.utc_ms)
+    draft.mined = Mined(header, body, model)
+    draft.do(Mine(draft.mined.header))
+
+
+def _make_own_body(draft: Draft) -> tuple[Body, bytes]:
+    """The body of a block with all that is held, and the bytes of its model."""
     offences = [draft.evidence[member] for member in sorted(draft.evidence) if member not in draft.chain.offenders]
-    body, model = make_body(
+    return make_body(
         draft.chain,
-        certificate=draft.certificate,
+        certificate=tuple(draft.precommits[voter] for voter in sorted(draft.precommits)),
         updates=tuple(draft.held_updates.values()),
         reports=tuple(draft.reports[client] for client in sorted(draft.reports)),
         entries=(*offences, *choose_change(draft)),
         blobs=draft.blobs,
         toolbox=draft.toolbox,
     )
-    draft.mined = Mined(make_header(draft.chain, draft.attempt, draft.number, body), body, model)
-    draft.do(Mine(draft.mined.header))
 
 
 def stop_mining(draft: Draft) -> None:
@@ -169,7 +177,8 @@ def _find_complaint(draft: Draft, block: Block) -> str | None:
 def _note_mining_time(draft: Draft) -> None:
     """How long a block was waited for, measured at the first one."""
     if sum(candidate.is_valid for candidate in draft.candidates.values()) == 1:
-        draft.mining_ms = max(0, draft.now_ns - draft.mining_since_ns) // 1_000_000
+        since_ns = draft.mining_since_ns or draft.now_ns  # 0: still collecting, so nothing was waited for
+        draft.mining_ms = max(0, draft.now_ns - since_ns) // 1_000_000
 
 
 def want_block(draft: Draft, holder: int, digest: bytes) -> None:
@@ -187,8 +196,29 @@ def ask_for_blocks(draft: Draft, holder: int, digests: Sequence[bytes]) -> None:
             draft.send(holder, BlockWanted(digest))
 
 
+def may_close(draft: Draft) -> bool:
+    """Whether collecting may end: all is there or the deadline is over, and the block would not be premature."""
+    is_whole = is_complete(draft)
+    if not (is_whole or draft.is_deadline_over):
+        return False
+    if draft.may_be_idle or not is_idle(tuple(draft.held_updates.values())):
+        return True
+    is_infeasible = is_whole and not draft.chain.schedule.is_feasible
+    return is_infeasible and not is_premature(draft, _make_own_body(draft)[0])
+
+
+def is_premature(draft: Draft, body: Body) -> bool:
+    """Whether a block is idle before its time: a network in which nobody trains would make thousands of these.
+
+    After a round in which nobody could train, one that lets somebody train next is welcome at once.
+    """
+    if draft.may_be_idle or not is_idle(body.updates):
+        return False
+    return draft.chain.schedule.is_feasible or not body.next_schedule.is_feasible
+
+
 def is_votable(draft: Draft, candidate: Candidate) -> bool:
-    """Whether this node may vote for a block it is not locked on: valid, fairly scheduled, and nobody left out.
+    """Whether this node may vote for a block it is not locked on: valid, fairly scheduled, timely, nobody left out.
 
     A block without some scheduled member's update has to wait for the deadline, else one that does not train would win
     every round. In the first attempt a block must have everything that this node held while collecting. Later, members
@@ -198,6 +228,8 @@ def is_votable(draft: Draft, candidate: Candidate) -> bool:
     header, body = candidate.block.header, candidate.block.body
     if not candidate.is_valid or candidate.complaint is not None or header.attempt > draft.attempt:
         return False
+    if is_premature(draft, body) or not _is_timely(draft, candidate.block):
+        return False
     given = {signed.update.client for signed in body.updates}
     is_whole = given.issuperset(draft.chain.schedule.selected)
     if not (is_whole or draft.is_deadline_over):
@@ -206,3 +238,11 @@ def is_votable(draft: Draft, candidate: Candidate) -> bool:
         return is_whole or header.attempt > 1
     reported = {signed.report.client for signed in body.reports}
     return given.issuperset(draft.in_time_updates) and reported.issuperset(draft.in_time_reports)
+
+
+def _is_timely(draft: Draft, block: Block) -> bool:
+    """By this node's wall clock, or by that of the tip's proposer: a node whose clock is wrong goes with the others."""
+    return any(
+        is_timely(draft.chain, block, draft.since_ms - ahead_ms, draft.utc_ms - ahead_ms, draft.attempt)
+        for ahead_ms in (0, draft.ahead_ms)
+    )

@@ -145,10 +145,13 @@ class NodeState:
     """All that a node knows beside its store."""
 
     chain: ChainState
-    certificate: Certificate  # of the tip
+    precommits: Mapping[int, SignedVote]  # for the tip, by voter: what made it final, and what came later
+    since_ms: int = 0  # this node's wall clock when it began with the height
+    ahead_ms: int = 0  # how far that clock is ahead of the tip's proposer's, at least; 0 also where it is not known
     phase: Phase = Phase.COLLECTING
     attempt: int = 1
     is_deadline_over: bool = False
+    is_back_off_over: bool = False
     is_attempt_timed: bool = False
     lock: Lock | None = None
     updates: Mapping[int, SignedUpdate] = field(default_factory=dict)  # valid statements; their blobs may be missing
@@ -172,6 +175,12 @@ class NodeState:
     mining_since_ns: int = 0
     mining_ms: int = 0  # until the first block was known
     end: str = ""  # why it is done
+
+
+def is_same(before: NodeState, after: NodeState) -> bool:
+    """Whether two states hold the same: whatever happened between them was no news."""
+    held = vars(before)
+    return all(value is held[name] or value == held[name] for name, value in vars(after).items())
 
 
 def make_state(fields: Mapping[str, object]) -> NodeState:

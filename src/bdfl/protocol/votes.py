@@ -46,6 +46,11 @@ def key_of(signed: SignedVote) -> VoteKey:
     return vote.attempt, vote.kind, vote.voter, vote.block
 
 
+def by_voter(certificate: Certificate) -> dict[int, SignedVote]:
+    """The votes of a certificate under their voters."""
+    return {signed.vote.voter: signed for signed in certificate}
+
+
 def count_votes(votes: Votes) -> Tally:
     """How many votes of an attempt and kind each block has, counted one by one."""
     counts: Tally = {}

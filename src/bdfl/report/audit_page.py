@@ -106,6 +106,8 @@ def _identity_facts(file: AuditFile) -> Element:
             ("in words, first 96 bits", report.chain_words),
             ("Scenario digest", _digest(rules.scenario)),
             ("Blocks covered", f"{blocks}, of {report.height:,} stored"),
+            ("Founded", report.founded),
+            ("First to last block", f"{report.first_block} to {report.last_block}" if report.last_block else _NONE),
             ("Tip", _digest(report.tip)),
             ("Final model", _digest(report.model)),
             ("Updates kept", f"from block {report.checkpoint + 1:,} on" if report.checkpoint else "all"),

@@ -7,8 +7,8 @@ from rich.table import Table
 from rich.text import Text
 
 from bdfl.audit.blame import Blame
-from bdfl.audit.block_summary import BlockSummary, describe_change, describe_offence
-from bdfl.audit.summary import CERTIFICATES_NOTE, ChainSummary
+from bdfl.audit.block_summary import BlockSummary, describe_change, describe_offence, show_utc
+from bdfl.audit.summary import ChainSummary
 from bdfl.audit.trace import Trace
 from bdfl.ledger.block import Block, Certificate
 from bdfl.ledger.roll import find_change, find_evidence
@@ -53,13 +53,14 @@ def tabulate_facts(title: str, facts: Sequence[tuple[str, str]]) -> Table:
     return table
 
 
-def tabulate_chain(summary: ChainSummary, *, all_blocks: bool = False) -> list[RenderableType]:
+def tabulate_chain(summary: ChainSummary, *, all_blocks: bool = False) -> list[Table]:
     """What a chain is, its first and last blocks, and its members."""
     kept = f"updates of blocks {summary.checkpoint + 1} to {summary.height}"
     facts = [
         ("id", summary.chain),
         ("tip", summary.tip),
         ("model", summary.model),
+        ("founded", summary.founded),
         ("form", f"{summary.num_parameters:,} parameters, {summary.model_bytes:,} bytes"),
         ("members", f"{summary.num_active}, of which {summary.quorum} decide ({summary.quorum_rule})"),
         ("work", f"{summary.work}, {summary.difficulty:,} hashes expected for the first block"),
@@ -70,16 +71,16 @@ def tabulate_chain(summary: ChainSummary, *, all_blocks: bool = False) -> list[R
     if summary.privacy is not None:
         facts.append(("privacy", summary.privacy))
     title = f"Chain {short_digest(summary.chain)}: {summary.name}, {summary.height} blocks"
-    tables: list[RenderableType] = [tabulate_facts(title, facts)]
+    tables = [tabulate_facts(title, facts)]
     if summary.blocks:
         tables.append(_tabulate_blocks(summary.blocks, all_blocks=all_blocks))
-    return [*tables, _tabulate_members(summary), CERTIFICATES_NOTE]
+    return [*tables, _tabulate_members(summary)]
 
 
 def _tabulate_blocks(blocks: Sequence[BlockSummary], *, all_blocks: bool) -> Table:
-    columns = ("block", "digest", "by", "try", "trained", "missing", "delay s", "backlog", "note")
-    table = new_table("Blocks", columns, text_columns=0)
-    for place in (1, 4, 5, 8):
+    columns = ("block", "time", "digest", "by", "try", "trained", "missing", "delay s", "backlog", "note")
+    table = new_table(f"Blocks; times are UTC on {blocks[0].time[:10]}, or a later date", columns, text_columns=0)
+    for place in (1, 2, 5, 6, 9):
         table.columns[place].justify = "left"
     is_cut = not all_blocks and len(blocks) > 2 * _SHOWN_BLOCKS + 1
     shown = [*blocks[:_SHOWN_BLOCKS], None, *blocks[-_SHOWN_BLOCKS:]] if is_cut else list(blocks)
@@ -87,13 +88,13 @@ def _tabulate_blocks(blocks: Sequence[BlockSummary], *, all_blocks: bool) -> Tab
         if block is None:
             table.add_row(*["..."] * len(columns), style="dim")
         else:
-            table.add_row(*_block_cells(block))
+            table.add_row(*_block_cells(block, blocks[0].time[:10]))
     if is_cut:
         table.caption = "all of them: --all"
     return table
 
 
-def _block_cells(block: BlockSummary) -> list[str | Text]:
+def _block_cells(block: BlockSummary, first_day: str) -> list[str | Text]:
     notes = [
         "empty" if block.is_empty else "",
         f"diverged: {show_ranges(block.declined)}" if block.declined else "",
@@ -103,6 +104,7 @@ def _block_cells(block: BlockSummary) -> list[str | Text]:
     ]
     return [
         str(block.height),
+        block.time[11:19] if block.time[:10] == first_day else block.time[:10],
         short_digest(block.digest, _SHORTER),
         str(block.proposer),
         str(block.attempt),
@@ -116,7 +118,7 @@ def _block_cells(block: BlockSummary) -> list[str | Text]:
 
 def _tabulate_members(summary: ChainSummary) -> Table:
     has_changed = any(member.since > 1 or member.until is not None for member in summary.members)
-    columns = ["member", "key", "samples", "trained", "missed", "proposed", "in certificates", "backlog"]
+    columns = ["member", "key", "samples", "trained", "missed", "proposed", "in cert.", "backlog"]
     table = new_table("Members", [*columns, "heights"] if has_changed else columns)
     table.columns[1].justify = "left"
     for member in summary.members[:_SHOWN_MEMBERS]:
@@ -131,8 +133,9 @@ def _tabulate_members(summary: ChainSummary) -> Table:
             number(member.queue, 2),
             *([f"{member.since} to {'' if member.until is None else member.until}"] if has_changed else []),
         )
+    table.caption = "in cert.: blocks with its precommit in their certificate; one that came too late is not in it"
     if len(summary.members) > _SHOWN_MEMBERS:
-        table.caption = f"{len(summary.members) - _SHOWN_MEMBERS} more members: --json"
+        table.caption += f"; {len(summary.members) - _SHOWN_MEMBERS} more members: --json"
     return table
 
 
@@ -145,9 +148,11 @@ def tabulate_block(block: Block, certificate: Certificate) -> list[Table]:
         ("digest", block.digest.hex()),
         ("parent", header.parent.hex()),
         ("model", body.model.hex() + (" (unchanged: the block is empty)" if body.is_empty else "")),
+        ("time", f"{show_utc(header.time_ms)}, by its proposer's clock"),
         ("proposer", f"member {header.proposer}, attempt {header.attempt}"),
         ("work", f"difficulty {header.difficulty:,}, nonce {block.nonce.hex()}"),
-        ("certificate", f"votes of members {show_ranges(voters)}; others may have voted too"),
+        ("final by", f"{len(voters)} votes in its certificate: members {show_ranges(voters)};"
+                     " who is not in it may have voted later"),
         ("round", f"{_seconds(modelled.delay_ns)}: exchange {_seconds(modelled.exchange_ns)},"
                   f" mining {_seconds(modelled.mining_ns)}"),
         ("next round", planned.reason or f"clients {show_ranges(planned.selected)} train,"

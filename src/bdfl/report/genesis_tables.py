@@ -31,7 +31,8 @@ def _tabulate_rules(summary: FoundingSummary) -> Table:
     facts = [
         ("digest", summary.digest_groups or "none yet: this is a draft"),
         ("read out", summary.digest_words or "-"),
-        ("mode", f"{summary.mode}, {summary.rounds} rounds"),
+        ("mode", summary.mode),
+        ("ends after", f"block {summary.rounds}, unless all members give their nodes another --rounds"),
         ("data", f"{escape(summary.data)}, unless a member has its own"),
         ("model", f"{escape(summary.model)}, {summary.num_parameters:,} parameters, {summary.model_bytes:,} bytes"),
         ("final by", f"{summary.quorum} of {len(summary.seats)} votes ({summary.quorum_rule})"),

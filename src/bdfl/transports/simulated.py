@@ -1,7 +1,8 @@
 """A network of nodes on a virtual clock: effects are answered with durations of the cost model instead of work.
 
 Everything happens in the order of its time, and at equal times in the order in which it was asked for. There is no
-other clock and no randomness here: the same world, postman and incidents give the same run again.
+other clock and no randomness here: the same world, postman and incidents give the same run again. The wall clock shows
+the genesis' time when the network begins, and goes with the virtual clock.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -54,6 +55,7 @@ class _ToAll:
 # What waits in the queue for a node: an event, or an effect whose time is over; or an incident, for nobody.
 _Due: TypeAlias = Event | SetTimer | Train | Mine | _ToAll | Callable[[], None]
 _NOBODY = -1
+_NS_PER_MS = 1_000_000
 _ANY_LIFE = -1
 
 
@@ -83,6 +85,7 @@ class Network:
         """`voting_ns` is what both votes take together; with `check_encoding` messages travel as bytes."""
         self.now_ns = 0
         self.nodes = tuple(nodes)
+        self.set_clock(self.nodes[0].store.genesis.time_ms)
         self.num_events = 0
         self._world = world
         self._postman = postman
@@ -143,6 +146,15 @@ class Network:
             if event is not None:
                 self.num_events += 1
                 self._take_in(node, event)
+
+    def set_clock(self, utc_ms: int) -> None:
+        """Sets the wall clock of all nodes: a run that goes on has no other beginning than its last block."""
+        self._clock = utc_ms, self.now_ns
+
+    def utc_ms(self, node: SimulatedNode) -> int:
+        """What a node's wall clock shows."""
+        utc_ms, then_ns = self._clock
+        return utc_ms + (self.now_ns - then_ns) // _NS_PER_MS + node.clock_error_ms
 
     # Incidents
 
@@ -225,7 +237,7 @@ class Network:
 
     def _take_in(self, node: SimulatedNode, event: Event) -> None:
         before, observer = node.state, self._observer
-        after, effects = step(node.context, before, event, self.now_ns)
+        after, effects = step(node.context, before, event, self.now_ns, self.utc_ms(node))
         if node.tamper is not None:
             effects = node.tamper.effects(self.now_ns, node.context, before, event, after, effects)
         node.state = after

@@ -19,6 +19,7 @@ class SimulatedNode:
 
     __slots__ = (
         "announced",
+        "clock_error_ms",
         "context",
         "effects_left",
         "frozen_until_ns",
@@ -43,6 +44,7 @@ class SimulatedNode:
         self.state = recover(context, store) if state is None else state
         self.tamper = tamper
         self.slowness = 1.0  # times as long as modelled: training, uploading, mining and sending
+        self.clock_error_ms = 0  # how far its wall clock is ahead of the network's
         self.is_up = True
         self.frozen_until_ns = 0
         self.effects_left: tuple[int, int] | None = None  # until it crashes, and for how long (ns)

@@ -110,5 +110,5 @@ def _block(members: int, selected: int, model_bytes: int, quorum: int) -> Block:
         entries=(),
         updates=(_update(members, model_bytes),) * selected,
     )
-    header = Header(1, _DIGEST, _ROUND, 1, _DIGEST, members - 1, _DIGEST, _LARGE)
+    header = Header(1, _DIGEST, _ROUND, 1, _DIGEST, members - 1, _DIGEST, _LARGE, _LARGE)
     return Block(header, b"\xff" * NONCE_SIZE, _SIGNATURE, body)

@@ -1,4 +1,4 @@
-"""A wall clock that is wrong, or is set while a process runs: so that its having no part in agreement can be tried.
+"""A wall clock that is wrong, or is set while a process runs: to try that a network goes on with it.
 
 Written `seconds` or `seconds@after`, such as `-3600@5`: set back an hour, five seconds after the process began.
 """

@@ -22,6 +22,7 @@ class Connection:
     name: str
     host: str
     port: int
+    is_client: bool = False  # that this node relays for
 
 
 @dataclass(frozen=True)

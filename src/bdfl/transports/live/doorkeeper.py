@@ -1,6 +1,7 @@
 """Watches who is connected: tells newcomers over which session this node speaks, and turns away whoever is not wanted.
 
-Not wanted are those that are connected in another's name, and hosts of which too many wait to be let in.
+Not wanted are those that are connected in another's name, clients that flood those they are relayed to, and hosts of
+which too many wait to be let in.
 """
 
 import threading
@@ -26,14 +27,15 @@ class Doorkeeper:
         *,
         connected: Callable[[], Collection[Connection]],
         pressed: Callable[[], Collection[int]],
+        muted: Callable[[], Collection[int]],
         greet: Callable[[int], None],
         count: Callable[[str, int], None],
     ) -> None:
-        """`connected` are those now; `pressed` are members in whose names too much comes; `greet` one."""
+        """`connected` are those now; `pressed` are members in whose names too much comes, `muted` who sent too much."""
         self._door = Door([int(address.rpartition(":")[2]) for address in listen])
         self._own_name = member_name(number)  # in which nobody else is connected rightly
         self._gate = gate
-        self._connected, self._pressed, self._greet, self._count = connected, pressed, greet, count
+        self._connected, self._pressed, self._muted, self._greet, self._count = connected, pressed, muted, greet, count
         self._connections = Connections()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="link-doorkeeper", daemon=True)
@@ -72,6 +74,14 @@ class Doorkeeper:
             if self._door.turn_away(where.host, where.port, now_s, bars=one.is_proven):
                 self._connections.remove(where)
                 self._count("turned_away", 1)
+        muted = {member_name(member) for member in self._muted()}
+        for client in there:  # zenoh relays a client's flood to everybody: all that a relay can do is hang up
+            if (
+                client.is_client
+                and client.name in muted
+                and self._door.turn_away(client.host, client.port, now_s, bars=False)
+            ):
+                self._count("clients_cut", 1)
         if (num_barred := self._door.thin_out({(one.host, one.port) for one in there}, now_s)) > 0:
             self._count("crowds_barred", num_barred)
         self._door.let_in(now_s)

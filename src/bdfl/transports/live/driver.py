@@ -1,8 +1,8 @@
 """A live node: the pure one on a real clock, with real messages, files and work.
 
 One thread takes in events and steps; it waits for nothing but the next event. Costly events are rehearsed by a few
-other threads first. One thread carries out effects. Times are those of a clock that never goes back; the wall clock has
-no part in it.
+other threads first. One thread carries out effects. Times are those of a clock that never goes back; by the wall clock
+blocks are stamped and judged, nothing else.
 """
 
 import threading
@@ -16,13 +16,14 @@ from pathlib import Path
 from bdfl.encoding import Record
 from bdfl.errors import one_line
 from bdfl.identity import Meaning, Place, Signer
-from bdfl.ledger.block import Block, Certificate, MembershipChange
+from bdfl.ledger.block import MAX_TIME_MS, Block, Certificate, MembershipChange
 from bdfl.ledger.chain import ChainState
 from bdfl.ledger.keeping import Store, StoreError
+from bdfl.ledger.rules import clock_offset_ms
 from bdfl.protocol.events import ChangeOffered, Effect, Event, MessageArrived, Send, SetTimer, Started, Timer
 from bdfl.protocol.messages import Blob, BlobWanted, Decided, Hearsay, Message, Proposal
 from bdfl.protocol.node import begin, step
-from bdfl.protocol.state import Context, NodeState, Phase
+from bdfl.protocol.state import Context, NodeState, Phase, is_same
 from bdfl.transports.live.blob_shelf import BlobShelf
 from bdfl.transports.live.effects import Effects
 from bdfl.transports.live.event_log import EVENTS_FILE, MAX_BYTES, EventLog, log_beginning, log_event
@@ -30,7 +31,7 @@ from bdfl.transports.live.inbox import Inbox
 from bdfl.transports.live.observer import LiveObserver, Observers
 from bdfl.transports.live.ports import Link, Offer, Work
 from bdfl.transports.live.rehearsing import Arrival, Rehearsals
-from bdfl.transports.live.timers import Timers
+from bdfl.transports.live.timers import NEWS_RESENDS, Timers
 from bdfl.transports.node_store import read_recovered, recover_chain
 
 NUM_THREADS = 2
@@ -61,6 +62,7 @@ class NodeStatus:
     refused: Mapping[str, int]  # by what was wrong
     proposers: Mapping[int, int]  # blocks of each that were decided since the node started
     last_commit_ns: int | None  # on the node's clock; none since it started
+    clock_offset_ms: int | None  # how far its wall clock is ahead of the others', see `_Counts`; none: not known
     is_recording: bool  # whether events are written down
     end: str  # why there is nothing left for it to do; empty: there is
     stopped_by: str | None  # why the node stopped, if it was not asked to
@@ -118,6 +120,7 @@ class LiveNode:
             share,
             find_state=lambda: self._state,
             clock=self._now,
+            wall_clock=_read_wall_clock,
             give=self._give_rehearsed,
         )
         self._shelf = BlobShelf(store, (num_members + _SHELF_MODELS) * size)
@@ -202,6 +205,7 @@ class LiveNode:
             refused=counts.read_refused(),
             proposers=counts.read_proposers(),
             last_commit_ns=counts.last_commit_ns,
+            clock_offset_ms=counts.clock_offset_ms,
             is_recording=self._log is not None and self._log.is_writing,
             end=state.end,
             stopped_by=None if failure is None else one_line(failure) or type(failure).__name__,
@@ -281,16 +285,20 @@ class LiveNode:
 
     def _take_in(self, event: Event) -> None:
         before, now_ns = self._state, max(self._last_ns, self._clock())
-        self._last_ns = now_ns
-        after, effects = step(self._context, before, event, now_ns)
+        self._last_ns, utc_ms = now_ns, _read_wall_clock()
+        after, effects = step(self._context, before, event, now_ns, utc_ms)
         signatures = self._signer.pop()
-        if self._log is not None:
-            self._log.append(now_ns, log_event(event, after, self._context.toolbox), signatures)
+        is_news = bool(effects) or not is_same(before, after)
+        if self._log is not None and is_news:  # else a replay comes to the same without it
+            self._log.append(now_ns, utc_ms, log_event(event, after, self._context.toolbox), signatures)
         self._state = after
+        self._counts.note_clock(before, event, after, utc_ms)
         self._observer.stepped(now_ns, before, event, after, effects)
         for effect in effects:
             if isinstance(effect, SetTimer):
                 self._timers.set(effect, now_ns)
+        if is_news and isinstance(event, MessageArrived):
+            self._timers.hasten(Timer.RESEND, now_ns + NEWS_RESENDS * self._context.timing.resend_ns)
         is_higher = after.chain is not before.chain
         if is_higher:
             self._asked.clear()
@@ -377,12 +385,30 @@ class _Counts(LiveObserver):
         self._clock = clock
         self._refused: Counter[str] = Counter()
         self._proposers: Counter[int] = Counter()
+        self._offsets_ms: dict[int, int] = {}  # by proposer, of its last block
         self._lock = threading.Lock()
 
     def committed(self, block: Block, certificate: Certificate, chain: ChainState) -> None:
         with self._lock:
             self._proposers[block.header.proposer] += 1
             self.last_commit_ns = self._clock()
+
+    def note_clock(self, before: NodeState, event: Event, after: NodeState, utc_ms: int) -> None:
+        """Compares the wall clock with the time of somebody's valid block of the height worked on."""
+        if isinstance(event, MessageArrived) and isinstance(event.message.content, Proposal):
+            header, name = event.message.content.block.header, event.message.content.block.digest
+            if name in after.candidates and name not in before.candidates:
+                self._offsets_ms[header.proposer] = clock_offset_ms(header.time_ms, before.since_ms, utc_ms)
+
+    @property
+    def clock_offset_ms(self) -> int | None:
+        """Median over other proposers of how far this node's wall clock is ahead at least; negative: behind.
+
+        Of an even number the nearer to 0 of the middle two counts; none: nobody's block has come yet.
+        """
+        offsets_ms = sorted(self._offsets_ms.copy().values())
+        middle = offsets_ms[(len(offsets_ms) - 1) // 2 : len(offsets_ms) // 2 + 1]
+        return min(middle, key=abs, default=None)
 
     def refused(self, sender: int | None, reason: str) -> None:
         kind = reason.partition(":")[0].split(" ")[0]
@@ -397,6 +423,11 @@ class _Counts(LiveObserver):
     def read_proposers(self) -> Mapping[int, int]:
         with self._lock:
             return dict(self._proposers)
+
+
+def _read_wall_clock() -> int:
+    """UTC in milliseconds since 1970, within what a block can say."""
+    return min(max(1, int(time.time() * 1000)), MAX_TIME_MS)
 
 
 def _weigh(message: Message) -> int:

@@ -108,10 +108,10 @@ class Ear(Generic[_Heard]):
             return
 
 
-def new_channel(*, is_slow: bool = False, drops: bool = False) -> "Channel[_Heard]":
+def new_channel(*, is_slow: bool = False, drops: bool = False, capacity: int = CAPACITY) -> "Channel[_Heard]":
     """For a subscriber or queryable to be heard, perhaps slowly.
 
     `drops`: what comes too fast is dropped and not waited for, since others' messages come over the same connection.
     """
-    capacity = SLOW_CAPACITY if is_slow else CAPACITY
+    capacity = SLOW_CAPACITY if is_slow else capacity
     return zenoh.handlers.RingChannel(capacity) if drops else zenoh.handlers.FifoChannel(capacity)

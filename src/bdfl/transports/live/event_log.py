@@ -30,6 +30,7 @@ from bdfl.ledger.block import (
     SignedReport,
     SignedUpdate,
     SignedVote,
+    TimeMs,
 )
 from bdfl.ledger.chain import ChainState
 from bdfl.ledger.toolbox import Toolbox
@@ -48,7 +49,7 @@ from bdfl.protocol.events import (
 from bdfl.protocol.messages import Blob, Message
 from bdfl.protocol.state import Context, NodeState, Recovered
 
-FORMAT = 2  # 1: without epsilon
+FORMAT = 3  # 1: without epsilon, 2: without the wall clock
 MAX_BYTES = 256 * 2**20
 EVENTS_FILE = "events.log"
 _HEAD = struct.Struct(">II")
@@ -146,9 +147,10 @@ LoggedEvent: TypeAlias = (
 
 
 class Happened(Record, frozen=True, tag="happened"):
-    """An event, when it was taken in, and what the node signed because of it, in order."""
+    """An event, when it was taken in by both clocks, and what the node signed because of it, in order."""
 
     now_ns: Whole
+    utc_ms: TimeMs
     event: LoggedEvent
     signatures: tuple[Signature, ...]
 
@@ -249,10 +251,10 @@ class EventLog:
         self._write(encode(_Entry(began)))
         self.flush()
 
-    def append(self, now_ns: int, event: LoggedEvent, signatures: Sequence[bytes]) -> None:
+    def append(self, now_ns: int, utc_ms: int, event: LoggedEvent, signatures: Sequence[bytes]) -> None:
         if not self.is_writing:
             return
-        data = encode(_Entry(Happened(now_ns, event, tuple(signatures))))
+        data = encode(_Entry(Happened(now_ns, utc_ms, event, tuple(signatures))))
         self._is_cut = len(data) > _MAX_FRAME or self._size + _HEAD.size + len(data) > 2 * self._max_bytes
         if not self._is_cut:
             self._write(data)

@@ -23,7 +23,8 @@ from bdfl.transports.live.envelope import (
     overhead,
     read_envelope,
 )
-from bdfl.transports.live.limits import Allowance, Bucket, Limits
+from bdfl.transports.live.limits import Allowance, Bucket, Limits, LineAllowance
+from bdfl.transports.live.zenoh_config import Line
 
 MAX_REQUEST_SIZE = 64  # of an encoded request for a piece
 MAX_ANSWER_SIZE = 96  # of an encoded answer, without the piece
@@ -56,6 +57,7 @@ class _Member:
     public_key: bytes
     key: bytes | None  # shared with this node; none: nothing of it can be believed
     allowance: Allowance
+    lines: dict[int | None, LineAllowance] = field(default_factory=dict)  # by relay
     window: CounterWindow = field(default_factory=CounterWindow)
     heard: Heard | None = None  # over which session it spoke to this node last
     heard_counter: int = -1
@@ -100,14 +102,15 @@ class Gate:
         member = self._members.get(number)
         return None if member is None else member.heard
 
-    def admit(self, sender: int | None, size: int, now_ns: int) -> None:
-        """Raises `Refused` unless a message of so many bytes in that name may be looked into."""
+    def admit(self, line: Line | None, size: int, now_ns: int) -> Line:
+        """The line, if a message of so many bytes on it may be looked into; raises `Refused`."""
         if size > self._limits.max_message_size + overhead(self._num_seals):
             raise Refused(Refusal.SIZE)
         with self._lock:
-            allowance = self._member(sender).allowance
+            known, allowance = self._line(line)
             if not allowance.checks.take(1, now_ns) or not allowance.bytes.take(size, now_ns):
                 raise Refused(Refusal.RATE)
+        return known
 
     def open_message(self, sender: int, receiver: int | None, data: bytes, now_ns: int) -> bytes:
         """What is in an envelope that came as of that sender, to all or to this node; raises `Refused`.
@@ -142,13 +145,15 @@ class Gate:
             raise Refused(Refusal.ADDRESS, is_proven=True)
         return message
 
-    def admit_request(self, sender: int | None, size: int, now_ns: int) -> None:
-        """Raises `Refused` unless a request of so many bytes may be checked."""
+    def admit_request(self, line: Line | None, size: int, now_ns: int) -> Line:
+        """The line, if a request of so many bytes on it may be checked; raises `Refused`."""
         if size > MAX_REQUEST_SIZE + overhead(1):
             raise Refused(Refusal.SIZE)
         with self._lock:
-            if not self._member(sender).allowance.request_checks.take(1, now_ns):
+            known, allowance = self._line(line)
+            if not allowance.request_checks.take(1, now_ns):
                 raise Refused(Refusal.RATE)
+        return known
 
     def read_request(self, sender: int, data: bytes, now_ns: int) -> PieceRequest:
         """What is asked for in an envelope that came as of that sender; raises `Refused`."""
@@ -227,6 +232,15 @@ class Gate:
         with self._lock:
             if not bucket.take(1, now_ns):
                 raise Refused(Refusal.RATE, is_proven=True)
+
+    def _line(self, line: Line | None) -> tuple[Line, LineAllowance]:
+        """A line of a member, by way of a member if it is relayed, and what is left to it."""
+        if line is None or not (line.relay is None or line.relay == self._number or line.relay in self._members):
+            raise Refused(Refusal.STRANGER)
+        lines = self._member(line.member).lines
+        if line.relay not in lines:
+            lines[line.relay] = LineAllowance(self._limits)
+        return line, lines[line.relay]
 
     def _member(self, number: int | None) -> _Member:
         member = None if number is None else self._members.get(number)

@@ -1,11 +1,12 @@
 """How much one peer may ask of a node: token buckets per member, so that whoever floods harms only itself.
 
-What came in somebody's name need not be its own: any member certifies any name, and access points forward. So there are
-two kinds of buckets: what may be looked into in a member's name, and what a member may say, of which only what it
-sealed takes. A name in which more arrives than may be looked into is heard slowly: then whoever sends it has to wait.
+What came in somebody's name need not be its own: any member certifies any name, access points and relays forward. So
+there are two kinds of buckets: what may be looked into on one line, which is a member's name by one path, and what a
+member may say, of which only what it sealed takes. A name in which more arrives than may be looked into is heard
+slowly: then whoever sends it has to wait.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from bdfl.ledger.units import NANO
 
@@ -92,24 +93,20 @@ class Bucket:
         self._at_ns = max(self._at_ns, now_ns)
 
 
-@dataclass
-class Allowance:
-    """What one member has left, and what may still be looked into in its name."""
+class LineAllowance:
+    """What may still be looked into on one line."""
 
-    limits: Limits
-    checks: Bucket = field(init=False)  # in its name, as are bytes
-    bytes: Bucket = field(init=False)
-    request_checks: Bucket = field(init=False)
-    messages: Bucket = field(init=False)  # its own, as are the others
-    requests: Bucket = field(init=False)
-    served: Bucket = field(init=False)
-    num_pending: int = 0
-
-    def __post_init__(self) -> None:
-        limits = self.limits
+    def __init__(self, limits: Limits) -> None:
         self.checks = Bucket(limits.checks_per_s, limits.checks_burst)
         self.bytes = Bucket(limits.bytes_per_s, limits.bytes_burst)
         self.request_checks = Bucket(limits.requests_per_s, limits.requests_burst)
+
+
+class Allowance:
+    """What one member has left of what it may say and ask for."""
+
+    def __init__(self, limits: Limits) -> None:
         self.messages = Bucket(limits.messages_per_s, limits.messages_burst)
         self.requests = Bucket(limits.requests_per_s, limits.requests_burst)
         self.served = Bucket(limits.served_per_s, limits.served_burst)
+        self.num_pending = 0

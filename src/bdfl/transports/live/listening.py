@@ -27,6 +27,7 @@ class Audience:
 
     members: frozenset[int]
     slow: frozenset[int] = frozenset()  # of these: those in whose name too much arrives
+    relays: frozenset[int] = frozenset()  # members whose clients are heard through them
 
 
 class Listening(Generic[_Heard]):
@@ -38,17 +39,15 @@ class Listening(Generic[_Heard]):
         declare: Callable[[int, bool], Declared[_Heard]],
         handle: Callable[[_Heard], None],
         pace_of: Callable[[int], Pace[_Heard]],
-        audience: Audience,
     ) -> None:
-        """`declare` begins to receive what one member sends, slowly or not; `pace_of` is a slow one's."""
+        """`declare` begins to receive what one member sends or relays, slowly or not; `pace_of` is a slow one's."""
         self._name, self._declare, self._handle, self._pace_of = name, declare, handle, pace_of
         self._ears: dict[tuple[int, bool], Ear[_Heard]] = {}
         self._ending: list[Ear[_Heard]] = []  # those may still reply to somebody who does not read
-        self.listen_to(audience)
 
-    def listen_to(self, audience: Audience) -> None:
+    def listen_to(self, members: frozenset[int], slow: frozenset[int] = frozenset()) -> None:
         """From now on to these only. What is said meanwhile may come twice, and is not lost."""
-        wanted = {(member, member in audience.slow) for member in audience.members}
+        wanted = {(member, member in slow) for member in members}
         for who, is_slow in sorted(wanted - self._ears.keys()):
             declared = self._declare(who, is_slow)
             pace = self._pace_of(who) if is_slow else None

@@ -1,6 +1,6 @@
 """What a live node is connected to: the network, and the work that takes its time. Nothing here waits.
 
-Times are those of `time.monotonic_ns`: the wall clock has no part in agreement.
+Times are those of `time.monotonic_ns`: nothing waits by the wall clock.
 """
 
 from collections.abc import Callable, Sequence

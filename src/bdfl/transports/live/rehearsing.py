@@ -56,6 +56,7 @@ class Rehearsals:
         *,
         find_state: Callable[[], NodeState],
         clock: Callable[[], int],
+        wall_clock: Callable[[], int],
         give: Callable[[Arrival], None],
     ) -> None:
         """`give` takes what was rehearsed; without threads nothing is costly."""
@@ -63,6 +64,7 @@ class Rehearsals:
         self._inbox: Inbox[Arrival] = Inbox(max_weight)
         self._find_state = find_state
         self._clock = clock
+        self._wall_clock = wall_clock
         self._give = give
         names = [f"rehearsal-{context.number}-{number}" for number in range(num_threads)]
         self._threads = [threading.Thread(target=self._run, name=name, daemon=True) for name in names]
@@ -100,7 +102,7 @@ class Rehearsals:
                 continue
             state = self._find_state()
             with suppress(BaseException):  # the step itself will show what is wrong
-                step(self._context, state, arrival.event, self._clock())
+                step(self._context, state, arrival.event, self._clock(), self._wall_clock())
             self._give(replace(arrival, num_rehearsals=arrival.num_rehearsals + 1, place=_place_of(state)))
 
 

@@ -175,7 +175,7 @@ class _Player:
         self._num_events += 1
         self._tape.load(entry.signatures)
         try:
-            self._state, effects = step(self._context, self._state, event, entry.now_ns)
+            self._state, effects = step(self._context, self._state, event, entry.now_ns, entry.utc_ms)
         except ReplayDiffers as error:
             raise ReplayDiffers(
                 f"event {self._num_events} of the life from block {self._first_height}: {error}"

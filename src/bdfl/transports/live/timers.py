@@ -2,14 +2,16 @@
 
 from bdfl.protocol.events import SetTimer, Timer, TimerFired
 
-_MAX_DOUBLINGS = 3
+NEWS_RESENDS = 8  # resend intervals after news, at the latest, everything is said again
+_MAX_DOUBLINGS = 6  # while nothing new is heard
 
 
 class Timers:
     """What a node waits for, and until when (ns). Used by one thread.
 
     While an attempt lasts, everything is said again more and more seldom: the same from everybody to everybody once a
-    second would fill a slow line, and what is new would never get through.
+    second would fill a slow line, and what is new would never get through. A network that lacks its quorum says hardly
+    anything.
     """
 
     def __init__(self) -> None:

@@ -1,9 +1,11 @@
-"""How zenoh is set up for nodes and access points, and which keys they use. Tried with zenoh 1.10.
+"""Zenoh configuration and key expressions of nodes and access points. Tested with zenoh 1.10.
 
-- Nodes that listen are zenoh peers: gossip makes them connect to everyone, each knowing some addresses is enough. Peers
-  never forward, and routers do not forward between peers; so a node that does not listen is a zenoh client, of one
-  access point at a time, and takes the next of its list when that one is gone.
-- Access points are zenoh routers. Routers forward along shortest paths between them, however they are connected.
+- Nodes that listen are zenoh peers. Gossip connects them to each other; each needs to know one address.
+- Nodes that only dial out are zenoh clients of one peer or access point at a time, and fail over to the next of their
+  list. A peer relays between its clients and everybody else, but never between two peers.
+- Access points are zenoh routers. They forward along shortest paths, however they are connected.
+- A client of a member speaks under that relay's prefix (`via/RELAY/`), so a receiver knows which connection may carry
+  it: a relay that forges or floods in others' names is told from the members that are connected themselves.
 - A certificate's host name is not compared with the address: the roots are the list of who may take part, and members
   move. `access_control` lets a name be heard only as what it is; it is fixed while a session is open.
 """
@@ -12,6 +14,7 @@ import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 import zenoh
 
@@ -34,6 +37,15 @@ _EVERYTHING = [
 ]
 
 
+_HARMLESS = [
+    "declare_subscriber",
+    "declare_queryable",
+    "reply",
+    "liveliness_query",
+    "declare_liveliness_subscriber",
+]
+
+
 class Role(StrEnum):
     """What a session is to others, in zenoh's words."""
 
@@ -42,15 +54,26 @@ class Role(StrEnum):
     ACCESS_POINT = "router"
 
 
+class Line(NamedTuple):
+    """The path by which a member is heard: directly (or through access points), or relayed by another member."""
+
+    member: int
+    relay: int | None = None
+
+
 @dataclass(frozen=True)
 class Keys:
-    """The key expressions of one chain, of which anybody may speak on its own only."""
+    """The key expressions of one chain, direct or by way of one relay."""
 
     chain: str  # hexadecimal; * for any
+    relay: int | str | None = None
 
     @property
     def base(self) -> str:
-        return f"bdfl/{self.chain}"
+        return f"bdfl/{self.chain}" if self.relay is None else f"bdfl/{self.chain}/via/{self.relay}"
+
+    def via(self, relay: int | str | None) -> "Keys":
+        return Keys(self.chain, relay)
 
     def to_all(self, sender: int | str) -> str:
         return f"{self.base}/all/{sender}"
@@ -70,9 +93,20 @@ def chain_keys(chain: bytes) -> Keys:
     return Keys(chain.hex()[:16])
 
 
-def last_number(key: object) -> int | None:
-    """The member number a key ends in, written as we write it; none if there is none."""
-    text = str(key).rpartition("/")[2]
+def line_of(key: object) -> Line | None:
+    """The line of the member a key ends in; none if it ends in no number, or names no relay where it should."""
+    parts = str(key).split("/")
+    member = _number(parts[-1])
+    if member is None or len(parts) < 4:
+        return None
+    if parts[2] != "via":
+        return Line(member)
+    relay = _number(parts[3])
+    return None if relay is None else Line(member, relay)
+
+
+def _number(text: str) -> int | None:
+    """A member number in canonical decimal form."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 6 and str(int(text)) == text else None
 
 
@@ -86,8 +120,12 @@ def session_config(
     members: Collection[int],
     lease_s: float,
     max_payload: int,
+    number: int | None = None,
 ) -> zenoh.Config:
-    """Everything zenoh is told; addresses are `host:port`, members those that are heard now."""
+    """The configuration of a session; addresses are `host:port`, members those that are heard now.
+
+    `number` is the member's own, none for an access point: the number under which its clients are relayed.
+    """
     protocol = "tcp" if tls is None else "tls"
     config = {
         "mode": role.value,
@@ -121,7 +159,7 @@ def session_config(
     }
     if tls is not None:
         config["transport"]["link"]["tls"] = _tls(tls)  # type: ignore[index]
-        config["access_control"] = _access_control(keys, members, access_point_names(tls))
+        config["access_control"] = _access_control(role, keys, number, members, access_point_names(tls))
     return zenoh.Config.from_json5(json.dumps(config))
 
 
@@ -153,35 +191,42 @@ def _tls(files: TlsFiles) -> dict[str, object]:
     }
 
 
-def _access_control(keys: Keys, members: Collection[int], access_points: list[str]) -> dict[str, object]:
-    """Members are heard on their own keys, access points on all; whoever is neither gets and gives nothing."""
-    if not members and not access_points:
+def _access_control(
+    role: Role, keys: Keys, number: int | None, members: Collection[int], access_points: list[str]
+) -> dict[str, object]:
+    """Who may send what over its connection; a name that is not listed gets and gives nothing.
+
+    Messages, requests and presence use up the receiver's budgets: a member sends its own, under this node's prefix if
+    it is this node's client, and as a relay whatever is under its own prefix. Access points, and the one relay that a
+    client has, forward everything. Declarations and replies cost nothing and are authenticated end to end.
+    """
+    names = {number: member_name(number) for number in members}
+    everybody = [*names.values(), *access_points]
+    if not everybody:
         return {"enabled": True, "default_permission": "deny", "rules": [], "subjects": [], "policies": []}
+    forwards = everybody if role is Role.CLIENT else access_points
     rules = [
         _rule("out", "egress", _EVERYTHING, [f"{keys.base}/**"]),
-        _rule("forwarded", "ingress", _EVERYTHING, [f"{keys.base}/**"]),
-        _rule("watch", "ingress", ["liveliness_query", "declare_liveliness_subscriber"], [keys.here("*")]),
-        _rule("listen", "ingress", ["declare_subscriber"], [keys.to_all("*")]),
+        _rule("declare", "ingress", _HARMLESS, [f"{keys.base}/**"]),
+        _rule("forward", "ingress", _EVERYTHING, [f"{keys.base}/**"]),
     ]
-    policies: list[dict[str, list[str]]] = [{"subjects": ["everybody"], "rules": ["out"]}]
-    if access_points:
-        policies.append({"subjects": ["access-points"], "rules": ["forwarded"]})
-    subjects = [{"id": "everybody", "cert_common_names": [*map(member_name, members), *access_points]}]
-    if access_points:
-        subjects.append({"id": "access-points", "cert_common_names": access_points})
-    for number in members:
-        name = member_name(number)
+    subjects = [{"id": "everybody", "cert_common_names": everybody}]
+    policies: list[dict[str, list[str]]] = [{"subjects": ["everybody"], "rules": ["out", "declare"]}]
+    if forwards:
+        subjects.append({"id": "forwarders", "cert_common_names": forwards})
+        policies.append({"subjects": ["forwarders"], "rules": ["forward"]})
+    paths = [keys] if number is None else [keys, keys.via(number)]
+    for member, name in names.items():
+        relayed = f"{keys.via(member).base}/**"
+        said = [key for path in paths for key in (path.to_all(member), path.to_one("*", member))]
         own = [
-            _rule(f"say-{number}", "ingress", ["put"], [keys.to_all(number), keys.to_one("*", number)]),
-            _rule(f"hear-{number}", "ingress", ["declare_subscriber"], [keys.to_one(number, "*")]),
-            _rule(f"ask-{number}", "ingress", ["query"], [keys.blob("*", number)]),
-            _rule(f"serve-{number}", "ingress", ["declare_queryable", "reply"], [keys.blob(number, "*")]),
-            _rule(f"here-{number}", "ingress", ["liveliness_token"], [keys.here(number)]),
+            _rule(f"say-{member}", "ingress", ["put"], [*said, relayed]),
+            _rule(f"ask-{member}", "ingress", ["query"], [*(path.blob("*", member) for path in paths), relayed]),
+            _rule(f"here-{member}", "ingress", ["liveliness_token"], [*(path.here(member) for path in paths), relayed]),
         ]
         rules += own
         subjects.append({"id": name, "cert_common_names": [name]})
-        allowed = ["watch", "listen", *(str(rule["id"]) for rule in own)]
-        policies.append({"subjects": [name], "rules": allowed})
+        policies.append({"subjects": [name], "rules": [str(rule["id"]) for rule in own]})
     return {
         "enabled": True,
         "default_permission": "deny",

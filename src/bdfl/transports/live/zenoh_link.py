@@ -27,7 +27,7 @@ from bdfl.transports.live.mutes import Mutes, Pressed
 from bdfl.transports.live.outbox import Outbox
 from bdfl.transports.live.ports import Receiver
 from bdfl.transports.live.puller import Puller
-from bdfl.transports.live.zenoh_config import last_number
+from bdfl.transports.live.zenoh_config import Line, line_of
 from bdfl.transports.live.zenoh_session import Hearers, LinkSettings, ZenohSession
 
 _CLOSE_WAIT_S = 2.0
@@ -60,7 +60,7 @@ class ZenohLink:
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
         self._refusals = Bucket(_MAX_REFUSALS_PER_S, _MAX_REFUSALS_PER_S)
-        self._tokens: set[int] = set()
+        self._tokens: set[Line] = set()  # lines on which members say that they are there
         self._presence_lock = threading.Lock()
         self._receiver: Receiver | None = None
         self._mutes = Mutes(settings.limits)
@@ -72,6 +72,7 @@ class ZenohLink:
             self._gate,
             connected=self._session.connections,
             pressed=self._find_pressed,
+            muted=self._find_muted,
             greet=self._greet,
             count=self._count,
         )
@@ -131,7 +132,7 @@ class ZenohLink:
 
     @property
     def present(self) -> frozenset[int]:
-        return frozenset(number for number in tuple(self._tokens) if self._gate.is_member(number))
+        return frozenset(line.member for line in tuple(self._tokens) if self._gate.is_member(line.member))
 
     @property
     def num_transports(self) -> int:
@@ -194,20 +195,25 @@ class ZenohLink:
         self._session.close()
 
     def _stay_connected(self) -> None:
-        """A zenoh client opens only when an access point is there, and what is opened anew may fail.
+        """Opens a client once its relay or access point is there, and follows it where it fails over to another.
 
-        Sessions that are open connect again by themselves.
+        Sessions that are open reconnect by themselves.
         """
         while not self._closing.wait(_RETRY_S):
-            if self._session.is_open:
-                continue
             with suppress(BdflError):
-                self._session.open()
-                self._wake_muter()
+                if self._session.is_open:
+                    self._session.follow_relay()
+                else:
+                    self._session.open()
+                    self._wake_muter()
 
     def _find_pressed(self) -> frozenset[int]:
         with self._mute_news:
             return self._pressed.pressed(time.monotonic_ns())
+
+    def _find_muted(self) -> frozenset[int]:
+        with self._mute_news:
+            return self._mutes.muted(time.monotonic_ns())
 
     def _greet(self, member: int) -> None:
         """An empty message: its envelope says all."""
@@ -242,29 +248,28 @@ class ZenohLink:
     def _hear(self, sample: zenoh.Sample, receiver: int | None) -> None:
         if self._is_closed:
             return
-        sender, size = last_number(sample.key_expr), len(sample.payload)
+        line, size = line_of(sample.key_expr), len(sample.payload)
         self._count("heard")
         self._count("heard_bytes", size)
         try:
-            self._gate.admit(sender, size, time.monotonic_ns())
-            assert sender is not None
-            payload = self._gate.open_message(sender, receiver, sample.payload.to_bytes(), time.monotonic_ns())
+            line = self._gate.admit(line, size, time.monotonic_ns())
+            payload = self._gate.open_message(line.member, receiver, sample.payload.to_bytes(), time.monotonic_ns())
         except Refused as refused:
-            self._refuse(sender, refused, size)
+            self._refuse(line, refused, size)
             return
         if not payload:  # a greeting
-            self._gate.dismiss(sender)
-        elif not self._checking.put((sender, payload), size):
-            self._gate.dismiss(sender)
-            self._refuse(sender, Refused(Refusal.QUEUE), size)
+            self._gate.dismiss(line.member)
+        elif not self._checking.put((line, payload), size):
+            self._gate.dismiss(line.member)
+            self._refuse(line, Refused(Refusal.QUEUE), size)
 
-    def _check(self, item: tuple[int, bytes]) -> None:
-        sender, payload = item
-        self._gate.dismiss(sender)
+    def _check(self, item: tuple[Line, bytes]) -> None:
+        line, payload = item
+        self._gate.dismiss(line.member)
         try:
-            message = self._gate.read_message(sender, payload)
+            message = self._gate.read_message(line.member, payload)
         except Refused as refused:
-            self._refuse(sender, refused, len(payload))
+            self._refuse(line, refused, len(payload))
             return
         self._count("received")
         if not self._is_closed and self._receiver is not None:
@@ -272,26 +277,26 @@ class ZenohLink:
 
     def _hear_query(self, query: zenoh.Query) -> None:
         """Answers a request, in the thread of the one who asks: who does not read keeps its own waiting only."""
-        sender, size = last_number(query.key_expr), 0 if query.payload is None else len(query.payload)
+        line, size = line_of(query.key_expr), 0 if query.payload is None else len(query.payload)
         with query, suppress(zenoh.ZError):  # the one who asked may be gone
             if self._is_closed:
                 return
             try:
-                self._gate.admit_request(sender, size, time.monotonic_ns())
-                assert sender is not None
+                line = self._gate.admit_request(line, size, time.monotonic_ns())
                 data = _to_bytes(query.payload)
-                request = self._gate.read_request(sender, data, time.monotonic_ns())
+                request = self._gate.read_request(line.member, data, time.monotonic_ns())
             except Refused as refused:
-                self._refuse(sender, refused, size)
+                self._refuse(line, refused, size)
                 return
-            answer = self._find_answer(sender, request)
+            answer = self._find_answer(line.member, request)
             piece = answer.data if isinstance(answer, Piece) else None
             said = PieceAnswer(
                 request=digest(data),
                 piece=None if piece is None else digest(piece),
                 wait_ns=answer.wait_ns if isinstance(answer, NotYet) else None,
             )
-            self._session.reply(query, sender, self._sealer.seal(Purpose.ANSWER, sender, encode(said)), piece or b"")
+            envelope = self._sealer.seal(Purpose.ANSWER, line.member, encode(said))
+            self._session.reply(query, line, envelope, piece or b"")
             if piece is not None:
                 self._count("served")
                 self._count("served_bytes", len(piece))
@@ -334,14 +339,16 @@ class ZenohLink:
         return Piece(piece)
 
     def _hear_presence(self, sample: zenoh.Sample) -> None:
-        number = last_number(sample.key_expr)
-        if self._is_closed or number is None or number == self._settings.number:
+        line = line_of(sample.key_expr)
+        if self._is_closed or line is None or line.member == self._settings.number:
             return
         with self._presence_lock:
             if sample.kind == zenoh.SampleKind.PUT:
-                self._tokens.add(number)
+                self._tokens.add(line)
             else:
-                self._tokens.discard(number)
+                self._tokens.discard(line)
+        if line.relay is not None:
+            self._wake_muter()
         self._notice()
 
     def _notice(self) -> None:
@@ -370,7 +377,8 @@ class ZenohLink:
         now_ns = time.monotonic_ns()
         members = self._gate.members
         muted, pressed = self._mutes.muted(now_ns) & members, self._pressed.pressed(now_ns) & members
-        return Audience(members - muted, pressed - muted)
+        relays = {line.relay for line in tuple(self._tokens) if line.member in members and line.relay is not None}
+        return Audience(members - muted, pressed - muted, frozenset(relays & (members | {self._settings.number})))
 
     def _wake_muter(self) -> None:
         with self._mute_news:
@@ -394,15 +402,19 @@ class ZenohLink:
                 self._count("slowed")
                 self._mute_news.notify_all()
 
-    def _refuse(self, sender: int | None, refused: Refused, size: int) -> None:
-        """Counts it, against its sender only if that is who sealed it: its name is on the key of a forged one too."""
+    def _refuse(self, line: Line | None, refused: Refused, size: int) -> None:
+        """Counts it, against its sender only if that is who sealed it: its name is on the key of a forged one too.
+
+        A relayed line is never slowed: other clients of the same relay speak over it.
+        """
         reason, now_ns = refused.reason, time.monotonic_ns()
+        sender, is_direct = (None, False) if line is None else (line.member, line.relay is None)
         self._count(f"refused_{reason.value}")
         if refused.is_proven and sender is not None:
             if reason is not Refusal.RATE:  # its budget is used up already
                 self._gate.charge(sender, now_ns)
             self._lose_patience(sender, size)
-        elif reason in _PRESSING and sender is not None:
+        elif reason in _PRESSING and sender is not None and is_direct:
             self._press(sender)
         if self._receiver is not None and not self._is_closed and self._refusals.take(1, now_ns):
             self._receiver.refuse(sender, reason.value)

@@ -3,7 +3,7 @@
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -14,18 +14,19 @@ from bdfl.errors import BdflError, one_line
 from bdfl.identity import Signer
 from bdfl.ledger.block import MAX_MEMBERS
 from bdfl.transports.live.blob_pull import PIECE_SIZE, Answer, Silence
-from bdfl.transports.live.certificates import TlsFiles
+from bdfl.transports.live.certificates import TlsFiles, member_name
 from bdfl.transports.live.connections import Connection
 from bdfl.transports.live.ear import Channel, Entity, Pace, new_channel
 from bdfl.transports.live.envelope import overhead
 from bdfl.transports.live.limits import Bucket, Limits
 from bdfl.transports.live.listening import Audience, Listening
 from bdfl.transports.live.patience import MOST_TIMES
-from bdfl.transports.live.zenoh_config import Role, chain_keys, max_sessions, session_config
+from bdfl.transports.live.zenoh_config import Line, Role, chain_keys, max_sessions, session_config
 
 _CLOSE_WAIT_S = 2.0
 _MAX_RECEIVING = 128  # threads
 _LATE_TIMES = 2 * MOST_TIMES  # as long as a piece is ever waited for, an answer is taken again: it may come late
+_RELAYED_CAPACITY = 1024  # messages of all clients of a relay
 _MAX_IGNORED = 64  # answers to one request that are not its holder's, after which none is looked into
 _URGENT = zenoh.Priority.INTERACTIVE_HIGH
 _BULK = zenoh.Priority.DATA
@@ -48,7 +49,7 @@ class LinkSettings:
     chain: bytes
     public_keys: Sequence[bytes | None]  # by member; none: no longer one
     life: int  # higher at each start of the node
-    listen: tuple[str, ...]  # none: a client of one of the peers, which then must be access points
+    listen: tuple[str, ...]  # none: a client of one of the peers, a listening member or an access point
     peers: tuple[str, ...]
     tls: TlsFiles | None  # none: plain TCP, for tests
     max_blob_size: int
@@ -81,8 +82,12 @@ class ZenohSession:
         self._keys = chain_keys(settings.chain)
         self._session: zenoh.Session | None = None  # all of it is declared
         self._is_over = False
+        self._num_failed = 0  # attempts to open
         self._presence: list[Entity] = []
+        self._token: Entity | None = None
         self._listenings: list[Listening[zenoh.Sample] | Listening[zenoh.Query]] = []
+        self._relayed: list[Listening[zenoh.Sample] | Listening[zenoh.Query]] = []  # by relay
+        self._own_keys = self._keys  # on which this member speaks
         self._lock = threading.Lock()
         self.members: frozenset[int] = frozenset()  # set by the link; counts when it is next opened
         self.heard = Audience(frozenset())  # who is listened to
@@ -105,15 +110,17 @@ class ZenohSession:
         if self._session is not None or self._is_over:
             return
         settings = self._settings
+        turn = self._num_failed % max(1, len(settings.peers))  # a client tries the first of its peers only
         config = session_config(
             Role.PEER if settings.listen else Role.CLIENT,
             settings.listen,
-            settings.peers,
+            settings.peers[turn:] + settings.peers[:turn],
             settings.tls,
             keys=self._keys,
             members=sorted(self.members),
             lease_s=settings.lease_s,
             max_payload=max(settings.limits.max_message_size, settings.piece_size) + overhead(MAX_MEMBERS),
+            number=settings.number,
         )
         # Zenoh's threads that receive: of its two, two peers that have to wait would keep everybody waiting. So there
         # is one for each that can be connected, up to a limit; read once, when the process first opens a session.
@@ -123,9 +130,11 @@ class ZenohSession:
             session = zenoh.open(config)
         except zenoh.ZError as error:
             if not settings.listen:
+                self._num_failed += 1
                 return
             where = ", ".join(settings.listen)
             raise LinkError(f"cannot open the network, listening on {where}: {one_line(error)}") from None
+        self._own_keys = self._keys.via(self._find_relay(session))
         try:
             self._declare(session)
         except zenoh.ZError as error:
@@ -139,11 +148,32 @@ class ZenohSession:
     def connections(self) -> set[Connection]:
         """Who is connected now with a certificate."""
         session = self._session
-        try:
-            links = [] if session is None or session.is_closed() else session.info.links()
-        except zenoh.ZError:  # it is over since then
-            links = []
-        return {found for found in map(_connection_of, links) if found is not None}
+        if session is None or not (links := _links_of(session)):
+            return set()
+        clients = {str(one.zid) for one in session.info.transports() if one.whatami == zenoh.WhatAmI.CLIENT}
+        return {found for link in links if (found := _connection_of(link, clients)) is not None}
+
+    def follow_relay(self) -> None:
+        """Speaks under the prefix of the relay that zenoh failed over to, if it did; raises `LinkError`."""
+        with self._lock:
+            session = self._session
+            if session is None or not _links_of(session):
+                return
+            keys = self._keys.via(self._find_relay(session))
+            if keys == self._own_keys:
+                return
+            self._own_keys = keys
+            try:
+                self._declare_token(session)
+            except zenoh.ZError as error:
+                raise LinkError(f"cannot take part in the network: {one_line(error)}") from None
+
+    def _find_relay(self, session: zenoh.Session) -> int | None:
+        """The listening member that this node is a client of; none: an access point, or it listens itself."""
+        if self._settings.listen:
+            return None
+        names = {member_name(number): number for number in self.members}
+        return next((names[link.auth_identifier] for link in _links_of(session) if link.auth_identifier in names), None)
 
     def _declare(self, session: zenoh.Session) -> None:
         number, keys, hearers = self._settings.number, self._keys, self._hearers
@@ -154,24 +184,59 @@ class ZenohSession:
             channel: Channel[zenoh.Sample] = new_channel(is_slow=is_slow, drops=is_slow and is_shared)
             return session.declare_subscriber(key, channel, allowed_origin=_OTHERS)
 
-        def hear_all(who: int, is_slow: bool) -> "zenoh.Subscriber[zenoh.handlers.Handler[zenoh.Sample]]":
-            return subscribe(keys.to_all(who), is_slow)
+        def subscribe_relayed(key: str) -> "zenoh.Subscriber[zenoh.handlers.Handler[zenoh.Sample]]":
+            channel: Channel[zenoh.Sample] = new_channel(drops=True, capacity=_RELAYED_CAPACITY)
+            return session.declare_subscriber(key, channel, allowed_origin=_OTHERS)
 
-        def hear_own(who: int, is_slow: bool) -> "zenoh.Subscriber[zenoh.handlers.Handler[zenoh.Sample]]":
-            return subscribe(keys.to_one(number, who), is_slow)
-
-        def serve(who: int, is_slow: bool) -> "zenoh.Queryable[zenoh.handlers.Handler[zenoh.Query]]":
+        def serve(key: str, is_slow: bool) -> "zenoh.Queryable[zenoh.handlers.Handler[zenoh.Query]]":
             channel: Channel[zenoh.Query] = new_channel(is_slow=is_slow, drops=is_shared)  # some do not read answers
-            return session.declare_queryable(keys.blob(number, who), channel, allowed_origin=_OTHERS)
+            return session.declare_queryable(key, channel, allowed_origin=_OTHERS)
 
-        self.heard = Audience(self.members)
-        listenings, presence = self._listenings, self._presence
-        listenings.append(Listening("link-all", hear_all, hearers.to_all, self._pace_of, self.heard))
-        listenings.append(Listening("link-own", hear_own, hearers.to_own, self._pace_of, self.heard))
-        listenings.append(Listening("link-server", serve, hearers.query, self._pace_of_requests, self.heard))
+        self._listenings += (
+            Listening("link-all", lambda who, slow: subscribe(keys.to_all(who), slow), hearers.to_all, self._pace_of),
+            Listening(
+                "link-own", lambda who, slow: subscribe(keys.to_one(number, who), slow), hearers.to_own, self._pace_of
+            ),
+            Listening(
+                "link-server",
+                lambda who, slow: serve(keys.blob(number, who), slow),
+                hearers.query,
+                self._pace_of_requests,
+            ),
+        )
+        self._relayed += (
+            Listening(
+                "relay-all",
+                lambda relay, _: subscribe_relayed(keys.via(relay).to_all("*")),
+                hearers.to_all,
+                self._pace_of,
+            ),
+            Listening(
+                "relay-own",
+                lambda relay, _: subscribe_relayed(keys.via(relay).to_one(number, "*")),
+                hearers.to_own,
+                self._pace_of,
+            ),
+            Listening(
+                "relay-server",
+                lambda relay, _: serve(keys.via(relay).blob(number, "*"), False),
+                hearers.query,
+                self._pace_of_requests,
+            ),
+        )
+        self._listen_to(Audience(self.members))
         alive = session.liveliness()
-        presence.append(alive.declare_subscriber(keys.here("*"), _direct(hearers.presence), history=True))
-        presence.append(alive.declare_token(keys.here(number)))
+        for path in (keys, keys.via("*")):
+            on_presence = _direct(hearers.presence)
+            self._presence.append(alive.declare_subscriber(path.here("*"), on_presence, history=True))
+        self._declare_token(session)
+
+    def _declare_token(self, session: zenoh.Session) -> None:
+        """Says that this member is here, by the path on which it is heard now."""
+        with suppress(zenoh.ZError):
+            if self._token is not None:
+                self._token.undeclare()
+        self._token = session.liveliness().declare_token(self._own_keys.here(self._settings.number))
 
     def _pace_of(self, member: int) -> Pace[zenoh.Sample]:
         return self._new_pace(member, self._settings.limits.slow_per_s)
@@ -195,11 +260,15 @@ class ZenohSession:
 
     def listen_to(self, audience: Audience) -> None:
         """From now on to these only."""
-        with self._lock:
-            self.heard = audience
-            with suppress(zenoh.ZError):  # the session may be over
-                for listening in self._listenings:
-                    listening.listen_to(audience)
+        with self._lock, suppress(zenoh.ZError):  # the session may be over
+            self._listen_to(audience)
+
+    def _listen_to(self, audience: Audience) -> None:
+        self.heard = audience
+        for listening in self._listenings:
+            listening.listen_to(audience.members, audience.slow)
+        for listening in self._relayed:
+            listening.listen_to(audience.relays)
 
     def close(self) -> None:
         with self._lock:
@@ -208,10 +277,10 @@ class ZenohSession:
 
     def put(self, to: int | None, data: bytes) -> bool:
         """Sends to one member or all others; whether the session was open."""
-        session, sender = self._session, self._settings.number
+        session, keys, sender = self._session, self._own_keys, self._settings.number
         if session is None:
             return False
-        key = self._keys.to_all(sender) if to is None else self._keys.to_one(to, sender)
+        key = keys.to_all(sender) if to is None else keys.to_one(to, sender)
         try:
             session.put(key, data, congestion_control=_DROP, priority=_URGENT, allowed_destination=_OTHERS)
         except zenoh.ZError:
@@ -232,7 +301,7 @@ class ZenohSession:
             if session is None:
                 raise zenoh.ZError("closed")
             session.get(
-                self._keys.blob(holder, self._settings.number),
+                self._own_keys.blob(holder, self._settings.number),
                 _direct(answers.take, answers.end),
                 payload=request,
                 target=zenoh.QueryTarget.ALL,
@@ -245,12 +314,12 @@ class ZenohSession:
         except zenoh.ZError:
             answers.end()
 
-    def reply(self, query: zenoh.Query, to: int, answer: bytes, piece: bytes) -> None:
+    def reply(self, query: zenoh.Query, to: Line, answer: bytes, piece: bytes) -> None:
         """Answers a request, with a piece or none.
 
         As urgent as the request was: ours may be dropped where a line is full, others may make this wait.
         """
-        query.reply(self._keys.blob(self._settings.number, to), piece, attachment=answer)
+        query.reply(self._keys.via(to.relay).blob(self._settings.number, to.member), piece, attachment=answer)
 
     def _disconnect(self) -> None:
         session, self._session = self._session, None
@@ -261,17 +330,20 @@ class ZenohSession:
         self._hearers.end()
 
     def _undeclare(self) -> None:
-        while self._presence:
+        declared = [*self._presence, *([] if self._token is None else [self._token])]
+        self._presence, self._token = [], None
+        for entity in declared:
             with suppress(zenoh.ZError):
-                self._presence.pop().undeclare()
-        for listening in self._listenings:
+                entity.undeclare()
+        for listening in (*self._listenings, *self._relayed):
             listening.end()
 
     def _join(self) -> None:
         """Nothing of zenoh's may be left to Python's end, which it could hang. Whoever replies waits till all ends."""
         deadline_s = time.monotonic() + _CLOSE_WAIT_S
-        while self._listenings:
-            self._listenings.pop().join(deadline_s)
+        for listenings in (self._listenings, self._relayed):
+            while listenings:
+                listenings.pop().join(deadline_s)
 
 
 class _Answers:
@@ -305,12 +377,21 @@ class _Answers:
             on_answer(answer)
 
 
-def _connection_of(link: zenoh.Link) -> Connection | None:
+def _links_of(session: zenoh.Session | None) -> list[zenoh.Link]:
+    """The session's connections now."""
+    try:
+        return [] if session is None or session.is_closed() else session.info.links()
+    except zenoh.ZError:  # it is over since then
+        return []
+
+
+def _connection_of(link: zenoh.Link, clients: Collection[str]) -> Connection | None:
     """Who is at the other end of a link, `tls/host:port`; none: no certificate says so."""
     host, _, port = link.dst.partition("/")[2].partition("?")[0].partition("#")[0].rpartition(":")
     if link.auth_identifier is None or not port.isdecimal():
         return None
-    return Connection(str(link.zid), link.auth_identifier, host.strip("[]"), int(port))
+    is_client = str(link.zid) in clients
+    return Connection(str(link.zid), link.auth_identifier, host.strip("[]"), int(port), is_client)
 
 
 def _direct(

@@ -64,6 +64,18 @@ export function saySeconds(value, digits = 3) {
   return `${sayNumber(value / 86400, digits)}${THIN}d`;
 }
 
+/** Milliseconds since 1970 as a date and time in UTC. */
+export function sayUtc(timeMs) {
+  return isKnown(timeMs) ? new Date(timeMs).toISOString().replace("T", " ").replace("Z", " UTC") : UNKNOWN;
+}
+
+/** How long ago that was by this computer's clock: "3 min ago". */
+export function sayAge(timeMs, nowMs = Date.now()) {
+  if (!isKnown(timeMs)) return UNKNOWN;
+  const age = saySeconds(Math.round(Math.abs(nowMs - timeMs) / 1000), 2);
+  return nowMs < timeMs ? `in ${age}` : `${age} ago`;
+}
+
 /** A share of one as per cent. */
 export function sayPercent(value, decimals = 1) {
   return isKnown(value) ? `${(value * 100).toFixed(decimals)}${THIN}%` : UNKNOWN;

@@ -201,12 +201,12 @@ function bigEndian(value, size) {
 }
 
 // Records: fields in the order of the encoding. A type is the name of a record, or: d digest, s signature, n nonce,
-// w whole number, p positive, m member, a attempt, e energy budget, u delta, o objective, t text, B boolean, D digest or none,
+// w whole number, p positive, m member, a attempt, e energy budget, u delta, T time, o objective, t text, B boolean, D digest or none,
 // x? x or nil, [x] array, 'a|b' one of these texts.
 
 const RECORD_FIELDS = {
   Genesis:
-    "format:w name:t scenario:d members:[Member] physics:Physics scheduler:SchedulerName law:Law model:ModelForm " +
+    "format:w name:t time_ms:T scenario:d members:[Member] physics:Physics scheduler:SchedulerName law:Law model:ModelForm " +
     "schedule:Schedule access_points:[AccessPoint] privacy:Privacy?",
   AccessPoint: "name:t certificate:d",
   Privacy: "noise_micro:p clip_micro:p delta_atto:u accountant:'rdp|prv' batch:p steps:p unit:'updates|epochs'",
@@ -222,7 +222,7 @@ const RECORD_FIELDS = {
   ModelForm: "initial:d size:p tensors:[Tensor]",
   Tensor: "name:t shape:[w]",
   Block: "header:Header nonce:n signature:s body:Body",
-  Header: "format:w chain:d height:p attempt:a parent:d proposer:m body:d difficulty:p",
+  Header: "format:w chain:d height:p attempt:a parent:d proposer:m body:d difficulty:p time_ms:T",
   Body:
     "parent_certificate:[SignedVote] schedule:Schedule is_empty:B model:d queue_nano:[w] modelled:Modelled " +
     "reports:[SignedReport] next_schedule:Schedule entries:[Entry] updates:[SignedUpdate]",
@@ -268,6 +268,7 @@ const NUMBER_RANGES = {
   e: [0n, 10n ** 18n],
   u: [1n, 10n ** 18n - 1n],
   o: [-MOST_INTEGER, MOST_INTEGER],
+  T: [1n, 253_402_300_799_999n],
 };
 const BYTE_LENGTHS = { d: [32], s: [64], n: [8], D: [0, 32] };
 const ARRAY_LIMITS = { parameters: 64, shape: 16 };

@@ -3,7 +3,7 @@
 import { chainPanel, checkedBlock, showChecks, walkOf } from "./checking.js";
 import { getBytes, getJson } from "./data.js";
 import { badge, card, element, notice, replaceContent, table, tile, tiles } from "./dom.js";
-import { isKnown, sayBytes, sayCount, sayDecibel, sayEnergy, sayFrequency, sayNumber, sayPercent, sayPlural, sayPower, saySeconds } from "./format.js";
+import { isKnown, sayAge, sayBytes, sayCount, sayDecibel, sayEnergy, sayFrequency, sayNumber, sayPercent, sayPlural, sayPower, saySeconds, sayUtc } from "./format.js";
 import { decodeRecord } from "./msgpack.js";
 import { blockLink, clientLink, clientLinks, copyable, factList, inRun, legendOf, outcomeBadge, pageHead, plainTree, shareBar, stackedBar, stateSign } from "./page_parts.js";
 import { link } from "./router.js";
@@ -124,7 +124,8 @@ function factTiles(document) {
     tile("Accuracy of its model", sayPercent(document.accuracy), document.is_empty ? "the model stayed" : isKnown(document.loss) ? `loss ${sayNumber(document.loss)}` : "on the test data"),
     tile("Delay of the round", saySeconds(document.modelled?.delay_s), document.modelled ? `${saySeconds(document.modelled.exchange_s)} training and upload, ${saySeconds(document.modelled.mining_s)} mining` : null),
     tile("Updates in its model", `${sayCount(counted)} of ${sayCount(document.schedule?.selected.length)}`, "that were scheduled"),
-    tile("Votes in its certificate", `${sayCount(document.votes.length)} of ${sayCount(document.members.length)}`, document.quorum ? `${sayCount(document.quorum)} are a quorum` : null, document.quorum && document.votes.length < document.quorum ? "bad" : ""),
+    tile("Proposed", sayAge(document.time_ms), `${sayUtc(document.time_ms)}, by its proposer's clock`),
+    tile("Votes in the certificate", `${sayCount(document.votes.length)} of ${sayCount(document.members.length)}`, document.quorum ? `${sayCount(document.quorum)} are a quorum` : null, document.quorum && document.votes.length < document.quorum ? "bad" : ""),
     tile("Work", `${sayCount(document.difficulty)}`, `hashes expected, ${document.work}`),
     tile("Size", sayBytes(document.size_bytes), document.model_bytes ? `its model ${sayBytes(document.model_bytes)}` : null),
   );
@@ -226,10 +227,10 @@ function costCard(document, overview, budgets) {
 
 function votesCard(document, overview) {
   return card(
-    "Votes that made it final",
-    { note: document.quorum ? `${sayPlural(document.votes.length, "precommit")} of one attempt; ${sayCount(document.quorum)} of ${sayCount(document.members.length)} members are a quorum (${overview.quorum_rule}). A member that is not listed may have voted all the same.` : null },
+    "Votes in its certificate",
+    { note: document.quorum ? `${sayPlural(document.votes.length, "precommit")} of one attempt; ${sayCount(document.quorum)} of ${sayCount(document.members.length)} members are a quorum (${overview.quorum_rule}). Who is not in it may have voted later: the next block carries every precommit its proposer had.` : null },
     table({
-      caption: "Votes",
+      caption: "Votes in the certificate",
       columns: [{ title: "Voter" }, { title: "Waited", isNumber: true }, { title: "Holds updates of" }, { title: "Holds reports of" }, { title: "Attempt", isNumber: true }, { title: "Signed" }],
       rows: document.votes.map((vote) => [
         clientLink(overview, vote.voter),

@@ -2,7 +2,7 @@
 
 import { getJson, isExported } from "./data.js";
 import { badge, button, element, emptyState, hashText, replaceContent, table } from "./dom.js";
-import { sayCount, sayNumber, sayPercent, sayPlural, saySeconds } from "./format.js";
+import { sayAge, sayCount, sayNumber, sayPercent, sayPlural, saySeconds, sayUtc } from "./format.js";
 import { clientLink, clientName, inRun, pageHead } from "./page_parts.js";
 import { link, rewriteQuery } from "./router.js";
 import { FLAG } from "./story.js";
@@ -40,7 +40,7 @@ function hasBlocks(overview) {
 function blockCells(row, overview) {
   return [
     link(hasBlocks(overview) ? `/block/${row.height}` : `/desk/${row.height}`, sayCount(row.height), { class: "strong-link" }),
-    ...(hasBlocks(overview) ? [hashText(row.digest, 12), clientLink(overview, row.proposer)] : []),
+    ...(hasBlocks(overview) ? [element("span", { title: sayUtc(row.time_ms) }, sayAge(row.time_ms)), hashText(row.digest, 12), clientLink(overview, row.proposer)] : []),
     sayPercent(row.accuracy),
     saySeconds(row.delay_s),
     element("span", { title: row.trained.length ? `Clients ${row.trained.join(", ")}` : null }, `${sayCount(row.trained.length)} of ${sayCount(row.trained.length + row.declined.length + row.missing.length)}`),
@@ -149,7 +149,7 @@ export async function showBlocks(root, route, context) {
       place,
       table({
         caption: `Blocks up to ${last}`,
-        columns: [{ title: hasBlocks(overview) ? "Block" : "Round" }, ...(hasBlocks(overview) ? [{ title: "Digest" }, { title: "Won by" }] : []), { title: "Accuracy", isNumber: true }, { title: "Delay", isNumber: true }, { title: "Updates", isNumber: true }, ...(hasBlocks(overview) ? [{ title: "In certificate", isNumber: true }] : []), { title: "Mean queue", isNumber: true }, { title: "Remarks" }],
+        columns: [{ title: hasBlocks(overview) ? "Block" : "Round" }, ...(hasBlocks(overview) ? [{ title: "Proposed" }, { title: "Digest" }, { title: "Won by" }] : []), { title: "Accuracy", isNumber: true }, { title: "Delay", isNumber: true }, { title: "Updates", isNumber: true }, ...(hasBlocks(overview) ? [{ title: "Votes in certificate", isNumber: true }] : []), { title: "Mean queue", isNumber: true }, { title: "Remarks" }],
         rows: rows.map((row) => blockCells(row, overview)),
         rowClass: (index) => (rows[index].problem ? "bad" : null),
       }),

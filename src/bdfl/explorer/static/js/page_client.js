@@ -49,8 +49,7 @@ export async function showClient(root, route, context) {
       tile("Missed", sayCount(document.num_missed), `${sayCount(document.num_declined)} declined`, document.num_missed ? "bad" : ""),
       overview.chain === null ? null : tile("Blocks mined", sayCount(document.mined.length), overview.height ? `${sayPercent(document.mined.length / overview.height)} of all` : null),
       tile("Energy spent", sayPercent(meanShare), "of its budget, on average"),
-      overview.chain === null ? null : tile("In certificates", sayCount(document.num_votes), "a certificate is a quorum: it may have voted without being in it"),
-      overview.chain === null ? null : tile("Reports", sayCount(document.num_reports), "of its channel and budget"),
+      overview.chain === null ? null : tile("In certificates", sayPlural(document.num_votes, "vote"), `${sayPlural(document.num_reports, "report")}; a vote that came too late is in none`),
     ),
     element(
       "div",

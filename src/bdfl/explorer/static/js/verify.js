@@ -12,10 +12,12 @@
  * @typedef {{height: number, digest: string|null, state: CheckState, checks: Check[], block: object|null,
  *   certificate: object[]|null, bytes: number, work: object|null}} BlockResult
  */
+import { sayUtc } from "./format.js";
 import { BadEncoding, SPAN, decodeRecord, decodeValue, encodeValue, joinBytes } from "./msgpack.js";
 
 const STATEMENT_DOMAIN = "bdfl/1";
-const FORMAT = 2;
+const FORMAT = 3;
+const MEDIAN_BLOCKS = 11;
 const CHANGE_BINDS_AFTER = 2;
 const MOST_REST_ROUNDS = 63;
 const NANO_UNIT = 1_000_000_000n;
@@ -198,7 +200,7 @@ function judgeAll(checks) {
 
 /**
  * Where a chain stands before a block. Parts that only a walk from genesis can know are null where there was none:
- * difficulty, conditions, queue, misses, rests, offenders, epsilon.
+ * difficulty, times, conditions, queue, misses, rests, offenders, epsilon.
  */
 function startState(genesis, chain) {
   const nothing = genesis.members.map(() => 0);
@@ -221,6 +223,7 @@ function startState(genesis, chain) {
     offenders: new Set(),
     epsilon: genesis.members.map(() => 0n),
     difficulty: BigInt(genesis.law.difficulty),
+    times: [genesis.time_ms],
   };
 }
 
@@ -261,6 +264,7 @@ async function judgeBlock(state, raw) {
   const checks = [
     passed("encoding", title, `${bytes.length.toLocaleString("en")} bytes, all of them read`),
     checkLink(scene),
+    checkTime(scene),
     await checkBodyRoot(scene),
     await checkProposer(scene),
     checkDifficulty(scene),
@@ -308,6 +312,20 @@ function checkLink({ state, height, block }) {
       `parent ${shortDigest(header.parent)}`,
     );
   return passed("link", title, `its parent is ${height === 1 ? "the genesis" : `block ${height - 1}`}, by digest`);
+}
+
+/** Median time past: what a block must be later than. Of an even number the earlier of the middle two. */
+function medianTime(times) {
+  return [...times].sort((one, other) => one - other)[(times.length - 1) >> 1];
+}
+
+function checkTime({ state, block }) {
+  const title = "It is later than the median of the last 11 blocks";
+  if (state.times === null)
+    return skipped("time", title, "it follows from the blocks before: known once the whole chain is checked");
+  const [found, median] = [block.header.time_ms, medianTime(state.times)];
+  if (found <= median) return failed("time", title, `later than ${sayUtc(median)}`, sayUtc(found));
+  return passed("time", title, `its proposer began to mine at ${sayUtc(found)}, by its own clock`);
 }
 
 async function checkBodyRoot({ bytes, block }) {
@@ -658,6 +676,7 @@ function stateAfter(scene) {
   const heard = new Set(body.updates.map(({ update }) => update.client));
   const room = new Array(Math.max(0, state.coming.members.length - state.queue.length)).fill(0);
   after.difficulty = retargeted(state, body.parent_certificate);
+  after.times = [...state.times, header.time_ms].slice(-MEDIAN_BLOCKS);
   after.queue = [...settledQueues(scene, height), ...room.map(BigInt)];
   after.misses = [...state.misses, ...room];
   after.rests = [...state.rests, ...room];
@@ -847,6 +866,7 @@ async function stateBefore(start, readBlock, height, changeHeights) {
     rests: null,
     offenders: null,
     epsilon: null,
+    times: null,
     // Without a target the difficulty never changes.
     difficulty: start.genesis.law.target_ms === 0 ? start.difficulty : null,
   };
@@ -913,6 +933,7 @@ export function plainFromBytes(result) {
     proposer: header.proposer,
     attempt: header.attempt,
     difficulty: Number(header.difficulty),
+    time_ms: header.time_ms,
     work: work.kind,
     ...(work.hash === null ? {} : { work_hash: work.hash }),
     nonce: toHexadecimal(block.nonce),
