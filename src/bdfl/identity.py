@@ -35,6 +35,7 @@ class Meaning(StrEnum):
     MEMBERSHIP = "membership"  # agreement to a change of the members
     CARD = "card"  # what a future member says of itself
     GENESIS = "genesis"  # agreement to begin a chain
+    AUDIT = "audit"  # an auditor's report on a chain
 
 
 class Place(Record, frozen=True):

@@ -40,7 +40,7 @@ def test_the_summary_counts_members_of_now_and_says_since_and_until_when_each_is
         "member 2 is removed from height 8 on",
     ]
     assert summary.blocks[1].offenders == (2,)
-    assert summary.members[4].voted == 2
+    assert summary.members[4].in_certificates == 2
 
 
 def test_a_chain_in_which_nobody_came_or_went_says_nothing_of_heights():

@@ -70,7 +70,7 @@ def test_a_summary_counts_what_members_did():
     assert [block.height for block in summary.blocks if block.is_empty] == [4, 5]
     assert [member.trained for member in summary.members] == [6, 4, 2, 2, 1]
     assert [member.missing for member in summary.members] == [1, 1, 0, 2, 0]
-    assert [member.voted for member in summary.members] == [6, 8, 5, 6, 2]
+    assert [member.in_certificates for member in summary.members] == [6, 8, 5, 6, 2]
     assert (summary.quorum, summary.num_parameters) == (3, 8)
     empty = summarise_chain(new_maker().store)
     assert (empty.blocks, empty.tip) == ((), empty.chain)

@@ -14,8 +14,10 @@ from bdfl.explorer.static_files import STATIC_FOLDER
 from bdfl.ledger.store import ChainStore
 from bdfl.operation.window import Page as Answer
 from bdfl.operation.window import Window
+from benchmarks.ledger.valid_chain import example_genesis
 from tests.browser.folders import NUM_ROUNDS, change_parent, change_update, example_scenario, read_genesis, tamper
 from tests.browser.looking import Look
+from tests.ledger.lying import FIELD_LIES, INITIAL, write_field_lie
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "vectors" / "chain.json").read_text(encoding="utf-8"))
 _LONE = b"\x91"  # a certificate is stored as a record of one field
@@ -75,9 +77,8 @@ def golden_blocks() -> list[bytes]:
     return [msgspec.msgpack.encode([bytes.fromhex(block), _LONE + bytes.fromhex(votes)]) for block, votes in pairs]
 
 
-def stored_blocks(run: Path) -> list[bytes]:
-
-    with ChainStore.open(run / CHAIN_FOLDER, read_only=True) as store:
+def stored_blocks(chain: Path) -> list[bytes]:
+    with ChainStore.open(chain, read_only=True) as store:
         return [msgspec.msgpack.encode(store.raw_block(height)) for height in range(1, store.height + 1)]
 
 
@@ -99,7 +100,7 @@ def test_a_changed_byte_is_found_in_its_own_block(judge):
 
 
 def test_a_whole_run_is_right(judge, run):
-    verdict = judge(encode(read_genesis(run)), stored_blocks(run))
+    verdict = judge(encode(read_genesis(run)), stored_blocks(run / CHAIN_FOLDER))
     assert verdict["failure"] is None
     assert verdict["height"] == NUM_ROUNDS
 
@@ -108,6 +109,18 @@ def test_a_whole_run_is_right(judge, run):
 def test_a_tampered_chain_is_broken_where_it_was_tampered_with(judge, run, tmp_path, kind, rule):
     genesis = read_genesis(run)
     change = change_update if kind == "update" else change_parent(example_scenario(), genesis)
-    verdict = judge(encode(genesis), stored_blocks(tamper(run, tmp_path / "tampered", 5, change)))
+    verdict = judge(encode(genesis), stored_blocks(tamper(run, tmp_path / "tampered", 5, change) / CHAIN_FOLDER))
     assert (verdict["failure"]["height"], verdict["failure"]["rule"]) == (5, rule)
     assert verdict["height"] == 4
+
+
+@pytest.mark.parametrize("field", FIELD_LIES)
+def test_expected_is_what_the_rules_require_and_found_what_the_block_says(judge, tmp_path, field):
+    lie = FIELD_LIES[field]
+    due, wrong = write_field_lie(tmp_path / "chain", lie)
+    failure = judge(encode(example_genesis(INITIAL)), stored_blocks(tmp_path / "chain"))["failure"]
+    assert (failure["height"], failure["rule"]) == (3, lie.browser_rule)
+    assert lie.read_in_browser(due) in failure["expected"]
+    assert lie.read_in_browser(wrong) in failure["found"]
+    assert lie.read_in_browser(wrong) not in failure["expected"]
+    assert lie.read_in_browser(due) not in failure["found"]

@@ -1,7 +1,9 @@
 """`bdfl chain`: every command answers people and machines, and says in one line what is wrong."""
 
+import hashlib
 import json
 import sqlite3
+from pathlib import Path
 
 import pytest
 from safetensors.numpy import load_file
@@ -9,10 +11,11 @@ from typer.testing import CliRunner
 
 from bdfl.cli.commands import app
 from bdfl.ledger.store import ChainStore
+from bdfl.operation.key_file import create_key
 from benchmarks.ledger.valid_chain import ChainMaker, example_genesis
-from tests.ledger.lying import INITIAL, SIGNERS
+from tests.ledger.lying import FIELD_LIES, INITIAL, SIGNERS, write_field_lie
 
-COMMANDS = ("verify", "show", "block", "trace", "blame", "without", "export", "prune", "prove", "privacy")
+COMMANDS = ("verify", "audit", "show", "block", "trace", "blame", "without", "export", "prune", "prove", "privacy")
 
 
 @pytest.fixture
@@ -90,6 +93,19 @@ def test_a_broken_chain_ends_with_1_and_names_block_and_rule(folder):
     assert (found["valid"], found["block"], found["rule"]) == (False, 4, "blob-digest")
 
 
+@pytest.mark.parametrize("field", FIELD_LIES)
+def test_expected_is_what_the_rules_require_and_found_what_the_block_says(tmp_path, field):
+    lie = FIELD_LIES[field]
+    due, wrong = write_field_lie(tmp_path / "chain", lie)
+    result = invoke("verify", tmp_path, "--json")
+    found = json.loads(result.stdout)
+    assert (found["block"], found["rule"]) == (3, lie.rule)
+    assert (found["expected"], found["found"]) == (lie.read(due), lie.read(wrong))
+    assert f"{found['found']} found, {found['expected']} expected" in result.stderr
+    report = json.loads(invoke("audit", tmp_path, "--json").stdout)["report"]
+    assert report["failure"] == {name: found[name] for name in ("block", "rule", "message", "expected", "found")}
+
+
 def test_a_damaged_genesis_ends_with_1(folder):
     with sqlite3.connect(folder / "chain" / "chain.sqlite") as database:
         database.execute("UPDATE genesis SET data = zeroblob(10)")
@@ -97,6 +113,9 @@ def test_a_damaged_genesis_ends_with_1(folder):
     result = invoke("verify", folder, "--json")
     assert result.exit_code == 1
     assert json.loads(result.stdout)["rule"] == "store"
+    result = invoke("audit", folder)
+    assert result.exit_code == 1
+    assert result.stderr.endswith("; no report can be made\n")
 
 
 def test_a_chain_is_shown_on_80_columns(folder):
@@ -195,3 +214,71 @@ def test_another_scenario_beside_the_chain_is_not_taken_for_its_own(learned, tmp
     result = invoke("blame", tmp_path)
     assert result.exit_code == 2
     assert "not the scenario that the chain was begun with" in result.stderr
+
+
+# Audits
+
+
+@pytest.fixture
+def key(tmp_path):
+    path = tmp_path / "auditor.pem"
+    create_key(path)
+    return path
+
+
+def test_an_audit_writes_a_page_and_its_json_which_checks_if_it_is_signed(folder, key):
+    page, file = Path("reports/six.html"), Path("reports/six.json")
+    result = invoke("audit", folder, "--key", key, "--out", page)
+    assert result.exit_code == 0, result.output
+    assert "valid: chain " in result.stdout
+    assert "0 misses, 0 offences" in result.stdout
+    document = json.loads(file.read_text())
+    report = file.read_bytes().split(b'{"report":')[1].split(b',"digest":')[0]
+    assert hashlib.sha256(report).hexdigest() == document["digest"]
+    assert document["digest"][:8] in page.read_text()
+    checked = invoke("audit", "--check", file)
+    assert checked.exit_code == 0, checked.output
+    assert "no member of this chain" in checked.stdout
+    assert document["signature"]["public_key"] in checked.stdout
+    assert max(map(len, (result.stdout + checked.stdout).splitlines())) <= 80
+    assert answer("audit", "--check", file)["public_key"] == document["signature"]["public_key"]
+    secret = key.read_bytes().splitlines()[1]
+    assert secret not in page.read_bytes() + file.read_bytes()
+
+
+def test_an_audit_of_a_member_says_which_member_signed_it(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr("bdfl.operation.key_file.load_key", lambda path: SIGNERS[2])
+    assert "member 2\n" in invoke("audit", folder, "--key", "any.pem").stdout
+    assert (tmp_path / "audit.html").is_file()
+    assert (tmp_path / "audit.json").is_file()
+
+
+def test_a_report_that_nobody_signed_or_somebody_changed_does_not_check(folder, tmp_path, key):
+    invoke("audit", folder)
+    result = invoke("audit", "--check", "audit.json")
+    assert result.exit_code == 1
+    assert "no signature found, one expected" in result.stderr
+    invoke("audit", folder, "--key", key)
+    file = tmp_path / "audit.json"
+    file.write_bytes(file.read_bytes().replace(b'"verified":6', b'"verified":7'))
+    result = invoke("audit", "--check", file, "--json")
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["valid"] is False
+    assert result.stderr.startswith(f"INVALID: {file}: changed after it was written: digest ")
+
+
+def test_an_audit_of_a_broken_chain_ends_with_1_and_covers_the_blocks_before(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_field_lie(tmp_path / "chain", FIELD_LIES["parent"])
+    result = invoke("audit", "chain")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("INVALID at block 3, rule parent: ")
+    assert "2 blocks before it are valid" in result.stderr
+    assert "Where verification failed" in (tmp_path / "audit.html").read_text()
+
+
+def test_an_audit_is_of_a_path_or_checks_a_report(folder):
+    for words in ((), (folder, "--check", "audit.json")):
+        result = invoke("audit", *words)
+        assert result.exit_code == 2
+        assert result.stderr.count("\n") == 1

@@ -18,6 +18,7 @@ from bdfl.ledger.block import MAX_BLOCK_SIZE, Block, Genesis, chain_id
 from bdfl.ledger.chain_rows import decode_certificate
 from bdfl.ledger.store import ChainStore
 from tests.browser.folders import CONVICTED, CONVICTION, LATE, MISSED, RunWriter, change_update, tamper
+from tests.ledger.lying import FIELD_LIES, write_field_lie
 
 
 @pytest.fixture(scope="module")
@@ -193,3 +194,14 @@ def test_names_stay_text(tmp_path: Path) -> None:
 
     with open_library([write_hostile_run(tmp_path / "hostile")]) as library:
         assert HOSTILE in library.overview(0).name
+
+
+def test_expected_and_found_in_verify_json_are_those_of_the_command_line(tmp_path: Path) -> None:
+    blocks = [write_field_lie(tmp_path / field, lie) for field, lie in FIELD_LIES.items()]
+    with open_library([tmp_path / field for field in FIELD_LIES]) as library:
+        for number, (lie, (due, wrong)) in enumerate(zip(FIELD_LIES.values(), blocks, strict=True)):
+            while (verdict := library.verify(number)).state == "computing":
+                time.sleep(0.02)
+            assert verdict.failure is not None
+            assert (verdict.failure.height, verdict.failure.rule) == (3, lie.rule)
+            assert (verdict.failure.expected, verdict.failure.found) == (lie.read(due), lie.read(wrong))

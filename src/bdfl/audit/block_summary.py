@@ -3,7 +3,17 @@
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from bdfl.ledger.block import Admission, Block, Certificate, ModelUpdate
+from bdfl.ledger.block import (
+    Admission,
+    Block,
+    Certificate,
+    Evidence,
+    FalseWork,
+    ModelUpdate,
+    TwoBlocks,
+    TwoUpdates,
+    TwoVotes,
+)
 from bdfl.ledger.roll import BINDS_AFTER, find_change, find_evidence, offender_of
 from bdfl.ledger.units import NANO
 
@@ -46,6 +56,25 @@ def describe_change(block: Block) -> str:
     if isinstance(found.change, Admission):
         return f"member {found.change.number} joins from height {height} on"
     return f"member {found.change.number} is removed from height {height} on"
+
+
+def describe_offence(evidence: Evidence) -> str:
+    """The offence that evidence proves, in a sentence."""
+    who = f"client {offender_of(evidence)}"
+    match evidence:
+        case TwoVotes():
+            vote, other = evidence.first.vote, evidence.second.vote
+            return (
+                f"{who} cast two {vote.kind.value}s in attempt {vote.attempt} at height {evidence.place.height}: for"
+                f" block {vote.block.hex()[:12]} and for block {other.block.hex()[:12]}"
+            )
+        case TwoBlocks():
+            header = evidence.first.header
+            return f"{who} proposed two different blocks in attempt {header.attempt} at height {header.height}"
+        case TwoUpdates():
+            return f"{who} sent two different updates for round {evidence.place.height}"
+        case FalseWork():
+            return f"{who} signed a block for height {evidence.block.header.height} whose proof of work is false"
 
 
 def summarise_block(block: Block, certificate: Certificate) -> BlockSummary:

@@ -9,7 +9,7 @@ from dataclasses import asdict
 import pyarrow
 
 from bdfl.audit.block_summary import describe_change, sample_weights, show_utc
-from bdfl.audit.summary import summarise_chain
+from bdfl.audit.summary import summarise_members
 from bdfl.ledger.block import Block
 from bdfl.ledger.keeping import Store
 from bdfl.ledger.roll import find_evidence, offender_of
@@ -105,12 +105,17 @@ SCHEMAS: dict[str, pyarrow.Schema] = {
             "member": _WHOLE,
             "public_key": _TEXT,
             "samples": _WHOLE,
+            "rate": _NUMBER,
             "since": _WHOLE,
             "until": _WHOLE,
+            "scheduled": _WHOLE,
             "trained": _WHOLE,
+            "declined": _WHOLE,
             "missing": _WHOLE,
+            "reports": _WHOLE,
             "proposed": _WHOLE,
-            "voted": _WHOLE,
+            "in_certificates": _WHOLE,
+            "epsilon": _NUMBER,
             "queue": _NUMBER,
         }
     ),
@@ -120,7 +125,7 @@ SCHEMAS: dict[str, pyarrow.Schema] = {
 def chain_rows(chain: Store, table: str) -> Rows:
     """The rows of one of the tables that `SCHEMAS` names, by height and then by member."""
     if table == "members":
-        return (asdict(member) for member in summarise_chain(chain).members)
+        return (asdict(member) for member in summarise_members(chain, chain.height))
     rows_of = _ROWS[table]
     return (row for block in chain.blocks() for row in rows_of(chain, block))
 

@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from bdfl.audit.reading import NotOnChain, roll_of
+from bdfl.audit.reading import NotOnChain, iter_blocks
 from bdfl.learning.accounting import Mechanism, spent_micro, validate_opacus
 from bdfl.ledger.block import ModelUpdate
 from bdfl.ledger.keeping import Store
+from bdfl.ledger.roll import read_roll
 from bdfl.ledger.spending import mechanism_on
 from bdfl.scenario.privacy import ATTO, MICRO
 
@@ -91,14 +92,19 @@ class _Account:
         return Judgement.TOO_HIGH if update.epsilon_micro > due_micro + _ROUNDING_MICRO else Judgement.RIGHT
 
 
-def audit_privacy(chain: Store) -> PrivacyAudit:
-    """Every member's stated and recomputed epsilon; raises `NotOnChain` where training is not private."""
+def audit_privacy(chain: Store, last: int | None = None) -> PrivacyAudit:
+    """Every member's stated and recomputed epsilon after the block `last` (the tip unless given).
+
+    Raises `NotOnChain` where training is not private.
+    """
     privacy = chain.genesis.privacy
     if privacy is None:
         raise NotOnChain("privacy: this chain has none, a chain of a scenario with [privacy] expected")
     validate_opacus()
-    accounts = [_Account(mechanism_on(privacy, member.limits.samples)) for member in roll_of(chain).members]
-    for block in chain.blocks():
+    last = chain.height if last is None else last
+    members = read_roll(chain.genesis, iter_blocks(chain, 1, last)).members
+    accounts = [_Account(mechanism_on(privacy, member.limits.samples)) for member in members]
+    for block in iter_blocks(chain, 1, last):
         for client in block.body.schedule.selected:
             accounts[client].rounds += 1
         for signed in block.body.updates:
@@ -109,7 +115,7 @@ def audit_privacy(chain: Store) -> PrivacyAudit:
         max_grad_norm=privacy.clip_micro / MICRO,
         delta=privacy.delta_atto / ATTO,
         accountant=privacy.accountant.value,
-        height=chain.height,
+        height=last,
         members=tuple(_spending(client, account) for client, account in enumerate(accounts)),
     )
 

@@ -1,16 +1,22 @@
 """A chain in a few numbers: its rules, its blocks and its members."""
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from bdfl.audit.block_summary import BlockSummary, show_utc, summarise_block
-from bdfl.audit.reading import roll_of
-from bdfl.ledger.block import Privacy, chain_id
+from bdfl.audit.reading import iter_blocks
+from bdfl.ledger.block import Block, Privacy, chain_id
 from bdfl.ledger.keeping import Store
-from bdfl.ledger.roll import quorum_size
+from bdfl.ledger.roll import quorum_size, read_roll
 from bdfl.ledger.units import NANO
 from bdfl.scenario.privacy import ATTO, MICRO
+
+CERTIFICATES_NOTE = (
+    "A certificate has the votes that were at hand when a block became final, and the next block those that its"
+    " proposer had. A vote that came later is in neither: absence from certificates is not absence."
+)
 
 
 @dataclass(frozen=True)
@@ -20,12 +26,17 @@ class MemberSummary:
     member: int
     public_key: str
     samples: int
+    rate: float  # of rounds that it is to take part in
     since: int  # first height as a member
     until: int | None  # last one; none: no end is agreed on
+    scheduled: int  # rounds
     trained: int  # blocks with an update of its that counts
+    declined: int  # rounds that it trained in with nothing to give
     missing: int  # rounds that it was scheduled in and not heard of
+    reports: int
     proposed: int  # blocks
-    voted: int  # blocks with its precommit in the certificate, or in what the next block carries of it
+    in_certificates: int  # blocks with its precommit in the certificate or the next block; see `CERTIFICATES_NOTE`
+    epsilon: float  # that its last update states; 0: none
     queue: float  # after the last block
 
 
@@ -59,27 +70,7 @@ def summarise_chain(chain: Store) -> ChainSummary:
     """What stands in a chain, without asking whether it keeps the rules."""
     genesis = chain.genesis
     blocks = tuple(summarise_block(block, chain.certificate(block.header.height)) for block in chain.blocks())
-    roll = roll_of(chain)
-    precommits = [set(chain.certificate(height)) for height in range(1, chain.height + 1)]
-    for block in chain.blocks(2):
-        precommits[block.header.height - 2].update(block.body.parent_certificate)
-    voted = Counter(voter for votes in precommits for voter in {signed.vote.voter for signed in votes})
-    queue_nano = chain.block(chain.height).body.queue_nano if chain.height else ()
-    members = tuple(
-        MemberSummary(
-            member=number,
-            public_key=member.public_key.hex(),
-            samples=member.limits.samples,
-            since=roll.first_heights[number],
-            until=roll.last_heights[number],
-            trained=sum(number in block.trained for block in blocks),
-            missing=sum(number in block.missing for block in blocks),
-            proposed=sum(number == block.proposer for block in blocks),
-            voted=voted[number],
-            queue=queue_nano[number] / NANO if number < len(queue_nano) else 0.0,
-        )
-        for number, member in enumerate(roll.members)
-    )
+    members = summarise_members(chain, chain.height)
     law = genesis.law
     height = chain.height + 1
     num_active = sum(one.since <= height and (one.until is None or one.until >= height) for one in members)
@@ -104,6 +95,59 @@ def summarise_chain(chain: Store) -> ChainSummary:
         model=blocks[-1].model if blocks else genesis.model.initial.hex(),
         blocks=blocks,
         members=members,
+    )
+
+
+def summarise_members(
+    chain: Store, last: int, on_block: Callable[[Block], None] | None = None
+) -> tuple[MemberSummary, ...]:
+    """Every member's part in the blocks 1 to `last`, read one at a time; `on_block` hears of each."""
+    counts: dict[str, Counter[int]] = defaultdict(Counter)
+    epsilon_micro: Counter[int] = Counter()
+    queue_nano: tuple[int, ...] = ()
+
+    def counted() -> Iterator[Block]:
+        nonlocal queue_nano
+        voters: set[int] = set()  # in the certificate of the block before
+        for block in iter_blocks(chain, 1, last):
+            certificate = chain.certificate(block.header.height)
+            found = summarise_block(block, certificate)
+            counts["trained"].update(found.trained)
+            counts["declined"].update(found.declined)
+            counts["missing"].update(found.missing)
+            counts["scheduled"].update(block.body.schedule.selected)
+            counts["reports"].update(signed.report.client for signed in block.body.reports)
+            counts["proposed"][found.proposer] += 1
+            counts["in_certificates"].update(voters | {signed.vote.voter for signed in block.body.parent_certificate})
+            voters = {signed.vote.voter for signed in certificate}
+            for signed in block.body.updates:
+                epsilon_micro[signed.update.client] = signed.update.epsilon_micro
+            queue_nano = block.body.queue_nano
+            if on_block is not None:
+                on_block(block)
+            yield block
+        counts["in_certificates"].update(voters)
+
+    roll = read_roll(chain.genesis, counted())
+    return tuple(
+        MemberSummary(
+            member=number,
+            public_key=member.public_key.hex(),
+            samples=member.limits.samples,
+            rate=member.limits.rate_nano / NANO,
+            since=roll.first_heights[number],
+            until=roll.last_heights[number],
+            scheduled=counts["scheduled"][number],
+            trained=counts["trained"][number],
+            declined=counts["declined"][number],
+            missing=counts["missing"][number],
+            reports=counts["reports"][number],
+            proposed=counts["proposed"][number],
+            in_certificates=counts["in_certificates"][number],
+            epsilon=epsilon_micro[number] / MICRO,
+            queue=queue_nano[number] / NANO if number < len(queue_nano) else 0.0,
+        )
+        for number, member in enumerate(roll.members)
     )
 
 

@@ -1,5 +1,6 @@
 """Which client entered a model, with which weight and since when."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -40,32 +41,40 @@ class Trace:
     contributions: tuple[Contribution, ...]  # by client, of all who were admitted by then
 
 
-def trace_model(chain: Store, height: int) -> Trace:
-    """Who is in the model of a block: through its own aggregate, and since when through the models it grew from."""
+def trace_model(chain: Store, height: int, *, with_weights: bool = True) -> Trace:
+    """Who is in the model of a block: through its own aggregate, and since when through the models it grew from.
+
+    Weights under another rule than the mean need the updates' bytes; raises `NotOnChain` where they were pruned.
+    """
     model = get_block(chain, height).body.model
-    entered: dict[int, list[int]] = {}
+    first: dict[int, int] = {}
+    latest: dict[int, int] = {}
+    counts: Counter[int] = Counter()
     made_in = 0
     for block in iter_blocks(chain, 1, height):
         for update in aggregated_updates(block):
-            entered.setdefault(update.client, []).append(block.header.height)
+            first.setdefault(update.client, block.header.height)
+            latest[update.client] = block.header.height
+            counts[update.client] += 1
         made_in = made_in if block.body.is_empty else block.header.height
     last = [] if made_in == 0 else aggregated_updates(get_block(chain, made_in))
-    weights = dict.fromkeys((update.client for update in last), None) | weights_in(chain, made_in)
+    weights: dict[int, float | None] = dict.fromkeys((update.client for update in last), None)
+    if with_weights:
+        weights |= weights_in(chain, made_in)
     samples = {update.client: update.samples for update in last}
     digests = {update.client: update.model.hex() for update in last}
     contributions = []
     members = read_roll(chain.genesis, iter_blocks(chain, 1, height)).members
     for client in range(len(members)):
-        blocks = entered.get(client, [])
         contributions.append(
             Contribution(
                 client=client,
                 samples=samples.get(client),
                 weight=weights.get(client),
                 update=digests.get(client),
-                since=blocks[0] if blocks else None,
-                last=blocks[-1] if blocks else None,
-                num_blocks=len(blocks),
+                since=first.get(client),
+                last=latest.get(client),
+                num_blocks=counts[client],
             )
         )
     return Trace(height, made_in, model.hex(), chain.genesis.law.aggregation, tuple(contributions))

@@ -44,7 +44,8 @@ class NoChain(BdflError):
 def verify(path: PathArgument, allow: AllowOption = None, as_json: JsonOption = False) -> None:
     """Check everything: links, work, votes, signatures, schedules, queues, receipts, every aggregate bit for bit.
 
-    Exit code 1 at the first broken rule, with its name and the block. Nothing but the folder is needed.
+    Exit code 1 at the first broken rule, with its name, the block, what was found (what the block or the file says) and
+    what was expected (what the rules require). Nothing but the folder is needed.
 
     Examples:
 
@@ -53,7 +54,7 @@ def verify(path: PathArgument, allow: AllowOption = None, as_json: JsonOption = 
       bdfl chain verify runs/quickstart-drc-0/chain --json
     """
     from bdfl.ledger.keeping import DamagedStore
-    from bdfl.ledger.verify import verify_chain
+    from bdfl.ledger.verify import store_failure, verify_chain
 
     started_s = time.monotonic()
     try:
@@ -65,9 +66,10 @@ def verify(path: PathArgument, allow: AllowOption = None, as_json: JsonOption = 
                 on_block=lambda verdict: on_progress(verdict.height, height),
             )
     except DamagedStore as error:  # not even a genesis to begin with
+        failure = store_failure(0, error)
         if as_json:
-            print_json({"valid": False, "block": 0, "rule": "store", "message": str(error)})
-        typer.echo(f"INVALID at genesis, rule store: {error}", err=True)
+            print_json({"valid": False, **asdict(failure)})
+        typer.echo(f"INVALID at {failure}", err=True)
         raise typer.Exit(INVALID_EXIT) from None
     _print_verification(found, time.monotonic() - started_s, as_json=as_json)
     if not found.is_valid:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bdfl import __version__
-from bdfl.cli import chain_privacy  # noqa: F401 (a command of chain_app)
+from bdfl.cli import chain_audit, chain_privacy  # noqa: F401 (commands of chain_app)
 from bdfl.cli.access_point import access_point
 from bdfl.cli.chain import chain_app
 from bdfl.cli.crowd import show_crowd

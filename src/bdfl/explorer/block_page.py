@@ -3,7 +3,14 @@
 import math
 from collections.abc import Sequence
 
-from bdfl.audit.block_summary import BlockSummary, describe_change, sample_weights, show_utc, summarise_block
+from bdfl.audit.block_summary import (
+    BlockSummary,
+    describe_change,
+    describe_offence,
+    sample_weights,
+    show_utc,
+    summarise_block,
+)
 from bdfl.audit.plain import to_plain
 from bdfl.explorer.chain_view import Found
 from bdfl.explorer.documents import (
@@ -23,17 +30,12 @@ from bdfl.explorer.following import is_member
 from bdfl.ledger.block import (
     Block,
     Entry,
-    Evidence,
-    FalseWork,
     Genesis,
     MembershipChange,
     Receipt,
     Schedule,
     SignedReport,
     SignedUpdate,
-    TwoBlocks,
-    TwoUpdates,
-    TwoVotes,
     header_seal,
 )
 from bdfl.ledger.roll import Roll, offender_of
@@ -259,25 +261,6 @@ def show_entry(entry: Entry, block: Block) -> EntryRow:
     return EntryRow(kind=kind, offender=offender_of(entry), what=describe_offence(entry), plain=to_plain(entry))
 
 
-def describe_offence(evidence: Evidence) -> str:
-    """What somebody did, in a sentence."""
-    who = f"client {offender_of(evidence)}"
-    match evidence:
-        case TwoVotes():
-            vote, other = evidence.first.vote, evidence.second.vote
-            return (
-                f"{who} cast two {vote.kind.value}s in attempt {vote.attempt} at height {evidence.place.height}: for"
-                f" block {vote.block.hex()[:12]} and for block {other.block.hex()[:12]}"
-            )
-        case TwoBlocks():
-            header = evidence.first.header
-            return f"{who} proposed two different blocks in attempt {header.attempt} at height {header.height}"
-        case TwoUpdates():
-            return f"{who} sent two different updates for round {evidence.place.height}"
-        case FalseWork():
-            return f"{who} signed a block for height {evidence.block.header.height} whose proof of work is false"
-
-
 def describe_block(found: Found, accuracy: float | None) -> list[str]:
     """A block in a few sentences."""
     block = found.block
@@ -331,8 +314,6 @@ def _is_evidence(entry: Entry) -> bool:
 
 def _count(number: int, noun: str, verb: str | None = None) -> str:
     are = ("is" if number == 1 else "are") if noun in ("update",) else ("was" if number == 1 else "were")
-    if noun == "member":
-        are = ""
     word = are if verb is None else verb
     return f"{number} {noun}{'' if number == 1 else 's'} {word}".rstrip()
 

@@ -4,9 +4,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from bdfl.audit.block_summary import sample_weights
+from bdfl.audit.block_summary import describe_offence, sample_weights
 from bdfl.audit.plain import to_plain
-from bdfl.explorer.block_page import describe_offence
 from bdfl.explorer.chain_view import Found
 from bdfl.explorer.columns import DECLINED, DELIVERED, MISSED, Columns
 from bdfl.explorer.documents import ClientDocument, ClientRow, ContributionRow, OffenceRow

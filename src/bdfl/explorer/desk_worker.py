@@ -28,6 +28,7 @@ from bdfl.experiment.comparison import compare
 from bdfl.experiment.simulation import draw_run, prove_bound, round_problems
 from bdfl.experiment.solving import answer, decide
 from bdfl.experiment.statistics import mean_interval
+from bdfl.explorer.documents import VerifyFailure
 from bdfl.explorer.orders import (
     LENGTH_SIZE,
     MAX_DRAWN,
@@ -62,7 +63,7 @@ from bdfl.explorer.orders import (
 )
 from bdfl.ledger.keeping import Store
 from bdfl.ledger.store import ChainStore
-from bdfl.ledger.verify import BlockVerdict, Verification, verify_chain
+from bdfl.ledger.verify import BlockVerdict, Failure, Verification, verify_chain
 from bdfl.scenario import Scenario, load_scenario
 from bdfl.scheduling.checker import evaluate
 from bdfl.scheduling.problem import Decision, RoundProblem, validate_problem
@@ -343,17 +344,19 @@ class _Verifying:
 
     def tell(self) -> Judged:
         verdict, ended_s = self._verdict, self._ended_s
-        failure = None if verdict is None else verdict.failure
         return Judged(
             is_done=ended_s is not None,
             height=self._height,
             is_valid=None if verdict is None else verdict.is_valid,
             num_signatures=0 if verdict is None else verdict.num_signatures,
-            failed_at=None if failure is None else failure.block,
-            rule=None if failure is None else failure.rule,
-            message=self._why if failure is None else failure.message.replace(str(self.path), self.path.name),
+            failure=None if verdict is None or verdict.failure is None else self._describe(verdict.failure),
+            why=self._why,
             seconds=(time.monotonic() if ended_s is None else ended_s) - self._begun_s,
         )
+
+    def _describe(self, failure: Failure) -> VerifyFailure:
+        what, found = (text.replace(str(self.path), self.path.name) for text in (failure.message, failure.found))
+        return VerifyFailure(height=failure.block, rule=failure.rule, what=what, expected=failure.expected, found=found)
 
 
 class _Sweeping:

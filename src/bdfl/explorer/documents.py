@@ -175,7 +175,7 @@ class BlockRow(Document, frozen=True):
     declined: list[int]
     missing: list[int]
     num_reports: int
-    num_votes: int
+    num_votes: int  # in its certificate
     is_empty: bool
     offenders: list[int]
     change: str
@@ -412,7 +412,7 @@ class ClientDocument(Document, frozen=True):
     num_contributions: int
     num_declined: int
     num_missed: int
-    num_votes: int
+    num_votes: int  # certificates that it is in
     num_reports: int
     offences: list[OffenceRow]
     rounds: ClientStory
@@ -641,7 +641,9 @@ class CompareDocument(Document, frozen=True):
 class VerifyFailure(Document, frozen=True):
     height: int
     rule: str
-    what: str
+    what: str  # both of these in a line
+    expected: str  # what the rules require
+    found: str  # what the block or the file says
 
 
 class VerifyDocument(Document, frozen=True):

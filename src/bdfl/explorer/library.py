@@ -38,7 +38,6 @@ from bdfl.explorer.documents import (
     StatusNews,
     StoryDocument,
     VerifyDocument,
-    VerifyFailure,
 )
 from bdfl.explorer.errors import BadRequest, Busy, NotHere
 from bdfl.explorer.helper import Helper
@@ -343,16 +342,13 @@ class Library:
             raise NotHere("there is no chain of this run on this machine")
         judged = self._helper.ask(Verify(chain=str(path)), Judged)
         if judged.is_done and judged.is_valid is None:
-            return VerifyDocument(state="failed", seconds=judged.seconds, why=judged.message)
-        failure = None
-        if judged.failed_at is not None:
-            failure = VerifyFailure(height=judged.failed_at, rule=judged.rule or "", what=judged.message or "")
+            return VerifyDocument(state="failed", seconds=judged.seconds, why=judged.why)
         return VerifyDocument(
             state="done" if judged.is_done else "computing",
             is_valid=judged.is_valid,
             height=judged.height,
             num_signatures=judged.num_signatures,
-            failure=failure,
+            failure=judged.failure,
             seconds=judged.seconds,
         )
 

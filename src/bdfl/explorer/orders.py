@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from bdfl.arrays import PerClient
+from bdfl.explorer.documents import VerifyFailure
 from bdfl.scheduling.problem import RoundProblem
 
 LENGTH_SIZE = 4
@@ -208,9 +209,8 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
     height: int  # blocks judged so far
     is_valid: bool | None
     num_signatures: int
-    failed_at: int | None
-    rule: str | None
-    message: str | None
+    failure: VerifyFailure | None
+    why: str | None  # why it could not be judged
     seconds: float
 
 

@@ -1,5 +1,10 @@
-"""What the law refuses, and why: each error names the rule that was broken, what it expects and what was found."""
+"""What the law refuses, and why: each error names the rule that was broken, what it expects and what was found.
 
+Expected is what the rules require, recomputed where it can be; found is what the block, the statement or the file says.
+The command line, `/verify.json`, the audit report and the explorer's own verifier all use the two words in this sense.
+"""
+
+from bdfl.encoding import Record
 from bdfl.errors import BdflError, one_line
 
 _SHOWN = 120  # characters of a value that an error shows
@@ -15,7 +20,13 @@ class RuleBroken(BdflError):
         self.found = found
 
     def __str__(self) -> str:
-        return f"{self.rule}: {_show(self.found)} found, {_show(self.expected)} expected"
+        expected, found = self.difference
+        return f"{self.rule}: {found} found, {expected} expected"
+
+    @property
+    def difference(self) -> tuple[str, str]:
+        """Expected and found as text: of records and long tuples the first part that differs."""
+        return _difference(self.expected, self.found)
 
 
 class InvalidGenesis(RuleBroken):
@@ -109,6 +120,25 @@ def require_equal(error: type[RuleBroken], rule: str, expected: object, found: o
     """Raises `error` unless both are equal."""
     if found != expected:
         raise error(rule, expected, found)
+
+
+def _difference(expected: object, found: object, name: str = "") -> tuple[str, str]:
+    for part, one, other in _parts_of(expected, found):
+        if one != other:
+            return _difference(one, other, (name + part).removeprefix("."))
+    label = f"{name} = " if name else ""
+    return label + _show(expected), label + _show(found)
+
+
+def _parts_of(expected: object, found: object) -> list[tuple[str, object, object]]:
+    """Parts of two values of one form, with their names; none of what fits into a line as it is."""
+    if isinstance(expected, Record) and type(found) is type(expected):
+        fields = expected.__struct_fields__
+        return [(f".{field}", getattr(expected, field), getattr(found, field)) for field in fields]
+    if isinstance(expected, tuple) and isinstance(found, tuple) and len(expected) == len(found):
+        pairs = zip(expected, found, strict=True) if len(str(expected)) > _SHOWN else ()
+        return [(f"[{place}]", *pair) for place, pair in enumerate(pairs)]
+    return []
 
 
 def _show(value: object) -> str:

@@ -79,7 +79,8 @@ def _prove_false_work(charter: Charter, evidence: FalseWork, toolbox: Toolbox) -
 
 
 def _require_same(name: str, first: object, second: object) -> None:
-    require_equal(BadEvidence, f"evidence-{name}", f"{first} twice", f"{second} twice")
+    if first != second:
+        raise BadEvidence(f"evidence-{name}", f"the same {name} in both", f"{first} and {second}")
 
 
 def _require_different(name: str, first: object, second: object) -> None:

@@ -69,10 +69,17 @@ class Failure:
 
     block: int  # 0: the genesis
     rule: str
-    message: str  # what was expected and found
+    message: str  # both of these in a line
+    expected: str  # what the rules require
+    found: str  # what the block or the file says
 
     def __str__(self) -> str:
         return f"{'genesis' if self.block == 0 else f'block {self.block}'}, rule {self.rule}: {self.message}"
+
+
+def store_failure(height: int, error: StoreError) -> Failure:
+    """What a store that lost or changed something comes to."""
+    return Failure(height, "store", str(error), "rows and files as they were written", str(error))
 
 
 @dataclass(frozen=True)
@@ -136,11 +143,13 @@ def verify_chain(
                 if on_block is not None:
                     on_block(verdicts[-1])
     except RuleBroken as error:
-        return conclude(Failure(height, error.rule, str(error).removeprefix(f"{error.rule}: ")))
+        message = str(error).removeprefix(f"{error.rule}: ")
+        return conclude(Failure(height, error.rule, message, *error.difference))
     except MissingBlob as error:
-        return conclude(Failure(height, "blob-stored", str(error)))
+        expected = f"the bytes of blob {error.digest.hex()[:16]}"
+        return conclude(Failure(height, "blob-stored", str(error), expected, "none"))
     except StoreError as error:
-        return conclude(Failure(height, "store", str(error)))
+        return conclude(store_failure(height, error))
     return conclude(None)
 
 

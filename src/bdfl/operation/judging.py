@@ -13,7 +13,7 @@ from bdfl.learning.weights import decode_weights
 from bdfl.learning.workers import open_trainer
 from bdfl.ledger.keeping import StoreError
 from bdfl.ledger.store import ChainStore
-from bdfl.ledger.verify import Failure, verify_chain
+from bdfl.ledger.verify import Failure, store_failure, verify_chain
 from bdfl.operation.network_file import SCENARIO_FILE, node_folder, read_network
 from bdfl.operation.node_files import CHAIN_FOLDER
 from bdfl.records.round_times import ROUNDS_FILE, read_rounds
@@ -57,7 +57,7 @@ def judge_network(
                 stores.append(resources.enter_context(ChainStore.open(path, read_only=True)))
                 found = verify_chain(stores[-1], own_functions=own_functions)
             except StoreError as error:
-                failures.append((number, Failure(0, "store", str(error))))
+                failures.append((number, store_failure(0, error)))
                 continue
             if found.failure is not None:
                 failures.append((number, found.failure))

@@ -7,11 +7,11 @@ from rich.table import Table
 from rich.text import Text
 
 from bdfl.audit.blame import Blame
-from bdfl.audit.block_summary import BlockSummary, describe_change, show_utc
+from bdfl.audit.block_summary import BlockSummary, describe_change, describe_offence, show_utc
 from bdfl.audit.summary import ChainSummary
 from bdfl.audit.trace import Trace
-from bdfl.ledger.block import Block, Certificate, Evidence, FalseWork, TwoBlocks, TwoUpdates, TwoVotes
-from bdfl.ledger.roll import find_change, find_evidence, offender_of
+from bdfl.ledger.block import Block, Certificate
+from bdfl.ledger.roll import find_change, find_evidence
 from bdfl.ledger.units import ATTO, NANO, PICOJOULE
 from bdfl.ledger.verify import Agreement, ModelCheck, Verification
 from bdfl.report.tables import new_table, number
@@ -22,12 +22,6 @@ _SHOWN_RUNS = 6
 _UNKNOWN = "-"
 _SHORT = 16  # characters of a digest in running text
 _SHORTER = 8  # in tables
-_EVIDENCE: dict[type[Evidence], str] = {
-    TwoVotes: "two votes in one attempt",
-    TwoBlocks: "two blocks of one attempt",
-    TwoUpdates: "two updates for one round",
-    FalseWork: "a block with false work",
-}
 
 
 def short_digest(text: str, length: int = _SHORT) -> str:
@@ -135,7 +129,7 @@ def _tabulate_members(summary: ChainSummary) -> Table:
             str(member.trained),
             str(member.missing),
             str(member.proposed),
-            str(member.voted),
+            str(member.in_certificates),
             number(member.queue, 2),
             *([f"{member.since} to {'' if member.until is None else member.until}"] if has_changed else []),
         )
@@ -165,7 +159,7 @@ def tabulate_block(block: Block, certificate: Certificate) -> list[Table]:
                                          f" objective {planned.objective_nano / NANO:.6g}"),
     ]  # fmt: skip
     evidence = find_evidence(body.entries)
-    facts += [("evidence", f"{_EVIDENCE[type(entry)]} by member {offender_of(entry)}") for entry in evidence]
+    facts += [("evidence", describe_offence(entry)) for entry in evidence]
     change = find_change(body.entries)
     if change is not None:
         assenting = show_ranges([assent.member for assent in change.assents])

@@ -29,7 +29,7 @@ def node(kind: str, *children: Child, attributes: Mapping[str, str] = _NOTHING) 
 
 
 def table_node(
-    caption: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, words: Collection[int] = (0,)
+    caption: str, columns: Sequence[str], rows: Sequence[Sequence[Child]], *, words: Collection[int] = (0,)
 ) -> Element:
     """A table whose first column names its rows; the columns at `words` hold words, the others numbers."""
     kinds = ["words" if place in words else "number" for place in range(len(columns))]

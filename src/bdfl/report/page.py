@@ -1,10 +1,7 @@
 """report.html: a whole run in one file that opens offline, for readers who were not there."""
 
-from base64 import b64encode
 from collections.abc import Sequence
-from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
-from importlib.resources import files
 from pathlib import Path
 from xml.etree.ElementTree import Element
 
@@ -19,9 +16,10 @@ from bdfl.records import LearningRecord, RunRecord
 from bdfl.report.chain_section import chain_section
 from bdfl.report.exhibit import Exhibit
 from bdfl.report.findings import count, list_warnings, summarise_findings
-from bdfl.report.html import document, node
+from bdfl.report.html import node
 from bdfl.report.inline_svg import extract_styles, inline_svg
 from bdfl.report.learning_figures import draw_exhibits
+from bdfl.report.page_frame import COLOURS, card, render_page
 from bdfl.report.page_tables import (
     clients_table,
     constants_table,
@@ -32,23 +30,8 @@ from bdfl.report.page_tables import (
     terms_table,
 )
 from bdfl.report.privacy_tables import privacy_table
-from bdfl.report.style import AXIS, GRID, HOLLOW, INFEASIBLE, INK, MINING, SOFT_INK, TRAINING, UPLOAD
 from bdfl.report.tables import number
 from bdfl.scenario import Scenario
-
-_COLOURS = {  # name: (light, dark); light is what figures are drawn in
-    "ink": (INK, "#e8e8ea"),
-    "soft": (SOFT_INK, "#a4a7ad"),
-    "axis": (AXIS, "#74787f"),
-    "grid": (GRID, "#33363c"),
-    "hollow": (HOLLOW, "#292d34"),
-    "paper": ("#ffffff", "#1d1f24"),
-    "blue": (TRAINING, "#4ba3e0"),
-    "amber": (UPLOAD, "#e6a92e"),
-    "green": (MINING, "#2bb28a"),
-    "red": (INFEASIBLE, "#f0717f"),
-    "page": ("#f6f7f9", "#131417"),
-}
 
 
 def write_report(
@@ -103,29 +86,8 @@ def render_report(
         node("div.panel", scenario_table(scenario)),
     )
     body = node("body", main, _colophon(run, learning))
-    styles = extract_styles(body, {light: f"var(--{name})" for name, (light, _) in _COLOURS.items()})
-    sheet = _root_colours() + files("bdfl.report").joinpath("page.css").read_text(encoding="utf-8") + styles
-    return document(node("html", _head(scenario.name, sheet), body, attributes={"lang": "en"}))
-
-
-def _head(title: str, sheet: str) -> Element:
-    """The policy allows this very style sheet, and images that stand in the page."""
-    allowed = b64encode(sha256(sheet.encode()).digest()).decode()
-    policy = f"default-src 'none'; style-src 'sha256-{allowed}'; img-src data:; base-uri 'none'; form-action 'none'"
-    return node(
-        "head",
-        node("meta", attributes={"charset": "utf-8"}),
-        node("meta", attributes={"http-equiv": "Content-Security-Policy", "content": policy}),
-        node("meta", attributes={"name": "viewport", "content": "width=device-width, initial-scale=1"}),
-        node("meta", attributes={"name": "color-scheme", "content": "light dark"}),
-        node("title", f"{title}: report of a run"),
-        node("style", sheet),
-    )
-
-
-def _root_colours() -> str:
-    light, dark = ("".join(f"--{name}:{pair[side]};" for name, pair in _COLOURS.items()) for side in (0, 1))
-    return f":root{{{light}}}\n@media screen and (prefers-color-scheme:dark){{:root{{{dark}}}}}\n"
+    styles = extract_styles(body, {light: f"var(--{name})" for name, (light, _) in COLOURS.items()})
+    return render_page(f"{scenario.name}: report of a run", body, styles)
 
 
 def _opening(run: RunRecord, learning: LearningRecord, scenario: Scenario) -> Element:
@@ -151,48 +113,39 @@ def _cards(run: RunRecord, learning: LearningRecord) -> list[Element]:
     happened = bool(run.took_place.any())
     trained = float(np.mean(run.num_selected[run.took_place])) if happened else 0.0
     return [
-        _card("Test accuracy", percent(learning.final_accuracy), best_text, is_bad=best is None),
-        _card(
+        card("Test accuracy", percent(learning.final_accuracy), best_text, is_bad=best is None),
+        card(
             "Simulated time",
             number(run.total_delay_s, 1, " s"),
             f"{number(run.mean_delay_s, 3, ' s')} a round" if happened else "no round took place",
         ),
-        _card(
+        card(
             "Rounds",
             f"{run.num_rounds:,}",
             f"{run.num_infeasible} infeasible" if run.num_infeasible else "all took place",
             is_bad=run.num_infeasible > 0,
         ),
-        _card("Clients", f"{run.num_clients:,}", f"{number(trained, 1)} train in a round"),
-        _card(
+        card("Clients", f"{run.num_clients:,}", f"{number(trained, 1)} train in a round"),
+        card(
             "Highest energy",
             percent(highest),
             f"of a budget; {percent(run.mean_energy_use)} in the mean" if happened else "no round took place",
             is_bad=bool(is_overdrawn(run).any()),
         ),
-        _card(
+        card(
             "Below their rate",
             f"{below:,}",
             f"clients; the worst is owed {worst:.1f} rounds" if worst > 1e-9 else "clients; nobody is owed a round",
             is_bad=below > 0,
         ),
-        _card(
+        card(
             "Diverged updates",
             f"{diverged:,}",
             f"of {count(int(np.count_nonzero(run.selected)), 'local training')}",
             is_bad=diverged > 0,
         ),
-        _card("Model", f"{learning.num_parameters:,}", "parameters"),
+        card("Model", f"{learning.num_parameters:,}", "parameters"),
     ]
-
-
-def _card(label: str, value: str, aside: str, *, is_bad: bool = False) -> Element:
-    return node(
-        "div.card",
-        node("dt", label),
-        node("dd.value bad" if is_bad else "dd.value", value),
-        node("dd.aside", aside),
-    )
 
 
 def _figure(exhibit: Exhibit, prefix: str) -> Element:

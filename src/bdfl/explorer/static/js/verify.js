@@ -176,6 +176,7 @@ function passed(rule, title, text, items = []) {
   return { rule, title, state: "ok", text, expected: "", found: "", items };
 }
 
+/** Expected: what the rules require, computed here; found: what the block's bytes say. As in `bdfl chain verify`. */
 function failed(rule, title, expected, found, items = []) {
   return { rule, title, state: "wrong", text: "", expected: String(expected), found: String(found), items };
 }
@@ -331,7 +332,7 @@ async function checkBodyRoot({ bytes, block }) {
   const title = "Its header names exactly this content";
   const root = await bodyRoot(bytes, block.body);
   if (!sameBytes(root, block.header.body))
-    return failed("body", title, `Merkle root ${shortDigest(block.header.body)}, as the header has it`, shortDigest(root));
+    return failed("body", title, `Merkle root ${shortDigest(root)} of this body`, `${shortDigest(block.header.body)} in the header`);
   return passed("body", title, `the Merkle root over the body and ${plural(block.body.updates.length, "update")} fits`);
 }
 
@@ -514,7 +515,7 @@ function checkEmptiness({ state, block }) {
   const counted = block.body.updates.filter(({ update }) => update.model.length > 0 && update.samples > 0).length;
   const isEmpty = counted < state.genesis.law.min_updates;
   if (isEmpty !== block.body.is_empty)
-    return failed("empty", title, isEmpty ? "an empty block" : "a block with a new model", "the opposite");
+    return failed("empty", title, ...[isEmpty, block.body.is_empty].map((one) => (one ? "an empty block" : "a block with a new model")));
   if (isEmpty && state.model !== null && !sameBytes(block.body.model, state.model))
     return failed("empty", title, `the parent's model ${shortDigest(state.model)}`, shortDigest(block.body.model));
   return passed("empty", title, isEmpty ? "empty: the model stays" : `${plural(counted, "update")} to aggregate`);
