@@ -14,9 +14,8 @@ from bdfl.audit.block_summary import show_utc
 from bdfl.audit.chain_audit import AuditReport, Check, Event, MemberAudit, audit_chain
 from bdfl.audit.privacy import Judgement
 from bdfl.encoding import encode
-from bdfl.errors import other_format
+from bdfl.errors import MissingExtra, other_format
 from bdfl.identity import Meaning, is_signed, statement_digest
-from bdfl.learning.accounting import MissingOpacus
 from bdfl.ledger.block import chain_id
 from bdfl.ledger.memory_store import MemoryStore
 from bdfl.ledger.store import ChainStore
@@ -179,7 +178,7 @@ def test_privacy_is_recomputed_where_it_can_be_and_else_taken_on_trust(monkeypat
     assert "another epsilon than it spent" in text_of(render_audit(seal_audit(wrong)))
 
     def refuse(chain, last):
-        raise MissingOpacus("not there")
+        raise MissingExtra("not there")
 
     monkeypatch.setattr("bdfl.audit.chain_audit.audit_privacy", refuse)
     stated = audit(grown(2).store)

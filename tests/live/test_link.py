@@ -363,7 +363,7 @@ def test_a_certificate_is_heard_only_as_whom_it_names(tmp_path):
         session = raw_session(stack, net.tls[2], ports)
         heard = []
         session.declare_subscriber("bdfl/**", heard.append, allowed_origin=zenoh.Locality.REMOTE)
-        session.liveliness().declare_token(KEYS.here(1))
+        session.liveliness().declare_token(KEYS.here(1, "abc"))
         wait_until(lambda: len(session.info.transports()) == 2, "connected")
 
         def is_own_heard():

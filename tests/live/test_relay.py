@@ -121,7 +121,7 @@ def test_a_relay_cannot_use_up_what_is_looked_into_of_a_member_that_is_connected
         )
         session = zenoh.open(config)
         stack.callback(session.close)
-        token = session.liveliness().declare_token(KEYS.via(1).here(2))
+        token = session.liveliness().declare_token(KEYS.via(1).here(2, "abc"))
         forged = encode(Envelope(2, None, 2**40, "", encode_message(message_of(2, 8)), bytes(48)))
 
         def is_refused():
@@ -147,7 +147,7 @@ def test_a_client_speaks_in_its_own_name_only(tmp_path):
         net.open(2, (), (zero,))
         net.wait_for_all()
         session = raw_client(stack, net, 1, zero)
-        token = session.liveliness().declare_token(KEYS.via(0).here(1))
+        token = session.liveliness().declare_token(KEYS.via(0).here(1, "abc"))
         garbage = b"garbage"
 
         def is_own_heard():
@@ -172,7 +172,7 @@ def test_a_relay_hangs_up_on_a_client_that_floods_and_the_others_are_still_heard
         net.open(3, (), (zero,))
         net.wait_for_all()
         session = raw_client(stack, net, 1, zero)
-        token = session.liveliness().declare_token(KEYS.via(0).here(1))
+        token = session.liveliness().declare_token(KEYS.via(0).here(1, "abc"))
         sealer = sealer_of(1, num_members=4)
 
         def is_cut():
@@ -189,7 +189,7 @@ def test_a_relay_hangs_up_on_a_client_that_floods_and_the_others_are_still_heard
 def test_lines_are_read_from_keys_as_they_are_written():
     assert line_of(KEYS.to_all(3)) == Line(3)
     assert line_of(KEYS.via(1).to_one(2, 3)) == Line(3, 1)
-    assert line_of(KEYS.via(1).here(3)) == Line(3, 1)
+    assert line_of(KEYS.via(1).here(3, "abc")) == Line(3, 1)
     for key in ("bdfl", "bdfl/x", "bdfl/x/all/03", "bdfl/x/all/*", "bdfl/x/via/one/all/3", "bdfl/x/via/01/all/3"):
         assert line_of(key) is None, key
 

@@ -13,7 +13,7 @@ from bdfl.audit.reading import NotOnChain
 from bdfl.audit.summary import CERTIFICATES_NOTE, MemberSummary, describe_privacy, summarise_members
 from bdfl.audit.trace import Trace, trace_model
 from bdfl.encoding import Whole
-from bdfl.learning.accounting import MissingOpacus
+from bdfl.errors import MissingExtra
 from bdfl.ledger.block import Block, Genesis, chain_id
 from bdfl.ledger.keeping import Store
 from bdfl.ledger.roll import find_evidence, offender_of
@@ -198,7 +198,7 @@ def _recompute_privacy(chain: Store, verified: int) -> PrivacyAudit | None:
         return None
     try:
         return audit_privacy(chain, verified)
-    except MissingOpacus:
+    except MissingExtra:
         return None
 
 

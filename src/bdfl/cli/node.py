@@ -189,7 +189,7 @@ def status(folder: NodeFolderArgument, as_json: JsonOption = False) -> None:
 
     Exit code 0: starting, working, catching-up, finished.
 
-    Exit code 1: waiting (no quorum), not-training, wrong-clock, stalled, removed, stopped, no answer.
+    Exit code 1: waiting (no quorum), not-training, misconfigured, stalled, removed, stopped, no answer.
 
     Example:
 

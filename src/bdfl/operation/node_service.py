@@ -263,6 +263,7 @@ class NodeService:
             num_scheduled=len(chain.schedule.selected),
             num_missed=chain.misses[number] if number in chain.active else 0,
             is_offender=number in chain.offenders,
+            has_twin=self._zenoh.has_twin,
             clock_offset_s=None if status.clock_offset_ms is None else status.clock_offset_ms / 1000,
         )
         return self._track.judge(found, time.monotonic())

@@ -31,7 +31,7 @@ class ServiceState(StrEnum):
     WORKING = "working"
     CATCHING_UP = "catching-up"
     NOT_TRAINING = "not-training"
-    WRONG_CLOCK = "wrong-clock"  # others vote for none of its blocks at first
+    MISCONFIGURED = "misconfigured"  # a clock or a key that keeps the others from believing it
     STALLED = "stalled"
     FINISHED = "finished"
     REMOVED = "removed"  # by the other members
@@ -126,6 +126,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     num_scheduled: int = 1  # members that are to train in this round
     num_missed: int = 0  # updates that the chain lacks, in a row
     is_offender: bool = False  # evidence against it is in the chain
+    has_twin: bool = False  # another node says that it is this member
     clock_offset_s: float | None = None  # that its wall clock is ahead of the members' median; none: not known
     state: ServiceState = ServiceState.STARTING
     reason: str = ""  # one sentence, with what to do where there is something to do
@@ -161,6 +162,9 @@ def judge_state(found: Snapshot) -> tuple[ServiceState, str]:
         return ServiceState.FINISHED, f"{found.end}; others are still served"
     if found.stage is Stage.PREPARING:
         return ServiceState.STARTING, "loads its data"
+    misconfigured = _describe_misconfiguration(found)
+    if misconfigured:
+        return ServiceState.MISCONFIGURED, misconfigured
     if found.able_s is None:
         return ServiceState.WAITING, _describe_wait(found)
     if found.stage is Stage.GATHERING:
@@ -177,9 +181,6 @@ def judge_state(found: Snapshot) -> tuple[ServiceState, str]:
         return ServiceState.CATCHING_UP, f"at block {found.height}, {found.behind} behind the others"
     if not found.is_member:
         return ServiceState.CATCHING_UP, f"at block {found.height}, before its admission: fetches the chain"
-    if found.clock_offset_s is not None and abs(found.clock_offset_s) > CLOCK_TOLERANCE_S:
-        off = f"{say_seconds(abs(found.clock_offset_s))} {'ahead of' if found.clock_offset_s > 0 else 'behind'}"
-        return ServiceState.WRONG_CLOCK, f"its clock is {off} the other members': set it, best by NTP"
     why_not = _describe_no_training(found)
     if why_not:
         return ServiceState.NOT_TRAINING, why_not
@@ -263,6 +264,17 @@ def _describe_stall(found: Snapshot, block_s: float, limit_s: float) -> str:
     away = _name_away(found)
     parts += [f"not heard: {away}"] * bool(away) + [f"connected but silent: {silent}"] * bool(silent)
     return "; ".join([*parts, f"attempt {found.attempt}"])
+
+
+def _describe_misconfiguration(found: Snapshot) -> str:
+    """Empty: nothing is known to be wrong."""
+    if found.has_twin:
+        return "another node runs as this member: two with one key vote against each other; stop one of them"
+    offset_s = found.clock_offset_s or 0.0
+    if abs(offset_s) <= CLOCK_TOLERANCE_S:
+        return ""
+    off = f"{say_seconds(abs(offset_s))} {'ahead of' if offset_s > 0 else 'behind'}"
+    return f"its clock is {off} the other members': set it, best by NTP"
 
 
 def _describe_no_training(found: Snapshot) -> str:

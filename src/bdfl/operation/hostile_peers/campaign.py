@@ -263,7 +263,9 @@ class _Enemy:
     def present(self) -> Iterator[None]:
         """Inside, the others see it: at the beginning they wait for everybody."""
         with open_session(self.tls, self.chain, self.number + 1, self.targets) as session:
-            token = session.liveliness().declare_token(chain_keys(self.chain).here(self.number))
+            token = session.liveliness().declare_token(
+                chain_keys(self.chain).here(self.number, str(session.info.zid()))
+            )
             yield
             token.undeclare()  # type: ignore[no-untyped-call]
 

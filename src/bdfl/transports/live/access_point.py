@@ -117,9 +117,9 @@ class Router:
         self._session, self._names = session, names
         self._heard: set[str] = set()
         alive = session.liveliness()
-        self._token = alive.declare_token(_NO_CHAIN.here(str(session.info.zid())))
+        self._token = alive.declare_token(_NO_CHAIN.here(str(session.info.zid()), "router"))
         self._others = alive.declare_subscriber(
-            _NO_CHAIN.here("*"), zenoh.handlers.RingChannel(_MAX_UNREAD), history=True
+            _NO_CHAIN.here("*", "router"), zenoh.handlers.RingChannel(_MAX_UNREAD), history=True
         )
 
     def transports(self) -> list[zenoh.Transport]:

@@ -84,8 +84,9 @@ class Keys:
     def blob(self, holder: int | str, asker: int | str) -> str:
         return f"{self.base}/blob/{holder}/{asker}"
 
-    def here(self, member: int | str) -> str:
-        return f"{self.base}/here/{member}"
+    def here(self, member: int | str, session: str = "*") -> str:
+        """The presence of a member in a zenoh session: two sessions of one member are two nodes with one key."""
+        return f"{self.base}/here/{session}/{member}"
 
 
 def chain_keys(chain: bytes) -> Keys:
@@ -200,7 +201,7 @@ def _access_control(
     it is this node's client, and as a relay whatever is under its own prefix. Access points, and the one relay that a
     client has, forward everything. Declarations and replies cost nothing and are authenticated end to end.
     """
-    names = {number: member_name(number) for number in members}
+    names = {member: member_name(member) for member in (*members, *(() if number is None else (number,)))}
     everybody = [*names.values(), *access_points]
     if not everybody:
         return {"enabled": True, "default_permission": "deny", "rules": [], "subjects": [], "policies": []}
@@ -224,6 +225,8 @@ def _access_control(
             _rule(f"ask-{member}", "ingress", ["query"], [*(path.blob("*", member) for path in paths), relayed]),
             _rule(f"here-{member}", "ingress", ["liveliness_token"], [*(path.here(member) for path in paths), relayed]),
         ]
+        if member == number:  # a second node with this member's key is to be noticed, and nothing of it heard
+            own = own[-1:]
         rules += own
         subjects.append({"id": name, "cert_common_names": [name]})
         policies.append({"subjects": [name], "rules": [str(rule["id"]) for rule in own]})

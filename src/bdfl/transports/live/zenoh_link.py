@@ -60,7 +60,8 @@ class ZenohLink:
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
         self._refusals = Bucket(_MAX_REFUSALS_PER_S, _MAX_REFUSALS_PER_S)
-        self._tokens: set[Line] = set()  # lines on which members say that they are there
+        self._tokens: dict[Line, set[str]] = {}  # sessions in which members say that they are there
+        self._twin_since_s: float | None = None
         self._presence_lock = threading.Lock()
         self._receiver: Receiver | None = None
         self._mutes = Mutes(settings.limits)
@@ -133,6 +134,15 @@ class ZenohLink:
     @property
     def present(self) -> frozenset[int]:
         return frozenset(line.member for line in tuple(self._tokens) if self._gate.is_member(line.member))
+
+    @property
+    def has_twin(self) -> bool:
+        """Another node says that it is this member, for longer than a session that ended may linger.
+
+        Presence is not authenticated, so this is shown to people and changes nothing.
+        """
+        since_s = self._twin_since_s
+        return since_s is not None and time.monotonic() - since_s > 2 * self._settings.lease_s
 
     @property
     def num_transports(self) -> int:
@@ -339,14 +349,22 @@ class ZenohLink:
         return Piece(piece)
 
     def _hear_presence(self, sample: zenoh.Sample) -> None:
-        line = line_of(sample.key_expr)
-        if self._is_closed or line is None or line.member == self._settings.number:
+        key = str(sample.key_expr)
+        line, session = line_of(key), key.rpartition("/")[0].rpartition("/")[2]
+        if self._is_closed or line is None or session == self._sealer.session:
             return
         with self._presence_lock:
+            sessions = self._tokens.setdefault(line, set())
             if sample.kind == zenoh.SampleKind.PUT:
-                self._tokens.add(line)
+                sessions.add(session)
             else:
-                self._tokens.discard(line)
+                sessions.discard(session)
+            if not sessions:
+                del self._tokens[line]
+            if not any(one.member == self._settings.number for one in self._tokens):
+                self._twin_since_s = None
+            elif self._twin_since_s is None:
+                self._twin_since_s = time.monotonic()
         if line.relay is not None:
             self._wake_muter()
         self._notice()

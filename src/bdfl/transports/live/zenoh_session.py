@@ -239,7 +239,9 @@ class ZenohSession:
         with suppress(zenoh.ZError):
             if self._token is not None:
                 self._token.undeclare()
-        self._token = session.liveliness().declare_token(self._own_keys.here(self._settings.number))
+        self._token = session.liveliness().declare_token(
+            self._own_keys.here(self._settings.number, str(session.info.zid()))
+        )
 
     def _pace_of(self, member: int) -> Pace[zenoh.Sample]:
         return self._new_pace(member, self._settings.limits.slow_per_s)

@@ -28,7 +28,7 @@ const STATES = {
   waiting: ["declined", "waiting", "waits for a quorum"],
   "catching-up": ["uploading", "catching up", "is behind the others"],
   "not-training": ["declined", "not training", "gives no updates"],
-  "wrong-clock": ["declined", "wrong clock", "has a wrong clock"],
+  misconfigured: ["declined", "misconfigured", "has a wrong clock or a twin"],
   stalled: ["missed", "stalled", "has no new block"],
   finished: ["delivered", "finished", "is finished"],
   removed: ["left", "removed", "was removed"],
