@@ -324,7 +324,7 @@ import sys
 class Refuse:
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] in {"torch", "pyarrow", "opacus", "sklearn", "zenoh", "starlette", "flwr", "psutil"}:
-            raise ImportError(f"{name} is not in the core installation")
+            raise ModuleNotFoundError(f"{name} is not in the core installation")
 
 sys.meta_path.insert(0, Refuse())
 from bdfl.cli import main
