@@ -175,7 +175,7 @@ def test_free_ports_are_all_different():
 
 def test_nothing_outlives_whoever_started_it_even_where_that_is_killed(tmp_path):
     folder = tmp_path / "network"
-    found_network(folder, tiny_scenario(2, BY_FORMULA), 1, 1000)
+    found_network(folder, tiny_scenario(2, "rounds=1000", BY_FORMULA), 1, 1000)
     command = [sys.executable, "-P", "-m", "bdfl.cli", "network", "up", "--resume", str(folder), "--plain"]
     with ExitStack() as resources:
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
