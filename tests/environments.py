@@ -61,6 +61,7 @@ CALLS = (
     Call("chain trace run 2"),
     Call("chain blame run", ("torch", "sklearn")),
     Call("chain without run 0"),
+    Call("chain audit run --out audited.html"),
     Call("chain prove run 1 CLIENT"),
     Call("chain export run --out chain.jsonl"),
     Call("chain privacy run", code=2),  # not a private one

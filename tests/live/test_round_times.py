@@ -2,11 +2,9 @@
 
 import msgspec
 import pytest
-from rich.console import Console
 
 from bdfl.ledger.genesis import conditions_of
 from bdfl.records.round_times import BadRoundsFile, RoundTimes, Stretched, read_rounds
-from bdfl.report.live_tables import tabulate_delays
 from bdfl.scenario import Protocol
 from bdfl.transports.hooks import Observer
 from bdfl.transports.live import round_times
@@ -177,22 +175,6 @@ def test_without_rounds_or_a_model_there_is_no_ratio():
     assert summarise([]).total.ratio != summarise([]).total.ratio
     free = msgspec.structs.replace(row(0, 1).modelled, delay_ns=0)
     assert summarise([row(0, 1, modelled=free)]).total.ratio != 1.3
-    render(summarise([]))
-
-
-def render(summary):
-    console = Console(width=80, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
-    console.print(tabulate_delays(summary))
-    console.file.close()
-    return console.export_text()
-
-
-def test_the_table_fits_a_terminal():
-    text = render(summarise([row(node, round) for node in range(16) for round in range(1, 600)]))
-    lines = text.splitlines()
-    assert max(map(len, lines)) <= 80
-    assert "…" not in text
-    assert sum("1.300" in line for line in lines) == 17
 
 
 # The file

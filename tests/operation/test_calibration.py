@@ -1,7 +1,6 @@
 """Calibration: figures that are timed or read, each with where it comes from."""
 
 import pytest
-from rich.console import Console
 
 from bdfl.learning.training import TrainingFailed
 from bdfl.operation.calibration import (
@@ -13,10 +12,8 @@ from bdfl.operation.calibration import (
     calibrate,
     measure_uplink,
     read_cpu_hz,
-    report_machine,
     time_hashing,
 )
-from bdfl.report.live_tables import tabulate_machine
 from bdfl.scenario.ledger import WorkKind
 from tests.live.idle_training import IdleTraining
 from tests.operation.fake_machine import FakeMachine
@@ -80,17 +77,3 @@ def test_the_uplink_is_timed_then_the_cards_then_assumed(machine):
 @pytest.mark.parametrize("kind", list(WorkKind))
 def test_hashing_is_timed_for_the_chains_kind_of_work(kind):
     assert time_hashing(kind, duration_s=0.01) > 10
-
-
-def test_a_machine_is_shown_in_one_small_table(machine):
-    machine.battery(energy_now=50_000_000)
-    found = Calibration(
-        Figure(2.4e9, Source.CPUFREQ), 0.0213, 640, 1, WorkKind.ARGON2ID, 1900.0, Figure(1e6, Source.TIMED)
-    )
-    console = Console(width=80)
-    with console.capture() as capture:
-        console.print(tabulate_machine(report_machine(found, machine.root)))
-    text = capture.get()
-    assert max(map(len, text.splitlines())) <= 80
-    for part in ("2.40 GHz", "cpufreq", "1,900 argon2id", "8.0 Mbit/s", "battery", "180 kJ left", "discharging"):
-        assert part in text

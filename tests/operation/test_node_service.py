@@ -17,7 +17,6 @@ from bdfl.learning.training import TrainingFailed
 from bdfl.ledger.keeping import NotKept
 from bdfl.ledger.store import ChainStore
 from bdfl.operation.founding import found_federation
-from bdfl.operation.gathering import GatheringLink
 from bdfl.operation.genesis_file import read_genesis, write_genesis
 from bdfl.operation.key_file import create_key, load_key
 from bdfl.operation.node_files import WrongChain, hosts_of, open_chain, write_tls
@@ -25,6 +24,7 @@ from bdfl.operation.node_identity import NotRunnable, identify, num_awaited
 from bdfl.operation.node_service import NodeFailed, open_node
 from bdfl.operation.run_file import BadFolder, lock_folder, read_life, read_run
 from bdfl.transports.live.certificates import BadCertificate, common_name_of, validate_tls
+from bdfl.transports.live.driver import Barrier
 from bdfl.transports.live.training_process import TrainingProcess
 from tests.operation.small_network import BY_FORMULA, FORMULA_CLIENT, found_single, tiny_scenario, wait_for
 
@@ -218,26 +218,21 @@ def test_hosts_of_a_certificate_are_those_listened_on():
 class Presence:
     """A link on which others appear."""
 
-    def __init__(self):
-        self.present = frozenset()
-        self.is_open = False
-
-    def open(self, receiver):
-        self.is_open = True
+    present = frozenset()
 
 
 def gather(link, **settings):
-    """Opens a gathering link in a thread."""
-    gathering = GatheringLink(link, num_others=3, num_enough=2, **settings)
-    thread = threading.Thread(target=gathering.open, args=(None,))
+    """Waits at the barrier in a thread, until that is over."""
+    is_over = threading.Event()
+    barrier = Barrier(num_others=3, num_enough=2, **settings)
+    thread = threading.Thread(target=barrier.wait, args=(link, is_over))
     thread.start()
-    return gathering, thread
+    return is_over, thread
 
 
 def test_the_first_round_waits_for_all():
     link = Presence()
     _, thread = gather(link)
-    wait_for(lambda: link.is_open, "opening")
     link.present = frozenset([0, 1])
     time.sleep(0.2)
     assert thread.is_alive()
@@ -265,9 +260,9 @@ def test_only_founders_wait_for_each_other_and_only_for_the_first_round(settings
 
 
 def test_waiting_for_others_can_be_left():
-    gathering, thread = gather(Presence(), patience_s=0.0)
+    is_over, thread = gather(Presence(), patience_s=0.0)
     time.sleep(0.2)
     assert thread.is_alive()
-    gathering.leave()
+    is_over.set()
     thread.join(60)
     assert not thread.is_alive()

@@ -35,7 +35,7 @@ from bdfl.transports.live.event_log import EVENTS_FILE
 
 __all__ = ["Finding", "Patient", "Verdict", "examine"]
 
-_PACKAGES = ("eclipse-zenoh", "torch", "prometheus-client", "psutil", "safetensors")
+_PACKAGES = {"eclipse-zenoh": "live", "torch": "learn", "prometheus-client": "live", "psutil": "live"}  # and extras
 _DATA_S = 120.0  # for loading them and trying the model on a batch
 _LEAST_ROOM = 64 * 2**20  # for logs and the rest
 _BLOCK_BYTES = 4096  # of a block without its members
@@ -86,11 +86,10 @@ def _allowed(patient: Patient) -> frozenset[str]:
 
 def _check_packages() -> Generator[Finding, None, bool]:
     found = []
-    for name in _PACKAGES:
+    for name, extra in _PACKAGES.items():
         try:
             found.append(f"{name} {version(name)}")
         except PackageNotFoundError:
-            extra = "learn" if name in ("torch", "safetensors") else "live"
             yield Finding("packages", Verdict.BAD, f"{name} is missing", install_command(extra))
     if len(found) == len(_PACKAGES):
         yield Finding("packages", Verdict.OK, ", ".join(found))

@@ -24,7 +24,6 @@ from bdfl.ledger.units import NANO
 from bdfl.operation.calibration import calibrate
 from bdfl.operation.chain_pages import ChainPages
 from bdfl.operation.folder_size import FolderSize
-from bdfl.operation.gathering import GatheringLink
 from bdfl.operation.live_scenario import named_functions
 from bdfl.operation.logs import LOG_FILE, NodeLog
 from bdfl.operation.measuring import MeasuredWork
@@ -67,7 +66,7 @@ from bdfl.transports.faults.failing_store import with_fault_point
 from bdfl.transports.faults.wall_clock import shift_wall_clock
 from bdfl.transports.live.blaming import BlameForRefused
 from bdfl.transports.live.certificates import TlsFiles
-from bdfl.transports.live.driver import LiveNode
+from bdfl.transports.live.driver import Barrier, LiveNode
 from bdfl.transports.live.emulation import EmulatedWork
 from bdfl.transports.live.limits import Limits, message_limit
 from bdfl.transports.live.observer import Observers
@@ -132,15 +131,10 @@ class NodeService:
         self._training = training
         self._work = self._make_work()
         self._zenoh = ZenohLink(self._link_settings(tls, waits))
-        self._link = GatheringLink(
-            self._zenoh,
-            num_others=num_awaited(identity, store.height),
-            num_enough=quorum_size(genesis.genesis.law.quorum, self._num_members) - 1,
-        )
         self._node = LiveNode(
             self._context,
             with_fault_point(store, os.environ),
-            self._link,
+            self._zenoh,
             self._work,
             folder=settings.folder if settings.records else None,
             observer=Observers(
@@ -149,6 +143,10 @@ class NodeService:
                 BlameForRefused(self._zenoh),
             ),
             keep_blocks=scenario.ledger.keep_blocks,
+            barrier=Barrier(
+                num_others=num_awaited(identity, store.height),
+                num_enough=quorum_size(genesis.genesis.law.quorum, self._num_members) - 1,
+            ),
         )
         self._watch.begin(self._node.state, store.block(store.height) if store.height else None)
         self._public_keys = self._node.state.chain.public_keys  # some may have come since the genesis, or gone
@@ -182,7 +180,6 @@ class NodeService:
     def stop(self) -> None:
         """Lets `run` return soon; from any thread."""
         self._is_stopping.set()
-        self._link.leave()
         self._node.stop()
 
     def close(self) -> None:
@@ -339,7 +336,6 @@ class NodeService:
         self._log.error("thread", {"name": name, "why": _reason(error), "where": where})
         if not self._is_stopping.is_set():
             self._node.fail(ThreadFailed(f"thread {name}: {_reason(error)}"))
-            self._link.leave()
 
     def _wait_for_training(self) -> None:
         """Until the data are there; raises `NodeFailed` where they never will be."""

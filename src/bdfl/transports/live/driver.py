@@ -40,6 +40,7 @@ _BLOCK_WEIGHT = 16  # of a message with a block in it
 _STATEMENTS_PER_WEIGHT = 16
 _SHELF_MODELS = 4  # models at hand for others beside those of the members
 _LONGEST_WAIT_S = 1.0
+_BARRIER_POLL_S = 0.05
 _MAX_REASONS = 64  # kinds of refusal that are counted apart
 _NANO = 1_000_000_000
 
@@ -68,6 +69,26 @@ class NodeStatus:
     stopped_by: str | None  # why the node stopped, if it was not asked to
 
 
+@dataclass(frozen=True)
+class Barrier:
+    """The first round of a chain waits for members that are still starting: all, or long enough for a quorum."""
+
+    num_others: int
+    num_enough: int  # others that make a quorum with this node
+    patience_s: float = 30.0  # with the last ones, once enough are there
+
+    def wait(self, link: Link, is_over: threading.Event) -> None:
+        """Returns when the others are there, or all is over."""
+        enough_s: float | None = None  # since when
+        while len(link.present) < self.num_others and not is_over.wait(_BARRIER_POLL_S):
+            if len(link.present) < self.num_enough:
+                enough_s = None
+            elif enough_s is None:
+                enough_s = time.monotonic()
+            elif time.monotonic() - enough_s >= self.patience_s:
+                return
+
+
 class LiveNode:
     """A member of a live network; a `Receiver` for its link. `run` it once.
 
@@ -88,6 +109,7 @@ class LiveNode:
         max_log_bytes: int = MAX_BYTES,
         keep_blocks: int = 0,
         stops_when_done: bool = False,
+        barrier: Barrier | None = None,
     ) -> None:
         """`folder` is where events are written down; none, or no bytes for it: they are not.
 
@@ -101,6 +123,7 @@ class LiveNode:
         self._work = work
         self._clock = clock
         self._stops_when_done = stops_when_done
+        self._barrier = barrier
         self._counts = _Counts(clock)
         self._observer = self._counts if observer is None else Observers(self._counts, observer)
         self._last_ns = 0
@@ -160,6 +183,8 @@ class LiveNode:
             self._effects.start(chain, own.update.model if own is not None and own.update.samples else None)
             self._rehearsals.start()
             self._link.open(self)
+            if self._barrier is not None:
+                self._barrier.wait(self._link, self._is_stopping)
             self._turned_ns = self._clock()
             self._take_in(Started())
             while not self._is_stopping.is_set():

@@ -32,7 +32,6 @@ from bdfl.protocol.events import (
 from bdfl.protocol.events import Store as Keep
 from bdfl.protocol.messages import BlobWanted, Content, Decided, Hearsay, Message
 from bdfl.transports.live.blob_shelf import BlobShelf
-from bdfl.transports.live.members import public_keys_of
 from bdfl.transports.live.observer import LiveObserver
 from bdfl.transports.live.ports import Link, Work
 from bdfl.transports.node_store import keep
@@ -198,7 +197,7 @@ class Effects:
         self._observer.committed(effect.block, effect.certificate, chain)
 
     def _set_members(self, chain: ChainState) -> None:
-        public_keys = public_keys_of(chain)
+        public_keys = list(chain.public_keys)
         if public_keys != self._public_keys:
             self._public_keys = public_keys
             self._link.set_members(public_keys)
