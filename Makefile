@@ -11,7 +11,7 @@ RESULTS ?= results
 QUICKSTART := runs/quickstart
 
 .DEFAULT_GOAL := help
-.PHONY: help run compare test browser check format site diagrams package environments newcomer bench bench-learning bench-flower bench-chain bench-live bench-explorer bench-scale scale-figures screenshots campaign faults live-faults hostile soak two-sites fuzz poisoning figures stall reproduce table4 leaderboard clean
+.PHONY: help run compare test browser check format site diagrams package environments pages newcomer bench bench-learning bench-flower bench-chain bench-live bench-explorer bench-scale scale-figures screenshots campaign faults live-faults hostile soak two-sites fuzz poisoning figures stall reproduce table4 leaderboard clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -48,6 +48,9 @@ package: $(VENV)/.installed-dev ## build the wheel and the source archive into d
 
 environments: package ## every command in new environments: the core, each extra alone, all of them (an hour); ONLY="core live" for some
 	$(BIN)/python -m tests.environments dist/*.whl $(ONLY)
+
+pages: package ## the tutorial and every how-to, typed in environments installed as each says (half an hour); ONLY="tutorial" for some
+	$(BIN)/python -m tests.pages dist/*.whl $(ONLY)
 
 newcomer: $(VENV)/.installed-dev ## from a clone to a report in two commands, everything installed anew, timed (minutes)
 	$(BIN)/python -m tests.newcomer

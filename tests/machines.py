@@ -16,6 +16,7 @@ from tests.live.network_of_links import free_ports
 
 HUB = "192.0.2.7"  # the first machine's address, as pages print it (TEST-NET-1)
 PORT = 7447
+PYTHON = os.environ.get("BDFL_WALKED_BY", sys.executable)  # of another environment, for `tests/pages.py`
 _CARD = "card"
 
 
@@ -35,7 +36,7 @@ class Machine:
             line = line.replace(f"{HUB}:{PORT}", local).replace(f"0.0.0.0:{PORT}", local)
         program, *words = line.split()
         assert program == "bdfl", line
-        return [*self.prefix, sys.executable, "-m", "bdfl.cli", *words]
+        return [*self.prefix, PYTHON, "-m", "bdfl.cli", *words]
 
     def run(self, line: str, *, expected: int = 0) -> str:
         """What a command prints; it has to end with that exit code."""

@@ -11,7 +11,6 @@ import shlex
 import sys
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -20,34 +19,10 @@ from matplotlib.figure import Figure
 from typer.testing import CliRunner
 
 from bdfl.cli.commands import app
+from tests.pages import GUIDES, ROOT, blocks_of
 from tests.test_docs import parse
 
-ROOT = Path(__file__).parents[1]
-GUIDES = [
-    ROOT / "docs" / "tutorial.md",
-    ROOT / "docs" / "installation.md",
-    *sorted((ROOT / "docs/how-to").glob("*.md")),
-]
-BLOCK = re.compile(r"(?:^<!-- tests: (.*?) -->\n)?^```(\w*) ?(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SHOWN = ("text", "console", "")  # blocks that nobody is meant to type
-
-
-@dataclass(frozen=True)
-class Block:
-    """A block of a page: why it is not run here, if so, its language, the file it is saved as, its text."""
-
-    note: str
-    language: str
-    file: str
-    text: str
-
-    @property
-    def lines(self) -> list[str]:
-        return [line.partition(" #")[0].strip() for line in self.text.splitlines() if line.strip()]
-
-
-def blocks_of(page: Path) -> list[Block]:
-    return [Block(*match) for match in BLOCK.findall(page.read_text(encoding="utf-8"))]
 
 
 def run_page(page: Path) -> None:

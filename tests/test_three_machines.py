@@ -11,7 +11,7 @@ import pytest
 
 from bdfl.ledger.store import ChainStore
 from tests.machines import HUB, PORT, Machine, open_machines
-from tests.test_guides import ROOT, blocks_of
+from tests.pages import ROOT, blocks_of
 
 PAGE = ROOT / "docs" / "how-to" / "three-machines.md"
 NUM_BLOCKS = 20
