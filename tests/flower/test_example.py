@@ -32,7 +32,7 @@ def played(tmp_path_factory):
     around["RAY_OVERRIDE_RESOURCES"] = '{"CPU": 1, "object_store_memory": 100000000}'  # one process that trains
     try:
         command = [sys.executable, EXAMPLE, folder]
-        done = subprocess.run(command, env=around, cwd=folder.parent, capture_output=True, text=True, timeout=240)
+        done = subprocess.run(command, env=around, cwd=folder.parent, capture_output=True, text=True, timeout=900)
     finally:
         shutil.rmtree(short, ignore_errors=True)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -106,7 +106,7 @@ BREAKAGES: dict[str, tuple[Callable[[], Block], str, type[InvalidBlock], str]] =
     "a height further": (lambda: reheaded(height=STATE.height + 2), "validate_link", BadLink, "height"),
     "another parent": (lambda: reheaded(parent=bytes(32)), "validate_link", BadLink, "parent"),
     "no later than the median time past": (
-        lambda: reheaded(time_ms=STATE.median_time_ms),
+        lambda: reheaded(time_ms=STATE.least_time_ms - 1),
         "validate_time",
         BadTime,
         "time",

@@ -180,7 +180,7 @@ def test_remembering_changes_no_verdict():
 
 
 def test_a_header_has_its_proposers_time_and_at_least_one_that_is_valid():
-    least_ms = STATE.median_time_ms + 1
+    least_ms = STATE.least_time_ms
     stamps = [make_header(STATE, 1, 1, GOOD.body, now_ms).time_ms for now_ms in (0, least_ms, least_ms + 7)]
     assert stamps == [least_ms, least_ms, least_ms + 7]
 
@@ -212,7 +212,7 @@ def test_a_block_that_was_stamped_at_any_time_since_the_voter_began_is_timely():
 
 
 def test_the_least_valid_time_is_timely_for_a_voter_whose_clock_is_behind():
-    least = reheaded(time_ms=STATE.median_time_ms + 1)
+    least = reheaded(time_ms=STATE.least_time_ms)
     assert is_timely(STATE, least, 1, 1, 1)
     assert not is_timely(STATE, reheaded(time_ms=least.header.time_ms + TIME_TOLERANCE_MS + 1), 1, 1, 1)
 

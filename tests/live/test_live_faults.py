@@ -103,7 +103,7 @@ def add_to_log(folder, number, entries):
         if isinstance(entry, Began):
             log.begin(entry)
         else:
-            log.append(entry.now_ns, entry.event, entry.signatures)
+            log.append(entry.now_ns, entry.utc_ms, entry.event, entry.signatures)
     log.close()
 
 

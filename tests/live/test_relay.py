@@ -15,7 +15,8 @@ from bdfl.transports.live.envelope import Envelope, Purpose
 from bdfl.transports.live.gate import Refusal
 from bdfl.transports.live.ports import Offer
 from bdfl.transports.live.zenoh_config import Line, Role, chain_keys, line_of, session_config
-from tests.live.network_of_links import CHAIN, Links, free_ports, message_of, sealer_of, wait_until
+from bdfl.transports.live.zenoh_link import ZenohLink
+from tests.live.network_of_links import CHAIN, Links, Listener, free_ports, message_of, sealer_of, wait_until
 from tests.live.test_link import say_until_heard
 
 KEYS = chain_keys(CHAIN)
@@ -164,7 +165,8 @@ def test_a_client_speaks_in_its_own_name_only(tmp_path):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="connections are cut on Linux only")
-def test_a_relay_hangs_up_on_a_client_that_floods_and_the_others_are_still_heard(tmp_path):
+@pytest.mark.parametrize("is_sealed", [True, False])
+def test_a_relay_hangs_up_on_a_client_that_floods_and_the_others_are_still_heard(tmp_path, is_sealed):
     with Links(4, tmp_path) as net, ExitStack() as stack:
         (zero,) = addresses(1)
         net.open(0, (zero,), ())
@@ -177,13 +179,31 @@ def test_a_relay_hangs_up_on_a_client_that_floods_and_the_others_are_still_heard
 
         def is_cut():
             for _ in range(200):
-                session.put(KEYS.via(0).to_all(1), sealer.seal(Purpose.MESSAGE, None, b"sealed nonsense"))
+                data = sealer.seal(Purpose.MESSAGE, None, b"sealed nonsense") if is_sealed else b"nonsense"
+                session.put(KEYS.via(0).to_all(1), data)
             time.sleep(0.01)
             return net.links[0].counters().get("clients_cut", 0) > 0
 
         wait_until(is_cut, "the relay hangs up")
         say_until_heard(net, 1, (0, 2, 3))
         token.undeclare()
+
+
+@pytest.mark.parametrize("is_listening", [True, False])
+def test_two_nodes_with_one_key_notice_each_other(tmp_path, is_listening):
+    with Links(3, tmp_path) as net, ExitStack() as stack:
+        zero, one, twin_address = addresses(3)
+        net.open(0, (zero,), (), lease_s=0.5)
+        net.open(1, (one,) if is_listening else (), (zero,), lease_s=0.5)
+        net.open(2, (), (zero,), lease_s=0.5)
+        net.wait_for_all()
+        listen = (twin_address,) if is_listening else ()
+        twin = ZenohLink(net.settings(1, listen, (zero,), lease_s=0.5, life=2))
+        twin.open(Listener())
+        stack.callback(twin.close)
+        wait_until(lambda: net.links[1].has_twin, "the first hears of the second")
+        assert not net.links[0].has_twin
+        assert not net.links[2].has_twin
 
 
 def test_lines_are_read_from_keys_as_they_are_written():

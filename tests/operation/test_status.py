@@ -72,6 +72,10 @@ WAITING = msgspec.structs.replace(WORKING, present=(0,), voters=(0, 3), able_s=N
         (WORKING, {"others_height": 8}, "working", ""),  # one block is usual
         (WORKING, {"others_height": 19}, "catching-up", "at block 7, 12 behind the others"),
         (WORKING, {"is_member": False}, "catching-up", "before its admission"),
+        (WORKING, {"clock_offset_s": 59.0}, "working", ""),
+        (WORKING, {"clock_offset_s": 86_400.0}, "misconfigured", "its clock is 24.0 h ahead of the other members'"),
+        (WAITING, {"clock_offset_s": -3600.0}, "misconfigured", "its clock is 60 min behind the other members'"),
+        (WORKING, {"has_twin": True}, "misconfigured", "another node runs as this member"),
         (
             WORKING, {"last_block": LATE, "missing": (SOUTH, SLOW), "attempt": 4}, "stalled",
             "no block for 50 s, at most 6 s expected; 3 of 3 votes can be reached (members 0, 1, 3), 3 needed; "
@@ -233,7 +237,7 @@ def status_of(folder, *options):
     return CliRunner().invoke(app, ["node", "status", str(folder), *options])
 
 
-def test_nodes_without_a_able_say_so_before_the_first_round_and_are_not_healthy(tmp_path):
+def test_nodes_without_a_quorum_say_so_before_the_first_round_and_are_not_healthy(tmp_path):
     first, second, _ = found_members(tmp_path, 3)
     address = first.listen[0]
     with open_node(second) as alone, running(alone):

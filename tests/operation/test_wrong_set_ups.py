@@ -85,8 +85,8 @@ def assert_named(patient, cause, refusal=None, **settings):
     if refusal is not None:
         result = start(patient)
         assert result.exit_code == 2, result.output
-        assert len(result.stderr.splitlines()) == 1
-        assert refusal in result.stderr
+        [line] = [line for line in result.stderr.splitlines() if not line.startswith("node 0: ")]  # those are its log
+        assert refusal in line
 
 
 def test_a_right_set_up_has_nothing_bad(patient, town):
@@ -148,7 +148,7 @@ def test_clock_off_by_a_day(patient, tmp_path):
     with answering(tls) as address:
         near = replace(patient, peers=[address])
         assert causes(near) == []
-        assert_named(near, f"more than 600 s ahead of the peer's at {address}", now_s=time.time() + DAY_S)
+        assert_named(near, f"more than 60 s ahead of the peer's at {address}", now_s=time.time() + DAY_S)
 
 
 def test_expired_certificate(patient, monkeypatch):
@@ -188,7 +188,7 @@ def test_member_removed(patient, monkeypatch):
 
 def test_newer_format(patient, tmp_path):
     newer = tmp_path / "newer"
-    newer.write_bytes(patient.genesis.read_bytes().replace(b"bdfl genesis 2", b"bdfl genesis 9"))
+    newer.write_bytes(patient.genesis.read_bytes().replace(b"bdfl genesis 3", b"bdfl genesis 9"))
     words = "a newer bdfl wrote it and can read it"
     assert_named(replace(patient, genesis=newer), words, words)
     with open_chain(patient.folder / "chain", read_genesis(patient.genesis)):
@@ -206,4 +206,4 @@ def test_no_extra(patient, monkeypatch):
 
     monkeypatch.setattr(doctor, "version", find_version)
     monkeypatch.setitem(sys.modules, "zenoh", None)
-    assert_named(patient, "eclipse-zenoh is missing", "a live network needs zenoh")
+    assert_named(patient, "eclipse-zenoh is missing", "a live network needs Zenoh")

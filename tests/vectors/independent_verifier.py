@@ -171,7 +171,8 @@ class Chain:
         place = [self.id, height, self.tip]
         require(header.format == 3, "format")
         require([header.chain, header.height, header.parent] == place, "link")
-        require(header.time_ms > sorted(self.times_ms)[(len(self.times_ms) - 1) // 2], "time")
+        least_ms = min(sorted(self.times_ms)[(len(self.times_ms) - 1) // 2] + 1, 253_402_300_799_999)
+        require(least_ms <= header.time_ms <= 253_402_300_799_999, "time")
         require(header.proposer in self.now.active, "proposer")
         seal = Record(header=header, nonce=block.nonce)
         require_signed(self.key(header.proposer), block.signature, "block", place, seal.bytes, "block")

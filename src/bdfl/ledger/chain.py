@@ -11,6 +11,7 @@ from bdfl.encoding import DIGEST_SIZE, INT_LIMIT
 from bdfl.identity import Place
 from bdfl.learning.weights import Layout
 from bdfl.ledger.block import (
+    MAX_TIME_MS,
     Block,
     Certificate,
     Conditions,
@@ -151,9 +152,12 @@ class ChainState:
         return find_candidates(self.conditions, self.rests_until, self.height + 1)
 
     @cached_property
-    def median_time_ms(self) -> int:
-        """Median time past, which the next block must be later than; of an even number the earlier middle one."""
-        return sorted(self.times_ms)[(len(self.times_ms) - 1) // 2]
+    def least_time_ms(self) -> int:
+        """Least time of the next block: later than the median time past, of an even number the earlier middle one.
+
+        At the end of the calendar it stays there, so that no time can end a chain.
+        """
+        return min(sorted(self.times_ms)[(len(self.times_ms) - 1) // 2] + 1, MAX_TIME_MS)
 
     @cached_property
     def scheduled(self) -> frozenset[int]:
@@ -234,7 +238,8 @@ def apply_block(state: ChainState, block: Block, toolbox: Toolbox) -> ChainState
 
 def is_idle(updates: Sequence[SignedUpdate], entries: Sequence[Entry]) -> bool:
     """Whether a block moves nothing: nobody gave a model, and there is no evidence and no change of members."""
-    return not entries and all(signed.update.is_declined for signed in updates)
+    is_nothing = (signed.update.is_declined or signed.update.samples == 0 for signed in updates)
+    return not entries and all(is_nothing)
 
 
 def charter_after(state: ChainState, entries: Sequence[Entry], toolbox: Toolbox) -> Charter:

@@ -141,7 +141,7 @@ def is_timely(state: ChainState, block: Block, since_ms: int, now_ms: int, attem
     earlier attempt, or one that took long to mine, stays votable. The tolerance doubles with each of the voter's
     attempts: wrong clocks slow a network down, and never halt it. The least time that is valid is never too late.
     """
-    offset_ms = min_offset_ms(block.header.time_ms, since_ms, max(now_ms, state.median_time_ms + 1))
+    offset_ms = min_offset_ms(block.header.time_ms, since_ms, max(now_ms, state.least_time_ms))
     return abs(offset_ms) <= TIME_TOLERANCE_MS << min(attempt - 1, _MAX_DOUBLINGS)
 
 
@@ -171,8 +171,8 @@ def validate_link(state: ChainState, block: Block) -> None:
 
 def validate_time(state: ChainState, block: Block) -> None:
     """The block is later than the median time past."""
-    if not state.median_time_ms < block.header.time_ms <= MAX_TIME_MS:
-        raise BadTime("time", f"later than {state.median_time_ms} ms, within the year 9999", block.header.time_ms)
+    if not state.least_time_ms <= block.header.time_ms <= MAX_TIME_MS:
+        raise BadTime("time", f"at least {state.least_time_ms} ms, within the year 9999", block.header.time_ms)
 
 
 def validate_proposer(state: ChainState, block: Block) -> None:
@@ -374,5 +374,5 @@ def make_header(state: ChainState, attempt: int, proposer: int, body: Body, now_
         proposer=proposer,
         body=body_root(body),
         difficulty=required_difficulty(state, attempt, body.parent_certificate),
-        time_ms=max(now_ms, state.median_time_ms + 1),
+        time_ms=max(now_ms, state.least_time_ms),
     )

@@ -160,8 +160,13 @@ def _is_without_quorum(draft: Draft) -> bool:
 
 
 def _time_attempt(draft: Draft) -> None:
-    """Limits the attempt, once there is a block to agree on; later attempts last longer."""
-    if not draft.is_attempt_timed and any(
+    """Limits the attempt, once there is a block to agree on; later attempts last longer.
+
+    Not while collecting: a block that nobody may vote for yet would drive everybody through attempts.
+    """
+    if draft.phase is Phase.COLLECTING or draft.is_attempt_timed:
+        return
+    if any(
         candidate.is_valid and not is_premature(draft, candidate.block.body) for candidate in draft.candidates.values()
     ):
         draft.is_attempt_timed = True
@@ -214,6 +219,8 @@ def _find_valid(draft: Draft, digest: bytes) -> Candidate | None:
 
 def _cast(draft: Draft, kind: Kind, block: bytes) -> None:
     """Keeps a vote, then says it: a restarted node repeats it and casts no other."""
+    if not draft.own_votes and draft.mining_since_ns:  # 0: it was still collecting, so nothing was waited for
+        draft.mining_ms = max(0, draft.now_ns - draft.mining_since_ns) // 1_000_000
     signed = draft.sign_vote(kind, block)
     draft.votes[key_of(signed)] = draft.own_votes[draft.attempt, kind] = signed
     draft.do(Store(KeptVote(draft.height, signed)))

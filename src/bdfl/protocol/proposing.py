@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from bdfl.encoding import encode
 from bdfl.identity import Meaning, statement_digest
-from bdfl.ledger.block import Block, Body, FalseWork, Seal, TwoBlocks, body_root, header_seal
+from bdfl.ledger.block import Block, Body, FalseWork, Kind, Seal, TwoBlocks, body_root, header_seal
 from bdfl.ledger.chain import is_idle
 from bdfl.ledger.errors import BadWork, InvalidBlock, NotVotable
 from bdfl.ledger.rules import (
@@ -83,7 +83,6 @@ def finish_mining(draft: Draft, event: NonceFound) -> None:
     draft.mined = None
     candidate = Candidate(block, block.digest, True, mined.model, _find_complaint(draft, block))
     draft.candidates[candidate.digest] = candidate
-    _note_mining_time(draft)
     draft.do(Store(KeptBlock(block)))
     draft.send(None, Proposal(block))
 
@@ -161,7 +160,6 @@ def complete_candidates(draft: Draft) -> None:
             continue
         complaint = _find_complaint(draft, candidate.block)
         draft.candidates[candidate.digest] = Candidate(candidate.block, candidate.digest, True, model, complaint)
-        _note_mining_time(draft)
         draft.do(Store(KeptBlock(candidate.block)))
 
 
@@ -176,13 +174,6 @@ def _find_complaint(draft: Draft, block: Block) -> str | None:
     except NotVotable as error:
         return str(error)
     return None
-
-
-def _note_mining_time(draft: Draft) -> None:
-    """How long a block was waited for, measured at the first one."""
-    if sum(candidate.is_valid for candidate in draft.candidates.values()) == 1:
-        since_ns = draft.mining_since_ns or draft.now_ns  # 0: still collecting, so nothing was waited for
-        draft.mining_ms = max(0, draft.now_ns - since_ns) // 1_000_000
 
 
 def want_block(draft: Draft, holder: int, digest: bytes) -> None:
@@ -207,7 +198,7 @@ def may_close(draft: Draft) -> bool:
         return False
     if draft.may_be_idle or not is_idle(tuple(draft.held_updates.values()), ()):
         return True
-    return is_whole and not is_premature(draft, _make_own_body(draft)[0])
+    return not is_premature(draft, _make_own_body(draft)[0])
 
 
 def is_premature(draft: Draft, body: Body) -> bool:
@@ -231,7 +222,9 @@ def is_votable(draft: Draft, candidate: Candidate) -> bool:
     header, body = candidate.block.header, candidate.block.body
     if not candidate.is_valid or candidate.complaint is not None or header.attempt > draft.attempt:
         return False
-    if is_premature(draft, body) or not _is_timely(draft, candidate.block):
+    if is_premature(draft, body) and not _is_vouched_for(draft, candidate.digest):
+        return False
+    if not _is_timely(draft, candidate.block):
         return False
     given = {signed.update.client for signed in body.updates}
     is_whole = given.issuperset(draft.chain.schedule.selected)
@@ -243,9 +236,15 @@ def is_votable(draft: Draft, candidate: Candidate) -> bool:
     return given.issuperset(draft.in_time_updates) and reported.issuperset(draft.in_time_reports)
 
 
+def _is_vouched_for(draft: Draft, digest: bytes) -> bool:
+    """Whether more members prevoted for a block than may lie: for one of them its time had come."""
+    voters = {voter for _, kind, voter, block in draft.votes if block == digest and kind is Kind.PREVOTE}
+    return len(voters) > len(draft.chain.active) - draft.chain.quorum
+
+
 def _is_timely(draft: Draft, block: Block) -> bool:
     """By this node's wall clock, or by the members' median: a node whose clock is wrong goes with the others."""
     return any(
         is_timely(draft.chain, block, draft.since_ms - ahead_ms, draft.utc_ms - ahead_ms, draft.attempt)
-        for ahead_ms in {0, clock_offset_ms(draft.clock_offsets_ms)}
+        for ahead_ms in {0, clock_offset_ms(draft.clock_offsets_ms, draft.chain.active)}
     )

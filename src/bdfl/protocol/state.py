@@ -177,13 +177,14 @@ class NodeState:
     end: str = ""  # why it is done
 
 
-def clock_offset_ms(offsets_ms: Mapping[int, int]) -> int:
-    """Median of how far a node's wall clock is ahead of its own (0) and of the others', at least; negative: behind.
+def clock_offset_ms(offsets_ms: Mapping[int, int], members: Collection[int]) -> int:
+    """Median over the members of how far a node's wall clock is ahead of theirs, at least; negative: behind.
 
-    Each member counts once, so less than half of them cannot move it; of an even number the nearer to 0 counts.
+    Its own, and who was not heard, count as 0, so that less than half of the members cannot move it, whoever was heard
+    so far; of an even number the further from 0 of the middle two counts, which takes half of them.
     """
-    ordered = sorted([0, *offsets_ms.values()])
-    return min(ordered[(len(ordered) - 1) // 2 : len(ordered) // 2 + 1], key=abs)
+    ordered = sorted(offsets_ms.get(member, 0) for member in members)
+    return max(ordered[(len(ordered) - 1) // 2 : len(ordered) // 2 + 1], key=abs)
 
 
 def is_same(before: NodeState, after: NodeState) -> bool:

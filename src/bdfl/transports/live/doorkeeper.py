@@ -39,6 +39,7 @@ class Doorkeeper:
         self._gate = gate
         self._connected, self._pressed, self._muted, self._greet, self._count = connected, pressed, muted, greet, count
         self._connections = Connections()
+        self.own_name_s: float | None = None  # when somebody was last connected in it
         self._there: frozenset[Connection] = frozenset()
         self._stirred_s = time.monotonic()  # when somebody last came, went or was turned away
         self._closing = threading.Event()
@@ -78,15 +79,17 @@ class Doorkeeper:
         for name in self._connections.newcomers(now_s) & members.keys():
             self._greet(members[name])
         impostors = [Impostor(one, is_proven=True) for one in there if one.name == self._own_name]
+        if impostors:
+            self.own_name_s = now_s
         for one in impostors + self._find_impostors(members, now_s):
             where = one.connection
             if self._door.turn_away(where.host, where.port, now_s, bars=one.is_proven):
                 self._connections.remove(where)
                 self._count("turned_away", 1)
                 self._stirred_s = now_s
-        muted = {member_name(member) for member in self._muted()}
+        flooding = {member_name(member) for member in {*self._muted(), *self._pressed()}}
         for client in there:  # zenoh relays a client's flood to everybody: all that a relay can do is hang up
-            is_flooding = client.is_client and client.name in muted
+            is_flooding = client.is_client and client.name in flooding
             if is_flooding and self._door.turn_away(client.host, client.port, now_s, bars=False):
                 self._count("clients_cut", 1)
                 self._stirred_s = now_s

@@ -218,6 +218,7 @@ class LiveNode:
     def status(self) -> NodeStatus:
         """From any thread."""
         state, counts, failure = self._state, self._counts, self._failure
+        offsets_ms = state.clock_offsets_ms
         return NodeStatus(
             number=self._context.number,
             height=state.chain.height,
@@ -232,7 +233,7 @@ class LiveNode:
             refused=counts.read_refused(),
             proposers=counts.read_proposers(),
             last_commit_ns=counts.last_commit_ns,
-            clock_offset_ms=clock_offset_ms(state.clock_offsets_ms) if state.clock_offsets_ms else None,
+            clock_offset_ms=clock_offset_ms(offsets_ms, state.chain.active) if offsets_ms else None,
             turned_ns=self._turned_ns,
             is_recording=self._log is not None and self._log.is_writing,
             end=state.end,

@@ -33,6 +33,8 @@ from bdfl.transports.live.zenoh_session import Hearers, LinkSettings, ZenohSessi
 _CLOSE_WAIT_S = 2.0
 _MUTE_SLACK_S = 0.01
 _RETRY_S = 0.5
+_MAX_SESSIONS = 4  # of one member that are remembered: it may have several while it connects anew
+_TWIN_S = 60.0  # for which a connection in the node's own name is remembered
 _PRESSING = (Refusal.RATE, Refusal.QUEUE, Refusal.SIZE)  # refused unread, each at the cost of having received it
 _MAX_REFUSALS_PER_S = 100  # that the node hears of; all are counted
 
@@ -137,12 +139,13 @@ class ZenohLink:
 
     @property
     def has_twin(self) -> bool:
-        """Another node says that it is this member, for longer than a session that ended may linger.
+        """Another node is this member: it says so for longer than an old session lingers, or came to connect.
 
-        Presence is not authenticated, so this is shown to people and changes nothing.
+        Presence and names of connections are not authenticated, so this is shown to people and changes nothing.
         """
-        since_s = self._twin_since_s
-        return since_s is not None and time.monotonic() - since_s > 2 * self._settings.lease_s
+        now_s, since_s, seen_s = time.monotonic(), self._twin_since_s, self._doorkeeper.own_name_s
+        is_present = since_s is not None and now_s - since_s > 2 * self._settings.lease_s
+        return is_present or (seen_s is not None and now_s - seen_s < _TWIN_S)
 
     @property
     def num_transports(self) -> int:
@@ -353,21 +356,27 @@ class ZenohLink:
         line, session = line_of(key), key.rpartition("/")[0].rpartition("/")[2]
         if self._is_closed or line is None or session == self._sealer.session:
             return
+        known = self._gate.members | {self._settings.number}
+        if line.member not in known or (line.relay is not None and line.relay not in known):
+            return
         with self._presence_lock:
+            before = set(self._tokens)
             sessions = self._tokens.setdefault(line, set())
-            if sample.kind == zenoh.SampleKind.PUT:
-                sessions.add(session)
-            else:
+            if sample.kind != zenoh.SampleKind.PUT:
                 sessions.discard(session)
+            elif len(sessions) < _MAX_SESSIONS:
+                sessions.add(session)
             if not sessions:
                 del self._tokens[line]
+            is_news = before != self._tokens.keys()
             if not any(one.member == self._settings.number for one in self._tokens):
                 self._twin_since_s = None
             elif self._twin_since_s is None:
                 self._twin_since_s = time.monotonic()
-        if line.relay is not None:
+        if is_news and line.relay is not None:
             self._wake_muter()
-        self._notice()
+        if is_news:
+            self._notice()
 
     def _notice(self) -> None:
         with self._presence_lock:
@@ -423,16 +432,17 @@ class ZenohLink:
     def _refuse(self, line: Line | None, refused: Refused, size: int) -> None:
         """Counts it, against its sender only if that is who sealed it: its name is on the key of a forged one too.
 
-        A relayed line is never slowed: other clients of the same relay speak over it.
+        A line relayed by others is never slowed: other clients of that relay speak over it. This node's own clients are
+        known by their certificates, so that one of them that floods can be told and cut.
         """
         reason, now_ns = refused.reason, time.monotonic_ns()
-        sender, is_direct = (None, False) if line is None else (line.member, line.relay is None)
+        sender, relay = (None, None) if line is None else line
         self._count(f"refused_{reason.value}")
         if refused.is_proven and sender is not None:
             if reason is not Refusal.RATE:  # its budget is used up already
                 self._gate.charge(sender, now_ns)
             self._lose_patience(sender, size)
-        elif reason in _PRESSING and sender is not None and is_direct:
+        elif reason in _PRESSING and sender is not None and relay in (None, self._settings.number):
             self._press(sender)
         if self._receiver is not None and not self._is_closed and self._refusals.take(1, now_ns):
             self._receiver.refuse(sender, reason.value)

@@ -27,6 +27,7 @@ _CLOSE_WAIT_S = 2.0
 _MAX_RECEIVING = 128  # threads
 _LATE_TIMES = 2 * MOST_TIMES  # as long as a piece is ever waited for, an answer is taken again: it may come late
 _RELAYED_CAPACITY = 1024  # messages of all clients of a relay
+_RELAYED_TIMES = 10  # as fast as a single name that is heard slowly
 _MAX_IGNORED = 64  # answers to one request that are not its holder's, after which none is looked into
 _URGENT = zenoh.Priority.INTERACTIVE_HIGH
 _BULK = zenoh.Priority.DATA
@@ -138,6 +139,7 @@ class ZenohSession:
             where = ", ".join(settings.listen)
             raise LinkError(f"cannot open the network, listening on {where}: {one_line(error)}") from None
         self._own_keys = self._keys.via(self._find_relay(session))
+        self._hearers.begin(str(session.info.zid()))  # first: it hears its own presence too
         try:
             self._declare(session)
         except zenoh.ZError as error:
@@ -145,7 +147,6 @@ class ZenohSession:
             session.close()  # type: ignore[no-untyped-call]
             self._join()
             raise LinkError(f"cannot take part in the network: {one_line(error)}") from None
-        self._hearers.begin(str(session.info.zid()))
         self._session = session
 
     def connections(self) -> set[Connection]:
@@ -165,10 +166,11 @@ class ZenohSession:
             keys = self._keys.via(self._find_relay(session))
             if keys == self._own_keys:
                 return
-            self._own_keys = keys
+            former, self._own_keys = self._own_keys, keys
             try:
                 self._declare_token(session)
             except zenoh.ZError as error:
+                self._own_keys = former  # it is tried again
                 raise LinkError(f"cannot take part in the network: {one_line(error)}") from None
 
     def _find_relay(self, session: zenoh.Session) -> int | None:
@@ -212,19 +214,19 @@ class ZenohSession:
                 "relay-all",
                 lambda relay, _: subscribe_relayed(keys.via(relay).to_all("*")),
                 hearers.to_all,
-                self._pace_of,
+                self._pace_of_relay,
             ),
             Listening(
                 "relay-own",
                 lambda relay, _: subscribe_relayed(keys.via(relay).to_one(number, "*")),
                 hearers.to_own,
-                self._pace_of,
+                self._pace_of_relay,
             ),
             Listening(
                 "relay-server",
                 lambda relay, _: serve(keys.via(relay).blob(number, "*"), False),
                 hearers.query,
-                self._pace_of_requests,
+                self._pace_of_relay,
             ),
         )
         self._listen_to(Audience(self.members))
@@ -244,18 +246,25 @@ class ZenohSession:
         )
 
     def _pace_of(self, member: int) -> Pace[zenoh.Sample]:
-        return self._new_pace(member, self._settings.limits.slow_per_s)
+        limits = self._settings.limits
+        return self._new_pace(limits.slow_per_s, limits.slow_burst, lambda: self._hearers.wait(member))
 
     def _pace_of_requests(self, member: int) -> Pace[zenoh.Query]:
-        return self._new_pace(member, self._settings.limits.slow_requests_per_s)
+        limits = self._settings.limits
+        return self._new_pace(limits.slow_requests_per_s, limits.slow_burst, lambda: self._hearers.wait(member))
 
-    def _new_pace(self, member: int, per_s: int) -> Pace[zenoh.Sample | zenoh.Query]:
+    def _pace_of_relay(self, _: int) -> Pace[zenoh.Sample | zenoh.Query]:
+        """Faster than all clients of an honest relay speak; who has to wait is told by nobody."""
+        limits = self._settings.limits
+        return self._new_pace(_RELAYED_TIMES * limits.slow_per_s, _RELAYED_TIMES * limits.slow_burst, _nothing)
+
+    def _new_pace(self, per_s: int, burst: int, on_wait: Callable[[], None]) -> Pace[zenoh.Sample | zenoh.Query]:
         limits = self._settings.limits
 
         def cost(heard: zenoh.Sample | zenoh.Query) -> float:
             return 1 + (0 if heard.payload is None else len(heard.payload)) / limits.slow_bytes
 
-        return Pace(Bucket(per_s, limits.slow_burst), cost, lambda: self._hearers.wait(member))
+        return Pace(Bucket(per_s, burst), cost, on_wait)
 
     def reopen(self) -> None:
         """Connects anew, with the TLS files as they are now; raises `LinkError`. What is said meanwhile is lost."""
@@ -273,7 +282,7 @@ class ZenohSession:
         for listening in self._listenings:
             listening.listen_to(audience.members, audience.slow)
         for listening in self._relayed:
-            listening.listen_to(audience.relays)
+            listening.listen_to(audience.relays, audience.relays)  # each at a pace: a relay may be the one that floods
 
     def close(self) -> None:
         with self._lock:
@@ -380,6 +389,10 @@ class _Answers:
         on_answer, self._on_answer = self._on_answer, None
         if on_answer is not None:
             on_answer(answer)
+
+
+def _nothing() -> None:
+    pass
 
 
 def _links_of(session: zenoh.Session | None) -> list[zenoh.Link]:

@@ -314,17 +314,20 @@ function checkLink({ state, height, block }) {
   return passed("link", title, `its parent is ${height === 1 ? "the genesis" : `block ${height - 1}`}, by digest`);
 }
 
-/** Median time past: what a block must be later than. Of an even number the earlier of the middle two. */
-function medianTime(times) {
-  return [...times].sort((one, other) => one - other)[(times.length - 1) >> 1];
+const MAX_TIME_MS = 253402300799999; // the end of the year 9999
+
+/** Later than the median time past, of an even number the earlier of the middle two; never after the calendar's end. */
+function leastTime(times) {
+  const median = [...times].sort((one, other) => one - other)[(times.length - 1) >> 1];
+  return Math.min(median + 1, MAX_TIME_MS);
 }
 
 function checkTime({ state, block }) {
   const title = "It is later than the median of the last 11 blocks";
   if (state.times === null)
     return skipped("time", title, "it follows from the blocks before: known once the whole chain is checked");
-  const [found, median] = [block.header.time_ms, medianTime(state.times)];
-  if (found <= median) return failed("time", title, `later than ${sayUtc(median)}`, sayUtc(found));
+  const [found, least] = [block.header.time_ms, leastTime(state.times)];
+  if (found < least || found > MAX_TIME_MS) return failed("time", title, `at least ${sayUtc(least)}`, sayUtc(found));
   return passed("time", title, `its proposer began to mine at ${sayUtc(found)}, by its own clock`);
 }
 
