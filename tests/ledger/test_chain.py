@@ -92,6 +92,16 @@ def test_the_median_time_past_is_that_of_the_last_eleven_blocks_and_the_genesis_
     assert state.times_ms == tuple(stamps[-11:])
 
 
+def test_no_time_ends_a_chain():
+    state, certificate = START, ()
+    for _ in range(4):
+        body = TOWN.body(state, certificate, reports=[], updates=[])
+        block = TOWN.block(state, body, time_ms=MAX_TIME_MS)
+        validate_proposal(state, block, TOWN.toolbox)
+        certificate, state = TOWN.certificate(state, block.digest), apply_block(state, block, TOWN.toolbox)
+    assert state.least_time_ms == MAX_TIME_MS
+
+
 def test_one_block_far_ahead_does_not_move_the_median():
     block = TOWN.block(START, TOWN.body(START), time_ms=MAX_TIME_MS)
     assert apply_block(START, block, TOWN.toolbox).least_time_ms == TOWN.genesis.time_ms + 1

@@ -189,6 +189,26 @@ def test_a_relay_hangs_up_on_a_client_that_floods_and_the_others_are_still_heard
         token.undeclare()
 
 
+def test_presence_of_who_is_no_member_or_in_many_sessions_is_not_kept(tmp_path):
+    with Links(3, tmp_path) as net, ExitStack() as stack:
+        (zero,) = addresses(1)
+        net.open(0, (zero,), ())
+        config = session_config(
+            Role.PEER, (), (zero,), net.tls[1], keys=KEYS, members=range(3), lease_s=3.0, max_payload=10**7
+        )
+        session = zenoh.open(config)
+        stack.callback(session.close)
+        names = [KEYS.via(1).here(number, "abc") for number in range(3, 60)] + [
+            KEYS.here(1, f"abc{number}") for number in range(60)
+        ]
+        tokens = [session.liveliness().declare_token(name) for name in (*names, KEYS.via(1).here(2, "abc"))]
+        wait_until(lambda: net.listeners[0].present == {1, 2}, "members are there")
+        assert net.links[0]._tokens.keys() == {Line(1), Line(2, 1)}
+        assert len(net.links[0]._tokens[Line(1)]) <= 4
+        for token in tokens:
+            token.undeclare()
+
+
 @pytest.mark.parametrize("is_listening", [True, False])
 def test_two_nodes_with_one_key_notice_each_other(tmp_path, is_listening):
     with Links(3, tmp_path) as net, ExitStack() as stack:

@@ -7,7 +7,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from table import TIMING, Kind, Table, say_votes, vote
+from table import TIMING, Kind, Table
 
 from bdfl.ledger.chain import apply_block, start_chain
 from bdfl.ledger.toolbox import Toolbox
@@ -150,6 +150,5 @@ def test_who_was_started_again_follows_those_whose_wait_is_over():
         table.deliver(seat, table.fire(seat, Timer.DEADLINE), to=others)
     table.deliver(others[0], table.mine(others[0]))
     block = others[0].votes(Kind.PREVOTE)[-1].block
-    assert late.votes(Kind.PREVOTE)[-1].block != block
-    say_votes(late, vote(late, Kind.PREVOTE, 2, block, number=0))
-    assert (late.state.attempt, late.votes(Kind.PREVOTE)[-1].block) == (2, block)
+    assert (late.state.chain.height, late.votes(Kind.PREVOTE)[-1].block) == (2, block)  # more vouch for it than may lie
+    assert late.votes(Kind.PREVOTE)[-1].attempt == 1

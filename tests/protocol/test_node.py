@@ -207,7 +207,10 @@ def test_a_block_without_a_scheduled_update_waits_for_the_deadline(table):
     assert isinstance(proposal.content, Proposal)
     voter.hear(proposal)
     assert not voter.votes(Kind.PREVOTE)
+    assert not [one for one in voter.did(SetTimer) if one.timer is Timer.ATTEMPT]  # nobody is driven through attempts
     table.fire(voter, Timer.DEADLINE)
+    assert [one.attempt for one in voter.did(SetTimer) if one.timer is Timer.ATTEMPT] == [1]
+    assert voter.votes(Kind.PREVOTE)[0].attempt == 1
     assert [one.block for one in voter.votes(Kind.PREVOTE)] == [proposal.content.block.digest]
 
 

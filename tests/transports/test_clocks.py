@@ -4,6 +4,7 @@ import pytest
 
 from bdfl.ledger.block import TIME_TOLERANCE_MS
 from bdfl.ledger.verify import verify_chain
+from bdfl.protocol.state import clock_offset_ms
 from bdfl.transports.node_store import recover
 from tests.transports.test_simulated import SECOND_NS, finish, make_network
 
@@ -46,6 +47,12 @@ def test_members_with_wrong_clocks_vote_in_the_first_attempt_once_they_have_seen
     play = play_with([-DAY_MS, DAY_MS])  # two right clocks are no quorum of four
     assert [block.header.attempt for block in play.blocks][1:] == [1, 1, 1]
     assert {block.header.proposer for block in play.blocks[1:]} <= {2, 3}
+
+
+def test_less_than_half_of_the_members_do_not_move_the_median_of_clocks_whoever_was_heard_so_far():
+    assert clock_offset_ms({1: DAY_MS, 2: DAY_MS}, range(7)) == 0
+    assert clock_offset_ms({1: DAY_MS, 2: DAY_MS, 9: DAY_MS}, range(5)) == 0  # the last was removed
+    assert clock_offset_ms({1: -DAY_MS, 2: -DAY_MS}, range(3)) == -DAY_MS
 
 
 def test_clocks_that_all_differ_slow_a_network_down_and_never_halt_it():

@@ -311,7 +311,7 @@ QUICK = [
     ("unsigned-reports", 1, "validity"),
     ("any-aggregate", 11, "validity"),
     ("small-quorum", 0, "validity"),
-    ("vote-twice-counted", 0, "agreement"),
+    ("vote-twice-counted", 0, "validity"),
     ("prevotes-decide", 0, "validity"),
     ("second-prevote", 0, "memory"),
     ("sent-before-kept", 6, "memory"),
