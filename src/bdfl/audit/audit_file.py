@@ -38,7 +38,7 @@ class AuditFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Attestation(Record, frozen=True):
-    """What an auditor signs, as AUDIT, at the height and on the tip that the report ends with."""
+    """Statement that an auditor signs, as AUDIT, at the height and on the tip that the report ends with."""
 
     report: Digest
 

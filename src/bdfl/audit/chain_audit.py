@@ -114,7 +114,7 @@ class AuditReport(_Part, frozen=True):
 
     @property
     def is_right(self) -> bool:
-        """Whether every block is valid and no member stated a wrong epsilon."""
+        """Every block is valid and no member stated a wrong epsilon."""
         stated = [one.privacy.judgement for one in self.members if one.privacy is not None]
         return self.failure is None and all(one in (Judgement.RIGHT, Judgement.SILENT) for one in stated)
 

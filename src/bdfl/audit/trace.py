@@ -42,7 +42,7 @@ class Trace:
 
 
 def trace_model(chain: Store, height: int, *, with_weights: bool = True) -> Trace:
-    """Who is in the model of a block: through its own aggregate, and since when through the models it grew from.
+    """Contributors to the model of a block: through its own aggregate, and since when through the models it grew from.
 
     Weights under another rule than the mean need the updates' bytes; raises `NotOnChain` where they were pruned.
     """

@@ -264,7 +264,7 @@ def _open_draft(path: Path, allowed: frozenset[str]) -> "tuple[Draft, Scenario]"
 def _find_share(
     draft: "Draft", scenario: "Scenario", client: int | None, data: str, energy_budget_j: float | None
 ) -> "tuple[Share, Calibration | None]":
-    """What the member brings, once its data fit the draft; what its machine can do, if that was measured."""
+    """The member's profile, once its data fit the draft; what its machine can do, if that was measured."""
     import numpy as np
 
     from bdfl.experiment.training_run import prepare_run

@@ -108,7 +108,7 @@ def flower_changes(flower: str | None, model: str | None) -> list[str]:
 
 
 def can_draw() -> bool:
-    """Whether Matplotlib is installed; where it is not, says on stderr that figures are left out."""
+    """Tells if Matplotlib is installed; where it is not, says on stderr that figures are left out."""
     try:
         require("no figures: drawing", "matplotlib")
     except MissingExtra as missing:

@@ -237,7 +237,7 @@ def apply_block(state: ChainState, block: Block, toolbox: Toolbox) -> ChainState
 
 
 def is_idle(updates: Sequence[SignedUpdate], entries: Sequence[Entry]) -> bool:
-    """Whether a block moves nothing: nobody gave a model, and there is no evidence and no change of members."""
+    """Tells if a block moves nothing: nobody gave a model, and there is no evidence and no change of members."""
     is_nothing = (signed.update.is_declined or signed.update.samples == 0 for signed in updates)
     return not entries and all(is_nothing)
 

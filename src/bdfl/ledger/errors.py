@@ -1,4 +1,4 @@
-"""What the law refuses, and why: each error names the rule that was broken, what it expects and what was found.
+"""Errors of the rules: each error names the rule that was broken, what it expects and what was found.
 
 Expected is what the rules require, recomputed where it can be; found is what the block, the statement or the file says.
 The command line, `/verify.json`, the audit report and the explorer's own verifier all use the two words in this sense.

@@ -135,7 +135,7 @@ def judge_schedule(state: ChainState, block: Block, toolbox: Toolbox) -> None:
 
 
 def is_timely(state: ChainState, block: Block, since_ms: int, now_ms: int, attempt: int) -> bool:
-    """Whether a block was stamped while the voter worked on its height, give or take a tolerance.
+    """Tells if a block was stamped while the voter worked on its height, give or take a tolerance.
 
     `since_ms` and `now_ms` are the voter's wall clock when it began with the height and now, so that a block of an
     earlier attempt, or one that took long to mine, stays votable. The tolerance doubles with each of the voter's
@@ -146,7 +146,7 @@ def is_timely(state: ChainState, block: Block, since_ms: int, now_ms: int, attem
 
 
 def min_offset_ms(time_ms: int, since_ms: int, now_ms: int) -> int:
-    """How far a clock is ahead of that of a block's proposer at least (negative: behind); 0: they may agree.
+    """Least offset of a clock to that of a block's proposer, positive if it is ahead; 0: they may agree.
 
     The block was made while the clock went from `since_ms` to `now_ms`; it may have been set back meanwhile.
     """

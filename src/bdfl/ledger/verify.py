@@ -78,7 +78,7 @@ class Failure:
 
 
 def store_failure(height: int, error: StoreError) -> Failure:
-    """What a store that lost or changed something comes to."""
+    """Failure of a store that lost or changed something."""
     return Failure(height, "store", str(error), "rows and files as they were written", str(error))
 
 

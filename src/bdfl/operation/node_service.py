@@ -430,7 +430,7 @@ class NodeService:
         self._log.error("training", {"why": reason})
 
     def _deadline_s(self, chain: ChainState) -> float:
-        """How long a round that goes well takes at the most: until an idle block may end it, and a first attempt."""
+        """Longest time of a round that goes well: until an idle block may end it, and a first attempt."""
         timing, toolbox = self._context.timing, self._context.toolbox
         costs = toolbox.once((modelled_costs, chain), lambda: modelled_costs(chain, toolbox))
         mining_ns = costs.mining_ns * timing.time_scale

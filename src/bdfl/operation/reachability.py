@@ -100,7 +100,7 @@ def check_peers(
 
 
 def issued_s(certificate: x509.Certificate, days: int) -> float:
-    """When a certificate that is valid for so many days was made; it says that it was valid a day before already."""
+    """Time at which a certificate of so many days was made; it says that it was valid a day before already."""
     return (certificate.not_valid_after_utc - timedelta(days=days)).timestamp()
 
 
@@ -136,7 +136,7 @@ def _count_votes(
 
 
 def _reach(address: str, members: Federation | None, folder: Path, now_s: float, own_leaf: Path | None) -> Reached:
-    """Whether somebody answers, is of this network and not this node again, and takes its certificate."""
+    """Tries that somebody answers, is of this network and not this node again, and takes its certificate."""
     tls = _write_tls(folder / "now", members, now_s)
     try:
         certificate = _shake_hands(address, tls)

@@ -24,7 +24,7 @@ _MAX_ANSWER = 2**22  # bytes
 
 
 class ServiceState(StrEnum):
-    """What a node's operator has to know. The protocol's `Phase` is a detail of `WORKING`."""
+    """State of a node for its operator. The protocol's `Phase` is a detail of `WORKING`."""
 
     STARTING = "starting"
     WAITING = "waiting"  # for a quorum
@@ -49,7 +49,7 @@ class ServiceState(StrEnum):
 
 
 class Stage(StrEnum):
-    """How far a node's process is."""
+    """Progress of a node's process."""
 
     PREPARING = "preparing"  # loads its data
     GATHERING = "gathering"  # connected as far as it goes, before its first event
@@ -278,7 +278,7 @@ def _describe_misconfiguration(found: Snapshot) -> str:
 
 
 def _describe_no_training(found: Snapshot) -> str:
-    """Why a member that should train gives no updates; empty: nothing is known to be wrong."""
+    """Reason why a member that should train gives no updates; empty: nothing is known to be wrong."""
     if found.training_failure is not None:
         times = "" if found.num_failures < 2 else f" {found.num_failures} times in a row"
         return f"training failed{times}: {found.training_failure}"
@@ -392,5 +392,5 @@ def ask_status(address: str, timeout_s: float = 1.0) -> Snapshot | None:
 
 
 def advise_end(folder: Path | str) -> str:
-    """How to look at a chain that is finished."""
+    """Advice on looking at a finished chain."""
     return f"look at it with bdfl explore {folder}, verify it with bdfl chain verify {folder}"

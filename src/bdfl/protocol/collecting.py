@@ -27,13 +27,13 @@ _MAX_DOUBLINGS = 40  # more than any deadline needs to get there
 
 
 def deadline_ns(chain: ChainState, timing: Timing, toolbox: Toolbox) -> int:
-    """How long the round after `chain` waits for updates and reports: twice the modelled exchange, and the grace."""
+    """Time that the round after `chain` waits for updates and reports: twice the modelled exchange, and the grace."""
     exchange_ns = toolbox.once((modelled_costs, chain), lambda: modelled_costs(chain, toolbox)).exchange_ns
     return round(2 * exchange_ns * timing.time_scale) + timing.grace_ns
 
 
 def back_off_ns(chain: ChainState, timing: Timing, toolbox: Toolbox) -> int:
-    """How long the round after `chain` waits before it may end with an idle block.
+    """Time after which the round after `chain` may end with an idle block.
 
     Its deadline, doubled for every idle block in a row before it, at most ten minutes unless that is longer itself.
     """
@@ -42,7 +42,7 @@ def back_off_ns(chain: ChainState, timing: Timing, toolbox: Toolbox) -> int:
 
 
 def back_off_doublings(chain: ChainState) -> int:
-    """How often the deadline of the round after `chain` is doubled; not while those who could train sit out.
+    """Number of doublings of the deadline of the round after `chain`; none while those who could train sit out.
 
     A rest is counted in rounds and grows by itself: backed off as well, it would take days.
     """

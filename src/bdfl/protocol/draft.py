@@ -140,7 +140,7 @@ class Draft:
 
     @property
     def may_be_idle(self) -> bool:
-        """Whether an idle block is due: its back-off is over here, or with enough others for a later attempt."""
+        """An idle block is due: its back-off is over here, or with enough others for a later attempt."""
         return self.is_back_off_over or self.attempt > 1
 
     def start_height(self, certificate: Certificate) -> None:

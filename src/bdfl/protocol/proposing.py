@@ -192,7 +192,7 @@ def ask_for_blocks(draft: Draft, holder: int, digests: Sequence[bytes]) -> None:
 
 
 def may_close(draft: Draft) -> bool:
-    """Whether collecting may end: all is there or the deadline is over, and the block would not be premature."""
+    """Tells if collecting may end: all is there or the deadline is over, and the block would not be premature."""
     is_whole = is_complete(draft)
     if not (is_whole or draft.is_deadline_over):
         return False
@@ -202,7 +202,7 @@ def may_close(draft: Draft) -> bool:
 
 
 def is_premature(draft: Draft, body: Body) -> bool:
-    """Whether a block is idle before its time: a network in which nobody trains would make thousands of these.
+    """Tells if a block is idle before its time: a network in which nobody trains would make thousands of these.
 
     After a round in which nobody could train, one that lets somebody train next is welcome at once.
     """
@@ -212,7 +212,7 @@ def is_premature(draft: Draft, body: Body) -> bool:
 
 
 def is_votable(draft: Draft, candidate: Candidate) -> bool:
-    """Whether this node may vote for a block it is not locked on: valid, fairly scheduled, timely, nobody left out.
+    """Tells if this node may vote for a block it is not locked on: valid, fairly scheduled, timely, nobody left out.
 
     A block without some scheduled member's update has to wait for the deadline, else one that does not train would win
     every round. In the first attempt a block must have everything that this node held while collecting. Later, members
@@ -237,7 +237,7 @@ def is_votable(draft: Draft, candidate: Candidate) -> bool:
 
 
 def _is_vouched_for(draft: Draft, digest: bytes) -> bool:
-    """Whether more members prevoted for a block than may lie: for one of them its time had come."""
+    """Tells if more members prevoted for a block than may lie: for one of them its time had come."""
     voters = {voter for _, kind, voter, block in draft.votes if block == digest and kind is Kind.PREVOTE}
     return len(voters) > len(draft.chain.active) - draft.chain.quorum
 

@@ -188,7 +188,7 @@ def clock_offset_ms(offsets_ms: Mapping[int, int], members: Collection[int]) -> 
 
 
 def is_same(before: NodeState, after: NodeState) -> bool:
-    """Whether two states hold the same: whatever happened between them was no news."""
+    """Tells if two states hold the same: whatever happened between them was no news."""
     held = vars(before)
     return all(value is held[name] or value == held[name] for name, value in vars(after).items())
 

@@ -1,4 +1,4 @@
-"""What private training spent, for people: on a terminal and as a table of the page."""
+"""Privacy spent, for people: on a terminal and as a table of the page."""
 
 from xml.etree.ElementTree import Element
 

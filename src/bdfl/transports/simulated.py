@@ -152,7 +152,7 @@ class Network:
         self._clock = utc_ms, self.now_ns
 
     def utc_ms(self, node: SimulatedNode) -> int:
-        """What a node's wall clock shows."""
+        """Reads a node's wall clock."""
         utc_ms, then_ns = self._clock
         return utc_ms + (self.now_ns - then_ns) // _NS_PER_MS + node.clock_error_ms
 

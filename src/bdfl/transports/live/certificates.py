@@ -157,7 +157,7 @@ def common_name_of(certificate: x509.Certificate) -> str:
 
 
 def issuer_of(certificate: x509.Certificate) -> str:
-    """Who issued a certificate, by its common name: of a member's leaf the fingerprint of its key."""
+    """A certificate's issuer, by its common name: of a member's leaf the fingerprint of its key."""
     return _common_name(certificate.issuer)
 
 
@@ -241,7 +241,7 @@ def _validate_period(certificate: x509.Certificate, at: datetime | None) -> None
 
 
 def is_issued_by(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
-    """Whether the issuer's key signed a certificate under its name."""
+    """Tells if the issuer's key signed a certificate under its name."""
     try:
         certificate.verify_directly_issued_by(issuer)
     except (ValueError, TypeError, InvalidSignature):

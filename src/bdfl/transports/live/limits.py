@@ -94,7 +94,7 @@ class Bucket:
 
 
 class LineAllowance:
-    """What may still be looked into on one line."""
+    """Budgets of one line, before anything is authenticated."""
 
     def __init__(self, limits: Limits) -> None:
         self.checks = Bucket(limits.checks_per_s, limits.checks_burst)
@@ -103,7 +103,7 @@ class LineAllowance:
 
 
 class Allowance:
-    """What one member has left of what it may say and ask for."""
+    """Budgets of one member, for what it authenticated."""
 
     def __init__(self, limits: Limits) -> None:
         self.messages = Bucket(limits.messages_per_s, limits.messages_burst)

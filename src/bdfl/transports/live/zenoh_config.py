@@ -195,7 +195,7 @@ def _tls(files: TlsFiles) -> dict[str, object]:
 def _access_control(
     role: Role, keys: Keys, number: int | None, members: Collection[int], access_points: list[str]
 ) -> dict[str, object]:
-    """Who may send what over its connection; a name that is not listed gets and gives nothing.
+    """Access control list of connections; a name that is not listed gets and gives nothing.
 
     Messages, requests and presence use up the receiver's budgets: a member sends its own, under this node's prefix if
     it is this node's client, and as a relay whatever is under its own prefix. Access points, and the one relay that a
