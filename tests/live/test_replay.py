@@ -5,8 +5,9 @@ import os
 import pytest
 
 from bdfl.encoding import encode
+from bdfl.ledger.block import ModelUpdate, SignedUpdate
 from bdfl.protocol.events import MessageArrived
-from bdfl.protocol.messages import Blob, BlobWanted, Hearsay, Message
+from bdfl.protocol.messages import Blob, Hearsay, Message
 from bdfl.transports.live import event_log
 from bdfl.transports.live.event_log import (
     EVENTS_FILE,
@@ -195,7 +196,8 @@ def test_no_height_fills_the_disk_and_the_next_is_recorded_again(tmp_path):
     first.start()
     wait_until(lambda: first.link.is_open)
     assert first.node.status().is_recording
-    flood = Message(first.node.state.chain.chain, 1, 1, BlobWanted(bytes(32)))
+    forged = SignedUpdate(ModelUpdate(1, 1, 1, bytes(32), 0), bytes(64))
+    flood = Message(first.node.state.chain.chain, 1, 1, Hearsay(1, updates=(forged,)))
     num_sent = 0
     while first.node.status().is_recording:
         first.node.receive(flood)

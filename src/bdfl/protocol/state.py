@@ -188,9 +188,9 @@ def clock_offset_ms(offsets_ms: Mapping[int, int], members: Collection[int]) -> 
 
 
 def is_same(before: NodeState, after: NodeState) -> bool:
-    """Tells if two states hold the same: whatever happened between them was no news."""
+    """Tells if two states hold the same but for whose turn it is to be asked: what happened between was no news."""
     held = vars(before)
-    return all(value is held[name] or value == held[name] for name, value in vars(after).items())
+    return all(value is held[name] or value == held[name] for name, value in vars(after).items() if name != "turn")
 
 
 def make_state(fields: Mapping[str, object]) -> NodeState:

@@ -19,7 +19,18 @@ from bdfl.identity import Meaning, Place, Signer
 from bdfl.ledger.block import MAX_TIME_MS, Block, Certificate, MembershipChange
 from bdfl.ledger.chain import ChainState
 from bdfl.ledger.keeping import Store, StoreError
-from bdfl.protocol.events import ChangeOffered, Effect, Event, MessageArrived, Send, SetTimer, Started, Timer
+from bdfl.protocol.events import (
+    ChangeOffered,
+    Effect,
+    Event,
+    MessageArrived,
+    Send,
+    ServeBlob,
+    ServeDecided,
+    SetTimer,
+    Started,
+    Timer,
+)
 from bdfl.protocol.messages import Blob, BlobWanted, Decided, Hearsay, Message, Proposal
 from bdfl.protocol.node import begin, step
 from bdfl.protocol.state import Context, NodeState, Phase, clock_offset_ms, is_same
@@ -43,6 +54,7 @@ _LONGEST_WAIT_S = 1.0
 _BARRIER_POLL_S = 0.05
 _MAX_REASONS = 64  # kinds of refusal that are counted apart
 _NANO = 1_000_000_000
+_SAYING = (Send, ServeBlob, ServeDecided, SetTimer)  # effects of which nothing is kept
 
 
 @dataclass(frozen=True)
@@ -318,7 +330,7 @@ class LiveNode:
         self._last_ns, utc_ms = now_ns, _read_wall_clock()
         after, effects = step(self._context, before, event, now_ns, utc_ms)
         signatures = self._signer.pop()
-        is_news = bool(effects) or not is_same(before, after)
+        is_news = bool(signatures) or not is_same(before, after) or not all(isinstance(one, _SAYING) for one in effects)
         if self._log is not None and is_news:  # else a replay comes to the same without it
             self._log.append(now_ns, utc_ms, log_event(event, after, self._context.toolbox), signatures)
         self._state = after
