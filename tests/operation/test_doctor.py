@@ -116,7 +116,7 @@ def test_a_finding_is_one_line_that_says_what_to_do():
 
 
 def test_a_missing_package_is_named_with_how_to_install_it(patient, monkeypatch):
-    monkeypatch.setattr(doctor, "_PACKAGES", ("no-such-package",))
+    monkeypatch.setattr(doctor, "_PACKAGES", {"no-such-package": "live"})
     found = only(patient, "packages")
     assert (found.verdict, "pip install" in found.advice) == (Verdict.BAD, True)
 
