@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,10 +50,9 @@ def extras_of(page: Path) -> str:
     return "" if found is None else found[1]
 
 
-def type_page(page: Path, program: Path) -> None:
-    """Everything on the page that is not noted otherwise, in the current folder, by this interpreter's `bdfl`."""
+def type_page(page: Path, run_line: Callable[[str], object]) -> None:
+    """Everything on the page that is not noted otherwise, in the current folder."""
     known: dict[str, object] = {"__name__": "__main__"}
-    sys.path.insert(0, "")
     for block in blocks_of(page):
         if block.note:
             continue
@@ -62,8 +62,14 @@ def type_page(page: Path, program: Path) -> None:
             exec(compile(block.text, page.name, "exec"), known)
         elif block.language == "sh":
             for line in block.lines:
-                first, *words = shlex.split(line)
-                subprocess.run([program / first, *words], check=True, timeout=_LIMIT_S, stdin=subprocess.DEVNULL)
+                run_line(line)
+
+
+def run_here(line: str) -> None:
+    """A command line with this interpreter's own programs."""
+    first, *words = shlex.split(line)
+    program = Path(sys.executable).parent / first
+    subprocess.run([program, *words], check=True, timeout=_LIMIT_S, stdin=subprocess.DEVNULL)
 
 
 def main(wheel: Path, names: list[str]) -> int:
@@ -101,6 +107,7 @@ def main(wheel: Path, names: list[str]) -> int:
 
 if __name__ == "__main__":
     if sys.argv[1] == "--type":
-        type_page(Path(sys.argv[2]), Path(sys.executable).parent)
+        sys.path.insert(0, "")
+        type_page(Path(sys.argv[2]), run_here)
     else:
         sys.exit(main(Path(sys.argv[1]).resolve(), sys.argv[2:]))

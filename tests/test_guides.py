@@ -19,25 +19,10 @@ from matplotlib.figure import Figure
 from typer.testing import CliRunner
 
 from bdfl.cli.commands import app
-from tests.pages import GUIDES, ROOT, blocks_of
+from tests.pages import GUIDES, ROOT, blocks_of, type_page
 from tests.test_docs import parse
 
 SHOWN = ("text", "console", "")  # blocks that nobody is meant to type
-
-
-def run_page(page: Path) -> None:
-    """Everything on the page, in the current folder."""
-    known: dict[str, object] = {"__name__": "__main__"}
-    for block in blocks_of(page):
-        if block.note:
-            continue
-        if block.file:
-            Path(block.file).write_text(block.text, encoding="utf-8")
-        elif block.language == "python":
-            exec(compile(block.text, page.name, "exec"), known)
-        elif block.language == "sh":
-            for line in block.lines:
-                run_line(line)
 
 
 def run_line(line: str) -> None:
@@ -83,7 +68,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.stem)
 def test_everything_on_the_page_runs(page: Path, folder: Path) -> None:
-    run_page(page)
+    type_page(page, run_line)
 
 
 @pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.stem)
