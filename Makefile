@@ -97,8 +97,8 @@ screenshots: $(VENV)/.installed-dev browser ## pictures of every page of the exp
 	$(BIN)/python -m docs.images.make_screenshots
 
 faults: $(VENV)/.installed ## 10,000 networks in trouble, and the mutants that must be caught (an hour)
-	$(BIN)/bdfl faults --seeds 10000
-	$(BIN)/bdfl faults mutants --out $(RESULTS)/faults
+	$(BIN)/python -m campaigns faults --seeds 10000
+	$(BIN)/python -m campaigns faults mutants --out $(RESULTS)/faults
 
 live-faults: $(VENV)/.installed-dev ## real processes killed, stopped and starved, 200 kills (two to three hours)
 	$(BIN)/bdfl network faults --kills 200 --out $(RESULTS)/live-faults

@@ -53,8 +53,6 @@ CALLS = (
     Call("solve problem.json --table"),
     Call("leaderboard minimal --schedulers random,drc --seeds 1 --rounds 3 --workers 1 --out board"),
     Call("reproduce fig4 --seeds 1 --workers 1 --out paper", ("matplotlib",)),
-    Call("faults --seeds 2 --workers 1"),
-    Call("faults mutants no-work --seeds 5 --workers 1"),
     Call("chain verify run"),
     Call("chain show run"),
     Call("chain block run 1"),

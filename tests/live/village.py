@@ -20,9 +20,9 @@ from bdfl.ledger.work import search_nonce
 from bdfl.protocol.messages import decode_message, encode_message
 from bdfl.protocol.state import Context, Timing
 from bdfl.scenario import Clients, Ledger, Privacy, QuorumRule, Scenario, SchedulerChoice
-from bdfl.transports.faults.tiny_world import train_by_formula
 from bdfl.transports.live.driver import LiveNode
 from bdfl.transports.live.shared_toolbox import SharedToolbox
+from campaigns.faults.world import train_by_formula
 
 MS = 1_000_000
 TIMING = Timing(grace_ns=1500 * MS, attempt_ns=1000 * MS, resend_ns=200 * MS, time_scale=0.0)

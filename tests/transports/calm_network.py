@@ -1,7 +1,7 @@
 """A network in which nothing goes wrong but what a test adds."""
 
 from bdfl.scenario.ledger import QuorumRule
-from bdfl.transports.faults.plan import SECOND_NS, FaultPlan
+from campaigns.faults.plan import SECOND_NS, FaultPlan
 
 CALM = FaultPlan(
     seed=11,

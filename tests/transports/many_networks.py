@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from bdfl.transports.faults.trial import Tools, replay_command, try_seed
+from campaigns.faults.trial import Tools, replay_command, try_seed
 
 NUM_SEEDS = 500
 CHUNK = 25

@@ -9,12 +9,12 @@ from bdfl.ledger.roll import find_change, read_roll
 from bdfl.ledger.toolbox import Toolbox
 from bdfl.ledger.verify import verify_chain
 from bdfl.scenario.ledger import Behaviour, QuorumRule
-from bdfl.transports.faults.checks import check_members_only, check_progress, expected_height, find_breaches
-from bdfl.transports.faults.mutants import MUTANTS
-from bdfl.transports.faults.plan import SECOND_NS, Crash, Offer, Partition, Weather, draw_plan
-from bdfl.transports.faults.recorder import SentVote
-from bdfl.transports.faults.timeline import Storyteller
-from bdfl.transports.faults.trial import Tools, judge_plan, play, try_seed
+from campaigns.faults.laws import check_members_only, check_progress, expected_height, find_breaches
+from campaigns.faults.mutants import MUTANTS
+from campaigns.faults.plan import SECOND_NS, Crash, Offer, Partition, Weather, draw_plan
+from campaigns.faults.recorder import SentVote
+from campaigns.faults.timeline import Storyteller
+from campaigns.faults.trial import Tools, judge_plan, play, try_seed
 from tests.transports.calm_network import CALM
 
 NEVER = 10_000

@@ -8,7 +8,9 @@ import pytest
 from bdfl.ledger.toolbox import Toolbox
 from bdfl.scenario import Clients, Faults, Scenario
 from bdfl.scenario.ledger import Adversaries, Behaviour, QuorumRule
-from bdfl.transports.faults.checks import (
+from bdfl.transports.faults.postman import FaultyPostman
+from bdfl.transports.faults.trouble import faults_of
+from campaigns.faults.laws import (
     check_agreement,
     check_memory,
     check_nobody_left_out,
@@ -16,13 +18,11 @@ from bdfl.transports.faults.checks import (
     check_validity,
     find_breaches,
 )
-from bdfl.transports.faults.mutants import MUTANTS
-from bdfl.transports.faults.plan import LIES, SECOND_NS, FaultPlan, Partition, Weather, draw_plan
-from bdfl.transports.faults.postman import FaultyPostman
-from bdfl.transports.faults.recorder import Committed, Restart, SentVote
-from bdfl.transports.faults.timeline import WIDTH, Line, Storyteller, render_timeline
-from bdfl.transports.faults.trial import Tools, judge_plan, play, try_seed
-from bdfl.transports.faults.trouble import faults_of
+from campaigns.faults.mutants import MUTANTS
+from campaigns.faults.plan import LIES, SECOND_NS, FaultPlan, Partition, Weather, draw_plan
+from campaigns.faults.recorder import Committed, Restart, SentVote
+from campaigns.faults.timeline import WIDTH, Line, Storyteller, render_timeline
+from campaigns.faults.trial import Tools, judge_plan, play, try_seed
 from tests.transports.calm_network import CALM
 from tests.transports.many_networks import NUM_SEEDS, bundle_seeds, validate_laws
 
@@ -305,7 +305,7 @@ def test_a_scenario_gets_the_faults_it_asks_for():
     assert all(crash.after_ns < trouble.quiet_ns for crash in trouble.crashes)
 
 
-# Mutants that show quickly; all of them: `bdfl faults mutants`
+# Mutants that show quickly; all of them: `python -m campaigns faults mutants`
 
 QUICK = [
     ("unsigned-reports", 1, "validity"),

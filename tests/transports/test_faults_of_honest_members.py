@@ -3,7 +3,7 @@
 import pytest
 
 from bdfl.scenario.ledger import QuorumRule
-from bdfl.transports.faults.plan import draw_plan
+from campaigns.faults.plan import draw_plan
 from tests.transports.many_networks import bundle_seeds, validate_laws
 
 

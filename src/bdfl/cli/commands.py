@@ -13,7 +13,6 @@ from bdfl.cli.crowd import show_crowd
 from bdfl.cli.data import data_app
 from bdfl.cli.explore import explore
 from bdfl.cli.export import export
-from bdfl.cli.faults import faults_app
 from bdfl.cli.genesis import genesis_app
 from bdfl.cli.keygen import keygen
 from bdfl.cli.leaderboard import leaderboard
@@ -66,7 +65,6 @@ scenario_app = typer.Typer(no_args_is_help=True, help="Look at scenarios.")
 schedulers_app = typer.Typer(invoke_without_command=True)
 app.add_typer(scenario_app, name="scenario")
 app.add_typer(data_app, name="data")
-app.add_typer(faults_app, name="faults")
 app.add_typer(chain_app, name="chain")
 app.add_typer(schedulers_app, name="schedulers")
 app.add_typer(genesis_app, name="genesis")

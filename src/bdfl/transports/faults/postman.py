@@ -1,14 +1,41 @@
 """A network that loses, delays, doubles and reorders messages, and falls apart for a while."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from bdfl.protocol.messages import Message
-from bdfl.transports.faults.plan import Partition, Weather
 
 _AT_ONCE = (0,)
 _LOST = ()
+
+
+@dataclass(frozen=True)
+class Weather:
+    """What happens to every message on its way."""
+
+    loss: float = 0.0  # share that never arrives
+    duplication: float = 0.0  # share that arrives twice
+    delay_ns: int = 0  # mean of the extra delay, exponential: later messages overtake earlier ones
+
+
+@dataclass(frozen=True)
+class Partition:
+    """For a while nothing passes between an island and the rest, or nothing leaves the island."""
+
+    start_ns: int
+    end_ns: int
+    island: frozenset[int]
+    is_one_way: bool = False  # the island hears the others, but is not heard
+
+    def cuts(self, now_ns: int, sender: int, receiver: int) -> bool:
+        """Whether a message between these two is lost now."""
+        if not self.start_ns <= now_ns < self.end_ns:
+            return False
+        leaves = sender in self.island and receiver not in self.island
+        enters = sender not in self.island and receiver in self.island
+        return leaves or (enters and not self.is_one_way)
 
 
 class FaultyPostman:

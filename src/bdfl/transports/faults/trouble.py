@@ -1,4 +1,4 @@
-"""From settings to what really happens to a network: the same classes for a scenario's faults and for trials."""
+"""Faults of a network: messages lost, nodes crashed, frozen or slow, members that lie; from a scenario's settings."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 
 from bdfl.environment import Purpose, stream
+from bdfl.ledger.units import NANO
 from bdfl.scenario import Scenario
 from bdfl.scenario.ledger import Behaviour
 from bdfl.transports.faults.false_blocks import (
@@ -21,13 +22,31 @@ from bdfl.transports.faults.false_blocks import (
 )
 from bdfl.transports.faults.liar import Liar, Lie
 from bdfl.transports.faults.lies import BAD_MODELS, Forgery, OtherUpdate, Replay, Silence, TwoVotes, negated_model
-from bdfl.transports.faults.plan import SECOND_NS, Crash, FaultPlan, Freeze, Partition, Weather
-from bdfl.transports.faults.postman import FaultyPostman
+from bdfl.transports.faults.postman import FaultyPostman, Partition, Weather
 from bdfl.transports.hooks import Postman, Tamper
 from bdfl.transports.simulated import Network
 
 SLOWNESS = 10.0
-_MESSAGES = 0  # which stream of a seed: 0 for messages, a member's own number plus 1 for its lies
+MESSAGES = 0  # which stream of a seed: 0 for messages, a member's own number plus 1 for its lies
+
+
+@dataclass(frozen=True)
+class Crash:
+    """A node stops before it carries out some effect, and starts again from its store."""
+
+    node: int
+    after_ns: int  # earliest
+    effects: int  # that it still carries out from then on
+    down_ns: int
+
+
+@dataclass(frozen=True)
+class Freeze:
+    """A node stands still: everything that happens to it waits."""
+
+    node: int
+    start_ns: int
+    duration_ns: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,14 +81,6 @@ def _calm(network: Network) -> None:
         node.effects_left = None
 
 
-def trouble_of_plan(plan: FaultPlan) -> Trouble:
-    """What a trial's plan does."""
-    rng = stream(plan.seed, Purpose.FAULTS, 1, _MESSAGES)
-    postman = FaultyPostman(plan.weather, plan.partitions, rng, until_ns=plan.quiet_ns, calm_ns=plan.calm_ns)
-    tampers = {member: _make_liar(plan.seed, member, kinds, plan.camp) for member, kinds in plan.liars}
-    return Trouble(postman, tampers, plan.crashes, plan.freezes, plan.slow, plan.quiet_ns)
-
-
 def faults_of(scenario: Scenario, round_ns: int) -> Trouble | None:
     """What a scenario's `[faults]` and `[adversaries]` do to its run; none if they ask for nothing.
 
@@ -81,15 +92,15 @@ def faults_of(scenario: Scenario, round_ns: int) -> Trouble | None:
     num_rounds = faults.until_round or scenario.rounds
     quiet_ns = num_rounds * round_ns
     rng = stream(scenario.seed, Purpose.FAULTS)
-    mean_ns = round(faults.duration_s * SECOND_NS)
+    mean_ns = round(faults.duration_s * NANO)
     partitions = [_draw_partition(rng, num_nodes, quiet_ns, mean_ns) for _ in range(faults.partitions)]
     crashes = [_draw_crash(rng, num_nodes, quiet_ns, mean_ns) for _ in range(faults.crashes)]
     freezes = [_draw_freeze(rng, num_nodes, quiet_ns, mean_ns) for _ in range(faults.freezes)]
     slow = [(int(node), SLOWNESS) for node in rng.permutation(num_nodes)[: faults.slow]]
-    weather = Weather(faults.loss, faults.duplication, round(faults.delay_s * SECOND_NS))
+    weather = Weather(faults.loss, faults.duplication, round(faults.delay_s * NANO))
     camp = frozenset(range(0, num_nodes, 2))
     tampers = {
-        member: _make_liar(scenario.seed, member, (lies.kind,), camp)
+        member: make_liar(scenario.seed, member, (lies.kind,), camp)
         for member in lies.members
         if _make_lies(lies.kind, camp, rng)
     }
@@ -98,13 +109,14 @@ def faults_of(scenario: Scenario, round_ns: int) -> Trouble | None:
     postman = FaultyPostman(
         weather,
         partitions,
-        stream(scenario.seed, Purpose.FAULTS, 1, _MESSAGES),
+        stream(scenario.seed, Purpose.FAULTS, 1, MESSAGES),
         last_height=faults.until_round or None,
     )
     return Trouble(postman, tampers, crashes, freezes, slow, quiet_ns if faults.until_round else None)
 
 
-def _make_liar(seed: int, member: int, kinds: Sequence[Behaviour], camp: frozenset[int]) -> Liar:
+def make_liar(seed: int, member: int, kinds: Sequence[Behaviour], camp: frozenset[int]) -> Liar:
+    """A member that lies in these ways; `camp` is whom it tells the other story."""
     rng = stream(seed, Purpose.FAULTS, 1, member + 1)
     return Liar([lie for kind in kinds for lie in _make_lies(kind, camp, rng)])
 

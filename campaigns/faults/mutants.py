@@ -1,4 +1,4 @@
-"""Wrong protocols on purpose: each with one rule broken, to show that the laws of `checks` notice.
+"""Wrong protocols on purpose: each with one rule broken, to show that the laws of `laws` notice.
 
 A mutant replaces functions in this process while a network is played; the laws themselves are asked afterwards, with
 every function back in its place.

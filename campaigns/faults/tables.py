@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
-from bdfl.experiment.fault_campaign import Campaign, MutantResult
 from bdfl.report.tables import infeasible_text, new_table, number
+from campaigns.faults.campaign import Campaign, MutantResult
 
 
 def tabulate_campaign(campaign: Campaign) -> Table:
@@ -52,9 +52,9 @@ def mutants_markdown(results: Sequence[MutantResult], first: int, num_seeds: int
         "# Mutants: do the laws notice?",
         "",
         "Each mutant is the protocol with one thing wrong, put there while a network is played and taken away",
-        "before it is judged. It is played on the faulty networks of consecutive seeds, the same as of `bdfl faults`,",
-        f"until a law is broken. {caught} of {len(results)} are noticed. Made by",
-        f"`bdfl faults mutants --first {first} --seeds {num_seeds} --out docs/results/faults`.",
+        "before it is judged. It is played on the faulty networks of consecutive seeds, as of",
+        f"`python -m campaigns faults`, until a law is broken. {caught} of {len(results)} are noticed. Made by",
+        f"`python -m campaigns faults mutants --first {first} --seeds {num_seeds} --out docs/results/faults`.",
         "",
         "| mutant | what is wrong | noticed by | seed | seeds tried |",
         "|---|---|---|---:|---:|",

@@ -17,9 +17,9 @@ from bdfl.ledger.toolbox import Toolbox
 from bdfl.scenario import Clients, Learning, Ledger, Mining, MiningMode, Scenario, SchedulerChoice
 from bdfl.scenario.learning import Aggregation
 from bdfl.scenario.ledger import Behaviour
-from bdfl.transports.faults.plan import FaultPlan, Offer
 from bdfl.transports.simulated_node import simulated_signer
 from bdfl.transports.world import ScenarioWorld
+from campaigns.faults.plan import FaultPlan, Offer
 
 LAYOUT = Layout(("w",), ((4,),))
 _HASHES = 8  # expected for a block

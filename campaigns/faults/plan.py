@@ -5,15 +5,18 @@ of eight the members change as well.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from bdfl.environment import Purpose, stream
+from bdfl.ledger.units import NANO
 from bdfl.scenario.ledger import Behaviour, QuorumRule
+from bdfl.transports.faults.postman import Partition, Weather
+from bdfl.transports.faults.trouble import Crash, Freeze
 
 NUM_NODES = (4, 4, 5, 5, 6, 7, 8, 9)  # small ones oftener: there a vote weighs most
-SECOND_NS = 10**9
+SECOND_NS = NANO
 
 # What a lying member may do; the plans of consecutive seeds go through all of them.
 LIES = tuple(kind for kind in Behaviour if kind is not Behaviour.HONEST)
@@ -21,52 +24,6 @@ _SCHEDULERS = ("drc", "exact", "all", "round-robin")
 _CHANGING = 8, (4, 5)  # of so many seeds these, which vote by either rule
 _NEVER = 10_000  # a height that no trial reaches
 _RULES = (("mean", 0), ("mean", 0), ("median", 1), ("krum", 0))  # name, wrong updates it bears
-
-
-@dataclass(frozen=True)
-class Weather:
-    """What happens to every message on its way."""
-
-    loss: float = 0.0  # share that never arrives
-    duplication: float = 0.0  # share that arrives twice
-    delay_ns: int = 0  # mean of the extra delay, exponential: later messages overtake earlier ones
-
-
-@dataclass(frozen=True)
-class Partition:
-    """For a while nothing passes between an island and the rest, or nothing leaves the island."""
-
-    start_ns: int
-    end_ns: int
-    island: frozenset[int]
-    is_one_way: bool = False  # the island hears the others, but is not heard
-
-    def cuts(self, now_ns: int, sender: int, receiver: int) -> bool:
-        """Whether a message between these two is lost now."""
-        if not self.start_ns <= now_ns < self.end_ns:
-            return False
-        leaves = sender in self.island and receiver not in self.island
-        enters = sender not in self.island and receiver in self.island
-        return leaves or (enters and not self.is_one_way)
-
-
-@dataclass(frozen=True)
-class Crash:
-    """A node stops before it carries out some effect, and starts again from its store."""
-
-    node: int
-    after_ns: int  # earliest
-    effects: int  # that it still carries out from then on
-    down_ns: int
-
-
-@dataclass(frozen=True)
-class Freeze:
-    """A node stands still: everything that happens to it waits."""
-
-    node: int
-    start_ns: int
-    duration_ns: int
 
 
 @dataclass(frozen=True)
@@ -94,7 +51,7 @@ class FaultPlan:
     calm_ns: int  # mean delay of messages when all is well
     attempt_ns: int  # how long the nodes wait for agreement, at first
     resend_ns: int  # how often they say everything again
-    weather: Weather = Weather()
+    weather: Weather = field(default_factory=Weather)
     partitions: tuple[Partition, ...] = ()
     crashes: tuple[Crash, ...] = ()
     freezes: tuple[Freeze, ...] = ()

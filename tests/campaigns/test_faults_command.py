@@ -1,19 +1,22 @@
-"""`bdfl faults`: tables for people, JSON for machines, and a story of whatever breaks a law."""
+"""`python -m campaigns faults`: tables for people, JSON for machines, and a story of whatever breaks a law."""
 
 import json
 
 import pytest
 from typer.testing import CliRunner
 
-from bdfl.cli import app
-from bdfl.transports.faults import checks, trial
-from bdfl.transports.faults.checks import Breach
+from campaigns.faults import laws, trial
+from campaigns.faults.__main__ import app
+from campaigns.faults.laws import Breach
 
-pytestmark = pytest.mark.usefixtures("elsewhere")
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
 
 
 def run(*arguments):
-    return CliRunner().invoke(app, ["faults", *arguments])
+    return CliRunner().invoke(app, [*arguments])
 
 
 def test_a_campaign_says_how_many_networks_broke_a_law():
@@ -50,9 +53,9 @@ def test_a_broken_law_gives_the_command_that_replays_it_and_its_story(monkeypatc
     result = run("--seeds", "1", "--first", "4", "--quorum", "bft", "--workers", "1")
     assert result.exit_code == 1
     assert "seed 4: agreement: made up" in result.stdout
-    assert "bdfl faults --seeds 1 --first 4 --quorum bft --timeline" in result.stdout
+    assert "python -m campaigns faults --seeds 1 --first 4 --quorum bft --timeline" in result.stdout
     assert "COMMIT 1:" in result.stdout
-    assert checks.find_breaches is not find_breaches
+    assert laws.find_breaches is not find_breaches
 
 
 def test_mutants_are_tabulated_and_written(tmp_path):

@@ -9,8 +9,9 @@ from bdfl.ledger.roll import find_change
 from bdfl.protocol.events import Commit, Effect, Event, Refused, Send, TrainingFinished
 from bdfl.protocol.messages import Hearsay, Proposal
 from bdfl.protocol.state import NodeState, Phase
-from bdfl.transports.faults.plan import FaultPlan, Offer, Partition
-from bdfl.transports.faults.recorder import Recorder
+from bdfl.transports.faults.postman import Partition
+from campaigns.faults.plan import FaultPlan, Offer
+from campaigns.faults.recorder import Recorder
 
 WIDTH = 80
 _NETWORK = "-"

@@ -5,18 +5,20 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 
+from bdfl.environment import Purpose, stream
 from bdfl.ledger.roll import read_roll
 from bdfl.ledger.toolbox import Toolbox
 from bdfl.protocol.state import Timing
 from bdfl.scenario.ledger import QuorumRule
-from bdfl.transports.faults.checks import Breach, Trial, count_changes, expected_height, find_breaches
-from bdfl.transports.faults.plan import SECOND_NS, FaultPlan, draw_plan
-from bdfl.transports.faults.recorder import Recorder
-from bdfl.transports.faults.timeline import Storyteller, describe_plan, render_timeline
-from bdfl.transports.faults.tiny_world import TinyWorld
-from bdfl.transports.faults.trouble import trouble_of_plan
+from bdfl.transports.faults.postman import FaultyPostman
+from bdfl.transports.faults.trouble import MESSAGES, Trouble, make_liar
 from bdfl.transports.simulated import Network
 from bdfl.transports.simulated_node import SimulatedNode, make_nodes
+from campaigns.faults.laws import Breach, Trial, count_changes, expected_height, find_breaches
+from campaigns.faults.plan import SECOND_NS, FaultPlan, draw_plan
+from campaigns.faults.recorder import Recorder
+from campaigns.faults.timeline import Storyteller, describe_plan, render_timeline
+from campaigns.faults.world import TinyWorld
 
 GRACE_NS = 3 * SECOND_NS // 10
 PATIENCE_NS = 30 * SECOND_NS  # for three rounds after the faults stopped
@@ -88,7 +90,7 @@ def judge_plan(
 def play(plan: FaultPlan, recorder: Recorder, toolbox: Toolbox) -> tuple[Trial, int, Breach | None]:
     """The story of a plan's network, the events it took, and the error if a node failed instead of refusing."""
     world = TinyWorld(plan, toolbox)
-    trouble = trouble_of_plan(plan)
+    trouble = _make_trouble(plan)
     timing = Timing(grace_ns=GRACE_NS, attempt_ns=plan.attempt_ns, resend_ns=plan.resend_ns)
     nodes = make_nodes(world.genesis, world.initial_model, world.signers, timing, toolbox=toolbox)
     network = Network(nodes, world, postman=trouble.postman, observer=recorder)
@@ -130,7 +132,14 @@ def play(plan: FaultPlan, recorder: Recorder, toolbox: Toolbox) -> tuple[Trial, 
     return trial, network.num_events, error
 
 
+def _make_trouble(plan: FaultPlan) -> Trouble:
+    rng = stream(plan.seed, Purpose.FAULTS, 1, MESSAGES)
+    postman = FaultyPostman(plan.weather, plan.partitions, rng, until_ns=plan.quiet_ns, calm_ns=plan.calm_ns)
+    tampers = {member: make_liar(plan.seed, member, kinds, plan.camp) for member, kinds in plan.liars}
+    return Trouble(postman, tampers, plan.crashes, plan.freezes, plan.slow, plan.quiet_ns)
+
+
 def replay_command(seed: int, quorum: QuorumRule | None) -> str:
     """The command that tells a seed's whole story; `quorum` as it was asked for."""
     choice = "" if quorum is None else f" --quorum {quorum}"
-    return f"bdfl faults --seeds 1 --first {seed}{choice} --timeline"
+    return f"python -m campaigns faults --seeds 1 --first {seed}{choice} --timeline"

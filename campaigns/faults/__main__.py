@@ -1,4 +1,4 @@
-"""`bdfl faults`: networks in trouble, judged by laws that must hold all the same."""
+"""`python -m campaigns faults`: networks in trouble, judged by laws that must hold all the same."""
 
 import time
 from enum import StrEnum
@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bdfl.cli.options import JsonOption, WorkersOption
-from bdfl.cli.terminal import print_files, print_json, print_out, progress, writing_to
+from bdfl.cli.terminal import OneLineErrors, print_files, print_json, print_out, progress, writing_to
 
 if TYPE_CHECKING:
-    from bdfl.experiment.fault_campaign import Campaign
     from bdfl.scenario import QuorumRule
+    from campaigns.faults.campaign import Campaign
 
-faults_app = typer.Typer(invoke_without_command=True)
+app = typer.Typer(cls=OneLineErrors, invoke_without_command=True)
 
 FirstOption = Annotated[int, typer.Option("--first", min=0, help="The first seed.")]
 
@@ -27,7 +27,7 @@ class QuorumChoice(StrEnum):
     BOTH = "both"
 
 
-@faults_app.callback()
+@app.callback()
 def faults(
     context: typer.Context,
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="Number of networks, one for each seed.")] = 100,
@@ -50,16 +50,16 @@ def faults(
 
     Examples:
 
-      bdfl faults --seeds 500
+      python -m campaigns faults --seeds 500
 
-      bdfl faults --seeds 1 --first 17 --timeline
+      python -m campaigns faults --seeds 1 --first 17 --timeline
 
-      bdfl faults mutants
+      python -m campaigns faults mutants
     """
     if context.invoked_subcommand is not None:
         return
-    from bdfl.experiment.fault_campaign import run_campaign
     from bdfl.scenario import QuorumRule
+    from campaigns.faults.campaign import run_campaign
 
     rule = None if quorum is QuorumChoice.BOTH else QuorumRule(quorum.value)
     started = time.monotonic()
@@ -69,7 +69,7 @@ def faults(
     if as_json:
         print_json(campaign)
     else:
-        from bdfl.report.fault_tables import tabulate_campaign
+        from campaigns.faults.tables import tabulate_campaign
 
         print_out(tabulate_campaign(campaign))
         _print_failures(campaign, rule)
@@ -83,7 +83,7 @@ def faults(
 
 
 def _print_failures(campaign: "Campaign", quorum: "QuorumRule | None") -> None:
-    from bdfl.transports.faults.trial import replay_command
+    from campaigns.faults.trial import replay_command
 
     for verdict in campaign.failures:
         for breach in verdict.breaches:
@@ -92,13 +92,13 @@ def _print_failures(campaign: "Campaign", quorum: "QuorumRule | None") -> None:
 
 
 def _print_stories(seeds: "range | list[int]", quorum: "QuorumRule | None") -> None:
-    from bdfl.transports.faults.trial import try_seed
+    from campaigns.faults.trial import try_seed
 
     for seed in seeds:
         typer.echo("\n".join(try_seed(seed, quorum, with_story=True).story) + "\n")
 
 
-@faults_app.command("mutants")
+@app.command("mutants")
 def mutants(
     names: Annotated[list[str] | None, typer.Argument(metavar="[MUTANT]...", help="Which; all unless given.")] = None,
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="Networks to try each on, at most.")] = 1000,
@@ -111,22 +111,22 @@ def mutants(
 
     Examples:
 
-      bdfl faults mutants forgotten-lock no-work
+      python -m campaigns faults mutants forgotten-lock no-work
 
-      bdfl faults mutants --out docs/results/faults
+      python -m campaigns faults mutants --out docs/results/faults
     """
-    from bdfl.experiment.fault_campaign import hunt_mutants
+    from campaigns.faults.campaign import hunt_mutants
 
     with progress("hunting mutants", "mutants") as on_progress:
         results = hunt_mutants(names or None, num_seeds=seeds, first=first, workers=workers, on_progress=on_progress)
     if as_json:
         print_json(results)
     else:
-        from bdfl.report.fault_tables import tabulate_mutants
+        from campaigns.faults.tables import tabulate_mutants
 
         print_out(tabulate_mutants(results))
     if out is not None:
-        from bdfl.report.fault_tables import mutants_markdown
+        from campaigns.faults.tables import mutants_markdown
 
         path = out / "mutants.md"
         with writing_to(out):
@@ -134,3 +134,7 @@ def mutants(
             path.write_text(mutants_markdown(results, first, seeds), encoding="utf-8")
         if not as_json:
             print_files([path])
+
+
+if __name__ == "__main__":
+    app()

@@ -13,8 +13,8 @@ from bdfl.ledger.errors import MissingBlob, RuleBroken
 from bdfl.ledger.roll import BINDS_AFTER, Roll, find_change, read_roll
 from bdfl.ledger.rules import required_blobs, validate_certificate, validate_model, validate_proposal
 from bdfl.ledger.toolbox import Toolbox
-from bdfl.transports.faults.plan import FaultPlan
-from bdfl.transports.faults.recorder import Committed, Recorder
+from campaigns.faults.plan import FaultPlan
+from campaigns.faults.recorder import Committed, Recorder
 
 ROUNDS_TO_AGREE = 3
 

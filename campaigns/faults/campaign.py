@@ -8,9 +8,9 @@ from bdfl.errors import BdflError
 from bdfl.experiment.sweep import Progress, map_parallel
 from bdfl.ledger.toolbox import Toolbox
 from bdfl.scenario.ledger import QuorumRule
-from bdfl.transports.faults.mutants import MUTANTS, Mutant
-from bdfl.transports.faults.plan import draw_plan
-from bdfl.transports.faults.trial import Tools, Verdict, judge_plan, try_seed
+from campaigns.faults.mutants import MUTANTS, Mutant
+from campaigns.faults.plan import draw_plan
+from campaigns.faults.trial import Tools, Verdict, judge_plan, try_seed
 
 _SEEDS_PER_TASK = 8
 
