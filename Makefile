@@ -26,8 +26,9 @@ compare: $(VENV)/.installed ## compare the schedulers on the paper's CIFAR-10 sc
 test: $(VENV)/.installed-dev browser ## run all tests
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile # what the tests of a file share is made once
 
-browser: $(VENV)/.installed-dev ## install chromium for the tests in a browser, if there is none and it may be done
+browser: $(VENV)/.installed-dev ## install chromium and Node.js for the tests that need them, where there are none and it may be done
 	@$(BIN)/python -m tests.browser.chromium
+	@$(BIN)/python -m tests.verifiers.nodejs
 
 check: $(VENV)/.installed-dev ## lint, formatting, types and layers
 	$(BIN)/ruff check .
@@ -106,11 +107,19 @@ live-faults: $(VENV)/.installed-dev ## real processes killed, stopped and starve
 hostile: $(VENV)/.installed-dev ## 100,000 hostile messages of each kind to real nodes (an hour)
 	$(BIN)/bdfl network hostile --count 100000 --out $(RESULTS)/hostile
 
+.PHONY: hostile-folders
+hostile-folders: $(VENV)/.installed-dev ## 10,000 corrupted stores and 200 hostile folders of 35 kinds (an hour)
+	$(BIN)/python -m campaigns hostile_folders --corruptions 10000 --folders 200 --out $(RESULTS)/hostile-folders
+
 soak: $(VENV)/.installed-dev ## 500 rounds of real processes: memory, open files, threads (minutes)
 	$(BIN)/bdfl network soak --nodes 4 --aps 1 --rounds 500 --out $(RESULTS)/soak
 
 two-sites: $(VENV)/.installed-dev ## blocks between two network namespaces with loss and 200 ms (needs root and tc netem)
 	$(BIN)/python examples/two_sites/run.py
+
+.PHONY: verifiers
+verifiers: $(VENV)/.installed-dev browser ## three verifiers on 20 chains and 1,000 bit flips of each: never a different verdict (half an hour)
+	$(BIN)/python -m campaigns verifiers --out $(RESULTS)/verifiers
 
 fuzz: $(VENV)/.installed-dev ## a million mutated encodings of every record (half an hour)
 	$(BIN)/python -m tests.fuzz --count 1000000

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from bdfl.aggregation import (
     SAMPLES_LIMIT,
+    FlushesToZero,
     InvalidAggregation,
     Update,
     aggregate,
@@ -18,7 +20,9 @@ from bdfl.aggregation import (
     krum_scores,
     min_updates,
     squared_distances,
+    validate_arithmetic,
 )
+from bdfl.ledger.chain import start_chain
 from bdfl.scenario import Aggregation
 
 RULES = ("mean", "median", "trimmed-mean", "krum", "multi-krum", "minimum-diameter")
@@ -35,6 +39,22 @@ def vectors(*rows):
 
 def draw(count, length, seed=0):
     return list(np.random.default_rng(seed).standard_normal((count, length)).astype(np.float32))
+
+
+@pytest.mark.parametrize("begin", [lambda: start_chain(None, None), lambda: rule("mean")(vectors([1.0]), [1])])
+def test_flushing_to_zero_is_noticed_at_start_and_at_every_aggregate(begin):
+    torch = pytest.importorskip("torch")
+
+    def flushing() -> str:  # in a thread of its own: the mode stays with it
+        if not torch.set_flush_denormal(True):
+            return "this processor cannot"
+        with pytest.raises(FlushesToZero, match="set_flush_denormal"):
+            begin()
+        return "noticed"
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(flushing).result() in ("noticed", "this processor cannot")
+    validate_arithmetic()
 
 
 def test_the_mean_weighs_by_samples():

@@ -97,7 +97,7 @@ def sample_genesis(num_members: int, initial_model: bytes) -> Genesis:
         members=tuple(Member(key, limits, _CONDITIONS) for key in keys),
         physics=Physics(1, 1, 1, 1, 1, 0),
         scheduler=SchedulerName("all", "0", (), 0),
-        law=Law(QuorumRule.MAJORITY, WorkKind.SHA256, 1, 0, "mean", 0, 1),
+        law=Law(QuorumRule.MAJORITY, WorkKind.SHA256, 1, 0, "mean", 0, 1, 3600 * 10**9),
         model=ModelForm(digest(initial_model), len(initial_model), (Tensor("w", (len(initial_model) // 4,)),)),
         schedule=_schedule(1, num_members),
         access_points=(),

@@ -53,7 +53,7 @@ CONDITIONS = Conditions(gain_atto=10**13, energy_budget_pj=5 * 10**12, is_reacha
 SMALL = Layout(("bias", "weight"), ((2,), (2, 3)))
 _FOUNDED_MS = 1_767_225_600_000
 _BLOCK_MS = 5_000  # between two blocks' times
-_EXAMPLE_LAW = Law(QuorumRule.MAJORITY, WorkKind.SHA256, 16, 0, "mean", 0, 1)
+_EXAMPLE_LAW = Law(QuorumRule.MAJORITY, WorkKind.SHA256, 16, 0, "mean", 0, 1, 3600 * 10**9)
 _EXAMPLE_PHYSICS = Physics(
     min_clients=1,
     tradeoff_nano=10**9,

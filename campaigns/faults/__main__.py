@@ -45,8 +45,9 @@ def faults(
     doubled messages, partitions, crashes, frozen and slow nodes; under bft fewer
     than a third of the members lie. The laws: no two honest nodes commit different
     blocks, none commits an invalid one, all agree within three rounds after the
-    faults stop, nothing sent or committed is forgotten, nobody is left out, and no
-    one votes who is no member.
+    faults stop, nothing sent or committed is forgotten, nobody is left out, no one
+    votes who is no member, nobody holds more than a bound, and no model is taken on
+    trust that could be recomputed.
 
     Examples:
 

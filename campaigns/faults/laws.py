@@ -1,4 +1,4 @@
-"""What must hold in every trial, whatever goes wrong: six laws, each a function that names the first breach.
+"""What must hold in every trial, whatever goes wrong: seven laws, each a function that names the first breach.
 
 Only honest nodes are judged. The laws look at what nodes did, not at what they think, and judge blocks by the rules
 alone, with a toolbox of their own.
@@ -13,10 +13,14 @@ from bdfl.ledger.errors import MissingBlob, RuleBroken
 from bdfl.ledger.roll import BINDS_AFTER, Roll, find_change, read_roll
 from bdfl.ledger.rules import required_blobs, validate_certificate, validate_model, validate_proposal
 from bdfl.ledger.toolbox import Toolbox
+from bdfl.protocol.catching_up import MAX_EARLY
+from bdfl.protocol.collecting import MAX_BLOBS
+from bdfl.protocol.proposing import MAX_AHEAD
 from campaigns.faults.plan import FaultPlan
 from campaigns.faults.recorder import Committed, Recorder
 
 ROUNDS_TO_AGREE = 3
+MAX_DECIDABLE = 3  # models of one liar that a quorum can vote for at a height, if honest members ask for two each
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,7 @@ class Trial:
     plan: FaultPlan
     genesis: Genesis
     record: Recorder
-    find_blob: Callable[[bytes], bytes | None]  # in the stores of honest nodes
+    find_blob: Callable[[bytes], bytes | None]  # among all that honest nodes ever kept
     quiet_height: int  # of the highest honest node when the faults stopped
     heights: tuple[int, ...]  # of all nodes at the end
     end_ns: int
@@ -179,6 +183,37 @@ def check_nobody_left_out(trial: Trial, toolbox: Toolbox) -> Breach | None:
     return None
 
 
+def check_bounded_memory(trial: Trial, toolbox: Toolbox) -> Breach | None:
+    """No honest node ever holds more than the bounds of `docs/security.md`, whatever liars send."""
+    num_liars, num_members = len(trial.plan.liars), trial.plan.num_keys
+    max_blobs = num_members + (MAX_BLOBS + MAX_DECIDABLE - 1) * num_liars
+    for node in trial.plan.honest:
+        record = trial.record.nodes[node]
+        if record.most_blobs > max_blobs:
+            return Breach(
+                "bounded memory", f"node {node} held {record.most_blobs} models, at most {max_blobs} expected"
+            )
+        if record.most_early > MAX_EARLY * num_members:
+            return Breach("bounded memory", f"node {node} held {record.most_early} messages of the next height")
+        for attempt, most in record.most_candidates.items():
+            limit = 2 * num_members * (attempt + MAX_AHEAD) + 1
+            if most > limit:
+                what = f"node {node} held {most} blocks in attempt {attempt}, at most {limit} expected"
+                return Breach("bounded memory", what)
+    return None
+
+
+def check_trust(trial: Trial, toolbox: Toolbox) -> Breach | None:
+    """A model is taken on trust only where all have pruned its updates: so many blocks above it are committed."""
+    for node in trial.plan.honest:
+        for found in trial.record.nodes[node].commits:
+            num_above = found.highest - found.height
+            if found.is_trusted and not 0 < trial.plan.keep_blocks <= num_above:
+                what = f"node {node} took model {found.height} on trust, {max(num_above, 0)} below the highest"
+                return Breach("trust", f"{what}, {trial.plan.keep_blocks or 'all'} are kept")
+    return None
+
+
 LAWS: tuple[Callable[[Trial, Toolbox], Breach | None], ...] = (
     check_agreement,
     check_validity,
@@ -186,6 +221,8 @@ LAWS: tuple[Callable[[Trial, Toolbox], Breach | None], ...] = (
     check_memory,
     check_nobody_left_out,
     check_members_only,
+    check_bounded_memory,
+    check_trust,
 )
 
 

@@ -19,7 +19,7 @@ from bdfl.ledger import chain, charter, membership, rules, statements
 from bdfl.ledger.block import Kind
 from bdfl.ledger.errors import BadSignature
 from bdfl.ledger.roll import find_change
-from bdfl.protocol import agreeing, node, proposing, votes
+from bdfl.protocol import agreeing, catching_up, collecting, node, proposing, votes
 from bdfl.protocol.draft import Draft
 from bdfl.protocol.events import Send, Timer
 
@@ -248,8 +248,17 @@ def _follows_anybody(right: Function) -> Function:
     return lambda held, num_voters, beyond: right(held, 1, beyond)
 
 
+def _never(right: Function) -> Function:
+    return lambda *arguments: False
+
+
 def _always(right: Function) -> Function:
     return lambda *arguments: True
+
+
+def _asks_for_all(right: Function) -> Function:
+    """Every model that a block rests on is asked for, however many of one member."""
+    return lambda draft, holder, blob, client, *, is_needed=False: right(draft, holder, blob, client, is_needed=True)
 
 
 # Members
@@ -438,10 +447,15 @@ MUTANTS: tuple[Mutant, ...] = (
         "a change of membership is made whoever signed it",
         (Swap(membership, "validate_assents", _whoever_agreed),),
     ),
+    Mutant(
+        "every-model", "any number of models of one member is held", (Swap(collecting, "want_blob", _asks_for_all),)
+    ),
     Mutant("forgotten-votes", "own votes are forgotten at a restart", (Swap(node, "begin", _without_votes),)),
     Mutant(
         "forgotten-progress",
         "attempt and lock are forgotten at a restart",
         (Swap(node, "begin", _without_progress),),
     ),
+    Mutant("never-trusts", "pruned updates are waited for", (Swap(catching_up, "_is_gone", _never),)),
+    Mutant("trusts-early", "decided models are not recomputed", (Swap(catching_up, "_is_gone", _always),)),
 )

@@ -1,7 +1,7 @@
 """What goes wrong in one trial: a network of 4 to 9 nodes and its faults, all drawn from one number.
 
 Under `majority` only what crashes and networks do; under `bft` also fewer than a third of the members lie. In two seeds
-of eight the members change as well.
+of eight the members change as well. In four of sixteen, two of these among them, nodes prune, and one is long away.
 """
 
 from collections.abc import Sequence
@@ -22,6 +22,8 @@ SECOND_NS = NANO
 LIES = tuple(kind for kind in Behaviour if kind is not Behaviour.HONEST)
 _SCHEDULERS = ("drc", "exact", "all", "round-robin")
 _CHANGING = 8, (4, 5)  # of so many seeds these, which vote by either rule
+_HOARDING = 16, (3, 13)  # likewise
+_PRUNING = 16, (2, 3, 4, 5)  # likewise
 _NEVER = 10_000  # a height that no trial reaches
 _RULES = (("mean", 0), ("mean", 0), ("median", 1), ("krum", 0))  # name, wrong updates it bears
 
@@ -45,6 +47,7 @@ class FaultPlan:
     quorum: QuorumRule
     num_nodes: int  # at first
     scheduler: str
+    min_selected: int = 2
     aggregation: str
     faulty: int  # wrong updates that the aggregation bears
     quiet_ns: int  # from then on the network and the machines are well
@@ -58,7 +61,9 @@ class FaultPlan:
     slow: tuple[tuple[int, float], ...] = ()  # node and how many times slower
     liars: tuple[tuple[int, tuple[Behaviour, ...]], ...] = ()  # member and what it does, always
     camp: frozenset[int] = frozenset()  # whom the liars tell the other story
+    hoarders: tuple[int, ...] = ()  # liars that also fill others' memory
     offers: tuple[Offer, ...] = ()
+    keep_blocks: int = 0  # newest blocks whose updates the nodes keep; 0: of all
 
     @property
     def num_keys(self) -> int:
@@ -100,7 +105,17 @@ def draw_plan(seed: int, quorum: QuorumRule | None = None) -> FaultPlan:
     )
     if quorum is QuorumRule.BFT:
         plan = _add_liars(rng, plan)
-    return _add_offers(plan) if seed % _CHANGING[0] in _CHANGING[1] else plan
+    if seed % _CHANGING[0] in _CHANGING[1]:
+        plan = _add_offers(plan)
+    return _add_pruning(plan) if seed % _PRUNING[0] in _PRUNING[1] else plan
+
+
+def _add_pruning(plan: FaultPlan) -> FaultPlan:
+    """The plan with nodes that drop old updates, and one that comes back after all others are well."""
+    rng = stream(plan.seed, Purpose.FAULTS, 3)
+    crash = _draw_crash(rng, plan.num_nodes, plan.quiet_ns // 2)
+    away = replace(crash, down_ns=plan.quiet_ns - crash.after_ns + _draw_ns(rng, 1.0, 6.0))
+    return replace(plan, keep_blocks=int(rng.integers(1, 4)), crashes=(*plan.crashes, away))
 
 
 def _add_liars(rng: np.random.Generator, plan: FaultPlan) -> FaultPlan:
@@ -114,7 +129,8 @@ def _add_liars(rng: np.random.Generator, plan: FaultPlan) -> FaultPlan:
         more = (_draw_lie(rng),) if rng.random() < 0.3 else ()
         liars.append((member, tuple(dict.fromkeys((kind, *more)))))
     in_camp = rng.random(plan.num_nodes) < 0.5
-    return replace(plan, liars=tuple(liars), camp=frozenset(np.flatnonzero(in_camp).tolist()))
+    hoarders = tuple(members) if plan.seed % _HOARDING[0] in _HOARDING[1] else ()
+    return replace(plan, liars=tuple(liars), camp=frozenset(np.flatnonzero(in_camp).tolist()), hoarders=hoarders)
 
 
 def _add_offers(plan: FaultPlan) -> FaultPlan:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from bdfl.ledger.block import Block, Certificate, Kind, SignedVote
 from bdfl.ledger.keeping import Store
-from bdfl.protocol.events import Commit, Effect, Event, KeptProgress, Send
+from bdfl.protocol.events import Commit, Effect, Event, KeptBlob, KeptProgress, Send
 from bdfl.protocol.events import Store as Keep
 from bdfl.protocol.messages import Hearsay
 from bdfl.protocol.state import NodeState, Phase
@@ -27,6 +27,8 @@ class Committed:
     now_ns: int
     block: Block
     certificate: Certificate
+    is_trusted: bool = False  # its model was not recomputed
+    highest: int = 0  # height that anybody had committed by then
 
     @property
     def height(self) -> int:
@@ -53,6 +55,10 @@ class NodeRecord:
     progress: KeptProgress | None = None  # kept last
     closings: dict[int, frozenset[int]] = field(default_factory=dict)  # by height: whose updates it held until then
     num_refused: int = 0
+    most_blobs: int = 0  # held at once
+    most_candidates: dict[int, int] = field(default_factory=dict)  # held at once, by the attempt it was in
+    most_early: int = 0  # messages of the next height held at once
+    blobs: dict[bytes, bytes] = field(default_factory=dict)  # all it ever kept, also what it pruned
 
 
 class Recorder(Observer):
@@ -62,6 +68,7 @@ class Recorder(Observer):
         self.nodes = tuple(NodeRecord() for _ in range(num_nodes))
         self.restarts: list[Restart] = []
         self.num_crashes = 0
+        self.highest = 0
         # Who prevoted for a block of a first attempt, and whose updates each of them held in time.
         self.held: dict[tuple[int, bytes], dict[int, frozenset[int]]] = {}
         self._sent: set[tuple[int, bytes]] = set()
@@ -75,6 +82,7 @@ class Recorder(Observer):
         after: NodeState,
         effects: tuple[Effect, ...],
     ) -> None:
+        self._note_memory(self.nodes[number], after)
         is_same_height = before.chain.height == after.chain.height
         if before.phase is Phase.COLLECTING and (after.phase is not Phase.COLLECTING or not is_same_height):
             held = held_updates(after if is_same_height else before)
@@ -82,8 +90,12 @@ class Recorder(Observer):
 
     def did(self, now_ns: int, number: int, effect: Effect) -> None:
         match effect:
-            case Commit(block=block, certificate=certificate):
-                self.nodes[number].commits.append(Committed(now_ns, block, certificate))
+            case Commit(block=block, certificate=certificate, is_trusted=is_trusted):
+                found = Committed(now_ns, block, certificate, is_trusted, self.highest)
+                self.nodes[number].commits.append(found)
+                self.highest = max(self.highest, found.height)
+            case Keep(kept=KeptBlob(digest=name, data=data)):
+                self.nodes[number].blobs[name] = data
             case Keep(kept=KeptProgress() as progress):
                 self.nodes[number].progress = progress
             case Send(message=message) if isinstance(message.content, Hearsay) and message.content.votes:
@@ -105,6 +117,12 @@ class Recorder(Observer):
         lost_votes = tuple(sent for sent in record.votes if sent.height > height and sent.signed not in kept)
         lost_progress = record.progress if _is_behind(state, record.progress) else None
         self.restarts.append(Restart(now_ns, number, lost_votes, lost_blocks, lost_progress))
+
+    def _note_memory(self, record: NodeRecord, state: NodeState) -> None:
+        record.most_blobs = max(record.most_blobs, len(state.blobs))
+        record.most_early = max(record.most_early, len(state.early))
+        most = record.most_candidates.get(state.attempt, 0)
+        record.most_candidates[state.attempt] = max(most, len(state.candidates))
 
     def _note_vote(self, now_ns: int, number: int, height: int, signed: SignedVote) -> None:
         name = (number, signed.signature)

@@ -66,13 +66,14 @@ class Storyteller(Recorder):
         match effect:
             case Refused(sender=sender, reason=reason):
                 self.tell(now_ns, number, f"refused from {sender}: {reason}")
-            case Commit(block=block, certificate=certificate):
+            case Commit(block=block, certificate=certificate, is_trusted=is_trusted):
                 header = block.header
                 voters = _numbers(signed.vote.voter for signed in certificate)
                 what = f"COMMIT {header.height}: {_short(block.digest)} by {header.proposer}, attempt {header.attempt}"
                 gave = _numbers(signed.update.client for signed in block.body.updates)
                 change = "" if find_change(block.body.entries) is None else ", MEMBERS CHANGE"
-                self.tell(now_ns, number, f"{what}, updates {gave}, votes {voters}{change}")
+                how = ", ON TRUST" if is_trusted else ""
+                self.tell(now_ns, number, f"{what}, updates {gave}, votes {voters}{change}{how}")
             case Send(to=to, message=message) if isinstance(message.content, Proposal):
                 block = message.content.block
                 if (number, block.digest) not in self._told:
@@ -139,11 +140,15 @@ def describe_plan(plan: FaultPlan) -> list[str]:
         f"{len(plan.partitions)} partitions, {len(plan.crashes)} crashes, {len(plan.freezes)} freezes,"
         f" {len(plan.slow)} slow nodes; all well from {plan.quiet_ns / 1e9:.3f} s on",
     ]
+    if plan.keep_blocks:
+        lines.append(f"updates of the newest {plan.keep_blocks} blocks are kept, and one node is long away")
     if plan.offers:
         lines.append(f"{len(plan.offers)} changes of membership are offered")
     for member, lies in plan.liars:
         told = " and ".join(kind.value for kind in lies)
         lines.append(f"member {member} lies: {told}")
+    if plan.hoarders:
+        lines.append(f"who fills others' memory: {_numbers(plan.hoarders)}")
     if plan.liars:
         lines.append(f"whom liars tell another story: {_numbers(plan.camp)}")
     return lines

@@ -5,20 +5,21 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 
-from bdfl.environment import Purpose, stream
 from bdfl.ledger.roll import read_roll
 from bdfl.ledger.toolbox import Toolbox
 from bdfl.protocol.state import Timing
 from bdfl.scenario.ledger import QuorumRule
 from bdfl.transports.faults.postman import FaultyPostman
-from bdfl.transports.faults.trouble import MESSAGES, Trouble, make_liar
+from bdfl.transports.faults.trouble import Trouble, make_liar
+from bdfl.transports.hooks import Tamper
 from bdfl.transports.simulated import Network
 from bdfl.transports.simulated_node import SimulatedNode, make_nodes
+from campaigns.faults.hoarding import Hoarder
 from campaigns.faults.laws import Breach, Trial, count_changes, expected_height, find_breaches
 from campaigns.faults.plan import SECOND_NS, FaultPlan, draw_plan
 from campaigns.faults.recorder import Recorder
 from campaigns.faults.timeline import Storyteller, describe_plan, render_timeline
-from campaigns.faults.world import TinyWorld
+from campaigns.faults.world import TinyWorld, message_stream
 
 GRACE_NS = 3 * SECOND_NS // 10
 PATIENCE_NS = 30 * SECOND_NS  # for three rounds after the faults stopped
@@ -92,7 +93,9 @@ def play(plan: FaultPlan, recorder: Recorder, toolbox: Toolbox) -> tuple[Trial, 
     world = TinyWorld(plan, toolbox)
     trouble = _make_trouble(plan)
     timing = Timing(grace_ns=GRACE_NS, attempt_ns=plan.attempt_ns, resend_ns=plan.resend_ns)
-    nodes = make_nodes(world.genesis, world.initial_model, world.signers, timing, toolbox=toolbox)
+    nodes = make_nodes(
+        world.genesis, world.initial_model, world.signers, timing, toolbox=toolbox, keep_blocks=plan.keep_blocks
+    )
     network = Network(nodes, world, postman=trouble.postman, observer=recorder)
     trouble.bring_to(network)
     for offer in plan.offers:
@@ -109,7 +112,9 @@ def play(plan: FaultPlan, recorder: Recorder, toolbox: Toolbox) -> tuple[Trial, 
         return all(nodes[node].height >= expected_height(roll, node, quiet_height) for node in plan.honest)
 
     def find_blob(blob: bytes) -> bytes | None:
-        found = (nodes[node].store.get_blob(blob) for node in plan.honest)
+        if blob == world.genesis.model.initial:
+            return world.initial_model
+        found = (recorder.nodes[node].blobs.get(blob) for node in plan.honest)
         return next((data for data in found if data is not None), None)
 
     try:
@@ -133,9 +138,12 @@ def play(plan: FaultPlan, recorder: Recorder, toolbox: Toolbox) -> tuple[Trial, 
 
 
 def _make_trouble(plan: FaultPlan) -> Trouble:
-    rng = stream(plan.seed, Purpose.FAULTS, 1, MESSAGES)
+    rng = message_stream(plan.seed)
     postman = FaultyPostman(plan.weather, plan.partitions, rng, until_ns=plan.quiet_ns, calm_ns=plan.calm_ns)
-    tampers = {member: make_liar(plan.seed, member, kinds, plan.camp) for member, kinds in plan.liars}
+    tampers: dict[int, Tamper] = {
+        member: make_liar(plan.seed, member, kinds, plan.camp) for member, kinds in plan.liars
+    }
+    tampers |= {member: Hoarder(tampers[member]) for member in plan.hoarders}
     return Trouble(postman, tampers, plan.crashes, plan.freezes, plan.slow, plan.quiet_ns)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import msgspec
 import numpy as np
 
-from bdfl.environment import RoundState, draw_federation, draw_rounds
+from bdfl.environment import Purpose, RoundState, draw_federation, draw_rounds, stream
 from bdfl.learning.weights import Layout, Vector, decode_weights, encode_weights
 from bdfl.ledger.block import Admission, Conditions, Genesis, MembershipChange, Removal, chain_id
 from bdfl.ledger.chain import ChainState
@@ -17,6 +17,7 @@ from bdfl.ledger.toolbox import Toolbox
 from bdfl.scenario import Clients, Learning, Ledger, Mining, MiningMode, Scenario, SchedulerChoice
 from bdfl.scenario.learning import Aggregation
 from bdfl.scenario.ledger import Behaviour
+from bdfl.transports.faults.trouble import MESSAGES
 from bdfl.transports.simulated_node import simulated_signer
 from bdfl.transports.world import ScenarioWorld
 from campaigns.faults.plan import FaultPlan, Offer
@@ -81,6 +82,11 @@ class TinyWorld(ScenarioWorld):
         return encode_weights(trained, LAYOUT)
 
 
+def message_stream(seed: int) -> np.random.Generator:
+    """Chance that decides on messages in the network of a seed."""
+    return stream(seed, Purpose.FAULTS, 1, MESSAGES)
+
+
 def _without_newcomers(everybody: Genesis, num_members: int, toolbox: Toolbox) -> Genesis:
     """The genesis with only its first members."""
     if num_members == len(everybody.members):
@@ -97,7 +103,7 @@ def tiny_scenario(plan: FaultPlan) -> Scenario:
         name="faults",
         rounds=_MOST_ROUNDS,
         seed=plan.seed,
-        clients=Clients(count=plan.num_keys, min_selected=2, samples=300),
+        clients=Clients(count=plan.num_keys, min_selected=plan.min_selected, samples=300),
         mining=Mining(mode=MiningMode.SAMPLED),
         scheduler=SchedulerChoice(name=plan.scheduler),
         learning=Learning(aggregation=Aggregation(rule=plan.aggregation, faulty=plan.faulty)),

@@ -10,6 +10,7 @@ Descent", NeurIPS 2017.
 PODC 2020.
 """
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -34,6 +35,10 @@ _DISTANCE_BLOCK = 2**14  # coordinates of a distance summed at a time
 
 class InvalidAggregation(BdflError):
     """A rule that does not exist or cannot bear so many faults, or updates that cannot be aggregated."""
+
+
+class FlushesToZero(BdflError):
+    """A thread whose processor takes the smallest numbers for 0, so that nobody would agree with what it aggregates."""
 
 
 class Aggregator(Protocol):
@@ -71,6 +76,18 @@ def min_updates(choice: Aggregation) -> int:
         case rule:
             _validate_faultless(rule, faulty)
             return 1
+
+
+def validate_arithmetic() -> None:
+    """Raises `FlushesToZero` unless this thread computes with subnormal numbers, as IEEE 754 has them.
+
+    The mode belongs to a thread, is inherited by those it starts, and is set by libraries.
+    """
+    if not sys.float_info.min / 2 > 0.0:
+        raise FlushesToZero(
+            "arithmetic: subnormal numbers are flushed to zero, as IEEE 754 expected: other members would refuse every"
+            " model; do not call torch.set_flush_denormal(True), nor load what was compiled with -ffast-math"
+        )
 
 
 def get_aggregator(choice: Aggregation) -> Aggregator:
@@ -249,6 +266,7 @@ def _blocks(length: int, size: int) -> Iterator[slice]:
 
 
 def _aggregate_checked(rule: Aggregator, fewest: int, updates: Sequence[Vector], samples: Sequence[int]) -> Vector:
+    validate_arithmetic()
     if len(updates) < fewest:
         raise InvalidAggregation(f"updates: {len(updates)} given, expected at least {fewest} for this rule")
     if len(samples) != len(updates):

@@ -26,9 +26,16 @@ class BadSchedulerParameter(BdflError):
     """A parameter that a scheduler does not have, or a value it does not take."""
 
 
+def printable(text: str) -> str:
+    """Text from anywhere as a terminal may show it: control characters but newlines become escapes such as `\\x1b`."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() or one == "\n" else one.encode("unicode_escape").decode() for one in text)
+
+
 def one_line(text: object) -> str:
-    """What somebody else's error says, or any text, in a single line."""
-    return " ".join(str(text).split())
+    """What somebody else's error says, or any text, in a single line that a terminal may show."""
+    return printable(" ".join(str(text).split()))
 
 
 def other_format(found: int, reads: int) -> str:

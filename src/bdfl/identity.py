@@ -23,6 +23,10 @@ SECRET_SIZE = 32
 SEAL_SIZE = 16
 _DOMAIN = "bdfl/1"
 _FIELD = 2**255 - 19  # of Curve25519 and edwards25519
+_D = -121665 * pow(121666, -1, _FIELD) % _FIELD  # -x^2 + y^2 = 1 + d x^2 y^2
+_OF_ORDER_8 = 0x05FC536D880238B13933C6D305ACDFD5F098EFF289F4C345B027B2C28F95E826
+# y of the eight points whose order divides the cofactor, also where 0 and 1 are written as p and p + 1.
+_SMALL_ORDER = frozenset([0, 1, _FIELD - 1, _OF_ORDER_8, _FIELD - _OF_ORDER_8, _FIELD, _FIELD + 1])
 
 
 class Meaning(StrEnum):
@@ -94,11 +98,29 @@ class Signer:
         return draft.sign(self._key, None)
 
 
+def is_public_key(data: bytes) -> bool:
+    """Tells if these bytes are a key that a member may have: a point of edwards25519, not of small order, canonical.
+
+    With a point of small order anybody could sign in the member's name, and a second encoding of a point would pass as
+    another member's key.
+    """
+    y = _read_y(data)
+    if len(data) != PUBLIC_KEY_SIZE or y >= _FIELD or y in _SMALL_ORDER:
+        return False
+    return pow((y * y - 1) * (_D * y * y + 1), (_FIELD - 1) // 2, _FIELD) == 1  # else no x belongs to it
+
+
 def is_signed(public_key: bytes, signature: bytes, statement: bytes) -> bool:
-    """Whether `signature` is that key's for a `statement_digest`."""
+    """Tells if `signature` is that key's for a `statement_digest`.
+
+    Ed25519 as OpenSSL verifies it, without the cofactor and with S below the group's order; neither key nor R may be of
+    small order. So all verifiers agree: see FORMAT.md, section 4.
+    """
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
+    if _read_y(public_key) in _SMALL_ORDER or _read_y(signature[:PUBLIC_KEY_SIZE]) in _SMALL_ORDER:
+        return False
     try:
         Ed25519PublicKey.from_public_bytes(public_key).verify(signature, statement)
     except (InvalidSignature, ValueError):
@@ -116,7 +138,12 @@ def is_seal(key: bytes, seal: bytes, statement: bytes) -> bool:
     return hmac.compare_digest(make_seal(key, statement), seal)
 
 
+def _read_y(point: bytes) -> int:
+    """The y of an encoded point, as it stands; the topmost bit is the sign of x."""
+    return int.from_bytes(point, "little") % 2**255
+
+
 def _montgomery(public_key: bytes) -> bytes:
     """An Ed25519 public key as one of X25519: u = (1 + y) / (1 - y) [RFC 7748, section 4.1]."""
-    y = int.from_bytes(public_key, "little") % 2**255
+    y = _read_y(public_key)
     return ((1 + y) * pow(1 - y, -1, _FIELD) % _FIELD).to_bytes(32, "little")

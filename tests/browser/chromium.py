@@ -32,11 +32,17 @@ def is_required(environment: Mapping[str, str] = os.environ) -> bool:
 
 def install_browser() -> str | None:
     """Installs chromium by apt-get; why it could not be done, in one line, or none if it was."""
+    why = install_packages(*_PACKAGES)
+    return why if why or find_browser() else "installed, but not found on the path"
+
+
+def install_packages(*packages: str) -> str | None:
+    """Installs packages by apt-get; why it could not be done, in one line, or none if it was."""
     prefix = _find_rights()
     if prefix is None:
         return "apt-get as root, or sudo without a password, is needed to install it"
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    for arguments in (("update",), ("install", "-y", "--no-install-recommends", *_PACKAGES)):
+    for arguments in (("update",), ("install", "-y", "--no-install-recommends", *packages)):
         command = [*prefix, "apt-get", "-qq", *arguments]
         try:
             done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_LIMIT_S)
@@ -45,7 +51,7 @@ def install_browser() -> str | None:
         if done.returncode:
             said = (done.stderr.strip() or done.stdout.strip() or "nothing said").splitlines()[-1]
             return f"{' '.join(command)}: exit code {done.returncode}: {said}"
-    return None if find_browser() else "installed, but not found on the path"
+    return None
 
 
 def _find_rights() -> list[str] | None:

@@ -11,13 +11,14 @@ import pytest
 from bdfl.encoding import encode
 from bdfl.experiment.run_folder import CHAIN_FOLDER
 from bdfl.explorer.static_files import STATIC_FOLDER
+from bdfl.ledger.chain_rows import encode_certificate
 from bdfl.ledger.store import ChainStore
 from bdfl.operation.window import Page as Answer
 from bdfl.operation.window import Window
 from benchmarks.ledger.valid_chain import example_genesis
 from tests.browser.folders import NUM_ROUNDS, change_parent, change_update, example_scenario, read_genesis, tamper
 from tests.browser.looking import Look
-from tests.ledger.lying import FIELD_LIES, INITIAL, write_field_lie
+from tests.ledger.lying import FIELD_LIES, INITIAL, new_admission, write_field_lie
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "vectors" / "chain.json").read_text(encoding="utf-8"))
 _LONE = b"\x91"  # a certificate is stored as a record of one field
@@ -39,6 +40,16 @@ _JUDGE = """async ({genesis, blocks, flips}) => {
     found.push(failure && failure.height);
   }
   return found;
+}"""
+
+_EDGE_CASES = """async (cases) => {
+  const { isEd25519, isPublicKey } = await import("/static/js/ed25519.js");
+  const { fromHexadecimal, importMemberKey } = await import("/static/js/verify.js");
+  const judge = async (one) => {
+    const [key, signature, message] = ["key", "signature", "message"].map((name) => fromHexadecimal(one[name]));
+    return [isPublicKey(key), await isEd25519(key, signature, message, importMemberKey)];
+  };
+  return Promise.all(cases.map(judge));
 }"""
 
 
@@ -80,6 +91,27 @@ def golden_blocks() -> list[bytes]:
 def stored_blocks(chain: Path) -> list[bytes]:
     with ChainStore.open(chain, read_only=True) as store:
         return [msgspec.msgpack.encode(store.raw_block(height)) for height in range(1, store.height + 1)]
+
+
+def test_the_browser_agrees_on_the_edge_cases_of_ed25519(look, scripts):
+    cases = json.loads((Path(__file__).parents[1] / "vectors" / "vectors.json").read_text(encoding="utf-8"))["ed25519"]
+    opened: Look = look(scripts)
+    opened.page.goto(scripts)
+    found = opened.page.evaluate(_EDGE_CASES, cases)
+    assert found == [[case["is_key"], case["is_signed"]] for case in cases]
+
+
+@pytest.mark.parametrize("place", ["genesis", "admission"])
+def test_a_key_of_small_order_is_refused(judge, place):
+    small = b"\x01" + bytes(31)
+    store = new_admission(small).store
+    block = msgspec.msgpack.encode([encode(store.block(1)), encode_certificate(store.certificate(1))])
+    genesis = encode(store.genesis)
+    if place == "genesis":
+        genesis = genesis.replace(store.genesis.members[2].public_key, small)
+    failure = judge(genesis, [block])["failure"]
+    assert failure["height"] == (0 if place == "genesis" else 1)
+    assert "small order" in failure["found"]
 
 
 def test_the_golden_chain_is_right_and_has_the_golden_digests(judge):

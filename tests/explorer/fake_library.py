@@ -180,8 +180,8 @@ class FakeLibrary(Library):
         if height > self.height:
             raise NotHere(f"model {height}: not here")
         return ModelDocument(
-            height=height, made_in=height, model="ab", rule="mean", is_stored=True, pruned_to=0, accuracy=None,
-            contributions=[], parents=[], compare=None, without=None,
+            height=height, made_in=height, model="ab", rule="mean", is_stored=True, pruned_to=0, is_trusted=False,
+            accuracy=None, contributions=[], parents=[], compare=None, without=None,
         )  # fmt: skip
 
     def desk(self, run, height, settings):

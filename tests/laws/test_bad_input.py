@@ -62,7 +62,7 @@ def test_nobody_can_stop_the_others_by_what_it_reports(name):
     for gain_atto in EXTREMES:
         for budget_pj in BUDGETS:
             conditions = dict.fromkeys(range(5), CONDITIONS) | {5: Conditions(gain_atto, budget_pj, True)}
-            candidates = find_candidates(conditions, (0,) * 6, 2)
+            candidates = find_candidates(conditions, (0,) * 6, 2, 1)
             prospect = Prospect(charter.chain, 2, (NANO,) * 6, candidates, None)
             plan = plan_round(charter, prospect, Toolbox(max_entries=0))
             assert plan.schedule.is_feasible, plan.schedule.reason
@@ -84,7 +84,7 @@ def draw_prospects(scheduler, count):
             if random.random() < 0.9
         }
         queues = tuple(random.choice((0, NANO // 2, 10**12, 10**15)) for _ in range(6))
-        yield Prospect(charter.chain, 2, queues, find_candidates(conditions, (0,) * 6, 2), None), charter
+        yield Prospect(charter.chain, 2, queues, find_candidates(conditions, (0,) * 6, 2, 1), None), charter
 
 
 def _decode_within_limit(names, results):

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import struct
-from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -69,31 +68,31 @@ def test_every_truncation_and_extension_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "message"),
+    ("before", "after"),
     [
-        (b"1.bias", b"1.base", "tensor '1.base' is not in both the data and the model"),
-        (b"[2,3]", b"[3,2]", r"'2.weight' is float32 of shape \(3, 2\), expected float32 of shape \(2, 3\)"),
-        (b'"F32","shape":[4]', b'"I32","shape":[4]', r"'1.bias' is int32 of shape"),
-        (b"[2,3]", b"[2,9]", "not safetensors of float32"),
-        (b'{"', b"xx", "not safetensors of float32"),
+        (b"1.bias", b"1.base"),
+        (b"[2,3]", b"[3,2]"),
+        (b'"F32","shape":[4]', b'"I32","shape":[4]'),
+        (b'{"', b"xx"),
+        (b'"dtype":"F32","shape":[4]', b'"shape":[4],"dtype":"F32"'),  # safetensors too, and of the same meaning
     ],
 )
-def test_what_does_not_fit_the_model_is_refused_in_one_line(before, after, message):
+def test_any_other_header_is_refused_in_one_line(before, after):
     data = encode_weights(WEIGHTS, LAYOUT)
-    with pytest.raises(InvalidWeights, match=message) as caught:
+    with pytest.raises(InvalidWeights, match="another header given") as caught:
         decode_weights(changed(data, before, after), LAYOUT)
     assert "\n" not in str(caught.value)
 
 
-def test_flipping_any_bit_of_the_header_is_refused_or_harmless():
+def test_flipping_any_bit_of_the_header_is_refused():
     data = encode_weights(WEIGHTS, LAYOUT)
     header_end = 8 + struct.unpack("<Q", data[:8])[0]
     for place in range(header_end):
         for bit in range(8):
             wrong = bytearray(data)
             wrong[place] ^= 1 << bit
-            with suppress(InvalidWeights):
-                assert decode_weights(bytes(wrong), LAYOUT).shape == (11,)
+            with pytest.raises(InvalidWeights):
+                decode_weights(bytes(wrong), LAYOUT)
 
 
 @pytest.mark.parametrize("weights", [WEIGHTS[:-1], WEIGHTS.astype(float), WEIGHTS[:, None]])
@@ -117,9 +116,3 @@ def test_files_are_those_that_safetensors_itself_writes_and_reads(layout):
     data = encode_weights(weights, layout)
     assert data == save(dict(layout.split(weights)))
     assert decode_weights(data, layout).tobytes() == weights.tobytes()
-
-
-def test_a_file_with_another_header_of_the_same_meaning_gives_the_same_weights():
-    data = encode_weights(WEIGHTS, LAYOUT)
-    other = changed(data, b'"dtype":"F32","shape":[4]', b'"shape":[4],"dtype":"F32"')
-    assert decode_weights(other, LAYOUT).tobytes() == WEIGHTS.tobytes()

@@ -17,7 +17,7 @@ from benchmarks.ledger.valid_chain import (
 )
 
 INITIAL = encode_weights(example_weights(0), SMALL)
-BFT = Law(QuorumRule.BFT, WorkKind.SHA256, 4, 0, "mean", 0, 1)
+BFT = Law(QuorumRule.BFT, WorkKind.SHA256, 4, 0, "mean", 0, 1, 3600 * 10**9)
 EXPIRES = 50
 
 

@@ -4,16 +4,26 @@ import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import patch
 
 import msgspec
 
 from bdfl.encoding import Record, digest, encode
 from bdfl.learning.weights import encode_weights
-from bdfl.ledger.block import Block, body_root
+from bdfl.ledger.block import Admission, Block, Member, body_root
 from bdfl.ledger.chain_rows import encode_certificate
+from bdfl.ledger.membership import make_change
 from bdfl.ledger.memory_store import MemoryStore
 from bdfl.ledger.store import DATABASE_FILE, ChainStore
-from benchmarks.ledger.valid_chain import SMALL, ChainMaker, example_genesis, example_signer, example_weights
+from benchmarks.ledger.valid_chain import (
+    CONDITIONS,
+    SMALL,
+    ChainMaker,
+    example_genesis,
+    example_limits,
+    example_signer,
+    example_weights,
+)
 
 INITIAL = encode_weights(example_weights(0), SMALL)
 SIGNERS = [example_signer(number) for number in range(4)]
@@ -22,6 +32,18 @@ SIGNERS = [example_signer(number) for number in range(4)]
 def new_maker(**settings):
     """A chain before its first block, kept in memory."""
     return ChainMaker(MemoryStore(example_genesis(INITIAL, **settings), INITIAL), SIGNERS)
+
+
+def new_admission(key: bytes) -> ChainMaker:
+    """A chain whose only block admits a member with any key, as somebody without the rule for keys makes it."""
+    maker = new_maker()
+    member = Member(key, example_limits(100), CONDITIONS)
+    change = make_change(maker.state.chain, Admission(4, member), 9, dict(enumerate(SIGNERS)))
+    updates = [maker.sign_update(client, example_weights(client + 1)) for client in maker.state.schedule.selected]
+    reports = [maker.sign_report(client) for client in range(4)]
+    with patch("bdfl.ledger.charter.is_public_key", return_value=True):
+        maker.commit(maker.make_block(updates, reports, entries=[change]))
+    return maker
 
 
 def replaced(record: Record, **changes) -> Record:

@@ -30,7 +30,7 @@ def prospect_of(charter: Charter, queue) -> Prospect:
     members = charter.genesis.members
     conditions = {client: member.conditions for client, member in enumerate(members)}
     queue_nano = [min(round(float(length) * NANO), MAX_QUEUE) for length in queue]
-    return Prospect(charter.chain, 1, queue_nano, find_candidates(conditions, [0] * len(members), 1), None)
+    return Prospect(charter.chain, 1, queue_nano, find_candidates(conditions, [0] * len(members), 1, 1), None)
 
 
 @cache

@@ -149,6 +149,7 @@ REFUSED = {
         changed("model", tensors=(Tensor("w", (4,)), Tensor("v", (2**40, 2**40, 0)))),
         "model-tensors",
     ),
+    "a tensor with a name of safetensors": (changed("model", tensors=(Tensor("__metadata__", (4,)),)), "model-tensors"),
     "tensors of one name": (changed("model", tensors=(Tensor("w", (2,)),) * 2), "model-tensors"),
     "a first schedule for another round": (changed("schedule", round=2), "first-schedule-round"),
     "a first schedule that overdraws": (

@@ -281,7 +281,7 @@ def test_the_driver_is_told_whom_to_listen_to():
 @pytest.mark.parametrize("rule", list(QuorumRule))
 @pytest.mark.parametrize("num_members", [3, 4, 5, 6, 7])
 def test_a_quorum_of_the_members_must_agree(rule, num_members):
-    maker = new_maker(num_members, law=Law(rule, WorkKind.SHA256, 4, 0, "mean", 0, 1))
+    maker = new_maker(num_members, law=Law(rule, WorkKind.SHA256, 4, 0, "mean", 0, 1, 3600 * 10**9))
     enough = range(1, 1 + maker.state.quorum) if maker.state.quorum < num_members else range(num_members)
     too_few = list(enough)[:-1]
     for make in (admission, lambda maker, **options: removal(maker, 0, **options)):
@@ -411,7 +411,9 @@ def test_a_newcomer_is_judged_like_a_founder(limits, rule):
     ("aggregation", "faulty", "least"), [("mean", 0, 1), ("krum", 0, 3), ("median", 1, 3), ("krum", 1, 5)]
 )
 def test_nobody_is_removed_whom_a_round_needs(aggregation, faulty, least):
-    maker = new_maker(least + 1, law=Law(QuorumRule.MAJORITY, WorkKind.SHA256, 4, 0, aggregation, faulty, least))
+    maker = new_maker(
+        least + 1, law=Law(QuorumRule.MAJORITY, WorkKind.SHA256, 4, 0, aggregation, faulty, least, 3600 * 10**9)
+    )
     play(maker, removal(maker, 0))
     assert refuse(maker, removal(maker, 1)) == "change-too-few"
     play(maker, admission(maker))
@@ -419,7 +421,7 @@ def test_nobody_is_removed_whom_a_round_needs(aggregation, faulty, least):
 
 
 def test_no_more_are_admitted_than_the_aggregation_can_work_out():
-    maker = new_maker(19, law=Law(QuorumRule.MAJORITY, WorkKind.SHA256, 4, 0, "minimum-diameter", 9, 19))
+    maker = new_maker(19, law=Law(QuorumRule.MAJORITY, WorkKind.SHA256, 4, 0, "minimum-diameter", 9, 19, 3600 * 10**9))
     charter = amend_charter(maker.state.charter, Admission(19, newcomer(19)), 3, maker.toolbox)
     with pytest.raises(BadChange, match="change-aggregation"):
         amend_charter(charter, Admission(20, newcomer(20)), 4, maker.toolbox)  # 293,930 groups of 12

@@ -70,9 +70,16 @@ def test_the_problem_is_the_scenarios_as_near_as_units_come():
 def test_candidates_reported_are_reachable_and_do_not_rest():
     conditions = {client: member.conditions for client, member in enumerate(found_town().genesis.members)}
     far = replace(conditions[2], is_reachable=False)
-    found = find_candidates({3: conditions[3], 1: conditions[1], 2: far}, (0, 0, 0, 7), 7)
+    found = find_candidates({3: conditions[3], 1: conditions[1], 2: far}, (0, 0, 0, 7), 7, 1)
     assert dict(found) == {1: conditions[1]}
-    assert list(find_candidates({3: conditions[3], 1: conditions[1]}, (0, 0, 0, 7), 8)) == [1, 3]
+    assert list(find_candidates({3: conditions[3], 1: conditions[1]}, (0, 0, 0, 7), 8, 1)) == [1, 3]
+
+
+def test_nobody_rests_where_too_few_would_be_left():
+    conditions = {client: member.conditions for client, member in enumerate(found_town().genesis.members)}
+    reported = {client: conditions[client] for client in (0, 1, 3)}
+    assert list(find_candidates(reported, (0, 0, 0, 7), 7, 2)) == [0, 1]
+    assert list(find_candidates(reported, (0, 0, 0, 7), 7, 3)) == [0, 1, 3]
 
 
 def drawn(scheduler="drc", num_clients=5, seed=3):

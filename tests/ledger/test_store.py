@@ -217,28 +217,113 @@ def test_pruning_keeps_at_least_one_block(store: Store) -> None:
 
 
 def test_pruning_leaves_the_open_height_alone(store: Store) -> None:
-    """Blobs of a candidate count from when they were put, even before the blocks that are pruned."""
+    """A node that starts again needs its own model and all that its candidates rest on."""
     candidate = CHAIN.stages[4]
+    fill(store, 4)
     for blob, data in candidate.blobs.items():
         store.put_blob(blob, data)
     own = CHAIN.stages[5].block.body.updates[0]
     store.put_blob(own.update.model, CHAIN.stages[5].blobs[own.update.model])
-    fill(store, 4)
     store.put_candidate(candidate.block)
     store.put_update(5, own)
     store.prune(1)
-    store.append(candidate.block, candidate.certificate)
     assert store.has_blob(own.update.model)
+    store.append(candidate.block, candidate.certificate)
 
 
-def test_blobs_that_no_block_took_are_pruned_with_their_height(store: Store) -> None:
+def put_on_trust(store: Store, num_whole: int, num_trusted: int) -> None:
+    fill(store, num_whole)
+    for stage in CHAIN.stages[num_whole : num_whole + num_trusted]:
+        store.append(stage.block, stage.certificate, is_trusted=True)
+
+
+def test_a_block_on_trust_needs_no_blobs_and_leaves_those_before_alone(store: Store) -> None:
+    put_on_trust(store, 2, 2)
+    assert (store.height, store.checkpoint, list(store.trusted)) == (4, 0, [3, 4])
+    assert all(store.has_blob(blob) for stage in CHAIN.stages[:2] for blob in stage.blobs)
+    assert store.prune(1).num_blocks == 0  # the last model that is here must stay
+    assert not store.has_blob(CHAIN.stages[3].block.body.model)
+    assert store.get_blob(CHAIN.stages[3].block.body.model) is None
+
+
+def test_after_blocks_on_trust_a_whole_one_needs_the_model_before_it_and_prunes_up_to_there(store: Store) -> None:
+    put_on_trust(store, 2, 2)
+    after, model = CHAIN.stages[4], CHAIN.stages[3].block.body.model
+    for blob, data in after.blobs.items():
+        store.put_blob(blob, data)
+    with pytest.raises(MisplacedBlock, match=model.hex()):
+        store.append(after.block, after.certificate)
+    store.put_blob(model, CHAIN.stages[3].blobs[model])
+    store.append(after.block, after.certificate)
+    assert (store.height, store.checkpoint, list(store.trusted)) == (5, 4, [3, 4])
+    assert all(store.proof(height, 0) is not None for height in range(1, 5))
+    put_stage(store, CHAIN.stages[5])
+    store.prune(1)
+    assert (store.checkpoint, list(store.trusted)) == (5, [3, 4])
+    assert not any(store.has_blob(blob) for stage in CHAIN.stages[:4] for blob in stage.blobs)
+    assert store.has_blob(CHAIN.stages[4].block.body.model)
+
+
+def test_what_was_taken_on_trust_is_known_after_a_restart(tmp_path: Path) -> None:
+    model = CHAIN.stages[3].block.body.model
+    with ChainStore.create(tmp_path / "chain", CHAIN.genesis, CHAIN.initial_model, durable=False) as store:
+        put_on_trust(store, 2, 2)
+    with ChainStore.open(tmp_path / "chain", durable=False) as store:
+        assert (store.height, store.trusted, store.has_blob(model)) == (4, [3, 4], False)
+        store.put_blob(model, CHAIN.stages[3].blobs[model])
+    with ChainStore.open(tmp_path / "chain", durable=False) as store:
+        put_stage(store, CHAIN.stages[4])
+    with ChainStore.open(tmp_path / "chain", durable=False) as store:
+        assert (store.height, store.checkpoint, store.trusted, store.has_blob(model)) == (5, 4, [3, 4], True)
+
+
+def test_blobs_that_no_block_rests_on_are_swept_when_their_height_is_decided(store: Store) -> None:
     left_over = b"a model nobody voted for"
     store.put_blob(digest(left_over), left_over)
-    fill(store, 2)
+    assert store.has_blob(digest(left_over))
+    fill(store, 1)
+    assert not store.has_blob(digest(left_over))
+    assert store.get_blob(digest(left_over)) is None
+    store.put_blob(digest(left_over), left_over)
+    put_stage(store, CHAIN.stages[1])
+    assert not store.has_blob(digest(left_over))
     store.put_blob(digest(b"of the open height"), b"of the open height")
     store.prune(1)
-    assert not store.has_blob(digest(left_over))
     assert store.has_blob(digest(b"of the open height"))
+
+
+def test_a_blob_that_an_earlier_block_rests_on_stays_though_a_later_one_was_decided_without_it(store: Store) -> None:
+    fill(store, 1)
+    blob, data = next(iter(CHAIN.stages[0].blobs.items()))
+    store.put_blob(blob, data)
+    put_stage(store, CHAIN.stages[1])
+    assert store.get_blob(blob) == data
+
+
+def test_what_is_put_again_for_the_next_height_in_the_same_batch_is_kept(store: Store) -> None:
+    left_over = b"a model nobody voted for"
+    with store.batch():
+        store.put_blob(digest(left_over), left_over)
+        fill(store, 1)
+        store.put_blob(digest(left_over), left_over)
+    assert store.get_blob(digest(left_over)) == left_over
+
+
+def test_what_is_swept_counts_no_more_against_the_quota(tmp_path: Path) -> None:
+    left_over = bytes(100)
+    needed = sum(map(len, CHAIN.stages[0].blobs.values())) + len(CHAIN.initial_model)
+    quota = needed + 150
+    stores = (
+        ChainStore.create(tmp_path, CHAIN.genesis, CHAIN.initial_model, durable=False, max_bytes=quota),
+        MemoryStore(CHAIN.genesis, CHAIN.initial_model, max_bytes=quota),
+    )
+    for store in stores:
+        store.put_blob(digest(left_over), left_over)
+        fill(store, 1)
+        with pytest.raises(QuotaExceeded):
+            store.put_blob(digest(bytes(151)), bytes(151))
+        store.put_blob(digest(bytes(101)), bytes(101))
+    stores[0].close()
 
 
 def test_every_update_is_proven_to_be_in_its_block_before_and_after_pruning(store: Store) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from bdfl.encoding import digest
 from bdfl.ledger.block import Kind
 from bdfl.ledger.database import Database
 from bdfl.ledger.keeping import rested_on
@@ -106,6 +107,11 @@ def crash_at(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
         monkeypatch.setattr(owner, name, count(getattr(owner, name)))
 
 
+def left_over(height: int) -> bytes:
+    """A model of a height that no block rests on."""
+    return b"nobody voted for it at %d" % height
+
+
 def play(path: Path, said: Said, opened: list[ChainStore]) -> None:
     """Begins a chain and writes two blocks, pruning; whatever happens, nothing is closed."""
     store = ChainStore.create(path, CHAIN.genesis, CHAIN.initial_model)
@@ -115,6 +121,7 @@ def play(path: Path, said: Said, opened: list[ChainStore]) -> None:
         for blob, data in stage.blobs.items():
             store.put_blob(blob, data)
             said.append(("blob", height, blob.hex()))
+        store.put_blob(digest(left_over(height)), left_over(height))
         store.put_vote(height, sample_vote(height, 1, stage.block.digest, 0, Kind.PREVOTE))
         said.append(("vote", height, ""))
         store.append(stage.block, stage.certificate)
@@ -132,6 +139,7 @@ def play_in_batches(path: Path, said: Said, opened: list[ChainStore]) -> None:
         with store.batch():
             for blob, data in stage.blobs.items():
                 store.put_blob(blob, data)
+            store.put_blob(digest(left_over(height)), left_over(height))
             store.put_vote(height, sample_vote(height, 1, stage.block.digest, 0, Kind.PREVOTE))
             store.append(stage.block, stage.certificate)
         said.extend(("blob", height, blob.hex()) for blob in stage.blobs)
@@ -162,6 +170,8 @@ def test_every_single_step_may_be_the_last(
         with _create_or_open(copy) as store:
             validate_kept(store, said)
             assert not list((copy / "tmp").iterdir())
+            assert not any(store.has_blob(digest(left_over(height))) for height in range(1, store.height + 1))
+            assert store._num_bytes == sum(store._blobs.sizes().values())
             for stage in CHAIN.stages[store.height :]:
                 _put(store, stage)
         for left in opened:

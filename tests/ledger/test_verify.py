@@ -10,11 +10,13 @@ from bdfl.identity import Meaning
 from bdfl.learning.weights import encode_weights
 from bdfl.ledger.block import Body, Kind, SignedUpdate, TwoVotes, body_root
 from bdfl.ledger.chain import prospect_after, settle_round
+from bdfl.ledger.keeping import rested_on
 from bdfl.ledger.memory_store import MemoryStore
 from bdfl.ledger.planning import assess
 from bdfl.ledger.store import ChainStore
 from bdfl.ledger.toolbox import Toolbox
 from bdfl.ledger.verify import Agreement, ModelCheck, verify_chain
+from bdfl.report.chain_tables import describe_verification
 from bdfl.scenario.ledger import QuorumRule, WorkKind
 from benchmarks.ledger.valid_chain import (
     SMALL,
@@ -55,8 +57,7 @@ def test_the_chain_of_the_golden_vectors_is_valid_and_its_schedules_are_not_the_
     assert [block.height for block in found.blocks if block.model is ModelCheck.UNCHANGED] == [4, 5]
     assert found.count_models(ModelCheck.RECOMPUTED) == 6
     agreements = [block.agreement for block in found.blocks]
-    nobody_trains = Agreement.WITHIN_TOLERANCE  # for another reason
-    assert agreements == [*[Agreement.DIFFERENT] * 3, nobody_trains, *[Agreement.DIFFERENT] * 4]
+    assert agreements == [Agreement.DIFFERENT] * 8
 
 
 def test_a_schedule_that_voters_would_tolerate_is_told_from_the_same_one():
@@ -194,6 +195,35 @@ def test_a_pruned_chain_is_valid_and_says_what_was_not_computed_again(tmp_path):
         assert [block.model for block in found.blocks] == [*[ModelCheck.PRUNED] * 4, *[ModelCheck.RECOMPUTED] * 2]
     with ChainStore.open(tmp_path / "chain", read_only=True) as store:
         assert verify_chain(store).is_valid
+
+
+def test_what_a_node_took_on_trust_is_said_and_everything_else_of_it_verified(tmp_path):
+    genesis = example_genesis(INITIAL)
+    maker = ChainMaker(MemoryStore(genesis, INITIAL), SIGNERS)
+    maker.grow(6)
+    whole = maker.store
+    for store in (MemoryStore(genesis, INITIAL), ChainStore.create(tmp_path / "chain", genesis, INITIAL)):
+        for height in range(1, 5):
+            store.append(whole.block(height), whole.certificate(height), is_trusted=True)
+        on_the_way = verify_chain(store)
+        assert on_the_way.is_valid
+        assert on_the_way.trusted == [1, 2, 3, 4]
+        store.put_blob(whole.block(4).body.model, whole.get_blob(whole.block(4).body.model))
+        for height in (5, 6):
+            for use in rested_on(whole.block(height)):
+                store.put_blob(use.blob, whole.get_blob(use.blob))
+            store.append(whole.block(height), whole.certificate(height))
+        found = verify_chain(store)
+        assert found.is_valid
+        assert found.checkpoint == 4
+        assert [block.model for block in found.blocks] == [*[ModelCheck.TRUSTED] * 4, *[ModelCheck.RECOMPUTED] * 2]
+        assert any(
+            "4 models TAKEN ON TRUST" in line and line.endswith("blocks 1-4")
+            for line in describe_verification(found, 0.0)
+        )
+    wrong = MemoryStore(genesis, INITIAL)
+    wrong.append(whole.block(1), whole.certificate(2), is_trusted=True)
+    assert verify_chain(wrong).failure.rule == "certificate-block"
 
 
 def test_a_proof_that_leads_elsewhere_or_a_lost_checkpoint_is_found(tmp_path):

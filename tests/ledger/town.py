@@ -261,7 +261,7 @@ def genesis_of(problem: RoundProblem, scheduler: str = "drc") -> Genesis:
             overhead_ns=count_units(problem.overhead_s, NANO, "overhead"),
         ),
         scheduler=SchedulerName(scheduler, "0", (), problem.seed),
-        law=Law(QuorumRule.MAJORITY, WorkKind.SHA256, 1, 0, "mean", 0, 1),
+        law=Law(QuorumRule.MAJORITY, WorkKind.SHA256, 1, 0, "mean", 0, 1, 3600 * 10**9),
         model=ModelForm(
             digest(encode_weights(np.zeros(4, np.float32), LAYOUT)),
             len(encode_weights(np.zeros(4, np.float32), LAYOUT)),

@@ -15,7 +15,9 @@ from bdfl.ledger.verify import verify_chain
 from bdfl.protocol.events import Commit
 from bdfl.protocol.messages import Blob, BlobWanted, Hearsay, Message
 from bdfl.transports.faults.failing_store import FailingStore, FaultKind, FaultPoint
+from bdfl.transports.live.event_log import EVENTS_FILE
 from bdfl.transports.live.observer import LiveObserver
+from bdfl.transports.live.replay import replay
 from bdfl.transports.node_store import recover
 from tests.live.village import Village, running, wait_until
 
@@ -110,6 +112,40 @@ def test_the_rest_go_on_without_a_member(tmp_path):
     blocks = blocks_of(houses[0].store)
     assert [len(block.body.updates) for block in blocks] == [3, 3]
     assert blocks_of(houses[1].store) == blocks
+
+
+def test_who_was_away_longer_than_updates_are_kept_comes_back(tmp_path):
+    """It says what it took on trust, also after a restart, and its recorded life can be played again."""
+    village = Village(tmp_path)
+    options = {"keep_blocks": 2}
+    others = [village.house(number, village.open_store(number), **options) for number in range(3)]
+    first = village.house(3, village.open_store(3), **options)
+    with running(*others):
+        with running(first):
+            wait_until(lambda: height_of(first) >= 1)
+        first.store.close()
+        left = height_of(first)
+        wait_until(lambda: others[0].store.checkpoint >= left + 2)
+        second = village.house(3, village.open_store(3), folder=tmp_path, **options)
+        assert second.node.status().num_trusted == 0
+        with running(second):
+            wait_until(lambda: second.store.checkpoint > left and height_of(second) >= max(map(height_of, others)))
+            wait_until(lambda: any(height > left for height in votes_said(second.link, 3)))
+    assert [house.error for house in (*others, first, second)] == [None] * 5
+    trusted = second.store.trusted
+    assert trusted[0] == left + 1
+    assert second.node.status().num_trusted == len(trusted)
+    found = verify_chain(second.store)
+    assert found.is_valid, found.failure
+    assert found.trusted == [height for height in trusted if not second.store.block(height).body.is_empty]
+    validate_votes(votes_said(first.link, 3), votes_said(second.link, 3))
+    assert replay(tmp_path / EVENTS_FILE, second.store).lives[0].first_height == left + 1
+    second.store.close()
+    with village.open_store(3) as store:
+        assert store.trusted == trusted
+        assert village.house(3, store, **options).node.status().num_trusted == len(trusted)
+    for house in others:
+        house.store.close()
 
 
 def test_a_node_that_was_stopped_goes_on_where_it_was(tmp_path):

@@ -263,3 +263,31 @@ def test_a_piece_that_comes_late_counts_unless_it_is_here_already():
     pulls.remove(whole)
     assert not pulls.answer(second, Piece(contents[blob]), 4 * S)
     assert not pulls.plan(5 * S)
+
+
+def test_who_gave_two_wrong_models_in_a_round_is_asked_for_nothing_more_in_it():
+    """Whoever is named first for every blob could otherwise make a node fetch each of them twice."""
+    contents, liar = blobs_of(6), 1
+
+    def count_wrong(pulls):
+        num_wrong = now_ns = 0
+        for blob in contents:
+            pulls.want(blob, SIZE, [liar], now_ns)
+            while pulls:
+                now_ns += STEP_NS
+                for errand in pulls.plan(now_ns):
+                    data = bytes(SIZE) if errand.holder == liar else contents[blob]
+                    pulls.answer(errand, Piece(data), now_ns)
+                whole = pulls.find_whole()
+                if whole is not None and whole.whole() is None:
+                    num_wrong += 1
+                    pulls.blame(whole)
+                elif whole is not None:
+                    pulls.remove(whole)
+        return num_wrong
+
+    pulls = Pulls(2 * S, SIZE)
+    pulls.set_present(frozenset(HOLDERS))
+    assert [count_wrong(pulls), count_wrong(pulls)] == [2, 0]
+    pulls.clear()
+    assert count_wrong(pulls) == 2

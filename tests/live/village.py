@@ -62,9 +62,9 @@ class Village:
     def count(self):
         return len(self.signers)
 
-    def context(self, number, last_height=None, timing=TIMING):
+    def context(self, number, last_height=None, timing=TIMING, keep_blocks=0):
         toolbox = SharedToolbox.sized_for(self.count, self.genesis.model.size)
-        return Context(number, self.signers[number], timing, toolbox, last_height)
+        return Context(number, self.signers[number], timing, toolbox, last_height, keep_blocks=keep_blocks)
 
     def store_path(self, number):
         return self.folder / str(number) / "chain"
@@ -78,12 +78,12 @@ class Village:
     def memory_store(self):
         return MemoryStore(self.genesis, self.initial)
 
-    def house(self, number, store=None, *, last_height=None, timing=TIMING, work=None, **options):
+    def house(self, number, store=None, *, last_height=None, timing=TIMING, keep_blocks=0, work=None, **options):
         """A node that can be started."""
         store = self.memory_store() if store is None else store
         link = MemoryLink(self.hub, number)
         work = VillageWork(self, number) if work is None else work
-        context = self.context(number, last_height, timing)
+        context = self.context(number, last_height, timing, keep_blocks)
         return House(LiveNode(context, store, link, work, **options), store, link, work)
 
 

@@ -22,7 +22,7 @@ from bdfl.operation.founding import sign_share
 from bdfl.operation.genesis_file import read_genesis, write_genesis
 from bdfl.operation.key_file import create_key, write_secret
 from bdfl.operation.member_change import propose_admission, read_standing, write_change
-from bdfl.operation.node_files import open_chain, write_tls
+from bdfl.operation.node_files import default_quota, open_chain, write_tls
 from bdfl.operation.node_identity import NodeSettings, identify
 from bdfl.operation.run_file import RunFile, lock_folder, write_run
 from bdfl.operation.share import emulated_share_of
@@ -104,7 +104,8 @@ def test_where_all_is_well_nothing_is_bad(patient):
     found = list(examine(patient))
     assert not [finding for finding in found if finding.verdict is Verdict.BAD]
     assert [finding.check for finding in found] == [
-        "packages", "key", "genesis", "member", "certificate", "clock", "store", "folder", "disk", "port", "quorum"
+        "packages", "key", "genesis", "member", "certificate", "clock", "store", "folder", "disk",
+        "quota", "port", "quorum",
     ]  # fmt: skip
     assert all(str(finding).count("\n") == 0 for finding in found)
     assert only(patient, "member").found.startswith("number 0")
@@ -303,6 +304,22 @@ def test_the_disk_must_have_room_for_all_rounds_but_only_for_the_models_that_are
     models = genesis.genesis.model.size * (len(genesis.genesis.schedule.selected) + 1)
     assert none_left == 0
     assert whole - pruned == 990 * models
+
+
+def test_a_quota_below_what_the_rounds_need_is_found(patient):
+    enough, little = only(patient, "quota"), only(replace(patient, quota_bytes=1), "quota")
+    assert enough.verdict is Verdict.OK
+    assert little.verdict is Verdict.BAD
+    assert "--quota" in little.advice
+
+
+def test_the_default_quota_holds_every_round_with_twice_the_members(patient):
+    genesis = read_genesis(patient.genesis)
+    num_rounds, per_round = 1000, 2 * len(genesis.public_keys) + 1
+    whole = default_quota(genesis, agreed(f"rounds={num_rounds}"))
+    pruned = default_quota(genesis, agreed(f"rounds={num_rounds}", "ledger.keep_blocks=10"))
+    assert whole == genesis.genesis.model.size * (num_rounds + 3) * per_round
+    assert pruned == genesis.genesis.model.size * 13 * per_round
 
 
 def test_a_peer_that_does_not_know_this_member_refuses_it(patient, tmp_path):

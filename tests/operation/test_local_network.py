@@ -18,11 +18,11 @@ from bdfl.operation.judging import judge_network, summarise_network
 from bdfl.operation.live_faults.diary import Diary
 from bdfl.operation.local_network import find_ports, found_network, run_network, view_network
 from bdfl.operation.network_file import BadNetwork, node_folder, read_network
-from bdfl.operation.run_file import is_locked, read_life
+from bdfl.operation.run_file import is_locked, lock_folder, read_life
 from bdfl.operation.status import look_at
 from bdfl.transports.live.event_log import EVENTS_FILE
 from bdfl.transports.live.replay import replay
-from tests.operation.small_network import BY_FORMULA, descendants, is_alive, tiny_scenario, wait_for
+from tests.operation.small_network import BY_FORMULA, FORMULA_CLIENT, descendants, is_alive, tiny_scenario, wait_for
 
 BLOCKS = 12
 
@@ -177,6 +177,7 @@ def test_nothing_outlives_whoever_started_it_even_where_that_is_killed(tmp_path)
     folder = tmp_path / "network"
     found_network(folder, tiny_scenario(2, "rounds=1000", BY_FORMULA), 1, 1000)
     command = [sys.executable, "-P", "-m", "bdfl.cli", "network", "up", "--resume", str(folder), "--plain"]
+    command += ["--allow", FORMULA_CLIENT]
     with ExitStack() as resources:
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         resources.callback(process.wait)
@@ -189,3 +190,10 @@ def test_nothing_outlives_whoever_started_it_even_where_that_is_killed(tmp_path)
         process.kill()
         wait_for(lambda: not any(map(is_alive, below)), "the end of all others")
     assert not any(map(is_locked, places))
+
+
+def test_nobody_else_may_look_into_a_nodes_folder(tmp_path):
+    found_network(tmp_path / "network", tiny_scenario(2, BY_FORMULA), 1, 1)
+    folders = [tmp_path / "network" / "node-1", tmp_path / "network" / "ap-0", tmp_path / "new"]
+    with lock_folder(tmp_path / "new"):
+        assert {stat.S_IMODE(folder.stat().st_mode) for folder in folders} == {0o700}

@@ -54,6 +54,12 @@ def test_a_card_that_was_changed_is_refused():
             validate_card(changed)
 
 
+@pytest.mark.parametrize("key", [b"\x01" + bytes(31), bytes(32), (2**255 - 18).to_bytes(32, "little")])
+def test_a_key_of_small_order_or_in_another_form_is_refused(key):
+    with pytest.raises(BadCard, match="not of small order expected"):
+        validate_card(resign(card(0), public_key=key))
+
+
 @pytest.mark.parametrize("name", ["", "  ", "x" * 61, "a\nb", "\x1b[31mred", "tab\t"])
 def test_names_that_cannot_be_printed_are_refused(name):
     with pytest.raises(BadCard, match="name"):

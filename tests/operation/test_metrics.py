@@ -3,6 +3,7 @@
 import http.client
 import json
 import socket
+from unittest.mock import patch
 
 import msgspec
 import pytest
@@ -11,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from bdfl.operation.metrics import NodeMetrics
 from bdfl.operation.own_name import is_own_name
 from bdfl.operation.status import WEDGED_S, LastBlock, ServiceState, Snapshot
-from bdfl.operation.window import MAX_CONNECTIONS, CannotListen, Window
+from bdfl.operation.window import _MAX_REQUEST, MAX_CONNECTIONS, CannotListen, Window, _Question
 
 LAST = LastBlock(
     height=7, digest="ab", proposer=2, attempt=1, age_s=1.0, round_s=0.5, is_empty=False, num_updates=3
@@ -153,11 +154,46 @@ def test_a_window_open_everywhere_takes_addresses_and_no_names(name, host, expec
 def test_connections_that_ask_nothing_do_not_pile_up(opened):
     silent = [socket.create_connection(("127.0.0.1", opened.port)) for _ in range(MAX_CONNECTIONS + 4)]
     try:
-        silent[-1].settimeout(10)
-        assert silent[-1].recv(1) == b""  # closed at once
+        for connection in silent[:4]:  # who waited longest is hung up on, whatever the others do
+            connection.settimeout(60)
+            assert connection.recv(1) == b""
     finally:
         for connection in silent:
             connection.close()
+
+
+def test_connections_that_never_end_their_question_keep_nobody_out(opened):
+    slow = [socket.create_connection(("127.0.0.1", opened.port)) for _ in range(MAX_CONNECTIONS)]
+    try:
+        for connection in slow:
+            connection.sendall(b"GET /status.json HTTP/1.0\r\nX-A: ")
+        for _ in range(2 * MAX_CONNECTIONS):
+            assert ask(opened, "/status.json")[0] == 200
+    finally:
+        for connection in slow:
+            connection.close()
+
+
+def test_a_question_is_limited_as_a_whole_in_time_and_bytes():
+    now = iter([0.0, 0.0, 4.0, 5.0])
+    here, there = socket.socketpair()
+    with here, there, patch("bdfl.operation.window.monotonic", lambda: next(now)):
+        question = _Question(here)
+        there.sendall(b"ab")
+        assert question.read(1) == b"a"
+        assert here.gettimeout() == 5.0
+        assert question.read(1) == b"b"
+        assert here.gettimeout() == 1.0  # what is left, not as much again
+        with pytest.raises(TimeoutError):
+            question.read(1)
+    here, there = socket.socketpair()
+    with here, there:
+        question = _Question(here)
+        there.sendall(bytes(_MAX_REQUEST + 1))
+        while question._left > 0:
+            assert question.read(4096)
+        with pytest.raises(TimeoutError):
+            question.read(1)
 
 
 def test_a_taken_port_is_said_in_one_line(opened):

@@ -19,10 +19,12 @@ from bdfl.ledger.store import ChainStore
 from bdfl.operation.founding import found_federation
 from bdfl.operation.genesis_file import read_genesis, write_genesis
 from bdfl.operation.key_file import create_key, load_key
-from bdfl.operation.node_files import WrongChain, hosts_of, open_chain, write_tls
+from bdfl.operation.live_scenario import read_scenario
+from bdfl.operation.node_files import WrongChain, default_quota, hosts_of, open_chain, write_tls
 from bdfl.operation.node_identity import NotRunnable, identify, num_awaited
 from bdfl.operation.node_service import NodeFailed, open_node
 from bdfl.operation.run_file import BadFolder, lock_folder, read_life, read_run
+from bdfl.operation.status import ServiceState
 from bdfl.transports.live.certificates import BadCertificate, common_name_of, validate_tls
 from bdfl.transports.live.driver import Barrier
 from bdfl.transports.live.training_process import TrainingProcess
@@ -99,6 +101,25 @@ def test_a_node_alone_makes_blocks_shows_them_and_goes_on_after_a_stop(settings)
         wait_for(lambda: service.snapshot().is_done, "the last block")
         assert service.snapshot().life == found.life + 1
     assert read_life(settings.folder) == found.life + 1
+
+
+def test_a_node_stops_in_order_when_its_models_reach_the_quota_and_goes_on_with_a_larger_one(formula_settings):
+    genesis = read_genesis(formula_settings.genesis, allowed=formula_settings.allowed)
+    size = genesis.genesis.model.size
+    little = replace(formula_settings, quota_bytes=6 * size + size // 2)  # the first, and two models for each block
+    with open_node(little) as service:
+        with pytest.raises(NodeFailed, match=r"exceed the quota of \d+; start it with a larger --quota"):
+            service.run()
+        found = service.snapshot()
+        reached = found.height
+        assert found.state is ServiceState.STOPPED
+        assert "quota" in found.reason
+        assert (found.model_bytes // size, found.quota_bytes) == (1 + 2 * reached, little.quota_bytes)
+    assert reached == 2
+    with open_node(formula_settings) as service, running(service):
+        wait_for(lambda: service.snapshot().height > reached + 1, "more blocks")
+        found = service.snapshot()
+    assert found.quota_bytes == default_quota(genesis, read_scenario(genesis.scenario, formula_settings.allowed))
 
 
 def test_a_disk_that_fails_ends_the_node_with_one_line(formula_settings, monkeypatch):

@@ -177,9 +177,9 @@ def test_a_block_that_is_not_yet_on_the_disk_counts_everywhere_or_nowhere(tmp_pa
     settings = replace(found_single(tmp_path, BY_FORMULA), allowed=frozenset([FORMULA_CLIENT]))
     is_let, append = threading.Event(), ChainStore.append
 
-    def append_later(self, block, certificate):
+    def append_later(self, block, certificate, *, is_trusted):
         assert is_let.wait(300)
-        append(self, block, certificate)
+        append(self, block, certificate, is_trusted=is_trusted)
 
     monkeypatch.setattr(ChainStore, "append", append_later)
     with open_node(settings) as service, running(service):

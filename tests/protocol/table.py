@@ -68,6 +68,13 @@ class Seat:
     def hear(self, message):
         return self.give(MessageArrived(message))
 
+    def give_at(self, message, now_ns):
+        return self.give(MessageArrived(message), now_ns)
+
+    def lose_patience(self, member, left_ns):
+        """Leaves the node that much patience with a member."""
+        self.state = replace(self.state, patience_ns={**self.state.patience_ns, member: left_ns})
+
     def did(self, kind):
         return [effect for effect in self.effects if isinstance(effect, kind)]
 
@@ -116,8 +123,8 @@ class Table:
         self.blobs = {digest(self.initial): self.initial}
         self.decided = {}
 
-    def seat(self, number, recovered=None, chain=None):
-        context = Context(number, signer(number), TIMING, self.toolbox, self.last_height)
+    def seat(self, number, recovered=None, chain=None, keep_blocks=0):
+        context = Context(number, signer(number), TIMING, self.toolbox, self.last_height, keep_blocks=keep_blocks)
         chain = start_chain(self.genesis, self.toolbox) if chain is None else chain
         state = begin(context, chain) if recovered is None else begin(context, chain, recovered)
         return Seat(context, state, [])
@@ -138,17 +145,17 @@ class Table:
         client = seat.number % len(self.genesis.members)  # who joins later finds what a founder does
         return seat.give(Measured(round, conditions_of(self.rounds[round - 1], client), None))
 
-    def mine(self, seat):
+    def mine(self, seat, now_ns=0):
         mined = seat.state.mined
         nonce = search_nonce(self.genesis.law.work, header_seal(mined.header), mined.header.difficulty)
-        return seat.give(NonceFound(mined.header, nonce))
+        return seat.give(NonceFound(mined.header, nonce), now_ns)
 
     def fire(self, seat, timer):
         """Fires the seat's timer as it was last set."""
         found = [effect for effect in seat.did(SetTimer) if effect.timer is timer][-1]
         return seat.give(TimerFired(found.timer, found.height, found.attempt))
 
-    def deliver(self, sender, effects, to=None):
+    def deliver(self, sender, effects, to=None, now_ns=0):
         """Hands what `effects` send to those seats, and everything that follows from it, until nobody says more."""
         queue = [(sender, effect) for effect in effects]
         while queue:
@@ -157,12 +164,14 @@ class Table:
                 case Send(receiver, message):
                     for seat in self.seats if receiver is None else [self.seats[receiver]]:
                         if seat is not origin and (to is None or seat in to):
-                            queue += [(seat, one) for one in seat.hear(message)]
+                            queue += [(seat, one) for one in seat.give_at(message, now_ns)]
                 case ServeBlob(receiver, blob) if blob in self.blobs:
-                    answer = self.seats[receiver].hear(origin.message(Blob(self.blobs[blob])))
+                    answer = self.seats[receiver].give_at(origin.message(Blob(self.blobs[blob])), now_ns)
                     queue += [(self.seats[receiver], one) for one in answer]
                 case ServeDecided(receiver, height) if height in self.decided:
-                    answer = self.seats[receiver].hear(origin.message(Decided(*self.decided[height]), height))
+                    answer = self.seats[receiver].give_at(
+                        origin.message(Decided(*self.decided[height]), height), now_ns
+                    )
                     queue += [(self.seats[receiver], one) for one in answer]
                 case Commit(block, certificate):
                     self.decided.setdefault(block.header.height, (block, certificate))

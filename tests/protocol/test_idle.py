@@ -11,7 +11,7 @@ from table import TIMING, Kind, Table
 
 from bdfl.ledger.chain import apply_block, start_chain
 from bdfl.ledger.toolbox import Toolbox
-from bdfl.protocol.collecting import MAX_BACK_OFF_NS, back_off_ns, deadline_ns
+from bdfl.protocol.deadlines import MAX_BACK_OFF_NS, back_off_ns, deadline_ns
 from bdfl.protocol.events import MessageArrived, Mine, Send, SetTimer, Timer, TrainingFinished
 from bdfl.protocol.messages import Proposal
 from bdfl.protocol.state import Phase

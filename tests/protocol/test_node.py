@@ -13,6 +13,8 @@ from table import Kind, Table, make_block, model_bytes, replace_sender, say_vote
 from bdfl.encoding import digest
 from bdfl.identity import Meaning
 from bdfl.ledger.block import FalseWork, ModelUpdate, SignedUpdate, SignedVote, TwoBlocks, TwoUpdates, TwoVotes, Vote
+from bdfl.ledger.rules import aggregate_updates
+from bdfl.protocol.agreeing import ABSENCE_HEIGHTS
 from bdfl.protocol.diagram import draw_diagram
 from bdfl.protocol.draft import Draft, IllegalMove
 from bdfl.protocol.events import (
@@ -169,7 +171,8 @@ def test_a_model_that_is_not_finite_never_counts_and_is_never_asked_for_again(ta
 def test_a_block_whose_model_differs_in_one_bit_is_rejected_by_every_node(table):
     """[Li24, Section III-A, step 4], literally."""
     table.collect()
-    model = bytearray(table.seats[0].state.mined.model)
+    state = table.seats[0].state
+    model = bytearray(aggregate_updates(state.chain, state.mined.body.updates, state.blobs, table.toolbox))
     model[-1] ^= 1
     block = make_block(table.seats[3], change={"model": digest(bytes(model))})
     for seat in table.seats[:3]:
@@ -770,3 +773,31 @@ def test_every_phase_is_in_the_table_and_can_be_reached():
 def test_the_diagram_in_the_documentation_is_the_one_the_code_draws():
     page = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text(encoding="utf-8")
     assert f"```mermaid\n{draw_diagram()}\n```" in page
+
+
+def test_an_old_block_sent_again_bans_nobody_but_costs_its_sender(table):
+    table.play_round(winner=1)
+    decided, _ = table.decided[1]
+    table.collect()
+    seat = table.seats[0]
+    effects = seat.hear(table.seats[2].message(Proposal(decided)))
+    assert [one.sender for one in effects if isinstance(one, Refused)] == [2]
+    assert not seat.state.banned
+    assert not seat.state.refused
+    block = make_block(table.seats[1])
+    seat.hear(table.seats[1].message(Proposal(block)))
+    assert [one.block for one in seat.votes(Kind.PREVOTE)][-1] == block.digest
+
+
+def test_a_split_is_not_waited_out_for_a_member_whose_prevote_did_not_come_lately():
+    table, seat, blocks = prepared(QuorumRule.BFT)
+    show(seat, *blocks)
+    say_votes(seat, vote(seat, Kind.PREVOTE, 1, blocks[0].digest, number=1))
+    say_votes(seat, vote(seat, Kind.PREVOTE, 1, blocks[1].digest, number=2))
+    assert seat.state.attempt == 1  # member 3 could still decide it
+    table.fire(seat, Timer.ATTEMPT)
+    assert seat.state.absent_until == {3: 1 + ABSENCE_HEIGHTS}
+    assert seat.state.attempt == 2
+    say_votes(seat, vote(seat, Kind.PREVOTE, 2, blocks[0].digest, number=1))
+    say_votes(seat, vote(seat, Kind.PREVOTE, 2, blocks[1].digest, number=2))
+    assert seat.state.attempt == 3

@@ -13,7 +13,7 @@ from bdfl.learning.weights import Layout, decode_weights, encode_weights
 from bdfl.ledger.genesis import conditions_of, make_genesis
 from bdfl.ledger.toolbox import Toolbox
 from bdfl.ledger.verify import verify_chain
-from bdfl.protocol.collecting import MAX_BACK_OFF_NS
+from bdfl.protocol.deadlines import MAX_BACK_OFF_NS
 from bdfl.protocol.events import Commit, KeptVote, Send, Store
 from bdfl.protocol.messages import Hearsay
 from bdfl.scenario import Scenario, override_scenario

@@ -114,7 +114,8 @@ RECORDS = {
     "Physics": "min_clients:p tradeoff_nano:p work_cycles:p bandwidth_hz:p noise:p overhead_ns:w",
     "SchedulerName": "name:t version:t parameters:[Parameter] seed:w",
     "Parameter": "name:t value:t",
-    "Law": "quorum:'majority|bft' work:'sha256|argon2id' difficulty:p target_ms:w aggregation:t faulty:w min_updates:p",
+    "Law": "quorum:'majority|bft' work:'sha256|argon2id' difficulty:p target_ms:w aggregation:t faulty:w min_updates:p"
+    " max_exchange_ns:p",
     "ModelForm": "initial:d size:p tensors:[Tensor]",
     "Tensor": "name:t shape:[w]",
     "Block": "header:Header nonce:n signature:s body:Body",
@@ -145,7 +146,7 @@ RECORDS = {
     "MerkleProof": "index:w count:w siblings:[d]",
     "Message": "chain:d sender:m height:w content:Content",
     "Hearsay": "kind:'hearsay' attempt:a wants_answer:B updates:[SignedUpdate] reports:[SignedReport]"
-    " votes:[SignedVote] blocks:[d] changes:[MembershipChange]",
+    " votes:[SignedVote] blocks:[d] changes:[MembershipChange] evidence:[Evidence]",
     "Proposal": "kind:'proposal' block:Block",
     "BlockWanted": "kind:'block-wanted' block:d",
     "BlobWanted": "kind:'blob-wanted' blob:d",
@@ -154,6 +155,7 @@ RECORDS = {
     "Decided": "kind:'decided' block:Block certificate:[SignedVote]",
 }
 ONE_OF = {
+    "Evidence": ("TwoVotes", "TwoBlocks", "TwoUpdates", "FalseWork"),
     "Entry": ("TwoVotes", "TwoBlocks", "TwoUpdates", "FalseWork", "MembershipChange"),
     "Change": ("Admission", "Removal"),
     "Content": ("Hearsay", "Proposal", "BlockWanted", "BlobWanted", "Blob", "DecidedWanted", "Decided"),
@@ -253,7 +255,11 @@ def merkle_root(leaves):
     while len(level) > 1:
         pairs = [level[at : at + 2] for at in range(0, len(level), 2)]
         level = [sha(b"\x01" + pair[0] + pair[1]) if len(pair) == 2 else pair[0] for pair in pairs]
-    return level[0]
+    return merkle_top(len(leaves), level[0])
+
+
+def merkle_top(num_leaves, node):
+    return sha(b"\x02" + struct.pack(">Q", num_leaves) + node)
 
 
 def proven_root(leaf, proof):
@@ -266,7 +272,7 @@ def proven_root(leaf, proof):
             node = sha(b"\x01" + (other + node if place % 2 else node + other))
         place, width = place // 2, (width + 1) // 2
     require(not beside, "proof: too long")
-    return node
+    return merkle_top(proof.count, node)
 
 
 def body_root(body):
@@ -278,11 +284,34 @@ def statement(meaning, place, content):
     return sha(write(["bdfl/1", meaning, place, sha(content)]))
 
 
-def require_signed(public_key, signature, meaning, place, content, what):
+PRIME = 2**255 - 19
+CURVE = -121665 * pow(121666, -1, PRIME) % PRIME
+EIGHTH = 0x05FC536D880238B13933C6D305ACDFD5F098EFF289F4C345B027B2C28F95E826
+SMALL = (0, 1, PRIME - 1, EIGHTH, PRIME - EIGHTH, PRIME, PRIME + 1)
+
+
+def y_of(point):
+    return int.from_bytes(point, "little") & (2**255 - 1)
+
+
+def is_key(data):
+    y = y_of(data)
+    square = (y * y - 1) * pow(CURVE * y * y + 1, -1, PRIME)
+    return y < PRIME and y not in SMALL and pow(square, (PRIME - 1) // 2, PRIME) == 1
+
+
+def is_signed(public_key, signature, message):
+    if y_of(public_key) in SMALL or y_of(signature[:32]) in SMALL:
+        return False
     try:
-        Ed25519PublicKey.from_public_bytes(public_key).verify(signature, statement(meaning, place, content))
+        Ed25519PublicKey.from_public_bytes(public_key).verify(signature, message)
     except (InvalidSignature, ValueError):
-        raise Wrong(f"{what}: signature") from None
+        return False
+    return True
+
+
+def require_signed(public_key, signature, meaning, place, content, what):
+    require(is_signed(public_key, signature, statement(meaning, place, content)), f"{what}: signature")
 
 
 def work_hash(kind, seal, nonce):

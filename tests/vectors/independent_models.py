@@ -21,17 +21,13 @@ def file_head(tensors):
 
 def read_model(data, tensors):
     """All numbers of a model in the order of genesis."""
-    (length,) = struct.unpack("<Q", data[:8])
-    described = json.loads(data[8 : 8 + length])
-    described.pop("__metadata__", None)
-    require(set(described) == {tensor.name for tensor in tensors}, "model: tensors")
+    head = file_head(tensors)
+    require(len(data) == len(head) + 4 * sum(prod(tensor.shape) for tensor in tensors), "model: size")
+    require(data.startswith(head), "model: header")
+    starts = {name: found["data_offsets"][0] for name, found in json.loads(head[8:]).items()}
     numbers = []
     for tensor in tensors:
-        found = described[tensor.name]
-        start, end = found["data_offsets"]
-        require((found["dtype"], found["shape"]) == ("F32", tensor.shape), "model: shape")
-        require(end - start == 4 * prod(tensor.shape), "model: offsets")
-        numbers += struct.unpack(f"<{(end - start) // 4}f", data[8 + length + start : 8 + length + end])
+        numbers += struct.unpack_from(f"<{prod(tensor.shape)}f", data, len(head) + starts[tensor.name])
     require(all(abs(number) < float("inf") for number in numbers), "model: not finite")
     return numbers
 

@@ -1,12 +1,15 @@
 """Verifies a chain as FORMAT.md says, with the standard library and `cryptography` alone: nothing of bdfl is imported.
 
-`python -m tests.vectors.independent_verifier chain.json` prints what it found, or the first thing that is wrong.
+`python -m tests.vectors.independent_verifier chain.json`, or the folder of a chain, prints what it found, or the first
+thing that is wrong.
 """
 
 import json
+import sqlite3
 import sys
 from decimal import ROUND_HALF_EVEN, Context, Decimal, localcontext
 from math import comb, prod
+from pathlib import Path
 
 from tests.vectors.independent_format import (
     MOST,
@@ -16,7 +19,9 @@ from tests.vectors.independent_format import (
     body_root,
     decode,
     is_ascending,
+    is_key,
     is_worked,
+    proven_root,
     require,
     require_signed,
     sha,
@@ -31,7 +36,7 @@ def count(value):
     return int(value.to_integral_value(ROUND_HALF_EVEN))
 
 
-def cost_schedule(physics, members, schedule, candidates, queue_nano):
+def cost_schedule(physics, members, schedule, candidates, queue_nano, most_ns=None):
     """(exchange_ns, mining_ns, delay_ns, energy_pj) and the objective; raises where a constraint is broken."""
     if schedule.reason:
         return [0, 0, 0, [0] * len(members)], 0
@@ -54,6 +59,7 @@ def cost_schedule(physics, members, schedule, candidates, queue_nano):
         upload_s = limits.model_bits / rate
         training_s = Decimal(limits.cycles) / cpu_hz if limits.cycles else Decimal(0)
         exchange_s = max(exchange_s, training_s + upload_s)
+        require(most_ns is None or (training_s + upload_s) * 10**9 <= most_ns, "schedule-exchange")
         training_j = Decimal("0.5") * (Decimal(limits.capacitance) / 10**36) * limits.cycles * cpu_hz**2
         energy_j[client] = energy_j[client] + (training_j + power_w * upload_s)
     mining_s = Decimal(physics.work_cycles) / sum(schedule.mining_hz)
@@ -73,7 +79,7 @@ def cost_schedule(physics, members, schedule, candidates, queue_nano):
     return [*times, energy_pj], objective
 
 
-def require_schedule(physics, members, schedule, round, candidates, queue_nano):
+def require_schedule(genesis, members, schedule, round, candidates, queue_nano):
     num, selected = len(members), schedule.selected
     require(schedule.round == round, "schedule-round")
     require(is_ascending(selected) and all(client < num for client in selected), "schedule-form")
@@ -81,7 +87,9 @@ def require_schedule(physics, members, schedule, round, candidates, queue_nano):
     require(len(schedule.mining_hz) == num, "schedule-form")
     require(not schedule.reason or not (selected or any(schedule.mining_hz)), "schedule-form")
     with localcontext(Context(prec=40, rounding=ROUND_HALF_EVEN, Emin=-999999, Emax=999999)):
-        _, objective = cost_schedule(physics, members, schedule, candidates, queue_nano)
+        _, objective = cost_schedule(
+            genesis.physics, members, schedule, candidates, queue_nano, genesis.law.max_exchange_ns
+        )
     require(schedule.objective_nano == objective, "schedule-objective")
 
 
@@ -114,7 +122,7 @@ class Roll:
 
 def require_members(members):
     keys = {member.public_key for member in members}
-    require(1 <= len(members) == len(keys), "public-keys")
+    require(1 <= len(members) == len(keys) and all(map(is_key, keys)), "public-keys")
     require(all(member.limits.samples < 2**29 for member in members), "samples")
     require(all(member.limits.rate_nano <= 10**9 for member in members), "rates")
 
@@ -139,7 +147,9 @@ class Chain:
         self.times_ms = [genesis.time_ms]
         require(genesis.format == 3, "format")
         require_members(genesis.members)
-        require(len({tensor.name for tensor in form.tensors}) == len(form.tensors), "model-tensors")
+        names = {tensor.name for tensor in form.tensors}
+        require(len(names) == len(form.tensors) and "__metadata__" not in names, "model-tensors")
+        require(all(all(tensor.shape) for tensor in form.tensors), "model-tensors")
         size = len(file_head(form.tensors)) + 4 * sum(prod(tensor.shape) for tensor in form.tensors)
         require(form.size == size <= 2**31, "model-size")
         fewest = fewest_updates(law.aggregation, law.faulty)
@@ -154,19 +164,15 @@ class Chain:
 
     def require_schedule(self, schedule, round):
         """For the members that have a place in the queues."""
-        require_schedule(
-            self.genesis.physics, self.coming.members, schedule, round, self.candidates(round), self.queue_nano
-        )
+        require_schedule(self.genesis, self.coming.members, schedule, round, self.candidates(round), self.queue_nano)
 
     def candidates(self, round):
-        return {
-            client: found
-            for client, found in self.conditions.items()
-            if found.is_reachable and self.rests_until[client] < round
-        }
+        reachable = {client: found for client, found in self.conditions.items() if found.is_reachable}
+        rested = {client: found for client, found in reachable.items() if self.rests_until[client] < round}
+        return rested if len(rested) >= self.genesis.physics.min_clients else reachable
 
-    def add(self, block, certificate, blobs):
-        """Moves on by a valid block; raises `Wrong` for any other."""
+    def add(self, block, certificate, blobs, proofs=None, is_checkpoint=False):
+        """Moves on by a valid block; raises `Wrong` for any other. `proofs` are those of a pruned block by client."""
         header, body, height = block.header, block.body, self.height + 1
         place = [self.id, height, self.tip]
         require(header.format == 3, "format")
@@ -189,7 +195,12 @@ class Chain:
         self.require_certificate(certificate, name, place, self.now)
         require(body.schedule == self.schedule, "played-schedule")
         self.require_updates(body, place)
-        self.require_model(body, blobs)
+        self.require_emptiness(body)
+        if proofs is None:
+            self.require_model(body, blobs)
+        else:
+            self.require_proofs(block, proofs)
+            require(not is_checkpoint or is_blob(blobs, body.model), "blob-stored")
         self.require_reports(body, place, height)
         convicted, later = self.require_entries(body.entries)
         with localcontext(Context(prec=40, rounding=ROUND_HALF_EVEN, Emin=-999999, Emax=999999)):
@@ -246,21 +257,29 @@ class Chain:
                 require(spent >= max(last, 1 if update.model else 0), "update-epsilon")
             require_signed(self.key(update.client), signed.signature, "update", place, update.bytes, "update")
 
+    def require_emptiness(self, body):
+        require(body.is_empty == (len(aggregated(body)) < self.genesis.law.min_updates), "empty")
+        require(not body.is_empty or body.model == self.model, "empty-model")
+
+    def require_proofs(self, block, proofs):
+        for signed in block.body.updates:
+            proof = proofs.get(signed.update.client)
+            require(proof is not None, "merkle-proof")
+            require(proven_root(signed.bytes, decode(proof, "MerkleProof")) == block.header.body, "merkle-proof")
+
     def require_model(self, body, blobs):
         law, form = self.genesis.law, self.genesis.model
-        updates = [signed.update for signed in body.updates]
-        updates = [update for update in updates if update.model and update.samples]
-        require(body.is_empty == (len(updates) < law.min_updates), "empty")
         if body.is_empty:
-            require(body.model == self.model, "empty-model")
             return
         vectors = []
+        updates = aggregated(body)
         for update in updates:
             data = blobs.get(update.model)
             require(data is not None and sha(data) == update.model and len(data) == form.size, "blob-digest")
             vectors.append(read_model(data, form.tensors))
         numbers = aggregate(law.aggregation, law.faulty, vectors, [update.samples for update in updates])
         require(sha(write_model(numbers, form.tensors)) == body.model, "model-aggregate")
+        require(is_blob(blobs, body.model), "model-stored")
 
     def require_reports(self, body, place, height):
         require(is_ascending([signed.report.client for signed in body.reports]), "report-order")
@@ -345,6 +364,59 @@ class Chain:
             places += [0] * (len(self.coming.members) - len(places))
 
 
+def aggregated(body):
+    updates = [signed.update for signed in body.updates]
+    return [update for update in updates if update.model and update.samples]
+
+
+def is_blob(blobs, name):
+    data = blobs.get(name)
+    return data is not None and sha(data) == name
+
+
+# Section 13: the folder
+
+
+class Files:
+    """Files by their digest."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def get(self, name):
+        path = self.folder / name.hex()[:2] / name.hex()
+        return path.read_bytes() if path.is_file() else None
+
+
+def verify_folder(folder):
+    """The chain in a folder at its tip; `Wrong` says in `block` where it is wrong."""
+    database = sqlite3.connect(f"{(folder / 'chain.sqlite').absolute().as_uri()}?mode=ro", uri=True)
+    height = 0
+    try:
+        files = Files(folder / "blobs")
+        [(data, checksum)] = database.execute("SELECT data, checksum FROM genesis")
+        require(sha(data) == checksum, "store")
+        genesis = decode(data, "Genesis")
+        initial = files.get(genesis.model.initial)
+        require(initial is not None, "blob-stored")
+        chain = Chain(genesis, initial)
+        [(checkpoint,)] = database.execute("SELECT height FROM checkpoint")
+        for stored, *row in database.execute("SELECT height, data, certificate, checksum FROM blocks ORDER BY height"):
+            height += 1
+            require(stored == height and sha(row[0] + row[1]) == row[2], "store")
+            require(row[1][:1] == b"\x91", "encoding")
+            proofs = database.execute("SELECT client, data FROM proofs WHERE height = ?", [height])
+            certificate = decode(row[1][1:], "[SignedVote]")
+            proofs = dict(proofs.fetchall()) if height <= checkpoint else None
+            chain.add(decode(row[0], "Block"), certificate, files, proofs, height == checkpoint)
+        return chain
+    except Wrong as error:
+        error.block = height
+        raise
+    finally:
+        database.close()
+
+
 def verify(given):
     """The chain at its tip; `given` is what chain.json holds."""
     genesis = decode(bytes.fromhex(given["genesis"]), "Genesis")
@@ -364,10 +436,9 @@ def add_block(chain, given, place):
 
 
 if __name__ == "__main__":
-    with open(sys.argv[1], encoding="utf-8") as file:
-        content = json.load(file)
+    place = Path(sys.argv[1])
     try:
-        found = verify(content)
+        found = verify_folder(place) if place.is_dir() else verify(json.loads(place.read_text(encoding="utf-8")))
     except Wrong as error:
         sys.exit(f"wrong: {error}")
     print(f"valid: {found.height} blocks of chain {found.id.hex()}, tip {found.tip.hex()}")

@@ -65,13 +65,14 @@ from benchmarks.ledger.valid_chain import (
     example_weights,
     plan_by_hand,
 )
+from tests.vectors.ed25519_cases import edge_cases
 from tests.vectors.format_tables import with_tables
 
 FOLDER = Path(__file__).parent
 VECTORS, CHAIN, FORMAT = (FOLDER / name for name in ("vectors.json", "chain.json", "FORMAT.md"))
 NUM_KEYS = 5
 SECRETS = [bytes([number + 1]) * 32 for number in range(NUM_KEYS)]
-_LAW = Law(QuorumRule.BFT, WorkKind.SHA256, 16, 40, "mean", 0, 1)
+_LAW = Law(QuorumRule.BFT, WorkKind.SHA256, 16, 40, "mean", 0, 1, 20 * 10**9)
 _PRIVACY = Privacy(1_100_000, 1_000_000, 10**13, Accountant.RDP, 32, 5, LocalUnit.UPDATES)
 
 Json = dict[str, Any]
@@ -381,6 +382,7 @@ def make_vectors() -> Json:
         "encodings": describe_encodings(maker),
         "bad_encodings": describe_bad_encodings(),
         "statements": describe_statements(maker),
+        "ed25519": edge_cases(),
         "merkle": describe_merkle(),
         "work": describe_work(maker),
         "aggregation": describe_aggregation(),

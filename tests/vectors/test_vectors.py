@@ -6,11 +6,17 @@ import struct
 from copy import deepcopy
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from bdfl import identity
 from bdfl.encoding import BadEncoding, decode, encode
-from bdfl.identity import Place
+from bdfl.identity import Place, is_public_key
+from bdfl.ledger.memory_store import MemoryStore
+from bdfl.ledger.merkle import MerkleProof, proven_root
+from bdfl.ledger.verify import verify_chain
 from tests.drawn_records import record_kinds
+from tests.ledger.lying import new_admission
 from tests.mutations import Mutator
 from tests.vectors import independent_format, independent_models, independent_verifier
 from tests.vectors.format_tables import documented_kinds, with_tables
@@ -53,7 +59,19 @@ def test_the_tables_of_the_format_are_made_of_the_records_and_none_is_left_out()
 
 
 def test_the_independent_verifier_imports_nothing_of_bdfl():
-    allowed = {"json", "struct", "sys", "decimal", "hashlib", "itertools", "math", "cryptography", "tests"}
+    allowed = {
+        "json",
+        "pathlib",
+        "sqlite3",
+        "struct",
+        "sys",
+        "decimal",
+        "hashlib",
+        "itertools",
+        "math",
+        "cryptography",
+        "tests",
+    }
     for name in ("independent_format", "independent_models", "independent_verifier"):
         tree = ast.parse((FOLDER / f"{name}.py").read_text(encoding="utf-8"))
         for node in ast.walk(tree):
@@ -96,6 +114,64 @@ def test_statements_are_signed_in_their_place(entry):
     for other in (("vote" if meaning != "vote" else "block", place), (meaning, [place[0], place[1] + 1, place[2]])):
         with pytest.raises(Wrong):
             independent_format.require_signed(public_key, signature, *other, content, "elsewhere")
+
+
+@pytest.mark.parametrize("entry", VECTORS_GIVEN["ed25519"], ids=lambda entry: entry["why"])
+def test_all_verifiers_agree_on_the_edge_cases_of_ed25519(entry):
+    key, signature, message = (bytes.fromhex(entry[name]) for name in ("key", "signature", "message"))
+    for verifier in (identity, independent_format):
+        assert verifier.is_signed(key, signature, message) == entry["is_signed"]
+    assert is_public_key(key) == independent_format.is_key(key) == entry["is_key"]
+
+
+@pytest.mark.parametrize("entry", VECTORS_GIVEN["ed25519"], ids=lambda entry: entry["why"])
+def test_a_bad_key_is_refused_in_genesis_and_admissions(entry):
+    key = bytes.fromhex(entry["key"])
+    admitted = new_admission(key)
+    found = verify_chain(admitted.store).failure
+    assert (found is None) == entry["is_key"]
+    assert found is None or (found.block, found.rule) == (1, "change-public-keys")
+    assert is_accepted(describe_chain(admitted)) == entry["is_key"]
+    genesis = admitted.store.genesis
+    members = (msgspec.structs.replace(genesis.members[0], public_key=key), *genesis.members[1:])
+    genesis = msgspec.structs.replace(genesis, members=members)
+    store = MemoryStore(genesis, admitted.store.get_blob(genesis.model.initial))
+    found = verify_chain(store).failure
+    assert (found is None) == entry["is_key"]
+    assert found is None or (found.block, found.rule) == (0, "public-keys")
+    empty = {"blocks": [], "certificates": [], "blobs": describe_chain(admitted)["blobs"]}
+    assert is_accepted({"genesis": encode(genesis).hex(), **empty}) == entry["is_key"]
+
+
+def is_accepted(given):
+    try:
+        independent_verifier.verify(given)
+    except Wrong as error:
+        if str(error) != "public-keys":
+            raise
+        return False
+    return True
+
+
+def test_a_proof_of_one_place_is_none_of_another():
+    for entry in VECTORS_GIVEN["merkle"]:
+        leaves = [bytes.fromhex(leaf) for leaf in entry["leaves"]]
+        for leaf, proof in zip(leaves, entry["proofs"], strict=True):
+            for count in range(1, 9):
+                for index in range(count):
+                    if (index, count) != (proof["index"], proof["count"]):
+                        siblings = [bytes.fromhex(node) for node in proof["siblings"]]
+                        assert leads_to(leaf, index, count, siblings) != bytes.fromhex(entry["root"])
+
+
+def leads_to(leaf, index, count, siblings):
+    """The root that both verifiers compute; none: the proof has no meaning."""
+    try:
+        found = independent_format.proven_root(leaf, Record(index=index, count=count, siblings=siblings))
+    except Wrong:
+        found = None
+    assert proven_root(leaf, MerkleProof(index, count, tuple(siblings))) == found
+    return found
 
 
 @pytest.mark.parametrize("entry", VECTORS_GIVEN["merkle"], ids=lambda entry: f"{len(entry['leaves'])}-leaves")

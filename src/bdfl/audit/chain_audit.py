@@ -17,7 +17,7 @@ from bdfl.errors import MissingExtra
 from bdfl.ledger.block import Block, Genesis, chain_id
 from bdfl.ledger.keeping import Store
 from bdfl.ledger.roll import find_evidence, offender_of
-from bdfl.ledger.verify import Agreement, Failure, ModelCheck, Verification, verify_chain
+from bdfl.ledger.verify import Agreement, Failure, KnownHeight, ModelCheck, Verification, verify_chain
 from bdfl.operation.fingerprint import key_fingerprint
 from bdfl.operation.genesis_file import BadGenesisFile, GenesisFile
 from bdfl.operation.genesis_summary import spoken_digest
@@ -125,11 +125,13 @@ def audit_chain(
     audited_at: str,
     genesis_file: GenesisFile | None = None,
     own_functions: frozenset[str] = frozenset(),
+    known: KnownHeight | None = None,
     on_progress: OnProgress | None = None,
 ) -> AuditReport:
     """Verifies a chain and reports on the blocks up to its end or the first failure, reading one at a time.
 
     `genesis_file` has the members' names and signatures. `own_functions` may be run, see `Toolbox`.
+    A chain that is shorter than the `known` height was cut short.
     """
     genesis, name = chain.genesis, chain_id(chain.genesis)
     if genesis_file is not None and genesis_file.chain != name:
@@ -141,7 +143,9 @@ def audit_chain(
         if on_progress is not None:
             on_progress(height, last)
 
-    verification = verify_chain(chain, own_functions=own_functions, on_block=lambda verdict: advance(verdict.height))
+    verification = verify_chain(
+        chain, own_functions=own_functions, known=known, on_block=lambda verdict: advance(verdict.height)
+    )
     verified = len(verification.blocks)
     events: list[Event] = []
 
@@ -252,7 +256,8 @@ def _list_checks(
     genesis_file: GenesisFile | None,
 ) -> tuple[Check, ...]:
     blocks, height = len(found.blocks), found.height
-    recomputed, unchanged, pruned = (found.count_models(check) for check in ModelCheck)
+    recomputed, unchanged, pruned, trusted = (found.count_models(check) for check in ModelCheck)
+    gone = pruned + trusted
     same, within, other = (found.count_schedules(agreement) for agreement in Agreement)
     num_updates = sum(one.trained + one.declined for one in parts)
     num_changes = sum(event.member is None for event in events)
@@ -266,7 +271,7 @@ def _list_checks(
         ("Signatures", found.num_signatures, None, "Ed25519: blocks, updates, reports, votes, evidence and assents"),
         ("Updates", num_updates, None, "of scheduled members without an offence, with the agreed number of samples"),
         ("Reports", sum(one.reports for one in parts), None, "of members, for the right round, within range"),
-        ("Models", recomputed, recomputed + pruned, "aggregated again from the updates, equal in every bit"),
+        ("Models", recomputed, recomputed + gone, "aggregated again from the updates, equal in every bit"),
         ("Empty blocks", unchanged, None, "too few updates, and the model stayed as it was"),
         ("Schedules played", blocks, height, "the one that the block before had fixed"),
         ("Schedules planned", blocks, height, "C1 to C3 and the objective, in 40 decimal digits"),
@@ -277,8 +282,8 @@ def _list_checks(
         ("Evidence", len(events) - num_changes, None, "offences proven by what the offender signed"),
         ("Changes of membership", num_changes, None, "with the assents of a quorum"),
     ]  # fmt: skip
-    if pruned:
-        checks.append(("Merkle proofs", pruned, pruned, "blocks whose pruned updates are proven to be in them"))
+    if gone:
+        checks.append(("Merkle proofs", gone, gone, "blocks whose pruned updates are proven to be in them"))
     if genesis.privacy is not None:
         checks.append(("Epsilons stated", num_updates, None, "every update states one, and none falls"))
     if privacy is not None:
@@ -315,6 +320,11 @@ def _list_trust(
         trusted["Pruned models"] = (
             f"The updates of {pruned:,} blocks up to block {found.checkpoint:,} are gone: a quorum voted for these"
             " models, and they were not aggregated again."
+        )
+    if found.trusted:
+        trusted["Models never recomputed"] = (
+            f"The updates of {len(found.trusted):,} blocks, {found.trusted[0]:,} to {found.trusted[-1]:,}, were gone"
+            " when the node that stored the chain caught up: it took these models on the word of a quorum."
         )
     if other:
         trusted["Other schedules"] = (

@@ -49,6 +49,7 @@ class ChainSummary:
     founded: str  # when, in UTC
     height: int
     checkpoint: int  # last block whose updates were pruned; 0: none
+    trusted: tuple[int, ...]  # blocks whose model was never aggregated by the node that stored them
     num_active: int  # members at the next height
     quorum: int  # of these
     quorum_rule: str
@@ -80,6 +81,7 @@ def summarise_chain(chain: Store) -> ChainSummary:
         founded=show_utc(genesis.time_ms),
         height=chain.height,
         checkpoint=chain.checkpoint,
+        trusted=tuple(chain.trusted),
         num_active=num_active,
         quorum=quorum_size(law.quorum, num_active),
         quorum_rule=law.quorum.value,

@@ -17,6 +17,7 @@ import pyarrow.parquet
 from bdfl.audit.chain_columns import SCHEMAS, chain_rows
 from bdfl.audit.table_format import Format
 from bdfl.errors import BdflError, one_line
+from bdfl.foreign_files import open_parquet
 from bdfl.ledger.keeping import Store
 
 _ROWS_AT_A_TIME = 2**14
@@ -58,19 +59,20 @@ def write_table(table: Table, format: Format, file: BinaryIO, on_rows: Callable[
 
     try:
         write(table.schema, counted(), file)
-    except pyarrow.ArrowException as error:
+    except (pyarrow.ArrowException, ValueError, msgspec.EncodeError) as error:
         raise BadTable(f"table {table.name}: {one_line(error)}") from None
     return num_rows
 
 
 def _parquet_table(path: Path) -> Table:
     try:
-        schema = pyarrow.parquet.read_schema(path)
-    except (OSError, pyarrow.ArrowException) as error:
+        with open_parquet(path) as file:
+            schema = file.schema_arrow
+    except (OSError, ValueError, pyarrow.ArrowException) as error:
         raise BadTable(f"{path}: {one_line(error)}, a Parquet table expected") from None
 
     def read() -> Iterator[pyarrow.RecordBatch]:
-        with pyarrow.parquet.ParquetFile(path) as file:
+        with open_parquet(path) as file:
             yield from file.iter_batches(_ROWS_AT_A_TIME)
 
     return Table(path.stem, schema, read)

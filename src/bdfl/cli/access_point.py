@@ -7,13 +7,13 @@ from typing import Annotated
 import typer
 
 from bdfl.cli.node import (
-    NodeAllowOption,
     PeerOption,
     WhileInputOption,
     end_with_input,
     on_signals,
     read_addresses,
 )
+from bdfl.cli.options import AllowOption
 from bdfl.errors import require_extra
 
 
@@ -34,7 +34,7 @@ def access_point(
         list[Path] | None,
         typer.Option("--admission", metavar="FILE", help="How a member came in later. Repeatable."),
     ] = None,
-    allow: NodeAllowOption = None,
+    allow: AllowOption = None,
     while_input: WhileInputOption = False,
 ) -> None:
     """Forward between the nodes of a live network until stopped.

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bdfl.cli.options import JsonOption
-from bdfl.cli.terminal import print_json, print_out, progress, writing_to
+from bdfl.cli.options import AllowOption, JsonOption
+from bdfl.cli.terminal import print_json, print_out, progress, say, writing_to
 from bdfl.errors import BdflError
 
 if TYPE_CHECKING:
@@ -28,12 +28,6 @@ BlockArgument = Annotated[
     int | None, typer.Argument(metavar="[N]", min=1, help="Height of a block, 1 is the first; the tip unless given.")
 ]
 ClientArgument = Annotated[int, typer.Argument(metavar="CLIENT", min=0, help="Number of a client.")]
-AllowOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--allow", metavar="MODULE:FUNCTION", help="An aggregation rule of your own that may run. Repeatable."
-    ),
-]
 
 
 class NoChain(BdflError):
@@ -55,21 +49,24 @@ def verify(path: PathArgument, allow: AllowOption = None, as_json: JsonOption = 
     """
     from bdfl.ledger.keeping import DamagedStore
     from bdfl.ledger.verify import store_failure, verify_chain
+    from bdfl.records.known_height import known_height
 
     started_s = time.monotonic()
     try:
         with open_chain(path) as chain, progress(f"verifying {path}", "blocks") as on_progress:
+            known = known_height(chain, find_chain(path))
             height = chain.height
             found = verify_chain(
                 chain,
                 own_functions=frozenset(allow or ()),
+                known=known,
                 on_block=lambda verdict: on_progress(verdict.height, height),
             )
     except DamagedStore as error:  # not even a genesis to begin with
         failure = store_failure(0, error)
         if as_json:
             print_json({"valid": False, **asdict(failure)})
-        typer.echo(f"INVALID at {failure}", err=True)
+        say(f"INVALID at {failure}", err=True)
         raise typer.Exit(INVALID_EXIT) from None
     _print_verification(found, time.monotonic() - started_s, as_json=as_json)
     if not found.is_valid:
@@ -173,7 +170,7 @@ def blame(
 
     with (
         open_chain(path) as chain,
-        _open_judge(path, chain, data) as loss_of,
+        _open_judge(path, chain, data, frozenset(allow or ())) as loss_of,
         progress("judging models", "models") as on_progress,
     ):
         found = blame_clients(
@@ -243,12 +240,12 @@ def without(
 
     if found.changed_in:
         blocks = show_ranges(found.changed_in)
-        typer.echo(f"block {found.block} without client {client}: its updates left out of blocks {blocks},")
-        typer.echo(f"{100 * found.relative_distance:.2f} % away from the chain's model")
-        typer.echo("others' later updates are as they were: trained on models that knew it")
+        say(f"block {found.block} without client {client}: its updates left out of blocks {blocks},")
+        say(f"{100 * found.relative_distance:.2f} % away from the chain's model")
+        say("others' later updates are as they were: trained on models that knew it")
     else:
-        typer.echo(f"block {found.block} without client {client}: the chain's model, it holds no update of this client")
-    typer.echo(f"wrote {target}")
+        say(f"block {found.block} without client {client}: the chain's model, it holds no update of this client")
+    say(f"wrote {target}")
 
 
 @chain_app.command("export")
@@ -277,7 +274,7 @@ def export(
                 file.write(line + b"\n")
                 on_progress(done, height)
     if not as_json:
-        typer.echo(f"wrote {out}")
+        say(f"wrote {out}")
 
 
 @chain_app.command("prune")
@@ -301,9 +298,9 @@ def prune(
     if as_json:
         print_json(asdict(found))
     elif found.num_blocks == 0:
-        typer.echo(f"nothing to prune: {path} has no blocks beyond the newest {keep} that are not pruned already")
+        say(f"nothing to prune: {path} has no blocks beyond the newest {keep} that are not pruned already")
     else:
-        typer.echo(
+        say(
             f"pruned {found.num_blocks} blocks up to block {found.checkpoint}: {found.num_blobs} files,"
             f" {found.num_bytes / 1e6:,.1f} MB"
         )
@@ -368,30 +365,33 @@ def open_chain(path: Path) -> "Iterator[ChainStore]":
 
 
 @contextmanager
-def _open_judge(path: Path, chain: "ChainStore", data: str | None) -> "Iterator[LossOf]":
+def _open_judge(path: Path, chain: "ChainStore", data: str | None, allowed: frozenset[str]) -> "Iterator[LossOf]":
     """A function from a model to its test loss on the run's data, or on those given."""
     from bdfl.audit.reading import layout_of
     from bdfl.experiment.training_run import prepare_run
     from bdfl.learning.workers import open_trainer
 
-    federated = prepare_run(_find_scenario(path, chain, data))
+    federated = prepare_run(_find_scenario(path, chain, data, allowed))
     with open_trainer(federated.scenario, federated.data, federated.partition) as trainer:
         if trainer.layout != layout_of(chain.genesis):
             raise NoChain(f"{path}: the scenario's model has other tensors than the chain's, the same expected")
         yield lambda weights: trainer.evaluate(weights).loss
 
 
-def _find_scenario(path: Path, chain: "ChainStore", data: str | None) -> "Scenario":
+def _find_scenario(path: Path, chain: "ChainStore", data: str | None, allowed: frozenset[str]) -> "Scenario":
     from bdfl.cli.options import open_scenario
     from bdfl.records.run_files import SCENARIO_FILE
     from bdfl.scenario import scenario_digest
+    from bdfl.scenario.files import load_foreign_scenario, validate_allowed
 
     found = next((file for file in (path / SCENARIO_FILE, path.parent / SCENARIO_FILE) if file.is_file()), None)
     if found is None:
         raise NoChain(f"{path}: no {SCENARIO_FILE} beside the chain, which says what the model and the data are")
-    if bytes.fromhex(scenario_digest(open_scenario(str(found), None))) != chain.genesis.scenario:
+    if bytes.fromhex(scenario_digest(load_foreign_scenario(found))) != chain.genesis.scenario:
         raise NoChain(f"{found}: not the scenario that the chain was begun with")
-    return open_scenario(str(found), None, data=data)
+    scenario = open_scenario(str(found), None, data=data)
+    validate_allowed(scenario, allowed | ({data} if data is not None else set()))
+    return scenario
 
 
 def _print_verification(found: "Verification", seconds: float, *, as_json: bool) -> None:
@@ -411,8 +411,8 @@ def _print_verification(found: "Verification", seconds: float, *, as_json: bool)
             }
         )
     if found.failure is not None:
-        typer.echo(f"INVALID at {found.failure}; {len(found.blocks)} blocks before it are valid", err=True)
+        say(f"INVALID at {found.failure}; {len(found.blocks)} blocks before it are valid", err=True)
     elif not as_json:
         from bdfl.report.chain_tables import describe_verification
 
-        typer.echo("\n".join(describe_verification(found, seconds)))
+        say("\n".join(describe_verification(found, seconds)))

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bdfl.cli.chain import INVALID_EXIT, AllowOption, NoChain, chain_app, open_chain
-from bdfl.cli.options import JsonOrFilesOption
-from bdfl.cli.terminal import print_files, print_json, progress, writing_to
+from bdfl.cli.chain import INVALID_EXIT, NoChain, chain_app, find_chain, open_chain
+from bdfl.cli.options import AllowOption, JsonOrFilesOption
+from bdfl.cli.terminal import print_files, print_json, progress, say, writing_to
 
 if TYPE_CHECKING:
     from bdfl.audit.audit_file import AuditFile
@@ -84,30 +84,36 @@ def _audit(path: Path, genesis: Path | None, allowed: frozenset[str]) -> "AuditR
     from bdfl.ledger.keeping import DamagedStore
     from bdfl.ledger.verify import store_failure
     from bdfl.operation.genesis_file import read_genesis
+    from bdfl.records.known_height import known_height
 
-    known = None if genesis is None else read_genesis(genesis, allowed=allowed)
+    agreed = None if genesis is None else read_genesis(genesis, allowed=allowed)
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     try:
         with open_chain(path) as chain, progress(f"auditing {path}", "blocks") as on_progress:
             return audit_chain(
-                chain, audited_at=now, genesis_file=known, own_functions=allowed, on_progress=on_progress
+                chain,
+                audited_at=now,
+                genesis_file=agreed,
+                own_functions=allowed,
+                known=known_height(chain, find_chain(path)),
+                on_progress=on_progress,
             )
     except DamagedStore as error:  # not even a genesis to begin with
-        typer.echo(f"INVALID at {store_failure(0, error)}; no report can be made", err=True)
+        say(f"INVALID at {store_failure(0, error)}; no report can be made", err=True)
         raise typer.Exit(INVALID_EXIT) from None
 
 
 def _describe(file: "AuditFile") -> None:
     report = file.report
     if report.failure is not None:
-        typer.echo(f"INVALID at {report.failure}; {report.verified} blocks before it are valid", err=True)
+        say(f"INVALID at {report.failure}; {report.verified} blocks before it are valid", err=True)
     else:
-        typer.echo(f"valid: chain {report.chain[:16]}, {report.verified:,} blocks, {len(report.members):,} members")
+        say(f"valid: chain {report.chain[:16]}, {report.verified:,} blocks, {len(report.members):,} members")
     offences = sum(event.member is not None for event in report.events)
     misses = sum(one.part.missing for one in report.members)
-    typer.echo(f"  {misses:,} misses, {offences:,} offences; {len(report.trusted)} matters are taken on trust")
-    typer.echo(f"  digest {file.digest}")
-    typer.echo(_signer_of(file))
+    say(f"  {misses:,} misses, {offences:,} offences; {len(report.trusted)} matters are taken on trust")
+    say(f"  digest {file.digest}")
+    say(_signer_of(file))
 
 
 def _signer_of(file: "AuditFile") -> str:
@@ -131,16 +137,16 @@ def _check(path: Path, *, as_json: bool) -> None:
     except BadAudit as error:
         if as_json:
             print_json({"valid": False, "message": str(error)})
-        typer.echo(f"INVALID: {error}", err=True)
+        say(f"INVALID: {error}", err=True)
         raise typer.Exit(INVALID_EXIT) from None
     report = file.report
     if as_json:
         print_json({"valid": True, "digest": file.digest, "public_key": file.signature.public_key,
                     "chain": report.chain, "verified": report.verified, "is_right": report.is_right})  # fmt: skip
         return
-    typer.echo(f"{path}: as it was signed")
-    typer.echo(f"  digest {file.digest}")
-    typer.echo(_signer_of(file))
+    say(f"{path}: as it was signed")
+    say(f"  digest {file.digest}")
+    say(_signer_of(file))
     found = "not valid" if report.failure is not None else "valid"
-    typer.echo(f"  audited {report.audited_at} with {report.auditor}")
-    typer.echo(f"  it says: chain {report.chain[:16]} {found}, {report.verified:,} blocks verified")
+    say(f"  audited {report.audited_at} with {report.auditor}")
+    say(f"  it says: chain {report.chain[:16]} {found}, {report.verified:,} blocks verified")

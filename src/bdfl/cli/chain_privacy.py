@@ -6,7 +6,7 @@ import typer
 
 from bdfl.cli.chain import INVALID_EXIT, PathArgument, chain_app, open_chain
 from bdfl.cli.options import JsonOption
-from bdfl.cli.terminal import print_json, print_out
+from bdfl.cli.terminal import print_json, print_out, say
 
 
 @chain_app.command("privacy")
@@ -34,5 +34,5 @@ def privacy(path: PathArgument, as_json: JsonOption = False) -> None:
 
         print_out(tabulate_privacy(found))
     if not found.is_right:
-        typer.echo("WRONG: what some members state is not what they spent", err=True)
+        say("WRONG: what some members state is not what they spent", err=True)
         raise typer.Exit(INVALID_EXIT)

@@ -9,7 +9,7 @@ import msgspec
 import typer
 
 from bdfl.cli.node import WhileInputOption
-from bdfl.cli.terminal import progress, writing_to
+from bdfl.cli.terminal import progress, say, writing_to
 from bdfl.errors import BdflError, require_extra
 
 # Memory that an answer took goes back to the system when it is sent; other systems than GNU's do not mind.
@@ -72,9 +72,9 @@ def explore(
 
     with open_library(paths or [], node) as library, writing_to(export), progress("exporting", "documents") as show:
         made = export_site(library, export, last=last, on_progress=show)
-    typer.echo(f"wrote {made.page}, {made.num_bytes / 1e6:.1f} MB in {made.num_files} files; open it in a browser")
+    say(f"wrote {made.page}, {made.num_bytes / 1e6:.1f} MB in {made.num_files} files; open it in a browser")
     for note in made.notes:
-        typer.echo(f"note: {note}")
+        say(f"note: {note}")
 
 
 def _become_server(

@@ -9,7 +9,7 @@ import typer
 
 from bdfl.audit.table_format import Format
 from bdfl.cli.options import RESULTS, JsonOption
-from bdfl.cli.terminal import print_json, progress, writing_to
+from bdfl.cli.terminal import print_json, progress, say, writing_to
 from bdfl.errors import BdflError, require
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def _show(tables: "list[Table]", *, as_json: bool) -> None:
         print_json({table.name: {field.name: str(field.type) for field in table.schema} for table in tables})
         return
     for table in tables:
-        typer.echo(f"{table.name}: {', '.join(table.schema.names)}")
+        say(f"{table.name}: {', '.join(table.schema.names)}")
 
 
 def _print(tables: "list[Table]", format: Format) -> None:
@@ -118,4 +118,4 @@ def _write(tables: "list[Table]", format: Format, folder: Path, *, as_json: bool
         print_json(written)
         return
     for name, rows in written.items():
-        typer.echo(f"wrote {name}: {rows} rows")
+        say(f"wrote {name}: {rows} rows")

@@ -6,7 +6,6 @@ from typing import Annotated
 import typer
 
 from bdfl.cli.genesis_draft import (
-    AllowOption,
     KeyOption,
     add_member,
     add_point,
@@ -16,8 +15,8 @@ from bdfl.cli.genesis_draft import (
     print_card,
     print_summary,
 )
-from bdfl.cli.options import JsonOption
-from bdfl.cli.terminal import print_json
+from bdfl.cli.options import AllowOption, JsonOption
+from bdfl.cli.terminal import print_json, say
 from bdfl.errors import BdflError
 
 _LEAST_DIGITS = 16  # characters of a digest that tell it from others
@@ -65,13 +64,13 @@ def show(
     elif kind == "draft":
         draft, scenario = read_draft(file, allowed=allowed)
         if toml:
-            typer.echo(draft.scenario, nl=False)
+            say(draft.scenario, nl=False)
             return
         print_summary(summarise_draft(draft, scenario), None, as_json=as_json)
     else:
         genesis = read_genesis(file, allowed=allowed)
         if toml:
-            typer.echo(genesis.scenario, nl=False)
+            say(genesis.scenario, nl=False)
             return
         scenario = read_scenario(genesis.scenario, allowed)
         print_summary(summarise_genesis(genesis, scenario), None, as_json=as_json)
@@ -126,13 +125,13 @@ def sign(
         found = {"digest": file.chain.hex(), "member": number, "file": str(out or genesis)}
         print_json(found | {"missing": signed.missing_signatures})
         return
-    typer.echo(f"signed as member {number} ({file.names[number or 0]}): {spoken_digest(file.chain)}")
-    typer.echo(f"digest {file.chain.hex()}")
-    typer.echo(f"wrote {out or genesis}")
-    typer.echo("checked: every card is signed by its member and fits scenario and model")
+    say(f"signed as member {number} ({file.names[number or 0]}): {spoken_digest(file.chain)}")
+    say(f"digest {file.chain.hex()}")
+    say(f"wrote {out or genesis}")
+    say("checked: every card is signed by its member and fits scenario and model")
     if card is not None:
-        typer.echo(f"checked: yours is {card}, for which your data were tried with the model")
-    typer.echo("not checked: data of others, and yours as they are now (bdfl node doctor)")
+        say(f"checked: yours is {card}, for which your data were tried with the model")
+    say("not checked: data of others, and yours as they are now (bdfl node doctor)")
     if out is None:
         _print_missing(signed.missing_signatures)
 
@@ -172,7 +171,7 @@ def merge(
     if as_json:
         print_json({"digest": file.chain.hex(), "file": str(genesis), "missing": file.missing_signatures})
         return
-    typer.echo(f"wrote {genesis}")
+    say(f"wrote {genesis}")
     _print_missing(file.missing_signatures)
 
 
@@ -191,6 +190,6 @@ def _validate_digest(expected: str, chain: bytes) -> None:
 
 def _print_missing(missing: list[int]) -> None:
     if missing:
-        typer.echo(f"members {', '.join(map(str, missing))} have not signed yet")
+        say(f"members {', '.join(map(str, missing))} have not signed yet")
     else:
-        typer.echo("all members have signed: ready to start")
+        say("all members have signed: ready to start")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bdfl.cli.options import (
+    AllowOption,
     DataOption,
     FlowerModelOption,
     FlowerOption,
@@ -16,7 +17,7 @@ from bdfl.cli.options import (
     data_changes,
     flower_changes,
 )
-from bdfl.cli.terminal import print_json, print_out
+from bdfl.cli.terminal import print_json, print_out, say
 
 if TYPE_CHECKING:
     from bdfl.operation.calibration import Calibration
@@ -28,12 +29,6 @@ if TYPE_CHECKING:
 
 DraftArgument = Annotated[Path, typer.Argument(metavar="DRAFT", help="The organiser's draft.")]
 KeyOption = Annotated[Path, typer.Option("--key", metavar="FILE", help="Your key, from `bdfl keygen`.")]
-AllowOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--allow", metavar="MODULE:FUNCTION", help="A function that the scenario names and that may run. Repeatable."
-    ),
-]
 
 
 def new(
@@ -134,7 +129,7 @@ def card(
         from bdfl.operation.calibration import report_machine
 
         for what, how_much, source in report_machine(machine).rows():
-            typer.echo(f"{what:<11} {how_much} ({source})")
+            say(f"{what:<11} {how_much} ({source})")
     print_card(signed, out, as_json=as_json)
 
 
@@ -219,7 +214,7 @@ def print_summary(summary: "FoundingSummary", written: Path | None, *, as_json: 
 
     print_out(*describe_founding(summary))
     if written is not None:
-        typer.echo(f"wrote {written}")
+        say(f"wrote {written}")
 
 
 def print_card(signed: "SignedCard", written: Path | None, *, as_json: bool) -> None:
@@ -245,7 +240,7 @@ def print_card(signed: "SignedCard", written: Path | None, *, as_json: bool) -> 
 
     print_out(tabulate_card(card))
     if written is not None:
-        typer.echo(f"wrote {written}: send it to the organiser; your key stays with you")
+        say(f"wrote {written}: send it to the organiser; your key stays with you")
 
 
 def _open_draft(path: Path, allowed: frozenset[str]) -> "tuple[Draft, Scenario]":

@@ -6,13 +6,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
-import typer
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from bdfl.cli.terminal import Screen, say
 from bdfl.experiment.simulation import PlannedRound
 from bdfl.records import LearningRound, RoundRecord
 from bdfl.scenario import Scenario
@@ -109,7 +109,7 @@ class RunView:
 @contextmanager
 def show_run(view: RunView) -> Iterator[RunView]:
     """Inside, the view is on the screen (stderr): alive on a terminal, else as lines through `say`."""
-    console = Console(stderr=True, highlight=False)
+    console = Screen(stderr=True)
     if not console.is_terminal:
         yield _Lines(view)
         return
@@ -129,7 +129,7 @@ class _Lines(RunView):
         now = time.monotonic()
         if now - self._said_s >= _PATIENCE_S and row.round > self.done_before:
             self._said_s = now
-            typer.echo(self.line(), err=True)
+            say(self.line(), err=True)
 
 
 def show_duration(seconds: float) -> str:

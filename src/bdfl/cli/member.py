@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bdfl.cli.options import JsonOption
-from bdfl.cli.terminal import print_json, print_out
+from bdfl.cli.terminal import print_json, print_out, say
 
 if TYPE_CHECKING:
     from bdfl.operation.member_change import ChangeFile, Standing
@@ -153,7 +153,7 @@ def submit(change: ChangeArgument, folder: FolderOption, as_json: JsonOption = F
     if as_json:
         print_json({"file": str(path), "height": standing.height})
         return
-    typer.echo(f"wrote {path}: the node takes it from there")
+    say(f"wrote {path}: the node takes it from there")
 
 
 def _print_change(change: "ChangeFile", standing: "Standing", written: Path | None, *, as_json: bool) -> None:
@@ -184,13 +184,12 @@ def _print_change(change: "ChangeFile", standing: "Standing", written: Path | No
             }
         )
         return
-    from rich.markup import escape
 
     from bdfl.report.chain_tables import tabulate_facts
 
     missing = max(0, standing.quorum - len(signed_by))
     facts = [
-        ("who", f"member {change.change.number}" + (f", {escape(name)}" if name else "")),
+        ("who", f"member {change.change.number}" + (f", {name}" if name else "")),
         ("key", key_fingerprint(member.public_key)),
         ("samples", f"{member.limits.samples:,}"),
         ("trains", f"in {100 * member.limits.rate_nano / NANO:.1f} % of the rounds"),
@@ -202,4 +201,4 @@ def _print_change(change: "ChangeFile", standing: "Standing", written: Path | No
     ]
     print_out(tabulate_facts("Admission of a member" if is_admission else "Removal of a member", facts))
     if written is not None:
-        typer.echo(f"wrote {written}")
+        say(f"wrote {written}")

@@ -16,8 +16,16 @@ from bdfl.cli.network_faults import faults
 from bdfl.cli.network_hostile import hostile
 from bdfl.cli.network_soak import soak
 from bdfl.cli.node import on_signals
-from bdfl.cli.options import FlowerModelOption, FlowerOption, JsonOption, SeedOption, SetOption, flower_changes
-from bdfl.cli.terminal import print_json, print_out, progress, writing_to
+from bdfl.cli.options import (
+    AllowOption,
+    FlowerModelOption,
+    FlowerOption,
+    JsonOption,
+    SeedOption,
+    SetOption,
+    flower_changes,
+)
+from bdfl.cli.terminal import print_json, print_out, progress, say, writing_to
 from bdfl.errors import BdflError, require_extra
 
 if TYPE_CHECKING:
@@ -80,6 +88,7 @@ def up(
         bool, typer.Option("--explore", help="Also open it to a browser on this machine, while it runs.")
     ] = False,
     plain: Annotated[bool, typer.Option("--plain", help="Lines instead of a picture.")] = False,
+    allow: AllowOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Start a network of real processes, one key and one chain each, watch it, and judge what it leaves.
@@ -113,10 +122,13 @@ def up(
         require_extra("the explorer", "explore")
     if resume is not None:
         require_extra("a live network", "live")
+        from bdfl.operation.local_network import validate_network
     folder = resume or out or DEFAULT_FOLDER
     if resume is None:
         asked = [*flower_changes(flower, flower_model), *(changes or [])]
         _found(folder, scenario or "live", nodes, aps, blocks, time_scale, seed, asked)
+    else:
+        validate_network(folder, frozenset(allow or ()))
     if detach:
         _detach(folder, blocks=blocks, restart=restart, keep=keep, explore=explore)
         return
@@ -139,10 +151,10 @@ def status(folder: NetworkFolderArgument = DEFAULT_FOLDER, as_json: JsonOption =
     else:
         from bdfl.cli.network_view import list_troubles, summarise_view, tabulate_network
 
-        typer.echo(f"{folder}: {'running' if view.is_up else 'not running'}, {summarise_view(view)}")
+        say(f"{folder}: {'running' if view.is_up else 'not running'}, {summarise_view(view)}")
         print_out(tabulate_network(view))
         for trouble in list_troubles(view):
-            typer.echo(trouble)
+            say(trouble)
     if not view.is_up or not all(one.state and one.state.is_well for one in (*view.nodes, *view.access_points)):
         raise typer.Exit(FAILED_EXIT)
 
@@ -161,12 +173,12 @@ def down(folder: NetworkFolderArgument = DEFAULT_FOLDER) -> None:
 
     network = read_network(folder)
     if not is_locked(folder) or network.pid is None:
-        typer.echo(f"{folder}: not running")
+        say(f"{folder}: not running")
         return
     os.kill(network.pid, signal.SIGTERM)
     if not wait_until_over(folder, _DOWN_S):
         raise NotStopped(f"{folder}: process {network.pid} still runs after {_DOWN_S:.0f} s, its end expected")
-    typer.echo(f"{folder}: stopped")
+    say(f"{folder}: stopped")
 
 
 def _found(
@@ -196,7 +208,7 @@ def _found(
             path, [*_spread(chosen, nodes or chosen.clients.count), *overrides, f"rounds={last}"]
         )
     require_extra("a live network", "live", *(() if chosen.learning.flower else ("learn",)))
-    typer.echo(f"founding {chosen.name}: {chosen.clients.count} members, {aps} access points", err=True)
+    say(f"founding {chosen.name}: {chosen.clients.count} members, {aps} access points", err=True)
     with writing_to(folder):
         found_network(folder, chosen, aps, last)
 
@@ -240,15 +252,16 @@ def _run(
                 _refuse_dead(network, view, is_restarted=restart)
                 time.sleep(_LOOK_EVERY_S)
         took_s = time.monotonic() - started_s
-        typer.echo("stopping all processes", err=True)
+        say("stopping all processes", err=True)
         stubborn = network.stop()
     if stubborn:
-        typer.echo(f"had to be killed: {', '.join(stubborn)}", err=True)
+        say(f"had to be killed: {', '.join(stubborn)}", err=True)
     if explore:
-        typer.echo(f"the explorer ended too; bdfl explore {folder} opens it again", err=True)
+        say(f"the explorer ended too; bdfl explore {folder} opens it again", err=True)
     _judge(folder, took_s, is_done=is_done, as_json=as_json)
     if is_stopped and not is_done:
-        typer.echo(f"stopped; go on: bdfl network up --resume {folder}", err=True)
+        allowed = "".join(f" --allow {name}" for name in facts.functions)
+        say(f"stopped; go on: bdfl network up --resume {folder}{allowed}", err=True)
         raise typer.Exit(INTERRUPTED_EXIT)
 
 
@@ -296,20 +309,21 @@ def _judge(folder: Path, took_s: float, *, is_done: bool, as_json: bool) -> None
         from bdfl.report.network_tables import tabulate_summary
 
         print_out(*tabulate_summary(summary))
-        typer.echo(f"network {folder}")
+        say(f"network {folder}")
     for failure in summary.failures:
-        typer.echo(f"error: {failure}", err=True)
+        say(f"error: {failure}", err=True)
     if summary.failures:
         raise typer.Exit(FAILED_EXIT)
 
 
 def _detach(folder: Path, *, blocks: int | None, restart: bool, keep: bool, explore: bool) -> None:
     """Starts the same in the background and returns when it runs."""
-    from bdfl.operation.network_file import BadNetwork
+    from bdfl.operation.network_file import BadNetwork, read_network
     from bdfl.operation.run_file import is_locked
 
     command = [sys.executable, "-P", "-m", "bdfl.cli", "network", "up", "--resume", str(folder), "--plain"]
     command += [] if blocks is None else ["--blocks", str(blocks)]
+    command += [word for name in read_network(folder).functions for word in ("--allow", name)]
     command += ["--restart"] * restart + ["--keep"] * keep + ["--explore"] * explore
     with (folder / UP_LOG).open("ab") as log:
         process = subprocess.Popen(
@@ -320,4 +334,4 @@ def _detach(folder: Path, *, blocks: int | None, restart: bool, keep: bool, expl
         if process.poll() is not None or time.monotonic() > deadline_s:
             raise BadNetwork(f"{folder}: did not start, {folder / UP_LOG} says why")
         time.sleep(0.1)
-    typer.echo(f"{folder}: running in the background; bdfl network status {folder}, bdfl network down {folder}")
+    say(f"{folder}: running in the background; bdfl network status {folder}, bdfl network down {folder}")

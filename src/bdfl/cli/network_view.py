@@ -4,13 +4,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-import typer
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from bdfl.cli.live import show_duration
+from bdfl.cli.terminal import Screen, say
 from bdfl.operation.local_network import NetworkView
 from bdfl.operation.status import NodeView, ServiceState, Snapshot
 
@@ -30,7 +30,7 @@ def show_network(title: str, *, is_plain: bool, say_more: SayMore = _say_nothing
 
     `say_more` gives a line of its own, as soon as there is something to say.
     """
-    console = Console(stderr=True, highlight=False)
+    console = Screen(stderr=True)
     if is_plain or not console.is_terminal:
         yield _Lines(title, say_more).show
         return
@@ -69,18 +69,18 @@ class _Lines:
         self._more = ""
         self._last = ""
         self._said_s = -_LINE_EVERY_S
-        typer.echo(title, err=True)
+        say(title, err=True)
 
     def show(self, view: NetworkView) -> None:
         more = self._say_more()
         if more != self._more:
             self._more = more
-            typer.echo(more, err=True)
+            say(more, err=True)
         line, now_s = "; ".join([summarise_view(view), *list_troubles(view)]), time.monotonic()
         if line == self._last or now_s - self._said_s < _LINE_EVERY_S:
             return
         self._last, self._said_s = line, now_s
-        typer.echo(line, err=True)
+        say(line, err=True)
 
 
 def summarise_view(view: NetworkView) -> str:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bdfl.cli.options import JsonOption
-from bdfl.cli.terminal import print_json, print_out
+from bdfl.cli.options import AllowOption, JsonOption
+from bdfl.cli.terminal import print_json, print_out, say
 from bdfl.errors import BdflError, require_extra
 
 if TYPE_CHECKING:
@@ -52,13 +52,18 @@ MetricsOption = Annotated[
     ),
 ]
 UnsignedOption = Annotated[bool, typer.Option("--unsigned", help="Also with a genesis that not all have signed.")]
-NodeAllowOption = Annotated[
-    list[str] | None,
-    typer.Option("--allow", metavar="MODULE:FUNCTION", help="A function the genesis names that may run. Repeatable."),
-]
 AdmissionOption = Annotated[
     list[Path] | None,
     typer.Option("--admission", metavar="FILE", help="How a member came in later, you perhaps. Repeatable."),
+]
+QuotaOption = Annotated[
+    int | None,
+    typer.Option(
+        "--quota",
+        min=1,
+        metavar="MB",
+        help="Size of all models that are kept; enough for all rounds unless given.",
+    ),
 ]
 WhileInputOption = Annotated[bool, typer.Option("--while-input", hidden=True, help="End when standard input does.")]
 NodeFolderArgument = Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder of a node.")]
@@ -89,7 +94,8 @@ def node(
     record: Annotated[bool, typer.Option(help="Write down all events, for bdfl node replay.")] = True,
     unsigned: UnsignedOption = False,
     admission: AdmissionOption = None,
-    allow: NodeAllowOption = None,
+    quota: QuotaOption = None,
+    allow: AllowOption = None,
     while_input: WhileInputOption = False,
 ) -> None:
     """Take part in a live network until stopped, or look after a node.
@@ -127,6 +133,7 @@ def node(
         is_unsigned_allowed=unsigned,
         allowed=frozenset(allow or ()),
         admissions=tuple(admission or ()),
+        quota_bytes=None if quota is None else quota * 2**20,
     )
     _run_node(settings, while_input=while_input)
 
@@ -143,7 +150,8 @@ def doctor(
     metrics: MetricsOption = "0",
     unsigned: UnsignedOption = False,
     admission: AdmissionOption = None,
-    allow: NodeAllowOption = None,
+    quota: QuotaOption = None,
+    allow: AllowOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Say what is wrong before a node is started, or why it does not get on: one line each; exit code 1 if anything is.
@@ -170,12 +178,13 @@ def doctor(
         is_unsigned_allowed=unsigned,
         allowed=frozenset(allow or ()),
         admissions=tuple(admission or ()),
+        quota_bytes=None if quota is None else quota * 2**20,
     )
     findings = []
     for finding in examine(patient):
         findings.append(finding)
         if not as_json:
-            typer.echo(str(finding))
+            say(str(finding))
     if as_json:
         print_json([{"check": one.check, "verdict": one.verdict, "found": one.found, "advice": one.advice}
                     for one in findings])  # fmt: skip
@@ -203,18 +212,22 @@ def status(folder: NodeFolderArgument, as_json: JsonOption = False) -> None:
         print_json(view)
     else:
         since = "" if view.since_s is None else f" for {say_seconds(view.since_s)}"
-        typer.echo(f"{view.state or 'unknown'}{since}: {view.reason}")
+        say(f"{view.state or 'unknown'}{since}: {view.reason}")
     if found is not None and not as_json:
         last = found.last_block
-        typer.echo(f"node {found.number} ({found.name}), up for {say_seconds(found.up_s)}, life {found.life}")
+        say(f"node {found.number} ({found.name}), up for {say_seconds(found.up_s)}, life {found.life}")
         goal = "" if found.last_height is None else f" of {found.last_height}"
-        typer.echo(f"block {found.height}{goal}, {found.phase}, attempt {found.attempt}")
-        typer.echo(f"{len(found.present)} of {found.num_members - found.is_member} others there")
+        say(f"block {found.height}{goal}, {found.phase}, attempt {found.attempt}")
+        if found.quota_bytes:
+            say(f"models {found.model_bytes / 2**20:,.0f} MB of at most {found.quota_bytes / 2**20:,.0f} MB")
+        say(f"{len(found.present)} of {found.num_members - found.is_member} others there")
+        if found.num_trusted:
+            say(f"{found.num_trusted} models taken on trust: bdfl chain verify says which")
         if last is not None:
             age = "before this start" if last.age_s is None else f"{say_seconds(last.age_s)} ago"
-            typer.echo(f"last block by {last.proposer}, {last.num_updates} updates, {age}")
+            say(f"last block by {last.proposer}, {last.num_updates} updates, {age}")
         if found.state is ServiceState.FINISHED:
-            typer.echo(advise_end(folder))
+            say(advise_end(folder))
     if view.state is None or not view.state.is_well:
         raise typer.Exit(FAILED_EXIT)
 
@@ -242,17 +255,17 @@ def replay(folder: NodeFolderArgument, as_json: JsonOption = False) -> None:
     except ReplayDiffers as error:
         if as_json:
             print_json({"same": False, "why": str(error)})
-        typer.echo(f"DIFFERS: {error}", err=True)
+        say(f"DIFFERS: {error}", err=True)
         raise typer.Exit(FAILED_EXIT) from None
     if as_json:
         print_json({"same": True, **asdict(found)})
         return
     events = sum(life.num_events for life in found.lives)
     signatures = sum(life.num_signatures for life in found.lives)
-    typer.echo(f"{found.num_blocks} of {height} blocks decided again, the same byte for byte")
-    typer.echo(f"{events} events and {signatures} signatures in {len(found.lives)} lives of node {found.number}")
+    say(f"{found.num_blocks} of {height} blocks decided again, the same byte for byte")
+    say(f"{events} events and {signatures} signatures in {len(found.lives)} lives of node {found.number}")
     if found.not_recorded:
-        typer.echo(f"not recorded: {len(found.not_recorded)} blocks, such as block {found.not_recorded[0]}")
+        say(f"not recorded: {len(found.not_recorded)} blocks, such as block {found.not_recorded[0]}")
 
 
 @node_app.command("calibrate")
@@ -302,7 +315,7 @@ def _run_node(settings: "NodeSettings", *, while_input: bool) -> None:
                 end_with_input(service.stop)
             service.run()
     except NodeFailed as error:
-        typer.echo(f"error: {error}", err=True)
+        say(f"error: {error}", err=True)
         raise typer.Exit(FAILED_EXIT) from None
 
 

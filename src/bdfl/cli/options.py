@@ -65,6 +65,10 @@ SeedsOption = Annotated[int, typer.Option("--seeds", help="Number of seeds.")]
 WorkersOption = Annotated[
     int | None, typer.Option("--workers", help="Processes; one per core unless given. Results do not depend on it.")
 ]
+AllowOption = Annotated[
+    list[str] | None,
+    typer.Option("--allow", metavar="MODULE:FUNCTION", help="A function named there that may run here. Repeatable."),
+]
 OutOption = Annotated[
     Path | None, typer.Option("--out", help="Folder for figures and CSV files, results unless given.")
 ]

@@ -8,6 +8,7 @@ import typer
 
 from bdfl.cli.engine_options import AddressOption, Engine, EngineOption, validate_address
 from bdfl.cli.options import (
+    AllowOption,
     DataOption,
     FlowerModelOption,
     FlowerOption,
@@ -18,7 +19,7 @@ from bdfl.cli.options import (
     complete_scenario,
     open_scenario,
 )
-from bdfl.cli.terminal import print_files, print_json, print_out, progress, writing_to
+from bdfl.cli.terminal import print_files, print_json, print_out, progress, say, writing_to
 from bdfl.cli.track import TrackOption, open_trackers, tracking_run
 from bdfl.errors import BdflError, require
 
@@ -73,13 +74,15 @@ def run(
     address: AddressOption = None,
     changes: SetOption = None,
     track: TrackOption = None,
+    allow: AllowOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Train a real model under a real schedule: accuracy, delay and energy, round after round.
 
     Clients are members of a simulated network that agree on a block in every round and verify each other. Writes a
     folder with the resolved scenario, the chain, records (Parquet), models (safetensors), figures and report.html. A
-    run that was stopped, however, goes on with --resume and ends in the same bytes.
+    run that was stopped, however, goes on with --resume and ends in the same bytes; functions that its folder names
+    run only with --allow, since a folder may be somebody else's.
 
     Examples:
 
@@ -105,9 +108,9 @@ def run(
         others = (scenario, out, data or None, flower, flower_model, rounds or None, seed, scheduler or None)
         if changes or any(other is not None for other in others):
             raise BadUsage(
-                "--resume: goes on with what its folder says, only --workers, --engine and --track beside it"
+                "--resume: goes on with what its folder says, only --workers, --engine, --track and --allow beside it"
             )
-        with writing_to(resume), open_run_folder(resume) as folder:
+        with writing_to(resume), open_run_folder(resume, frozenset(allow or ())) as folder:
             federated = _prepare(folder.scenario)
             with (
                 _open(federated, workers, engine, address) as trainer,
@@ -117,6 +120,8 @@ def run(
         return
     if scenario is None:
         raise BadUsage("run: a SCENARIO is missing, such as quickstart, or --resume FOLDER")
+    if allow:
+        raise BadUsage("--allow: says what the folder of --resume may run; a scenario that you give runs what it names")
     chosen = open_scenario(scenario, changes, rounds, seed, data, flower, flower_model)
     chosen = chosen if scheduler is None else choose_scheduler(chosen, scheduler)
     path = out or RUNS / f"{chosen.name}-{chosen.scheduler.name}-{chosen.seed}"
@@ -131,6 +136,7 @@ def run(
 
 def report(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder of a run, finished or not.")],
+    allow: AllowOption = None,
 ) -> None:
     """Write a run's tables, figures and report.html again, from what its folder holds.
 
@@ -141,7 +147,7 @@ def report(
     from bdfl.experiment.run_folder import open_run_folder
     from bdfl.experiment.training_run import replay_run, verify_run
 
-    with writing_to(folder), open_run_folder(folder) as opened:
+    with writing_to(folder), open_run_folder(folder, frozenset(allow or ())) as opened:
         federated = _prepare(opened.scenario)
         from bdfl.report.run_report import write_run  # after what says which extras are missing
 
@@ -189,6 +195,7 @@ def _train(
     from bdfl.cli.live import RunView, show_run
     from bdfl.experiment.training_run import train_run, verify_run
     from bdfl.report.run_report import summarise_training, tabulate_training, write_run
+    from bdfl.scenario.files import named_functions
     from bdfl.tracking import Outcome
 
     def on_settled(record: "RoundRecord", row: "LearningRound") -> None:
@@ -202,7 +209,9 @@ def _train(
     except KeyboardInterrupt:
         tracking.outcome = Outcome.INTERRUPTED
         done = len(folder.rounds)
-        typer.echo(f"stopped after round {done} of {scenario.rounds}; go on: bdfl run --resume {folder.path}", err=True)
+        allowed = "".join(f" --allow {name}" for name in dict.fromkeys(named_functions(scenario).values()))
+        way = f"bdfl run --resume {folder.path}{allowed}"
+        say(f"stopped after round {done} of {scenario.rounds}; go on: {way}", err=True)
         raise typer.Exit(INTERRUPTED_EXIT) from None
     started_s = time.monotonic()
     verification = verify_run(folder)
@@ -214,12 +223,12 @@ def _train(
         print_json(summarise_training(*records, folder.path, verification, verified_s))
     else:
         print_out(*tabulate_training(*records, scenario, verification, verified_s))
-        typer.echo(f"run    {folder.path}")
-        typer.echo(f"report {page}")
+        say(f"run    {folder.path}")
+        say(f"report {page}")
     _refuse_invalid(verification)
 
 
 def _refuse_invalid(verification: "Verification") -> None:
     if verification.failure is not None:
-        typer.echo(f"error: the chain is not valid: {verification.failure}", err=True)
+        say(f"error: the chain is not valid: {verification.failure}", err=True)
         raise typer.Exit(INVALID_EXIT)

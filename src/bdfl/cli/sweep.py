@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bdfl.cli.engine_options import AddressOption, Engine, EngineOption, validate_address
-from bdfl.cli.options import JsonOption, JsonOrFilesOption, can_draw
+from bdfl.cli.options import AllowOption, JsonOption, JsonOrFilesOption, can_draw
 from bdfl.cli.run import INTERRUPTED_EXIT, BadUsage
-from bdfl.cli.terminal import print_files, print_json, print_out, progress, writing_to
+from bdfl.cli.terminal import print_files, print_json, print_out, progress, say, writing_to
 from bdfl.errors import require
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ def sweep(
     ] = None,
     retries: Annotated[int, typer.Option("--retries", min=0, help="How often a point that failed is tried again.")] = 2,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say how many points there are, compute none.")] = False,
+    allow: AllowOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Play a scenario at many settings, by many schedulers, with many seeds, and leave one table (Parquet).
@@ -58,7 +59,10 @@ def sweep(
     validate_address(engine, address)
     if (file is None) == (resume is None) or (resume is not None and out is not None):
         raise BadUsage("sweep: a SWEEP.toml expected, or --resume FOLDER without one and without --out")
-    planned = load_begun(resume) if file is None and resume is not None else load_sweep(file or Path())
+    if file is None and resume is not None:
+        planned = load_begun(resume, frozenset(allow or ()))
+    else:
+        planned = load_sweep(file or Path())
     if dry_run:
         _describe(planned, as_json=as_json)
         return
@@ -73,7 +77,7 @@ def sweep(
                 outcome = run_sweep(planned, folder, crew, retries=retries, on_progress=on_progress)
         except KeyboardInterrupt:
             num_done = sum(row.error is None for row in folder.done.values())
-            typer.echo(f"stopped with {num_done} points done; go on: bdfl sweep --resume {path}", err=True)
+            say(f"stopped with {num_done} points done; go on: bdfl sweep --resume {path}", err=True)
             raise typer.Exit(INTERRUPTED_EXIT) from None
     _show(outcome, path, as_json=as_json)
 
@@ -167,7 +171,7 @@ def _describe(planned: "Sweep", *, as_json: bool) -> None:
         print_json(found)
         return
     for key, value in found.items():
-        typer.echo(f"{key:11}{', '.join(map(str, value)) if isinstance(value, list) else value}")
+        say(f"{key:11}{', '.join(map(str, value)) if isinstance(value, list) else value}")
 
 
 def _show(outcome: "SweepOutcome", path: Path, *, as_json: bool) -> None:
@@ -194,8 +198,8 @@ def _show(outcome: "SweepOutcome", path: Path, *, as_json: bool) -> None:
         from bdfl.report.sweep_tables import describe_outcome
 
         for line in describe_outcome(outcome):
-            typer.echo(line)
-        typer.echo(f"table {table}")
-        typer.echo(f"look  bdfl plot {path}")
+            say(line)
+        say(f"table {table}")
+        say(f"look  bdfl plot {path}")
     if outcome.failed:
         raise typer.Exit(FAILED_EXIT)

@@ -1,5 +1,6 @@
 """What the command line looks like: errors in one line, progress with time left, JSON for machines."""
 
+import json
 import platform
 import sys
 import time
@@ -10,11 +11,12 @@ from typing import Any
 
 import msgspec
 import typer
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from typer.core import TyperGroup
 
 from bdfl import __version__
-from bdfl.errors import BdflError, describe_import_error, one_line
+from bdfl.errors import BdflError, describe_import_error, one_line, printable
 
 ERROR_EXIT = 2
 _PATIENCE_S = 2.0  # what is faster needs no progress; plain lines come no more often than this
@@ -35,6 +37,22 @@ class OneLineErrors(TyperGroup):
                 raise
             typer.echo(f"error: {described}", err=True)
             raise typer.Exit(ERROR_EXIT) from None
+
+
+class Screen(Console):
+    """A console that takes nothing in a text for markup, nor shows a control character that it did not make itself."""
+
+    def __init__(self, *, stderr: bool = False) -> None:
+        super().__init__(stderr=stderr, highlight=False, markup=False, emoji=False)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(printable(segment.text), segment.style)
+
+
+def say(text: object, *, err: bool = False, nl: bool = True) -> None:
+    """Writes text that may hold anything to standard output, or to stderr."""
+    typer.echo(printable(str(text)), err=err, nl=nl)
 
 
 class CannotAccess(BdflError):
@@ -63,12 +81,15 @@ def writing_to(folder: Path) -> Iterator[None]:
 def print_json(value: object) -> None:
     """Writes one JSON document and a newline to standard output."""
     encoded = value if isinstance(value, bytes) else msgspec.json.encode(value)
-    sys.stdout.write(encoded.decode() + "\n")
+    text = encoded.decode()
+    if not text.isprintable():  # all of it is in strings: JSON has escapes for it
+        text = "".join(one if one.isprintable() or one == "\n" else json.dumps(one)[1:-1] for one in text)
+    sys.stdout.write(text + "\n")
 
 
 def print_out(*parts: RenderableType) -> None:
     """Writes tables and text to standard output, a blank line after each."""
-    console = Console(highlight=False)
+    console = Screen()
     for part in parts:
         console.print(part)
         console.print()
@@ -77,7 +98,7 @@ def print_out(*parts: RenderableType) -> None:
 def print_files(paths: list[Path]) -> None:
     """Writes where files went, a line each."""
     for path in paths:
-        typer.echo(f"wrote {path}")
+        say(f"wrote {path}")
 
 
 @contextmanager
@@ -86,7 +107,7 @@ def progress(what: str, unit: str) -> Iterator[Callable[[int, int], None]]:
 
     A bar on a terminal, plain lines elsewhere; nothing at all for what is over in two seconds.
     """
-    console = Console(stderr=True)
+    console = Screen(stderr=True)
     if console.is_terminal:
         with _progress_bar(console, what) as update:
             yield update
@@ -105,7 +126,7 @@ def _progress_bar(console: Console, what: str) -> Iterator[Callable[[int, int], 
         TimeRemainingColumn,
     )
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, TextColumn("left"), TimeRemainingColumn(), console=console, transient=True) as bar:
         task = bar.add_task(what, total=None)
 
@@ -130,7 +151,7 @@ def _plain_progress(what: str, unit: str) -> Callable[[int, int], None]:
         if now - last_said >= _PATIENCE_S and done < total:
             last_said = now
             left_s = (now - started) / done * (total - done) if done else float("nan")
-            typer.echo(f"{what}: {done} of {total} {unit}, {left_s:.0f} s left", err=True)
+            say(f"{what}: {done} of {total} {unit}, {left_s:.0f} s left", err=True)
 
     return update
 

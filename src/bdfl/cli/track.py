@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bdfl.cli.options import JsonOption
-from bdfl.cli.terminal import print_json, progress
+from bdfl.cli.terminal import print_json, progress, say
 from bdfl.errors import BdflError
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def tracking_scenario(trackers: "Mapping[str, Tracker]", scenario: "Scenario") -
 def _tracking(trackers: "Mapping[str, Tracker]", run: "TrackedRun", way: str) -> "Iterator[Tracking]":
     from bdfl.tracking import track_run
 
-    with track_run(trackers, run, lambda line: typer.echo(f"warning: {line}{way}", err=True)) as tracking:
+    with track_run(trackers, run, lambda line: say(f"warning: {line}{way}", err=True)) as tracking:
         yield tracking
 
 
@@ -123,7 +123,7 @@ def track(
     if as_json:
         print_json({"run": run.name, "identity": run.identity, "rounds": rounds, "trackers": to})
     else:
-        typer.echo(f"told {', '.join(to)} of {rounds} rounds of {run.name}")
+        say(f"told {', '.join(to)} of {rounds} rounds of {run.name}")
 
 
 @contextmanager

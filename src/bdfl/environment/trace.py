@@ -6,7 +6,6 @@ client, named by its number. Rounds count from 1, clients from 0; further rounds
 
 import csv
 from collections.abc import Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import TypeAlias
 
@@ -14,6 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bdfl.errors import BdflError, one_line, require
+from bdfl.foreign_files import open_parquet
+
+_MAX_CELLS = 2**25
 
 Column: TypeAlias = NDArray[np.float64]
 
@@ -93,9 +95,9 @@ def _read_csv(path: Path) -> Mapping[str, Column]:
 def _read_parquet(path: Path) -> Mapping[str, Column]:
     """Columns by name; needs pyarrow, which only this function uses."""
     require("a trace in Parquet", "pyarrow.parquet")
-    parquet = import_module("pyarrow.parquet")
     try:
-        table = parquet.read_table(path)
+        with open_parquet(path, _MAX_CELLS) as file:
+            table = file.read()
         return {name: np.asarray(table[name].to_numpy(), dtype=np.float64) for name in table.column_names}
     except (OSError, ValueError, TypeError) as error:  # pyarrow's own errors derive from these
         reason = one_line(error)

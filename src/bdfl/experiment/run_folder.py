@@ -16,6 +16,8 @@ import msgspec
 
 from bdfl.errors import BdflError, one_line, other_format
 from bdfl.file_lock import lock_patiently
+from bdfl.foreign_files import find_stray, read_regular
+from bdfl.ledger.blob_folder import BLOBS_FOLDER
 from bdfl.records.learning import LearningRound, best_round
 from bdfl.records.run_files import (
     BEST_MODEL,
@@ -27,8 +29,10 @@ from bdfl.records.run_files import (
     SCENARIO_FILE,
     JournalHeader,
 )
-from bdfl.scenario import Scenario, dump_scenario, load_scenario
+from bdfl.scenario import Scenario, dump_scenario
+from bdfl.scenario.files import load_foreign_scenario
 
+_MAX_JOURNAL = 2**28  # bytes
 _Line = TypeVar("_Line")
 
 
@@ -102,12 +106,18 @@ def refuse_existing(path: Path) -> None:
 
 
 @contextmanager
-def open_run_folder(path: Path) -> Iterator[RunFolder]:
-    """A run that was begun, at the last round that counts; a line that was being written when it ended is dropped."""
+def open_run_folder(path: Path, allowed: frozenset[str] = frozenset()) -> Iterator[RunFolder]:
+    """A run that was begun, at the last round that counts; a line that was being written when it ended is dropped.
+
+    Functions that its scenario names must be among those `allowed`: the folder may be anybody's.
+    """
     if not (path / SCENARIO_FILE).is_file():
         raise BadRunFolder(f"{path}: no {SCENARIO_FILE} in it, the folder of a run expected")
+    scenario = load_foreign_scenario(path / SCENARIO_FILE, allowed)
+    stray = find_stray(path, beside=frozenset([BLOBS_FOLDER]))
+    if stray is not None:
+        raise BadRunFolder(f"{stray}: a link, pipe or device, only folders and regular files expected")
     with lock_folder(path):
-        scenario = load_scenario(path / SCENARIO_FILE)
         drop_cut_off(path / JOURNAL_FILE)
         header, rounds = read_journal(path / JOURNAL_FILE)
         if len(rounds) > scenario.rounds:
@@ -124,7 +134,7 @@ def read_journal(path: Path) -> tuple[JournalHeader | None, list[LearningRound]]
     """What a journal begins with, and its rounds without a last line that is cut off; none where there is none yet."""
     if not path.exists():
         return None, []
-    lines = _complete_lines(path.read_bytes()).splitlines()
+    lines = _complete_lines(_read_journal(path)).splitlines()
     if not lines:
         return None, []
     header = _decode_line(path, lines, 0, JournalHeader)
@@ -139,10 +149,17 @@ def read_journal(path: Path) -> tuple[JournalHeader | None, list[LearningRound]]
 
 def drop_cut_off(path: Path) -> None:
     """Takes away a last line that was being written when its writer ended."""
-    content = path.read_bytes() if path.exists() else b""
+    content = _read_journal(path) if path.exists() else b""
     complete = _complete_lines(content)
     if len(complete) < len(content):
         replace_file(path, complete)
+
+
+def _read_journal(path: Path) -> bytes:
+    try:
+        return read_regular(path, _MAX_JOURNAL)
+    except OSError as error:
+        raise BadRunFolder(f"{path}: {error.strerror}, a journal expected") from None
 
 
 def _complete_lines(content: bytes) -> bytes:
@@ -152,7 +169,7 @@ def _complete_lines(content: bytes) -> bytes:
 def _decode_line(path: Path, lines: Sequence[bytes], number: int, kind: type[_Line]) -> _Line:
     try:
         return msgspec.json.decode(lines[number], type=kind)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadRunFolder(f"{path}: line {number + 1} is damaged: {one_line(error)}") from None
 
 

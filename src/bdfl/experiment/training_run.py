@@ -28,6 +28,7 @@ from bdfl.ledger.toolbox import Toolbox
 from bdfl.ledger.verify import Verification, verify_chain
 from bdfl.process_pool import count_cores
 from bdfl.records import LearningRecord, LearningRound, RoundRecord, RunRecord, collect_learning
+from bdfl.records.known_height import known_height
 from bdfl.records.run_files import FORMAT, JournalHeader
 from bdfl.scenario import Engine, Scenario, scenario_digest
 from bdfl.scenario.learning import MLP
@@ -122,8 +123,10 @@ def found_chain(federated: Federated, trainer: Trainer) -> tuple[Genesis, bytes]
 def replay_run(federated: Federated, folder: RunFolder) -> tuple[RunRecord, LearningRecord] | None:
     """The records of the rounds that a folder has, without training; none if it has no round yet.
 
-    Raises `BadRunFolder` where its data or its chain are no longer the same.
+    Raises `BadRunFolder` where its scenario, its data or its chain are no longer the same.
     """
+    if folder.header is not None and folder.header.scenario_digest != scenario_digest(federated.scenario):
+        raise BadRunFolder(f"{folder.path}: begun with another scenario than is in it now")
     if folder.header is not None and folder.header.data_digest != federated.data.digest:
         raise BadRunFolder(f"{folder.path}: trained on other data than {federated.data.name} now holds")
     return _replay(federated, folder, None) if folder.rounds else None
@@ -132,11 +135,15 @@ def replay_run(federated: Federated, folder: RunFolder) -> tuple[RunRecord, Lear
 def verify_run(folder: RunFolder) -> Verification:
     """The chain of a run, judged from its genesis on by everything that stands in it."""
     with ChainStore.open(folder.chain_path, read_only=True) as archive:
-        return verify_chain(archive, own_functions=own_functions(folder.scenario))
+        known = known_height(archive, folder.chain_path)
+        return verify_chain(archive, own_functions=own_functions(folder.scenario), known=known)
 
 
 def _replay(federated: Federated, folder: RunFolder, on_settled: Settled | None) -> tuple[RunRecord, LearningRecord]:
     with ChainStore.open(folder.chain_path, read_only=True) as archive:
+        if archive.height < len(folder.rounds):
+            found = f"{archive.height} blocks found, {len(folder.rounds)} expected, as the journal says"
+            raise BadRunFolder(f"{folder.path}: the chain was cut short: {found}")
         toolbox = run_toolbox(federated.scenario, archive.genesis.model.size)
         return _Played(federated, folder, archive, toolbox, on_settled).collect()
 

@@ -64,7 +64,9 @@ from bdfl.explorer.orders import (
 from bdfl.ledger.keeping import Store
 from bdfl.ledger.store import ChainStore
 from bdfl.ledger.verify import BlockVerdict, Failure, Verification, verify_chain
-from bdfl.scenario import Scenario, load_scenario
+from bdfl.records.known_height import known_height
+from bdfl.scenario import Scenario
+from bdfl.scenario.files import load_foreign_scenario
 from bdfl.scheduling.checker import evaluate
 from bdfl.scheduling.problem import Decision, RoundProblem, validate_problem
 from bdfl.transports.mining import MiningRaces
@@ -92,7 +94,7 @@ def work_out(order: object) -> object:
 
 @work_out.register
 def _find_places(order: Positions) -> Places:
-    scenario = load_scenario(Path(order.scenario))
+    scenario = load_foreign_scenario(Path(order.scenario))
     if not 1 <= order.round <= _MAX_WALK:
         raise NotOnChain(f"round {order.round}: 1 to {_MAX_WALK} expected")
     federation = draw_federation(scenario)
@@ -138,7 +140,7 @@ def _solve(order: Solve) -> Solved:
 def _draw_problem(order: DrawProblem) -> ProblemOrder:
     if not 1 <= order.round <= MAX_DRAWN:
         raise NotOnChain(f"round {order.round}: only the first {MAX_DRAWN} of a record can be drawn again")
-    scenario = load_scenario(Path(order.scenario))
+    scenario = load_foreign_scenario(Path(order.scenario))
     scenario = msgspec.structs.replace(scenario, rounds=order.round)
     return ProblemOrder.of(round_problems(scenario, draw_run(scenario))[-1])
 
@@ -198,7 +200,7 @@ def _pair(order: Pair) -> Paired:
 
 @work_out.register
 def _find_mining(order: MinedIn) -> Mined:
-    scenario = load_scenario(Path(order.scenario))
+    scenario = load_foreign_scenario(Path(order.scenario))
     races = MiningRaces(scenario, order.round, _column(order.mining_hz), 0.0)
     return Mined(mining_s=races.finding_s(order.attempt)[order.proposer])
 
@@ -216,6 +218,7 @@ def _trace(order: Lineage) -> Traced:
             model=trace.model,
             rule=trace.rule,
             is_stored=chain.has_blob(bytes.fromhex(trace.model)),
+            is_trusted=trace.made_in in chain.trusted,
             contributors=[
                 Contributor(
                     client=one.client,
@@ -333,7 +336,7 @@ class _Verifying:
     def _run(self) -> None:
         try:
             with ChainStore.open(self.path, read_only=True) as chain:
-                self._verdict = verify_chain(chain, on_block=self._note)
+                self._verdict = verify_chain(chain, known=known_height(chain, self.path), on_block=self._note)
         except BdflError as error:
             self._why = one_line(error)
         finally:
@@ -364,7 +367,7 @@ class _Sweeping:
 
     def __init__(self, path: Path) -> None:
         self._result: Swept | None = None
-        scenario = load_scenario(path)
+        scenario = load_foreign_scenario(path)
         self._scenario = msgspec.structs.replace(scenario, rounds=min(scenario.rounds, _SWEPT_ROUNDS))
         threading.Thread(target=self._run, daemon=True, name="sweep").start()
 

@@ -474,6 +474,7 @@ class ModelDocument(Document, frozen=True):
     rule: str
     is_stored: bool
     pruned_to: int  # updates up to this block are pruned
+    is_trusted: bool  # the node that stored the chain took it on the word of a quorum
     accuracy: float | None
     contributions: list[LineageContribution]
     parents: list[Ancestor]  # the newest first, at most 200

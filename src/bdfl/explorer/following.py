@@ -88,7 +88,7 @@ class Follower:
         if base is None or len(self.queue_nano) < num_clients or len(self.rests_until) < num_clients:
             return None
         conditions = {client: one for client, one in self.conditions.items() if client < num_clients}
-        candidates = find_candidates(conditions, self.rests_until, round)
+        candidates = find_candidates(conditions, self.rests_until, round, self.genesis.physics.min_clients)
         return problem_of(base, round, self.queue_nano[:num_clients], candidates)
 
     def base(self, num_clients: int) -> RoundProblem | None:

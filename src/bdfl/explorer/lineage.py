@@ -30,6 +30,7 @@ def show_model(
         rule=traced.rule,
         is_stored=traced.is_stored,
         pruned_to=pruned_to,
+        is_trusted=traced.is_trusted,
         accuracy=accuracy_of(height),
         contributions=[
             LineageContribution(**{name: getattr(one, name) for name in LineageContribution.__struct_fields__})

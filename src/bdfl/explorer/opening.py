@@ -13,12 +13,14 @@ from bdfl.explorer.side_files import Journal, MeasuredTimes, NodeLogs
 from bdfl.explorer.sources import NetworkSource, StoreSource, WindowSource
 from bdfl.explorer.watching import watch_folders, watch_window
 from bdfl.file_lock import try_lock
+from bdfl.foreign_files import open_regular
 from bdfl.ledger.blob_folder import LOCK_FILE as CHAIN_LOCK
 from bdfl.ledger.store import DATABASE_FILE
 from bdfl.operation.network_file import NETWORK_FILE, access_point_folder, node_folder, read_network
 from bdfl.operation.run_file import is_locked
 from bdfl.records.run_files import CHAIN_FOLDER, FINAL_MODEL, JOURNAL_FILE, SCENARIO_FILE
-from bdfl.scenario import Scenario, load_scenario
+from bdfl.scenario import Scenario
+from bdfl.scenario.files import load_foreign_scenario
 
 RECORD_FILE = "rounds.parquet"
 _FRESH_S = 30.0
@@ -112,7 +114,7 @@ def _open_network(path: Path) -> ChainRun:
 def _read_scenario(path: Path) -> tuple[Scenario | None, str | None]:
     """The scenario beside a chain; where it cannot be read, why."""
     try:
-        return load_scenario(path), None
+        return load_foreign_scenario(path), None
     except (BdflError, OSError) as error:
         return None, one_line(error).replace(str(path), path.name)
 
@@ -128,7 +130,7 @@ def _is_fresh(path: Path) -> bool:
 
 def _is_written(path: Path) -> bool:
     try:
-        with (path / CHAIN_LOCK).open("rb") as file:
+        with open_regular(path / CHAIN_LOCK, 2**20) as file:
             return not try_lock(file)
     except OSError:
         return False

@@ -192,6 +192,7 @@ class Traced(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     rule: str
     is_stored: bool
+    is_trusted: bool  # the node that stored the chain never recomputed it
     contributors: list[Contributor]
     parents: list[Parent]
     compared: Compared | None

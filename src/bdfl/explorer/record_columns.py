@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import pyarrow
 import pyarrow.parquet
 
 from bdfl.audit.reading import NotOnChain
@@ -10,20 +11,24 @@ from bdfl.errors import other_format
 from bdfl.explorer.columns import DELIVERED, IDLE, MISSED, PER_CLIENT, PER_ROUND, Values
 from bdfl.explorer.documents import FLAG_INFEASIBLE
 from bdfl.explorer.orders import RecordFacts
+from bdfl.foreign_files import open_parquet
 from bdfl.records import NOBODY
 from bdfl.records.parquet import CLIENTS_FILE, FORMAT, ROUNDS_FILE
 from bdfl.scheduling.problem import Status
 
+_MAX_ROWS = 2**23
 DECIDED = ("cpu_hz", "mining_hz", "power_w")  # by client, as `client_cpu_hz` and so on
 
 
 def split_record(folder: Path, into: Path) -> RecordFacts:
     """Writes every column into `into`, as `name.npy`; raises `NotOnChain` for what is no record."""
     try:
-        rounds = pyarrow.parquet.ParquetFile(folder / ROUNDS_FILE)
-        clients = pyarrow.parquet.ParquetFile(folder / CLIENTS_FILE)
+        rounds, clients = open_parquet(folder / ROUNDS_FILE), open_parquet(folder / CLIENTS_FILE)
+        for table in (rounds, clients):
+            if table.metadata.num_rows > _MAX_ROWS:
+                raise NotOnChain(f"{folder.name}: {table.metadata.num_rows} rows, at most {_MAX_ROWS} expected")
         return _split(_Table(rounds), _Table(clients), into)
-    except (OSError, KeyError, ValueError, pyarrow.ArrowException) as error:
+    except (OSError, KeyError, TypeError, ValueError, pyarrow.ArrowException) as error:
         raise NotOnChain(f"{folder.name}: not a record that can be read, {type(error).__name__}") from None
 
 

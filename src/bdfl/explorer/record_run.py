@@ -29,7 +29,8 @@ from bdfl.explorer.run import Facts
 from bdfl.explorer.story import member_rounds, summarise, tell_client
 from bdfl.records import NOBODY
 from bdfl.records.run_files import SCENARIO_FILE
-from bdfl.scenario import Scenario, load_scenario
+from bdfl.scenario import Scenario
+from bdfl.scenario.files import load_foreign_scenario
 from bdfl.scheduling.problem import Decision, RoundProblem
 
 _DECIDED = ("client_cpu_hz", "client_mining_hz", "client_power_w")
@@ -59,7 +60,7 @@ class RecordRun:
         self._scenario: Scenario | None = None
         self._problems: list[Problem] = []
         try:
-            self._scenario = load_scenario(path / SCENARIO_FILE)
+            self._scenario = load_foreign_scenario(path / SCENARIO_FILE)
         except (BdflError, OSError) as error:
             self.scenario_path = None
             self._problems = [Problem(height=0, what=one_line(error).replace(str(path), path.name))]

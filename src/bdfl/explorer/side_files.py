@@ -10,12 +10,14 @@ from pathlib import Path
 import msgspec
 
 from bdfl.explorer.columns import Columns
+from bdfl.foreign_files import open_regular
 from bdfl.operation.logs import LOG_FILE
 from bdfl.records.learning import LearningRound, best_round
 from bdfl.records.round_times import ROUNDS_FILE, RoundTimes, former_rounds
 from bdfl.records.run_files import JournalHeader
 
 _MAX_LINE = 2**24  # bytes
+_MAX_FILE = 2**30
 _NANO = 1e9
 
 _ROUND = msgspec.json.Decoder(LearningRound)
@@ -34,7 +36,7 @@ class LineTail:
     def read(self) -> tuple[bool, list[tuple[int, bytes]]]:
         """Whether the file is another one, or was cut, since last time; and the new whole lines with their places."""
         try:
-            with self.path.open("rb") as file:
+            with open_regular(self.path, _MAX_FILE) as file:
                 found = os.fstat(file.fileno())
                 identity = found.st_dev, found.st_ino
                 is_new = self._file is not None and (identity != self._file or found.st_size < self._offset)
@@ -44,8 +46,8 @@ class LineTail:
                     return is_new, []
                 file.seek(self._offset)
                 lines = []
-                for line in file:
-                    if not line.endswith(b"\n") or len(line) > _MAX_LINE:
+                for line in iter(lambda: file.readline(_MAX_LINE), b""):
+                    if not line.endswith(b"\n"):
                         break
                     lines.append((self._offset, line))
                     self._offset += len(line)
@@ -121,7 +123,7 @@ class Journal:
                 self.header = _HEADER.decode(line)
                 return
             row = _ROUND.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             self.problem = f"line {len(self._places) + 2} of the journal is damaged"
             return
         if row.round != len(self._places) + 1:
@@ -135,10 +137,10 @@ class Journal:
         if not 1 <= round <= len(self._places):
             return None
         try:
-            with self._tail.path.open("rb") as file:
+            with open_regular(self._tail.path, _MAX_FILE) as file:
                 file.seek(self._places[round - 1])
                 return _ROUND.decode(file.readline(_MAX_LINE))
-        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None
 
 
@@ -162,7 +164,7 @@ class NodeLogs:
                 continue
             try:
                 fact = msgspec.json.decode(line, type=_AccuracyFact)
-            except (msgspec.DecodeError, UnicodeDecodeError):
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 continue
             if 1 <= fact.height <= _MAX_HEIGHT:
                 self.learning.note(fact.height, fact.accuracy, 0.0)
@@ -207,7 +209,7 @@ def _decode_times(lines: Sequence[tuple[int, bytes]]) -> Iterator[RoundTimes]:
     for _, line in lines:
         try:
             yield _TIMES.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             continue
 
 

@@ -8,10 +8,11 @@ from pathlib import Path
 
 from bdfl.encoding import DIGEST_SIZE
 from bdfl.file_lock import lock_patiently
+from bdfl.foreign_files import read_regular
 from bdfl.ledger.keeping import NotKept, StoreInUse
 
 LOCK_FILE = "lock"
-_BLOBS = "blobs"
+BLOBS_FOLDER = "blobs"
 _TEMPORARY = "tmp"
 _SIDE_BY_SIDE = 4  # files written at the same time: the disk is waited for once instead of for each
 
@@ -20,7 +21,7 @@ class BlobFolder:
     """The blobs of a store. Not `durable`: the same order of steps, but nothing waits for the disk."""
 
     def __init__(self, path: Path, *, durable: bool) -> None:
-        self._blobs = path / _BLOBS
+        self._blobs = path / BLOBS_FOLDER
         self.temporary = path / _TEMPORARY  # what is being written
         self._durable = durable
 
@@ -57,9 +58,10 @@ class BlobFolder:
                 if blob is not None and file.name[:2] == folder.name and file.is_file(follow_symlinks=False):
                     yield blob, file.stat(follow_symlinks=False).st_size
 
-    def read(self, blob: bytes) -> bytes | None:
+    def read(self, blob: bytes, max_bytes: int) -> bytes | None:
+        """The bytes of a blob that is a regular file and not too large, else `OSError`; none: not there."""
         try:
-            return self.path(blob).read_bytes()
+            return read_regular(self.path(blob), max_bytes, follows=False)
         except FileNotFoundError:
             return None
 
@@ -92,8 +94,12 @@ class BlobFolder:
         with ThreadPoolExecutor(min(_SIDE_BY_SIDE, len(blobs)), "blobs") as writers:
             list(writers.map(self.write, blobs.keys(), blobs.values()))
 
-    def remove(self, blob: bytes) -> None:
-        self.path(blob).unlink(missing_ok=True)
+    def remove(self, blob: bytes) -> int:
+        """Bytes that are free now: none if the blob was gone already."""
+        path = self.path(blob)
+        size = path.stat().st_size if path.is_file() else 0
+        path.unlink(missing_ok=True)
+        return size
 
     def sync(self, folder: Path) -> None:
         """Waits until the names in a folder are on the disk."""

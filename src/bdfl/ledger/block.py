@@ -353,6 +353,7 @@ class Law(Record, frozen=True):
     aggregation: Text
     faulty: Whole  # wrong updates the aggregation must bear
     min_updates: Positive
+    max_exchange_ns: Positive  # modelled training and upload of one client that a schedule may have at most
 
 
 class Privacy(Record, frozen=True):

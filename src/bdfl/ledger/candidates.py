@@ -1,4 +1,4 @@
-"""Who may be scheduled: those who reported, are reachable and do not rest for an update they missed."""
+"""Candidates of a round: those who reported, are reachable and do not rest for an update they missed."""
 
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
@@ -9,16 +9,15 @@ MAX_REST = 63  # rounds that a member sits out at most
 
 
 def find_candidates(
-    conditions: Mapping[int, Conditions], rests_until: Sequence[int], round: int
+    conditions: Mapping[int, Conditions], rests_until: Sequence[int], round: int, min_clients: int
 ) -> Mapping[int, Conditions]:
-    """Conditions of those who may be scheduled in a round, by client: they reported, are reachable and do not rest."""
-    return MappingProxyType(
-        {
-            client: found
-            for client, found in sorted(conditions.items())
-            if found.is_reachable and rests_until[client] < round
-        }
-    )
+    """Conditions of those who may be scheduled in a round, by client: they reported, are reachable and do not rest.
+
+    Nobody rests where too few would be left for a round: else one member that never trains could stop all others.
+    """
+    reachable = {client: found for client, found in sorted(conditions.items()) if found.is_reachable}
+    rested = {client: found for client, found in reachable.items() if rests_until[client] < round}
+    return MappingProxyType(rested if len(rested) >= min_clients else reachable)
 
 
 def settle_conditions(

@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from bdfl.aggregation import validate_arithmetic
 from bdfl.encoding import DIGEST_SIZE, INT_LIMIT
 from bdfl.identity import Place
 from bdfl.learning.weights import Layout
@@ -105,6 +106,11 @@ class ChainState:
         return (newcomers.union(self.conditions) & self.coming_charter.active) - self.offenders
 
     @cached_property
+    def due(self) -> frozenset[int]:
+        """Of whom something is due for the next block: an update of this round, or a report for the next."""
+        return self.scheduled | self.reporters
+
+    @cached_property
     def speakers(self) -> frozenset[int]:
         """Who may say something for the next height or the one after: its members, and those about to be."""
         return self.charter.active | self.coming_charter.active
@@ -149,7 +155,8 @@ class ChainState:
     @cached_property
     def candidates(self) -> Mapping[int, Conditions]:
         """Conditions of those who could be scheduled in the next round, by client."""
-        return find_candidates(self.conditions, self.rests_until, self.height + 1)
+        min_clients = self.genesis.physics.min_clients
+        return find_candidates(self.conditions, self.rests_until, self.height + 1, min_clients)
 
     @cached_property
     def least_time_ms(self) -> int:
@@ -183,7 +190,8 @@ class Settlement:
 
 
 def start_chain(genesis: Genesis, toolbox: Toolbox) -> ChainState:
-    """A chain before its first block; raises `InvalidGenesis`."""
+    """A chain before its first block; raises `InvalidGenesis`, or `FlushesToZero` where no chain can be followed."""
+    validate_arithmetic()
     charter = validate_genesis(genesis, toolbox)
     nothing = (0,) * charter.num_members
     return ChainState(
@@ -308,7 +316,7 @@ def prospect_after(state: ChainState, settled: Settlement) -> Prospect:
         parent=state.tip,
         round=round,
         queue_nano=settled.queue_nano,
-        candidates=find_candidates(settled.conditions, settled.rests_until, round),
+        candidates=find_candidates(settled.conditions, settled.rests_until, round, state.genesis.physics.min_clients),
         memory=state.memory if is_same else None,
     )
 
@@ -335,7 +343,8 @@ def required_difficulty(state: ChainState, attempt: int, certificate: Certificat
 def _retarget(state: ChainState, certificate: Certificate) -> int:
     """Difficulty before attempts: the last one times target / median wait of the voters, at most doubled or halved.
 
-    Of an even number of voters the shorter of the middle two waits counts.
+    Of an even number of voters the shorter of the middle two waits counts. Who was still collecting when the block
+    came waited for nothing; liars are too few to move the median beyond what the others measured.
     """
     target_ms = state.genesis.law.target_ms
     if target_ms == 0 or not certificate:

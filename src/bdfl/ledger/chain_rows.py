@@ -3,11 +3,11 @@
 Every row is compared with its checksum and decoded when it is read: `DamagedStore` says which one was changed.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import TypeVar
 
 from bdfl.encoding import BadEncoding, Record, decode, digest, encode, prepared
 from bdfl.errors import other_format
@@ -21,10 +21,12 @@ from bdfl.ledger.block import (
     SignedUpdate,
     SignedVote,
 )
-from bdfl.ledger.database import Database, Row
+from bdfl.ledger.database import Database, Row, Value
 from bdfl.ledger.keeping import BlobUse, DamagedStore, StoredRound, rested_on
 from bdfl.ledger.merkle import MerkleProof
 from bdfl.ledger.pruning import prove_updates
+
+_MAX_MISSING = 1000  # blocks: a store that lost more than it has is not looked into
 
 _Kept = TypeVar("_Kept", bound=Record)
 _OnChain = TypeVar("_OnChain", Genesis, Block)
@@ -40,6 +42,7 @@ class Statement(StrEnum):
     UPDATE = "update"
     REPORT = "report"
     CANDIDATE = "candidate"
+    TRUST = "trust"  # of the digest of a block whose model was not recomputed
 
 
 @prepared
@@ -59,22 +62,37 @@ class ChainRows:
     # The chain
 
     def genesis(self) -> Genesis:
-        rows = self._database.run("SELECT data, checksum FROM genesis")
+        rows = self._database.run("SELECT data, checksum FROM genesis LIMIT 2")
         if len(rows) != 1:
-            raise DamagedStore(f"{self._path}: genesis is missing")
-        data = self._checked("genesis", *cast(tuple[bytes, bytes], rows[0]))
+            raise DamagedStore(f"{self._path}: genesis is missing" if not rows else f"{self._path}: two of genesis")
+        data = self._checked("genesis", *rows[0])
         with self._explaining("genesis"):
             return decode_stored(data, Genesis)
 
     @property
     def height(self) -> int:
-        [(height,)] = self._database.run("SELECT coalesce(max(height), 0) FROM blocks")
-        return cast(int, height)
+        return self._number("the height", "SELECT coalesce(max(height), 0) FROM blocks")
 
     @property
     def checkpoint(self) -> int:
-        [(height,)] = self._database.run("SELECT height FROM checkpoint")
-        return cast(int, height)
+        return self._number("the checkpoint", "SELECT height FROM checkpoint LIMIT 2")
+
+    @property
+    def known_height(self) -> int:
+        """The height that other rows speak of: those of the models that blocks rest on, and the checkpoint."""
+        used = self._number("the height", "SELECT coalesce(max(height), 0) FROM uses")
+        return max(used, self.checkpoint)
+
+    @property
+    def trusted(self) -> list[int]:
+        """Heights of the blocks that were appended on trust."""
+        rows = self._database.run("SELECT height FROM statements WHERE kind = ? ORDER BY height", Statement.TRUST)
+        return [self._whole("a height", height) for (height,) in rows]
+
+    def is_trusted(self, height: int) -> bool:
+        """Tells if the block of a height was appended on trust."""
+        found = "SELECT 1 FROM statements WHERE height = ? AND kind = ?"
+        return bool(self._database.run(found, height, Statement.TRUST))
 
     def block(self, height: int) -> Block:
         data = self._read_block(height)[0]
@@ -89,10 +107,12 @@ class ChainRows:
         data, votes, _ = self._read_row(height)
         return data, votes
 
-    def append(self, height: int, block: Block, certificate: Certificate, recent: Mapping[bytes, int]) -> None:
+    def append(
+        self, height: int, block: Block, certificate: Certificate, recent: Mapping[bytes, int], *, is_trusted: bool
+    ) -> None:
         """Keeps a block, the uses of its blobs, and by size the blobs that no row knew; ends its height's progress."""
         data, votes = encode(block), encode_certificate(certificate)
-        uses: list[Row] = [(use.blob, height, use.client) for use in rested_on(block)]
+        uses: list[Row] = [] if is_trusted else [(use.blob, height, use.client) for use in rested_on(block)]
         blobs: list[Row] = [(blob, size, height) for blob, size in recent.items()]
         with self._database.transaction():
             self._database.run("INSERT INTO blocks VALUES (?, ?, ?, ?)", height, data, votes, digest(data + votes))
@@ -100,16 +120,29 @@ class ChainRows:
             self._database.run_many("INSERT OR REPLACE INTO blobs VALUES (?, ?, ?)", blobs)
             self._database.run("DELETE FROM statements WHERE height = ? AND kind = ?", height, Statement.CANDIDATE)
             self._database.run("DELETE FROM progress WHERE height = ?", height)
+            if is_trusted:
+                self._put_statement(height, Statement.TRUST, block.digest)
+
+    def validate_height(self) -> None:
+        """Raises `DamagedStore` if most blocks up to the last are missing: nobody walks a million empty heights."""
+        num_blocks = self._number("the blocks", "SELECT count(*) FROM blocks")
+        if self.height > 2 * num_blocks + _MAX_MISSING:
+            raise DamagedStore(f"{self._path}: {num_blocks} blocks found, {self.height} expected")
 
     def validate_blocks(self) -> None:
-        """Raises `DamagedStore` if a block up to the last is missing or was changed."""
+        """Raises `DamagedStore` if a block up to the last is missing or was changed, or newer ones are gone."""
+        self.validate_height()
+        if self.known_height > self.height:
+            raise DamagedStore(f"{self._path}: block {self.known_height} is missing, which other rows speak of")
         for height in range(1, self.height + 1):
             self._read_block(height)
 
     # The node's own part in a height
 
     def put_statement(self, height: int, kind: Statement, statement: Record) -> None:
-        data = encode(statement)
+        self._put_statement(height, kind, encode(statement))
+
+    def _put_statement(self, height: int, kind: Statement, data: bytes) -> None:
         self._database.run(
             "INSERT OR IGNORE INTO statements (height, kind, data, checksum) VALUES (?, ?, ?, ?)",
             height,
@@ -148,35 +181,41 @@ class ChainRows:
             )
             self._database.run("UPDATE checkpoint SET height = ?", last)
 
+    def prune_trusted(self, last: int) -> None:
+        """As `prune`, up to a block that was appended on trust and whose model is kept by now."""
+        with self._database.transaction():
+            self.prune(self.checkpoint + 1, last)
+            self._database.run("INSERT INTO uses VALUES (?, ?, NULL)", self.block(last).body.model, last)
+
     def pruned_proof(self, height: int, client: int) -> MerkleProof | None:
         """The proof that pruning left of a client's update; none: it had none."""
         rows = self._database.run("SELECT data FROM proofs WHERE height = ? AND client = ?", height, client)
         what = f"proof of client {client} in block {height}"
-        return self._decode(what, cast(bytes, rows[0][0]), MerkleProof) if rows else None
+        return self._decode(what, self._bytes(what, rows[0][0]), MerkleProof) if rows else None
 
     # Blobs
 
     def blobs(self) -> set[bytes]:
         """Those that some row knows."""
-        return {cast(bytes, blob) for (blob,) in self._database.run("SELECT blob FROM blobs")}
+        return {self._bytes("a blob", blob) for (blob,) in self._database.run("SELECT blob FROM blobs")}
 
     def blob_size(self, blob: bytes) -> int | None:
         """Bytes of a blob that a row knows; none: none does."""
         rows = self._database.run("SELECT size FROM blobs WHERE blob = ?", blob)
-        return cast(int, rows[0][0]) if rows else None
+        return self._whole("the size of a blob", rows[0][0]) if rows else None
 
     def unused_blobs(self) -> list[bytes]:
-        """Those up to the checkpoint that no block rests on."""
+        """Those of decided heights that no block rests on."""
         found = self._database.run(
-            "SELECT blob FROM blobs WHERE height <= ? AND blob NOT IN (SELECT blob FROM uses)", self.checkpoint
+            "SELECT blob FROM blobs WHERE height <= ? AND blob NOT IN (SELECT blob FROM uses)", self.height
         )
-        return [cast(bytes, blob) for (blob,) in found]
+        return [self._bytes("a blob", blob) for (blob,) in found]
 
     def renew_blob(self, blob: bytes, height: int) -> None:
         """Takes a blob for one of a later height, so that pruning leaves it alone."""
         self._database.run("UPDATE blobs SET height = ? WHERE blob = ?", height, blob)
 
-    def forget_blobs(self, blobs: list[bytes]) -> None:
+    def forget_blobs(self, blobs: Collection[bytes]) -> None:
         with self._database.transaction():
             self._database.run_many("DELETE FROM blobs WHERE blob = ?", [(blob,) for blob in blobs])
 
@@ -186,12 +225,12 @@ class ChainRows:
             "SELECT blob, uses.height, client, size FROM uses LEFT JOIN blobs USING (blob) ORDER BY uses.height, client"
         )
         damages = []
-        for blob, height, client, size in cast(list[tuple[bytes, int, int | None, int | None]], rows):
-            found = sizes.get(blob)
+        for blob, height, client, size in rows:
+            found = sizes.get(self._bytes("a use", blob))
             if found is None:
                 damages.append(self._describe(blob, height, client, "missing"))
             elif found != size:
-                damages.append(self._describe(blob, height, client, f"{found} bytes, {size} expected"))
+                damages.append(self._describe(blob, height, client, f"{found} bytes, {size!r} expected"))
         if damages:
             more = f" (and {len(damages) - 1} more)" if len(damages) > 1 else ""
             raise DamagedStore(damages[0] + more)
@@ -199,7 +238,7 @@ class ChainRows:
     def report_damage(self, blob: bytes, what: str) -> None:
         """Raises `DamagedStore` if a block rests on the blob."""
         rows = self._database.run("SELECT height, client FROM uses WHERE blob = ? ORDER BY height LIMIT 1", blob)
-        for height, client in cast(list[tuple[int, int | None]], rows):
+        for height, client in rows:
             raise DamagedStore(self._describe(blob, height, client, what))
 
     # Reading rows
@@ -216,28 +255,47 @@ class ChainRows:
             if 1 <= height <= self.height:
                 raise DamagedStore(f"{self._path}: block {height} is missing")
             raise IndexError(f"block {height} of 1..{self.height}")
-        return cast(tuple[bytes, bytes, bytes], rows[0])
+        data, votes, checksum = (self._bytes(f"block {height}", value) for value in rows[0])
+        return data, votes, checksum
 
     def _read_statements(self, height: int, kind: Statement, record: type[_Kept]) -> tuple[_Kept, ...]:
         rows = self._database.run(
             "SELECT data, checksum FROM statements WHERE height = ? AND kind = ? ORDER BY number", height, kind
         )
         what = f"a {kind} of height {height}"
-        checked = [self._checked(what, *cast(tuple[bytes, bytes], row)) for row in rows]
+        checked = [self._checked(what, *row) for row in rows]
         return tuple(self._decode(what, data, record) for data in checked)
 
     def _read_progress(self, height: int) -> tuple[int, Certificate]:
         rows = self._database.run("SELECT attempt, lock, checksum FROM progress WHERE height = ?", height)
         if not rows:
             return 0, ()
-        attempt, lock, checksum = cast(tuple[int, bytes, bytes], rows[0])
+        attempt, lock, checksum = rows[0]
         what = f"the lock of height {height}"
-        return attempt, self._decode(what, self._checked(what, lock, checksum), _Votes).votes
+        return self._whole(what, attempt), self._decode(what, self._checked(what, lock, checksum), _Votes).votes
 
-    def _checked(self, what: str, data: bytes, checksum: bytes) -> bytes:
-        if digest(data) != checksum:
+    def _checked(self, what: str, data: Value, checksum: Value) -> bytes:
+        found = self._bytes(what, data)
+        if digest(found) != checksum:
             raise DamagedStore(f"{self._path}: {what}: its row was changed")
-        return data
+        return found
+
+    def _bytes(self, what: str, value: Value) -> bytes:
+        if not isinstance(value, bytes):
+            raise DamagedStore(f"{self._path}: {what}: {type(value).__name__} found, bytes expected")
+        return value
+
+    def _whole(self, what: str, value: Value) -> int:
+        if not isinstance(value, int) or value < 0:
+            raise DamagedStore(f"{self._path}: {what}: {value!r:.40} found, a whole number expected")
+        return value
+
+    def _number(self, what: str, statement: str) -> int:
+        """The one number that a statement gives."""
+        rows = self._database.run(statement)
+        if len(rows) != 1:
+            raise DamagedStore(f"{self._path}: {what}: {len(rows)} rows found, one expected")
+        return self._whole(what, rows[0][0])
 
     def _decode(self, what: str, data: bytes, kind: type[_Kept]) -> _Kept:
         with self._explaining(what):
@@ -250,8 +308,9 @@ class ChainRows:
         except BadEncoding as error:
             raise DamagedStore(f"{self._path}: {what}: {error}") from None
 
-    def _describe(self, blob: bytes, height: int, client: int | None, what: str) -> str:
-        return f"{self._path}: {BlobUse(blob, client).describe(height)}: {what}"
+    def _describe(self, blob: Value, height: Value, client: Value, what: str) -> str:
+        use = BlobUse(self._bytes("a use", blob), None if client is None else self._whole("a client", client))
+        return f"{self._path}: {use.describe(self._whole('a height', height))}: {what}"
 
 
 def decode_stored(data: bytes, kind: type[_OnChain]) -> _OnChain:

@@ -13,6 +13,7 @@ import numpy as np
 from bdfl.aggregation import SAMPLES_LIMIT, get_aggregator, min_updates, validate_crowd
 from bdfl.encoding import Digest, Positive, Record, record_digest
 from bdfl.errors import BdflError
+from bdfl.identity import is_public_key
 from bdfl.learning.weights import Layout, encode_weights
 from bdfl.ledger.block import (
     FORMAT,
@@ -36,6 +37,7 @@ from bdfl.scheduling.problem import RoundProblem, Scheduler
 from bdfl.scheduling.registry import ParameterValue, get_scheduler
 
 MAX_MODEL_SIZE = 2**31  # bytes
+_METADATA = "__metadata__"
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,6 +153,9 @@ def _validate_members(members: Sequence[Member]) -> None:
         other = numbers.setdefault(member.public_key, number)
         if other != number:
             raise InvalidGenesis("public-keys", f"another key for member {number}", f"that of member {other}")
+        if not is_public_key(member.public_key):
+            expected = f"a canonical point of edwards25519, not of small order, for member {number}"
+            raise InvalidGenesis("public-keys", expected, member.public_key.hex())
         limits = member.limits
         if limits.samples >= SAMPLES_LIMIT:
             raise InvalidGenesis("samples", f"less than {SAMPLES_LIMIT} for member {number}", limits.samples)
@@ -166,6 +171,8 @@ def read_layout(form: ModelForm) -> Layout:
     layout = Layout(tuple(tensor.name for tensor in form.tensors), tuple(tensor.shape for tensor in form.tensors))
     if len(set(layout.names)) < len(layout.names):
         raise InvalidGenesis("model-tensors", "different names", ", ".join(sorted(layout.names)))
+    if _METADATA in layout.names:
+        raise InvalidGenesis("model-tensors", f"names other than {_METADATA}, which is safetensors' own", _METADATA)
     if any(0 in shape for shape in layout.shapes):  # whose other dimensions no size would limit
         raise InvalidGenesis("model-tensors", "dimensions of at least 1", "one of 0")
     least = 4 * layout.num_parameters

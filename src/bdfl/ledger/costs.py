@@ -24,7 +24,7 @@ _HALF = Decimal("0.5")
 class Breach:
     """One broken constraint: which, whose, what was found and what is allowed."""
 
-    constraint: str  # "C1", "C2", "C3", "cap" or "form"
+    constraint: str  # "C1", "C2", "C3", "cap", "exchange" or "form"
     client: int | None
     found: str
     allowed: str
@@ -53,6 +53,7 @@ def assess_schedule(
 
     [Li24, Eq. 24] C1: only `candidates`, those with conditions who may be scheduled, train or mine. C2: at least m
     train. C3: no budget is overdrawn by more than `TOLERANCE`. Caps: frequencies and powers within the client's limits.
+    Exchange: nobody trains and uploads for longer than the chain's law allows, so that no report can stop a round.
     A round in which nobody trains costs nothing and breaks nothing. `members` are all that have a place in the round.
     """
     num_members = len(members)
@@ -65,12 +66,35 @@ def assess_schedule(
     if breaches:
         return Assessment(no_costs(num_members), 0, tuple(breaches))
     with localcontext(_arithmetic()):
-        return _assess(genesis.physics, members, schedule, candidates, queue_nano)
+        return _assess(genesis, members, schedule, candidates, queue_nano)
 
 
 def no_costs(num_members: int) -> Modelled:
     """What a round costs in which nobody trains or mines."""
     return Modelled(0, 0, 0, (0,) * num_members)
+
+
+def slowest_exchange_ns(physics: Physics, members: Sequence[Member]) -> int:
+    """Time that the slowest of those reachable at first needs to train and upload; 0 if there is nobody.
+
+    It trains at its initial frequency, or at the one that half of the energy left by its upload can pay for.
+    """
+    slowest_s = Decimal(0)
+    with localcontext(_arithmetic()):
+        for member in members:
+            limits, found = member.limits, member.conditions
+            power_w = Decimal(limits.power_uw) / MICROWATT
+            if not (found.is_reachable and power_w and found.gain_atto):
+                continue
+            upload_s = limits.model_bits / _uplink_rate(physics, power_w, Decimal(found.gain_atto) / ATTO)
+            left_j = Decimal(found.energy_budget_pj) / PICOJOULE - power_w * upload_s
+            if left_j > 0 and limits.cycles:
+                payable_hz = (left_j / (Decimal(limits.capacitance) / CAPACITANCE * limits.cycles)).sqrt()
+                most_hz = min(limits.initial_cpu_hz, limits.cpu_max_hz or limits.initial_cpu_hz)
+                slowest_s = max(slowest_s, upload_s + limits.cycles / min(payable_hz, Decimal(most_hz)))
+            elif left_j > 0:
+                slowest_s = max(slowest_s, upload_s)
+        return _count(slowest_s * NANO)
 
 
 def _arithmetic() -> Context:
@@ -86,13 +110,13 @@ def _arithmetic() -> Context:
 
 
 def _assess(
-    physics: Physics,
+    genesis: Genesis,
     members: Sequence[Member],
     schedule: Schedule,
     candidates: Mapping[int, Conditions],
     queue_nano: Sequence[int],
 ) -> Assessment:
-    exchange_s = Decimal(0)
+    physics, exchange_s = genesis.physics, {}
     energy_j = [Decimal(0)] * len(members)
     for client, cpu_hz, power_uw in zip(schedule.selected, schedule.cpu_hz, schedule.power_uw, strict=True):
         limits = members[client].limits
@@ -100,7 +124,7 @@ def _assess(
         upload_s = limits.model_bits / _uplink_rate(physics, power_w, Decimal(candidates[client].gain_atto) / ATTO)
         capacitance = Decimal(limits.capacitance) / CAPACITANCE
         training_s = Decimal(limits.cycles) / cpu_hz if limits.cycles else Decimal(0)  # Eq. 6
-        exchange_s = max(exchange_s, training_s + upload_s)
+        exchange_s[client] = training_s + upload_s
         training_j = _HALF * capacitance * limits.cycles * cpu_hz**2  # Eq. 7
         energy_j[client] += training_j + power_w * upload_s  # Eq. 10
     mining_s = Decimal(physics.work_cycles) / sum(schedule.mining_hz)  # Eq. 11
@@ -108,16 +132,21 @@ def _assess(
         if mining_hz:
             capacitance = Decimal(members[client].limits.capacitance) / CAPACITANCE
             energy_j[client] += _HALF * capacitance * mining_s * mining_hz**3  # Eq. 12
-    delay_s = exchange_s + mining_s + Decimal(physics.overhead_ns) / NANO  # Eq. 13
+    longest_s = max(exchange_s.values())
+    delay_s = longest_s + mining_s + Decimal(physics.overhead_ns) / NANO  # Eq. 13
     modelled = Modelled(
-        exchange_ns=_count(exchange_s * NANO),
+        exchange_ns=_count(longest_s * NANO),
         mining_ns=_count(mining_s * NANO),
         delay_ns=_count(delay_s * NANO),
         energy_pj=tuple(_count(energy * PICOJOULE) for energy in energy_j),
     )
     owed_nano = sum(queue_nano[client] for client in schedule.selected)
     objective_nano = _count(physics.tradeoff_nano * delay_s - owed_nano)  # Eq. 23
-    breaches = [*_find_overdrawn(energy_j, candidates), *_find_too_large(modelled, objective_nano)]
+    breaches = [
+        *_find_too_slow(exchange_s, genesis.law.max_exchange_ns),
+        *_find_overdrawn(energy_j, candidates),
+        *_find_too_large(modelled, objective_nano),
+    ]
     if any(breach.constraint == "form" for breach in breaches):
         return Assessment(no_costs(len(members)), 0, tuple(breaches))
     return Assessment(modelled, objective_nano, tuple(breaches))
@@ -174,6 +203,14 @@ def _find_endless(members: Sequence[Member], schedule: Schedule, candidates: Map
     if not any(schedule.mining_hz):
         breaches.append(Breach("form", None, "nobody mines", "a mining frequency above 0"))
     return breaches
+
+
+def _find_too_slow(exchange_s: Mapping[int, Decimal], most_ns: int) -> list[Breach]:
+    return [
+        Breach("exchange", client, f"trains and uploads for {needed_s:.12g} s", f"at most {most_ns / NANO:.12g} s")
+        for client, needed_s in exchange_s.items()
+        if needed_s * NANO > most_ns
+    ]
 
 
 def _find_overdrawn(energy_j: Sequence[Decimal], candidates: Mapping[int, Conditions]) -> list[Breach]:

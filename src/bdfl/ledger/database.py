@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TypeAlias, cast
+from typing import TypeAlias
 from urllib.parse import quote
 
 from bdfl.errors import one_line, other_format
@@ -16,6 +16,13 @@ FORMAT = 2  # 1: chains of format 1
 _APPLICATION = int.from_bytes(b"bdfl", "big")
 _WAIT_S = 5.0
 _CACHE_KIB = 256  # of pages; SQLite's own 2 MiB would fill for hundreds of blocks and look like a leak
+# A file from elsewhere may hold pages that lead in circles: what no answer of ours needs, no statement may take.
+_MAX_VALUE = 65 * 2**20  # bytes, above that of the largest block
+_MAX_ANSWER = 2**28  # bytes of all rows
+_ROW_BYTES = 128  # of a row itself
+_STEPS_AT_A_TIME = 100_000
+_LEAST_STEPS = 10_000_000
+_STEPS_PER_BYTE = 10  # of the file; a scan takes about one
 
 Value: TypeAlias = int | bytes | str | None
 Row: TypeAlias = tuple[Value, ...]
@@ -45,12 +52,16 @@ CREATE TABLE proofs (
 """
 
 
+_SCHEMA = "SELECT type, name, tbl_name, sql FROM sqlite_schema"
+
+
 class Database:
     """An open database; every statement by itself is a transaction, unless inside `transaction`."""
 
     def __init__(self, path: Path, connection: sqlite3.Connection, *, durable: bool) -> None:
         self._path = path
-        self._connection = connection
+        self._connection = self._limited(connection)
+        self._num_steps = 0  # of the statement that runs
         self._durable = durable
         self._is_written = False
         self._turn = threading.Lock()  # blobs are asked for by other threads, also while rows are written
@@ -87,12 +98,21 @@ class Database:
         self.run(f"PRAGMA user_version = {FORMAT}")
 
     def run(self, statement: str, *values: Value) -> list[Row]:
-        """The rows that a statement gives."""
+        """The rows that a statement gives; whoever asks checks their types, which are the file's."""
         with self._turn, self._explaining():
-            return self._connection.execute(statement, values).fetchall()
+            self._num_steps = 0
+            rows: list[Row] = []
+            size = 0
+            for row in self._connection.execute(statement, values):
+                size += _ROW_BYTES + sum(len(value) for value in row if isinstance(value, bytes | str))
+                if size > _MAX_ANSWER:
+                    raise DamagedStore(f"{self._path}: more than {_MAX_ANSWER} bytes for {statement.split(' ', 1)[0]}")
+                rows.append(row)
+            return rows
 
     def run_many(self, statement: str, rows: list[Row]) -> None:
         with self._turn, self._explaining():
+            self._num_steps = 0
             self._connection.executemany(statement, rows)
 
     @contextmanager
@@ -111,9 +131,9 @@ class Database:
 
     def validate_pages(self) -> None:
         """Raises `DamagedStore` if the file is not what SQLite wrote."""
-        [(found,)] = self.run("PRAGMA quick_check(1)")
-        if found != "ok":
-            raise DamagedStore(f"{self._path}: {one_line(found)}")
+        found = self.run("PRAGMA quick_check(1)")
+        if found != [("ok",)]:
+            raise DamagedStore(f"{self._path}: {one_line(found[0][0] if found else 'unreadable')}")
 
     def compact(self, temporary: Path) -> None:
         """Rewrites the file, by way of a temporary one, so that equal contents are equal bytes; not while others read.
@@ -135,7 +155,7 @@ class Database:
                 os.replace(temporary, self._path)
         finally:
             temporary.unlink(missing_ok=True)
-            self._connection = _connect(self._path, "rw")
+            self._connection = self._limited(_connect(self._path, "rw"))
             self._set_up()
 
     def close(self) -> None:
@@ -146,6 +166,16 @@ class Database:
                 self.run("PRAGMA journal_mode = DELETE")
         self._is_written = False
         self._connection.close()
+
+    def _limited(self, connection: sqlite3.Connection) -> sqlite3.Connection:
+        """The connection, whose statements end after as many steps as its file's size justifies."""
+
+        def take_steps() -> bool:
+            self._num_steps += _STEPS_AT_A_TIME
+            return self._num_steps > _LEAST_STEPS + _STEPS_PER_BYTE * _size_on_disk(self._path)
+
+        connection.set_progress_handler(take_steps, _STEPS_AT_A_TIME)
+        return connection
 
     def _set_up(self) -> None:
         self._set_durable()
@@ -165,25 +195,44 @@ class Database:
         if application != _APPLICATION:
             raise NotAStore(f"{self._path}: a database, but not of a chain")
         if version != FORMAT:
-            raise NotAStore(f"{self._path}: {other_format(cast(int, version), FORMAT)}")
+            raise NotAStore(f"{self._path}: {other_format(int(version or 0), FORMAT)}")
+        found, expected = set(self.run(f"{_SCHEMA} LIMIT 1000")), _expected_schema()
+        for kind, name, *_ in sorted(found ^ expected, key=str):
+            what = "missing or not ours" if name in {row[1] for row in expected} else "not ours"
+            raise DamagedStore(f"{self._path}: {one_line(kind)} {one_line(name)[:100]} is {what}, our tables expected")
 
     @contextmanager
     def _explaining(self) -> Iterator[None]:
         try:
             yield
-        except (sqlite3.ProgrammingError, sqlite3.IntegrityError):
+        except sqlite3.ProgrammingError:
             raise  # ours to fix
         except sqlite3.Error as error:
             raise _explain(self._path, error) from None
+        except (UnicodeDecodeError, OverflowError) as error:  # SQLite's own messages repeat what is in the file
+            raise DamagedStore(f"{self._path}: {one_line(error)}") from None
 
 
 def _connect(path: Path, mode: str) -> sqlite3.Connection:
     # A store may be used from any thread, by one at a time.
     address = f"file:{quote(str(path.absolute()))}?mode={mode}"
     try:
-        return sqlite3.connect(address, uri=True, timeout=_WAIT_S, isolation_level=None, check_same_thread=False)
+        connection = sqlite3.connect(address, uri=True, timeout=_WAIT_S, isolation_level=None, check_same_thread=False)
+        connection.execute("PRAGMA trusted_schema = OFF")
     except sqlite3.Error as error:
         raise _explain(path, error) from None
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_VALUE)
+    connection.text_factory = lambda data: data.decode(errors="surrogateescape")
+    return connection
+
+
+def _expected_schema() -> set[Row]:
+    """What SQLite says of our tables."""
+    connection = sqlite3.connect(":memory:")
+    connection.executescript(_TABLES)
+    found: set[Row] = set(connection.execute(_SCHEMA))
+    connection.close()
+    return found
 
 
 def _connect_reading(path: Path) -> sqlite3.Connection:
@@ -203,6 +252,12 @@ def _connect_reading(path: Path) -> sqlite3.Connection:
     return connection
 
 
+def _size_on_disk(path: Path) -> int:
+    """Bytes of a database and its log; the holes in a sparse file do not count."""
+    files = [file for file in (path, path.with_name(f"{path.name}-wal")) if file.exists()]
+    return sum(min(file.stat().st_size, getattr(file.stat(), "st_blocks", 2**40) * 512) for file in files)
+
+
 def _has_log(path: Path) -> bool:
     log = path.with_name(f"{path.name}-wal")
     return log.exists() and log.stat().st_size > 0
@@ -210,6 +265,8 @@ def _has_log(path: Path) -> bool:
 
 def _explain(path: Path, error: sqlite3.Error) -> StoreError:
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+    if code == sqlite3.SQLITE_INTERRUPT:
+        return DamagedStore(f"{path}: a query takes more steps than a store of its size")
     if code == sqlite3.SQLITE_NOTADB:
         return NotAStore(f"{path}: {error}, the database of a chain expected")
     if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):

@@ -9,7 +9,7 @@ from bdfl import __version__
 from bdfl.aggregation import min_updates
 from bdfl.arrays import PerClient
 from bdfl.compute import mining_work
-from bdfl.encoding import BadEncoding, decode, digest, encode
+from bdfl.encoding import INT_LIMIT, BadEncoding, decode, digest, encode
 from bdfl.environment import Federation, RoundState
 from bdfl.learning.training import num_local_steps
 from bdfl.learning.weights import InvalidWeights, Layout, decode_weights
@@ -33,6 +33,7 @@ from bdfl.ledger.block import (
 )
 from bdfl.ledger.candidates import find_candidates
 from bdfl.ledger.charter import Charter, read_charter
+from bdfl.ledger.costs import slowest_exchange_ns
 from bdfl.ledger.errors import BadSchedule, InvalidGenesis
 from bdfl.ledger.planning import Prospect, idle_schedule, plan_round, validate_schedule
 from bdfl.ledger.toolbox import Toolbox
@@ -50,6 +51,7 @@ from bdfl.ledger.units import (
 from bdfl.scenario import Scenario, scenario_digest
 from bdfl.scenario.learning import is_function
 
+_UNKNOWN_EXCHANGE_NS = 3600 * NANO  # where nobody can be reached yet
 SIMULATED_TIME_MS = 1_767_225_600_000  # the beginning of 2026, when every simulated network is founded
 
 
@@ -123,7 +125,7 @@ def draft_genesis(
         members=tuple(members),
         physics=physics_of(scenario),
         scheduler=_scheduler_of(scenario),
-        law=_law_of(scenario, target_ms),
+        law=_law_of(scenario, target_ms, members),
         model=ModelForm(
             initial=digest(initial_model),
             size=len(initial_model),
@@ -186,7 +188,7 @@ def first_prospect(charter: Charter) -> Prospect:
         parent=charter.chain,
         round=1,
         queue_nano=nothing,
-        candidates=find_candidates(conditions, nothing, 1),
+        candidates=find_candidates(conditions, nothing, 1, charter.genesis.physics.min_clients),
         memory=None,
     )
 
@@ -233,7 +235,7 @@ def _scheduler_of(scenario: Scenario) -> SchedulerName:
     return SchedulerName(choice.name, __version__, parameters, count_units(scenario.seed, ONE, "seed"))
 
 
-def _law_of(scenario: Scenario, target_ms: int) -> Law:
+def _law_of(scenario: Scenario, target_ms: int, members: Sequence[Member]) -> Law:
     ledger, aggregation = scenario.ledger, scenario.learning.aggregation
     return Law(
         quorum=ledger.quorum,
@@ -243,7 +245,15 @@ def _law_of(scenario: Scenario, target_ms: int) -> Law:
         aggregation=aggregation.rule,
         faulty=aggregation.faulty,
         min_updates=min_updates(aggregation),
+        max_exchange_ns=_max_exchange_ns(scenario, members),
     )
+
+
+def _max_exchange_ns(scenario: Scenario, members: Sequence[Member]) -> int:
+    """Time that a client may train and upload: as the scenario says, else twice what the slowest member now needs."""
+    if scenario.ledger.max_exchange_s is not None:
+        return count_units(scenario.ledger.max_exchange_s, NANO, "ledger.max_exchange_s", least=1)
+    return min(2 * slowest_exchange_ns(physics_of(scenario), members), INT_LIMIT) or _UNKNOWN_EXCHANGE_NS
 
 
 def _privacy_of(scenario: Scenario, noise_micro: int | None) -> Privacy | None:

@@ -3,7 +3,7 @@
 `Store` is kept in files by `store.ChainStore`, in memory by `memory_store.MemoryStore`.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
@@ -83,6 +83,10 @@ class Store(Protocol):
     def checkpoint(self) -> int:
         """The last block whose updates were pruned; its model is kept. 0: nothing was pruned."""
 
+    @property
+    def trusted(self) -> Sequence[int]:
+        """Heights of the blocks that were appended on trust, in order: their models were never recomputed here."""
+
     def block(self, height: int) -> Block: ...
 
     def blocks(self, first: int = 1) -> Iterator[Block]:
@@ -94,8 +98,13 @@ class Store(Protocol):
     def batch(self) -> AbstractContextManager[None]:
         """Inside, what is put or appended is kept together at the end, all or nothing; an error keeps none of it."""
 
-    def append(self, block: Block, certificate: Certificate) -> None:
-        """Keeps the next block for good; the blobs that `rested_on` names must have been put before."""
+    def append(self, block: Block, certificate: Certificate, *, is_trusted: bool = False) -> None:
+        """Keeps the next block for good; the blobs that `rested_on` names must have been put before.
+
+        Others that were put since the last block are dropped: only the decided height could have needed them. On trust
+        no blobs are needed. The model of the last block on trust must have been put before the first one that is not,
+        which prunes all before it.
+        """
 
     def has_blob(self, blob: bytes) -> bool: ...
 
@@ -122,7 +131,7 @@ class Store(Protocol):
     def prune(self, keep_blocks: int) -> PruneReport:
         """Drops the blobs of all but the newest blocks (at least 1 is kept), except those that verifying these needs.
 
-        Blocks and certificates stay. Of blobs that no block rests on, those of the open height stay.
+        Blocks and certificates stay, and so do the blobs of the open height.
         """
 
     def proof(self, height: int, client: int) -> MerkleProof | None:
@@ -150,8 +159,10 @@ def rested_on(block: Block) -> list[BlobUse]:
     return [BlobUse(block.body.model, None), *aggregated]
 
 
-def validate_next(block: Block, chain: bytes, height: int, tip: bytes, has_blob: Callable[[bytes], bool]) -> None:
-    """Raises `MisplacedBlock` unless the block follows `tip` at `height` and its blobs are kept."""
+def validate_next(
+    block: Block, chain: bytes, height: int, tip: bytes, needed: Iterable[BlobUse], has_blob: Callable[[bytes], bool]
+) -> None:
+    """Raises `MisplacedBlock` unless the block follows `tip` at `height` and the blobs it needs are kept."""
     header = block.header
     if header.chain != chain:
         raise MisplacedBlock(f"block of chain {header.chain.hex()}, this is chain {chain.hex()}")
@@ -159,7 +170,7 @@ def validate_next(block: Block, chain: bytes, height: int, tip: bytes, has_blob:
         raise MisplacedBlock(f"block {header.height}, block {height + 1} is the next")
     if header.parent != tip:
         raise MisplacedBlock(f"block {header.height}: its parent is {header.parent.hex()}, the tip {tip.hex()}")
-    for use in rested_on(block):
+    for use in needed:
         if not has_blob(use.blob):
             raise MisplacedBlock(f"{use.describe(header.height)}: not kept, and must be before the block is")
 

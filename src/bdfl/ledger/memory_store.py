@@ -3,13 +3,13 @@
 Nothing is hashed: that bytes have the digest they are put under is the caller's word.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TypeVar
 
 from bdfl.ledger.block import Block, Certificate, Genesis, SignedReport, SignedUpdate, SignedVote, chain_id
-from bdfl.ledger.keeping import PruneReport, StoredRound, validate_next, validate_quota
+from bdfl.ledger.keeping import BlobUse, PruneReport, StoredRound, rested_on, validate_next, validate_quota
 from bdfl.ledger.merkle import MerkleProof
 from bdfl.ledger.pruning import last_pruned, needed_blobs, open_blobs, prove_update
 
@@ -22,6 +22,7 @@ class MemoryStore:
     def __init__(self, genesis: Genesis, initial_model: bytes, *, max_bytes: int | None = None) -> None:
         self.genesis = genesis
         self.checkpoint = 0
+        self.trusted: list[int] = []
         self._chain = chain_id(genesis)
         self._max_bytes = max_bytes
         self._num_bytes = 0
@@ -29,8 +30,10 @@ class MemoryStore:
         self._certificates: list[Certificate] = []
         self._blobs: dict[bytes, bytes] = {}
         self._put_at: dict[bytes, int] = {}  # the height that was open when a blob was last put
+        self._recent: set[bytes] = set()  # blobs that no block before the open height rests on
         self._rounds: dict[int, StoredRound] = {}
         self.put_blob(genesis.model.initial, initial_model)
+        self._recent.clear()
 
     @property
     def height(self) -> int:
@@ -51,11 +54,20 @@ class MemoryStore:
     def batch(self) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def append(self, block: Block, certificate: Certificate) -> None:
-        tip = self.block(self.height).digest if self.height else self._chain
-        validate_next(block, self._chain, self.height, tip, self.has_blob)
+    def append(self, block: Block, certificate: Certificate, *, is_trusted: bool = False) -> None:
+        tip = self.block(self.height) if self.height else None
+        needed = [] if is_trusted else rested_on(block)
+        if tip is not None and self._is_on_trust and not is_trusted:
+            needed.append(BlobUse(tip.body.model, None))
+        validate_next(block, self._chain, self.height, tip.digest if tip else self._chain, needed, self.has_blob)
+        if is_trusted:
+            self.trusted.append(self.height + 1)
+        elif self._is_on_trust:
+            self._prune_to(self.height)
         self._blocks.append(block)
         self._certificates.append(certificate)
+        self._drop((self._recent & self._blobs.keys()) - {use.blob for use in needed})
+        self._recent.clear()
         decided = self.read_round(self.height)
         self._rounds[self.height] = replace(decided, candidates=(), attempt=0, lock=())
 
@@ -73,6 +85,7 @@ class MemoryStore:
             validate_quota(self._num_bytes, len(data), self._max_bytes)
             self._blobs[blob] = data
             self._num_bytes += len(data)
+            self._recent.add(blob)
         self._put_at[blob] = self.height + 1
 
     def put_vote(self, height: int, vote: SignedVote) -> None:
@@ -98,18 +111,31 @@ class MemoryStore:
         return self._rounds.get(height) or StoredRound(height)
 
     def prune(self, keep_blocks: int) -> PruneReport:
-        first, last = self.checkpoint + 1, last_pruned(self.height, keep_blocks)
-        if last < first:
+        last = last_pruned(self.height, keep_blocks)
+        if last <= self.checkpoint or self._is_on_trust:
             return PruneReport(self.checkpoint, 0, 0, 0)
+        return self._prune_to(last)
+
+    @property
+    def _is_on_trust(self) -> bool:
+        """Whether the last block was appended on trust."""
+        return self.trusted[-1:] == [self.height]
+
+    def _prune_to(self, last: int) -> PruneReport:
+        num_blocks = last - self.checkpoint
         needed = needed_blobs(self.genesis, self.block(last), self.blocks(last + 1))
         needed |= open_blobs(self.read_round(self.height + 1))
         dropped = [blob for blob, height in self._put_at.items() if height <= last and blob not in needed]
-        num_bytes = sum(len(self._blobs[blob]) for blob in dropped)
-        for blob in dropped:
+        self.checkpoint = last
+        return PruneReport(last, num_blocks, len(dropped), self._drop(dropped))
+
+    def _drop(self, blobs: Collection[bytes]) -> int:
+        """Removes blobs and gives their bytes."""
+        num_bytes = sum(len(self._blobs[blob]) for blob in blobs)
+        for blob in blobs:
             del self._blobs[blob], self._put_at[blob]
         self._num_bytes -= num_bytes
-        self.checkpoint = last
-        return PruneReport(last, last - first + 1, len(dropped), num_bytes)
+        return num_bytes
 
     def proof(self, height: int, client: int) -> MerkleProof | None:
         return prove_update(self.block(height), client)

@@ -1,7 +1,8 @@
 """Merkle trees over lists of bytes: one root for all, and a short proof that something is among them.
 
-Leaves and inner nodes are hashed with different first bytes, so that neither can pass for the other; an odd node at the
-end of a level moves up as it is.
+Leaves, inner nodes and roots are hashed with different first bytes, so that none can pass for another; an odd node at
+the end of a level moves up as it is. The root is hashed with the number of leaves: without it the last of three leaves
+would also be the last of two.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,6 +14,8 @@ from bdfl.encoding import Digest, Record, Whole, digest
 
 _LEAF = b"\x00"
 _NODE = b"\x01"
+_ROOT = b"\x02"
+_COUNT_SIZE = 8
 _MAX_DEPTH = 32
 
 
@@ -26,7 +29,7 @@ class MerkleProof(Record, frozen=True):
 
 def merkle_root(leaves: Sequence[bytes]) -> bytes:
     """Root of the tree over at least one leaf, 32 bytes."""
-    return _levels(leaves)[-1][0]
+    return _seal(len(leaves), _levels(leaves)[-1][0])
 
 
 def prove_leaves(leaves: Sequence[bytes]) -> list[MerkleProof]:
@@ -60,7 +63,12 @@ def proven_root(leaf: bytes, proof: MerkleProof) -> bytes | None:
             beside = siblings.pop(0)
             node = digest(_NODE + (beside + node if place % 2 else node + beside))
         place, width = place // 2, (width + 1) // 2
-    return None if siblings else node
+    return None if siblings else _seal(proof.count, node)
+
+
+def _seal(count: int, top: bytes) -> bytes:
+    """Root of a tree of so many leaves."""
+    return digest(_ROOT + count.to_bytes(_COUNT_SIZE, "big") + top)
 
 
 def _levels(leaves: Sequence[bytes]) -> list[list[bytes]]:

@@ -71,11 +71,18 @@ def plan_round(charter: Charter, prospect: Prospect, toolbox: Toolbox) -> Plan:
         tuple(prospect.candidates.values()),
     )
 
-    def make() -> Plan:
-        decision = charter.scheduler(round_problem(charter, prospect))
-        return Plan(plan_schedule(charter, prospect, decision, toolbox), decision)
+    return toolbox.recall(("plan", record_digest(question)), lambda: _plan(charter, prospect, toolbox))
 
-    return toolbox.recall(("plan", record_digest(question)), make)
+
+def _plan(charter: Charter, prospect: Prospect, toolbox: Toolbox) -> Plan:
+    """The plan without those who would stretch the exchange beyond what the law allows: no report can stop a round."""
+    while True:
+        decision = charter.scheduler(round_problem(charter, prospect))
+        schedule, too_slow = _plan_schedule(charter, prospect, decision, toolbox)
+        if not too_slow:
+            return Plan(schedule, decision)
+        others = {client: found for client, found in prospect.candidates.items() if client not in too_slow}
+        prospect = replace(prospect, candidates=others)
 
 
 def plan_schedule(charter: Charter, prospect: Prospect, decision: Decision, toolbox: Toolbox) -> Schedule:
@@ -83,8 +90,15 @@ def plan_schedule(charter: Charter, prospect: Prospect, decision: Decision, tool
 
     Nobody trains where the decision says so, and where it breaks a constraint once in integers.
     """
+    return _plan_schedule(charter, prospect, decision, toolbox)[0]
+
+
+def _plan_schedule(
+    charter: Charter, prospect: Prospect, decision: Decision, toolbox: Toolbox
+) -> tuple[Schedule, frozenset[int]]:
+    """The decision in integers, and whom it would make the others wait for too long."""
     if decision.reason is not None:
-        return idle_schedule(prospect.round, charter.num_members, decision.reason)
+        return idle_schedule(prospect.round, charter.num_members, decision.reason), frozenset()
     selected = [int(client) for client in np.flatnonzero(decision.selected)]
     limits = [member.limits for member in charter.members]
     schedule = Schedule(
@@ -103,8 +117,11 @@ def plan_schedule(charter: Charter, prospect: Prospect, decision: Decision, tool
     if assessment.breaches:
         breach = assessment.breaches[0]
         reason = f"in whole units {breach.constraint} is broken, {breach}, allowed {breach.allowed}"
-        return idle_schedule(prospect.round, charter.num_members, reason)
-    return _with_objective(schedule, assessment.objective_nano)
+        too_slow = frozenset(
+            one.client for one in assessment.breaches if one.constraint == "exchange" and one.client is not None
+        )
+        return idle_schedule(prospect.round, charter.num_members, reason), too_slow
+    return _with_objective(schedule, assessment.objective_nano), frozenset()
 
 
 def idle_schedule(round: int, num_members: int, reason: str) -> Schedule:

@@ -1,11 +1,12 @@
 """A chain in a folder: blocks, certificates and a node's own statements in SQLite, models as files beside it.
 
 A blob is on the disk under its name before any row that rests on it: temporary file, fsync, rename, fsync of the
-folder, then the row; in a batch, all blobs before all rows. So whatever moment a process or the machine ends at,
-opening again finds every row whole, and what no row knows is swept or belongs to the open height.
+folder, then the row; in a batch, all blobs before all rows. A blob that no block rests on is removed after its height
+is decided: the row that says so is on the disk before, and goes last. So whatever moment a process or the machine ends
+at, opening again finds every row whole, and what no row knows is swept or belongs to the open height.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,11 +14,22 @@ from types import TracebackType
 from typing import Self
 
 from bdfl.encoding import Record, digest
-from bdfl.ledger.blob_folder import LOCK_FILE, BlobFolder, lock_folder
+from bdfl.foreign_files import find_stray
+from bdfl.ledger.blob_folder import BLOBS_FOLDER, LOCK_FILE, BlobFolder, lock_folder
 from bdfl.ledger.block import Block, Certificate, Genesis, SignedReport, SignedUpdate, SignedVote, chain_id
 from bdfl.ledger.chain_rows import ChainRows, Statement, write_genesis
+from bdfl.ledger.charter import MAX_MODEL_SIZE
 from bdfl.ledger.database import Database
-from bdfl.ledger.keeping import NotAStore, NotKept, PruneReport, StoredRound, validate_next, validate_quota
+from bdfl.ledger.keeping import (
+    BlobUse,
+    NotAStore,
+    NotKept,
+    PruneReport,
+    StoredRound,
+    rested_on,
+    validate_next,
+    validate_quota,
+)
 from bdfl.ledger.merkle import MerkleProof
 from bdfl.ledger.pruning import last_pruned, open_blobs, prove_update
 
@@ -31,6 +43,7 @@ class _Batch:
     recent: dict[bytes, int]  # as it was before
     num_bytes: int  # likewise
     blobs: dict[bytes, bytes] = field(default_factory=dict)
+    unused: set[bytes] = field(default_factory=set)  # that blocks were decided without
 
 
 class ChainStore:
@@ -51,6 +64,7 @@ class ChainStore:
         self._batch: _Batch | None = None
         self.genesis = self._rows.genesis()
         self._chain = chain_id(self.genesis)
+        self._blob_size = min(self.genesis.model.size, MAX_MODEL_SIZE)  # of any blob
 
     @classmethod
     def create(
@@ -100,15 +114,19 @@ class ChainStore:
         try:
             with ExitStack() as resources:
                 if not read_only:
+                    stray = find_stray(path, beside=frozenset([BLOBS_FOLDER]))
+                    if stray is not None:
+                        raise NotAStore(f"{stray}: a link, pipe or device, only folders and regular files expected")
                     resources.enter_context(lock_folder(path))
                     return cls._open(path, resources, durable=durable, max_bytes=max_bytes)
                 database = Database.open(path / DATABASE_FILE, durable=durable, read_only=True)
                 resources.callback(database.close)
                 store = cls(path, database, BlobFolder(path, durable=durable))
+                store._rows.validate_height()
                 store._resources = resources.pop_all()
                 return store
         except OSError as error:
-            raise NotAStore(f"{path}: {error.strerror}, the folder of a chain expected") from None
+            raise NotAStore(f"{path}: {error.strerror or error}, the folder of a chain expected") from None
 
     @classmethod
     def _open(cls, path: Path, resources: ExitStack, *, durable: bool, max_bytes: int | None) -> "ChainStore":
@@ -148,8 +166,17 @@ class ChainStore:
         return self._rows.height
 
     @property
+    def known_height(self) -> int:
+        """The height that rows beside the blocks speak of: above `height`, newer blocks are gone."""
+        return self._rows.known_height
+
+    @property
     def checkpoint(self) -> int:
         return self._rows.checkpoint
+
+    @property
+    def trusted(self) -> list[int]:
+        return self._rows.trusted
 
     def block(self, height: int) -> Block:
         return self._rows.block(height)
@@ -186,16 +213,38 @@ class ChainStore:
             raise
         finally:
             self._batch = None
+        self._drop(batch.unused)
 
-    def append(self, block: Block, certificate: Certificate) -> None:
+    def append(self, block: Block, certificate: Certificate, *, is_trusted: bool = False) -> None:
         self._writable()
         height = self.height
-        tip = self.block(height).digest if height else self._chain
-        validate_next(block, self._chain, height, tip, self.has_blob)
-        self._rows.append(height + 1, block, certificate, self._recent)
+        tip = self.block(height) if height else None
+        needed = [] if is_trusted else rested_on(block)
+        is_resuming = tip is not None and not is_trusted and self._rows.is_trusted(height)
+        if tip is not None and is_resuming:
+            needed.append(BlobUse(tip.body.model, None))
+        validate_next(block, self._chain, height, tip.digest if tip else self._chain, needed, self.has_blob)
+        with self._database.transaction():
+            if is_resuming:
+                self._rows.prune_trusted(height)
+            self._rows.append(height + 1, block, certificate, self._recent, is_trusted=is_trusted)
+        unused = self._recent.keys() - {use.blob for use in needed}
         self._recent.clear()
+        if self._batch is None:
+            self._drop(unused)
+        else:  # once the rows are on the disk
+            self._batch.unused |= unused
 
     # Blobs
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all blobs, which the quota limits; 0 if open for reading only."""
+        return self._num_bytes or 0
+
+    @property
+    def max_bytes(self) -> int | None:
+        return self._max_bytes
 
     def has_blob(self, blob: bytes) -> bool:
         return self._blobs.path(blob).is_file() if self._num_bytes is None else self._size(blob) is not None
@@ -222,7 +271,7 @@ class ChainStore:
         if batch is not None and blob in batch.blobs:
             return batch.blobs[blob]
         try:
-            data = self._blobs.read(blob)
+            data = self._blobs.read(blob, self._blob_size)
         except OSError as error:
             self._rows.report_damage(blob, error.strerror or "unreadable")
             return None
@@ -236,7 +285,7 @@ class ChainStore:
             raise NotKept(f"{self._path}: blob {blob.hex()}: the bytes given have digest {digest(data).hex()}")
         size = self._size(blob)
         is_waiting = self._batch is not None and blob in self._batch.blobs
-        if not is_waiting and (size is None or self._blobs.read(blob) != data):
+        if not is_waiting and (size is None or self._blobs.read(blob, len(data)) != data):
             others = num_bytes - (size or 0)
             validate_quota(others, len(data), self._max_bytes)
             if self._batch is None:
@@ -248,6 +297,8 @@ class ChainStore:
             self._recent[blob] = len(data)
         elif blob not in self._recent:  # needed anew, so that pruning must leave it alone
             self._rows.renew_blob(blob, self.height + 1)
+            if self._batch is not None:
+                self._batch.unused.discard(blob)
 
     # The node's own part in a height
 
@@ -280,7 +331,7 @@ class ChainStore:
         self._writable()
         before = self.checkpoint
         last = last_pruned(self.height, keep_blocks)
-        if last <= before:
+        if last <= before or self._rows.is_trusted(self.height):
             return PruneReport(before, 0, 0, 0)
         self._rows.prune(before + 1, last)
         num_blobs, num_bytes = self._drop_unused()
@@ -292,15 +343,16 @@ class ChainStore:
         return self._rows.pruned_proof(height, client)
 
     def _drop_unused(self) -> tuple[int, int]:
-        """Removes blobs up to the checkpoint that nothing rests on; how many, and their bytes."""
-        before = self._writable()
+        """Removes blobs of decided heights that nothing rests on; how many, and their bytes."""
         kept = self._recent.keys() | open_blobs(self.read_round(self.height + 1))
-        unused = [blob for blob in self._rows.unused_blobs() if blob not in kept]
-        num_bytes = sum(self._rows.blob_size(blob) or 0 for blob in unused)
-        for blob in unused:
-            self._blobs.remove(blob)
-        self._rows.forget_blobs(unused)
-        self._num_bytes = before - num_bytes
+        return self._drop([blob for blob in self._rows.unused_blobs() if blob not in kept])
+
+    def _drop(self, unused: Collection[bytes]) -> tuple[int, int]:
+        """Removes blobs of which rows are on the disk; how many, and their bytes."""
+        num_bytes = sum(map(self._blobs.remove, unused))
+        if unused:
+            self._rows.forget_blobs(unused)
+        self._num_bytes = self._writable() - num_bytes
         return len(unused), num_bytes
 
     # Opening
@@ -319,7 +371,7 @@ class ChainStore:
         self._rows.validate_blobs(sizes)
         self._blobs.sweep()
         for blob in sizes.keys() - self._rows.blobs():
-            data = self._blobs.read(blob)
+            data = self._blobs.read(blob, self._blob_size)
             if data is None or digest(data) != blob:  # the machine ended before an undurable one was written
                 self._blobs.remove(blob)
                 del sizes[blob]

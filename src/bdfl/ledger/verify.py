@@ -50,6 +50,7 @@ class ModelCheck(StrEnum):
     RECOMPUTED = "recomputed"  # from the stored updates, and equal in every bit
     UNCHANGED = "unchanged"  # an empty block: that of its parent
     PRUNED = "pruned"  # its updates are gone: Merkle proofs of them hold, and a quorum voted for the model
+    TRUSTED = "trusted"  # as pruned, and the node that stored it had them never: it came back, or joined, too late
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,14 @@ class Failure:
 
     def __str__(self) -> str:
         return f"{'genesis' if self.block == 0 else f'block {self.block}'}, rule {self.rule}: {self.message}"
+
+
+@dataclass(frozen=True)
+class KnownHeight:
+    """The height that a chain has reached, and the file that says so."""
+
+    height: int
+    source: str
 
 
 def store_failure(height: int, error: StoreError) -> Failure:
@@ -109,6 +118,11 @@ class Verification:
         """Blocks whose model was checked in that way."""
         return sum(block.model is check for block in self.blocks)
 
+    @property
+    def trusted(self) -> list[int]:
+        """Heights of the blocks whose model nobody recomputed for this store."""
+        return [block.height for block in self.blocks if block.model is ModelCheck.TRUSTED]
+
     def count_schedules(self, agreement: Agreement) -> int:
         """Blocks whose next schedule compares like that."""
         return sum(block.agreement is agreement for block in self.blocks)
@@ -118,12 +132,13 @@ def verify_chain(
     store: Store,
     *,
     own_functions: frozenset[str] = frozenset(),
+    known: KnownHeight | None = None,
     on_block: Callable[[BlockVerdict], None] | None = None,
 ) -> Verification:
     """Whether everything in the store follows from its genesis by the law; ends at the first rule that is broken.
 
-    `own_functions` are aggregation rules of the form module:function that may be run, see `Toolbox`. `on_block` hears
-    of every block that was found valid.
+    `own_functions` are aggregation rules of the form module:function that may be run, see `Toolbox`. A chain that is
+    shorter than the `known` height was cut short. `on_block` hears of every block that was found valid.
     """
     verdicts: list[BlockVerdict] = []
     height = 0  # of what is being verified
@@ -150,6 +165,10 @@ def verify_chain(
         return conclude(Failure(height, "blob-stored", str(error), expected, "none"))
     except StoreError as error:
         return conclude(store_failure(height, error))
+    if known is not None and known.height > last:
+        expected = f"{known.height} blocks, as {known.source} says"
+        message = f"{last} blocks found, {expected}, expected: the chain was cut short"
+        return conclude(Failure(last + 1, "height", message, expected, f"{last} blocks"))
     return conclude(None)
 
 
@@ -187,6 +206,7 @@ class _Verifier:
         genesis = store.genesis
         self._toolbox = _HandedToolbox(max_bytes=_MAX_REMEMBERED, own_functions=own_functions)
         self._store = store
+        self._trusted = frozenset(store.trusted)
         self._state = start_chain(genesis, self._toolbox)
         self._certificate: Certificate = ()  # the tip's own
         initial = store.get_blob(genesis.model.initial)
@@ -216,10 +236,11 @@ class _Verifier:
         return len(set(block.body.parent_certificate) - set(self._certificate))
 
     def _verify_model(self, block: Block, stage: _Stage) -> tuple[ModelCheck, int]:
-        if stage.height <= self._store.checkpoint:
+        if stage.height <= self._store.checkpoint or stage.height in self._trusted:
             self._verify_proofs(block)
             self._verify_checkpoint(block)
-            return (ModelCheck.UNCHANGED if block.body.is_empty else ModelCheck.PRUNED), 0
+            gone = ModelCheck.TRUSTED if stage.height in self._trusted else ModelCheck.PRUNED
+            return (ModelCheck.UNCHANGED if block.body.is_empty else gone), 0
         if block.body.is_empty:
             return ModelCheck.UNCHANGED, 0
         found = {blob: future.result() for blob, future in stage.updates.items()}

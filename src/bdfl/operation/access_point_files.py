@@ -7,6 +7,7 @@ from pathlib import Path
 from bdfl.errors import BdflError
 from bdfl.operation.key_file import write_secret
 from bdfl.operation.member_card import MAX_CERTIFICATE
+from bdfl.operation.run_file import OWN_FOLDER
 from bdfl.transports.live.certificates import make_ap_certificate, validate_access_point
 
 KEY_FILE = "key.pem"
@@ -26,7 +27,7 @@ def create_access_point(folder: Path, name: str, hosts: Sequence[str]) -> bytes:
     """
     key, certificate, der = make_ap_certificate(name, hosts)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=OWN_FOLDER, parents=True, exist_ok=True)
         write_secret(folder / KEY_FILE, key)
         (folder / CERTIFICATE_FILE).write_bytes(certificate)
     except OSError as error:

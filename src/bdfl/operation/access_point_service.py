@@ -18,7 +18,7 @@ from bdfl.operation.key_file import read_secret
 from bdfl.operation.logs import LOG_FILE, NodeLog
 from bdfl.operation.newcomers import authorities_of, read_admissions
 from bdfl.operation.node_files import ROOTS_FILE, TLS_FOLDER, roots_of
-from bdfl.operation.run_file import RunFile, forget_run, lock_folder, replace_file, write_run
+from bdfl.operation.run_file import OWN_FOLDER, RunFile, forget_run, lock_folder, replace_file, write_run
 from bdfl.transports.live.access_point import open_access_point
 from bdfl.transports.live.certificates import TlsFiles, validate_tls
 
@@ -73,7 +73,7 @@ def open_service(settings: AccessPointSettings, *, echo: TextIO | None = None) -
         log = NodeLog(settings.folder / LOG_FILE, echo=echo, name=name)
         tls = TlsFiles(settings.key, settings.certificate, settings.folder / TLS_FOLDER / ROOTS_FILE)
         try:
-            tls.roots.parent.mkdir(mode=0o700, exist_ok=True)
+            tls.roots.parent.mkdir(mode=OWN_FOLDER, exist_ok=True)
             admissions = read_admissions(settings.folder, settings.admissions, genesis)
             authorities = authorities_of(genesis, admissions)
             replace_file(tls.roots, roots_of(genesis, authorities))

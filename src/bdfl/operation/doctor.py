@@ -24,7 +24,7 @@ from bdfl.operation.live_scenario import read_scenario
 from bdfl.operation.logs import LOG_FILE
 from bdfl.operation.member_change import ChangeFile
 from bdfl.operation.newcomers import read_admissions
-from bdfl.operation.node_files import CHAIN_FOLDER, LEAF_FILE, TLS_FOLDER, WrongChain, validate_owner
+from bdfl.operation.node_files import CHAIN_FOLDER, LEAF_FILE, TLS_FOLDER, WrongChain, default_quota, validate_owner
 from bdfl.operation.node_identity import Identity, begin_training
 from bdfl.operation.reachability import SKEW_S, check_peers, check_port, issued_s
 from bdfl.operation.run_file import LIFE_FILE, BadFolder, is_locked, read_run
@@ -65,6 +65,8 @@ def examine(patient: Patient, now_s: float | None = None) -> Iterator[Finding]:
     if patient.folder is not None:
         height = yield from _check_store(patient.folder / CHAIN_FOLDER, members, is_running=is_running)
         yield from _check_folder(patient.folder, members, scenario, height, is_running=is_running)
+        if members is not None and scenario is not None:
+            yield _check_quota(patient, members.genesis, scenario)
     if has_packages and members is not None and scenario is not None:
         yield from _check_data(patient, members, scenario)
     for address in (*patient.listen, *([] if patient.metrics is None else [patient.metrics])):
@@ -201,16 +203,31 @@ def _check_folder(
         yield Finding("disk", Verdict.OK, room)
 
 
-def _round_bytes(genesis: GenesisFile, scenario: Scenario, height: int) -> int:
-    """Storage that the rounds to come take, if as many train in each as in the first.
+def _check_quota(patient: Patient, genesis: GenesisFile, scenario: Scenario) -> Finding:
+    quota = default_quota(genesis, scenario) if patient.quota_bytes is None else patient.quota_bytes
+    needed = _model_bytes(genesis, scenario, 0)
+    found = f"models take up to {_megabytes(quota)}, about {_megabytes(needed)} needed"
+    if quota < needed:
+        return Finding("quota", Verdict.BAD, found, "a larger --quota, or agree on ledger.keep_blocks")
+    return Finding("quota", Verdict.OK, found)
 
-    Models of clients and the global one, but only of so many rounds as are kept; blocks stay.
+
+def _round_bytes(genesis: GenesisFile, scenario: Scenario, height: int) -> int:
+    """Storage that the rounds to come take; blocks stay."""
+    num_rounds = max(scenario.rounds - height, 0)
+    blocks = num_rounds * (_BLOCK_BYTES + _MEMBER_BYTES * len(genesis.public_keys))
+    return _model_bytes(genesis, scenario, height) + blocks
+
+
+def _model_bytes(genesis: GenesisFile, scenario: Scenario, height: int) -> int:
+    """Size of the clients' models and the global ones of the rounds to come, as far as they are kept.
+
+    As many train in each as in the first.
     """
     begin = genesis.genesis
     num_rounds = max(scenario.rounds - height, 0)
     num_kept = min(num_rounds, scenario.ledger.keep_blocks or num_rounds)
-    models = num_kept * begin.model.size * (len(begin.schedule.selected) + 1)
-    return models + num_rounds * (_BLOCK_BYTES + _MEMBER_BYTES * len(genesis.public_keys))
+    return num_kept * begin.model.size * (len(begin.schedule.selected) + 1)
 
 
 def _megabytes(num_bytes: int) -> str:

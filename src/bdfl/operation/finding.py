@@ -51,6 +51,7 @@ class Patient:
     is_unsigned_allowed: bool = False
     allowed: frozenset[str] = frozenset()
     admissions: tuple[Path, ...] = ()
+    quota_bytes: int | None = None  # of models; none: enough for the rounds agreed on
 
 
 @dataclass(frozen=True)

@@ -23,10 +23,11 @@ from bdfl.operation.genesis_file import (
     members_of,
     validate_genesis_file,
 )
-from bdfl.operation.live_scenario import mining_target_ms, named_functions, read_scenario, write_scenario
+from bdfl.operation.live_scenario import mining_target_ms, read_scenario, write_scenario
 from bdfl.operation.member_card import MAX_LABELS, SignedCard, validate_card
 from bdfl.operation.set_up_file import read_record, write_record
 from bdfl.scenario import LiveMode, Scenario, scenario_digest
+from bdfl.scenario.files import named_functions
 
 
 class BadDraft(BdflError):

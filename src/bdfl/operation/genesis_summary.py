@@ -10,9 +10,9 @@ from bdfl.ledger.units import NANO
 from bdfl.operation.fingerprint import in_groups, key_fingerprint, speakable
 from bdfl.operation.genesis_draft import Draft, seat_cards
 from bdfl.operation.genesis_file import GenesisFile, describe_access_points
-from bdfl.operation.live_scenario import named_functions
 from bdfl.operation.member_card import SignedCard
 from bdfl.scenario import LiveMode, QuorumRule, Scenario, scenario_digest
+from bdfl.scenario.files import named_functions
 
 _SPOKEN_BYTES = 12
 

@@ -16,6 +16,7 @@ from bdfl.ledger.store import ChainStore
 from bdfl.ledger.verify import Failure, store_failure, verify_chain
 from bdfl.operation.network_file import SCENARIO_FILE, node_folder, read_network
 from bdfl.operation.node_files import CHAIN_FOLDER
+from bdfl.records.known_height import known_height
 from bdfl.records.round_times import ROUNDS_FILE, read_rounds
 from bdfl.scenario import Scenario, load_scenario
 from bdfl.transports.live.delay_summary import DelaySummary, summarise
@@ -55,7 +56,8 @@ def judge_network(
             path = node_folder(folder, number) / CHAIN_FOLDER
             try:
                 stores.append(resources.enter_context(ChainStore.open(path, read_only=True)))
-                found = verify_chain(stores[-1], own_functions=own_functions)
+                known = known_height(stores[-1], path)
+                found = verify_chain(stores[-1], own_functions=own_functions, known=known)
             except StoreError as error:
                 failures.append((number, store_failure(0, error)))
                 continue

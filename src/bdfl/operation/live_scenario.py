@@ -5,8 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bdfl.errors import BdflError, one_line
+from bdfl.foreign_files import read_regular
 from bdfl.scenario import LiveMode, Scenario, dump_scenario, load_scenario, parse_scenario
-from bdfl.scenario.learning import is_function
+from bdfl.scenario.files import validate_allowed
+from bdfl.scenario.toml_text import MAX_TOML_SIZE, parse_toml
 
 MAX_SCENARIO_SIZE = 2**20  # characters
 _AMONG_MACHINES = ("ledger.quorum=bft", "ledger.work=argon2id")  # which may lie, and mine with what they have
@@ -14,7 +16,7 @@ _MEASURED = "radio.bandwidth_hz=1e9"  # room for the speed of any network card
 
 
 class BadAgreement(BdflError):
-    """A scenario that no live network can be founded on, or that asks for what its reader did not allow."""
+    """A scenario that no live network can be founded on."""
 
 
 def load_live_scenario(path: Path, overrides: Sequence[str] = ()) -> Scenario:
@@ -43,7 +45,7 @@ def read_scenario(text: str, allowed: frozenset[str] = frozenset()) -> Scenario:
     Functions that it names would run here, so each must be among those `allowed`.
     """
     try:
-        scenario = parse_scenario(tomllib.loads(text))
+        scenario = parse_scenario(parse_toml(text))
     except tomllib.TOMLDecodeError as error:
         raise BadAgreement(f"scenario: not TOML: {one_line(error)}") from None
     except RecursionError:
@@ -60,23 +62,8 @@ def read_scenario(text: str, allowed: frozenset[str] = frozenset()) -> Scenario:
     ):
         if not shown.isprintable():
             raise BadAgreement(f"scenario: {shown!r} in it, names that can be printed expected")
-    for key, value in named_functions(scenario).items():
-        if value not in allowed:
-            raise BadAgreement(f"{key}: {value} would run here; if you know what it does, --allow {value}")
+    validate_allowed(scenario, allowed)
     return scenario
-
-
-def named_functions(scenario: Scenario) -> dict[str, str]:
-    """Somebody's own functions that the scenario names, by key."""
-    learning = scenario.learning
-    named = {
-        "data.source": scenario.data.source,
-        "learning.model": learning.model,
-        "learning.flower": learning.flower,
-        "learning.flower_model": learning.flower_model,
-        "learning.aggregation.rule": learning.aggregation.rule,
-    }
-    return {key: value for key, value in named.items() if value is not None and is_function(value)}
 
 
 def mining_target_ms(scenario: Scenario) -> int:
@@ -88,7 +75,7 @@ def _is_set(path: Path, override: str) -> bool:
     """Whether a file sets the key of an override; what is wrong with the file is for `load_scenario` to say."""
     section, _, key = override.partition("=")[0].partition(".")
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8")).get(section)
+        table = parse_toml(read_regular(path, 4 * MAX_TOML_SIZE).decode()).get(section)
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
         return False
     return isinstance(table, dict) and key in table

@@ -18,9 +18,10 @@ from bdfl.operation.children import GRACE_S, Child, end_all
 from bdfl.operation.founding import found_federation
 from bdfl.operation.genesis_file import GenesisFile, read_genesis, write_genesis
 from bdfl.operation.key_file import create_key
-from bdfl.operation.live_scenario import named_functions, read_scenario
+from bdfl.operation.live_scenario import read_scenario
 from bdfl.operation.network_file import (
     GENESIS_FILE,
+    NETWORK_FILE,
     SCENARIO_FILE,
     BadNetwork,
     NetworkFile,
@@ -30,9 +31,10 @@ from bdfl.operation.network_file import (
     write_network,
 )
 from bdfl.operation.own_name import LOOPBACK
-from bdfl.operation.run_file import is_locked, lock_folder, replace_file
+from bdfl.operation.run_file import OWN_FOLDER, is_locked, lock_folder, replace_file
 from bdfl.operation.status import NodeView, look_at
 from bdfl.scenario import LiveMode, Scenario, dump_scenario
+from bdfl.scenario.files import load_foreign_scenario, named_functions, refuse_function
 
 OUTPUT_FILE = "output.log"
 _LEAST_DISK = 256 * 2**20
@@ -78,7 +80,7 @@ def found_network(folder: Path, scenario: Scenario, num_access_points: int, bloc
 def _found(folder: Path, scenario: Scenario, num_access_points: int, blocks: int | None) -> NetworkFile:
     signers: list[Signer] = []
     for number in range(scenario.clients.count):
-        node_folder(folder, number).mkdir()
+        node_folder(folder, number).mkdir(mode=OWN_FOLDER)
         signers.append(create_key(node_folder(folder, number) / KEY_FILE))
     hosts = (LOOPBACK, "localhost")
     certificates = [
@@ -115,6 +117,13 @@ def view_network(folder: Path) -> NetworkView:
         nodes=views,
         access_points=tuple(map(look_at, points)),
     )
+
+
+def validate_network(folder: Path, allowed: frozenset[str]) -> None:
+    """Raises `NotAllowed` if a network's folder, which may be anybody's, names a function that is not `allowed`."""
+    for name in read_network(folder).functions:
+        refuse_function(NETWORK_FILE, name, allowed)
+    load_foreign_scenario(folder / SCENARIO_FILE, allowed)
 
 
 class LocalNetwork:

@@ -7,7 +7,7 @@ from msgspec import Meta
 
 from bdfl.encoding import Digest, Record, Signature, Whole, encode
 from bdfl.errors import BdflError
-from bdfl.identity import Meaning, Place, Signer, is_signed, statement_digest
+from bdfl.identity import Meaning, Place, Signer, is_public_key, is_signed, statement_digest
 from bdfl.ledger.block import Conditions, Limits, MemberNumber, Text
 from bdfl.operation.fingerprint import key_fingerprint
 from bdfl.operation.set_up_file import read_record, write_record
@@ -81,6 +81,9 @@ def validate_card(signed: SignedCard) -> None:
     card = signed.card
     if not card.name.isprintable() or not card.name.strip() or len(card.name) > MAX_NAME:
         raise BadCard(f"name: {card.name[:MAX_NAME]!r} given, 1 to {MAX_NAME} characters that can be printed expected")
+    if not is_public_key(card.public_key):
+        found = f"key {card.public_key.hex()} given"
+        raise BadCard(f"card of {card.name!r}: {found}, a canonical point of edwards25519 not of small order expected")
     if not is_signed(card.public_key, signed.signature, statement_digest(Meaning.CARD, _place(card), encode(card))):
         raise BadCard(f"card of {card.name!r}: not signed by the key that it names: changed, or somebody else's")
     try:

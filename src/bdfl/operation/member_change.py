@@ -24,6 +24,7 @@ from bdfl.ledger.store import DATABASE_FILE, ChainStore
 from bdfl.ledger.units import NANO, count_units
 from bdfl.operation.genesis_file import GenesisFile
 from bdfl.operation.member_card import SignedCard, validate_card
+from bdfl.operation.run_file import OWN_FOLDER
 from bdfl.operation.set_up_file import read_record, write_record
 from bdfl.scenario import Scenario
 
@@ -204,7 +205,7 @@ def submit_change(folder: Path, file: ChangeFile, standing: Standing) -> Path:
     inbox = folder / INBOX
     path = inbox / f"{record_digest(file).hex()[:16]}{_SUFFIX}"
     try:
-        inbox.mkdir(mode=0o700, exist_ok=True)
+        inbox.mkdir(mode=OWN_FOLDER, exist_ok=True)
     except OSError as error:
         raise BadMemberChange(f"{inbox}: {error.strerror}, a node's folder expected") from None
     write_record(path, file, replaces=True)

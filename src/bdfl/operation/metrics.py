@@ -100,6 +100,8 @@ class _SnapshotCollector(Collector):
         yield _gauge("bdfl_memory_bytes", "Memory of the node's own process", found.memory_bytes)
         yield _gauge("bdfl_threads", "Threads of the node's own process", found.num_threads)
         yield _gauge("bdfl_store_bytes", "Size of the chain's folder", found.store_bytes)
+        yield _gauge("bdfl_model_bytes", "Size of the models in it", found.model_bytes)
+        yield _gauge("bdfl_quota_bytes", "Size that models may have, 0 for any", found.quota_bytes)
         yield _gauge("bdfl_quorum", "Votes that a block needs", found.quorum)
         yield _gauge("bdfl_voters", "Members whose votes can be reached, this one included", len(found.voters))
         states = {state.value: float(state is found.state) for state in ServiceState}

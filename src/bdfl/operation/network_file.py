@@ -1,15 +1,20 @@
 """What the folder of a network on one machine consists of."""
 
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from bdfl.errors import BdflError
+from bdfl.foreign_files import read_regular
 from bdfl.operation.run_file import replace_file
 
 NETWORK_FILE = "network.json"
 GENESIS_FILE = "genesis.bdfl"
 SCENARIO_FILE = "scenario.toml"
+_MAX_BYTES = 2**20
+_MAX_PROCESSES = 10_000
 
 
 class BadNetwork(BdflError):
@@ -21,8 +26,8 @@ class NetworkFile(msgspec.Struct, frozen=True, kw_only=True):
 
     scenario: str  # its name
     chain: str
-    num_nodes: int
-    num_access_points: int
+    num_nodes: Annotated[int, Meta(ge=0, le=_MAX_PROCESSES)]
+    num_access_points: Annotated[int, Meta(ge=0, le=_MAX_PROCESSES)]
     blocks: int | None = None  # after which all is done
     pid: int | None = None  # of whoever runs it, or did
     functions: tuple[str, ...] = ()  # of the scenario's author, that may run
@@ -43,8 +48,8 @@ def write_network(folder: Path, network: NetworkFile) -> None:
 def read_network(folder: Path) -> NetworkFile:
     """What is in a network's folder."""
     try:
-        return msgspec.json.decode((folder / NETWORK_FILE).read_bytes(), type=NetworkFile)
+        return msgspec.json.decode(read_regular(folder / NETWORK_FILE, _MAX_BYTES), type=NetworkFile)
     except OSError:
         raise BadNetwork(f"{folder}: no {NETWORK_FILE} in it, the folder of bdfl network up expected") from None
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadNetwork(f"{folder / NETWORK_FILE}: {error}") from None

@@ -12,6 +12,7 @@ from bdfl.operation.genesis_file import GenesisFile
 from bdfl.operation.logs import NodeLog
 from bdfl.operation.member_card import SignedCard
 from bdfl.operation.member_change import ChangeFile, read_change, taking_changes, write_change
+from bdfl.operation.run_file import OWN_FOLDER
 
 ADMISSIONS = "admissions"  # in a node's folder: those it was told of
 _SUFFIX = ".change"
@@ -37,7 +38,7 @@ def find_admission(admissions: Iterable[ChangeFile], public_key: bytes) -> tuple
 def keep_admission(folder: Path, file: ChangeFile) -> None:
     """Keeps a newcomer's card for as long as the node lives."""
     place = folder / ADMISSIONS
-    place.mkdir(mode=0o700, exist_ok=True)
+    place.mkdir(mode=OWN_FOLDER, exist_ok=True)
     write_change(place / f"{record_digest(file).hex()[:16]}{_SUFFIX}", file, replaces=True)
 
 

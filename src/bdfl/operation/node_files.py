@@ -12,6 +12,7 @@ from bdfl.ledger.store import DATABASE_FILE, ChainStore
 from bdfl.operation.fingerprint import key_fingerprint
 from bdfl.operation.genesis_file import GenesisFile
 from bdfl.operation.own_name import LOOPBACK
+from bdfl.scenario import Scenario
 from bdfl.transports.live.certificates import TlsFiles, common_name_of, issue_leaf, issuer_of, member_name, roots_pem
 from bdfl.transports.live.certificates import write_tls as write_tls_files
 
@@ -60,13 +61,26 @@ def validate_owner(folder: Path, signer: Signer) -> None:
         raise WrongChain(f"{folder}: {found}, that of key {own} expected; each node has a folder of its own")
 
 
+def default_quota(genesis: GenesisFile, scenario: Scenario, last_height: int | None = None) -> int:
+    """Bytes of models that a node keeps at most unless its operator says otherwise.
+
+    As many as the rounds that are kept can hold with twice the first members, and three rounds more: the one to be
+    pruned, the open one, and what a restart left of it.
+    """
+    num_kept = scenario.ledger.keep_blocks or max(last_height or 0, scenario.rounds)
+    return genesis.genesis.model.size * (num_kept + 3) * (2 * len(genesis.public_keys) + 1)
+
+
 @contextmanager
-def open_chain(path: Path, genesis: GenesisFile) -> Iterator[ChainStore]:
-    """The chain of a genesis in a folder, begun there if there is none; one of another genesis is refused."""
+def open_chain(path: Path, genesis: GenesisFile, max_bytes: int | None = None) -> Iterator[ChainStore]:
+    """The chain of a genesis in a folder, begun there if there is none; one of another genesis is refused.
+
+    `max_bytes` is the quota of its models.
+    """
     if (path / DATABASE_FILE).is_file():
-        store = ChainStore.open(path)
+        store = ChainStore.open(path, max_bytes=max_bytes)
     else:
-        store = ChainStore.create(path, genesis.genesis, genesis.initial_model)
+        store = ChainStore.create(path, genesis.genesis, genesis.initial_model, max_bytes=max_bytes)
     with store:
         if store.genesis != genesis.genesis:
             raise WrongChain(f"{path}: begins with another genesis, that of the file given expected")

@@ -35,6 +35,7 @@ class NodeSettings:
     peers: tuple[str, ...] = ()
     metrics: tuple[str, int] | None = (LOOPBACK, 0)  # port 0: any
     last_height: int | None = None  # none: the rounds agreed on
+    quota_bytes: int | None = None  # of models that are kept; none: enough for the rounds agreed on
     evaluates: bool = False
     records: bool = True  # all events, for a replay
     is_unsigned_allowed: bool = False

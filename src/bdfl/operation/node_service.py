@@ -18,13 +18,13 @@ from bdfl.errors import BdflError, one_line
 from bdfl.learning.training import TrainingFailed
 from bdfl.ledger.block import Admission, Block
 from bdfl.ledger.chain import ChainState, modelled_costs
+from bdfl.ledger.keeping import QuotaExceeded
 from bdfl.ledger.roll import quorum_size
 from bdfl.ledger.store import ChainStore
 from bdfl.ledger.units import NANO
 from bdfl.operation.calibration import calibrate
 from bdfl.operation.chain_pages import ChainPages
 from bdfl.operation.folder_size import FolderSize
-from bdfl.operation.live_scenario import named_functions
 from bdfl.operation.logs import LOG_FILE, NodeLog
 from bdfl.operation.measuring import MeasuredWork
 from bdfl.operation.member_change import ChangeFile
@@ -39,6 +39,7 @@ from bdfl.operation.node_files import (
     CHAIN_FOLDER,
     ROOTS_FILE,
     TLS_FOLDER,
+    default_quota,
     hosts_of,
     open_chain,
     roots_of,
@@ -58,10 +59,11 @@ from bdfl.operation.run_file import (
 )
 from bdfl.operation.status import Absentee, ServiceState, Snapshot, Stage, StateTrack, advise_end, looking_on
 from bdfl.operation.watching import NodeWatch
-from bdfl.protocol.collecting import back_off_ns
+from bdfl.protocol.deadlines import back_off_ns
 from bdfl.protocol.state import Context
 from bdfl.records.round_times import ROUNDS_FILE
 from bdfl.scenario import LiveMode
+from bdfl.scenario.files import named_functions
 from bdfl.transports.faults.failing_store import with_fault_point
 from bdfl.transports.faults.wall_clock import shift_wall_clock
 from bdfl.transports.live.blaming import BlameForRefused
@@ -127,7 +129,14 @@ class NodeService:
         toolbox = SharedToolbox.sized_for(self._num_members, model_size, functions)
         waits = live_waits(scenario, model_size)
         last_height = settings.last_height or scenario.rounds
-        self._context = Context(identity.number, identity.signer, waits.timing, toolbox, last_height)
+        self._context = Context(
+            identity.number,
+            identity.signer,
+            waits.timing,
+            toolbox,
+            last_height,
+            keep_blocks=scenario.ledger.keep_blocks,
+        )
         self._training = training
         self._work = self._make_work()
         self._zenoh = ZenohLink(self._link_settings(tls, waits))
@@ -142,7 +151,6 @@ class NodeService:
                 RoundClock(identity.number, self._work, settings.folder / ROUNDS_FILE),
                 BlameForRefused(self._zenoh),
             ),
-            keep_blocks=scenario.ledger.keep_blocks,
             barrier=Barrier(
                 num_others=num_awaited(identity, store.height),
                 num_enough=quorum_size(genesis.genesis.law.quorum, self._num_members) - 1,
@@ -237,12 +245,15 @@ class NodeService:
             memory_bytes=memory_bytes,
             num_threads=num_threads,
             store_bytes=self._size.read(),
+            model_bytes=self._store.num_bytes,
+            quota_bytes=self._store.max_bytes or 0,
             training_s=self._watch.training.seconds(now_ns),
             mining_s=self._watch.mining.seconds(now_ns),
             stage=self._find_stage(is_ending=is_ending),
             loop_s=max(0, now_ns - status.turned_ns) / NANO,
             is_member=number in chain.active,
             is_removed=chain.is_over(number),
+            num_trusted=status.num_trusted,
             end=(status.stopped_by or "") if is_ending else moment.state.end,
             voters=tuple(sorted(chain.active & (status.present | {number}))),
             quorum=chain.quorum,
@@ -455,7 +466,10 @@ def open_node(settings: NodeSettings, *, echo: TextIO | None = None) -> Iterator
         resources.enter_context(noting_end(settings.folder, _describe_run(settings, identity), _reason))
         log = NodeLog(settings.folder / LOG_FILE, echo=echo, name=f"node {identity.number}")
         try:
-            store = resources.enter_context(open_chain(settings.folder / CHAIN_FOLDER, identity.genesis))
+            genesis, quota = identity.genesis, settings.quota_bytes
+            if quota is None:
+                quota = default_quota(genesis, identity.scenario, settings.last_height)
+            store = resources.enter_context(open_chain(settings.folder / CHAIN_FOLDER, genesis, quota))
             authorities = authorities_of(identity.genesis, identity.admissions)
             authorities[identity.number] = identity.card.authority
             hosts = hosts_of(settings.listen)
@@ -485,4 +499,6 @@ def _describe_run(settings: NodeSettings, identity: Identity) -> RunFile:
 def _reason(error: BaseException) -> str:
     """What ended a node, in one line."""
     text = one_line(error)
+    if isinstance(error, QuotaExceeded):
+        text += "; start it with a larger --quota, or agree on ledger.keep_blocks, which drops old models"
     return text if isinstance(error, BdflError) else f"{type(error).__name__}: {text}"

@@ -10,10 +10,12 @@ import msgspec
 
 from bdfl.errors import BdflError
 from bdfl.file_lock import lock_patiently, try_lock
+from bdfl.foreign_files import open_regular, read_regular
 
 RUN_FILE = "run.json"
 LIFE_FILE = "life"
 LOCK_FILE = ".lock"
+OWN_FOLDER = 0o700  # what a node says, hears and keeps is nobody else's on this machine
 MAX_LIFE = 2**31 - 1
 _FIRST_S = 1_767_225_600  # the wall clock at the beginning of 2026, since 1970
 _MAX_RUN_BYTES = 2**20
@@ -46,7 +48,7 @@ class RunFile(msgspec.Struct, frozen=True, kw_only=True):
 def lock_folder(folder: Path) -> Iterator[None]:
     """Inside, the folder is this process's; the lock ends with the process, however it ends."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=OWN_FOLDER, parents=True, exist_ok=True)
         with (folder / LOCK_FILE).open("ab") as file:
             if not lock_patiently(file):
                 raise BadFolder(f"{folder}: another process works in it, one for each folder expected")
@@ -60,7 +62,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
 def is_locked(folder: Path) -> bool:
     """Whether a process works in the folder now."""
     try:
-        with (folder / LOCK_FILE).open("rb") as file:
+        with open_regular(folder / LOCK_FILE, _MAX_RUN_BYTES) as file:
             return not try_lock(file)
     except OSError:
         return False
@@ -86,7 +88,7 @@ def read_life(folder: Path) -> int:
     path = folder / LIFE_FILE
     if not path.exists():
         return 0
-    content = path.read_bytes()[:20].strip()
+    content = _read(path)[:20].strip()
     if not content.isdigit():
         raise BadFolder(f"{path}: damaged, a whole number expected")
     return int(content)
@@ -119,14 +121,16 @@ def read_run(folder: Path) -> RunFile | None:
     """What the process that works in the folder, or did, says of itself; none if none ever did."""
     path = folder / RUN_FILE
     try:
-        with path.open("rb") as file:
-            return msgspec.json.decode(file.read(_MAX_RUN_BYTES), type=RunFile)
-    except FileNotFoundError:
-        return None
+        return msgspec.json.decode(_read(path), type=RunFile) if path.exists() else None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadFolder(f"{path}: {error}") from None
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return read_regular(path, _MAX_RUN_BYTES)
     except OSError as error:
         raise BadFolder(f"{path}: {error.strerror}, a readable file expected") from None
-    except msgspec.DecodeError as error:
-        raise BadFolder(f"{path}: {error}") from None
 
 
 def replace_file(path: Path, content: bytes, *, mode: int = 0o644, durable: bool = False) -> None:

@@ -106,12 +106,15 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: int
     num_threads: int
     store_bytes: int
+    model_bytes: int = 0  # of them, in models
+    quota_bytes: int = 0  # that models may have; 0: no limit
     training_s: float  # in this life
     mining_s: float
     stage: Stage = Stage.RUNNING
     loop_s: float = 0.0  # since the event loop last turned
     is_member: bool = True  # at the next height
     is_removed: bool = False
+    num_trusted: int = 0  # blocks on its chain whose model it never recomputed
     end: str = ""  # why it has nothing left to do on its chain, or why its process ends
     voters: tuple[int, ...] = ()  # members whose votes can reach this node, itself included
     quorum: int = 0  # votes needed

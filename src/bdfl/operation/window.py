@@ -4,6 +4,7 @@ Only on the address it is told, only GET, and only under a name of this machine:
 name point here is refused, so that no browser can be made to read it.
 """
 
+import io
 import re
 import socket
 import threading
@@ -12,13 +13,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from time import monotonic
 from typing import Any
 
 from bdfl.errors import BdflError
 from bdfl.operation.own_name import LOOPBACK, is_own_name
 
 MAX_CONNECTIONS = 16
-_PATIENCE_S = 5.0  # with whoever asks slowly
+_PATIENCE_S = 5.0  # with whoever asks slowly: for the whole request
+_MAX_REQUEST = 16_384  # bytes
 _NUMBER = re.compile(r"[0-9]{1,9}", re.ASCII)
 JSON = "application/json"
 TEXT = "text/plain; charset=utf-8"
@@ -79,31 +82,64 @@ class _Server(ThreadingHTTPServer):
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self.pages = pages
         self.numbered = numbered
-        self._places = threading.BoundedSemaphore(MAX_CONNECTIONS)
+        self._asking: list[Any] = []  # connections in the order they came
+        self._turn = threading.Lock()
         super().__init__((host, port), _Handler)
         self.host, self.port = host, self.server_address[1]
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._places.acquire(blocking=False):
-            self.shutdown_request(request)
-            return
+        """Where all places are taken the longest waiting one is hung up on: honest questions end in no time."""
+        with self._turn:
+            if len(self._asking) == MAX_CONNECTIONS:
+                _hang_up(self._asking.pop(0))
+            self._asking.append(request)
         super().process_request(request, client_address)
 
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._places.release()
+    def shutdown_request(self, request: Any) -> None:
+        with self._turn:
+            if request in self._asking:
+                self._asking.remove(request)
+        super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Whoever hangs up in the middle is no news."""
 
 
+def _hang_up(connection: Any) -> None:
+    with suppress(OSError):  # it did so itself
+        connection.shutdown(socket.SHUT_RDWR)
+
+
+class _Question(io.RawIOBase):
+    """What somebody sends, as long as all of it is short and comes soon."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._ends_s = monotonic() + _PATIENCE_S
+        self._left = _MAX_REQUEST
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        left_s = self._ends_s - monotonic()
+        if left_s <= 0.0 or self._left <= 0:
+            raise TimeoutError
+        self._connection.settimeout(left_s)
+        num_bytes = self._connection.recv_into(buffer)
+        self._left -= num_bytes
+        return num_bytes
+
+
 class _Handler(BaseHTTPRequestHandler):
-    timeout = _PATIENCE_S
     server: _Server
     server_version = "bdfl"
     sys_version = ""
+
+    def setup(self) -> None:
+        super().setup()
+        self.rfile.close()
+        self.rfile = io.BufferedReader(_Question(self.connection))
 
     def do_GET(self) -> None:
         name = (self.headers.get("Host") or "").lower()
@@ -132,6 +168,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(refusal(HTTPStatus.METHOD_NOT_ALLOWED, "GET expected"))
 
     def _answer(self, page: Page) -> None:
+        self.connection.settimeout(_PATIENCE_S)
         with suppress(OSError):
             self.send_response(page.status)
             self.send_header("Content-Type", page.kind)

@@ -6,17 +6,27 @@ still its own. A quorum of precommits of one attempt decides.
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 from bdfl.ledger.block import Block, Certificate, Kind, SignedVote, TwoVotes
 from bdfl.ledger.chain import ChainState, apply_block
 from bdfl.ledger.errors import InvalidBlock
-from bdfl.ledger.rules import validate_tip_vote, validate_vote
-from bdfl.protocol.changing import lasting_changes
+from bdfl.ledger.rules import validate_model, validate_tip_vote, validate_vote
 from bdfl.protocol.collecting import enter_round
+from bdfl.protocol.deadlines import charge_lateness, is_head_start, set_review
 from bdfl.protocol.draft import Draft
+from bdfl.protocol.entries import drop_settled, note_offence
 from bdfl.protocol.events import Commit, KeptBlob, KeptVote, Store, Timer
 from bdfl.protocol.messages import DecidedWanted, Hearsay
-from bdfl.protocol.proposing import is_premature, is_votable, may_close, start_mining, stop_mining, want_block
+from bdfl.protocol.proposing import (
+    is_premature,
+    is_votable,
+    may_close,
+    start_mining,
+    stop_mining,
+    want_near,
+    want_voted,
+)
 from bdfl.protocol.state import Candidate, Lock, Phase, find_end
 from bdfl.protocol.votes import collect_votes, find_quorums, find_rivals, is_split, key_of, reached_attempt
 from bdfl.scenario.ledger import QuorumRule
@@ -24,6 +34,7 @@ from bdfl.scenario.ledger import QuorumRule
 MAX_CERTIFIED = 2048  # votes in a certificate beyond a quorum: at the most members they still fit into a block
 MAX_RIVALS = 8  # votes of one member, kind and attempt for different blocks that are counted beside the first
 MAX_CUT_SHORT = 2  # attempts: later ones last their time, however the votes fall
+ABSENCE_HEIGHTS = 16  # for which nobody waits for the prevote of a member that an attempt waited for in vain
 MAX_VOTES_AHEAD = 16  # attempts: of what a member voted further ahead, only the latest is kept
 
 
@@ -42,11 +53,11 @@ def receive_vote(draft: Draft, sender: int, signed: SignedVote) -> None:
         return
     rivals = find_rivals(draft.votes, key)
     if rivals:
-        draft.evidence.setdefault(vote.voter, TwoVotes(draft.chain.place, draft.votes[rivals[0]], signed))
+        note_offence(draft, TwoVotes(draft.chain.place, draft.votes[rivals[0]], signed))
     if len(rivals) >= MAX_RIVALS or not _is_near(draft, signed):
         return
     draft.votes[key] = signed
-    want_block(draft, sender, vote.block)
+    want_voted(draft, sender, vote, is_first=not rivals)
 
 
 def receive_late_vote(draft: Draft, sender: int, votes: Sequence[SignedVote]) -> None:
@@ -82,7 +93,7 @@ def _is_near(draft: Draft, signed: SignedVote) -> bool:
 
 def progress(draft: Draft) -> None:
     """Does whatever what is held allows: close, follow to a later attempt, lock, vote, commit, mine."""
-    if draft.phase is Phase.DONE:
+    if draft.phase is Phase.DONE or draft.lacks_model:
         return
     if _try_commit(draft):
         progress(draft)
@@ -102,6 +113,7 @@ def progress(draft: Draft) -> None:
     if draft.phase is Phase.MINING:
         start_mining(draft)
     _time_attempt(draft)
+    set_review(draft)
 
 
 def _close(draft: Draft) -> None:
@@ -126,6 +138,7 @@ def enter_attempt(draft: Draft, attempt: int) -> None:
     draft.attempt = attempt
     draft.is_attempt_timed = False
     stop_mining(draft)
+    want_near(draft)
     draft.keep_progress()
     if draft.phase is Phase.VOTING:
         draft.move(Phase.MINING)
@@ -140,18 +153,29 @@ def end_attempt(draft: Draft) -> None:
     """
     if _is_without_quorum(draft):
         draft.is_attempt_timed = False
-    else:
-        enter_attempt(draft, draft.attempt + 1)
+        return
+    voters = _prevoters(draft)
+    if len(voters) >= draft.chain.quorum:
+        until = draft.height + ABSENCE_HEIGHTS
+        draft.absent_until = {**draft.absent_until, **dict.fromkeys(draft.chain.active - voters, until)}
+    enter_attempt(draft, draft.attempt + 1)
+
+
+def _prevoters(draft: Draft) -> set[int]:
+    return {voter for when, kind, voter, _ in draft.votes if (when, kind) == (draft.attempt, Kind.PREVOTE)}
 
 
 def _is_hopeless(draft: Draft) -> bool:
-    """Whether nothing can come of the attempt: blocks found at the same time, each with too few of all the prevotes.
+    """Tells if nothing can come of the attempt: blocks found at the same time, each with too few of all the prevotes.
 
-    Only of the first ones: where a lock and a liar keep votes apart, only what is said again helps, which takes time.
+    Members that lately kept an attempt waiting for their prevotes are not waited for again. Only of the first attempts:
+    where a lock and a liar keep votes apart, only what is said again helps, which takes time.
     """
     if draft.attempt > MAX_CUT_SHORT or draft.own_vote(Kind.PREVOTE) is None:
         return False
-    return is_split(draft.votes, draft.attempt, len(draft.chain.active), draft.chain.quorum)
+    absent = {member for member, until in draft.absent_until.items() if until >= draft.height}
+    num_expected = len(draft.chain.active - absent | _prevoters(draft)) if absent else len(draft.chain.active)
+    return is_split(draft.votes, draft.attempt, num_expected, draft.chain.quorum)
 
 
 def _is_without_quorum(draft: Draft) -> bool:
@@ -166,11 +190,15 @@ def _time_attempt(draft: Draft) -> None:
     """
     if draft.phase is Phase.COLLECTING or draft.is_attempt_timed:
         return
-    if any(
-        candidate.is_valid and not is_premature(draft, candidate.block.body) for candidate in draft.candidates.values()
-    ):
+    has_voted = draft.own_vote(Kind.PREVOTE) is not None
+    if has_voted or any(map(partial(_is_due, draft), draft.candidates.values())):
         draft.is_attempt_timed = True
         draft.set_timer(Timer.ATTEMPT, draft.context.timing.attempt_ns * (2 + draft.attempt) // 2)
+
+
+def _is_due(draft: Draft, candidate: Candidate) -> bool:
+    block = candidate.block
+    return candidate.is_valid and not is_premature(draft, block.body) and not is_head_start(draft, block.header)
 
 
 def _move_lock(draft: Draft) -> None:
@@ -243,25 +271,40 @@ def _find_decisions(draft: Draft) -> list[tuple[bytes, Certificate]]:
     return found if draft.decision is None else [*found, (draft.decision.block, draft.decision.certificate)]
 
 
-def _commit(draft: Draft, candidate: Candidate, certificate: Certificate) -> None:
+def commit_on_trust(draft: Draft) -> None:
+    """Appends the block that was followed first without recomputing its model, on the word of its certificate."""
+    first = draft.ahead[0]
+    candidate = Candidate(first.block, first.block.digest, False, None)
+    _commit(draft, candidate, first.certificate, is_trusted=True)
+
+
+def _commit(draft: Draft, candidate: Candidate, certificate: Certificate, *, is_trusted: bool = False) -> None:
     """Appends the block and begins the next round."""
     stop_mining(draft)
-    if candidate.model:
-        draft.do(Store(KeptBlob(candidate.block.body.model, candidate.model)))
-    draft.do(Commit(candidate.block, certificate))
+    charge_lateness(draft)
+    if not is_trusted:
+        model = validate_model(draft.chain, candidate.block, draft.blobs, draft.toolbox)  # not held for every candidate
+        if model:
+            draft.do(Store(KeptBlob(candidate.block.body.model, model)))
+    draft.do(Commit(candidate.block, certificate, is_trusted))
     is_last, decision = draft.is_last or draft.is_leaving, draft.decision
     draft.move(Phase.DONE if is_last else Phase.COLLECTING)
+    if draft.ahead and draft.ahead[0].block.digest != candidate.digest:  # two quorums: what was followed is no good
+        draft.ahead = ()
     draft.chain = _follow_block(draft, candidate.block)
     draft.start_height(certificate)
-    draft.changes = lasting_changes(draft)
+    draft.lacks_model = is_trusted
+    drop_settled(draft)
     draft.end = find_end(draft.context, draft.chain)
     if not is_last:
         enter_round(draft)
-        if decision is not None:  # perhaps there is more to catch up with
+        if decision is not None and not draft.ahead:  # perhaps there is more to catch up with
             draft.send(decision.teller, DecidedWanted())
 
 
 def _follow_block(draft: Draft, block: Block) -> ChainState:
     """The chain after the block, one value for all members of this process that were where this node is."""
     chain, toolbox = draft.chain, draft.toolbox
+    if draft.ahead:
+        return draft.ahead[0].chain
     return toolbox.once((apply_block, chain, block), lambda: apply_block(chain, block, toolbox))

@@ -1,13 +1,23 @@
-"""Saying everything again, and closing the gap to those who are ahead."""
+"""Saying everything again, and closing the gap to those who are ahead.
 
-from bdfl.ledger.block import SignedVote
+Where updates are pruned, a node that was away too long, or is new, cannot recompute every model. It then follows the
+decided blocks without their blobs: each needs a certificate by the members of its height and keeps every rule that can
+be judged without models. What lies so far below the last one that everybody has pruned it is committed on the word of
+its certificate; the model of the newest such block is fetched, and from there on all is recomputed.
+"""
+
+from bdfl.ledger.block import MAX_MEMBERS, SignedUpdate, SignedVote
+from bdfl.ledger.chain import ChainState, apply_block
 from bdfl.ledger.errors import InvalidBlock
-from bdfl.ledger.rules import validate_certificate
+from bdfl.ledger.pruning import last_pruned
+from bdfl.ledger.rules import validate_certificate, validate_proposal
+from bdfl.protocol.agreeing import commit_on_trust, progress
+from bdfl.protocol.collecting import enter_round, want_blob
 from bdfl.protocol.draft import Draft
 from bdfl.protocol.events import Timer
 from bdfl.protocol.messages import BlobWanted, BlockWanted, Decided, DecidedWanted, Hearsay, Message, Proposal
 from bdfl.protocol.proposing import receive_block
-from bdfl.protocol.state import Decision, Phase
+from bdfl.protocol.state import Decision, Followed, Phase
 from bdfl.protocol.votes import key_of
 
 MAX_EARLY = 16  # messages of the next height kept from one sender
@@ -23,18 +33,29 @@ def say_again(draft: Draft) -> None:
         Hearsay(
             draft.attempt,
             wants_answer=True,
-            updates=tuple(draft.held_updates.values()),
+            updates=_updates_to_say(draft),
             reports=tuple(draft.reports[client] for client in sorted(draft.reports)),
             votes=_votes_to_say(draft),
             blocks=tuple(candidate.digest for candidate in draft.candidates.values() if candidate.is_valid),
             changes=draft.changes,
+            evidence=tuple(draft.evidence[offender] for offender in sorted(draft.evidence)),
         ),
     )
+    if draft.lacks_model:
+        draft.wanted_blobs.setdefault(draft.chain.model, _next_holder(draft, draft.number))
+    if draft.ahead:
+        draft.send(_next_holder(draft, draft.number), DecidedWanted(), _head(draft).height + 1)
     for blob, client in draft.wanted_blobs.items():
         draft.send(_next_holder(draft, client), BlobWanted(blob))
     for block in sorted(draft.wanted_blocks):
         draft.send(_next_holder(draft, draft.number), BlockWanted(block))
     draft.set_timer(Timer.RESEND, draft.context.timing.resend_ns)
+
+
+def _updates_to_say(draft: Draft) -> tuple[SignedUpdate, ...]:
+    """Updates that are held, and both of who gave two: all must know whose to leave out."""
+    both = [signed for found in draft.two_faced.values() for signed in (found.first, found.second)]
+    return tuple(dict.fromkeys((*both, *draft.held_updates.values())))[:MAX_MEMBERS]
 
 
 def _next_holder(draft: Draft, first: int) -> int:
@@ -58,23 +79,97 @@ def hear_ahead(draft: Draft, message: Message) -> None:
     if draft.phase is Phase.DONE:
         return
     content = message.content
+    if isinstance(content, Decided):
+        receive_decided(draft, message.sender, message.height, content)
+        return
     is_next = message.height == draft.height + 1
     if is_next and isinstance(content, (Hearsay, Proposal)):
         if sum(kept.sender == message.sender for kept in draft.early) < MAX_EARLY:
             draft.early = (*draft.early, message)
         if not (isinstance(content, Hearsay) and content.wants_answer):
             return
-    if draft.decision is None or draft.decision.block not in draft.candidates:  # else only its blobs are missing
+    if draft.ahead:
+        _ask_further(draft, message)
+    elif draft.decision is None or draft.decision.block not in draft.candidates:  # else only its blobs are missing
         draft.send(message.sender, DecidedWanted())
 
 
-def receive_decided(draft: Draft, sender: int, decided: Decided) -> None:
-    """Takes a decided block with the precommits that decided it; once it is valid here too, it is committed."""
-    digest = decided.block.digest
+def _ask_further(draft: Draft, message: Message) -> None:
+    """Asks a sender that is ahead for the block after those followed; one that is not, for the model of the tip.
+
+    The model only then: those of blocks on the way are gone, or about to be.
+    """
+    sender, next_height = message.sender, _head(draft).height + 1
+    is_asking = isinstance(message.content, Hearsay) and message.content.wants_answer
+    if message.height > next_height and (is_asking or sender not in draft.asked):
+        draft.asked |= {sender}
+        draft.send(sender, DecidedWanted(), next_height)
+    elif message.height == next_height and draft.lacks_model:
+        want_blob(draft, sender, draft.chain.model, sender)
+
+
+def receive_decided(draft: Draft, sender: int, height: int, decided: Decided) -> None:
+    """Takes a decided block with the precommits that decided it; once it is valid here too, it is committed.
+
+    One whose blobs are missing, and those after it, are followed where updates are pruned.
+    """
+    head, keep_blocks = _head(draft), draft.context.keep_blocks
+    is_present = height == draft.height
+    is_followed = keep_blocks > 0 and height == head.height + 1 and len(draft.ahead) <= keep_blocks
+    if not (is_present or is_followed):
+        return
+    block, toolbox = decided.block, draft.toolbox
     try:
-        validate_certificate(draft.chain, digest, decided.certificate, draft.toolbox)
+        validate_certificate(draft.chain if is_present else head, block.digest, decided.certificate, toolbox)
+        if is_followed:
+            toolbox.once((validate_proposal, head, block), lambda: validate_proposal(head, block, toolbox))
     except InvalidBlock as error:
         draft.refuse(sender, error)
         return
-    draft.decision = Decision(digest, decided.certificate, sender)
-    receive_block(draft, sender, decided.block, is_decided=True)
+    if is_present and not draft.lacks_model:
+        draft.decision = Decision(block.digest, decided.certificate, sender)
+        receive_block(draft, sender, block, is_decided=True)
+        found = draft.candidates.get(block.digest)
+        is_followed = is_followed and not (found is not None and found.is_valid)
+    if is_followed:
+        chain = toolbox.once((apply_block, head, block), lambda: apply_block(head, block, toolbox))
+        draft.ahead = (*draft.ahead, Followed(block, decided.certificate, sender, chain))
+        draft.asked = frozenset({sender})
+        draft.send(sender, DecidedWanted(), chain.height + 1)
+
+
+def take_followed(draft: Draft) -> None:
+    """Works off the blocks that were followed: on trust where nobody has their updates, else as any decided block."""
+    while draft.ahead and draft.phase is not Phase.DONE:
+        first = draft.ahead[0]
+        if _is_gone(draft):
+            commit_on_trust(draft)
+        elif draft.lacks_model or draft.decision is not None:
+            return  # the model or the blobs are awaited
+        else:
+            draft.decision = Decision(first.block.digest, first.certificate, first.teller)
+            receive_block(draft, first.teller, first.block, is_decided=True)
+            progress(draft)
+
+
+def _is_gone(draft: Draft) -> bool:
+    """Whether the first block followed may be committed without its blobs: certified blocks say that all pruned it.
+
+    Never what was found wrong here, nor while its model is simply its parent's.
+    """
+    first, head = draft.ahead[0].block, _head(draft)
+    if first.digest in draft.refused or (first.body.is_empty and not draft.lacks_model):
+        return False
+    return draft.height <= last_pruned(head.height, draft.context.keep_blocks)
+
+
+def resume(draft: Draft) -> None:
+    """Takes part again, once the model of a tip that was committed on trust is here."""
+    if draft.lacks_model:
+        draft.lacks_model = False
+        enter_round(draft)
+
+
+def _head(draft: Draft) -> ChainState:
+    """The chain after the last block that was followed."""
+    return draft.ahead[-1].chain if draft.ahead else draft.chain

@@ -1,13 +1,15 @@
 """The first half of a round: report, train, announce, and check what the others give, until collecting is over."""
 
+from collections.abc import Collection
+from functools import partial
+
 from bdfl.identity import Meaning
 from bdfl.ledger.block import ModelUpdate, Report, SignedReport, SignedUpdate, TwoUpdates
-from bdfl.ledger.chain import ChainState, modelled_costs
 from bdfl.ledger.errors import InvalidBlock
 from bdfl.ledger.rules import validate_report, validate_update, validate_update_blob
-from bdfl.ledger.toolbox import Toolbox
-from bdfl.ledger.units import NANO
+from bdfl.protocol.deadlines import is_given_up, is_punctual, note_heard, set_deadlines
 from bdfl.protocol.draft import Draft
+from bdfl.protocol.entries import note_offence
 from bdfl.protocol.events import (
     KeptBlob,
     KeptReport,
@@ -15,49 +17,18 @@ from bdfl.protocol.events import (
     Measure,
     Measured,
     Store,
-    Timer,
     Train,
     TrainingFinished,
 )
 from bdfl.protocol.messages import BlobWanted, Hearsay
-from bdfl.protocol.state import Phase, Timing
+from bdfl.protocol.state import Phase
 
-MAX_BACK_OFF_NS = 600 * NANO
-_MAX_DOUBLINGS = 40  # more than any deadline needs to get there
-
-
-def deadline_ns(chain: ChainState, timing: Timing, toolbox: Toolbox) -> int:
-    """Time that the round after `chain` waits for updates and reports: twice the modelled exchange, and the grace."""
-    exchange_ns = toolbox.once((modelled_costs, chain), lambda: modelled_costs(chain, toolbox)).exchange_ns
-    return round(2 * exchange_ns * timing.time_scale) + timing.grace_ns
-
-
-def back_off_ns(chain: ChainState, timing: Timing, toolbox: Toolbox) -> int:
-    """Time after which the round after `chain` may end with an idle block.
-
-    Its deadline, doubled for every idle block in a row before it, at most ten minutes unless that is longer itself.
-    """
-    wait_ns = deadline_ns(chain, timing, toolbox)
-    return max(wait_ns, min(wait_ns << back_off_doublings(chain), MAX_BACK_OFF_NS))
-
-
-def back_off_doublings(chain: ChainState) -> int:
-    """Number of doublings of the deadline of the round after `chain`; none while those who could train sit out.
-
-    A rest is counted in rounds and grows by itself: backed off as well, it would take days.
-    """
-    if not chain.schedule.is_feasible and any(map(chain.is_resting, chain.conditions)):
-        return 0
-    return min(chain.num_idle, _MAX_DOUBLINGS)
+MAX_BLOBS = 2  # models of one member that are asked for at a height; more only if a quorum voted for them
 
 
 def enter_round(draft: Draft) -> None:
     """Sets a round going: its timers, this node's training and its report for the round after."""
-    chain, timing, toolbox = draft.chain, draft.context.timing, draft.toolbox
-    draft.set_timer(Timer.DEADLINE, deadline_ns(chain, timing, toolbox))
-    if back_off_doublings(chain):  # else it ends with the deadline
-        draft.set_timer(Timer.BACK_OFF, back_off_ns(chain, timing, toolbox))
-    draft.set_timer(Timer.RESEND, timing.resend_ns)
+    set_deadlines(draft)
     if not draft.is_member:
         return
     if draft.number in draft.chain.schedule.selected and draft.number not in draft.updates:
@@ -92,7 +63,8 @@ def _give_update(draft: Draft, model: bytes, epsilon_micro: int = 0) -> None:
     update = ModelUpdate(draft.number, samples, size, model, spent_micro)
     signed = SignedUpdate(update, draft.context.signer.sign(Meaning.UPDATE, draft.chain.place, update))
     draft.updates[draft.number] = signed
-    note_in_time(draft)
+    draft.announced |= {draft.number}
+    note_in_time(draft, draft.number)
     draft.do(Store(KeptUpdate(draft.height, signed)))
     draft.send(None, Hearsay(draft.attempt, updates=(signed,)))
 
@@ -105,7 +77,7 @@ def finish_measuring(draft: Draft, event: Measured) -> None:
     report = Report(draft.number, event.round, event.conditions, event.receipt)
     signed = SignedReport(report, draft.context.signer.sign(Meaning.REPORT, draft.chain.place, report))
     draft.reports[draft.number] = signed
-    note_in_time(draft)
+    _note_report_in_time(draft, draft.number)
     draft.do(Store(KeptReport(draft.height, signed)))
     draft.send(None, Hearsay(draft.attempt, reports=(signed,)))
 
@@ -120,7 +92,7 @@ def receive_report(draft: Draft, sender: int, signed: SignedReport) -> None:
         draft.refuse(sender, error)
         return
     draft.reports[signed.report.client] = signed
-    _note_reports_in_time(draft)
+    _note_report_in_time(draft, signed.report.client)
 
 
 def receive_update(draft: Draft, sender: int, signed: SignedUpdate) -> None:
@@ -135,16 +107,23 @@ def receive_update(draft: Draft, sender: int, signed: SignedUpdate) -> None:
         draft.refuse(sender, error)
         return
     if known is not None and known.update != update:
-        draft.evidence.setdefault(update.client, TwoUpdates(draft.chain.place, known, signed))
+        if update.client not in draft.two_faced:  # offences of other kinds do not show whose update to leave out
+            draft.evidence.pop(update.client, None)
+            note_offence(draft, TwoUpdates(draft.chain.place, known, signed))
         return
     draft.updates[update.client] = signed
     if not draft.is_held(signed):
         want_blob(draft, sender, update.model, update.client)
-    note_in_time(draft)
+    note_in_time(draft, update.client)
 
 
-def want_blob(draft: Draft, holder: int, blob: bytes, client: int) -> None:
-    """Asks for a blob once; again when everything is said again."""
+def want_blob(draft: Draft, holder: int, blob: bytes, client: int, *, is_needed: bool = False) -> None:
+    """Asks for a client's blob once, again when everything is said again; a third one of a client only if needed."""
+    asked = draft.asked_blobs.get(client, ())
+    if blob not in asked:
+        if len(asked) >= MAX_BLOBS and not is_needed:
+            return
+        draft.asked_blobs[client] = (*asked, blob)
     if blob not in draft.wanted_blobs and blob not in draft.blobs and blob not in draft.refused:
         draft.wanted_blobs[blob] = client
         draft.send(holder, BlobWanted(blob))
@@ -172,25 +151,41 @@ def receive_blob(draft: Draft, sender: int, data: bytes) -> bytes | None:
         return None
     draft.blobs[blob] = data
     draft.do(Store(KeptBlob(blob, data)))
-    note_in_time(draft)
+    note_in_time(draft, client)
     return blob
 
 
-def note_in_time(draft: Draft) -> None:
+def note_in_time(draft: Draft, client: int) -> None:
     """Remembers what is held while collecting: a block of the first attempt may not leave it out."""
     if draft.phase is Phase.COLLECTING:
         draft.in_time_updates = frozenset(draft.held_updates)
-    _note_reports_in_time(draft)
+    _note_report_in_time(draft, client)
 
 
-def _note_reports_in_time(draft: Draft) -> None:
+def _note_report_in_time(draft: Draft, client: int) -> None:
     if draft.phase is Phase.COLLECTING:
         draft.note_reports()
+    note_heard(draft, client)
+
+
+def leaves_out(draft: Draft, updates: Collection[int], reports: Collection[int]) -> bool:
+    """Tells if a block with these clients' statements lacks one that this node held while collecting.
+
+    Those of a member that came late need not be there: others may have given it up before.
+    """
+    missed = draft.in_time_updates.difference(updates).union(set(draft.in_time_reports).difference(reports))
+    return any(is_punctual(draft, client) for client in missed)
 
 
 def is_complete(draft: Draft) -> bool:
-    """Whether every scheduled member's update is held, and a report of everybody it can be expected of."""
-    chain = draft.chain
-    if not all(client in draft.updates and draft.is_held(draft.updates[client]) for client in chain.schedule.selected):
-        return False
-    return draft.is_last or draft.reports.keys() >= chain.reporters
+    """Tells if all is held that is due, but for what members given up owe."""
+    return not any(map(partial(_is_waited_for, draft), draft.chain.scheduled)) and (
+        draft.is_last
+        or draft.reports.keys() >= draft.chain.reporters
+        or all(is_given_up(draft, client) for client in draft.chain.reporters.difference(draft.reports))
+    )
+
+
+def _is_waited_for(draft: Draft, client: int) -> bool:
+    is_here = client in draft.updates and draft.is_held(draft.updates[client])
+    return not is_here and not is_given_up(draft, client)

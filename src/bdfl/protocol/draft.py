@@ -14,6 +14,7 @@ from bdfl.ledger.block import (
     SignedReport,
     SignedUpdate,
     SignedVote,
+    TwoUpdates,
     Vote,
 )
 from bdfl.ledger.chain import ChainState
@@ -26,6 +27,7 @@ from bdfl.protocol.state import (
     Candidate,
     Context,
     Decision,
+    Followed,
     Lock,
     Mined,
     NodeState,
@@ -49,6 +51,7 @@ class Draft:
     chain: ChainState
     precommits: MutableMapping[int, SignedVote]
     since_ms: int
+    since_ns: int
     clock_offsets_ms: dict[int, int]
     phase: Phase
     attempt: int
@@ -61,6 +64,12 @@ class Draft:
     blobs: dict[bytes, bytes]
     in_time_updates: frozenset[int]
     in_time_reports: Collection[int]
+    announced: frozenset[int]
+    heard_ns: MutableMapping[int, int]
+    waiting_since_ns: int | None
+    review_ns: int
+    absent_until: Mapping[int, int]
+    patience_ns: Mapping[int, int]
     candidates: dict[bytes, Candidate]
     refused: frozenset[bytes]
     banned: frozenset[int]
@@ -68,9 +77,14 @@ class Draft:
     own_votes: dict[tuple[int, Kind], SignedVote]
     evidence: dict[int, Evidence]
     changes: tuple[MembershipChange, ...]
+    held_since: dict[int | MembershipChange, int]
     mined: Mined | None
     decision: Decision | None
+    ahead: tuple[Followed, ...]
+    asked: frozenset[int]
+    lacks_model: bool
     wanted_blobs: dict[bytes, int]
+    asked_blobs: dict[int, tuple[bytes, ...]]
     wanted_blocks: frozenset[bytes]
     early: tuple[Message, ...]
     turn: int
@@ -93,7 +107,10 @@ class Draft:
         self.votes = Ballots.copy_of(state.votes, may_share=context.is_alone)
         self.own_votes = dict(state.own_votes)
         self.evidence = dict(state.evidence)
+        self.held_since = dict(state.held_since)
+        self.heard_ns = self._copy(state.heard_ns)
         self.wanted_blobs = dict(state.wanted_blobs)
+        self.asked_blobs = dict(state.asked_blobs)
         self.clock_offsets_ms = dict(state.clock_offsets_ms)
 
     def finish(self) -> tuple[NodeState, tuple[Effect, ...]]:
@@ -136,7 +153,13 @@ class Draft:
     def is_member(self) -> bool:
         """Whether this node takes part at the height worked on; else it follows, and says nothing of its own."""
         number, members = self.number, self.chain.charter.members
-        return number in self.chain.active and members[number].public_key == self.context.signer.public_key
+        is_admitted = number in self.chain.active and members[number].public_key == self.context.signer.public_key
+        return is_admitted and not self.lacks_model
+
+    @property
+    def due(self) -> frozenset[int]:
+        """Members of whom something is due at this height: an update, or a report for the round after."""
+        return self.chain.scheduled if self.is_last else self.chain.due
 
     @property
     def may_be_idle(self) -> bool:
@@ -153,19 +176,28 @@ class Draft:
         self.lock = None
         self.updates, self.reports, self.blobs = {}, self._copy({}), {}
         self.in_time_updates, self.in_time_reports = frozenset(), ()
-        self.candidates, self.evidence = {}, self._lasting_evidence()
+        self.announced, self.heard_ns = frozenset(), self._copy({})
+        self.waiting_since_ns, self.review_ns = None, 0
+        self.candidates = {}
         self.votes, self.own_votes = Ballots({}, may_share=self.context.is_alone), {}
         self.refused, self.banned = frozenset(), frozenset()
         self.mined, self.decision = None, None
-        self.wanted_blobs, self.wanted_blocks = {}, frozenset()
+        self.ahead = self.ahead[1:]
+        self.wanted_blobs, self.asked_blobs, self.wanted_blocks = {}, {}, frozenset()
         self.inbox.extend(self.early)
         self.early = ()
         self.turn = 0
         self.mining_since_ns = self.mining_ms = 0
 
-    def _lasting_evidence(self) -> dict[int, Evidence]:
-        """Evidence that no block has recorded yet."""
-        return {member: offence for member, offence in self.evidence.items() if member not in self.chain.offenders}
+    @property
+    def two_faced(self) -> dict[int, TwoUpdates]:
+        """Members that gave two updates of this height, with the evidence."""
+        place = self.chain.place
+        return {
+            member: found
+            for member, found in self.evidence.items()
+            if isinstance(found, TwoUpdates) and found.place == place
+        }
 
     @property
     def extent(self) -> tuple[int, ...]:
@@ -189,8 +221,9 @@ class Draft:
     def do(self, effect: Effect) -> None:
         self.effects.append(effect)
 
-    def send(self, to: int | None, content: Content) -> None:
-        self.do(Send(to, Message(self.chain.chain, self.number, self.height, content)))
+    def send(self, to: int | None, content: Content, height: int | None = None) -> None:
+        """Says something about the height worked on, or another one."""
+        self.do(Send(to, Message(self.chain.chain, self.number, height or self.height, content)))
 
     def refuse(self, sender: int | None, error: BdflError | str) -> None:
         self.do(Refused(sender, str(error)))

@@ -29,6 +29,7 @@ class Timer(StrEnum):
     BACK_OFF = "back-off"  # from when on a round may end with an idle block
     ATTEMPT = "attempt"  # the end of an attempt to agree
     RESEND = "resend"  # the next time everything is said again
+    REVIEW = "review"  # the end of waiting for a late member, or for its block
 
 
 # Events
@@ -221,6 +222,7 @@ class Commit:
 
     block: Block
     certificate: Certificate
+    is_trusted: bool = False  # its model was not recomputed: the updates are gone, and its certificate has to do
 
 
 @dataclass(frozen=True)

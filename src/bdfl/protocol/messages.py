@@ -14,6 +14,7 @@ from bdfl.ledger.block import (
     Attempt,
     Block,
     Certificate,
+    Evidence,
     MemberNumber,
     MembershipChange,
     SignedReport,
@@ -38,6 +39,7 @@ class Hearsay(Record, frozen=True, tag="hearsay"):
     votes: Annotated[tuple[SignedVote, ...], Meta(max_length=8 * MAX_MEMBERS)] = ()
     blocks: Annotated[tuple[Digest, ...], Meta(max_length=8 * MAX_MEMBERS)] = ()  # candidates the sender can give
     changes: Annotated[tuple[MembershipChange, ...], Meta(max_length=MAX_CHANGES)] = ()  # that no block has yet
+    evidence: Annotated[tuple[Evidence, ...], Meta(max_length=MAX_MEMBERS)] = ()  # likewise
 
 
 class Proposal(Record, frozen=True, tag="proposal"):

@@ -7,10 +7,8 @@ Whatever arrives is hostile until checked; what does not hold changes nothing an
 from bdfl.ledger.block import Kind
 from bdfl.ledger.chain import ChainState
 from bdfl.protocol.agreeing import end_attempt, progress, receive_late_vote, receive_vote
-from bdfl.protocol.catching_up import hear_ahead, receive_decided, say_again
-from bdfl.protocol.changing import receive_change
+from bdfl.protocol.catching_up import hear_ahead, receive_decided, resume, say_again, take_followed
 from bdfl.protocol.collecting import (
-    back_off_doublings,
     enter_round,
     finish_measuring,
     finish_training,
@@ -18,7 +16,9 @@ from bdfl.protocol.collecting import (
     receive_report,
     receive_update,
 )
+from bdfl.protocol.deadlines import note_heard
 from bdfl.protocol.draft import Draft
+from bdfl.protocol.entries import receive_change, receive_evidence
 from bdfl.protocol.events import (
     ChangeOffered,
     Effect,
@@ -69,6 +69,7 @@ def begin(context: Context, chain: ChainState, recovered: Recovered = NOTHING_RE
         votes=votes,
         own_votes=own_votes,
         end=end,
+        lacks_model=recovered.lacks_model,
     )
     draft = Draft(context, state, 0, 0)
     if not is_done:
@@ -88,9 +89,11 @@ def step(
         return state, ()
     draft = Draft(context, state, now_ns, utc_ms)
     _handle(draft, event)
+    take_followed(draft)
     while draft.inbox:
         message = draft.inbox.pop(0)
         _receive(draft, message)
+        take_followed(draft)
     return draft.finish()
 
 
@@ -107,13 +110,12 @@ def _handle(draft: Draft, event: Event) -> None:
             return
         case Started():
             if draft.phase is not Phase.DONE:
-                draft.mining_since_ns = draft.now_ns
                 draft.since_ms = draft.utc_ms
                 enter_round(draft)
                 say_again(draft)
         case TimerFired(timer=Timer.DEADLINE):
             draft.is_deadline_over = True
-            draft.is_back_off_over |= back_off_doublings(draft.chain) == 0
+            draft.is_back_off_over |= draft.chain.num_idle == 0
         case TimerFired(timer=Timer.BACK_OFF):
             draft.is_back_off_over = True
         case TimerFired(timer=Timer.ATTEMPT):
@@ -148,7 +150,10 @@ def _receive(draft: Draft, message: Message) -> None:
             if 1 <= message.height <= draft.chain.height:
                 draft.do(ServeDecided(sender, message.height))
         case Blob(data):
-            if draft.phase is not Phase.DONE and receive_blob(draft, sender, data) is not None:
+            taken = None if draft.phase is Phase.DONE else receive_blob(draft, sender, data)
+            if taken is not None:
+                if taken == draft.chain.model:
+                    resume(draft)
                 complete_candidates(draft)
                 progress(draft)
         case content if message.height < draft.height:
@@ -168,7 +173,10 @@ def _is_heard(draft: Draft, message: Message) -> bool:
     if sender in chain.speakers:
         return True
     last = chain.last_height(sender)
-    return last is not None and message.height <= last and chain.public_keys[sender] is not None
+    if last is None or chain.public_keys[sender] is None:
+        return False
+    more = draft.context.keep_blocks if isinstance(message.content, DecidedWanted) else 0  # these certify its last
+    return message.height <= last + more
 
 
 def _receive_present(draft: Draft, message: Message) -> None:
@@ -182,10 +190,13 @@ def _receive_present(draft: Draft, message: Message) -> None:
         case Proposal(block):
             receive_block(draft, sender, block)
         case Decided() as decided:
-            receive_decided(draft, sender, decided)
+            receive_decided(draft, sender, message.height, decided)
         case Hearsay() as hearsay:
             for update in hearsay.updates:
                 receive_update(draft, sender, update)
+                if update.update.client in draft.updates:
+                    draft.announced |= {update.update.client}
+                    note_heard(draft, update.update.client)
             for report in hearsay.reports:
                 receive_report(draft, sender, report)
             for vote in hearsay.votes:
@@ -193,5 +204,7 @@ def _receive_present(draft: Draft, message: Message) -> None:
             ask_for_blocks(draft, sender, hearsay.blocks)
             for change in hearsay.changes:
                 receive_change(draft, sender, change)
+            for evidence in hearsay.evidence:
+                receive_evidence(draft, sender, evidence)
     if draft.extent != extent:
         progress(draft)

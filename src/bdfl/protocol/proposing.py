@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from bdfl.encoding import encode
 from bdfl.identity import Meaning, statement_digest
-from bdfl.ledger.block import Block, Body, FalseWork, Kind, Seal, TwoBlocks, body_root, header_seal
+from bdfl.ledger.block import Block, Body, FalseWork, Kind, Seal, TwoBlocks, Vote, body_root, header_seal
 from bdfl.ledger.chain import is_idle
 from bdfl.ledger.errors import BadWork, InvalidBlock, NotVotable
 from bdfl.ledger.rules import (
@@ -17,12 +17,14 @@ from bdfl.ledger.rules import (
     validate_model,
     validate_proposal,
 )
-from bdfl.protocol.changing import choose_change
-from bdfl.protocol.collecting import is_complete, receive_update, want_blob
+from bdfl.protocol.collecting import is_complete, leaves_out, receive_update, want_blob
+from bdfl.protocol.deadlines import is_given_up, is_head_start
 from bdfl.protocol.draft import Draft
+from bdfl.protocol.entries import choose_entries, drops_entries, note_offence
 from bdfl.protocol.events import KeptBlock, Mine, NonceFound, StopMining, Store
 from bdfl.protocol.messages import BlockWanted, Proposal
 from bdfl.protocol.state import Candidate, Mined, Phase, clock_offset_ms
+from bdfl.protocol.votes import find_quorums, tally_of
 
 MAX_ASKED_PER_MEMBER = 4  # blocks asked for because of one message
 MAX_AHEAD = 2  # attempts: blocks of later ones are left until this node gets there
@@ -38,24 +40,24 @@ def start_mining(draft: Draft) -> None:
     is_scheduled = draft.chain.schedule.mining_hz[draft.number] > 0 or not draft.chain.schedule.is_feasible
     if not (is_scheduled or draft.is_deadline_over or draft.attempt > 1):
         return
-    body, model = _make_own_body(draft)
-    header = make_header(draft.chain, draft.attempt, draft.number, body, draft.utc_ms)
-    draft.mined = Mined(header, body, model)
+    body = _make_own_body(draft)
+    draft.mined = Mined(make_header(draft.chain, draft.attempt, draft.number, body, draft.utc_ms), body)
     draft.do(Mine(draft.mined.header))
 
 
-def _make_own_body(draft: Draft) -> tuple[Body, bytes]:
-    """The body of a block with all that is held, and the bytes of its model."""
-    offences = [draft.evidence[member] for member in sorted(draft.evidence) if member not in draft.chain.offenders]
-    return make_body(
+def _make_own_body(draft: Draft) -> Body:
+    """The body of a block with all that is held; in a later attempt without those who gave two updates."""
+    left_out = draft.two_faced if draft.attempt > 1 else ()
+    body, _ = make_body(
         draft.chain,
         certificate=tuple(draft.precommits[voter] for voter in sorted(draft.precommits)),
-        updates=tuple(draft.held_updates.values()),
+        updates=tuple(signed for client, signed in draft.held_updates.items() if client not in left_out),
         reports=tuple(draft.reports[client] for client in sorted(draft.reports)),
-        entries=(*offences, *choose_change(draft)),
+        entries=choose_entries(draft),
         blobs=draft.blobs,
         toolbox=draft.toolbox,
     )
+    return body
 
 
 def stop_mining(draft: Draft) -> None:
@@ -81,7 +83,7 @@ def finish_mining(draft: Draft, event: NonceFound) -> None:
     signature = draft.context.signer.sign(Meaning.BLOCK, draft.chain.place, seal)
     block = Block(mined.header, event.nonce, signature, mined.body)
     draft.mined = None
-    candidate = Candidate(block, block.digest, True, mined.model, _find_complaint(draft, block))
+    candidate = Candidate(block, block.digest, True, _find_complaint(draft, block))
     draft.candidates[candidate.digest] = candidate
     draft.do(Store(KeptBlock(block)))
     draft.send(None, Proposal(block))
@@ -90,19 +92,26 @@ def finish_mining(draft: Draft, event: NonceFound) -> None:
 def receive_block(draft: Draft, sender: int, block: Block, *, is_decided: bool = False) -> None:
     """Takes a block that breaks no rule; its blobs are asked for and its model is recomputed once they are here.
 
-    Of several blocks by one member for one attempt the first counts, others only if somebody voted for them.
+    Of several blocks by one member for one attempt the first counts, others only if somebody voted for them. Nobody
+    honest votes for a block of an attempt it has not reached: one of a far later attempt is taken for a quorum only.
     """
     digest, header = block.digest, block.header
-    is_wanted = is_decided or digest in draft.wanted_blocks
+    is_needed = is_decided or _has_quorum(draft, digest)
+    is_wanted = is_needed or digest in draft.wanted_blocks
+    if digest in draft.candidates and is_decided:
+        _want_blobs(draft, sender, block, is_needed=True)
     if digest in draft.candidates or digest in draft.refused:
         return
-    if not is_wanted and (header.attempt > draft.attempt + MAX_AHEAD or header.proposer in draft.banned):
+    if header.attempt > draft.attempt + MAX_AHEAD and not is_needed:
+        draft.wanted_blocks -= {digest}
+        return
+    if header.proposer in draft.banned and not is_wanted:
         return
     try:
         draft.approve(validate_proposal, block)
     except InvalidBlock as error:
         draft.refuse(sender, error)
-        if _is_authentic(draft, block):  # else somebody spoiled another's block on the way: its digest is not to blame
+        if _is_meant_for_here(draft, block):  # else its digest and its proposer are not to blame
             draft.refused |= {digest}
             draft.banned |= {header.proposer}
         if isinstance(error, BadWork):  # checked after the signature: only its proposer can have made it
@@ -110,27 +119,42 @@ def receive_block(draft: Draft, sender: int, block: Block, *, is_decided: bool =
         return
     for rival in draft.candidates.values():
         if (rival.block.header.proposer, rival.block.header.attempt) == (header.proposer, header.attempt):
-            offence = TwoBlocks(rival.block.signed_header, block.signed_header)
-            draft.evidence.setdefault(header.proposer, offence)
+            note_offence(draft, TwoBlocks(rival.block.signed_header, block.signed_header))
             if not is_wanted:
                 return
     draft.wanted_blocks -= {digest}
-    draft.candidates[digest] = Candidate(block, digest, False, b"", None)
+    draft.candidates[digest] = Candidate(block, digest, False, None)
     if not is_decided and header.proposer != draft.number:
         offset_ms = min_offset_ms(header.time_ms, draft.since_ms, draft.utc_ms)
         draft.clock_offsets_ms[header.proposer] = offset_ms
     for signed in block.body.updates:
         receive_update(draft, sender, signed)
-    owners = {signed.update.model: signed.update.client for signed in block.body.updates}
-    for blob in required_blobs(draft.chain, block):
-        want_blob(draft, sender, blob, owners[blob])
+    _want_blobs(draft, sender, block, is_needed=is_needed)
     complete_candidates(draft)
 
 
-def _is_authentic(draft: Draft, block: Block) -> bool:
-    """Whether its proposer signed this very block, body and all."""
+def _want_blobs(draft: Draft, holder: int, block: Block, *, is_needed: bool) -> None:
+    """Asks for the blobs that a block rests on; one that rests on a third of some member waits until it is needed."""
+    owners = {signed.update.model: signed.update.client for signed in block.body.updates}
+    for blob in required_blobs(draft.chain, block):
+        want_blob(draft, holder, blob, owners[blob], is_needed=is_needed)
+
+
+def _has_quorum(draft: Draft, digest: bytes) -> bool:
+    """Tells if a quorum prevoted or precommitted a block in one attempt: it must be had, whatever it takes."""
+    quorums = (find_quorums(draft.votes, kind, draft.chain.quorum) for kind in Kind)
+    return any(block == digest for found in quorums for _, block in found)
+
+
+def _is_meant_for_here(draft: Draft, block: Block) -> bool:
+    """Tells if its proposer signed this very block, body and all, for the height worked on.
+
+    Anybody can spoil another's block on the way, or send an old one again.
+    """
     members = draft.chain.charter.members
-    if block.header.proposer >= len(members) or body_root(block.body) != block.header.body:
+    if block.header.place != draft.chain.place or block.header.proposer >= len(members):
+        return False
+    if body_root(block.body) != block.header.body:
         return False
     statement = statement_digest(Meaning.BLOCK, block.header.place, encode(Seal(block.header, block.nonce)))
     return draft.toolbox.is_signed(members[block.header.proposer].public_key, block.signature, statement)
@@ -141,7 +165,7 @@ def _note_false_work(draft: Draft, block: Block) -> None:
     header = block.header
     work = draft.chain.genesis.law.work
     if not draft.toolbox.is_worked(work, header_seal(header), block.nonce, header.difficulty):
-        draft.evidence.setdefault(header.proposer, FalseWork(block.signed_header))
+        note_offence(draft, FalseWork(block.signed_header))
 
 
 def complete_candidates(draft: Draft) -> None:
@@ -153,13 +177,13 @@ def complete_candidates(draft: Draft) -> None:
                 _drop(draft, candidate)
             continue
         try:
-            model = validate_model(draft.chain, candidate.block, draft.blobs, draft.toolbox)
+            validate_model(draft.chain, candidate.block, draft.blobs, draft.toolbox)
         except InvalidBlock as error:
             draft.refuse(candidate.block.header.proposer, error)
             _drop(draft, candidate)
             continue
         complaint = _find_complaint(draft, candidate.block)
-        draft.candidates[candidate.digest] = Candidate(candidate.block, candidate.digest, True, model, complaint)
+        draft.candidates[candidate.digest] = Candidate(candidate.block, candidate.digest, True, complaint)
         draft.do(Store(KeptBlock(candidate.block)))
 
 
@@ -174,6 +198,30 @@ def _find_complaint(draft: Draft, block: Block) -> str | None:
     except NotVotable as error:
         return str(error)
     return None
+
+
+def want_voted(draft: Draft, holder: int, vote: Vote, *, is_first: bool) -> None:
+    """Asks for a block that a member voted for, if it may be of use.
+
+    It is of use as the first that the member prevoted for in an attempt near enough: those of honest members all are.
+    Once a quorum voted for it, it is needed with all that it rests on.
+    """
+    if tally_of(draft.votes)[vote.attempt, vote.kind, vote.block] == draft.chain.quorum:
+        want_block(draft, holder, vote.block)
+        if vote.block in draft.candidates:
+            _want_blobs(draft, holder, draft.candidates[vote.block].block, is_needed=True)
+    elif is_first and vote.kind is Kind.PREVOTE and vote.attempt <= draft.attempt + MAX_AHEAD:
+        want_block(draft, holder, vote.block)
+
+
+def want_near(draft: Draft) -> None:
+    """Asks for the blocks of first prevotes that have come near with a new attempt."""
+    voters: set[tuple[int, int]] = set()
+    for (attempt, kind, voter, _), signed in draft.votes.items():
+        is_first = (attempt, voter) not in voters
+        if kind is Kind.PREVOTE and voter != draft.number:
+            voters.add((attempt, voter))
+            want_voted(draft, voter, signed.vote, is_first=is_first)
 
 
 def want_block(draft: Draft, holder: int, digest: bytes) -> None:
@@ -198,7 +246,7 @@ def may_close(draft: Draft) -> bool:
         return False
     if draft.may_be_idle or not is_idle(tuple(draft.held_updates.values()), ()):
         return True
-    return not is_premature(draft, _make_own_body(draft)[0])
+    return not is_premature(draft, _make_own_body(draft))
 
 
 def is_premature(draft: Draft, body: Body) -> bool:
@@ -214,26 +262,29 @@ def is_premature(draft: Draft, body: Body) -> bool:
 def is_votable(draft: Draft, candidate: Candidate) -> bool:
     """Tells if this node may vote for a block it is not locked on: valid, fairly scheduled, timely, nobody left out.
 
-    A block without some scheduled member's update has to wait for the deadline, else one that does not train would win
-    every round. In the first attempt a block must have everything that this node held while collecting. Later, members
-    that held different things must come together: then a first block must have every scheduled update, which all see
-    alike, and any later block will do.
+    A block without some scheduled member's update has to wait until that member is given up, else one that does not
+    train would win every round. In the first attempt a block must have everything that this node held while collecting.
+    Later, members that held different things must come together: then a first block must have every scheduled update,
+    which all see alike, and any later block will do; but none with an update of a member that gave two, since not all
+    ask for both.
     """
     header, body = candidate.block.header, candidate.block.body
     if not candidate.is_valid or candidate.complaint is not None or header.attempt > draft.attempt:
         return False
     if is_premature(draft, body) and not _is_vouched_for(draft, candidate.digest):
         return False
-    if not _is_timely(draft, candidate.block):
+    if not _is_timely(draft, candidate.block) or is_head_start(draft, header) or drops_entries(draft, body.entries):
         return False
     given = {signed.update.client for signed in body.updates}
+    two_faced = draft.two_faced if draft.attempt > 1 else ()
+    if not given.isdisjoint(two_faced):
+        return False
     is_whole = given.issuperset(draft.chain.schedule.selected)
-    if not (is_whole or draft.is_deadline_over):
+    if not all(is_given_up(draft, client) for client in draft.chain.scheduled.difference(given, two_faced)):
         return False
     if draft.attempt > 1:
         return is_whole or header.attempt > 1
-    reported = {signed.report.client for signed in body.reports}
-    return given.issuperset(draft.in_time_updates) and reported.issuperset(draft.in_time_reports)
+    return not leaves_out(draft, given, {signed.report.client for signed in body.reports})
 
 
 def _is_vouched_for(draft: Draft, digest: bytes) -> bool:

@@ -75,6 +75,7 @@ class Context:
     toolbox: Toolbox
     last_height: int | None = None  # after this block all is done; none: goes on for ever
     is_alone: bool = False  # no other thread takes steps from this node's states: they may share what they hold
+    keep_blocks: int = 0  # newest blocks whose updates every member keeps; 0: of all
 
 
 def find_end(context: Context, chain: ChainState) -> str:
@@ -93,7 +94,6 @@ class Candidate:
     block: Block
     digest: bytes
     is_valid: bool  # its model was recomputed
-    model: bytes  # the bytes of that model; none where it stays the parent's
     complaint: str | None  # why its schedule is not votable
 
 
@@ -103,7 +103,6 @@ class Mined:
 
     header: Header
     body: Body
-    model: bytes  # as in `Candidate`
 
 
 @dataclass(frozen=True)
@@ -125,6 +124,16 @@ class Decision:
 
 
 @dataclass(frozen=True, eq=False)
+class Followed:
+    """A block with a valid certificate that keeps all rules that can be judged without models."""
+
+    block: Block
+    certificate: Certificate
+    teller: int
+    chain: ChainState  # after it
+
+
+@dataclass(frozen=True, eq=False)
 class Recovered:
     """What a node finds in its store for the height it works on."""
 
@@ -135,6 +144,7 @@ class Recovered:
     votes: tuple[SignedVote, ...] = ()
     progress: KeptProgress | None = None
     blobs: Mapping[bytes, bytes] = field(default_factory=dict)
+    lacks_model: bool = False
 
 
 VoteKey: TypeAlias = tuple[int, Kind, int, bytes]  # attempt, kind, voter, block: a liar may have voted for several
@@ -147,6 +157,7 @@ class NodeState:
     chain: ChainState
     precommits: Mapping[int, SignedVote]  # for the tip, by voter: what made it final, and what came later
     since_ms: int = 0  # this node's wall clock when it began with the height
+    since_ns: int = 0  # its monotonic clock then
     clock_offsets_ms: Mapping[int, int] = field(default_factory=dict)  # at least, to each other member's
     phase: Phase = Phase.COLLECTING
     attempt: int = 1
@@ -159,6 +170,12 @@ class NodeState:
     blobs: Mapping[bytes, bytes] = field(default_factory=dict)  # checked models of this height's updates
     in_time_updates: frozenset[int] = frozenset()  # held, with their blobs, while collecting
     in_time_reports: Collection[int] = frozenset()
+    announced: frozenset[int] = frozenset()  # whose updates were said, not only seen inside of a block
+    heard_ns: Mapping[int, int] = field(default_factory=dict)  # when all that is due from a member was here
+    waiting_since_ns: int | None = None  # from when on no more are waited for than may lie
+    review_ns: int = 0  # when the review timer is due
+    absent_until: Mapping[int, int] = field(default_factory=dict)  # height, of members whose prevotes did not come
+    patience_ns: Mapping[int, int] = field(default_factory=dict)  # lateness still allowed, where it is not all of it
     candidates: Mapping[bytes, Candidate] = field(default_factory=dict)  # in the order of their arrival
     refused: frozenset[bytes] = frozenset()  # digests of blocks and blobs found wrong
     banned: frozenset[int] = frozenset()  # signed a block of this height that breaks a rule
@@ -166,9 +183,14 @@ class NodeState:
     own_votes: Mapping[tuple[int, Kind], SignedVote] = field(default_factory=dict)  # by attempt and kind
     evidence: Mapping[int, Evidence] = field(default_factory=dict)  # by offender
     changes: tuple[MembershipChange, ...] = ()  # agreed to, and in no block yet
+    held_since: Mapping[int | MembershipChange, int] = field(default_factory=dict)  # height, of offenders and changes
     mined: Mined | None = None
     decision: Decision | None = None
+    ahead: tuple[Followed, ...] = ()  # decided blocks from the height worked on, while that one lacks its blobs
+    asked: frozenset[int] = frozenset()  # who was asked for the block after these
+    lacks_model: bool = False  # of the tip, which was committed on trust: until it is here, the node only follows
     wanted_blobs: Mapping[bytes, int] = field(default_factory=dict)  # digest and whose update it is
+    asked_blobs: Mapping[int, tuple[bytes, ...]] = field(default_factory=dict)  # at this height, by whose update it is
     wanted_blocks: frozenset[bytes] = frozenset()
     early: tuple[Message, ...] = ()  # of the next height
     turn: int = 0  # of asking others for what is missing

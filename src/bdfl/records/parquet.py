@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from bdfl import __version__
 from bdfl.errors import one_line
+from bdfl.foreign_files import open_parquet
 from bdfl.records.crowd import ClientTotals, CrowdRecord, CrowdRound
 from bdfl.records.learning import LearningRecord
 from bdfl.records.run import NOBODY, InvalidRecord, RunRecord
@@ -39,6 +40,7 @@ _PER_CLIENT = (
 _LEARNED_PER_CLIENT = ("outcome", "local_loss", "local_gradient_norm", "epsilon")
 
 
+_MAX_CELLS = 2**25  # of a table that is read whole
 _ROWS_AT_A_TIME = 2**20  # of clients: long runs are written in parts
 
 
@@ -99,12 +101,14 @@ def _metadata(run: RunRecord | CrowdRecord) -> dict[str, str]:
 def read_run(folder: Path) -> RunRecord:
     """The run whose tables `write_parquet` left in `folder`; raises `InvalidRecord` where they are none."""
     try:
-        rounds = pyarrow.parquet.read_table(folder / ROUNDS_FILE)
-        clients = pyarrow.parquet.read_table(folder / CLIENTS_FILE)
-        return _read_columns(rounds, clients)
+        with (
+            open_parquet(folder / ROUNDS_FILE, _MAX_CELLS) as rounds,
+            open_parquet(folder / CLIENTS_FILE, _MAX_CELLS) as clients,
+        ):
+            return _read_columns(rounds.read(), clients.read())
     except OSError as error:
         raise InvalidRecord(f"{folder}: {one_line(error)}, the tables of a run expected") from None
-    except (KeyError, ValueError, ZeroDivisionError, pyarrow.ArrowException) as error:
+    except (KeyError, TypeError, ValueError, ZeroDivisionError, pyarrow.ArrowException) as error:
         raise InvalidRecord(f"{folder}: not the tables of a run, {one_line(repr(error))}") from None
 
 

@@ -5,8 +5,10 @@ from pathlib import Path
 import msgspec
 
 from bdfl.errors import BdflError, one_line
+from bdfl.foreign_files import read_regular
 
 ROUNDS_FILE = "rounds.jsonl"
+_MAX_FILE = 2**28  # bytes
 
 
 class BadRoundsFile(BdflError):
@@ -65,14 +67,14 @@ def read_rounds(path: Path) -> list[RoundTimes]:
 
 def _read_file(path: Path) -> list[RoundTimes]:
     try:
-        *lines, _ = path.read_bytes().split(b"\n")
+        *lines, _ = read_regular(path, _MAX_FILE).split(b"\n")
     except OSError as error:
         raise BadRoundsFile(f"{path}: {error.strerror}, a file of round times expected") from None
     rounds = []
     for number, line in enumerate(lines, start=1):
         try:
             rounds.append(_DECODER.decode(line))
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             reason = one_line(error)
             raise BadRoundsFile(f"{path}: line {number}: {reason}, the times of a round expected") from None
     return rounds

@@ -12,7 +12,7 @@ def describe_verification(verification: Verification) -> str:
     if verification.failure is not None:
         return f"The chain is not valid. {verification.failure}."
     recomputed = verification.count_models(ModelCheck.RECOMPUTED)
-    pruned = verification.count_models(ModelCheck.PRUNED)
+    pruned = verification.count_models(ModelCheck.PRUNED) + verification.count_models(ModelCheck.TRUSTED)
     models = f"{count(recomputed, 'global model')} aggregated again from the members' updates, equal in every bit"
     gone = f", {pruned} taken on the word of a quorum because their updates were pruned" if pruned else ""
     blocks, signatures = count(verification.height, "block"), count(verification.num_signatures, "signature")

@@ -68,6 +68,8 @@ def tabulate_chain(summary: ChainSummary, *, all_blocks: bool = False) -> list[T
         ("aggregation", f"{summary.aggregation} of at least {summary.min_updates}"),
         ("stored", f"{kept}; those before were pruned" if summary.checkpoint else "everything"),
     ]
+    if summary.trusted:
+        facts.append(("on trust", f"models of blocks {show_ranges(summary.trusted)}: never aggregated by this node"))
     if summary.privacy is not None:
         facts.append(("privacy", summary.privacy))
     title = f"Chain {short_digest(summary.chain)}: {summary.name}, {summary.height} blocks"
@@ -271,6 +273,12 @@ def describe_verification(found: Verification, seconds: float) -> list[str]:
             f"  {counts[ModelCheck.PRUNED]:,} models NOT aggregated again: updates up to block {found.checkpoint} were"
             " pruned",
             "    (their Merkle proofs hold, and a quorum voted for those blocks)",
+        ]
+    if found.trusted:
+        lines += [
+            f"  {len(found.trusted):,} models TAKEN ON TRUST, never aggregated by the node that stored them: blocks"
+            f" {show_ranges(found.trusted)}",
+            "    (their updates were gone when it caught up; a quorum voted for those blocks)",
         ]
     lines.append("  queues, receipts and schedules derived again, C1 to C3 in 40 decimal digits")
     same = f"  the scheduler, run again, gave the same schedule {agreed[Agreement.SAME]:,} times"

@@ -1,7 +1,6 @@
 """A federation that is being founded, as tables and sentences for a terminal of 80 columns."""
 
 from rich.console import RenderableType
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -26,27 +25,27 @@ def describe_founding(summary: FoundingSummary) -> list[RenderableType]:
 
 
 def _tabulate_rules(summary: FoundingSummary) -> Table:
-    points = ", ".join(f"{escape(point.name)} ({point.certificate[:16]})" for point in summary.access_points)
+    points = ", ".join(f"{point.name} ({point.certificate[:16]})" for point in summary.access_points)
     bears = f", bears {summary.faulty} wrong ones" if summary.faulty else ""
     facts = [
         ("digest", summary.digest_groups or "none yet: this is a draft"),
         ("read out", summary.digest_words or "-"),
         ("mode", summary.mode),
         ("ends after", f"block {summary.rounds}, unless all members give their nodes another --rounds"),
-        ("data", f"{escape(summary.data)}, unless a member has its own"),
-        ("inputs", f"{escape(summary.inputs or 'whatever fits the model')}, {summary.num_labels} labels"),
-        ("model", f"{escape(summary.model)}, {summary.num_parameters:,} parameters, {summary.model_bytes:,} bytes"),
+        ("data", f"{summary.data}, unless a member has its own"),
+        ("inputs", f"{summary.inputs or 'whatever fits the model'}, {summary.num_labels} labels"),
+        ("model", f"{summary.model}, {summary.num_parameters:,} parameters, {summary.model_bytes:,} bytes"),
         ("final by", f"{summary.quorum} of {len(summary.seats)} votes ({summary.quorum_rule})"),
         ("work", summary.work),
-        ("scheduler", escape(summary.scheduler)),
-        ("aggregation", f"{escape(summary.aggregation)} of the updates{bears}"),
+        ("scheduler", summary.scheduler),
+        ("aggregation", f"{summary.aggregation} of the updates{bears}"),
         ("access points", points or "none: members reach each other directly"),
     ]
     if summary.privacy is not None:
         facts.append(("privacy", summary.privacy))
     if summary.first_round is not None:
         facts.append(("round 1", f"members {' '.join(map(str, summary.first_round)) or 'none'} train"))
-    return tabulate_facts(f"{summary.kind.capitalize()} of {escape(summary.name)}", facts)
+    return tabulate_facts(f"{summary.kind.capitalize()} of {summary.name}", facts)
 
 
 def _tabulate_seats(summary: FoundingSummary) -> Table:
@@ -94,7 +93,7 @@ def tabulate_card(card: Card) -> Table:
         ("gain in round 1", f"{conditions.gain_atto / ATTO:.3e}"),
         ("for scenario", card.scenario.hex()[:16]),
     ]
-    return tabulate_facts(f"Card of {escape(card.name)}; all of it becomes public", facts)
+    return tabulate_facts(f"Card of {card.name}; all of it becomes public", facts)
 
 
 def _more(num_labels: int) -> str:

@@ -8,11 +8,12 @@ from typing import TypeAlias
 
 import msgspec
 
-from bdfl.errors import one_line, other_format
+from bdfl.errors import BdflError, one_line, other_format
+from bdfl.foreign_files import read_regular
 from bdfl.scenario.checking import ScenarioError, convert_strictly, refuse_value
-from bdfl.scenario.learning import is_path
+from bdfl.scenario.learning import HUB_PREFIX, is_function, is_path
 from bdfl.scenario.model import Scenario
-from bdfl.scenario.toml_text import Plain, toml_document
+from bdfl.scenario.toml_text import MAX_TOML_SIZE, Plain, parse_toml, toml_document
 
 FORMAT = 1  # of scenario files; a file that does not say which it has is of this one
 _FORMAT_KEY = "format"
@@ -23,6 +24,14 @@ _INLINE = (
     "partition.parameters",
     "learning.flower_config",
 )  # tables of a few values, whose keys are not ours
+
+
+_MAX_TRACE = 2**30  # bytes
+_MAX_FOREIGN = 2**24  # clients times rounds of a run that somebody else may have written
+
+
+class NotAllowed(BdflError):
+    """A scenario from elsewhere that asks for what its reader did not allow."""
 
 
 def parse_scenario(data: dict[str, Plain]) -> Scenario:
@@ -46,7 +55,7 @@ def load_scenario(path: Path, overrides: Sequence[str] = ()) -> Scenario:
     the file; a source that is not there, relative to the working folder. Raises `ScenarioError`.
     """
     try:
-        data: _Table = tomllib.loads(path.read_text(encoding="utf-8"))
+        data: _Table = parse_toml(read_regular(path, 4 * MAX_TOML_SIZE).decode())
     except FileNotFoundError:
         raise ScenarioError(str(path), "no such file", "expected a scenario in TOML") from None
     except OSError as error:
@@ -56,8 +65,10 @@ def load_scenario(path: Path, overrides: Sequence[str] = ()) -> Scenario:
     except tomllib.TOMLDecodeError as error:
         reason = one_line(error)
         raise ScenarioError(str(path), f"not TOML: {reason}", "expected a scenario in TOML") from None
-    data = {"name": path.stem} | _apply_overrides(data, overrides)
-    scenario = parse_scenario(data)
+    try:
+        scenario = parse_scenario({"name": path.stem} | _apply_overrides(data, overrides))
+    except RecursionError:
+        raise ScenarioError(str(path), "nested too deeply", "expected a scenario in TOML") from None
     if scenario.radio.trace is not None:
         trace = str((path.parent / scenario.radio.trace).absolute())
         scenario = msgspec.structs.replace(scenario, radio=msgspec.structs.replace(scenario.radio, trace=trace))
@@ -66,6 +77,48 @@ def load_scenario(path: Path, overrides: Sequence[str] = ()) -> Scenario:
         source = str(beside if beside.exists() else Path(scenario.data.source).absolute())
         scenario = msgspec.structs.replace(scenario, data=msgspec.structs.replace(scenario.data, source=source))
     return scenario
+
+
+def load_foreign_scenario(path: Path, allowed: frozenset[str] | None = None) -> Scenario:
+    """The scenario in a folder that may be anybody's: of a size that can be drawn, as `validate_allowed` permits it.
+
+    None `allowed`: whoever loads it calls no function that it names.
+    """
+    scenario = load_scenario(path)
+    size = scenario.clients.count * scenario.rounds
+    if size > _MAX_FOREIGN:
+        raise NotAllowed(f"{path}: {size} clients times rounds, at most {_MAX_FOREIGN} expected of a stored run")
+    if allowed is not None:
+        validate_allowed(scenario, allowed)
+    return scenario
+
+
+def validate_allowed(scenario: Scenario, allowed: frozenset[str]) -> None:
+    """Raises `NotAllowed` if the scenario names a function that is not `allowed` to run here.
+
+    The one rule for whatever comes from elsewhere: a genesis, a draft, and the folder of a run, a sweep or a network.
+    """
+    for key, value in named_functions(scenario).items():
+        refuse_function(key, value, allowed)
+
+
+def refuse_function(key: str, name: str, allowed: frozenset[str]) -> None:
+    """Raises `NotAllowed` unless the function is `allowed`."""
+    if name not in allowed:
+        raise NotAllowed(f"{key}: {name} would run here; if you know what it does, --allow {name}")
+
+
+def named_functions(scenario: Scenario) -> dict[str, str]:
+    """Somebody's own functions that the scenario names, by key."""
+    learning, source = scenario.learning, scenario.data.source
+    named = {
+        "data.source": None if source.startswith(HUB_PREFIX) else source,
+        "learning.model": learning.model,
+        "learning.flower": learning.flower,
+        "learning.flower_model": learning.flower_model,
+        "learning.aggregation.rule": learning.aggregation.rule,
+    }
+    return {key: value for key, value in named.items() if value is not None and is_function(value)}
 
 
 def override_scenario(scenario: Scenario, overrides: Sequence[str]) -> Scenario:
@@ -86,7 +139,7 @@ def scenario_digest(scenario: Scenario) -> str:
     radio = scenario.radio
     if radio.trace is not None:
         try:
-            content = hashlib.sha256(Path(radio.trace).read_bytes()).hexdigest()
+            content = hashlib.sha256(read_regular(Path(radio.trace), _MAX_TRACE)).hexdigest()
         except OSError as error:
             raise ScenarioError("radio.trace", f"{radio.trace}: {error.strerror}", "expected a readable file") from None
         scenario = msgspec.structs.replace(scenario, radio=msgspec.structs.replace(radio, trace=content))

@@ -57,8 +57,12 @@ class Ledger(Section, frozen=True, kw_only=True):
         Positive, about("cycle", "ours", "cycles one hash stands for; alpha over it is the difficulty in hashes")
     ] = 1e6
     keep_blocks: Annotated[
-        int, Meta(ge=0), about("", "ours", "newest blocks whose updates are kept in a run's folder; 0: of all")
+        int, Meta(ge=0), about("", "ours", "newest blocks whose updates a run or a node keeps; 0: of all")
     ] = 0
+    max_exchange_s: Annotated[
+        Positive | None,
+        about("s", "ours", "most that a client may train and upload; not given: twice what the slowest needs at first"),
+    ] = None
 
 
 class Faults(Section, frozen=True, kw_only=True):

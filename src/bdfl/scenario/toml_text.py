@@ -1,11 +1,29 @@
-"""Plain data as TOML text: tables, inline tables, lists and scalars, nothing else."""
+"""Plain data as TOML text and back: tables, inline tables, lists and scalars, nothing else."""
 
 import json
 import math
+import tomllib
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 Plain: TypeAlias = "bool | int | float | str | Sequence[Plain] | Mapping[str, Plain] | None"
+
+MAX_TOML_SIZE = 2**20  # characters
+_MAX_DOTS = 2**13  # beside those of numbers in lists: a dotted key takes time by the square of its parts
+
+
+def parse_toml(text: str) -> dict[str, Plain]:
+    """The table that a text from anywhere describes; raises `tomllib.TOMLDecodeError`, also for what takes too long."""
+    if len(text) > MAX_TOML_SIZE:
+        raise tomllib.TOMLDecodeError(f"{len(text)} characters, at most {MAX_TOML_SIZE} expected")
+    if sum("," not in part or '"' in part or "'" in part for part in text.split(".")) > _MAX_DOTS:
+        raise tomllib.TOMLDecodeError(f"more than {_MAX_DOTS} dots")
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise tomllib.TOMLDecodeError("nested too deeply") from None
+    except ValueError as error:  # such as a number of more digits than Python reads
+        raise tomllib.TOMLDecodeError(str(error)) from None
 
 
 def toml_value(value: Plain) -> str:

@@ -16,7 +16,11 @@ import msgspec
 from bdfl import __version__
 from bdfl.errors import BdflError, one_line, other_format
 from bdfl.experiment.run_folder import drop_cut_off, lock_folder, replace_file
+from bdfl.foreign_files import read_regular
+from bdfl.scenario.files import refuse_function, validate_allowed
+from bdfl.scenario.learning import is_function
 from bdfl.sweeps.computing import PointTimes
+from bdfl.sweeps.drawing import Choice
 from bdfl.sweeps.plan import SCENARIO_FILE, Sweep, dump_base, dump_sweep, load_sweep
 
 FORMAT = 1
@@ -24,6 +28,7 @@ SWEEP_FILE = "sweep.toml"
 JOURNAL_FILE = "journal.jsonl"
 _NAMED = ("numpy", "scipy")
 
+_MAX_JOURNAL = 2**28  # bytes
 _Line = TypeVar("_Line")
 
 
@@ -83,11 +88,18 @@ def open_sweep_folder(path: Path, sweep: Sweep) -> Iterator[SweepFolder]:
             yield SweepFolder(path, journal, done)
 
 
-def load_begun(path: Path) -> Sweep:
-    """The sweep that a folder was begun with."""
+def load_begun(path: Path, allowed: frozenset[str] = frozenset()) -> Sweep:
+    """The sweep that a folder was begun with; functions that its settings name must be among those `allowed`."""
     if not (path / SWEEP_FILE).is_file():
         raise BadSweepFolder(f"{path}: no {SWEEP_FILE} in it, the folder of a sweep expected")
-    return load_sweep(path / SWEEP_FILE)
+    sweep = load_sweep(path / SWEEP_FILE)
+    validate_allowed(sweep.base, allowed)
+    drawn = [(key, drawing.values) for key, drawing in sweep.random if isinstance(drawing, Choice)]
+    for key, values in (*sweep.grid, *drawn):
+        for value in values:
+            if key.startswith(("data.", "learning.")) and isinstance(value, str) and is_function(value):
+                refuse_function(key, value, allowed)
+    return sweep
 
 
 def _make_header(sweep: Sweep) -> Header:
@@ -97,7 +109,7 @@ def _make_header(sweep: Sweep) -> Header:
 
 def _read_journal(path: Path, expected: Header) -> dict[str, Done]:
     drop_cut_off(path)
-    lines = path.read_bytes().splitlines()
+    lines = read_regular(path, _MAX_JOURNAL).splitlines()
     if not lines:
         raise BadSweepFolder(f"{path}: no header, a journal of a sweep expected")
     header = _decode(path, lines[0], 1, Header)
@@ -125,5 +137,5 @@ def _validate_software(path: Path, begun: Mapping[str, str], now: Mapping[str, s
 def _decode(path: Path, line: bytes, number: int, kind: type[_Line]) -> _Line:
     try:
         return msgspec.json.decode(line, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadSweepFolder(f"{path}: line {number} is damaged: {one_line(error)}") from None

@@ -18,12 +18,13 @@ from msgspec import Meta
 
 from bdfl.errors import one_line
 from bdfl.experiment.choices import choose_scheduler, validate_choices
+from bdfl.foreign_files import read_regular
 from bdfl.scenario import Scenario, ScenarioError, dump_scenario, load_scenario, override_scenario, scenario_digest
 from bdfl.scenario.checking import convert_strictly, refuse_value
 from bdfl.scenario.learning import is_path
 from bdfl.scenario.section import Section, Text
 from bdfl.scenario.shipped import find_scenario
-from bdfl.scenario.toml_text import Plain, toml_document, toml_value
+from bdfl.scenario.toml_text import Plain, parse_toml, toml_document, toml_value
 from bdfl.scenario.values import WholePositive
 from bdfl.sweeps.drawing import Drawing, draw_value, validate_drawing
 from bdfl.sweeps.measures import MEASURES, Mode
@@ -192,10 +193,7 @@ def _read(path: Path) -> dict[str, Plain]:
     """What the file says; nothing that is not a table of TOML."""
     expected = "expected a sweep in TOML"
     try:
-        size = path.stat().st_size
-        if size > MAX_FILE_BYTES:
-            raise ScenarioError(str(path), f"{size} bytes", f"expected at most {MAX_FILE_BYTES}")
-        data: dict[str, Plain] = tomllib.loads(path.read_text(encoding="utf-8"))
+        data = parse_toml(read_regular(path, MAX_FILE_BYTES).decode())
     except OSError as error:
         raise ScenarioError(str(path), str(error.strerror).lower(), expected) from None
     except UnicodeDecodeError:

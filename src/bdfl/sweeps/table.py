@@ -11,6 +11,7 @@ import msgspec
 
 from bdfl import __version__
 from bdfl.errors import BdflError, one_line, require
+from bdfl.foreign_files import open_parquet
 from bdfl.scenario.toml_text import Plain, toml_value
 from bdfl.sweeps.folder import Done
 from bdfl.sweeps.measures import MEASURES, Mode
@@ -22,6 +23,7 @@ TIMES_FILE = "timings.parquet"
 OK, FAILED = "ok", "failed"
 _FIXED = ("point", "scheduler", "seed", "status", "error")
 _MAX_ROWS = 10_000_000  # of a table that somebody gives us
+_MAX_CELLS = 2**25
 
 
 class BadTable(BdflError):
@@ -96,7 +98,7 @@ def read_points(path: Path) -> PointTable:
 
     path = path / POINTS_FILE if path.is_dir() else path
     try:
-        with pyarrow.parquet.ParquetFile(path) as file:
+        with open_parquet(path, _MAX_CELLS) as file:
             if file.metadata.num_rows > _MAX_ROWS:
                 raise BadTable(f"{path}: {file.metadata.num_rows} rows, at most {_MAX_ROWS} expected")
             table = file.read()
@@ -110,7 +112,7 @@ def read_points(path: Path) -> PointTable:
         varied = msgspec.json.decode(facts["varied"], type=dict[str, Origin])
         measures = msgspec.json.decode(facts["measures"], type=tuple[str, ...])
         name = facts["sweep"].decode()
-    except (KeyError, ValueError, msgspec.DecodeError):
+    except (KeyError, ValueError, RecursionError, msgspec.DecodeError):
         raise BadTable(f"{path}: no sweep's metadata, the {POINTS_FILE} of a sweep expected") from None
     missing = [column for column in (*_FIXED, *varied, *measures) if column not in table.column_names]
     unknown = [measure for measure in measures if measure not in MEASURES[Mode.RUN]]

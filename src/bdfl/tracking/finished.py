@@ -9,7 +9,7 @@ from bdfl.ledger.block import chain_id
 from bdfl.ledger.store import ChainStore
 from bdfl.records import LearningRound
 from bdfl.records.run_files import JOURNAL_FILE, SCENARIO_FILE
-from bdfl.scenario import load_scenario
+from bdfl.scenario.files import load_foreign_scenario
 from bdfl.tracking.scalars import RoundScalars, tracked_run
 from bdfl.tracking.tracker import TrackedRun
 
@@ -54,7 +54,7 @@ def describe_folder(folder: Path, chain: ChainStore | None) -> TrackedRun:
     """The run in a folder: that of its scenario, or where there is none that of the chain's genesis."""
     name = folder.resolve().name
     if (folder / SCENARIO_FILE).is_file():
-        return tracked_run(load_scenario(folder / SCENARIO_FILE), name, is_continued=True)
+        return tracked_run(load_foreign_scenario(folder / SCENARIO_FILE), name, is_continued=True)
     if chain is None:
         raise NothingToTrack(f"{folder}: no {SCENARIO_FILE} and no chain in it, the folder of a run or chain expected")
     genesis = chain.genesis

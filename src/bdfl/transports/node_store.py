@@ -53,4 +53,5 @@ def read_recovered(store: Store, chain: ChainState) -> Recovered:
         votes=kept.votes,
         progress=KeptProgress(kept.height, kept.attempt, kept.lock) if kept.attempt else None,
         blobs={name: data for name, data in blobs.items() if data is not None},
+        lacks_model=not store.has_blob(chain.model),
     )

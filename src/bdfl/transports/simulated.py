@@ -267,7 +267,9 @@ class Network:
                 node.timers[effect.timer] = effect
                 self._push(self.now_ns + effect.delay_ns, node.number, node.life, effect)
             case Commit():
-                node.store.append(effect.block, effect.certificate)
+                node.store.append(effect.block, effect.certificate, is_trusted=effect.is_trusted)
+                if node.context.keep_blocks:
+                    node.store.prune(node.context.keep_blocks)
                 self._is_news = True
                 if self._on_commit is not None:
                     self._on_commit(node.number, effect.block, effect.certificate)

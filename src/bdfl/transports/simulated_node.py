@@ -82,6 +82,7 @@ def make_nodes(
     *,
     toolbox: Toolbox | None = None,
     last_height: int | None = None,
+    keep_blocks: int = 0,
 ) -> list[SimulatedNode]:
     """A node for every key, at the beginning of the chain; all share a toolbox, each has a store in memory.
 
@@ -89,6 +90,7 @@ def make_nodes(
     """
     shared = Toolbox() if toolbox is None else toolbox
     contexts = [
-        Context(number, signer, timing, shared, last_height, is_alone=True) for number, signer in enumerate(signers)
+        Context(number, signer, timing, shared, last_height, is_alone=True, keep_blocks=keep_blocks)
+        for number, signer in enumerate(signers)
     ]
     return [SimulatedNode(context, MemoryStore(genesis, initial_model)) for context in contexts]

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from bdfl.compute import mining_energy
+from bdfl.encoding import INT_LIMIT
 from bdfl.ledger.block import Block, Conditions, Receipt
 from bdfl.ledger.chain import ChainState
 from bdfl.ledger.planning import Prospect, round_problem
 from bdfl.ledger.round_problem import read_decision
-from bdfl.ledger.units import NANO, PICOJOULE, count_units
+from bdfl.ledger.units import NANO, PICOJOULE
 from bdfl.protocol.state import Timing
 from bdfl.scenario import Scenario
 from bdfl.scheduling.checker import evaluate
@@ -176,7 +177,7 @@ class _Round:
         energy_j = self._outcome.training_j[client] + self._outcome.upload_j[client] + mining_j
         return Receipt(
             round=self.round,
-            energy_pj=count_units(float(energy_j), PICOJOULE, "energy"),
+            energy_pj=min(round(float(energy_j) * PICOJOULE), INT_LIMIT),  # who is lucky late may overdraw any budget
             training_ns=self.training_ns[client],
             upload_ns=self.upload_ns[client],
             mining_ns=round(mining_s * NANO),

@@ -9,7 +9,7 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -111,6 +111,10 @@ class FailingStore:
     def checkpoint(self) -> int:
         return self._store.checkpoint
 
+    @property
+    def trusted(self) -> Sequence[int]:
+        return self._store.trusted
+
     def block(self, height: int) -> Block:
         return self._store.block(height)
 
@@ -131,9 +135,9 @@ class FailingStore:
                 self._is_in_batch = False
             self._kill_if_due()
 
-    def append(self, block: Block, certificate: Certificate) -> None:
+    def append(self, block: Block, certificate: Certificate, *, is_trusted: bool = False) -> None:
         self._reach("append")
-        self._store.append(block, certificate)
+        self._store.append(block, certificate, is_trusted=is_trusted)
 
     def has_blob(self, blob: bytes) -> bool:
         return self._store.has_blob(blob)

@@ -14,7 +14,7 @@ from bdfl.ledger.block import (
     NONCE_SIZE,
     Block,
     Body,
-    Evidence,
+    Entry,
     Header,
     Kind,
     Seal,
@@ -186,7 +186,7 @@ def block_with_stale_updates(moment: Moment, block: Block) -> Block | None:
     updates = tuple(stale.get(signed.update.client, signed) for signed in block.body.updates)
     if updates == block.body.updates:
         return None
-    return _rebuilt(moment, block, updates)
+    return rebuild_block(moment, block, updates, block.body.entries)
 
 
 def block_without_others(moment: Moment, block: Block) -> Block | None:
@@ -194,7 +194,7 @@ def block_without_others(moment: Moment, block: Block) -> Block | None:
     kept = tuple(signed for signed in block.body.updates if signed.update.client == moment.number)
     others = [signed for signed in block.body.updates if signed.update.client != moment.number]
     updates = kept or tuple(others[:1])
-    return None if updates == block.body.updates else _rebuilt(moment, block, updates)
+    return None if updates == block.body.updates else rebuild_block(moment, block, updates, block.body.entries)
 
 
 def block_with_false_accusation(moment: Moment, block: Block) -> Block | None:
@@ -205,23 +205,24 @@ def block_with_false_accusation(moment: Moment, block: Block) -> Block | None:
     place = block.header.place
     votes = [Vote(Kind.PREVOTE, 1, digest(bytes([number])), victim, (), (), 0) for number in range(2)]
     first, second = (moment.sign_vote(vote, place) for vote in votes)
-    return _rebuilt(moment, block, block.body.updates, (TwoVotes(place, first, second),))
+    return rebuild_block(moment, block, block.body.updates, (*block.body.entries, TwoVotes(place, first, second)))
 
 
-def _rebuilt(
-    moment: Moment, block: Block, updates: tuple[SignedUpdate, ...], accusations: tuple[Evidence, ...] = ()
+def rebuild_block(
+    moment: Moment, block: Block, updates: tuple[SignedUpdate, ...], entries: tuple[Entry, ...]
 ) -> Block | None:
+    """The block with these updates and entries in place of its own; none where the liar lacks a model for it."""
     try:
         body, _ = make_body(
             _state_before(moment, block).chain,
             certificate=block.body.parent_certificate,
             updates=updates,
             reports=block.body.reports,
-            entries=(*block.body.entries, *accusations),
+            entries=entries,
             blobs=moment.memory.blobs,
             toolbox=moment.context.toolbox,
         )
-    except MissingBlob:  # the liar never saw a model that it would need
+    except MissingBlob:
         return None
     return seal_block(moment, block.header, body)
 

@@ -163,15 +163,21 @@ class Pull:
         data = bytes(self._buffer)
         return data if digest(data) == self.blob else None
 
-    def blame(self) -> None:
-        """Throws all pieces away: they made a wrong whole. Who gave all of them is asked no more."""
+    def bar(self, number: int) -> None:
+        """Asks that member no more."""
+        self.holders.setdefault(number, _Holder(is_named=False)).is_barred = True
+
+    def blame(self) -> int | None:
+        """Throws all pieces away: they made a wrong whole. Who gave all of them is asked no more, and comes out."""
         givers = set(self.givers.values())
-        if len(givers) == 1:
-            self.holders[givers.pop()].is_barred = True
+        liar = givers.pop() if len(givers) == 1 else None
+        if liar is not None:
+            self.bar(liar)
         self.is_single = True
         self._only = -1
         self.givers.clear()
         self._given_up.clear()
+        return liar
 
     @property
     def main_giver(self) -> int | None:

@@ -21,6 +21,7 @@ from bdfl.ledger.chain import ChainState
 from bdfl.ledger.keeping import Store, StoreError
 from bdfl.protocol.events import (
     ChangeOffered,
+    Commit,
     Effect,
     Event,
     MessageArrived,
@@ -71,6 +72,7 @@ class NodeStatus:
     num_rehearsing: int
     num_effects: int  # not yet carried out
     num_dropped: int  # messages for which there was no room
+    num_trusted: int  # blocks on its chain whose model it never recomputed
     refused: Mapping[str, int]  # by what was wrong
     proposers: Mapping[int, int]  # blocks of each that were decided since the node started
     last_commit_ns: int | None  # on the node's clock; none since it started
@@ -119,14 +121,13 @@ class LiveNode:
         clock: Callable[[], int] = time.monotonic_ns,
         num_threads: int = NUM_THREADS,
         max_log_bytes: int = MAX_BYTES,
-        keep_blocks: int = 0,
         stops_when_done: bool = False,
         barrier: Barrier | None = None,
     ) -> None:
         """`folder` is where events are written down; none, or no bytes for it: they are not.
 
-        The toolbox must be a `SharedToolbox` unless there are no threads to rehearse. `keep_blocks` as in the
-        scenario's ledger. A node that is done goes on serving the others unless it `stops_when_done`.
+        The toolbox must be a `SharedToolbox` unless there are no threads to rehearse. A node that is done goes on
+        serving the others unless it `stops_when_done`.
         """
         self._signer = _Notary(context.signer)
         self._context = replace(context, signer=self._signer)
@@ -139,6 +140,7 @@ class LiveNode:
         self._counts = _Counts(clock)
         self._observer = self._counts if observer is None else Observers(self._counts, observer)
         self._last_ns = 0
+        self._num_trusted = len(store.trusted)
         self._turned_ns = clock()
         chain = recover_chain(store, context.toolbox)
         recovered = read_recovered(store, chain)
@@ -172,7 +174,7 @@ class LiveNode:
             observer=self._observer,
             before_keeping=self._flush_log,
             on_failure=self.fail,
-            keep_blocks=keep_blocks,
+            keep_blocks=context.keep_blocks,
         )
         self._timers = Timers()
         self._asked: dict[bytes, set[int]] = {}  # members who were asked for a blob that is wanted
@@ -242,6 +244,7 @@ class LiveNode:
             num_rehearsing=len(self._rehearsals),
             num_effects=len(self._effects),
             num_dropped=counts.num_dropped,
+            num_trusted=self._num_trusted,
             refused=counts.read_refused(),
             proposers=counts.read_proposers(),
             last_commit_ns=counts.last_commit_ns,
@@ -334,6 +337,7 @@ class LiveNode:
         if self._log is not None and is_news:  # else a replay comes to the same without it
             self._log.append(now_ns, utc_ms, log_event(event, after, self._context.toolbox), signatures)
         self._state = after
+        self._num_trusted += sum(isinstance(effect, Commit) and effect.is_trusted for effect in effects)
         self._observer.stepped(now_ns, before, event, after, effects)
         for effect in effects:
             if isinstance(effect, SetTimer):

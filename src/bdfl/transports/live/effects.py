@@ -154,7 +154,7 @@ class Effects:
         with self._store.batch():
             for effect in effects:
                 if isinstance(effect, Commit):
-                    self._store.append(effect.block, effect.certificate)
+                    self._store.append(effect.block, effect.certificate, is_trusted=effect.is_trusted)
                 else:
                     keep(self._store, effect.kept)
 

@@ -49,7 +49,7 @@ from bdfl.protocol.events import (
 from bdfl.protocol.messages import Blob, Message
 from bdfl.protocol.state import Context, NodeState, Recovered
 
-FORMAT = 3  # 1: without epsilon, 2: without the wall clock
+FORMAT = 4  # 1: without epsilon, 2: without the wall clock, 3: without what is kept and lacking
 MAX_BYTES = 256 * 2**20
 EVENTS_FILE = "events.log"
 _HEAD = struct.Struct(">II")
@@ -82,6 +82,7 @@ class Began(Record, frozen=True, tag="began"):
     resend_ns: Whole
     time_scale: str  # as `float.hex` writes it
     last_height: Whole | None
+    keep_blocks: Whole
     certificate: Certificate
     update: SignedUpdate | None
     report: SignedReport | None
@@ -89,6 +90,7 @@ class Began(Record, frozen=True, tag="began"):
     votes: tuple[SignedVote, ...]
     progress: LoggedProgress | None
     blobs: tuple[Digest, ...]
+    lacks_model: bool
 
 
 class LoggedStart(Record, frozen=True, tag="started"):
@@ -196,6 +198,7 @@ def log_beginning(context: Context, chain: ChainState, recovered: Recovered) -> 
         timing.resend_ns,
         float(timing.time_scale).hex(),
         context.last_height,
+        context.keep_blocks,
         recovered.certificate,
         recovered.update,
         recovered.report,
@@ -203,6 +206,7 @@ def log_beginning(context: Context, chain: ChainState, recovered: Recovered) -> 
         recovered.votes,
         None if progress is None else LoggedProgress(progress.attempt, progress.lock),
         tuple(sorted(recovered.blobs)),
+        recovered.lacks_model,
     )
 
 

@@ -108,7 +108,7 @@ class Puller:
                 return
             if data is None:
                 self._count("fetches_wrong")
-                pull.blame()
+                self._pulls.blame(pull)
                 return
             self._pulls.remove(pull)
         self._count("fetches_done")

@@ -8,6 +8,7 @@ from bdfl.transports.live.envelope import PieceRequest
 from bdfl.transports.live.patience import Patience
 
 _MAX_IN_FLIGHT = 32  # pieces asked at a time, of all
+_MAX_WRONG = 2  # models: bytes of one member in a round that made wrong ones, then it is asked no more
 _MAX_ACTIVE_BYTES = 256 * 2**20  # of blobs being pulled at a time; the others wait for their turn
 
 
@@ -33,6 +34,7 @@ class Pulls:
         self._patience = Patience(patience_ns, _MAX_IN_FLIGHT)
         self._pulls: dict[bytes, Pull] = {}
         self._present: frozenset[int] = frozenset()
+        self._wrong: dict[int, int] = {}  # bytes that made wrong blobs since all was forgotten, by who gave them
 
     def __len__(self) -> int:
         return len(self._pulls)
@@ -46,6 +48,9 @@ class Pulls:
         is_new = pull is None
         if pull is None:
             pull = self._pulls[blob] = Pull(blob, size, self._piece_size, self._patience, now_ns)
+            for liar, num_bytes in self._wrong.items():
+                if num_bytes >= _MAX_WRONG * size:
+                    pull.bar(liar)
         pull.name(holders)
         return is_new
 
@@ -64,8 +69,20 @@ class Pulls:
     def remove(self, pull: Pull) -> None:
         del self._pulls[pull.blob]
 
+    def blame(self, pull: Pull) -> None:
+        """Throws a wrong whole away; who gave too many bytes of such is asked no more until all is forgotten."""
+        liar = pull.blame()
+        if liar is None:
+            return
+        self._wrong[liar] = self._wrong.get(liar, 0) + pull.size
+        if self._wrong[liar] >= _MAX_WRONG * pull.size:
+            for other in self._pulls.values():
+                other.bar(liar)
+
     def clear(self) -> None:
+        """Forgets all blobs: the round is over, and with it every budget."""
         self._pulls.clear()
+        self._wrong.clear()
 
     def expire(self, now_ns: int) -> int:
         """Gives up what was waited for long enough; gives how much."""

@@ -162,7 +162,9 @@ class _Player:
         self._is_whole = True
         self._tape = _Tape(began.public_key)
         timing = Timing(began.grace_ns, began.attempt_ns, began.resend_ns, float.fromhex(began.time_scale))
-        self._context = Context(began.number, self._tape, timing, toolbox, began.last_height)
+        self._context = Context(
+            began.number, self._tape, timing, toolbox, began.last_height, keep_blocks=began.keep_blocks
+        )
         self._state: NodeState = begin(self._context, chain, self._recovered(began))
 
     def play(self, entry: Happened) -> None:
@@ -216,6 +218,7 @@ class _Player:
             votes=began.votes,
             progress=progress_of(began),
             blobs={blob: self._needed(blob, data) for blob, data in blobs.items()},
+            lacks_model=began.lacks_model,
         )
 
     def _needed(self, blob: bytes, data: bytes | None) -> bytes:

@@ -53,6 +53,7 @@ export async function showModel(root, route, context) {
     ),
     document.why ? notice("warn", document.why) : null,
     document.pruned_to > 0 ? notice("info", `Updates up to block ${sayCount(document.pruned_to)} are pruned: their digests, weights and signatures stay on the chain, their bytes are gone.`) : null,
+    document.is_trusted ? notice("warn", "Taken on trust: the updates of this model were gone when this node caught up. A quorum voted for it; this node never recomputed it.") : null,
     element(
       "div",
       { class: "grid two" },

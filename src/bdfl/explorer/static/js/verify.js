@@ -12,6 +12,7 @@
  * @typedef {{height: number, digest: string|null, state: CheckState, checks: Check[], block: object|null,
  *   certificate: object[]|null, bytes: number, work: object|null}} BlockResult
  */
+import { isEd25519, isPublicKey } from "./ed25519.js";
 import { sayUtc } from "./format.js";
 import { BadEncoding, SPAN, decodeRecord, decodeValue, encodeValue, joinBytes } from "./msgpack.js";
 
@@ -81,7 +82,8 @@ async function sha256(bytes) {
 
 const importedKeys = new Map();
 
-function importMemberKey(publicKey) {
+/** An imported key, null where WebCrypto takes it for none: a promise. */
+export function importMemberKey(publicKey) {
   const name = toHexadecimal(publicKey);
   if (!importedKeys.has(name)) {
     if (importedKeys.size > 10_000) importedKeys.clear();
@@ -101,8 +103,7 @@ async function isSignedBy(publicKey, signature, meaning, place, content) {
   const digest = await sha256(statement);
   const name = toHexadecimal(joinBytes([publicKey, signature, digest]));
   if (knownSignatures.has(name)) return knownSignatures.get(name);
-  const key = await importMemberKey(publicKey);
-  const isRight = key !== null && (await crypto.subtle.verify({ name: "Ed25519" }, key, signature, digest));
+  const isRight = await isEd25519(publicKey, signature, digest, importMemberKey);
   if (knownSignatures.size > 5_000) knownSignatures.clear();
   knownSignatures.set(name, isRight);
   return isRight;
@@ -118,7 +119,9 @@ async function merkleRoot(leaves) {
       );
     level = await Promise.all(pairs);
   }
-  return level[0];
+  const count = new Uint8Array(8);
+  new DataView(count.buffer).setBigUint64(0, BigInt(leaves.length));
+  return sha256(joinBytes([[2], count, level[0]])); // with the number of leaves, or other trees would have this root
 }
 
 function sealBytes(bytes, signedHeader) {
@@ -231,6 +234,8 @@ function startState(genesis, chain) {
 async function readChainStart(bytes) {
   const genesis = decodeRecord(bytes, "Genesis");
   if (genesis.format !== FORMAT) throw new BadEncoding(`format ${FORMAT} expected, ${genesis.format} found`);
+  const wrong = genesis.members.findIndex((member) => !isPublicKey(member.public_key));
+  if (wrong >= 0) throw new BadEncoding(`member ${wrong}: a key that is a canonical point not of small order expected`);
   return startState(genesis, await sha256(bytes));
 }
 
@@ -622,6 +627,8 @@ async function judgeChange({ state, height, bytes }, entry) {
   const counted = numbers.filter((number) => state.now.active.has(number) && !state.offenders?.has(number)).length;
   const quorum = quorumOf(state.genesis.law.quorum, state.now.active.size);
   if (counted < quorum) return [change.number, `${plural(counted, "assent")}, ${quorum} are a quorum`];
+  if (change.kind === "admission" && !isPublicKey(change.member.public_key))
+    return [change.number, "a key of small order or not in its only form"];
   const place = [state.chain, expires, ZERO_DIGEST];
   const fits = await Promise.all(
     assents.map((assent) =>

@@ -1,10 +1,12 @@
-"""Members that come and go, as a node sees it: changes are passed on, made, and followed by those they are about."""
+"""Entries: changes of membership and evidence are passed on, put into blocks, and kept out of none for long."""
 
 import pytest
+from msgspec.structs import replace
 
-from bdfl.ledger.block import Admission, Member, MembershipChange, Removal
+from bdfl.ledger.block import Admission, Member, MembershipChange, Removal, TwoVotes
 from bdfl.ledger.membership import make_change
 from bdfl.ledger.roll import find_change
+from bdfl.protocol.entries import HELD_HEIGHTS
 from bdfl.protocol.events import (
     ChangeOffered,
     Commit,
@@ -22,7 +24,7 @@ from bdfl.protocol.messages import MAX_CHANGES, BlobWanted, DecidedWanted, Hears
 from bdfl.protocol.node import begin
 from bdfl.protocol.state import Context, Phase, Recovered
 from bdfl.scenario import QuorumRule
-from tests.protocol.table import TIMING, Kind, Store, Table, make_block, replace_sender, signer
+from tests.protocol.table import TIMING, Kind, Store, Table, make_block, replace_sender, say_votes, signer, vote
 
 
 def started(num_members=4, newcomers=0, **options):
@@ -344,3 +346,81 @@ def test_a_member_can_be_replaced():
     table.deliver(table.seats[4], table.mine(table.seats[4]), to=table.seats[1:])
     assert table.decided[4][0].header.proposer == 4
     assert active(table.seats[1]) == {1, 2, 3, 4}
+
+
+# Nothing is kept off the chain
+
+
+def block_without_entries(seat):
+    return make_block(seat, change={"entries": ()})
+
+
+def hold(table, num_rounds, **entries):
+    """All but member 3 hold entries while blocks without them are decided, as if member 3 had won so often."""
+    for seat in table.seats[:3]:
+        seat.hear(replace_sender(seat.message(Hearsay(1, **entries)), 3))
+    for _ in range(num_rounds):
+        table.collect()
+        block = block_without_entries(table.seats[3])
+        table.deliver(table.seats[3], [Send(None, table.seats[3].message(Proposal(block)))])
+
+
+@pytest.mark.parametrize("kind", ["change", "evidence"])
+def test_a_first_block_without_an_entry_held_for_two_heights_is_not_voted_for(kind):
+    table = started()
+    entry = removal_of(table, 3) if kind == "change" else two_votes(table.seats[0], 3)
+    hold(table, HELD_HEIGHTS, **{"changes" if kind == "change" else "evidence": (entry,)})
+    assert {seat.state.chain.height for seat in table.seats} == {HELD_HEIGHTS}  # patient at first
+    table.collect()
+    censored, voter = block_without_entries(table.seats[3]), table.seats[0]
+    voter.hear(table.seats[3].message(Proposal(censored)))
+    assert voter.state.candidates[censored.digest].is_valid
+    assert not [one for one in voter.votes(Kind.PREVOTE) if one.block == censored.digest]
+    whole = make_block(table.seats[1])
+    assert entry in whole.body.entries
+    voter.hear(table.seats[1].message(Proposal(whole)))
+    assert [one for one in voter.votes(Kind.PREVOTE) if one.block == whole.digest]
+
+
+def test_in_a_later_attempt_an_entry_may_be_missing_twice_as_long():
+    table = started()
+    hold(table, HELD_HEIGHTS, changes=(removal_of(table, 3),))
+    table.collect()
+    censored, voter = block_without_entries(table.seats[3]), table.seats[0]
+    voter.hear(table.seats[3].message(Proposal(censored)))
+    table.fire(voter, Timer.ATTEMPT)
+    assert [one.attempt for one in voter.votes(Kind.PREVOTE) if one.block == censored.digest] == [2]
+
+
+def removal_of(table, number):
+    return leaves(table, number, by=[one for one in range(4) if one != number])
+
+
+def two_votes(seat, offender):
+    """Evidence that a member voted for two blocks in the first attempt of this seat's height."""
+    place = seat.state.chain.place
+    return TwoVotes(place, *(vote(seat, Kind.PREVOTE, 1, bytes([one]) * 32, number=offender) for one in (1, 2)))
+
+
+def test_evidence_is_passed_on_once_and_taken_by_who_can_prove_it():
+    table = started()
+    first, second = table.seats[:2]
+    evidence = two_votes(first, 3)
+    say_votes(first, evidence.first, evidence.second)
+    said = [content.evidence for content in first.sent(Hearsay) if content.evidence]
+    assert said == [(evidence,)]
+    effects = second.hear(first.message(Hearsay(1, evidence=(evidence,))))
+    assert second.state.evidence == {3: evidence}
+    assert [one.message.content.evidence for one in effects if isinstance(one, Send)] == [(evidence,)]
+    assert not second.hear(first.message(Hearsay(1, evidence=(evidence,))))
+
+
+def test_evidence_that_proves_nothing_is_refused():
+    table = started()
+    seat = table.seats[0]
+    honest = vote(seat, Kind.PREVOTE, 1, bytes(32), number=3)
+    forged = replace(honest, vote=replace(honest.vote, block=bytes([1]) * 32))
+    nothing = TwoVotes(seat.state.chain.place, honest, forged)
+    effects = seat.hear(table.seats[1].message(Hearsay(1, evidence=(nothing,))))
+    assert [one.sender for one in effects if isinstance(one, Refused)] == [1]
+    assert not seat.state.evidence

@@ -1,0 +1,178 @@
+"""Selfish members: honest to the letter of every rule, and at everybody's expense.
+
+None of these makes evidence: each keeps its own statements back, says them late, reports what suits it, or repeats old
+blocks. They are no behaviours of a scenario, since they only show what the protocol bears.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from enum import StrEnum
+
+import msgspec
+
+from bdfl.identity import Meaning
+from bdfl.ledger.block import MAX_BUDGET_PJ, Block, Conditions, SignedReport
+from bdfl.protocol.deadlines import deadline_ns
+from bdfl.protocol.events import Commit, Effect, Mine, Send, StopMining
+from bdfl.protocol.messages import Hearsay, Message, Proposal
+from bdfl.transports.faults.false_blocks import FalseBlocks, rebuild_block
+from bdfl.transports.faults.liar import Lie, Moment
+from bdfl.transports.hooks import Postman
+
+MARGIN_NS = 20_000_000  # before a deadline
+_FAR = Conditions(gain_atto=200, energy_budget_pj=MAX_BUDGET_PJ, is_reachable=True)  # affordable, and takes 20 days
+
+
+class Attack(StrEnum):
+    """What a selfish member does."""
+
+    WITHHOLD = "withhold"  # its report and update are first seen inside of its own block
+    RELEASE = "release"  # they are said right before its own block
+    LATE_REPORT = "late-report"  # its report comes just before the deadline, and it never mines
+    LATE_UPDATE = "late-update"  # likewise its update
+    FLAP = "flap"  # it reports for every second round only
+    MUTE = "mute"  # it reports, and never gives an update or mines
+    FAR = "far"  # likewise, and reports the worst channel that it can pay for
+    SLOW = "slow"  # it reports a hundredth of its gain, and plays the round so
+    OLD_BLOCKS = "old-blocks"  # it proposes everybody's former block again
+    CENSOR = "censor"  # its blocks have no entries
+
+
+class Withhold:
+    """Keeps its own report and update back until its own block is found."""
+
+    def __init__(self, *, is_released: bool) -> None:
+        """With `is_released` they are said right before the block, else never."""
+        self._is_released = is_released
+        self._published = 0  # height
+
+    def change(self, moment: Moment, effects: tuple[Effect, ...]) -> tuple[Effect, ...]:
+        return tuple(changed for effect in effects for changed in self._change(moment, effect))
+
+    def _change(self, moment: Moment, effect: Effect) -> Iterator[Effect]:
+        if not isinstance(effect, Send):
+            yield effect
+            return
+        content, height = effect.message.content, effect.message.height
+        if isinstance(content, Proposal) and content.block.header.proposer == moment.number:
+            self._published = height
+            if self._is_released:
+                state, own = moment.after, moment.number
+                updates = (state.updates[own],) if own in state.updates else ()
+                reports = (state.reports[own],) if own in state.reports else ()
+                yield moment.say(None, Hearsay(state.attempt, updates=updates, reports=reports), height)
+        elif isinstance(content, Hearsay) and height > self._published:
+            yield Send(effect.to, msgspec.structs.replace(effect.message, content=without_own(content, moment.number)))
+            return
+        yield effect
+
+
+def without_own(said: Hearsay, member: int) -> Hearsay:
+    """The same without the member's own report and update."""
+    return msgspec.structs.replace(
+        said,
+        updates=tuple(signed for signed in said.updates if signed.update.client != member),
+        reports=tuple(signed for signed in said.reports if signed.report.client != member),
+    )
+
+
+class Late:
+    """Says its own report, or update, just before everybody's deadline, and never mines."""
+
+    def __init__(self, attack: Attack) -> None:
+        self._is_update = attack is Attack.LATE_UPDATE
+        self._release_ns: dict[int, int] = {}  # by height
+
+    def change(self, moment: Moment, effects: tuple[Effect, ...]) -> tuple[Effect, ...]:
+        state, context = moment.after, moment.context
+        wait_ns = deadline_ns(state.chain, context.timing, context.toolbox) - MARGIN_NS
+        self._release_ns.setdefault(state.chain.height + 1, state.since_ns + wait_ns)
+        return tuple(effect for effect in effects if not isinstance(effect, Mine | StopMining))
+
+    def delay_ns(self, now_ns: int, message: Message) -> int:
+        """Time that a message of this member is held back."""
+        said = message.content
+        if not isinstance(said, Hearsay):
+            return 0
+        is_own = (
+            any(signed.update.client == message.sender for signed in said.updates)
+            if self._is_update
+            else any(signed.report.client == message.sender for signed in said.reports)
+        )
+        return max(0, self._release_ns.get(message.height, now_ns) - now_ns) if is_own else 0
+
+
+class LatePostman:
+    """Delivers as another does, but for what late members hold back."""
+
+    def __init__(self, postman: Postman, late: Mapping[int, Late]) -> None:
+        self._postman = postman
+        self._late = late
+
+    def deliveries(self, now_ns: int, sender: int, receiver: int, message: Message) -> Sequence[int]:
+        found = self._postman.deliveries(now_ns, sender, receiver, message)
+        late = self._late.get(sender)
+        return found if late is None else [extra_ns + late.delay_ns(now_ns, message) for extra_ns in found]
+
+
+class FalseReport:
+    """Reports what it did not find, or not at all, or gives no update."""
+
+    def __init__(self, attack: Attack) -> None:
+        self._attack = attack
+
+    def change(self, moment: Moment, effects: tuple[Effect, ...]) -> tuple[Effect, ...]:
+        is_idle = self._attack in (Attack.FAR, Attack.MUTE)
+        kept = (effect for effect in effects if not (is_idle and isinstance(effect, Mine | StopMining)))
+        return tuple(self._change(moment, effect) for effect in kept)
+
+    def _change(self, moment: Moment, effect: Effect) -> Effect:
+        if not isinstance(effect, Send) or not isinstance(effect.message.content, Hearsay):
+            return effect
+        said, own, height = effect.message.content, moment.number, effect.message.height
+        if self._attack in (Attack.FAR, Attack.MUTE):
+            updates = tuple(signed for signed in said.updates if signed.update.client != own)
+            said = msgspec.structs.replace(said, updates=updates)
+        if self._attack is Attack.FLAP and height % 2:
+            reports = tuple(signed for signed in said.reports if signed.report.client != own)
+            said = msgspec.structs.replace(said, reports=reports)
+        if self._attack in (Attack.FAR, Attack.SLOW):
+            changed = (self._sign(moment, one, height) if one.report.client == own else one for one in said.reports)
+            said = msgspec.structs.replace(said, reports=tuple(changed))
+        return Send(effect.to, msgspec.structs.replace(effect.message, content=said))
+
+    def _sign(self, moment: Moment, signed: SignedReport, height: int) -> SignedReport:
+        place, report = moment.place(height), signed.report
+        if place is None:
+            return signed
+        found = report.conditions
+        slow = Conditions(found.gain_atto // 100, MAX_BUDGET_PJ, is_reachable=True)
+        worse = _FAR if self._attack is Attack.FAR else slow
+        false = msgspec.structs.replace(report, conditions=worse)
+        return SignedReport(false, moment.signer.sign(Meaning.REPORT, place, false))
+
+
+class OldBlocks:
+    """Proposes the block that was decided last, whoever's it is, for the height after it."""
+
+    def change(self, moment: Moment, effects: tuple[Effect, ...]) -> tuple[Effect, ...]:
+        decided = [effect.block for effect in effects if isinstance(effect, Commit)]
+        replayed = (moment.say(None, Proposal(block), block.header.height + 1) for block in decided)
+        return (*effects, *replayed)
+
+
+def make_attack(attack: Attack) -> Lie:
+    """What a selfish member does to its effects; one that is late needs a `LatePostman` as well."""
+    match attack:
+        case Attack.WITHHOLD | Attack.RELEASE:
+            return Withhold(is_released=attack is Attack.RELEASE)
+        case Attack.LATE_REPORT | Attack.LATE_UPDATE:
+            return Late(attack)
+        case Attack.OLD_BLOCKS:
+            return OldBlocks()
+        case Attack.CENSOR:
+            return FalseBlocks(_block_without_entries)
+    return FalseReport(attack)
+
+
+def _block_without_entries(moment: Moment, block: Block) -> Block | None:
+    return rebuild_block(moment, block, block.body.updates, ()) if block.body.entries else None

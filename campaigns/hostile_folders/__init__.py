@@ -1,0 +1,1 @@
+"""Folders that somebody else damaged or made to do harm, opened by the real commands."""

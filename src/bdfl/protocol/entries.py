@@ -1,0 +1,119 @@
+"""Entries on their way into a block: evidence and changes of membership, held and passed on until a block has them.
+
+Everybody hears of them, and who has held one for some heights votes for no block without it: one proposer cannot keep
+its own conviction or removal off the chain.
+"""
+
+from bdfl.ledger.block import Entry, Evidence, MembershipChange
+from bdfl.ledger.chain import ChainState
+from bdfl.ledger.errors import BadChange, InvalidBlock
+from bdfl.ledger.membership import is_settled, validate_assents, validate_change
+from bdfl.ledger.roll import find_change, find_evidence, offender_of
+from bdfl.ledger.rules import validate_evidence
+from bdfl.ledger.toolbox import Toolbox
+from bdfl.protocol.draft import Draft
+from bdfl.protocol.messages import MAX_CHANGES, Hearsay
+from bdfl.protocol.state import Phase
+
+HELD_HEIGHTS = 2  # after which an entry must be in a block of the first attempt; doubled in each later one
+_MAX_DOUBLINGS = 40  # more heights than any chain has
+
+
+def note_offence(draft: Draft, evidence: Evidence) -> None:
+    """Holds evidence against a member that there is none against yet, and passes it on."""
+    offender = offender_of(evidence)
+    if offender in draft.evidence or offender in draft.chain.offenders:
+        return
+    draft.evidence[offender] = evidence
+    draft.held_since[offender] = draft.height
+    draft.send(None, Hearsay(draft.attempt, evidence=(evidence,)))
+
+
+def receive_evidence(draft: Draft, sender: int, evidence: Evidence) -> None:
+    """Takes evidence that proves an offence of a member that there is none against yet."""
+    if draft.phase is Phase.DONE or offender_of(evidence) in draft.evidence.keys() | draft.chain.offenders:
+        return
+    try:
+        validate_evidence(draft.chain, evidence, draft.toolbox)
+    except InvalidBlock as error:
+        draft.refuse(sender, error)
+        return
+    note_offence(draft, evidence)
+
+
+def receive_change(draft: Draft, sender: int | None, found: MembershipChange) -> bool:
+    """Holds a change that a quorum agreed to, and says whether it is new; the first to arrive is held.
+
+    One that is not possible yet, such as an admission under a number after the next, is held until it is.
+    """
+    if draft.phase is Phase.DONE or any(_is_same(held, found) for held in draft.changes):
+        return False
+    try:
+        _validate_pending(draft.chain, found, draft.toolbox)
+    except InvalidBlock as error:
+        draft.refuse(sender, error)
+        return False
+    if len(draft.changes) >= MAX_CHANGES:
+        draft.refuse(sender, f"change of membership: {MAX_CHANGES} are held already")
+        return False
+    draft.changes = (*draft.changes, found)
+    draft.held_since[found] = draft.height
+    return True
+
+
+def _is_same(held: MembershipChange, found: MembershipChange) -> bool:
+    """Tells if both are one change, by whomever they were signed."""
+    return (held.change, held.expires) == (found.change, found.expires)
+
+
+def choose_entries(draft: Draft) -> tuple[Entry, ...]:
+    """The entries of this node's block: all evidence it holds, and the first change that is possible now."""
+    change = next((held for held in draft.changes if _is_possible(draft, held)), None)
+    evidence = [draft.evidence[offender] for offender in sorted(draft.evidence)]
+    return tuple(evidence) if change is None else (*evidence, change)
+
+
+def drops_entries(draft: Draft, entries: tuple[Entry, ...]) -> bool:
+    """Tells if a block with these entries lacks one that this node has held for too long.
+
+    A block has room for one change: any other is as good, since a quorum signed it too.
+    """
+    heights = HELD_HEIGHTS << min(draft.attempt - 1, _MAX_DOUBLINGS)
+    overdue = [what for what, since in draft.held_since.items() if draft.height - since >= heights]
+    convicted = {offender_of(evidence) for evidence in find_evidence(entries)}
+    is_changed = find_change(entries) is not None
+    return any(
+        what not in convicted if isinstance(what, int) else not is_changed and _is_possible(draft, what)
+        for what in overdue
+    )
+
+
+def drop_settled(draft: Draft) -> None:
+    """Forgets the entries that the block decided last has, or made void."""
+    evidence, changes = draft.evidence, draft.changes
+    draft.evidence = {one: proof for one, proof in evidence.items() if one not in draft.chain.offenders}
+    draft.changes = tuple(held for held in changes if _is_pending(draft, held))
+    held = {*draft.evidence, *draft.changes}
+    draft.held_since = {what: since for what, since in draft.held_since.items() if what in held}
+
+
+def _is_possible(draft: Draft, held: MembershipChange) -> bool:
+    try:
+        validate_change(draft.chain, held, draft.toolbox)
+    except InvalidBlock:
+        return False
+    return True
+
+
+def _is_pending(draft: Draft, held: MembershipChange) -> bool:
+    try:
+        _validate_pending(draft.chain, held, draft.toolbox)
+    except InvalidBlock:
+        return False
+    return True
+
+
+def _validate_pending(chain: ChainState, found: MembershipChange, toolbox: Toolbox) -> None:
+    validate_assents(chain, found, toolbox)
+    if is_settled(chain, found.change):
+        raise BadChange("change-settled", "a change that can still be made", "one that was, or another of its number")

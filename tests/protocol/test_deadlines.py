@@ -1,0 +1,153 @@
+"""Deadlines: nobody gains by keeping the others waiting, and nobody is waited for again and again."""
+
+import pytest
+
+from bdfl.protocol.deadlines import LATE_BLOCK_FACTOR, deadline_ns, exchange_ns
+from bdfl.protocol.events import Send, SetTimer, Timer, TimerFired
+from bdfl.protocol.messages import Blob, BlobWanted, Hearsay, Proposal
+from bdfl.protocol.state import Phase
+from tests.protocol.table import TIMING, Kind, Table, make_block
+
+LATE = 3  # who keeps the others waiting
+
+
+@pytest.fixture
+def table():
+    table = Table()
+    table.start()
+    return table
+
+
+def rounds_ns(table):
+    """The modelled exchange of the round, and its deadline."""
+    chain = table.seats[0].state.chain
+    return exchange_ns(chain, TIMING, table.toolbox), deadline_ns(chain, TIMING, table.toolbox)
+
+
+def statements(seat):
+    """What a seat says of its own, as one message."""
+    state, own = seat.state, seat.number
+    return seat.message(Hearsay(1, updates=(state.updates[own],), reports=(state.reports[own],)))
+
+
+def all_but_one(table):
+    """Everybody hears everybody but the late member, who hears all."""
+    for seat in table.seats[:LATE]:
+        table.deliver(seat, table.train(seat))
+        table.deliver(seat, table.measure(seat))
+    late = table.seats[LATE]
+    table.train(late)
+    table.measure(late)
+    return late
+
+
+def hear_at(table, seat, message, now_ns):
+    """A message at a time, with the blobs that it makes the seat ask for."""
+    for effect in seat.give_at(message, now_ns):
+        if isinstance(effect, Send) and isinstance(effect.message.content, BlobWanted):
+            blob = table.blobs[effect.message.content.blob]
+            seat.give_at(table.seats[LATE].message(Blob(blob)), now_ns)
+
+
+def prevotes(seat):
+    return [one.block for one in seat.votes(Kind.PREVOTE)]
+
+
+def test_a_block_with_the_proposers_own_statements_inside_waits_for_the_deadline(table):
+    late, voter = all_but_one(table), table.seats[0]
+    assert late.state.phase is Phase.MINING  # it mines while all others wait for it
+    block = make_block(late)
+    hear_at(table, voter, late.message(Proposal(block)), 1)
+    assert voter.state.candidates[block.digest].is_valid
+    assert not prevotes(voter)
+    assert not [one for one in voter.did(SetTimer) if one.timer is Timer.ATTEMPT]
+    voter.give(TimerFired(Timer.DEADLINE, 1, 1), rounds_ns(table)[1])
+    assert prevotes(voter) == [block.digest]
+
+
+def test_a_late_members_block_waits_four_times_as_long_as_the_others_waited_for_it(table):
+    late, voter = all_but_one(table), table.seats[0]
+    exchanged_ns, _ = rounds_ns(table)
+    lateness_ns = 10_000_000
+    heard_ns = exchanged_ns + lateness_ns
+    hear_at(table, voter, statements(late), heard_ns)
+    assert voter.state.phase is Phase.MINING
+    block = make_block(late)
+    hear_at(table, voter, late.message(Proposal(block)), heard_ns + 1)
+    assert not prevotes(voter)
+    review = [one for one in voter.did(SetTimer) if one.timer is Timer.REVIEW][-1]
+    assert review.delay_ns == LATE_BLOCK_FACTOR * lateness_ns - 1
+    voter.give(TimerFired(Timer.REVIEW, 1, 1), heard_ns + LATE_BLOCK_FACTOR * lateness_ns - 1)
+    assert not prevotes(voter)
+    voter.give(TimerFired(Timer.REVIEW, 1, 1), heard_ns + LATE_BLOCK_FACTOR * lateness_ns)
+    assert prevotes(voter) == [block.digest]
+
+
+def test_another_members_block_need_not_wait_for_the_late_one(table):
+    late, voter = all_but_one(table), table.seats[0]
+    exchanged_ns, _ = rounds_ns(table)
+    for seat in table.seats[:LATE]:
+        hear_at(table, seat, statements(late), exchanged_ns + 10_000_000)
+    block = make_block(table.seats[1])
+    hear_at(table, voter, table.seats[1].message(Proposal(block)), exchanged_ns + 10_000_001)
+    assert prevotes(voter) == [block.digest]
+
+
+def test_who_is_within_the_modelled_exchange_is_not_late(table):
+    late, voter = all_but_one(table), table.seats[0]
+    exchanged_ns, _ = rounds_ns(table)
+    hear_at(table, voter, statements(late), exchanged_ns)
+    block = make_block(late)
+    hear_at(table, voter, late.message(Proposal(block)), exchanged_ns + 1)
+    assert prevotes(voter) == [block.digest]
+
+
+def test_lateness_is_taken_off_a_members_patience_and_half_of_the_round_is_given_back(table):
+    late, voter = all_but_one(table), table.seats[0]
+    exchanged_ns, allowed_ns = rounds_ns(table)
+    late_ns = allowed_ns - exchanged_ns - 1
+    for seat in table.seats[:LATE]:
+        hear_at(table, seat, statements(late), exchanged_ns + late_ns)
+    now_ns = exchanged_ns + late_ns + 4  # an even number of nanoseconds beside the lateness
+    table.deliver(table.seats[1], table.mine(table.seats[1], now_ns), now_ns=now_ns)
+    assert voter.state.chain.height == 1
+    left_ns = allowed_ns - late_ns + (exchanged_ns + 4) // 2
+    assert voter.state.patience_ns == {LATE: left_ns}
+
+
+def test_a_round_goes_on_without_a_member_whose_patience_is_used_up(table):
+    all_but_one(table)
+    voter = table.seats[0]
+    exchanged_ns, allowed_ns = rounds_ns(table)
+    voter.lose_patience(LATE, 5_000_000)
+    voter.give(TimerFired(Timer.REVIEW, 1, 1), exchanged_ns)
+    assert voter.state.phase is Phase.COLLECTING
+    review = [one for one in voter.did(SetTimer) if one.timer is Timer.REVIEW][-1]
+    assert review.delay_ns == 5_000_000 < allowed_ns - exchanged_ns
+    voter.give(TimerFired(Timer.REVIEW, 1, 1), exchanged_ns + 5_000_000)
+    assert voter.state.phase is Phase.MINING
+    assert [one.update.client for one in voter.state.mined.body.updates] == [0, 1, 2]
+
+
+def test_nobody_is_given_up_while_more_are_missing_than_may_lie(table):
+    voter = table.seats[0]
+    for seat in table.seats[:2]:
+        table.deliver(seat, table.train(seat))
+        table.deliver(seat, table.measure(seat))
+    for member in (2, 3):
+        voter.lose_patience(member, 0)
+    voter.give(TimerFired(Timer.REVIEW, 1, 1), rounds_ns(table)[1] - 1)
+    assert voter.state.phase is Phase.COLLECTING
+
+
+def test_what_came_late_may_be_left_out_of_a_first_block(table):
+    late, voter = all_but_one(table), table.seats[0]
+    exchanged_ns, _ = rounds_ns(table)
+    proposer = table.seats[1]
+    for seat in (voter, proposer):
+        seat.lose_patience(LATE, 10_000_000)
+    proposer.give(TimerFired(Timer.REVIEW, 1, 1), exchanged_ns + 10_000_000)
+    block_of_others = make_block(proposer)
+    hear_at(table, voter, statements(late), exchanged_ns + 9_000_000)  # just before this node would give it up
+    hear_at(table, voter, proposer.message(Proposal(block_of_others)), exchanged_ns + 11_000_000)
+    assert prevotes(voter) == [block_of_others.digest]
