@@ -20,7 +20,14 @@ from bdfl.ledger.errors import (
 )
 from bdfl.ledger.membership import is_settled, make_change, validate_change
 from bdfl.ledger.roll import read_roll
-from bdfl.ledger.rules import judge_schedule, make_header, validate_certificate, validate_proposal, validate_vote
+from bdfl.ledger.rules import (
+    judge_schedule,
+    make_header,
+    validate_certificate,
+    validate_model,
+    validate_proposal,
+    validate_vote,
+)
 from bdfl.ledger.toolbox import Toolbox
 from bdfl.ledger.verify import verify_chain
 from bdfl.scenario.ledger import QuorumRule, WorkKind
@@ -61,7 +68,9 @@ def verify_independently(maker, *blocks):
         models = [update.update.model for update in block.body.updates]
         given["blocks"].append(encode(block).hex())
         given["certificates"].append(msgspec.msgpack.encode(votes).hex())
-        given["blobs"] |= {model.hex(): maker.store.get_blob(model).hex() for model in models}
+        blobs = {model: maker.store.get_blob(model) for model in models}
+        blobs[block.body.model] = validate_model(maker.state, block, blobs, maker.toolbox)
+        given["blobs"] |= {model.hex(): data.hex() for model, data in blobs.items()}
     return independent_verifier.verify(given)
 
 

@@ -10,11 +10,16 @@ leaves = st.lists(st.binary(max_size=8), min_size=1, max_size=20)
 
 
 def plain_root(parts):
-    """The same law, written as it is said: split at the largest power of two below the number of leaves."""
+    """The same law, written as it is said: the number of leaves and the top of their tree."""
+    return digest(b"\x02" + len(parts).to_bytes(8, "big") + plain_top(parts))
+
+
+def plain_top(parts):
+    """Split at the largest power of two below the number of leaves."""
     if len(parts) == 1:
         return digest(b"\x00" + parts[0])
     split = 1 << (len(parts) - 1).bit_length() - 1
-    return digest(b"\x01" + plain_root(parts[:split]) + plain_root(parts[split:]))
+    return digest(b"\x01" + plain_top(parts[:split]) + plain_top(parts[split:]))
 
 
 @given(leaves)
