@@ -1,4 +1,4 @@
-"""What must hold in every trial, whatever goes wrong: seven laws, each a function that names the first breach.
+"""What must hold in every trial, whatever goes wrong: laws, each a function that names the first breach.
 
 Only honest nodes are judged. The laws look at what nodes did, not at what they think, and judge blocks by the rules
 alone, with a toolbox of their own.
@@ -7,10 +7,10 @@ alone, with a toolbox of their own.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bdfl.ledger.block import Genesis
+from bdfl.ledger.block import Genesis, MembershipChange
 from bdfl.ledger.chain import ChainState, apply_block, start_chain
 from bdfl.ledger.errors import MissingBlob, RuleBroken
-from bdfl.ledger.roll import BINDS_AFTER, Roll, find_change, read_roll
+from bdfl.ledger.roll import BINDS_AFTER, Roll, find_change, offender_of, read_roll
 from bdfl.ledger.rules import required_blobs, validate_certificate, validate_model, validate_proposal
 from bdfl.ledger.toolbox import Toolbox
 from bdfl.protocol.catching_up import MAX_EARLY
@@ -139,7 +139,7 @@ def _longest_roll(trial: Trial) -> Roll:
 
 
 def check_memory(trial: Trial, toolbox: Toolbox) -> Breach | None:
-    """No vote sent, lock kept or block committed is absent after a restart, and no vote contradicts an earlier one."""
+    """No vote sent, lock kept or block committed is absent after a restart; nothing signed contradicts what was before."""
     honest = set(trial.plan.honest)
     for restart in trial.record.restarts:
         if restart.node not in honest:
@@ -163,6 +163,23 @@ def check_memory(trial: Trial, toolbox: Toolbox) -> Breach | None:
             if before != vote.block:
                 what = f"two {vote.kind}s at {sent.height}.{vote.attempt}: {_short(before)} and {_short(vote.block)}"
                 return Breach("memory", f"node {node} cast {what}")
+        for (kind, height, attempt), signatures in trial.record.nodes[node].signed.items():
+            if len(signatures) > 1:
+                place = f"{height}.{attempt}" if attempt else f"{height}"
+                return Breach("memory", f"node {node} signed {len(signatures)} {kind}s at {place}")
+    return None
+
+
+def check_innocence(trial: Trial, toolbox: Toolbox) -> Breach | None:
+    """No honest node is ever an offender: no block convicts it, nor has any honest node evidence against it."""
+    honest = set(trial.plan.honest)
+    for node in trial.plan.honest:
+        for accused in sorted(trial.record.nodes[node].accused & honest):
+            return Breach("innocence", f"node {node} has evidence against node {accused}, which is honest")
+        for found in trial.record.nodes[node].commits:
+            evidence = (entry for entry in found.block.body.entries if not isinstance(entry, MembershipChange))
+            for convicted in sorted(honest.intersection(map(offender_of, evidence))):
+                return Breach("innocence", f"block {found.height} convicts node {convicted}, which is honest")
     return None
 
 
@@ -219,6 +236,7 @@ LAWS: tuple[Callable[[Trial, Toolbox], Breach | None], ...] = (
     check_validity,
     check_progress,
     check_memory,
+    check_innocence,
     check_nobody_left_out,
     check_members_only,
     check_bounded_memory,

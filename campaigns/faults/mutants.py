@@ -309,18 +309,16 @@ def _whoever_agreed(right: Function) -> Function:
 # Memory
 
 
-def _without_votes(right: Function) -> Function:
-    def begin(context: Any, chain: Any, recovered: Any = node.NOTHING_RECOVERED) -> Any:
-        return right(context, chain, replace(recovered, votes=(), progress=None))
+def _without(**forgotten: Any) -> Callable[[Function], Function]:
+    """A node begins again with these fields of what its store holds as given."""
 
-    return begin
+    def make(right: Function) -> Function:
+        def begin(context: Any, chain: Any, recovered: Any = node.NOTHING_RECOVERED) -> Any:
+            return right(context, chain, replace(recovered, **forgotten))
 
+        return begin
 
-def _without_progress(right: Function) -> Function:
-    def begin(context: Any, chain: Any, recovered: Any = node.NOTHING_RECOVERED) -> Any:
-        return right(context, chain, replace(recovered, progress=None))
-
-    return begin
+    return make
 
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -425,7 +423,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "blamed-digest",
         "a spoiled copy of a block makes its name refused",
-        (Swap(proposing, "_is_authentic", _always),),
+        (Swap(proposing, "_is_meant_for_here", _always),),
     ),
     Mutant(
         "change-at-once",
@@ -450,11 +448,21 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "every-model", "any number of models of one member is held", (Swap(collecting, "want_blob", _asks_for_all),)
     ),
-    Mutant("forgotten-votes", "own votes are forgotten at a restart", (Swap(node, "begin", _without_votes),)),
+    Mutant(
+        "forgotten-votes",
+        "own votes are forgotten at a restart",
+        (Swap(node, "begin", _without(votes=(), progress=None)),),
+    ),
     Mutant(
         "forgotten-progress",
         "attempt and lock are forgotten at a restart",
-        (Swap(node, "begin", _without_progress),),
+        (Swap(node, "begin", _without(progress=None)),),
+    ),
+    Mutant(
+        "forgotten-update", "the own update is forgotten at a restart", (Swap(node, "begin", _without(update=None)),)
+    ),
+    Mutant(
+        "forgotten-report", "the own report is forgotten at a restart", (Swap(node, "begin", _without(report=None)),)
     ),
     Mutant("never-trusts", "pruned updates are waited for", (Swap(catching_up, "_is_gone", _never),)),
     Mutant("trusts-early", "decided models are not recomputed", (Swap(catching_up, "_is_gone", _always),)),

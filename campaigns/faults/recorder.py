@@ -6,7 +6,7 @@ from bdfl.ledger.block import Block, Certificate, Kind, SignedVote
 from bdfl.ledger.keeping import Store
 from bdfl.protocol.events import Commit, Effect, Event, KeptBlob, KeptProgress, Send
 from bdfl.protocol.events import Store as Keep
-from bdfl.protocol.messages import Hearsay
+from bdfl.protocol.messages import Hearsay, Message, Proposal
 from bdfl.protocol.state import NodeState, Phase
 from bdfl.transports.hooks import Observer
 
@@ -52,6 +52,9 @@ class NodeRecord:
 
     votes: list[SentVote] = field(default_factory=list)
     commits: list[Committed] = field(default_factory=list)
+    # Signatures of its own updates, reports and blocks that it sent, by what, height and attempt: one each.
+    signed: dict[tuple[str, int, int], set[bytes]] = field(default_factory=dict)
+    accused: set[int] = field(default_factory=set)  # members that it ever held evidence against
     progress: KeptProgress | None = None  # kept last
     closings: dict[int, frozenset[int]] = field(default_factory=dict)  # by height: whose updates it held until then
     num_refused: int = 0
@@ -83,6 +86,7 @@ class Recorder(Observer):
         effects: tuple[Effect, ...],
     ) -> None:
         self._note_memory(self.nodes[number], after)
+        self.nodes[number].accused.update(after.evidence)
         is_same_height = before.chain.height == after.chain.height
         if before.phase is Phase.COLLECTING and (after.phase is not Phase.COLLECTING or not is_same_height):
             held = held_updates(after if is_same_height else before)
@@ -98,10 +102,8 @@ class Recorder(Observer):
                 self.nodes[number].blobs[name] = data
             case Keep(kept=KeptProgress() as progress):
                 self.nodes[number].progress = progress
-            case Send(message=message) if isinstance(message.content, Hearsay) and message.content.votes:
-                for signed in message.content.votes:
-                    if signed.vote.voter == number:
-                        self._note_vote(now_ns, number, message.height, signed)
+            case Send(message=message):
+                self._note_said(now_ns, number, message)
 
     def crashed(self, now_ns: int, number: int) -> None:
         self.num_crashes += 1
@@ -123,6 +125,24 @@ class Recorder(Observer):
         record.most_early = max(record.most_early, len(state.early))
         most = record.most_candidates.get(state.attempt, 0)
         record.most_candidates[state.attempt] = max(most, len(state.candidates))
+
+    def _note_said(self, now_ns: int, number: int, message: Message) -> None:
+        """Notes what a node says in its own name."""
+        content, height, record = message.content, message.height, self.nodes[number]
+        if isinstance(content, Proposal) and content.block.header.proposer == number:
+            key = ("block", content.block.header.height, content.block.header.attempt)
+            record.signed.setdefault(key, set()).add(content.block.signature)
+        if not isinstance(content, Hearsay):
+            return
+        for update in content.updates:
+            if update.update.client == number:
+                record.signed.setdefault(("update", height, 0), set()).add(update.signature)
+        for report in content.reports:
+            if report.report.client == number:
+                record.signed.setdefault(("report", height, 0), set()).add(report.signature)
+        for vote in content.votes:
+            if vote.vote.voter == number:
+                self._note_vote(now_ns, number, height, vote)
 
     def _note_vote(self, now_ns: int, number: int, height: int, signed: SignedVote) -> None:
         name = (number, signed.signature)

@@ -1,5 +1,10 @@
-"""A federation so small that thousands of its networks can be tried: models of four numbers, trained by a formula."""
+"""A federation so small that thousands of its networks can be tried: models of four numbers, trained by a formula.
 
+Who trains or measures a round a second time gets something else, as with real training and real channels: a member that
+forgot what it had signed signs another statement.
+"""
+
+from collections import Counter
 from collections.abc import Iterator
 
 import msgspec
@@ -25,6 +30,7 @@ from campaigns.faults.plan import FaultPlan, Offer
 LAYOUT = Layout(("w",), ((4,),))
 _HASHES = 8  # expected for a block
 _MOST_ROUNDS = 400  # of conditions; a trial never needs so many
+_WAVER = 0.01  # what each further try adds to every number of a model
 _EXAGGERATION = np.float32(10.0)
 _POISONS = frozenset({Behaviour.LAZY, Behaviour.LABEL_FLIP, Behaviour.SIGN_FLIP, Behaviour.SCALING, Behaviour.GAUSSIAN})
 
@@ -38,6 +44,7 @@ class TinyWorld(ScenarioWorld):
         self._states: Iterator[RoundState] = draw_rounds(scenario, federation)
         self._drawn: list[RoundState] = []
         self._poisons = {member: lie for member, lies in plan.liars for lie in lies if lie in _POISONS}
+        self._tries: Counter[tuple[str, int, int]] = Counter()  # by what is done, round and client
         self._num_nodes = plan.num_nodes
         self._quorum = quorum_size(plan.quorum, plan.num_nodes)
         super().__init__(scenario, self._train, self._find_conditions)
@@ -70,11 +77,20 @@ class TinyWorld(ScenarioWorld):
         return self._drawn[round - 1]
 
     def _find_conditions(self, round: int, client: int) -> Conditions | None:
-        return conditions_of(self._state(round), client) if round <= _MOST_ROUNDS else None
+        if round > _MOST_ROUNDS:
+            return None
+        found = conditions_of(self._state(round), client)
+        return msgspec.structs.replace(found, gain_atto=found.gain_atto + self._count_earlier("measure", round, client))
+
+    def _count_earlier(self, what: str, round: int, client: int) -> int:
+        """Times that a client has done it before in a round, this time not counted."""
+        self._tries[what, round, client] += 1
+        return self._tries[what, round, client] - 1
 
     def _train(self, client: int, chain: ChainState, model: bytes) -> bytes:
         parent = decode_weights(model, LAYOUT)
         trained = train_by_formula(parent, chain.height + 1, client)
+        trained = trained + np.float32(_WAVER * self._count_earlier("train", chain.height + 1, client))
         lie = self._poisons.get(client)
         if lie is not None:
             other = train_by_formula(parent, chain.height + 1, (client + 1) % self._num_nodes)
@@ -112,7 +128,7 @@ def tiny_scenario(plan: FaultPlan) -> Scenario:
 
 
 def train_by_formula(parent: Vector, round: int, client: int) -> Vector:
-    """What a client makes of the parent's model in a round: another vector for each, and the same every time."""
+    """What a client makes of the parent's model in a round: another vector for each."""
     goal = np.array([client + 1, round, client * round % 7, 1.0], dtype=np.float32)
     moved: Vector = parent + (goal - parent) * np.float32(0.25)
     return moved

@@ -315,6 +315,7 @@ QUICK = [
     ("prevotes-decide", 0, "validity"),
     ("second-prevote", 0, "memory"),
     ("sent-before-kept", 6, "memory"),
+    ("forgotten-report", 2, "memory"),
 ]
 
 
@@ -323,6 +324,16 @@ def test_a_broken_rule_is_noticed_and_put_right_again(name, seed, law):
     mutant = next(mutant for mutant in MUTANTS if mutant.name == name)
     plan = draw_plan(seed)
     assert judge_plan(plan, Tools(), applied=mutant.applied()).breaches[0].law == law
+    assert judge_plan(plan, Tools()).is_good
+
+
+def test_a_forgotten_update_is_trained_anew_with_other_bytes_and_makes_an_offender_of_an_honest_node():
+    mutant = next(mutant for mutant in MUTANTS if mutant.name == "forgotten-update")
+    plan = draw_plan(8)
+    assert {breach.law for breach in judge_plan(plan, Tools(), applied=mutant.applied()).breaches} == {
+        "memory",
+        "innocence",
+    }
     assert judge_plan(plan, Tools()).is_good
 
 

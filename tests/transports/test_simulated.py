@@ -1,5 +1,6 @@
 """A simulated network: rounds last what the cost model says, and everybody ends with the same valid chain."""
 
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -207,6 +208,24 @@ def test_a_node_that_crashes_anywhere_begins_again_from_its_store(num_effects):
     assert set(observer.sent[2]) <= set(observer.kept[2])
     assert len({node.state.chain.tip for node in network.nodes}) == 1
     assert verify_chain(network.nodes[2].store).is_valid
+
+
+@pytest.mark.parametrize("num_effects", range(0, 24, 3))
+def test_who_crashes_while_its_update_is_on_its_way_never_signs_another(num_effects):
+    tries = Counter()
+
+    def train_anew(client, chain, model):
+        tries[client, chain.height] += 1
+        return encode_weights(
+            decode_weights(train(client, chain, model), LAYOUT) + np.float32(tries[client, chain.height]), LAYOUT
+        )
+
+    play = make_network("scheduler.name=all", rounds=3, train=train_anew)
+    network = play.network
+    network.at(1, lambda: network.crash_later(2, num_effects, SECOND_NS // 10))
+    finish(play, rounds=3)
+    assert not any(node.state.evidence or node.state.chain.offenders for node in network.nodes)
+    assert len({node.state.chain.tip for node in network.nodes}) == 1
 
 
 def test_a_restart_changes_nothing_that_was_kept():

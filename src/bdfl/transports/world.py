@@ -35,7 +35,10 @@ class World(Protocol):
     """What a driver asks about client `client`, which works on the block after `chain`. Durations in ns."""
 
     def train(self, client: int, chain: ChainState, model: bytes) -> bytes | None:
-        """The client's model after training the round on `model`; none if training diverged."""
+        """The client's model after training the round on `model`; none if training diverged.
+
+        It may be another one when asked again: a node asks once a round, or again after a crash that it kept none of.
+        """
         ...
 
     def spent_micro(self, client: int, chain: ChainState) -> int:
