@@ -48,7 +48,6 @@ def test_every_command_works_with_the_core_alone_or_names_its_extra_in_one_line(
     assert {
         "chain verify run",
         "chain without run 0",
-        "faults --seeds 2 --workers 1",
         "bound minimal --rounds 3",
     } <= worked
 

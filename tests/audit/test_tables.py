@@ -45,7 +45,7 @@ def test_rows_say_what_the_blocks_say(chain):
     assert [(row["height"], row["offender"], row["kind"]) for row in chain_rows(chain, "evidence")] == [
         (2, 2, "two-votes")
     ]
-    assert [row["trained"] for row in chain_rows(chain, "members")] == [6, 4, 2, 2, 1]
+    assert [row["trained"] for row in chain_rows(chain, "members")] == [5, 4, 2, 3, 1]
     reports = list(chain_rows(chain, "reports"))
     assert len(reports) == sum(len(block.body.reports) for block in blocks)
 

@@ -14,10 +14,11 @@ from bdfl.learning.flower_trainer import rehearse_clients
 from bdfl.learning.training import InvalidTraining, TrainingFailed
 from bdfl.learning.weights import encode_weights
 from bdfl.learning.workers import open_trainer
-from bdfl.operation.live_scenario import named_functions, read_scenario, write_scenario
+from bdfl.operation.live_scenario import read_scenario, write_scenario
 from bdfl.operation.node_identity import NotRunnable, identify, own_learning
 from bdfl.operation.share import samples_seen
 from bdfl.scenario import override_scenario
+from bdfl.scenario.files import named_functions
 from bdfl.transports.live.flower_share import FlowerShare
 from bdfl.transports.live.training_orders import DEALT, JudgeOrder, TrainOrder
 from tests.operation.small_network import found_single, tiny_scenario

@@ -218,7 +218,7 @@ const RECORD_FIELDS = {
   SchedulerName: "name:t version:t parameters:[Parameter] seed:w",
   Parameter: "name:t value:t",
   Law:
-    "quorum:'majority|bft' work:'sha256|argon2id' difficulty:p target_ms:w aggregation:t faulty:w min_updates:p",
+    "quorum:'majority|bft' work:'sha256|argon2id' difficulty:p target_ms:w aggregation:t faulty:w min_updates:p max_exchange_ns:p",
   ModelForm: "initial:d size:p tensors:[Tensor]",
   Tensor: "name:t shape:[w]",
   Block: "header:Header nonce:n signature:s body:Body",
