@@ -139,7 +139,7 @@ def _longest_roll(trial: Trial) -> Roll:
 
 
 def check_memory(trial: Trial, toolbox: Toolbox) -> Breach | None:
-    """No vote sent, lock kept or block committed is absent after a restart; nothing signed contradicts what was before."""
+    """No vote sent, lock kept or block committed is absent after a restart; nothing signed contradicts another."""
     honest = set(trial.plan.honest)
     for restart in trial.record.restarts:
         if restart.node not in honest:

@@ -1,0 +1,1 @@
+"""Mutants of the protocol, the ledger and the stores: does any test notice?"""
