@@ -11,14 +11,15 @@ import msgspec
 
 from bdfl.identity import Meaning
 from bdfl.ledger.block import MAX_BUDGET_PJ, Block, Conditions, SignedReport
-from bdfl.protocol.deadlines import deadline_ns
-from bdfl.protocol.events import Commit, Effect, Mine, Send, StopMining
+from bdfl.protocol.deadlines import deadline_ns, exchange_ns
+from bdfl.protocol.events import Commit, Effect, Mine, Send, SetTimer, StopMining, Timer
 from bdfl.protocol.messages import Hearsay, Message, Proposal
 from bdfl.transports.faults.false_blocks import FalseBlocks, rebuild_block
 from bdfl.transports.faults.liar import Lie, Moment
 from bdfl.transports.hooks import Postman
 
 MARGIN_NS = 20_000_000  # before a deadline
+HOLD_NS = 3_000_000  # a hundredth of the mean time that one of five or six members mines alone in the campaign
 _FAR = Conditions(gain_atto=200, energy_budget_pj=MAX_BUDGET_PJ, is_reachable=True)  # affordable, and takes 20 days
 
 
@@ -27,6 +28,8 @@ class Attack(StrEnum):
 
     WITHHOLD = "withhold"  # its report and update are first seen inside of its own block
     RELEASE = "release"  # they are said right before its own block
+    HOLD = "hold"  # its report is said when that gains it most: a moment after it should be here
+    FEIGN = "feign"  # it reports a hundredth of its gain, is as fast as ever, and mines until it should be ready
     LATE_REPORT = "late-report"  # its report comes just before the deadline, and it never mines
     LATE_UPDATE = "late-update"  # likewise its update
     FLAP = "flap"  # it reports for every second round only
@@ -38,15 +41,33 @@ class Attack(StrEnum):
 
 
 class Withhold:
-    """Keeps its own report and update back until its own block is found."""
+    """Keeps its own report and update back and mines meanwhile."""
 
-    def __init__(self, *, is_released: bool) -> None:
-        """With `is_released` they are said right before the block, else never."""
-        self._is_released = is_released
+    def __init__(self, attack: Attack) -> None:
+        self._attack = attack
         self._published = 0  # height
+        self._timed = 0  # height
 
     def change(self, moment: Moment, effects: tuple[Effect, ...]) -> tuple[Effect, ...]:
-        return tuple(changed for effect in effects for changed in self._change(moment, effect))
+        changed = tuple(changed for effect in effects for changed in self._change(moment, effect))
+        state = moment.after
+        height = state.chain.height + 1
+        if self._attack not in (Attack.HOLD, Attack.FEIGN) or height == self._timed:
+            return changed
+        self._timed = height
+        delay_ns = max(0, self._release_ns(moment) - moment.now_ns)
+        return (*changed, SetTimer(Timer.RESEND, height, state.attempt, delay_ns))  # then it says everything
+
+    def _release_ns(self, moment: Moment) -> int:
+        state, context = moment.after, moment.context
+        expected_ns = state.since_ns + exchange_ns(state.chain, context.timing, context.toolbox)
+        return expected_ns + (HOLD_NS if self._attack is Attack.HOLD else 0)
+
+    def _is_kept_back(self, moment: Moment, height: int) -> bool:
+        if height <= self._published:
+            return False
+        is_timed = self._attack in (Attack.HOLD, Attack.FEIGN) and height == moment.after.chain.height + 1
+        return not is_timed or moment.now_ns < self._release_ns(moment)
 
     def _change(self, moment: Moment, effect: Effect) -> Iterator[Effect]:
         if not isinstance(effect, Send):
@@ -55,13 +76,16 @@ class Withhold:
         content, height = effect.message.content, effect.message.height
         if isinstance(content, Proposal) and content.block.header.proposer == moment.number:
             self._published = height
-            if self._is_released:
+            if self._attack is not Attack.WITHHOLD:
                 state, own = moment.after, moment.number
                 updates = (state.updates[own],) if own in state.updates else ()
                 reports = (state.reports[own],) if own in state.reports else ()
                 yield moment.say(None, Hearsay(state.attempt, updates=updates, reports=reports), height)
-        elif isinstance(content, Hearsay) and height > self._published:
-            yield Send(effect.to, msgspec.structs.replace(effect.message, content=without_own(content, moment.number)))
+        elif isinstance(content, Hearsay) and self._is_kept_back(moment, height):
+            said = without_own(content, moment.number)
+            if self._attack is Attack.HOLD:
+                said = msgspec.structs.replace(said, updates=content.updates)
+            yield Send(effect.to, msgspec.structs.replace(effect.message, content=said))
             return
         yield effect
 
@@ -160,18 +184,20 @@ class OldBlocks:
         return (*effects, *replayed)
 
 
-def make_attack(attack: Attack) -> Lie:
+def make_attack(attack: Attack) -> Sequence[Lie]:
     """What a selfish member does to its effects; one that is late needs a `LatePostman` as well."""
     match attack:
-        case Attack.WITHHOLD | Attack.RELEASE:
-            return Withhold(is_released=attack is Attack.RELEASE)
+        case Attack.WITHHOLD | Attack.RELEASE | Attack.HOLD:
+            return [Withhold(attack)]
+        case Attack.FEIGN:
+            return [FalseReport(Attack.SLOW), Withhold(attack)]
         case Attack.LATE_REPORT | Attack.LATE_UPDATE:
-            return Late(attack)
+            return [Late(attack)]
         case Attack.OLD_BLOCKS:
-            return OldBlocks()
+            return [OldBlocks()]
         case Attack.CENSOR:
-            return FalseBlocks(_block_without_entries)
-    return FalseReport(attack)
+            return [FalseBlocks(_block_without_entries)]
+    return [FalseReport(attack)]
 
 
 def _block_without_entries(moment: Moment, block: Block) -> Block | None:

@@ -1,29 +1,29 @@
 """Selfish members: none wins more than its share, slows the others down for long, or escapes its removal."""
 
+from dataclasses import replace
+
 import pytest
+from typer.testing import CliRunner
 
 from campaigns.faults.attacks import Attack
-from campaigns.faults.selfish import (
-    ENTRY_BLOCKS,
-    MAX_SLOWDOWN,
-    Setting,
-    is_share_too_large,
-    play,
-    share_excess,
-    slowdown,
-)
+from campaigns.selfish.__main__ import app
+from campaigns.selfish.judging import ENTRY_BLOCKS, MAX_SLOWDOWN, is_too_large, judge, slowdown
+from campaigns.selfish.playing import Setting, play
 
 NUM_NODES = 4
 
 
 @pytest.mark.parametrize("attack", [Attack.WITHHOLD, Attack.RELEASE])
-@pytest.mark.parametrize("num_nodes", [4, 7])
-def test_withholding_ones_statements_wins_no_blocks(attack, num_nodes):
-    found = play(Setting(seed=1, num_nodes=num_nodes, attack=attack))
+@pytest.mark.parametrize(("num_nodes", "min_selected"), [(4, 2), (4, 4), (7, 2), (7, 7)])
+def test_withholding_ones_statements_wins_no_blocks(attack, num_nodes, min_selected):
+    found = play(Setting(seed=1, num_nodes=num_nodes, min_selected=min_selected, attack=attack))
     assert len(found.proposers) == 60
-    assert not is_share_too_large(found)
-    won, expected, deviation = share_excess([found])
-    assert won <= expected + 3 * deviation
+    assert found.num_won <= sum(found.shares)
+
+
+def test_saying_another_report_than_ones_block_has_wins_no_blocks():
+    found = play(Setting(seed=221, num_nodes=9, min_selected=9, scheduler="random", attack=Attack.SLOW, num_blocks=40))
+    assert not is_too_large(found.num_won, len(found.proposers), sum(found.shares))
 
 
 @pytest.mark.parametrize("attack", Attack)
@@ -37,8 +37,28 @@ def test_a_removal_that_a_quorum_signed_is_on_the_chain_within_five_blocks(attac
     assert found.removed_at is not None
 
 
-def test_the_share_law_notices_a_member_that_wins_every_block():
+def test_the_share_law_notices_a_member_that_wins_every_block_and_one_that_wins_a_fifth_more_of_many():
     found = play(Setting(seed=4, num_nodes=NUM_NODES, num_blocks=20))
-    winner = type(found)(found.setting, (3,) * 20, found.times_s, None)
-    assert is_share_too_large(winner)
-    assert not is_share_too_large(found)
+    assert judge(found, None, 1).broken == ()
+    winner = replace(found, proposers=(3,) * 20)
+    assert judge(winner, None, 1).broken == ("share",)
+    assert is_too_large(12_000, 60_000, 10_000.0)
+    assert not is_too_large(10_200, 60_000, 10_000.0)
+
+
+def test_the_laws_of_pace_and_entry_notice_what_breaks_them():
+    found = play(Setting(seed=4, num_nodes=NUM_NODES, num_blocks=20))
+    assert judge(found, MAX_SLOWDOWN + 0.01, 1).broken == ("pace",)
+    assert judge(found, 1.0, None).broken == ("entry",)
+    assert judge(replace(found, proposers=found.proposers[:19]), 1.0, 1).broken == ("pace",)
+
+
+def test_the_command_tells_what_each_attack_won_and_writes_it_down(tmp_path):
+    options = ["--networks", "2", "--blocks", "20", "--workers", "1", "--out", str(tmp_path)]
+    result = CliRunner().invoke(app, options)
+    assert result.exit_code == 0, result.output
+    assert "withhold" in result.stdout
+    assert "2 networks" in result.stdout
+    page = (tmp_path / "simulated.md").read_text(encoding="utf-8")
+    assert "No law was broken." in page
+    assert "| release | all together | 1 |" in page

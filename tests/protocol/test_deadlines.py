@@ -1,12 +1,15 @@
 """Deadlines: nobody gains by keeping the others waiting, and nobody is waited for again and again."""
 
 import pytest
+from msgspec.structs import replace
 
-from bdfl.protocol.deadlines import LATE_BLOCK_FACTOR, deadline_ns, exchange_ns
+from bdfl.identity import Meaning
+from bdfl.ledger.block import SignedReport
+from bdfl.protocol.deadlines import LATE_BLOCK_FACTOR, REFILL, deadline_ns, exchange_ns
 from bdfl.protocol.events import Send, SetTimer, Timer, TimerFired
 from bdfl.protocol.messages import Blob, BlobWanted, Hearsay, Proposal
 from bdfl.protocol.state import Phase
-from tests.protocol.table import TIMING, Kind, Table, make_block
+from tests.protocol.table import TIMING, Kind, Table, make_block, signer
 
 LATE = 3  # who keeps the others waiting
 
@@ -53,7 +56,7 @@ def prevotes(seat):
     return [one.block for one in seat.votes(Kind.PREVOTE)]
 
 
-def test_a_block_with_the_proposers_own_statements_inside_waits_for_the_deadline(table):
+def test_a_block_with_the_proposers_own_statements_inside_waits_long_beyond_the_deadline(table):
     late, voter = all_but_one(table), table.seats[0]
     assert late.state.phase is Phase.MINING  # it mines while all others wait for it
     block = make_block(late)
@@ -61,8 +64,64 @@ def test_a_block_with_the_proposers_own_statements_inside_waits_for_the_deadline
     assert voter.state.candidates[block.digest].is_valid
     assert not prevotes(voter)
     assert not [one for one in voter.did(SetTimer) if one.timer is Timer.ATTEMPT]
-    voter.give(TimerFired(Timer.DEADLINE, 1, 1), rounds_ns(table)[1])
+    exchanged_ns, allowed_ns = rounds_ns(table)
+    voter.give(TimerFired(Timer.DEADLINE, 1, 1), allowed_ns)
+    assert voter.state.phase is Phase.MINING  # only now can it mine itself
+    assert not prevotes(voter)
+    ready_ns = allowed_ns + LATE_BLOCK_FACTOR * (allowed_ns - exchanged_ns)
+    voter.give(TimerFired(Timer.REVIEW, 1, 1), ready_ns - 1)
+    assert not prevotes(voter)
+    voter.give(TimerFired(Timer.REVIEW, 1, 1), ready_ns)
     assert prevotes(voter) == [block.digest]
+
+
+def test_after_the_deadline_members_that_held_different_things_come_together_in_the_next_attempt(table):
+    late, voter = all_but_one(table), table.seats[0]
+    block = make_block(late)
+    hear_at(table, voter, late.message(Proposal(block)), 1)
+    _, allowed_ns = rounds_ns(table)
+    voter.give(TimerFired(Timer.DEADLINE, 1, 1), allowed_ns)
+    voter.give(TimerFired(Timer.ATTEMPT, 1, 1), allowed_ns + 1)
+    assert prevotes(voter) == [block.digest]
+
+
+def test_a_block_with_another_report_of_its_proposer_than_it_said_waits_as_if_it_had_said_none(table):
+    late, voter = all_but_one(table), table.seats[0]
+    true = late.state.reports[LATE]
+    worse = replace(true.report, conditions=replace(true.report.conditions, gain_atto=1_000))
+    said = SignedReport(worse, signer(LATE).sign(Meaning.REPORT, late.state.chain.place, worse))
+    hear_at(table, voter, late.message(Hearsay(1, updates=(late.state.updates[LATE],), reports=(said,))), 1)
+    block = make_block(late)
+    assert true in block.body.reports
+    hear_at(table, voter, late.message(Proposal(block)), 2)
+    assert voter.state.candidates[block.digest].is_valid
+    assert not prevotes(voter)
+
+
+def test_a_report_that_nobody_waits_for_makes_its_authors_block_wait_if_first_seen_in_it():
+    table = Table()
+    table.start()
+    for seat in table.seats[:LATE]:  # member 3 gives its update, and no report
+        table.deliver(seat, table.train(seat))
+        table.deliver(seat, table.measure(seat))
+    table.deliver(table.seats[LATE], table.train(table.seats[LATE]))
+    for seat in table.seats:
+        table.fire(seat, Timer.DEADLINE)
+    table.deliver(table.seats[0], table.mine(table.seats[0]))
+    late, voter = table.seats[LATE], table.seats[0]
+    assert LATE not in voter.state.chain.due
+    for seat in table.seats[:LATE]:
+        table.deliver(seat, table.train(seat))
+        table.deliver(seat, table.measure(seat))
+    table.measure(late)
+    table.fire(late, Timer.DEADLINE)
+    block = make_block(late)
+    assert late.state.reports[LATE] in block.body.reports
+    voter.hear(late.message(Proposal(block)))
+    assert voter.state.candidates[block.digest].is_valid
+    assert not [one for one in voter.votes(Kind.PREVOTE) if one.block == block.digest]
+    voter.hear(late.message(Hearsay(1, reports=(late.state.reports[LATE],)), height=2))
+    assert [one for one in voter.votes(Kind.PREVOTE) if one.block == block.digest]
 
 
 def test_a_late_members_block_waits_four_times_as_long_as_the_others_waited_for_it(table):
@@ -102,16 +161,16 @@ def test_who_is_within_the_modelled_exchange_is_not_late(table):
     assert prevotes(voter) == [block.digest]
 
 
-def test_lateness_is_taken_off_a_members_patience_and_half_of_the_round_is_given_back(table):
+def test_lateness_is_taken_off_a_members_patience_and_a_quarter_of_the_rest_is_given_back(table):
     late, voter = all_but_one(table), table.seats[0]
     exchanged_ns, allowed_ns = rounds_ns(table)
     late_ns = allowed_ns - exchanged_ns - 1
     for seat in table.seats[:LATE]:
         hear_at(table, seat, statements(late), exchanged_ns + late_ns)
-    now_ns = exchanged_ns + late_ns + 4  # an even number of nanoseconds beside the lateness
+    now_ns = exchanged_ns + late_ns + 4
     table.deliver(table.seats[1], table.mine(table.seats[1], now_ns), now_ns=now_ns)
     assert voter.state.chain.height == 1
-    left_ns = allowed_ns - late_ns + (exchanged_ns + 4) // 2
+    left_ns = allowed_ns - late_ns + (exchanged_ns + 4) // REFILL
     assert voter.state.patience_ns == {LATE: left_ns}
 
 

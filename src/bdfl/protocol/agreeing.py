@@ -198,7 +198,7 @@ def _time_attempt(draft: Draft) -> None:
 
 def _is_due(draft: Draft, candidate: Candidate) -> bool:
     block = candidate.block
-    return candidate.is_valid and not is_premature(draft, block.body) and not is_head_start(draft, block.header)
+    return candidate.is_valid and not is_premature(draft, block.body) and not is_head_start(draft, block)
 
 
 def _move_lock(draft: Draft) -> None:

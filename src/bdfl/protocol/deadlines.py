@@ -1,12 +1,12 @@
 """Deadlines of a round: until when it waits, for whom, and what a member loses that keeps it waiting.
 
 A member is late by as long as it alone, or with as many others as may lie, kept a node waiting beyond the modelled
-exchange. A node bears lateness within a patience that refills by half of each round: beyond that it goes on without the
-member. And it lets the late member's own block wait four times as long as it waited for the member, because that member
+exchange. A node bears lateness within a patience that refills by a quarter of each round: beyond that it goes on without
+the member. And it lets the late member's own block wait four times as long as it waited for the member, because that member
 could mine alone meanwhile: holding statements back wins no blocks. All of it is a voter's own judgement, none validity.
 """
 
-from bdfl.ledger.block import Header
+from bdfl.ledger.block import Block
 from bdfl.ledger.chain import ChainState, modelled_costs
 from bdfl.ledger.toolbox import Toolbox
 from bdfl.ledger.units import NANO
@@ -16,6 +16,7 @@ from bdfl.protocol.state import Phase, Timing
 
 MAX_BACK_OFF_NS = 600 * NANO
 LATE_BLOCK_FACTOR = 4  # who releases its report at the best moment still gains at most 2 % of its share
+REFILL = 4  # rounds that give back a round's length of patience: rounds last at most a quarter longer for one member
 _MAX_DOUBLINGS = 40  # more than any deadline needs to get there
 
 
@@ -55,7 +56,7 @@ def set_deadlines(draft: Draft) -> None:
 
 def note_heard(draft: Draft, member: int) -> None:
     """Notes when all that is due from a member was here by its own word, not first seen inside of a block."""
-    if member in draft.heard_ns or member not in draft.due or not _has_said_all(draft, member):
+    if member in draft.heard_ns or not _has_said_all(draft, member):
         return
     draft.heard_ns[member] = draft.now_ns
     _note_waiting(draft)
@@ -64,7 +65,7 @@ def note_heard(draft: Draft, member: int) -> None:
 def _note_waiting(draft: Draft) -> None:
     """Notes from when on no more members are waited for than may lie, at least one."""
     num_liars = max(1, (len(draft.chain.active) - 1) // 3)
-    if draft.waiting_since_ns is None and len(draft.due) - len(draft.heard_ns) <= num_liars:
+    if draft.waiting_since_ns is None and len(draft.due.difference(draft.heard_ns)) <= num_liars:
         draft.waiting_since_ns = draft.now_ns
 
 
@@ -82,12 +83,10 @@ def _start_of_lateness_ns(draft: Draft) -> int | None:
     return max(draft.waiting_since_ns, exchanged_ns)
 
 
-def lateness_ns(draft: Draft, member: int) -> int:
-    """Time by which a member is late, until now where it is still waited for."""
+def _lateness_ns(draft: Draft, heard_ns: int) -> int:
+    """Time by which a member is late of whom all was here at a time."""
     start_ns = _start_of_lateness_ns(draft)
-    if start_ns is None or member not in draft.due:
-        return 0
-    return max(0, draft.heard_ns.get(member, draft.now_ns) - start_ns)
+    return 0 if start_ns is None else max(0, heard_ns - start_ns)
 
 
 def patience_ns(draft: Draft, member: int) -> int:
@@ -106,28 +105,40 @@ def is_given_up(draft: Draft, member: int) -> bool:
 
 def is_punctual(draft: Draft, member: int) -> bool:
     """Tells if a member's statements came well before anybody gave it up, so that no block may leave them out."""
-    return 2 * lateness_ns(draft, member) <= patience_ns(draft, member)
+    late_ns = _lateness_ns(draft, draft.heard_ns.get(member, draft.now_ns)) if member in draft.due else 0
+    return 2 * late_ns <= patience_ns(draft, member)
 
 
-def is_head_start(draft: Draft, header: Header) -> bool:
+def is_head_start(draft: Draft, block: Block) -> bool:
     """Tells if a first-attempt block has to wait because its proposer could mine while the others waited for it."""
-    ready_ns = _ready_ns(draft, header)
+    ready_ns = _ready_ns(draft, block)
     return ready_ns is None or draft.now_ns < ready_ns
 
 
-def _ready_ns(draft: Draft, header: Header) -> int | None:
-    """Time from which on a block may be voted for; none: not before its proposer is heard, or the deadline is over."""
-    member = header.proposer
-    if header.attempt > 1 or draft.is_deadline_over or member not in draft.due:
+def _ready_ns(draft: Draft, block: Block) -> int | None:
+    """Time from which on a block may be voted for; none: not before its proposer is heard, or the deadline is over.
+
+    Who was not heard by then is late by all the time until the deadline: the others begin to mine only now. A report
+    first seen in the proposer's own block counts though none is due: a round in which nobody could train waits for it.
+    After the deadline that holds in the first attempt only: later, members that held different things come together.
+    """
+    member = block.header.proposer
+    report = next((signed for signed in block.body.reports if signed.report.client == member), None)
+    is_free = block.header.attempt > 1 or (draft.attempt > 1 and draft.is_deadline_over)
+    if is_free or (report is None and member not in draft.due):
         return draft.now_ns
-    if member not in draft.heard_ns:
-        return None
-    return draft.heard_ns[member] + LATE_BLOCK_FACTOR * lateness_ns(draft, member)
+    heard_ns = draft.heard_ns.get(member)
+    if heard_ns is None or (report is not None and report != draft.reports.get(member)):
+        if not draft.is_deadline_over:
+            return None
+        over_ns = draft.since_ns + deadline_ns(draft.chain, draft.context.timing, draft.toolbox)
+        heard_ns = min(over_ns, draft.now_ns)
+    return heard_ns + LATE_BLOCK_FACTOR * _lateness_ns(draft, heard_ns)
 
 
 def set_review(draft: Draft) -> None:
     """Sets the timer for the next time at which waiting ends for somebody's statements or block."""
-    times_ns = [_ready_ns(draft, candidate.block.header) for candidate in draft.candidates.values()]
+    times_ns = [_ready_ns(draft, candidate.block) for candidate in draft.candidates.values()]
     start_ns = _start_of_lateness_ns(draft)
     if draft.phase is Phase.COLLECTING and start_ns is not None and not draft.is_deadline_over:
         waited_for = [member for member in draft.due if member not in draft.heard_ns]
@@ -139,7 +150,7 @@ def set_review(draft: Draft) -> None:
 
 
 def charge_lateness(draft: Draft) -> None:
-    """Takes what the round was kept waiting by each member off its patience, and refills everybody's by half of it."""
+    """Takes what the round was kept waiting by each member off its patience, and refills everybody's by a quarter of the rest."""
     late_ns = {}
     start_ns = _start_of_lateness_ns(draft)
     closed_ns = draft.mining_since_ns or draft.now_ns
@@ -148,7 +159,7 @@ def charge_lateness(draft: Draft) -> None:
             waited_ns = min(draft.heard_ns.get(member, closed_ns), closed_ns) - start_ns
             if waited_ns > 0:
                 late_ns[member] = waited_ns
-    refill_ns = (draft.now_ns - draft.since_ns - max(late_ns.values(), default=0)) // 2
+    refill_ns = (draft.now_ns - draft.since_ns - max(late_ns.values(), default=0)) // REFILL
     full_ns = deadline_ns(draft.chain, draft.context.timing, draft.toolbox)
     left_ns = {
         member: patience_ns(draft, member) - late_ns.get(member, 0) + refill_ns

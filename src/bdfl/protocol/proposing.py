@@ -273,7 +273,9 @@ def is_votable(draft: Draft, candidate: Candidate) -> bool:
         return False
     if is_premature(draft, body) and not _is_vouched_for(draft, candidate.digest):
         return False
-    if not _is_timely(draft, candidate.block) or is_head_start(draft, header) or drops_entries(draft, body.entries):
+    if not _is_timely(draft, candidate.block) or is_head_start(draft, candidate.block):
+        return False
+    if drops_entries(draft, body.entries):
         return False
     given = {signed.update.client for signed in body.updates}
     two_faced = draft.two_faced if draft.attempt > 1 else ()

@@ -1,24 +1,20 @@
-"""Selfish members judged: a network with one of them beside the same network without.
-
-Three laws. Share: a member wins no more blocks than its share of the hashing, beyond chance. Pace: after the first
-rounds the mean round lasts at most twice as long as without it. Entry: a removal that a quorum signed is on the chain
-within five blocks.
-"""
+"""One simulated network with a selfish member, or without, and how soon one goes on whose members ran ahead."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from math import sqrt
+from math import inf
 
-from scipy.stats import binom
-
-from bdfl.ledger.block import Block, Certificate
+from bdfl.ledger.block import Block, Certificate, Schedule
+from bdfl.ledger.chain import ChainState
 from bdfl.ledger.roll import find_change
 from bdfl.ledger.toolbox import Toolbox
 from bdfl.ledger.units import NANO
+from bdfl.protocol.messages import BlobWanted, Message
 from bdfl.protocol.state import Timing
 from bdfl.scenario.ledger import QuorumRule
 from bdfl.transports.faults.liar import Liar
+from bdfl.transports.faults.lies import Silence
 from bdfl.transports.faults.postman import FaultyPostman, Weather
 from bdfl.transports.simulated import Network
 from bdfl.transports.simulated_node import make_nodes
@@ -27,9 +23,6 @@ from campaigns.faults.plan import FaultPlan, Offer
 from campaigns.faults.world import TinyWorld, message_stream
 
 FIRST_ROUNDS = 10  # in which the others learn whom they deal with
-MAX_SLOWDOWN = 2.0
-ENTRY_BLOCKS = 5
-CHANCE = 1e-6  # that a share is found too large though it is not
 _NEVER = 10_000
 _MAX_EVENTS = 2_000_000
 
@@ -52,6 +45,11 @@ class Setting:
     def member(self) -> int:
         return self.num_nodes - 1
 
+    @property
+    def is_veto(self) -> bool:
+        """Whether all must train, so that each of them can stop it."""
+        return self.min_selected == self.num_nodes
+
 
 @dataclass(frozen=True)
 class Play:
@@ -59,6 +57,7 @@ class Play:
 
     setting: Setting
     proposers: tuple[int, ...]  # of the blocks, in order
+    shares: tuple[float, ...]  # of the hashing that the schedule gives the selfish member, for each block
     times_s: tuple[float, ...]  # virtual, when the first honest node committed each
     removed_at: int | None  # height of the block with the removal
 
@@ -73,14 +72,29 @@ class Play:
         return self.proposers.count(self.setting.member)
 
 
+class _FeignedWorld(TinyWorld):
+    """A world in which the last member needs no time to train and upload, whatever the model says."""
+
+    def __init__(self, plan: FaultPlan, toolbox: Toolbox) -> None:
+        super().__init__(plan, toolbox)
+        self._fast = plan.num_nodes - 1
+
+    def training_ns(self, client: int, chain: ChainState) -> int:
+        return 0 if client == self._fast else super().training_ns(client, chain)
+
+    def upload_ns(self, client: int, chain: ChainState) -> int:
+        return 0 if client == self._fast else super().upload_ns(client, chain)
+
+
 def play(setting: Setting, toolbox: Toolbox | None = None) -> Play:
     """Plays a network until its honest members have committed so many blocks."""
     toolbox = toolbox or Toolbox()
     plan = _plan(setting)
-    world = TinyWorld(plan, toolbox)
+    world = _FeignedWorld(plan, toolbox) if setting.attack is Attack.FEIGN else TinyWorld(plan, toolbox)
     timing = Timing(grace_ns=round(setting.grace_s * NANO), attempt_ns=plan.attempt_ns, resend_ns=plan.resend_ns)
     nodes = make_nodes(world.genesis, world.initial_model, world.signers, timing, toolbox=toolbox)
     postman = FaultyPostman(Weather(), (), message_stream(plan.seed), until_ns=0, calm_ns=plan.calm_ns)
+    schedules = {1: world.genesis.schedule}
     proposers: dict[int, int] = {}
     times_ns: dict[int, int] = {}
     removed_at: list[int] = []
@@ -90,14 +104,14 @@ def play(setting: Setting, toolbox: Toolbox | None = None) -> Play:
         if node == setting.member or height in proposers:
             return
         proposers[height], times_ns[height] = block.header.proposer, network.now_ns
+        schedules[height + 1] = block.body.next_schedule
         if find_change(block.body.entries) is not None:
             removed_at.append(height)
 
-    lie = None if setting.attack is None else make_attack(setting.attack)
-    late = {setting.member: lie} if isinstance(lie, Late) else {}
+    lies = () if setting.attack is None else make_attack(setting.attack)
+    late = {setting.member: lie for lie in lies if isinstance(lie, Late)}
     network = Network(nodes, world, postman=LatePostman(postman, late), on_commit=on_commit)
-    if lie is not None:
-        nodes[setting.member].tamper = Liar([lie])
+    nodes[setting.member].tamper = Liar(lies)
     if setting.is_removed:
         change = world.make_change(Offer(0, (), setting.member, _NEVER))
         for node in range(setting.member):
@@ -107,6 +121,7 @@ def play(setting: Setting, toolbox: Toolbox | None = None) -> Play:
     return Play(
         setting=setting,
         proposers=tuple(proposers[height] for height in heights),
+        shares=tuple(hashing_share(schedules[height], setting.member) for height in heights),
         times_s=tuple(times_ns[height] / NANO for height in heights),
         removed_at=removed_at[0] if removed_at else None,
     )
@@ -128,20 +143,55 @@ def _plan(setting: Setting) -> FaultPlan:
     )
 
 
-def share_excess(plays: Sequence[Play]) -> tuple[int, float, float]:
-    """Blocks that selfish members won, how many their share of the hashing is, and the deviation of that by chance."""
-    won = sum(play.num_won for play in plays)
-    shares = [(len(play.proposers), 1 / play.setting.num_nodes) for play in plays]
-    expected = sum(count * share for count, share in shares)
-    return won, expected, sqrt(sum(count * share * (1 - share) for count, share in shares))
+def hashing_share(schedule: Schedule, member: int) -> float:
+    """A member's part of all the hashing in a round; all hash alike where nobody is scheduled to mine."""
+    total_hz = sum(schedule.mining_hz)
+    return schedule.mining_hz[member] / total_hz if total_hz else 1 / len(schedule.mining_hz)
 
 
-def is_share_too_large(play: Play) -> bool:
-    """Tells if the selfish member won more blocks than chance explains; everybody hashes alike."""
-    return bool(binom.sf(play.num_won - 1, len(play.proposers), 1 / play.setting.num_nodes) < CHANCE)
+# Members that ran ahead
+
+AHEAD = (4, 7)
+ATTEMPT_S = 2.0
+_SILENT = 0
+_SETTLED = 4  # blocks, after which nobody waits for the silent member any more
+_LATENCY_NS = NANO // 200
+_MAX_RECOVERY_NS = 1000 * NANO
 
 
-def slowdown(attacked: Play) -> float:
-    """Mean round with the selfish member over that of the same network without."""
-    control = play(replace(attacked.setting, attack=None))
-    return attacked.mean_round_s / control.mean_round_s
+class _Unheard:
+    """Loses all that two members say to the others for a while, but their requests for models."""
+
+    def __init__(self) -> None:
+        self.until_ns = 0
+
+    def deliveries(self, now_ns: int, sender: int, receiver: int, message: Message) -> Sequence[int]:
+        is_lost = sender in AHEAD and receiver not in AHEAD and now_ns < self.until_ns
+        return () if is_lost and not isinstance(message.content, BlobWanted) else (_LATENCY_NS,)
+
+
+def recovery_s(lead_s: float) -> float:
+    """Time from when all is well again until the next block of a network whose two members ran ahead by so much.
+
+    Of eight members one is silent; the grace is just below the lead.
+    """
+    plan = replace(
+        _plan(Setting(seed=11, num_nodes=8, scheduler="all", min_selected=3)),
+        attempt_ns=round(ATTEMPT_S * NANO),
+        calm_ns=_LATENCY_NS,
+    )
+    toolbox = Toolbox()
+    world = TinyWorld(plan, toolbox)
+    timing = Timing(grace_ns=round(0.9 * lead_s * NANO), attempt_ns=plan.attempt_ns, resend_ns=plan.resend_ns)
+    nodes = make_nodes(world.genesis, world.initial_model, world.signers, timing, toolbox=toolbox)
+    nodes[_SILENT].tamper = Liar([Silence()])
+    unheard = _Unheard()
+    network = Network(nodes, world, postman=unheard)
+    others = [node for node in nodes if node.number not in (_SILENT, *AHEAD)]
+    network.run(lambda: min(node.height for node in others) >= _SETTLED)
+    unheard.until_ns = network.now_ns + round(lead_s * NANO)
+    network.run(until_ns=unheard.until_ns)
+    height = min(node.height for node in others)
+    network.run(lambda: min(node.height for node in others) > height, until_ns=unheard.until_ns + _MAX_RECOVERY_NS)
+    is_again = min(node.height for node in others) > height
+    return (network.now_ns - unheard.until_ns) / NANO if is_again else inf

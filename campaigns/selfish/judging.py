@@ -1,0 +1,224 @@
+"""Selfish members judged: networks with one of them beside the same networks without.
+
+Three laws. Share: a member wins no more blocks than its share of the hashing, beyond chance, in each network and in all
+networks of a kind together. Pace: after the first rounds the mean round lasts at most twice as long as without it.
+Entry: a removal that a quorum signed is on the chain within five blocks. And a network whose members ran ahead goes on
+within three attempts.
+
+Where all must train, m = n, who does not stops all training, and nobody can be removed: pace is told, and not judged.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from math import sqrt
+
+from scipy.stats import binom
+
+from bdfl.experiment.sweep import Progress, map_parallel
+from bdfl.ledger.toolbox import Toolbox
+from campaigns.faults.attacks import Attack
+from campaigns.selfish.playing import ATTEMPT_S, Play, Setting, play, recovery_s
+
+MAX_SLOWDOWN = 2.0
+ENTRY_BLOCKS = 5
+CHANCE = 1e-6  # that a share is found too large though it is not
+MAX_RECOVERY_S = ATTEMPT_S * (1.5 + 2.0 + 2.5)  # three attempts
+LEADS_S = (1, 2, 4, 8, 16, 32, 64, 100, 200, 500, 1000)
+SCHEDULERS = (
+    "exact",
+    "drc",
+    "random",
+    "round-robin",
+    "all",
+    "oort",
+    "power-of-choice",
+    "age-of-update",
+    "channel-best",
+    "energy-greedy",
+    "fastest-k",
+    "exact-power",
+)
+NUM_NODES = range(4, 10)
+WITHHOLDING = (Attack.WITHHOLD, Attack.RELEASE, Attack.HOLD)
+# Reports are believed, so who says to be slow is given time, in which it can mine: told, and not judged by its share.
+UNJUDGED_SHARES = frozenset({Attack.FEIGN})
+
+
+@dataclass(frozen=True)
+class Case:
+    """One network with its selfish member, what it was without, and what broke."""
+
+    setting: Setting
+    num_blocks: int
+    num_won: int
+    expected: float  # blocks: the sum of its shares of the hashing
+    slowdown: float | None  # none: not compared
+    removed_at: int | None  # height
+    broken: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Row:
+    """All networks of an attack with one scheduler and m, or of the attack."""
+
+    attack: Attack
+    scheduler: str  # "all together" for the attack
+    networks: int
+    blocks: int
+    won: int
+    expected: float
+    deviation: float  # of what is expected, by chance
+    worst_slowdown: float | None
+    latest_removal: int | None
+    broken: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Lead:
+    """How soon a network went on whose two members had run ahead."""
+
+    lead_s: float
+    recovery_s: float
+
+    @property
+    def is_good(self) -> bool:
+        return self.recovery_s <= MAX_RECOVERY_S
+
+
+@dataclass(frozen=True)
+class Result:
+    """A whole campaign."""
+
+    num_blocks: int
+    rows: tuple[Row, ...]
+    leads: tuple[Lead, ...]
+    failures: tuple[Case, ...]
+
+    @property
+    def is_good(self) -> bool:
+        return not any(row.broken for row in self.rows) and all(lead.is_good for lead in self.leads)
+
+
+def draw_settings(
+    num_withholding: int, num_grid: int, num_blocks: int, first: int, attacks: Sequence[Attack] = tuple(Attack)
+) -> list[tuple[Setting, bool]]:
+    """The networks of a campaign, each with whether its pace is compared with that of a control.
+
+    `num_withholding` networks of the withholding members, whose share matters most; and `num_grid` networks of every
+    attack with every scheduler, with m = 2, m = n - f and m = n. Members number 4 to 9 in turn.
+    """
+    withholding = [attack for attack in WITHHOLDING if attack in attacks]
+    settings = [
+        (_setting(first + number, number, SCHEDULERS[0], withholding[number % len(withholding)], num_blocks), False)
+        for number in range(num_withholding if withholding else 0)
+    ]
+    grid = [(attack, name, kind) for attack in attacks for name in SCHEDULERS for kind in range(3)]
+    for number, (attack, name, kind) in enumerate(grid * num_grid):
+        setting = _setting(first + number, number + number // len(NUM_NODES), name, attack, num_blocks)
+        least = (2, setting.num_nodes - (setting.num_nodes - 1) // 3, setting.num_nodes)[kind]
+        settings.append((replace(setting, min_selected=least), True))
+    return settings
+
+
+def _setting(seed: int, turn: int, scheduler: str, attack: Attack, num_blocks: int) -> Setting:
+    num_nodes = NUM_NODES[turn % len(NUM_NODES)]
+    return Setting(seed=seed, num_nodes=num_nodes, scheduler=scheduler, attack=attack, num_blocks=num_blocks)
+
+
+def run_campaign(
+    settings: Sequence[tuple[Setting, bool]],
+    *,
+    leads_s: Sequence[float] = LEADS_S,
+    workers: int | None = None,
+    on_progress: Progress | None = None,
+) -> Result:
+    """Plays and judges all networks."""
+    cases = map_parallel(_try_setting, settings, workers=workers, on_progress=on_progress)
+    leads = map_parallel(recovery_s, leads_s, workers=workers)
+    return Result(
+        num_blocks=max((setting.num_blocks for setting, _ in settings), default=0),
+        rows=tuple(_summarise(cases)),
+        leads=tuple(Lead(lead_s, found_s) for lead_s, found_s in zip(leads_s, leads, strict=True)),
+        failures=tuple(case for case in cases if case.broken),
+    )
+
+
+def _try_setting(task: tuple[Setting, bool]) -> Case:
+    setting, is_compared = task
+    toolbox = Toolbox()
+    found = play(setting, toolbox)
+    compared = slowdown(found, toolbox) if is_compared else None
+    removed_at = None
+    if not setting.is_veto:
+        removed_at = play(replace(setting, is_removed=True, num_blocks=ENTRY_BLOCKS), toolbox).removed_at
+    return judge(found, compared, removed_at)
+
+
+def judge(found: Play, compared: float | None, removed_at: int | None) -> Case:
+    """What broke in one network."""
+    setting = found.setting
+    broken = []
+    expected = sum(found.shares)
+    if setting.attack not in UNJUDGED_SHARES and is_too_large(found.num_won, len(found.proposers), expected):
+        broken.append("share")
+    is_slow = compared is not None and compared > MAX_SLOWDOWN and not setting.is_veto
+    if len(found.proposers) < setting.num_blocks or is_slow:
+        broken.append("pace")
+    if removed_at is None and not setting.is_veto:
+        broken.append("entry")
+    return Case(setting, len(found.proposers), found.num_won, expected, compared, removed_at, tuple(broken))
+
+
+def is_too_large(num_won: int, num_blocks: int, expected: float) -> bool:
+    """Tells if chance does not explain so many blocks.
+
+    A binomial tail with the mean share is never smaller than the tail of different shares with that mean (Hoeffding
+    1956), so this errs on the member's side.
+    """
+    if num_blocks == 0 or num_won <= expected + 1:
+        return False
+    return bool(binom.sf(num_won - 1, num_blocks, min(1.0, expected / num_blocks)) < CHANCE)
+
+
+def slowdown(attacked: Play, toolbox: Toolbox | None = None) -> float:
+    """Mean round with the selfish member over that of the same network without."""
+    control = play(replace(attacked.setting, attack=None), toolbox)
+    return attacked.mean_round_s / control.mean_round_s
+
+
+def _summarise(cases: Sequence[Case]) -> Iterable[Row]:
+    for attack in Attack:
+        of_attack = [case for case in cases if case.setting.attack is attack]
+        if not of_attack:
+            continue
+        yield _row(attack, "all together", of_attack)
+        for name in sorted({_kind(case) for case in of_attack}):
+            yield _row(attack, name, [case for case in of_attack if _kind(case) == name])
+
+
+def _kind(case: Case) -> str:
+    setting = case.setting
+    least = "n" if setting.is_veto else "2" if setting.min_selected == 2 else "n - f"
+    return f"{setting.scheduler}, m = {least}"
+
+
+def _row(attack: Attack, scheduler: str, cases: Sequence[Case]) -> Row:
+    blocks, won = sum(case.num_blocks for case in cases), sum(case.num_won for case in cases)
+    expected = sum(case.expected for case in cases)
+    broken = {law for case in cases for law in case.broken}
+    if attack not in UNJUDGED_SHARES and is_too_large(won, blocks, expected):
+        broken.add("share")
+    slowdowns = [case.slowdown for case in cases if case.slowdown is not None]
+    removals = [case.removed_at for case in cases if case.removed_at is not None]
+    return Row(
+        attack=attack,
+        scheduler=scheduler,
+        networks=len(cases),
+        blocks=blocks,
+        won=won,
+        expected=expected,
+        deviation=sqrt(expected * (1 - expected / blocks)),
+        worst_slowdown=max(slowdowns, default=None),
+        latest_removal=max(removals, default=None),
+        broken=tuple(sorted(broken)),
+    )

@@ -1,0 +1,67 @@
+"""Selfish members as tables, for a terminal of 80 columns and for the documentation."""
+
+from collections.abc import Iterable
+
+from rich.table import Table
+
+from bdfl.report.tables import new_table, number
+from campaigns.selfish.judging import ENTRY_BLOCKS, MAX_RECOVERY_S, MAX_SLOWDOWN, UNJUDGED_SHARES, Result, Row
+
+_HEAD = ("attack", "scheduler", "networks", "won", "expected", "slowdown", "removal", "broken")
+
+
+def tabulate_rows(result: Result) -> Table:
+    """What each attack won and cost."""
+    table = new_table("Selfish members", _HEAD, text_columns=2)
+    for row in result.rows:
+        table.add_row(*_cells(row))
+    table.caption = (
+        f"won: blocks of {result.num_blocks} each; slowdown: of the worst network; removal: latest block with it"
+    )
+    return table
+
+
+def tabulate_leads(result: Result) -> Table:
+    """How soon a network goes on whose two members ran ahead."""
+    table = new_table("Members that ran ahead", ("lead", "blocks again after", "at most"))
+    for lead in result.leads:
+        table.add_row(f"{lead.lead_s:g} s", number(lead.recovery_s, 1, " s"), number(MAX_RECOVERY_S, 1, " s"))
+    return table
+
+
+def simulated_markdown(result: Result, command: str) -> str:
+    """All of it as a page of the documentation."""
+    lines = [
+        "# Selfish members, simulated",
+        "",
+        f"Made by `{command}`. Each network has {result.num_blocks} blocks and is played again without the attack",
+        f"where a slowdown stands. Laws: blocks won within chance of the share of the hashing, at most {MAX_SLOWDOWN:g}",
+        f"times as long a mean round, a removal on the chain within {ENTRY_BLOCKS} blocks.",
+        f"{'No law was broken.' if result.is_good else 'Laws were broken.'}",
+        "",
+        *_markdown(_HEAD, map(_cells, result.rows)),
+        "",
+    ]
+    if any(row.attack in UNJUDGED_SHARES for row in result.rows):
+        lines += ["The share of `feign` is told, not judged: see [limits](../../security.md#selfish-members).", ""]
+    leads = ((f"{lead.lead_s:g} s", f"{lead.recovery_s:.1f} s", f"{MAX_RECOVERY_S:g} s") for lead in result.leads)
+    lines += ["## Members that ran ahead", "", *_markdown(("lead", "blocks again after", "at most"), leads)]
+    return "\n".join(lines) + "\n"
+
+
+def _markdown(head: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
+    names = list(head)
+    return [f"| {' | '.join(names)} |", "|---" * len(names) + "|", *(f"| {' | '.join(row)} |" for row in rows)]
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    return (
+        row.attack.value,
+        row.scheduler,
+        str(row.networks),
+        str(row.won),
+        f"{row.expected:.0f} ± {row.deviation:.0f}",
+        "" if row.worst_slowdown is None else f"{row.worst_slowdown:.2f}",
+        "none" if row.latest_removal is None else str(row.latest_removal),
+        ", ".join(row.broken) or "no",
+    )
