@@ -24,6 +24,7 @@ from bdfl.aggregation import (
 )
 from bdfl.ledger.chain import start_chain
 from bdfl.scenario import Aggregation
+from tests.vectors.independent_models import distance_of
 
 RULES = ("mean", "median", "trimmed-mean", "krum", "multi-krum", "minimum-diameter")
 FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False)
@@ -89,6 +90,26 @@ def test_products_of_samples_and_weights_are_exact_below_the_limit():
     assert Fraction(float(largest)) * (SAMPLES_LIMIT - 1) == Fraction(float(largest) * (SAMPLES_LIMIT - 1))
     with pytest.raises(InvalidAggregation, match=r"^samples 1: 536870912 given, expected 0 to 536870911$"):
         rule("mean")(vectors([1], [1]), [1, SAMPLES_LIMIT])
+
+
+def test_a_rule_sees_the_updates_in_client_order_whenever_they_arrived():
+    def first_minus_rest(updates, samples):
+        assert samples == [1, 2, 3]
+        return updates[0] - updates[1] - updates[2]
+
+    arrived = [Update(client, weights, client) for client, weights in zip((1, 2, 3), draw(3, 8), strict=True)]
+    for order in itertools.permutations(arrived):
+        assert aggregate(first_minus_rest, order).tobytes() == aggregate(first_minus_rest, arrived).tobytes()
+
+
+@pytest.mark.parametrize("length", [1, 2**14 - 1, 2**14, 2**14 + 1, 2 * 2**14 + 5])
+def test_distances_are_summed_as_trees_of_16384_coordinates_one_after_the_other(length):
+    updates = draw(3, length)
+    found = squared_distances(updates)
+    plain = [update.astype(np.float64).tolist() for update in updates]
+    for one, other in itertools.combinations(range(3), 2):
+        assert found[one, other] == found[other, one] == distance_of(plain, one, other)
+    assert not found.diagonal().any()
 
 
 @pytest.mark.parametrize("name", RULES)

@@ -13,6 +13,7 @@ from table import Kind, Table, make_block, model_bytes, replace_sender, say_vote
 from bdfl.encoding import digest
 from bdfl.identity import Meaning
 from bdfl.ledger.block import FalseWork, ModelUpdate, SignedUpdate, SignedVote, TwoBlocks, TwoUpdates, TwoVotes, Vote
+from bdfl.ledger.genesis import conditions_of
 from bdfl.ledger.rules import aggregate_updates
 from bdfl.protocol.agreeing import ABSENCE_HEIGHTS
 from bdfl.protocol.diagram import draw_diagram
@@ -25,6 +26,7 @@ from bdfl.protocol.events import (
     KeptUpdate,
     KeptVote,
     Measure,
+    Measured,
     Mine,
     Refused,
     Send,
@@ -319,6 +321,63 @@ def test_in_a_later_attempt_the_lowest_hash_gets_it():
     law = table.genesis.law
     lowest = min((first, second), key=lambda block: table.toolbox.work_hash(law.work, block.header, block.nonce))
     assert [one.block for one in seat.votes(Kind.PREVOTE)] == [first.digest, lowest.digest]
+
+
+def test_a_whole_block_of_a_later_attempt_costs_less_work_and_is_voted_for_only_there():
+    table, seat, _ = prepared()
+    later = make_block(table.seats[1], attempt=2)
+    show(seat, later)
+    assert later.header.difficulty < seat.state.mined.header.difficulty
+    assert later.digest in seat.state.candidates
+    assert not seat.votes(Kind.PREVOTE)
+    seat.give(TimerFired(Timer.DEADLINE, 1, 1))
+    assert not seat.votes(Kind.PREVOTE)
+    table.fire(seat, Timer.ATTEMPT)
+    assert [(one.attempt, one.block) for one in seat.votes(Kind.PREVOTE)] == [(2, later.digest)]
+
+
+# Waits that voters sign
+
+
+def collect_at(table, now_ns):
+    """As `Table.collect`, at that time."""
+    for seat in table.seats:
+        height = seat.state.chain.height + 1
+        model = model_bytes(height, seat.number, 1.0, -1.0)
+        table.blobs[digest(model)] = model
+        table.deliver(seat, seat.give(TrainingFinished(height, seat.state.chain.tip, model), now_ns), now_ns=now_ns)
+        conditions = conditions_of(table.rounds[height], seat.number)
+        table.deliver(seat, seat.give(Measured(height + 1, conditions, None), now_ns), now_ns=now_ns)
+
+
+def test_a_precommit_says_how_many_milliseconds_were_mined_until_the_first_prevote(table):
+    collect_at(table, 2_000_000_000)
+    seat, block = table.seats[0], make_block(table.seats[1])
+    proposal = replace_sender(seat.message(Proposal(block)), 1)
+    seat.give_at(proposal, 2_123_999_999)
+    seat.give_at(
+        replace_sender(
+            seat.message(
+                Hearsay(1, votes=tuple(vote(seat, Kind.PREVOTE, 1, block.digest, number=number) for number in (1, 2)))
+            ),
+            1,
+        ),
+        2_500_000_000,  # later: the block was known before
+    )
+    assert [one.mining_ms for one in seat.votes(Kind.PREVOTE)] == [0]
+    assert [one.mining_ms for one in seat.votes(Kind.PRECOMMIT)] == [123]
+
+
+def test_what_was_mined_is_measured_once_a_height(table):
+    collect_at(table, 2_000_000_000)
+    seat, block = table.seats[0], make_block(table.seats[1])
+    seat.give_at(replace_sender(seat.message(Proposal(block)), 1), 2_010_000_000)
+    prevotes = [vote(seat, Kind.PREVOTE, 2, block.digest, number=number) for number in (1, 2, 3)]
+    seat.give_at(replace_sender(seat.message(Hearsay(1, votes=tuple(prevotes))), 1), 3_000_000_000)
+    assert [(one.attempt, one.mining_ms) for one in seat.votes(Kind.PRECOMMIT)] == [(2, 10)]
+    table.deliver(table.seats[1], table.mine(table.seats[1], 2_020_000_000), now_ns=2_020_000_000)
+    assert table.seats[2].state.chain.height == 1
+    assert (table.seats[2].state.mining_since_ns, table.seats[2].state.mining_ms) == (0, 0)
 
 
 def test_a_block_of_another_day_is_not_voted_for_until_the_tolerance_has_doubled_often_enough():
@@ -623,6 +682,46 @@ def test_a_restarted_node_does_not_go_back_to_an_attempt_it_left():
     assert seat.state.attempt == 7
     again = table.seat(0, recovered_of(table, seat), seat.state.chain)
     assert again.state.attempt == 7
+
+
+def test_a_recovered_lock_is_of_the_attempt_whose_prevotes_made_it():
+    table, seat, (first, second) = prepared()
+    show(seat, first, second)
+    say_votes(seat, *[vote(seat, Kind.PREVOTE, 1, first.digest, number=number) for number in (1, 2)])
+    pass_attempt(table, seat)
+    pass_attempt(table, seat)
+    again = table.seat(0, recovered_of(table, seat), seat.state.chain)
+    assert again.state.attempt == 3
+    assert again.state.lock == seat.state.lock
+    assert again.state.lock.attempt == 1
+    again.give(Started())
+    say_votes(again, *[vote(again, Kind.PREVOTE, 2, second.digest, number=number) for number in (1, 2, 3)])
+    assert (again.state.lock.attempt, again.state.lock.block) == (2, second.digest)
+
+
+def test_a_restarted_node_still_knows_who_came_as_far_as_its_lock():
+    table, seat, (first, _) = prepared()
+    show(seat, first)
+    say_votes(seat, *[vote(seat, Kind.PREVOTE, 1, first.digest, number=number) for number in (1, 2)])
+    again = table.seat(0, recovered_of(table, seat), seat.state.chain)
+    again.give(Started())
+    table.fire(again, Timer.ATTEMPT)
+    assert again.state.attempt == 2
+
+
+def test_a_restarted_node_signs_no_other_update_or_report(table):
+    seat = table.seats[0]
+    table.train(seat)
+    table.measure(seat)
+    again = table.seat(0, recovered_of(table, seat), seat.state.chain)
+    again.give(Started())
+    assert not again.did(Train)
+    assert not again.did(Measure)
+    again.give(TrainingFinished(1, seat.state.chain.tip, model_bytes(9.0, 9.0, 9.0, 9.0)))
+    table.measure(again)
+    [hearsay] = again.sent(Hearsay)
+    assert hearsay.updates == (seat.state.updates[0],)
+    assert hearsay.reports == (seat.state.reports[0],)
 
 
 def test_a_restarted_proposer_gives_no_second_block(table):
