@@ -138,6 +138,12 @@ class LatePostman:
         return found if late is None else [extra_ns + late.delay_ns(now_ns, message) for extra_ns in found]
 
 
+def delay_late(postman: Postman, lies: Mapping[int, Sequence[Lie]]) -> Postman:
+    """The postman, or one that holds back what late members say."""
+    late = {member: lie for member, told in lies.items() for lie in told if isinstance(lie, Late)}
+    return LatePostman(postman, late) if late else postman
+
+
 class FalseReport:
     """Reports what it did not find, or not at all, or gives no update."""
 

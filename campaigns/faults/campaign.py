@@ -1,7 +1,10 @@
 """Many faulty networks at once, and wrong protocols among them: on all cores, with the same results for any number."""
 
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 
 from bdfl.errors import BdflError
@@ -10,9 +13,12 @@ from bdfl.ledger.toolbox import Toolbox
 from bdfl.scenario.ledger import QuorumRule
 from campaigns.faults.mutants import MUTANTS, Mutant
 from campaigns.faults.plan import draw_plan
+from campaigns.faults.shares import is_too_large
 from campaigns.faults.trial import Tools, Verdict, judge_plan, try_seed
 
 _SEEDS_PER_TASK = 8
+_TEST_S = 600.0
+_TESTS_FAILED = 1  # pytest's exit code
 
 
 class InvalidCampaign(BdflError):
@@ -43,7 +49,19 @@ class Campaign:
     first: int
     num_seeds: int
     groups: tuple[Group, ...]
+    selfish_won: int  # blocks that selfish members won after the faults stopped, in all networks together
+    selfish_winnable: int
+    selfish_expected: float  # their share of the hashing
     failures: tuple[Verdict, ...]
+
+    @property
+    def is_share_too_large(self) -> bool:
+        """Whether selfish members won more than chance explains: single networks are too short to tell."""
+        return is_too_large(self.selfish_won, self.selfish_winnable, self.selfish_expected)
+
+    @property
+    def is_good(self) -> bool:
+        return not self.failures and not self.is_share_too_large
 
 
 @dataclass(frozen=True)
@@ -81,6 +99,9 @@ def run_campaign(
         first=first,
         num_seeds=num_seeds,
         groups=tuple(group for group in groups if group is not None),
+        selfish_won=sum(verdict.won for verdict in verdicts),
+        selfish_winnable=sum(verdict.winnable for verdict in verdicts),
+        selfish_expected=sum(verdict.expected for verdict in verdicts),
         failures=tuple(verdict for verdict in verdicts if not verdict.is_good),
     )
 
@@ -130,6 +151,8 @@ def hunt_mutants(
 def _hunt(task: tuple[str, int, int]) -> MutantResult:
     name, first, num_seeds = task
     mutant: Mutant = next(mutant for mutant in MUTANTS if mutant.name == name)
+    if mutant.test:
+        return _hunt_by_test(mutant)
     judge = Toolbox()
     for seed in range(first, first + num_seeds):
         tools = Tools(judge=judge)  # what wrong nodes remember is wrong, too
@@ -139,3 +162,18 @@ def _hunt(task: tuple[str, int, int]) -> MutantResult:
             what = verdict.breaches[0].what
             return MutantResult(name, mutant.change, laws, what, seed, seed - first + 1)
     return MutantResult(name, mutant.change, (), "", None, num_seeds)
+
+
+def _hunt_by_test(mutant: Mutant) -> MutantResult:
+    """Runs the test that must notice, in a process of its own in which the protocol is wrong."""
+    done = subprocess.run(
+        [sys.executable, "-m", "campaigns.faults.mutants", mutant.name],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=_TEST_S,
+        check=False,
+    )
+    is_noticed = done.returncode == _TESTS_FAILED
+    what = next((line for line in done.stdout.splitlines() if line.startswith("E  ")), "").removeprefix("E").strip()
+    return MutantResult(mutant.name, mutant.change, (f"`{mutant.test}`",) if is_noticed else (), what, None, 0)

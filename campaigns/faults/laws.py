@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from bdfl.ledger.block import Genesis, MembershipChange
 from bdfl.ledger.chain import ChainState, apply_block, start_chain
-from bdfl.ledger.errors import MissingBlob, RuleBroken
+from bdfl.ledger.errors import InvalidBlock, MissingBlob, RuleBroken
+from bdfl.ledger.membership import validate_change
 from bdfl.ledger.roll import BINDS_AFTER, Roll, find_change, offender_of, read_roll
 from bdfl.ledger.rules import required_blobs, validate_certificate, validate_model, validate_proposal
 from bdfl.ledger.toolbox import Toolbox
@@ -18,8 +19,10 @@ from bdfl.protocol.collecting import MAX_BLOBS
 from bdfl.protocol.proposing import MAX_AHEAD
 from campaigns.faults.plan import FaultPlan
 from campaigns.faults.recorder import Committed, Recorder
+from campaigns.faults.shares import hashing_hz, is_too_large
 
 ROUNDS_TO_AGREE = 3
+ENTRY_BLOCKS = 5  # within which what a quorum signed is on the chain
 MAX_DECIDABLE = 3  # models of one liar that a quorum can vote for at a height, if honest members ask for two each
 
 
@@ -231,6 +234,56 @@ def check_trust(trial: Trial, toolbox: Toolbox) -> Breach | None:
     return None
 
 
+def check_share(trial: Trial, toolbox: Toolbox) -> Breach | None:
+    """No selfish member wins more blocks than its share of the hashing, beyond chance, once the faults stopped."""
+    won, winnable, expected = share_of_selfish(trial)
+    if is_too_large(won, winnable, expected):
+        return Breach("share", f"selfish members won {won} of {winnable} blocks, {expected:.1f} are their share")
+    return None
+
+
+def share_of_selfish(trial: Trial) -> tuple[int, int, float]:
+    """Blocks after the faults stopped that selfish members won, could have won, and that are their share.
+
+    Others that are selfish count as if they did not hash: what these leave, everybody wins.
+    """
+    won, winnable, expected = 0, 0, 0.0
+    selfish = [member for member, _ in trial.plan.selfish]
+    schedule = trial.genesis.schedule
+    for found in _longest_chain(trial) if selfish else ():
+        members = range(len(schedule.mining_hz))
+        for member in (one for one in selfish if one in members and found.height > trial.quiet_height):
+            rivals = sum(hashing_hz(schedule, one) for one in members if one not in selfish)
+            own = hashing_hz(schedule, member)
+            won += found.block.header.proposer == member
+            winnable += 1
+            expected += own / (own + rivals) if own else 0.0
+        schedule = found.block.body.next_schedule
+    return won, winnable, expected
+
+
+def check_entries(trial: Trial, toolbox: Toolbox) -> Breach | None:
+    """Nothing that honest nodes hold for the chain, proof or signed change, stays off it for long in a well network."""
+    for node in trial.plan.honest:
+        record = trial.record.nodes[node]
+        for what, since in record.entries.items():
+            num_blocks = trial.heights[node] + 1 - max(since, trial.quiet_height + 1)
+            if num_blocks > ENTRY_BLOCKS * (1 + len(trial.plan.offers)) and _is_possible(record.chain, what, toolbox):
+                name = f"evidence against member {what}" if isinstance(what, int) else f"{what.change}"
+                return Breach("entries", f"node {node} has held {name} for {num_blocks} blocks without it")
+    return None
+
+
+def _is_possible(chain: ChainState | None, what: int | MembershipChange, toolbox: Toolbox) -> bool:
+    if chain is None or isinstance(what, int):
+        return chain is not None
+    try:
+        validate_change(chain, what, toolbox)
+    except InvalidBlock:
+        return False
+    return True
+
+
 LAWS: tuple[Callable[[Trial, Toolbox], Breach | None], ...] = (
     check_agreement,
     check_validity,
@@ -241,6 +294,8 @@ LAWS: tuple[Callable[[Trial, Toolbox], Breach | None], ...] = (
     check_members_only,
     check_bounded_memory,
     check_trust,
+    check_share,
+    check_entries,
 )
 
 

@@ -15,11 +15,11 @@ import msgspec
 
 from bdfl.encoding import encode
 from bdfl.identity import Meaning, statement_digest
-from bdfl.ledger import chain, charter, membership, rules, statements
-from bdfl.ledger.block import Kind
+from bdfl.ledger import chain, charter, costs, membership, rules, statements
+from bdfl.ledger.block import Kind, Seal
 from bdfl.ledger.errors import BadSignature
 from bdfl.ledger.roll import find_change
-from bdfl.protocol import agreeing, catching_up, collecting, node, proposing, votes
+from bdfl.protocol import agreeing, catching_up, collecting, deadlines, entries, node, proposing, votes
 from bdfl.protocol.draft import Draft
 from bdfl.protocol.events import Send, Timer
 
@@ -42,6 +42,7 @@ class Mutant:
     name: str
     change: str
     swaps: tuple[Swap, ...]
+    test: str = ""  # that notices, where faulty networks are too short or too calm to show it
 
     @contextmanager
     def applied(self) -> Iterator[None]:
@@ -261,6 +262,30 @@ def _asks_for_all(right: Function) -> Function:
     return lambda draft, holder, blob, client, *, is_needed=False: right(draft, holder, blob, client, is_needed=True)
 
 
+def _none(right: Function) -> Function:
+    return lambda *arguments: []
+
+
+def _wherever_signed(right: Function) -> Function:
+    """A proposer is to blame for a block of any height that it signed."""
+
+    def is_meant_for_here(draft: Draft, block: Any) -> bool:
+        members, header = draft.chain.charter.members, block.header
+        statement = statement_digest(Meaning.BLOCK, header.place, encode(Seal(header, block.nonce)))
+        return draft.toolbox.is_signed(members[header.proposer].public_key, block.signature, statement)
+
+    return is_meant_for_here
+
+
+def _signs_its_clock(right: Function) -> Function:
+    def cast(draft: Draft, kind: Kind, block: bytes) -> None:
+        if not draft.own_votes and not draft.mining_since_ns:
+            draft.mining_ms = draft.now_ns // 1_000_000
+        right(draft, kind, block)
+
+    return cast
+
+
 # Members
 
 
@@ -426,6 +451,42 @@ MUTANTS: tuple[Mutant, ...] = (
         (Swap(proposing, "_is_meant_for_here", _always),),
     ),
     Mutant(
+        "blamed-author",
+        "an old block sent again makes its author banned",
+        (Swap(proposing, "_is_meant_for_here", _wherever_signed),),
+        "tests/protocol/test_node.py::test_an_old_block_sent_again_bans_nobody_but_costs_its_sender",
+    ),
+    Mutant(
+        "head-start",
+        "a block is voted for at once though its proposer kept all waiting",
+        (Swap(deadlines, "is_head_start", _never),),
+        "tests/campaigns/test_selfish.py::test_withholding_ones_statements_wins_no_blocks",
+    ),
+    Mutant(
+        "endless-patience",
+        "who is late in every round is waited for in every round",
+        (Swap(deadlines, "charge_lateness", _nothing),),
+        "tests/campaigns/test_selfish.py::test_the_mean_round_is_at_most_twice_as_long_beside_a_selfish_member",
+    ),
+    Mutant(
+        "dropped-entries",
+        "a block may leave out evidence and changes for ever",
+        (Swap(entries, "drops_entries", _never),),
+        "tests/protocol/test_entries.py::test_a_first_block_without_an_entry_held_for_two_heights_is_not_voted_for",
+    ),
+    Mutant(
+        "endless-exchange",
+        "a report may make everybody wait for as long as it says",
+        (Swap(costs, "_find_too_slow", _none),),
+        "tests/campaigns/test_selfish.py::test_the_mean_round_is_at_most_twice_as_long_beside_a_selfish_member",
+    ),
+    Mutant(
+        "uptime-as-wait",
+        "who never waited for a block signs its clock as the wait",
+        (Swap(agreeing, "_cast", _signs_its_clock),),
+        "tests/protocol/test_deadlines.py::test_who_was_still_collecting_signs_no_wait",
+    ),
+    Mutant(
         "change-at-once",
         "a change of membership binds from the next height on",
         (Swap(chain, "apply_block", _binds_at_once),),
@@ -467,3 +528,16 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("never-trusts", "pruned updates are waited for", (Swap(catching_up, "_is_gone", _never),)),
     Mutant("trusts-early", "decided models are not recomputed", (Swap(catching_up, "_is_gone", _always),)),
 )
+
+
+def run_test(name: str) -> int:
+    """Pytest's exit code for a mutant's test, with the protocol wrong."""
+    import pytest
+
+    mutant = next(mutant for mutant in MUTANTS if mutant.name == name)
+    with mutant.applied():
+        return int(pytest.main(["-q", "-x", "--tb=short", "-p", "no:cacheprovider", mutant.test]))
+
+
+if __name__ == "__main__":
+    sys.exit(run_test(sys.argv[1]))

@@ -1,7 +1,8 @@
 """What goes wrong in one trial: a network of 4 to 9 nodes and its faults, all drawn from one number.
 
 Under `majority` only what crashes and networks do; under `bft` also fewer than a third of the members lie. In two seeds
-of eight the members change as well. In four of sixteen, two of these among them, nodes prune, and one is long away.
+of eight the members change as well. In four of sixteen, two of these among them, nodes prune, and one is long away. In
+four others as many members as may lie are selfish instead, and in one of these the first of them is to be removed.
 """
 
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from bdfl.ledger.units import NANO
 from bdfl.scenario.ledger import Behaviour, QuorumRule
 from bdfl.transports.faults.postman import Partition, Weather
 from bdfl.transports.faults.trouble import Crash, Freeze
+from campaigns.faults.attacks import Attack
 
 NUM_NODES = (4, 4, 5, 5, 6, 7, 8, 9)  # small ones oftener: there a vote weighs most
 SECOND_NS = NANO
@@ -24,6 +26,10 @@ _SCHEDULERS = ("drc", "exact", "all", "round-robin")
 _CHANGING = 8, (4, 5)  # of so many seeds these, which vote by either rule
 _HOARDING = 16, (3, 13)  # likewise
 _PRUNING = 16, (2, 3, 4, 5)  # likewise
+_SELFISH = 16, (1, 7, 9, 15)  # likewise, where members lie
+_REMOVED = 9  # of these
+# Who only feigns needs a world of its own: `campaigns.selfish`.
+ATTACKS = tuple(attack for attack in Attack if attack is not Attack.FEIGN)
 _NEVER = 10_000  # a height that no trial reaches
 _RULES = (("mean", 0), ("mean", 0), ("median", 1), ("krum", 0))  # name, wrong updates it bears
 
@@ -62,6 +68,7 @@ class FaultPlan:
     liars: tuple[tuple[int, tuple[Behaviour, ...]], ...] = ()  # member and what it does, always
     camp: frozenset[int] = frozenset()  # whom the liars tell the other story
     hoarders: tuple[int, ...] = ()  # liars that also fill others' memory
+    selfish: tuple[tuple[int, Attack], ...] = ()  # liars that break no rule, and what they do
     offers: tuple[Offer, ...] = ()
     keep_blocks: int = 0  # newest blocks whose updates the nodes keep; 0: of all
 
@@ -104,7 +111,8 @@ def draw_plan(seed: int, quorum: QuorumRule | None = None) -> FaultPlan:
         slow=tuple((int(node), 10.0) for node in rng.permutation(num_nodes)[: _draw_count(rng, pace.share, 2)]),
     )
     if quorum is QuorumRule.BFT:
-        plan = _add_liars(rng, plan)
+        is_selfish = seed % _SELFISH[0] in _SELFISH[1]
+        plan = _add_selfish(rng, plan) if is_selfish else _add_liars(rng, plan)
     if seed % _CHANGING[0] in _CHANGING[1]:
         plan = _add_offers(plan)
     return _add_pruning(plan) if seed % _PRUNING[0] in _PRUNING[1] else plan
@@ -131,6 +139,19 @@ def _add_liars(rng: np.random.Generator, plan: FaultPlan) -> FaultPlan:
     in_camp = rng.random(plan.num_nodes) < 0.5
     hoarders = tuple(members) if plan.seed % _HOARDING[0] in _HOARDING[1] else ()
     return replace(plan, liars=tuple(liars), camp=frozenset(np.flatnonzero(in_camp).tolist()), hoarders=hoarders)
+
+
+def _add_selfish(rng: np.random.Generator, plan: FaultPlan) -> FaultPlan:
+    """The plan with as many selfish members as the quorum bears: attacks that go with the seed, one after the other."""
+    members = sorted(rng.permutation(plan.num_nodes)[: (plan.num_nodes - 1) // 3].tolist())
+    first = len(_SELFISH[1]) * (plan.seed // _SELFISH[0]) + _SELFISH[1].index(plan.seed % _SELFISH[0])
+    attacks = [ATTACKS[(first + place) % len(ATTACKS)] for place in range(len(members))]
+    offers: tuple[Offer, ...] = ()
+    if plan.seed % _SELFISH[0] == _REMOVED:
+        everybody = tuple(range(plan.num_nodes))
+        offers = (Offer(int(rng.uniform(0.0, 0.7) * plan.quiet_ns), everybody, members[0], _NEVER),)
+    liars = tuple((member, ()) for member in members)
+    return replace(plan, liars=liars, selfish=tuple(zip(members, attacks, strict=True)), offers=offers)
 
 
 def _add_offers(plan: FaultPlan) -> FaultPlan:

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from bdfl.ledger.block import Block, Certificate, Kind, SignedVote
+from bdfl.ledger.block import Block, Certificate, Kind, MembershipChange, SignedVote
+from bdfl.ledger.chain import ChainState
 from bdfl.ledger.keeping import Store
 from bdfl.protocol.events import Commit, Effect, Event, KeptBlob, KeptProgress, Send
 from bdfl.protocol.events import Store as Keep
@@ -61,6 +62,8 @@ class NodeRecord:
     most_blobs: int = 0  # held at once
     most_candidates: dict[int, int] = field(default_factory=dict)  # held at once, by the attempt it was in
     most_early: int = 0  # messages of the next height held at once
+    entries: dict[int | MembershipChange, int] = field(default_factory=dict)  # held: since which height of its own
+    chain: ChainState | None = None  # its newest
     blobs: dict[bytes, bytes] = field(default_factory=dict)  # all it ever kept, also what it pruned
 
 
@@ -87,6 +90,7 @@ class Recorder(Observer):
     ) -> None:
         self._note_memory(self.nodes[number], after)
         self.nodes[number].accused.update(after.evidence)
+        self._note_entries(self.nodes[number], after)
         is_same_height = before.chain.height == after.chain.height
         if before.phase is Phase.COLLECTING and (after.phase is not Phase.COLLECTING or not is_same_height):
             held = held_updates(after if is_same_height else before)
@@ -143,6 +147,13 @@ class Recorder(Observer):
         for vote in content.votes:
             if vote.vote.voter == number:
                 self._note_vote(now_ns, number, height, vote)
+
+    def _note_entries(self, record: NodeRecord, state: NodeState) -> None:
+        record.chain = state.chain
+        if record.entries or state.evidence or state.changes:
+            held, height = record.entries, state.chain.height + 1
+            now_held: list[int | MembershipChange] = [*state.evidence, *state.changes]
+            record.entries = {what: held.get(what, height) for what in now_held}
 
     def _note_vote(self, now_ns: int, number: int, height: int, signed: SignedVote) -> None:
         name = (number, signed.signature)

@@ -27,7 +27,9 @@ def tabulate_campaign(campaign: Campaign) -> Table:
             str(group.worst_seed),
             infeasible_text(group.breaches),
         )
+    share = "too many" if campaign.is_share_too_large else "within chance"
     table.caption = (
+        f"selfish members won {campaign.selfish_won} blocks, their share is {campaign.selfish_expected:.0f}: {share}\n"
         f"members changed {sum(group.changes for group in campaign.groups)} times\n"
         "recovery: virtual time from the end of the faults until all honest nodes are\n"
         "three rounds further, median and worst, with the seed of the worst"
@@ -61,7 +63,8 @@ def mutants_markdown(results: Sequence[MutantResult], first: int, num_seeds: int
     ]
     for result in results:
         seed = "" if result.seed is None else str(result.seed)
-        lines.append(f"| `{result.name}` | {result.change} | {_laws(result)} | {seed} | {result.num_seeds} |")
+        tried = str(result.num_seeds or "")
+        lines.append(f"| `{result.name}` | {result.change} | {_laws(result)} | {seed} | {tried} |")
     lines += ["", "## How it shows", "", "The first breach at that seed, in the words of the law.", ""]
     lines += [f"- `{result.name}`: {result.laws[0]}: {result.what}" for result in results if result.laws]
     return "\n".join(lines) + "\n"

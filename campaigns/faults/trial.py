@@ -9,13 +9,23 @@ from bdfl.ledger.roll import read_roll
 from bdfl.ledger.toolbox import Toolbox
 from bdfl.protocol.state import Timing
 from bdfl.scenario.ledger import QuorumRule
+from bdfl.transports.faults.liar import Liar
 from bdfl.transports.faults.postman import FaultyPostman
 from bdfl.transports.faults.trouble import Trouble, make_liar
 from bdfl.transports.hooks import Tamper
 from bdfl.transports.simulated import Network
 from bdfl.transports.simulated_node import SimulatedNode, make_nodes
+from campaigns.faults.attacks import delay_late, make_attack
 from campaigns.faults.hoarding import Hoarder
-from campaigns.faults.laws import Breach, Trial, count_changes, expected_height, find_breaches
+from campaigns.faults.laws import (
+    ENTRY_BLOCKS,
+    Breach,
+    Trial,
+    count_changes,
+    expected_height,
+    find_breaches,
+    share_of_selfish,
+)
 from campaigns.faults.plan import SECOND_NS, FaultPlan, draw_plan
 from campaigns.faults.recorder import Recorder
 from campaigns.faults.timeline import Storyteller, describe_plan, render_timeline
@@ -38,6 +48,9 @@ class Verdict:
     num_crashes: int
     num_changes: int  # of membership that were made
     height: int  # of the highest honest node at the end
+    won: int  # blocks that selfish members won after the faults stopped
+    winnable: int  # blocks that they could have won
+    expected: float  # blocks that their share of the hashing is
     recovery_s: float  # virtual, from the end of the faults until all honest nodes were three rounds further
     num_events: int
     story: tuple[str, ...] = ()
@@ -73,6 +86,7 @@ def judge_plan(
     story: tuple[str, ...] = ()
     if isinstance(recorder, Storyteller):
         story = (*describe_plan(plan), "", *render_timeline(recorder.lines))
+    won, winnable, expected = share_of_selfish(trial)
     return Verdict(
         seed=plan.seed,
         quorum=plan.quorum,
@@ -82,6 +96,9 @@ def judge_plan(
         num_crashes=recorder.num_crashes,
         num_changes=count_changes(trial),
         height=max(trial.heights[node] for node in plan.honest),
+        won=won,
+        winnable=winnable,
+        expected=expected,
         recovery_s=(trial.end_ns - plan.quiet_ns) / SECOND_NS,
         num_events=num_events,
         story=story,
@@ -102,7 +119,7 @@ def play(plan: FaultPlan, recorder: Recorder, toolbox: Toolbox) -> tuple[Trial, 
         change = world.make_change(offer)
         for node in offer.nodes:
             network.at(offer.at_ns, partial(network.offer, node, change))
-    quiet_height, error = 0, None
+    quiet_height, end_ns, error = 0, 0, None
 
     def best_node() -> SimulatedNode:
         return max((nodes[node] for node in plan.honest), key=lambda node: node.height)
@@ -121,6 +138,14 @@ def play(plan: FaultPlan, recorder: Recorder, toolbox: Toolbox) -> tuple[Trial, 
         network.run(until_ns=plan.quiet_ns, max_events=_MAX_EVENTS)
         quiet_height = best_node().height
         network.run(is_done, until_ns=plan.quiet_ns + PATIENCE_NS, max_events=_MAX_EVENTS)
+        end_ns = network.now_ns
+        if is_done():
+            last = best_node().height + ENTRY_BLOCKS + 1
+
+            def is_settled() -> bool:
+                return best_node().height >= last or not any(recorder.nodes[node].entries for node in plan.honest)
+
+            network.run(is_settled, until_ns=end_ns + PATIENCE_NS, max_events=_MAX_EVENTS)
     except Exception as failure:  # a node must never fail, whatever it is given
         place = traceback.extract_tb(failure.__traceback__)[-1]
         where = f"{place.filename.rpartition('/')[2]}:{place.lineno}"
@@ -132,7 +157,7 @@ def play(plan: FaultPlan, recorder: Recorder, toolbox: Toolbox) -> tuple[Trial, 
         find_blob=find_blob,
         quiet_height=quiet_height,
         heights=tuple(node.height for node in nodes),
-        end_ns=network.now_ns,
+        end_ns=end_ns or network.now_ns,
     )
     return trial, network.num_events, error
 
@@ -144,7 +169,9 @@ def _make_trouble(plan: FaultPlan) -> Trouble:
         member: make_liar(plan.seed, member, kinds, plan.camp) for member, kinds in plan.liars
     }
     tampers |= {member: Hoarder(tampers[member]) for member in plan.hoarders}
-    return Trouble(postman, tampers, plan.crashes, plan.freezes, plan.slow, plan.quiet_ns)
+    attacks = {member: make_attack(attack) for member, attack in plan.selfish}
+    tampers |= {member: Liar(lies) for member, lies in attacks.items()}
+    return Trouble(delay_late(postman, attacks), tampers, plan.crashes, plan.freezes, plan.slow, plan.quiet_ns)
 
 
 def replay_command(seed: int, quorum: QuorumRule | None) -> str:

@@ -12,16 +12,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import sqrt
 
-from scipy.stats import binom
-
 from bdfl.experiment.sweep import Progress, map_parallel
 from bdfl.ledger.toolbox import Toolbox
 from campaigns.faults.attacks import Attack
+from campaigns.faults.laws import ENTRY_BLOCKS
+from campaigns.faults.shares import is_too_large
 from campaigns.selfish.playing import ATTEMPT_S, Play, Setting, play, recovery_s
 
 MAX_SLOWDOWN = 2.0
-ENTRY_BLOCKS = 5
-CHANCE = 1e-6  # that a share is found too large though it is not
 MAX_RECOVERY_S = ATTEMPT_S * (1.5 + 2.0 + 2.5)  # three attempts
 LEADS_S = (1, 2, 4, 8, 16, 32, 64, 100, 200, 500, 1000)
 SCHEDULERS = (
@@ -167,17 +165,6 @@ def judge(found: Play, compared: float | None, removed_at: int | None) -> Case:
     if removed_at is None and not setting.is_veto:
         broken.append("entry")
     return Case(setting, len(found.proposers), found.num_won, expected, compared, removed_at, tuple(broken))
-
-
-def is_too_large(num_won: int, num_blocks: int, expected: float) -> bool:
-    """Tells if chance does not explain so many blocks.
-
-    A binomial tail with the mean share is never smaller than the tail of different shares with that mean (Hoeffding
-    1956), so this errs on the member's side.
-    """
-    if num_blocks == 0 or num_won <= expected + 1:
-        return False
-    return bool(binom.sf(num_won - 1, num_blocks, min(1.0, expected / num_blocks)) < CHANCE)
 
 
 def slowdown(attacked: Play, toolbox: Toolbox | None = None) -> float:

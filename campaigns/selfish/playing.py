@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
 
-from bdfl.ledger.block import Block, Certificate, Schedule
+from bdfl.ledger.block import Block, Certificate
 from bdfl.ledger.chain import ChainState
 from bdfl.ledger.roll import find_change
 from bdfl.ledger.toolbox import Toolbox
@@ -18,8 +18,9 @@ from bdfl.transports.faults.lies import Silence
 from bdfl.transports.faults.postman import FaultyPostman, Weather
 from bdfl.transports.simulated import Network
 from bdfl.transports.simulated_node import make_nodes
-from campaigns.faults.attacks import Attack, Late, LatePostman, make_attack
+from campaigns.faults.attacks import Attack, delay_late, make_attack
 from campaigns.faults.plan import FaultPlan, Offer
+from campaigns.faults.shares import hashing_share
 from campaigns.faults.world import TinyWorld, message_stream
 
 FIRST_ROUNDS = 10  # in which the others learn whom they deal with
@@ -109,8 +110,7 @@ def play(setting: Setting, toolbox: Toolbox | None = None) -> Play:
             removed_at.append(height)
 
     lies = () if setting.attack is None else make_attack(setting.attack)
-    late = {setting.member: lie for lie in lies if isinstance(lie, Late)}
-    network = Network(nodes, world, postman=LatePostman(postman, late), on_commit=on_commit)
+    network = Network(nodes, world, postman=delay_late(postman, {setting.member: lies}), on_commit=on_commit)
     nodes[setting.member].tamper = Liar(lies)
     if setting.is_removed:
         change = world.make_change(Offer(0, (), setting.member, _NEVER))
@@ -141,12 +141,6 @@ def _plan(setting: Setting) -> FaultPlan:
         attempt_ns=2 * NANO,
         resend_ns=NANO,
     )
-
-
-def hashing_share(schedule: Schedule, member: int) -> float:
-    """A member's part of all the hashing in a round; all hash alike where nobody is scheduled to mine."""
-    total_hz = sum(schedule.mining_hz)
-    return schedule.mining_hz[member] / total_hz if total_hz else 1 / len(schedule.mining_hz)
 
 
 # Members that ran ahead

@@ -5,7 +5,8 @@ from collections.abc import Iterable
 from rich.table import Table
 
 from bdfl.report.tables import new_table, number
-from campaigns.selfish.judging import ENTRY_BLOCKS, MAX_RECOVERY_S, MAX_SLOWDOWN, UNJUDGED_SHARES, Result, Row
+from campaigns.faults.laws import ENTRY_BLOCKS
+from campaigns.selfish.judging import MAX_RECOVERY_S, MAX_SLOWDOWN, UNJUDGED_SHARES, Result, Row
 
 _HEAD = ("attack", "scheduler", "networks", "won", "expected", "slowdown", "removal", "broken")
 
@@ -35,8 +36,8 @@ def simulated_markdown(result: Result, command: str) -> str:
         "# Selfish members, simulated",
         "",
         f"Made by `{command}`. Each network has {result.num_blocks} blocks and is played again without the attack",
-        f"where a slowdown stands. Laws: blocks won within chance of the share of the hashing, at most {MAX_SLOWDOWN:g}",
-        f"times as long a mean round, a removal on the chain within {ENTRY_BLOCKS} blocks.",
+        "where a slowdown stands. Laws: blocks won within chance of the share of the hashing, at most",
+        f"{MAX_SLOWDOWN:g} times as long a mean round, a removal on the chain within {ENTRY_BLOCKS} blocks.",
         f"{'No law was broken.' if result.is_good else 'Laws were broken.'}",
         "",
         *_markdown(_HEAD, map(_cells, result.rows)),

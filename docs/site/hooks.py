@@ -25,7 +25,9 @@ NAMED_BLOCK = re.compile(r"^(```\w+) (\S+)$")
 LIST_START = re.compile(r"^(?:[-*]|1\.) ")
 MERMAID = re.compile(r"^```mermaid\n.*?^```$", re.MULTILINE | re.DOTALL)
 STATES = "![The states of a node and its moves between them](figures/states.svg)"
-OUTWARD_LINK = re.compile(r"\[([^\]]+)\]\((?:\.\./)+((?:examples|tests|benchmarks|scenarios|src|verifiers|campaigns|models)/[^)]*)\)")
+OUTWARD_LINK = re.compile(
+    r"\[([^\]]+)\]\((?:\.\./)+((?:examples|tests|benchmarks|scenarios|src|verifiers|campaigns|models)/[^)]*)\)"
+)
 
 
 def on_config(config: Any) -> Any:

@@ -6,8 +6,10 @@ import pytest
 from typer.testing import CliRunner
 
 from campaigns.faults.attacks import Attack
+from campaigns.faults.laws import ENTRY_BLOCKS
+from campaigns.faults.shares import is_too_large
 from campaigns.selfish.__main__ import app
-from campaigns.selfish.judging import ENTRY_BLOCKS, MAX_SLOWDOWN, is_too_large, judge, slowdown
+from campaigns.selfish.judging import MAX_SLOWDOWN, judge, slowdown
 from campaigns.selfish.playing import Setting, play
 
 NUM_NODES = 4

@@ -228,7 +228,9 @@ def state_with(target_ms: int, difficulty: int = 1000):
         ((0, 125, 125), 800),
         ((125, 80, 80, 125), 1250),  # of an even number the shorter middle wait
         ((1, 1, 1), 2000),
-        ((0, 0, 0), 2000),
+        ((0, 0, 0), 1000),  # nobody knows
+        ((0, 0, 5_000_000), 1000),
+        ((0, 1, 125), 1000),  # who does not know changes nothing
         ((10_000, 10_000, 10_000), 500),
     ],
 )
@@ -283,3 +285,24 @@ def test_the_costs_of_a_round_are_those_judged_when_it_was_scheduled():
     assert modelled.delay_ns == pytest.approx(modelled.exchange_ns + modelled.mining_ns, abs=1)
     budgets = [member.conditions.energy_budget_pj for member in TOWN.genesis.members]
     assert all(spent <= budget * (1 + 1e-6) for spent, budget in zip(modelled.energy_pj, budgets, strict=True))
+
+
+@pytest.mark.parametrize("lie_ms", [1, 2**63 - 1])
+@pytest.mark.parametrize("honest_ms", [(80, 120), (100, 100), (0, 120), (0, 0)])
+def test_a_third_of_liars_moves_the_difficulty_no_further_than_some_honest_wait_does(lie_ms, honest_ms):
+    state = state_with(100)
+    alone = [required_difficulty(state, 1, waits(wait, wait, wait)) for wait in honest_ms]
+    found = required_difficulty(state, 1, waits(*honest_ms, lie_ms))
+    assert min(alone) <= found <= max(alone)
+
+
+@pytest.mark.parametrize("lie_ms", [1, 2**63 - 1])
+def test_liars_that_sign_extreme_waits_at_every_height_leave_the_difficulty_where_the_honest_measure_the_target(lie_ms):
+    per_hash_ms, target_ms = 0.1, 100  # so 1,000 hashes take the target
+    state = state_with(target_ms, difficulty=64)
+    for height in range(60):
+        wait_ms = state.difficulty * per_hash_ms
+        honest = [max(1, round(wait_ms * factor)) for factor in (0.8, 1.25)]  # luck differs
+        state = dataclasses.replace(state, difficulty=required_difficulty(state, 1, waits(*honest, lie_ms)))
+        if height > 10:
+            assert 790 <= state.difficulty <= 1260

@@ -106,7 +106,8 @@ def test_a_node_alone_makes_blocks_shows_them_and_goes_on_after_a_stop(settings)
 def test_a_node_stops_in_order_when_its_models_reach_the_quota_and_goes_on_with_a_larger_one(formula_settings):
     genesis = read_genesis(formula_settings.genesis, allowed=formula_settings.allowed)
     size = genesis.genesis.model.size
-    little = replace(formula_settings, quota_bytes=6 * size + size // 2)  # the first, and one for each block: its only update is its model
+    # The first model, and one for each block: its only update is its model.
+    little = replace(formula_settings, quota_bytes=6 * size + size // 2)
     with open_node(little) as service:
         with pytest.raises(NodeFailed, match=r"exceed the quota of \d+; start it with a larger --quota"):
             service.run()

@@ -9,7 +9,7 @@ from bdfl.protocol.deadlines import LATE_BLOCK_FACTOR, REFILL, deadline_ns, exch
 from bdfl.protocol.events import Send, SetTimer, Timer, TimerFired
 from bdfl.protocol.messages import Blob, BlobWanted, Hearsay, Proposal
 from bdfl.protocol.state import Phase
-from tests.protocol.table import TIMING, Kind, Table, make_block, signer
+from tests.protocol.table import TIMING, Kind, Table, make_block, signer, vote
 
 LATE = 3  # who keeps the others waiting
 
@@ -210,3 +210,30 @@ def test_what_came_late_may_be_left_out_of_a_first_block(table):
     hear_at(table, voter, statements(late), exchanged_ns + 9_000_000)  # just before this node would give it up
     hear_at(table, voter, proposer.message(Proposal(block_of_others)), exchanged_ns + 11_000_000)
     assert prevotes(voter) == [block_of_others.digest]
+
+
+def test_who_was_still_collecting_signs_no_wait(table):
+    late, voter = all_but_one(table), table.seats[0]
+    block = make_block(late)
+    up_ns, _ = rounds_ns(table)
+    assert up_ns > 10_000_000
+    hear_at(table, voter, late.message(Proposal(block)), up_ns)
+    others = [vote(seat, Kind.PREVOTE, 1, block.digest) for seat in table.seats[1:]]
+    for signed in others:
+        voter.give_at(table.seats[signed.vote.voter].message(Hearsay(1, votes=(signed,))), up_ns)
+    cast = voter.votes(Kind.PRECOMMIT)
+    assert [one.block for one in cast] == [block.digest]
+    assert [one.mining_ms for one in cast] == [0]
+
+
+def test_a_wait_is_what_was_measured_from_closing_to_the_first_vote(table):
+    up_ns = 604_800 * 10**9
+    for seat in table.seats:
+        table.deliver(seat, table.train(seat))
+    table.deliver(table.seats[0], table.measure(table.seats[0]))
+    for seat in table.seats[1:]:
+        table.deliver(seat, table.measure(seat), now_ns=up_ns)
+    voter, proposer = table.seats[0], table.seats[1]
+    assert voter.state.mining_since_ns == up_ns
+    table.deliver(proposer, table.mine(proposer, up_ns + 250_000_000), now_ns=up_ns + 250_000_000)
+    assert [one.mining_ms for one in voter.votes(Kind.PRECOMMIT)] == [250]

@@ -220,8 +220,8 @@ class Chain:
         target_ms = self.genesis.law.target_ms
         if not target_ms or not certificate:
             return self.difficulty
-        waits = sorted(signed.vote.mining_ms for signed in certificate)
-        wanted = self.difficulty * target_ms // max(1, waits[(len(waits) - 1) // 2])
+        waits = sorted(signed.vote.mining_ms or target_ms for signed in certificate)
+        wanted = self.difficulty * target_ms // waits[(len(waits) - 1) // 2]
         return min(max(wanted, (self.difficulty + 1) // 2), 2 * self.difficulty, MOST)
 
     def key(self, number):

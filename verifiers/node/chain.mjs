@@ -175,8 +175,8 @@ export class Chain {
   retarget(certificate) {
     const target = this.genesis.law.target_ms;
     if (target === 0n || certificate.length === 0) return this.difficulty;
-    const waits = certificate.map(({ vote }) => vote.mining_ms).sort((one, other) => (one < other ? -1 : 1));
-    const wanted = (this.difficulty * target) / larger(waits[(waits.length - 1) >> 1], 1n);
+    const waits = certificate.map(({ vote }) => vote.mining_ms || target).sort((one, other) => (one < other ? -1 : 1));
+    const wanted = (this.difficulty * target) / waits[(waits.length - 1) >> 1];
     const least = (this.difficulty + 1n) / 2n;
     return smaller(smaller(larger(wanted, least), 2n * this.difficulty), MOST);
   }

@@ -113,7 +113,7 @@ class Vote(Record, frozen=True):
     voter: MemberNumber
     updates: MemberNumbers  # whose updates the voter holds, ascending
     reports: MemberNumbers  # whose reports the voter holds, ascending
-    mining_ms: Whole  # how long the voter waited for a block; only precommits say, prevotes 0
+    mining_ms: Whole  # how long the voter waited for a block, at least 1; 0: unknown; only precommits say, prevotes 0
 
 
 class SignedVote(Record, frozen=True):

@@ -344,13 +344,14 @@ def _retarget(state: ChainState, certificate: Certificate) -> int:
     """Difficulty before attempts: the last one times target / median wait of the voters, at most doubled or halved.
 
     Of an even number of voters the shorter of the middle two waits counts. Who was still collecting when the block
-    came waited for nothing; liars are too few to move the median beyond what the others measured.
+    came does not know, and signs 0: it counts as the target, which changes nothing. Liars are too few to move the
+    median beyond what the others measured.
     """
     target_ms = state.genesis.law.target_ms
     if target_ms == 0 or not certificate:
         return state.difficulty
-    waits_ms = sorted(signed.vote.mining_ms for signed in certificate)
-    median_ms = max(1, waits_ms[(len(waits_ms) - 1) // 2])
+    waits_ms = sorted(signed.vote.mining_ms or target_ms for signed in certificate)
+    median_ms = waits_ms[(len(waits_ms) - 1) // 2]
     wanted = state.difficulty * target_ms // median_ms
     least, most = (state.difficulty + 1) // 2, 2 * state.difficulty
     return min(max(wanted, least), most, INT_LIMIT)

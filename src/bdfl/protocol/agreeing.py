@@ -247,8 +247,8 @@ def _find_valid(draft: Draft, digest: bytes) -> Candidate | None:
 
 def _cast(draft: Draft, kind: Kind, block: bytes) -> None:
     """Keeps a vote, then says it: a restarted node repeats it and casts no other."""
-    if not draft.own_votes and draft.mining_since_ns:  # 0: it was still collecting, so nothing was waited for
-        draft.mining_ms = max(0, draft.now_ns - draft.mining_since_ns) // 1_000_000
+    if not draft.own_votes and draft.mining_since_ns:  # else it was still collecting, and says 0: unknown
+        draft.mining_ms = max(1, (draft.now_ns - draft.mining_since_ns) // 1_000_000)
     signed = draft.sign_vote(kind, block)
     draft.votes[key_of(signed)] = draft.own_votes[draft.attempt, kind] = signed
     draft.do(Store(KeptVote(draft.height, signed)))

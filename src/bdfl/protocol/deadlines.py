@@ -1,9 +1,10 @@
 """Deadlines of a round: until when it waits, for whom, and what a member loses that keeps it waiting.
 
 A member is late by as long as it alone, or with as many others as may lie, kept a node waiting beyond the modelled
-exchange. A node bears lateness within a patience that refills by a quarter of each round: beyond that it goes on without
-the member. And it lets the late member's own block wait four times as long as it waited for the member, because that member
-could mine alone meanwhile: holding statements back wins no blocks. All of it is a voter's own judgement, none validity.
+exchange. A node bears lateness within a patience that refills by a quarter of each round: beyond that it goes on
+without the member. And it lets the late member's own block wait four times as long as it waited for the member, because
+that member could mine alone meanwhile: holding statements back wins no blocks. All of it is a voter's own judgement,
+none validity.
 """
 
 from bdfl.ledger.block import Block
@@ -150,7 +151,7 @@ def set_review(draft: Draft) -> None:
 
 
 def charge_lateness(draft: Draft) -> None:
-    """Takes what the round was kept waiting by each member off its patience, and refills everybody's by a quarter of the rest."""
+    """Takes what each member kept the round waiting off its patience, and refills everybody's by a part of the rest."""
     late_ns = {}
     start_ns = _start_of_lateness_ns(draft)
     closed_ns = draft.mining_since_ns or draft.now_ns

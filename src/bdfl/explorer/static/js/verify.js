@@ -358,9 +358,9 @@ async function checkProposer({ state, bytes, block, place }) {
 function retargeted(state, certificate) {
   const target = BigInt(state.genesis.law.target_ms);
   if (target === 0n || certificate.length === 0) return state.difficulty;
-  const waits = certificate.map((signed) => BigInt(signed.vote.mining_ms)).sort((one, other) => (one < other ? -1 : 1));
+  const waits = certificate.map(({ vote }) => BigInt(vote.mining_ms) || target).sort((one, other) => (one < other ? -1 : 1));
   const median = waits[(waits.length - 1) >> 1];
-  const wanted = (state.difficulty * target) / (median > 1n ? median : 1n);
+  const wanted = (state.difficulty * target) / median;
   const least = (state.difficulty + 1n) / 2n;
   const most = 2n * state.difficulty < MOST_WHOLE ? 2n * state.difficulty : MOST_WHOLE;
   if (wanted > most) return most;
