@@ -1,5 +1,6 @@
 """Recorded gains: both layouts, both formats, and every way a file can be wrong."""
 
+import os
 import sys
 
 import numpy as np
@@ -80,6 +81,13 @@ def test_a_bad_trace_is_refused_in_one_line(tmp_path, text, line):
 def test_a_missing_trace_is_refused_in_one_line(tmp_path):
     with pytest.raises(BadTrace, match=r"gains.csv: no such file, expected a CSV or Parquet file"):
         read_gain_trace(tmp_path / "gains.csv", 2, 2)
+
+
+def test_a_file_of_far_more_bytes_than_its_gains_may_take_is_not_read(tmp_path):
+    path = write(tmp_path, "round,client,gain\n1,0,1.0\n")
+    os.truncate(path, 40 * 10**9)
+    with pytest.raises(BadTrace, match=r"40000000000 bytes, at most \d+ expected"):
+        read_gain_trace(path, 1, 1)
 
 
 def test_parquet_without_pyarrow_says_how_to_get_it(tmp_path, monkeypatch):

@@ -40,6 +40,20 @@ def test_tables_of_something_else_are_refused(tmp_path):
         parquet.read_run(tmp_path)
 
 
+def test_a_column_of_text_where_numbers_belong_is_refused(tmp_path):
+    run = simulate(SCENARIO)
+    write_record(SCENARIO, run, tmp_path)
+    path = tmp_path / parquet.CLIENTS_FILE
+    import pyarrow
+
+    table = pyarrow.parquet.read_table(path)
+    place = table.column_names.index("mining_j")
+    text = pyarrow.array(["many"] * table.num_rows)
+    pyarrow.parquet.write_table(table.set_column(place, "mining_j", text), path)
+    with pytest.raises(InvalidRecord, match=r"column mining_j of string, numbers expected"):
+        parquet.read_run(tmp_path)
+
+
 def test_a_chain_is_told_as_it_grows(tmp_path):
     with ChainStore.create(tmp_path / "chain", example_genesis(INITIAL), INITIAL, durable=False) as store:
         maker = ChainMaker(store, SIGNERS)

