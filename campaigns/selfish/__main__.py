@@ -8,6 +8,7 @@ import typer
 
 from bdfl.cli.options import JsonOption, WorkersOption
 from bdfl.cli.terminal import OneLineErrors, print_files, print_json, print_out, progress, writing_to
+from bdfl.errors import require_extra
 from campaigns.faults.attacks import Attack
 
 app = typer.Typer(cls=OneLineErrors, invoke_without_command=True)
@@ -61,6 +62,49 @@ def selfish(
         if not as_json:
             print_files([path])
     if not result.is_good:
+        raise typer.Exit(1)
+
+
+@app.command("live")
+def live(
+    runs: Annotated[int, typer.Option("--runs", min=1, help="Networks with a withholding member.")] = 3,
+    controls: Annotated[int, typer.Option("--controls", min=0, help="The same networks with honest members.")] = 1,
+    blocks: Annotated[int, typer.Option("--blocks", min=5, help="Blocks of each before the removal.")] = 60,
+    first: Annotated[int, typer.Option("--first", min=0, help="The first seed.")] = 0,
+    out: OutOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Let real processes play with a withholding member: exit code 1 if it wins too much, or is not removed.
+
+    Four nodes on this machine; the last one keeps its report and update back until it has mined. After so many blocks
+    the three others sign its removal.
+
+    Examples:
+
+      python -m campaigns selfish live --runs 3 --out docs/results/selfish
+    """
+    require_extra("a live network", "learn", "live")
+    from campaigns.selfish.live import run_live
+    from campaigns.selfish.tables import live_markdown, tabulate_live
+
+    found = []
+    for number in range(runs + controls):
+        seed = first + (number if number < runs else number - runs)
+        with progress(f"live network {number + 1} of {runs + controls}", "blocks") as on_progress:
+            found.append(run_live(seed, blocks, is_withholding=number < runs, on_progress=on_progress))
+    if as_json:
+        print_json(found)
+    else:
+        print_out(tabulate_live(found))
+    if out is not None:
+        options = f"--runs {runs} --controls {controls} --blocks {blocks} --first {first}"
+        path = out / "live.md"
+        with writing_to(out):
+            out.mkdir(parents=True, exist_ok=True)
+            path.write_text(live_markdown(found, f"python -m campaigns selfish live {options}"), encoding="utf-8")
+        if not as_json:
+            print_files([path])
+    if any(run.broken for run in found):
         raise typer.Exit(1)
 
 

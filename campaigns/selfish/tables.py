@@ -1,14 +1,17 @@
 """Selfish members as tables, for a terminal of 80 columns and for the documentation."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from rich.table import Table
 
+from bdfl.cli.terminal import describe_machine
 from bdfl.report.tables import new_table, number
 from campaigns.faults.laws import ENTRY_BLOCKS
 from campaigns.selfish.judging import MAX_RECOVERY_S, MAX_SLOWDOWN, UNJUDGED_SHARES, Result, Row
+from campaigns.selfish.live import LiveRun
 
 _HEAD = ("attack", "scheduler", "networks", "won", "expected", "slowdown", "removal", "broken")
+_LIVE_HEAD = ("member", "seed", "blocks", "won", "expected", "time", "removal", "broken")
 
 
 def tabulate_rows(result: Result) -> Table:
@@ -48,6 +51,48 @@ def simulated_markdown(result: Result, command: str) -> str:
     leads = ((f"{lead.lead_s:g} s", f"{lead.recovery_s:.1f} s", f"{MAX_RECOVERY_S:g} s") for lead in result.leads)
     lines += ["## Members that ran ahead", "", *_markdown(("lead", "blocks again after", "at most"), leads)]
     return "\n".join(lines) + "\n"
+
+
+def tabulate_live(runs: Sequence[LiveRun]) -> Table:
+    """What a withholding member won among real processes, and how soon it was removed."""
+    table = new_table("A withholding member among real processes", _LIVE_HEAD, text_columns=2)
+    for run in runs:
+        table.add_row(*_live_cells(run))
+    table.caption = "removal: blocks from the offer to the one with it"
+    return table
+
+
+def live_markdown(runs: Sequence[LiveRun], command: str) -> str:
+    """The same as a page of the documentation."""
+    lines = [
+        "# A withholding member among real processes",
+        "",
+        f"Made by `{command}`.",
+        f"Four nodes on one machine ({describe_machine()}), each a process, scenario `live`, two of four train.",
+        "The last member keeps its report and update back until it has mined, or is honest (control).",
+        "After so many blocks the three others sign its removal and give it to their own nodes.",
+        f"Laws: blocks within chance of the share of the hashing, the removal within {ENTRY_BLOCKS} blocks,",
+        "all chains valid and one.",
+        f"{'Laws were broken.' if any(run.broken for run in runs) else 'No law was broken.'}",
+        "",
+        *_markdown(_LIVE_HEAD, map(_live_cells, runs)),
+        "",
+        "Who holds its report back is seldom a candidate, so the schedules give it less hashing than an honest member.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _live_cells(run: LiveRun) -> tuple[str, ...]:
+    return (
+        "withhold" if run.is_withholding else "honest",
+        str(run.seed),
+        str(run.blocks),
+        str(run.won),
+        f"{run.expected:.1f}",
+        f"{run.seconds:.0f} s",
+        "none" if run.removal_blocks is None else str(run.removal_blocks),
+        ", ".join(run.broken) or "no",
+    )
 
 
 def _markdown(head: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
