@@ -55,7 +55,7 @@ def selfish(
         typer.echo(f"{len(settings)} networks in {elapsed_s:.1f} s, {len(result.failures)} of them broke a law")
     if out is not None:
         options = f"--networks {networks} --grid {grid} --blocks {blocks} --first {first}"
-        path = out / "simulated.md"
+        path = out / "README.md"
         with writing_to(out):
             out.mkdir(parents=True, exist_ok=True)
             path.write_text(simulated_markdown(result, f"python -m campaigns selfish {options}"), encoding="utf-8")
@@ -68,7 +68,10 @@ def selfish(
 @app.command("live")
 def live(
     runs: Annotated[int, typer.Option("--runs", min=1, help="Networks with a withholding member.")] = 3,
-    controls: Annotated[int, typer.Option("--controls", min=0, help="The same networks with honest members.")] = 1,
+    controls: Annotated[int, typer.Option("--controls", min=0, help="The same with all members honest.")] = 1,
+    unguarded: Annotated[
+        int, typer.Option("--unguarded", min=0, help="The same without the rules; its share is told, not judged.")
+    ] = 1,
     blocks: Annotated[int, typer.Option("--blocks", min=5, help="Blocks of each before the removal.")] = 60,
     first: Annotated[int, typer.Option("--first", min=0, help="The first seed.")] = 0,
     out: OutOption = None,
@@ -84,20 +87,20 @@ def live(
       python -m campaigns selfish live --runs 3 --out docs/results/selfish
     """
     require_extra("a live network", "learn", "live")
-    from campaigns.selfish.live import run_live
+    from campaigns.selfish.live import LiveKind, run_live
     from campaigns.selfish.tables import live_markdown, tabulate_live
 
+    amounts = {LiveKind.WITHHOLD: runs, LiveKind.HONEST: controls, LiveKind.UNGUARDED: unguarded}
     found = []
-    for number in range(runs + controls):
-        seed = first + (number if number < runs else number - runs)
-        with progress(f"live network {number + 1} of {runs + controls}", "blocks") as on_progress:
-            found.append(run_live(seed, blocks, is_withholding=number < runs, on_progress=on_progress))
+    for kind, seed in [(kind, first + place) for kind, amount in amounts.items() for place in range(amount)]:
+        with progress(f"live network, {kind}, seed {seed}", "blocks") as on_progress:
+            found.append(run_live(seed, blocks, kind=kind, on_progress=on_progress))
     if as_json:
         print_json(found)
     else:
         print_out(tabulate_live(found))
     if out is not None:
-        options = f"--runs {runs} --controls {controls} --blocks {blocks} --first {first}"
+        options = f"--runs {runs} --controls {controls} --unguarded {unguarded} --blocks {blocks} --first {first}"
         path = out / "live.md"
         with writing_to(out):
             out.mkdir(parents=True, exist_ok=True)

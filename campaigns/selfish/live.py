@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 
 from bdfl.errors import BdflError
@@ -30,7 +31,8 @@ from campaigns.faults.shares import hashing_share, is_too_large
 
 NUM_NODES = 4
 MEMBER = NUM_NODES - 1
-MODULE = "campaigns.selfish.member"
+SELFISH_MODULE = "campaigns.selfish.member"
+UNGUARDED_MODULE = "campaigns.selfish.unguarded"
 _ROOT = Path(__file__).parents[2]
 _ROUNDS = 100_000  # more than any of these networks plays
 _STALLED_S = 120.0
@@ -41,12 +43,20 @@ class Stalled(BdflError):
     """A live network that made no more blocks, or lost a node."""
 
 
+class LiveKind(StrEnum):
+    """What the last member does, and by which rules the others vote."""
+
+    WITHHOLD = "withhold"
+    HONEST = "honest"
+    UNGUARDED = "withhold, no rules"  # the others vote without the rules of fair proposing
+
+
 @dataclass(frozen=True)
 class LiveRun:
     """What came of one live network."""
 
     seed: int
-    is_withholding: bool  # else all are honest
+    kind: LiveKind
     blocks: int
     won: int  # by the last member
     expected: float  # its share of the hashing
@@ -57,7 +67,7 @@ class LiveRun:
     @property
     def broken(self) -> tuple[str, ...]:
         broken = ["chain"] if self.failures else []
-        if is_too_large(self.won, self.blocks, self.expected):
+        if self.kind is not LiveKind.UNGUARDED and is_too_large(self.won, self.blocks, self.expected):
             broken.append("share")
         if self.removal_blocks is None or self.removal_blocks > ENTRY_BLOCKS:
             broken.append("entry")
@@ -74,12 +84,14 @@ def run_live(
     seed: int,
     num_blocks: int,
     *,
-    is_withholding: bool = True,
+    kind: LiveKind = LiveKind.WITHHOLD,
     changes: tuple[str, ...] = (),
     on_progress: Progress | None = None,
 ) -> LiveRun:
     """Founds a network, lets it make so many blocks, and then offers the last member's removal to all others."""
-    modules = {MEMBER: MODULE} if is_withholding else {}
+    modules = {} if kind is LiveKind.HONEST else {MEMBER: SELFISH_MODULE}
+    if kind is LiveKind.UNGUARDED:
+        modules |= dict.fromkeys(range(MEMBER), UNGUARDED_MODULE)
     with tempfile.TemporaryDirectory(prefix="selfish-") as place:
         folder = Path(place) / "network"
         found_network(folder, live_scenario(seed, changes), 0, None)
@@ -98,7 +110,7 @@ def run_live(
         won, expected, removed_at = _read_chain(folder, num_blocks)
     return LiveRun(
         seed=seed,
-        is_withholding=is_withholding,
+        kind=kind,
         blocks=num_blocks,
         won=won,
         expected=expected,

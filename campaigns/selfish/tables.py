@@ -36,7 +36,10 @@ def tabulate_leads(result: Result) -> Table:
 def simulated_markdown(result: Result, command: str) -> str:
     """All of it as a page of the documentation."""
     lines = [
-        "# Selfish members, simulated",
+        "# Selfish members",
+        "",
+        "Members that break no rule and gain by it at everybody's expense: [what stops them](../../security.md#selfish-members),",
+        "[what each does](../../faults.md#selfish-members). The same among real processes: [live](live.md).",
         "",
         f"Made by `{command}`. Each network has {result.num_blocks} blocks and is played again without the attack",
         "where a slowdown stands. Laws: blocks won within chance of the share of the hashing, at most",
@@ -69,7 +72,9 @@ def live_markdown(runs: Sequence[LiveRun], command: str) -> str:
         "",
         f"Made by `{command}`.",
         f"Four nodes on one machine ({describe_machine()}), each a process, scenario `live`, two of four train.",
-        "The last member keeps its report and update back until it has mined, or is honest (control).",
+        "The last member keeps its report and update back until it has mined, or is honest as a control.",
+        "With *no rules* the others vote as if there were no [head-start rule and no patience](../../protocol.md#waiting):",
+        "its share is told, not judged, and shows what the rules are for.",
         "After so many blocks the three others sign its removal and give it to their own nodes.",
         f"Laws: blocks within chance of the share of the hashing, the removal within {ENTRY_BLOCKS} blocks,",
         "all chains valid and one.",
@@ -77,14 +82,14 @@ def live_markdown(runs: Sequence[LiveRun], command: str) -> str:
         "",
         *_markdown(_LIVE_HEAD, map(_live_cells, runs)),
         "",
-        "Who holds its report back is seldom a candidate, so the schedules give it less hashing than an honest member.",
+        "Under the rules, who holds its report back is seldom a candidate, and the schedules give it less hashing.",
     ]
     return "\n".join(lines) + "\n"
 
 
 def _live_cells(run: LiveRun) -> tuple[str, ...]:
     return (
-        "withhold" if run.is_withholding else "honest",
+        run.kind.value,
         str(run.seed),
         str(run.blocks),
         str(run.won),
