@@ -35,6 +35,9 @@ def faults(
     quorum: Annotated[
         QuorumChoice, typer.Option("--quorum", help="Votes that decide; under bft members also lie. Both take turns.")
     ] = QuorumChoice.BOTH,
+    most_liars: Annotated[
+        bool, typer.Option("--most-liars", help="Only bft, with as many selfish or hoarding members as it bears.")
+    ] = False,
     timeline: Annotated[bool, typer.Option("--timeline", help="Tell what happened, line by line.")] = False,
     workers: WorkersOption = None,
     as_json: JsonOption = False,
@@ -54,6 +57,8 @@ def faults(
 
       python -m campaigns faults --seeds 500
 
+      python -m campaigns faults --seeds 2000 --most-liars
+
       python -m campaigns faults --seeds 1 --first 17 --timeline
 
       python -m campaigns faults mutants
@@ -66,7 +71,9 @@ def faults(
     rule = None if quorum is QuorumChoice.BOTH else QuorumRule(quorum.value)
     started = time.monotonic()
     with progress("trying networks", "networks") as on_progress:
-        campaign = run_campaign(seeds, first=first, quorum=rule, workers=workers, on_progress=on_progress)
+        campaign = run_campaign(
+            seeds, first=first, quorum=rule, most_liars=most_liars, workers=workers, on_progress=on_progress
+        )
     elapsed_s = time.monotonic() - started
     if as_json:
         print_json(campaign)
@@ -74,30 +81,30 @@ def faults(
         from campaigns.faults.tables import tabulate_campaign
 
         print_out(tabulate_campaign(campaign))
-        _print_failures(campaign, rule)
+        _print_failures(campaign, rule, most_liars)
         if timeline:
-            _print_stories(range(first, first + seeds), rule)
+            _print_stories(range(first, first + seeds), rule, most_liars)
         elif campaign.failures:
-            _print_stories([campaign.failures[0].seed], rule)
+            _print_stories([campaign.failures[0].seed], rule, most_liars)
         typer.echo(f"{seeds} networks in {elapsed_s:.1f} s, {len(campaign.failures)} of them broke a law")
     if not campaign.is_good:
         raise typer.Exit(1)
 
 
-def _print_failures(campaign: "Campaign", quorum: "QuorumRule | None") -> None:
+def _print_failures(campaign: "Campaign", quorum: "QuorumRule | None", most_liars: bool) -> None:
     from campaigns.faults.trial import replay_command
 
     for verdict in campaign.failures:
         for breach in verdict.breaches:
             typer.echo(f"seed {verdict.seed}: {breach}")
-        typer.echo(f"  {replay_command(verdict.seed, quorum)}")
+        typer.echo(f"  {replay_command(verdict.seed, quorum, most_liars=most_liars)}")
 
 
-def _print_stories(seeds: "range | list[int]", quorum: "QuorumRule | None") -> None:
+def _print_stories(seeds: "range | list[int]", quorum: "QuorumRule | None", most_liars: bool) -> None:
     from campaigns.faults.trial import try_seed
 
     for seed in seeds:
-        typer.echo("\n".join(try_seed(seed, quorum, with_story=True).story) + "\n")
+        typer.echo("\n".join(try_seed(seed, quorum, most_liars=most_liars, with_story=True).story) + "\n")
 
 
 @app.command("mutants")

@@ -81,12 +81,14 @@ def run_campaign(
     *,
     first: int = 0,
     quorum: QuorumRule | None = None,
+    most_liars: bool = False,
     workers: int | None = None,
     on_progress: Progress | None = None,
 ) -> Campaign:
     """Plays and judges the networks of consecutive seeds; without a quorum rule both take turns."""
     end = first + num_seeds
-    tasks = [(start, min(start + _SEEDS_PER_TASK, end), quorum) for start in range(first, end, _SEEDS_PER_TASK)]
+    starts = range(first, end, _SEEDS_PER_TASK)
+    tasks = [(start, min(start + _SEEDS_PER_TASK, end), quorum, most_liars) for start in starts]
 
     def on_tasks(done: int, total: int) -> None:
         if on_progress is not None:
@@ -106,10 +108,10 @@ def run_campaign(
     )
 
 
-def _try_seeds(task: tuple[int, int, QuorumRule | None]) -> list[Verdict]:
-    start, end, quorum = task
+def _try_seeds(task: tuple[int, int, QuorumRule | None, bool]) -> list[Verdict]:
+    start, end, quorum, most_liars = task
     tools = Tools()
-    return [try_seed(seed, quorum, tools=tools) for seed in range(start, end)]
+    return [try_seed(seed, quorum, most_liars=most_liars, tools=tools) for seed in range(start, end)]
 
 
 def _summarise(verdicts: Sequence[Verdict]) -> Group | None:

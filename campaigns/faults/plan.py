@@ -84,9 +84,15 @@ class FaultPlan:
         return tuple(node for node in range(self.num_keys) if node not in liars)
 
 
-def draw_plan(seed: int, quorum: QuorumRule | None = None) -> FaultPlan:
-    """The plan of a seed; without a quorum rule, even seeds are `majority` and odd ones `bft`."""
-    if quorum is None:
+def draw_plan(seed: int, quorum: QuorumRule | None = None, *, most_liars: bool = False) -> FaultPlan:
+    """The plan of a seed; without a quorum rule, even seeds are `majority` and odd ones `bft`.
+
+    With `most_liars` all are `bft`, and as many members lie as that bears: in three of four seeds they are selfish, in
+    the fourth they hoard.
+    """
+    if most_liars:
+        quorum = QuorumRule.BFT
+    elif quorum is None:
         quorum = QuorumRule.BFT if seed % 2 else QuorumRule.MAJORITY
     rng = stream(seed, Purpose.FAULTS)
     num_nodes = NUM_NODES[int(rng.integers(len(NUM_NODES)))]
@@ -111,8 +117,7 @@ def draw_plan(seed: int, quorum: QuorumRule | None = None) -> FaultPlan:
         slow=tuple((int(node), 10.0) for node in rng.permutation(num_nodes)[: _draw_count(rng, pace.share, 2)]),
     )
     if quorum is QuorumRule.BFT:
-        is_selfish = seed % _SELFISH[0] in _SELFISH[1]
-        plan = _add_selfish(rng, plan) if is_selfish else _add_liars(rng, plan)
+        plan = _add_most_liars(rng, plan) if most_liars else _add_some_liars(rng, plan)
     if seed % _CHANGING[0] in _CHANGING[1]:
         plan = _add_offers(plan)
     return _add_pruning(plan) if seed % _PRUNING[0] in _PRUNING[1] else plan
@@ -126,9 +131,23 @@ def _add_pruning(plan: FaultPlan) -> FaultPlan:
     return replace(plan, keep_blocks=int(rng.integers(1, 4)), crashes=(*plan.crashes, away))
 
 
-def _add_liars(rng: np.random.Generator, plan: FaultPlan) -> FaultPlan:
-    """The plan with one to under a third of its members lying: the first in a kind that goes with the seed."""
+def _add_some_liars(rng: np.random.Generator, plan: FaultPlan) -> FaultPlan:
+    turn, seats = plan.seed % _SELFISH[0], _SELFISH[1]
+    if turn in seats:
+        return _add_selfish(rng, plan, len(seats) * (plan.seed // _SELFISH[0]) + seats.index(turn), turn == _REMOVED)
     num_liars = int(rng.integers(1, (plan.num_nodes - 1) // 3 + 1))
+    return _add_liars(rng, plan, num_liars, hoards=plan.seed % _HOARDING[0] in _HOARDING[1])
+
+
+def _add_most_liars(rng: np.random.Generator, plan: FaultPlan) -> FaultPlan:
+    turn = plan.seed % 4
+    if turn == 3:
+        return _add_liars(rng, plan, (plan.num_nodes - 1) // 3, hoards=True)
+    return _add_selfish(rng, plan, 3 * (plan.seed // 4) + turn, turn == 0)
+
+
+def _add_liars(rng: np.random.Generator, plan: FaultPlan, num_liars: int, *, hoards: bool) -> FaultPlan:
+    """The plan with so many of its members lying: the first in a kind that goes with the seed."""
     members = sorted(rng.permutation(plan.num_nodes)[:num_liars].tolist())
     first = LIES[plan.seed // 2 % len(LIES)]
     liars = []
@@ -137,17 +156,16 @@ def _add_liars(rng: np.random.Generator, plan: FaultPlan) -> FaultPlan:
         more = (_draw_lie(rng),) if rng.random() < 0.3 else ()
         liars.append((member, tuple(dict.fromkeys((kind, *more)))))
     in_camp = rng.random(plan.num_nodes) < 0.5
-    hoarders = tuple(members) if plan.seed % _HOARDING[0] in _HOARDING[1] else ()
+    hoarders = tuple(members) if hoards else ()
     return replace(plan, liars=tuple(liars), camp=frozenset(np.flatnonzero(in_camp).tolist()), hoarders=hoarders)
 
 
-def _add_selfish(rng: np.random.Generator, plan: FaultPlan) -> FaultPlan:
-    """The plan with as many selfish members as the quorum bears: attacks that go with the seed, one after the other."""
+def _add_selfish(rng: np.random.Generator, plan: FaultPlan, first: int, is_removed: bool) -> FaultPlan:
+    """The plan with as many selfish members as the quorum bears: attacks in turn, the first of them given."""
     members = sorted(rng.permutation(plan.num_nodes)[: (plan.num_nodes - 1) // 3].tolist())
-    first = len(_SELFISH[1]) * (plan.seed // _SELFISH[0]) + _SELFISH[1].index(plan.seed % _SELFISH[0])
     attacks = [ATTACKS[(first + place) % len(ATTACKS)] for place in range(len(members))]
     offers: tuple[Offer, ...] = ()
-    if plan.seed % _SELFISH[0] == _REMOVED:
+    if is_removed:
         everybody = tuple(range(plan.num_nodes))
         offers = (Offer(int(rng.uniform(0.0, 0.7) * plan.quiet_ns), everybody, members[0], _NEVER),)
     liars = tuple((member, ()) for member in members)

@@ -69,10 +69,15 @@ class Tools:
 
 
 def try_seed(
-    seed: int, quorum: QuorumRule | None = None, *, with_story: bool = False, tools: Tools | None = None
+    seed: int,
+    quorum: QuorumRule | None = None,
+    *,
+    most_liars: bool = False,
+    with_story: bool = False,
+    tools: Tools | None = None,
 ) -> Verdict:
     """Plays a seed's network and judges it."""
-    return judge_plan(draw_plan(seed, quorum), tools or Tools(), with_story=with_story)
+    return judge_plan(draw_plan(seed, quorum, most_liars=most_liars), tools or Tools(), with_story=with_story)
 
 
 def judge_plan(
@@ -174,7 +179,7 @@ def _make_trouble(plan: FaultPlan) -> Trouble:
     return Trouble(delay_late(postman, attacks), tampers, plan.crashes, plan.freezes, plan.slow, plan.quiet_ns)
 
 
-def replay_command(seed: int, quorum: QuorumRule | None) -> str:
+def replay_command(seed: int, quorum: QuorumRule | None, *, most_liars: bool = False) -> str:
     """The command that tells a seed's whole story; `quorum` as it was asked for."""
-    choice = "" if quorum is None else f" --quorum {quorum}"
+    choice = " --most-liars" if most_liars else "" if quorum is None else f" --quorum {quorum}"
     return f"python -m campaigns faults --seeds 1 --first {seed}{choice} --timeline"

@@ -8,6 +8,8 @@ from typer.testing import CliRunner
 from campaigns.faults import laws, trial
 from campaigns.faults.__main__ import app
 from campaigns.faults.laws import Breach
+from campaigns.faults.plan import ATTACKS, draw_plan
+from campaigns.faults.trial import replay_command
 
 
 @pytest.fixture(autouse=True)
@@ -56,6 +58,23 @@ def test_a_broken_law_gives_the_command_that_replays_it_and_its_story(monkeypatc
     assert "python -m campaigns faults --seeds 1 --first 4 --quorum bft --timeline" in result.stdout
     assert "COMMIT 1:" in result.stdout
     assert laws.find_breaches is not find_breaches
+
+
+def test_networks_with_as_many_selfish_and_hoarding_members_as_the_quorum_bears_break_no_law():
+    plans = [draw_plan(seed, most_liars=True) for seed in range(100)]
+    assert all(len(plan.liars) == (plan.num_nodes - 1) // 3 for plan in plans)
+    assert {attack for plan in plans for _, attack in plan.selfish} == set(ATTACKS)
+    assert [bool(plan.hoarders) for plan in plans[:4]] == [False, False, False, True]
+    assert all(plan.selfish or plan.hoarders for plan in plans)
+    result = run("--seeds", "8", "--most-liars", "--workers", "1")
+    assert result.exit_code == 0, result.output
+    assert "majority" not in result.stdout
+
+
+def test_the_command_that_replays_a_network_names_its_liars():
+    assert replay_command(3, None, most_liars=True) == (
+        "python -m campaigns faults --seeds 1 --first 3 --most-liars --timeline"
+    )
 
 
 def test_mutants_are_tabulated_and_written(tmp_path):

@@ -61,6 +61,6 @@ def test_the_command_tells_what_each_attack_won_and_writes_it_down(tmp_path):
     assert result.exit_code == 0, result.output
     assert "withhold" in result.stdout
     assert "2 networks" in result.stdout
-    page = (tmp_path / "simulated.md").read_text(encoding="utf-8")
+    page = (tmp_path / "README.md").read_text(encoding="utf-8")
     assert "No law was broken." in page
     assert "| release | all together | 1 |" in page

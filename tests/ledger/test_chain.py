@@ -1,6 +1,7 @@
 """How a block moves a chain on: queues, rests, offenders, difficulty, and what everybody works out again."""
 
 import dataclasses
+from itertools import cycle
 
 import pytest
 from hypothesis import given
@@ -211,7 +212,11 @@ def test_a_round_without_reports_is_idle_and_the_chain_goes_on():
 
 
 def waits(*mining_ms):
-    return tuple(TOWN.vote(START, bytes(32), voter, mining_ms=wait) for voter, wait in enumerate(mining_ms))
+    """A certificate with these waits; who signed is of no account, and the town is small."""
+    voters = cycle(range(len(TOWN.signers)))
+    return tuple(
+        TOWN.vote(START, bytes(32), voter, mining_ms=wait) for voter, wait in zip(voters, mining_ms, strict=False)
+    )
 
 
 def state_with(target_ms: int, difficulty: int = 1000):
@@ -294,6 +299,23 @@ def test_a_third_of_liars_moves_the_difficulty_no_further_than_some_honest_wait_
     alone = [required_difficulty(state, 1, waits(wait, wait, wait)) for wait in honest_ms]
     found = required_difficulty(state, 1, waits(*honest_ms, lie_ms))
     assert min(alone) <= found <= max(alone)
+
+
+@given(num_members=st.integers(4, 16), data=st.data())
+def test_as_many_liars_as_a_quorum_bears_move_no_difficulty_beyond_what_the_honest_measured(num_members, data):
+    num_lying, quorum = (num_members - 1) // 3, quorum_size(QuorumRule.BFT, num_members)
+    num_honest = data.draw(st.integers(quorum - num_lying, num_members - num_lying))
+    honest_ms = data.draw(st.lists(st.integers(0, 10_000), min_size=num_honest, max_size=num_honest))
+    lies_ms = data.draw(st.lists(st.integers(0, INT_LIMIT), min_size=num_lying, max_size=num_lying))
+    state = state_with(100)
+    alone = [required_difficulty(state, 1, waits(wait, wait, wait)) for wait in honest_ms]
+    assert min(alone) <= required_difficulty(state, 1, waits(*honest_ms, *lies_ms)) <= max(alone)
+
+
+@given(st.lists(st.integers(1, 2**63 - 1), max_size=4), st.integers(1, 8))
+def test_waits_that_most_voters_do_not_know_change_no_difficulty(known_ms, more):
+    unknown = [0] * (len(known_ms) + more)
+    assert required_difficulty(state_with(100), 1, waits(*known_ms, *unknown)) == 1000
 
 
 @pytest.mark.parametrize("lie_ms", [1, 2**63 - 1])

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from bdfl.process_pool import THREAD_VARIABLES
 
+COMMAND_LINE = "bdfl.cli"
 GRACE_S = 10.0  # from asking a process to end until it is ended
 _POLL_S = 0.05
 _NUM_LAST_WORDS = 4096  # bytes
@@ -24,16 +25,17 @@ _NUM_LAST_WORDS = 4096  # bytes
 class Child:
     """A process of this package's command line."""
 
-    def __init__(self, name: str, arguments: Sequence[str], output: Path) -> None:
-        """Starts it; what it writes is appended to `output`."""
+    def __init__(self, name: str, arguments: Sequence[str], output: Path, module: str = COMMAND_LINE) -> None:
+        """Starts it; what it writes is appended to `output`. Another `module` takes the same arguments."""
         self.name = name
         self._arguments = tuple(arguments)
+        self._module = module
         self._output = output
         self._begin({})
 
     def _begin(self, variables: Mapping[str, str]) -> None:
         # -P: nothing is imported from the current folder
-        command = [sys.executable, "-P", "-m", "bdfl.cli", *self._arguments]
+        command = [sys.executable, "-P", "-m", self._module, *self._arguments]
         environment = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, "1"), **variables}
         with self._output.open("ab") as output:
             self._began = output.tell()

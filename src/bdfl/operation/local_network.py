@@ -4,7 +4,7 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -14,7 +14,7 @@ import msgspec
 
 from bdfl.identity import Signer
 from bdfl.operation.access_point_files import CERTIFICATE_FILE, KEY_FILE, create_access_point
-from bdfl.operation.children import GRACE_S, Child, end_all
+from bdfl.operation.children import COMMAND_LINE, GRACE_S, Child, end_all
 from bdfl.operation.founding import found_federation
 from bdfl.operation.genesis_file import GenesisFile, read_genesis, write_genesis
 from bdfl.operation.key_file import create_key
@@ -137,14 +137,19 @@ class LocalNetwork:
         restarts: bool = False,
         evaluates: bool = True,
         route: Route | None = None,
+        modules: Mapping[int, str] | None = None,
     ) -> None:
-        """`restarts`: a node that ends is started again. `evaluates`: node 0 tries every model on the test data."""
+        """`restarts`: a node that ends is started again. `evaluates`: node 0 tries every model on the test data.
+
+        `modules`: nodes that run another module than the command line, with its arguments.
+        """
         self.folder = folder
         self.network = network
         self.genesis: GenesisFile = read_genesis(folder / GENESIS_FILE, allowed=frozenset(network.functions))
         self._restarts = restarts
         self._evaluates = evaluates
         self._route = route
+        self._modules = modules or {}
         self.access_points: list[Child] = []
         self.nodes: list[Child] = []
 
@@ -184,7 +189,8 @@ class LocalNetwork:
             arguments += ["--rounds", str(self.network.blocks)]
         if self._evaluates and number == 0:
             arguments.append("--evaluate")
-        return Child(f"node {number}", arguments + self._allow(), place / OUTPUT_FILE)
+        module = self._modules.get(number, COMMAND_LINE)
+        return Child(f"node {number}", arguments + self._allow(), place / OUTPUT_FILE, module)
 
     def _allow(self) -> list[str]:
         return [word for function in self.network.functions for word in ("--allow", function)]
@@ -215,6 +221,7 @@ def run_network(
     evaluates: bool = True,
     blocks: int | None = None,
     route: Route | None = None,
+    modules: Mapping[int, str] | None = None,
 ) -> Iterator[LocalNetwork]:
     """Inside, the network in a folder runs; `blocks` is the last one, if that is to be another than before."""
     network = read_network(folder)
@@ -222,7 +229,7 @@ def run_network(
         resources.enter_context(lock_folder(folder))
         _validate_disk(folder)
         changed = msgspec.structs.replace(network, pid=os.getpid(), blocks=blocks or network.blocks)
-        running = LocalNetwork(folder, changed, restarts=restarts, evaluates=evaluates, route=route)
+        running = LocalNetwork(folder, changed, restarts=restarts, evaluates=evaluates, route=route, modules=modules)
         _validate_blocks(running)
         write_network(folder, changed)
         resources.callback(write_network, folder, msgspec.structs.replace(changed, pid=None))

@@ -1,0 +1,178 @@
+"""A withholding member among real processes: four nodes on loopback, one of which keeps its statements back.
+
+It is judged by its share of the blocks, and by how soon its removal, signed by the three others, is on the chain.
+"""
+
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from bdfl.errors import BdflError
+from bdfl.experiment.sweep import Progress
+from bdfl.ledger.block import Schedule
+from bdfl.ledger.roll import find_change
+from bdfl.ledger.store import ChainStore
+from bdfl.operation.judging import judge_network
+from bdfl.operation.key_file import load_key
+from bdfl.operation.live_scenario import load_live_scenario
+from bdfl.operation.local_network import LocalNetwork, found_network, run_network
+from bdfl.operation.member_change import propose_removal, read_standing, sign_change_file, submit_change
+from bdfl.operation.network_file import node_folder
+from bdfl.operation.node_files import CHAIN_FOLDER
+from bdfl.scenario import Scenario
+from bdfl.scenario.shipped import find_scenario
+from campaigns.faults.laws import ENTRY_BLOCKS
+from campaigns.faults.shares import hashing_share, is_too_large
+
+NUM_NODES = 4
+MEMBER = NUM_NODES - 1
+SELFISH_MODULE = "campaigns.selfish.member"
+UNGUARDED_MODULE = "campaigns.selfish.unguarded"
+_ROOT = Path(__file__).parents[2]
+_ROUNDS = 100_000  # more than any of these networks plays
+_STALLED_S = 120.0
+_POLL_S = 0.2
+
+
+class Stalled(BdflError):
+    """A live network that made no more blocks, or lost a node."""
+
+
+class LiveKind(StrEnum):
+    """What the last member does, and by which rules the others vote."""
+
+    WITHHOLD = "withhold"
+    HONEST = "honest"
+    UNGUARDED = "withhold, no rules"  # the others vote without the rules of fair proposing
+
+
+@dataclass(frozen=True)
+class LiveRun:
+    """What came of one live network."""
+
+    seed: int
+    kind: LiveKind
+    blocks: int
+    won: int  # by the last member
+    expected: float  # its share of the hashing
+    seconds: float  # that the blocks took
+    removal_blocks: int | None  # from the last block before the removal was offered to the one with it
+    failures: tuple[str, ...]  # of chains that do not verify, or differ
+
+    @property
+    def broken(self) -> tuple[str, ...]:
+        broken = ["chain"] if self.failures else []
+        if self.kind is not LiveKind.UNGUARDED and is_too_large(self.won, self.blocks, self.expected):
+            broken.append("share")
+        if self.removal_blocks is None or self.removal_blocks > ENTRY_BLOCKS:
+            broken.append("entry")
+        return tuple(broken)
+
+
+def live_scenario(seed: int, changes: tuple[str, ...] = ()) -> Scenario:
+    """The live quick start with four members of which two train, at its own pace."""
+    own = [f"clients.count={NUM_NODES}", "clients.min_selected=2", f"seed={seed}", f"rounds={_ROUNDS}"]
+    return load_live_scenario(find_scenario("live"), [*own, *changes])
+
+
+def run_live(
+    seed: int,
+    num_blocks: int,
+    *,
+    kind: LiveKind = LiveKind.WITHHOLD,
+    changes: tuple[str, ...] = (),
+    on_progress: Progress | None = None,
+) -> LiveRun:
+    """Founds a network, lets it make so many blocks, and then offers the last member's removal to all others."""
+    modules = {} if kind is LiveKind.HONEST else {MEMBER: SELFISH_MODULE}
+    if kind is LiveKind.UNGUARDED:
+        modules |= dict.fromkeys(range(MEMBER), UNGUARDED_MODULE)
+    with tempfile.TemporaryDirectory(prefix="selfish-") as place:
+        folder = Path(place) / "network"
+        found_network(folder, live_scenario(seed, changes), 0, None)
+        with _importable(), run_network(folder, evaluates=False, modules=modules) as network:
+            _wait_for(network, 1)
+            started_s = time.monotonic()
+            _wait_for(network, num_blocks, on_progress)
+            seconds = time.monotonic() - started_s
+            offered_at = _offer_removal(folder)
+            _wait_for(network, offered_at + ENTRY_BLOCKS)
+            stubborn = network.stop()
+        verdict = judge_network(folder)
+        failures = [f"{name} had to be killed" for name in stubborn]
+        failures += [f"node {node}: {failure}" for node, failure in verdict.failures]
+        failures += [] if verdict.difference is None else [verdict.difference]
+        won, expected, removed_at = _read_chain(folder, num_blocks)
+    return LiveRun(
+        seed=seed,
+        kind=kind,
+        blocks=num_blocks,
+        won=won,
+        expected=expected,
+        seconds=seconds,
+        removal_blocks=None if removed_at is None else removed_at - offered_at,
+        failures=tuple(failures),
+    )
+
+
+@contextmanager
+def _importable() -> Iterator[None]:
+    """Inside, processes that are started find this package."""
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = str(_ROOT) if not before else f"{_ROOT}{os.pathsep}{before}"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before
+
+
+def _wait_for(network: LocalNetwork, height: int, on_progress: Progress | None = None) -> None:
+    """Until all honest nodes have a block."""
+    reached, newest_s = -1, time.monotonic()
+    while reached < height:
+        views = network.look().nodes[:MEMBER]
+        lowest = min(0 if view.snapshot is None else view.snapshot.height for view in views)
+        if lowest > reached:
+            reached, newest_s = lowest, time.monotonic()
+            if on_progress is not None:
+                on_progress(min(reached, height), height)
+        fallen = [child for child in network.nodes[:MEMBER] if not child.is_up]
+        if fallen or time.monotonic() - newest_s > _STALLED_S:
+            ended = "".join(f"; {child.name} ended: {child.last_words()}" for child in fallen)
+            raise Stalled(f"block {reached} of {height}, no more{ended}")
+        time.sleep(_POLL_S)
+
+
+def _offer_removal(folder: Path) -> int:
+    """Gives the removal, signed by all others, to all of them; returns the height of the highest then."""
+    others = [node_folder(folder, number) for number in range(MEMBER)]
+    standing = read_standing(others[0])
+    change = propose_removal(standing, MEMBER, standing.height + _ROUNDS)
+    for node in others:
+        change = sign_change_file(change, standing, load_key(node / "key.pem"))
+    for node in others:
+        submit_change(node, change, standing)
+    return max(read_standing(node).height for node in others)
+
+
+def _read_chain(folder: Path, num_blocks: int) -> tuple[int, float, int | None]:
+    """Blocks that the last member won, its share of them, and the height with its removal."""
+    won, expected, removed_at = 0, 0.0, None
+    with ChainStore.open(node_folder(folder, 0) / CHAIN_FOLDER, read_only=True) as store:
+        schedule: Schedule = store.genesis.schedule
+        for block in store.blocks():
+            if block.header.height <= num_blocks:
+                won += block.header.proposer == MEMBER
+                expected += hashing_share(schedule, MEMBER)
+            if removed_at is None and find_change(block.body.entries) is not None:
+                removed_at = block.header.height
+            schedule = block.body.next_schedule
+    return won, expected, removed_at

@@ -1,0 +1,23 @@
+"""A live node without the rules of fair proposing, to see what they are for; takes the arguments of `bdfl`.
+
+It waits for everybody's statements until the deadline, and lets no block wait because of its proposer.
+"""
+
+from bdfl.cli import main
+from bdfl.ledger.block import Block
+from bdfl.protocol import collecting, deadlines, proposing
+from bdfl.protocol.draft import Draft
+
+
+def is_never_head_start(draft: Draft, block: Block) -> bool:
+    return False
+
+
+def is_given_up_late(draft: Draft, member: int) -> bool:
+    return draft.is_deadline_over
+
+
+if __name__ == "__main__":
+    proposing.is_head_start = is_never_head_start
+    deadlines.is_given_up = proposing.is_given_up = collecting.is_given_up = is_given_up_late
+    main()
