@@ -101,6 +101,11 @@ faults: $(VENV)/.installed ## 10,000 networks in trouble, and the mutants that m
 	$(BIN)/python -m campaigns faults --seeds 10000
 	$(BIN)/python -m campaigns faults mutants --out $(RESULTS)/faults
 
+.PHONY: selfish
+selfish: $(VENV)/.installed-dev ## 1,000 networks with a withholding member, all attacks and schedulers, and live (an hour)
+	$(BIN)/python -m campaigns selfish --networks 1000 --grid 1 --out $(RESULTS)/selfish
+	$(BIN)/python -m campaigns selfish live --out $(RESULTS)/selfish
+
 live-faults: $(VENV)/.installed-dev ## real processes killed, stopped and starved, 200 kills (two to three hours)
 	$(BIN)/bdfl network faults --kills 200 --out $(RESULTS)/live-faults
 

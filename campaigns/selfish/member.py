@@ -1,13 +1,14 @@
 """A live node that keeps its own statements back until it has mined; takes the arguments of `bdfl`."""
 
+from unittest.mock import patch
+
 from bdfl.cli import main
 from bdfl.protocol.events import Effect, Event
+from bdfl.protocol.node import step
 from bdfl.protocol.state import Context, NodeState
 from bdfl.transports.faults.liar import Liar
-from bdfl.transports.live import driver
 from campaigns.faults.attacks import Attack, make_attack
 
-_step = driver.step
 _liar = Liar(make_attack(Attack.WITHHOLD))
 
 
@@ -15,10 +16,10 @@ def lying_step(
     context: Context, state: NodeState, event: Event, now_ns: int, utc_ms: int
 ) -> tuple[NodeState, tuple[Effect, ...]]:
     """The honest step, with what leaves the node changed."""
-    after, effects = _step(context, state, event, now_ns, utc_ms)
+    after, effects = step(context, state, event, now_ns, utc_ms)
     return after, _liar.effects(now_ns, context, state, event, after, effects)
 
 
 if __name__ == "__main__":
-    driver.step = lying_step
-    main()
+    with patch("bdfl.transports.live.driver.step", lying_step):
+        main()

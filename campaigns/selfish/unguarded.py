@@ -3,9 +3,10 @@
 It waits for everybody's statements until the deadline, and lets no block wait because of its proposer.
 """
 
+from unittest.mock import patch
+
 from bdfl.cli import main
 from bdfl.ledger.block import Block
-from bdfl.protocol import collecting, deadlines, proposing
 from bdfl.protocol.draft import Draft
 
 
@@ -18,6 +19,9 @@ def is_given_up_late(draft: Draft, member: int) -> bool:
 
 
 if __name__ == "__main__":
-    proposing.is_head_start = is_never_head_start
-    deadlines.is_given_up = proposing.is_given_up = collecting.is_given_up = is_given_up_late
-    main()
+    with (
+        patch("bdfl.protocol.proposing.is_head_start", is_never_head_start),
+        patch("bdfl.protocol.proposing.is_given_up", is_given_up_late),
+        patch("bdfl.protocol.collecting.is_given_up", is_given_up_late),
+    ):
+        main()

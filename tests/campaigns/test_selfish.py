@@ -10,6 +10,7 @@ from campaigns.faults.laws import ENTRY_BLOCKS
 from campaigns.faults.shares import is_too_large
 from campaigns.selfish.__main__ import app
 from campaigns.selfish.judging import MAX_SLOWDOWN, judge, slowdown
+from campaigns.selfish.live import LiveKind, run_live
 from campaigns.selfish.playing import Setting, play
 
 NUM_NODES = 4
@@ -64,3 +65,13 @@ def test_the_command_tells_what_each_attack_won_and_writes_it_down(tmp_path):
     page = (tmp_path / "README.md").read_text(encoding="utf-8")
     assert "No law was broken." in page
     assert "| release | all together | 1 |" in page
+
+
+def test_a_live_member_that_withholds_gains_nothing_and_is_removed_and_wins_most_without_the_rules():
+    """One network of real processes for each: the rules make the difference."""
+    changes = ("clients.samples=60", "learning.hidden=[8]", "learning.local_steps=4")
+    guarded = run_live(0, 8, changes=changes)
+    assert guarded.broken == ()
+    unguarded = run_live(0, 8, kind=LiveKind.UNGUARDED, changes=changes)
+    assert not unguarded.failures
+    assert guarded.won < 6 <= unguarded.won

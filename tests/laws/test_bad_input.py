@@ -17,7 +17,7 @@ from bdfl.ledger.block import MAX_BUDGET_PJ, Block, Conditions, Genesis, Modelle
 from bdfl.ledger.candidates import find_candidates
 from bdfl.ledger.charter import read_charter
 from bdfl.ledger.merkle import MerkleProof
-from bdfl.ledger.planning import Prospect, plan_round, validate_schedule
+from bdfl.ledger.planning import Prospect, assess, plan_round, validate_schedule
 from bdfl.ledger.toolbox import Toolbox
 from bdfl.ledger.units import NANO
 from bdfl.protocol.messages import Blob, Hearsay, Message, decode_message
@@ -66,6 +66,8 @@ def test_nobody_can_stop_the_others_by_what_it_reports(name):
             prospect = Prospect(charter.chain, 2, (NANO,) * 6, candidates, None)
             plan = plan_round(charter, prospect, Toolbox(max_entries=0))
             assert plan.schedule.is_feasible, plan.schedule.reason
+            modelled = assess(charter, prospect, plan.schedule, Toolbox(max_entries=0)).modelled
+            assert modelled.exchange_ns <= charter.genesis.law.max_exchange_ns
 
 
 def charter_of(scheduler):

@@ -129,6 +129,14 @@ def test_every_constraint_is_watched():
     assert breaches(candidates=deaf) == [("form", 0)]
 
 
+def test_nobody_may_train_and_upload_for_longer_than_the_genesis_allows():
+    def capped(max_exchange_ns):
+        return replace(GENESIS, law=replace(GENESIS.law, max_exchange_ns=max_exchange_ns))
+
+    assert breaches(genesis=capped(1_000_000_000)) == []  # just as long
+    assert breaches(genesis=capped(999_999_999)) == [("exchange", 0)]
+
+
 def test_a_budget_may_be_overdrawn_by_a_millionth_and_no_more():
     spent = assess().modelled.energy_pj[0]
     for budget, expected in ((spent, []), (spent - spent // 1_000_001, []), (spent - spent // 900_000, [("C3", 0)])):
