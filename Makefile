@@ -107,17 +107,17 @@ selfish: $(VENV)/.installed-dev ## 1,000 networks with a withholding member, all
 	$(BIN)/python -m campaigns selfish live --out $(RESULTS)/selfish
 
 live-faults: $(VENV)/.installed-dev ## real processes killed, stopped and starved, 200 kills (two to three hours)
-	$(BIN)/bdfl network faults --kills 200 --out $(RESULTS)/live-faults
+	$(BIN)/python -m campaigns live_faults --kills 200 --out $(RESULTS)/live-faults
 
 hostile: $(VENV)/.installed-dev ## 100,000 hostile messages of each kind to real nodes (an hour)
-	$(BIN)/bdfl network hostile --count 100000 --out $(RESULTS)/hostile
+	$(BIN)/python -m campaigns hostile --count 100000 --out $(RESULTS)/hostile
 
 .PHONY: hostile-folders
 hostile-folders: $(VENV)/.installed-dev ## 10,000 corrupted stores and 200 hostile folders of 35 kinds (an hour)
 	$(BIN)/python -m campaigns hostile_folders --corruptions 10000 --folders 200 --out $(RESULTS)/hostile-folders
 
 soak: $(VENV)/.installed-dev ## 500 rounds of real processes: memory, open files, threads (minutes)
-	$(BIN)/bdfl network soak --nodes 4 --aps 1 --rounds 500 --out $(RESULTS)/soak
+	$(BIN)/python -m campaigns soak --nodes 4 --aps 1 --rounds 500 --out $(RESULTS)/soak
 
 two-sites: $(VENV)/.installed-dev ## blocks between two network namespaces with loss and 200 ms (needs root and tc netem)
 	$(BIN)/python examples/two_sites/run.py

@@ -7,7 +7,7 @@ settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.load_profile("repeatable")
 
 # Files that take minutes, most of it waiting: begun first, so that no worker is left alone with one at the end.
-LONG = ("test_three_machines.py", "test_environments.py", "test_quickstart.py", "test_hostile_peers.py", "test_ray.py")
+LONG = ("test_three_machines.py", "test_environments.py", "test_quickstart.py", "test_hostile.py", "test_ray.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -3,11 +3,8 @@
 It is judged by its share of the blocks, and by how soon its removal, signed by the three others, is on the chain.
 """
 
-import os
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -26,6 +23,7 @@ from bdfl.operation.network_file import node_folder
 from bdfl.operation.node_files import CHAIN_FOLDER
 from bdfl.scenario import Scenario
 from bdfl.scenario.shipped import find_scenario
+from campaigns import importable
 from campaigns.faults.laws import ENTRY_BLOCKS
 from campaigns.faults.shares import hashing_share, is_too_large
 
@@ -33,7 +31,6 @@ NUM_NODES = 4
 MEMBER = NUM_NODES - 1
 SELFISH_MODULE = "campaigns.selfish.member"
 UNGUARDED_MODULE = "campaigns.selfish.unguarded"
-_ROOT = Path(__file__).parents[2]
 _ROUNDS = 100_000  # more than any of these networks plays
 _STALLED_S = 120.0
 _POLL_S = 0.2
@@ -95,7 +92,7 @@ def run_live(
     with tempfile.TemporaryDirectory(prefix="selfish-") as place:
         folder = Path(place) / "network"
         found_network(folder, live_scenario(seed, changes), 0, None)
-        with _importable(), run_network(folder, evaluates=False, modules=modules) as network:
+        with importable(), run_network(folder, evaluates=False, modules=modules) as network:
             _wait_for(network, 1)
             started_s = time.monotonic()
             _wait_for(network, num_blocks, on_progress)
@@ -118,20 +115,6 @@ def run_live(
         removal_blocks=None if removed_at is None else removed_at - offered_at,
         failures=tuple(failures),
     )
-
-
-@contextmanager
-def _importable() -> Iterator[None]:
-    """Inside, processes that are started find this package."""
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = str(_ROOT) if not before else f"{_ROOT}{os.pathsep}{before}"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["PYTHONPATH"]
-        else:
-            os.environ["PYTHONPATH"] = before
 
 
 def _wait_for(network: LocalNetwork, height: int, on_progress: Progress | None = None) -> None:

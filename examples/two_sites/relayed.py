@@ -7,8 +7,8 @@ from pathlib import Path
 from sites import Program, Quality, access_point_program, node_program
 
 from bdfl.operation.local_network import find_ports
-from bdfl.transports.faults.relay import Relay
-from bdfl.transports.faults.wire import Wire
+from campaigns.live_faults.relay import Relay
+from campaigns.live_faults.wire import Wire
 
 
 class Relayed:

@@ -14,11 +14,11 @@ from bdfl.ledger.keeping import NotKept
 from bdfl.ledger.verify import verify_chain
 from bdfl.protocol.events import Commit
 from bdfl.protocol.messages import Blob, BlobWanted, Hearsay, Message
-from bdfl.transports.faults.failing_store import FailingStore, FaultKind, FaultPoint
 from bdfl.transports.live.event_log import EVENTS_FILE
 from bdfl.transports.live.observer import LiveObserver
 from bdfl.transports.live.replay import replay
 from bdfl.transports.node_store import recover
+from campaigns.live_faults.failing_store import FailingStore, FaultKind, FaultPoint
 from tests.live.village import Village, running, wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -224,7 +224,7 @@ _NETWORK = """
 import os
 import sys
 from bdfl.protocol.messages import Hearsay
-from bdfl.transports.faults.failing_store import with_fault_point
+from campaigns.live_faults.failing_store import with_fault_point
 from tests.live.village import MemoryLink, Village, running, wait_until
 
 send = MemoryLink.send

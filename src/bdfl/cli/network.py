@@ -12,9 +12,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bdfl.cli.network_faults import faults
-from bdfl.cli.network_hostile import hostile
-from bdfl.cli.network_soak import soak
 from bdfl.cli.node import on_signals
 from bdfl.cli.options import (
     AllowOption,
@@ -42,9 +39,6 @@ UP_LOG = "up.log"
 EXPLORE_LOG = "explore.log"
 
 network_app = typer.Typer(no_args_is_help=True, help="A whole network of real processes on this machine.")
-network_app.command("faults")(faults)
-network_app.command("hostile")(hostile)
-network_app.command("soak")(soak)
 
 NetworkFolderArgument = Annotated[
     Path, typer.Argument(metavar="[FOLDER]", help="The folder of the network, runs/network unless given.")

@@ -64,8 +64,6 @@ from bdfl.protocol.state import Context
 from bdfl.records.round_times import ROUNDS_FILE
 from bdfl.scenario import LiveMode
 from bdfl.scenario.files import named_functions
-from bdfl.transports.faults.failing_store import with_fault_point
-from bdfl.transports.faults.wall_clock import shift_wall_clock
 from bdfl.transports.live.blaming import BlameForRefused
 from bdfl.transports.live.certificates import TlsFiles
 from bdfl.transports.live.driver import Barrier, LiveNode
@@ -142,7 +140,7 @@ class NodeService:
         self._zenoh = ZenohLink(self._link_settings(tls, waits))
         self._node = LiveNode(
             self._context,
-            with_fault_point(store, os.environ),
+            store,
             self._zenoh,
             self._work,
             folder=settings.folder if settings.records else None,
@@ -451,7 +449,6 @@ class NodeService:
 @contextmanager
 def open_node(settings: NodeSettings, *, echo: TextIO | None = None) -> Iterator[NodeService]:
     """A node that can be run once, with everything open that it needs; raises a `BdflError` in one line otherwise."""
-    shift_wall_clock(os.environ)
     identity = identify(settings)
     with ExitStack() as resources:
         resources.enter_context(lock_folder(settings.folder))

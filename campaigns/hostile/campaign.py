@@ -1,0 +1,303 @@
+"""Hostile peers against a network of real nodes: what honest rounds, memory and the chain suffer from each attack.
+
+For each attack the network is watched three times: left alone, attacked, and beside processes that burn as much
+processor time as the attacker did, when it did: what an attacker on the same machine takes away is not its harm.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from bdfl.encoding import digest
+from bdfl.identity import Signer
+from bdfl.ledger.block import Certificate
+from bdfl.ledger.roll import find_evidence, offender_of
+from bdfl.ledger.store import ChainStore
+from bdfl.operation.access_point_files import KEY_FILE
+from bdfl.operation.judging import judge_network
+from bdfl.operation.key_file import load_key
+from bdfl.operation.live_scenario import load_live_scenario
+from bdfl.operation.local_network import LocalNetwork, found_network, run_network
+from bdfl.operation.network_file import node_folder, write_network
+from bdfl.operation.node_files import CHAIN_FOLDER, roots_of, write_tls
+from bdfl.operation.run_file import read_run
+from bdfl.scenario import Scenario
+from bdfl.scenario.shipped import find_scenario
+from bdfl.transports.live.certificates import issue_leaf, make_authority, member_name
+from bdfl.transports.live.certificates import write_tls as write_tls_files
+from bdfl.transports.live.limits import message_limit
+from bdfl.transports.live.zenoh_config import chain_keys
+from campaigns.hostile.attacks import ATTACKS, Attack, Who, find_attack
+from campaigns.hostile.member import open_session
+from campaigns.hostile.orders import Order, Said, folder_as
+from campaigns.hostile.processes import attacking, burning
+from campaigns.hostile.sampling import Phase, Stalled, Watch
+from campaigns.hostile.stranger import StrangerProbe, probe_as_stranger
+
+MAX_FALL = 0.2  # of honest rounds, against the control
+MAX_GROWTH = 128 * 2**20  # bytes that attacks may add to a node's memory at any time
+_WARM_UP = 3  # blocks
+_MAX_ROUNDS = 100_000
+_CONTROL_S = 60.0  # at most, or as long as the attack: who floods has to wait, and 100,000 may take minutes
+_QUICK = ("live.time_scale=0", "live.attempt_s=1", "live.resend_s=0.5")  # two blocks at once cost little time
+_STARTING_S = 300.0
+_UNLISTED = "unlisted"
+_ATTACK_LOG = "attacks.log"
+
+
+class AttackResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One attack, and the network before, during and beside as busy a control."""
+
+    attack: str
+    who: str
+    quiet: Phase
+    attacked: Phase
+    control: Phase
+    said: Said
+    wanted_s: float  # processor time that the control was to burn
+    burned_s: float  # and did: where it is less, the fall looks worse than it is
+
+    @property
+    def fall(self) -> float:
+        """The share of honest rounds lost against the control."""
+        return fall_of([self])
+
+    @property
+    def rejected_us(self) -> float:
+        """Processor time (us) of all nodes for each thing that was sent, beside what their rounds cost them."""
+        per_round_s = self.quiet.node_cpu_s / max(1, self.quiet.rounds)
+        return 1e6 * (self.attacked.node_cpu_s - per_round_s * self.attacked.rounds) / max(1, self.said.sent)
+
+
+class HostileResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What all attacks together did to a network."""
+
+    num_nodes: int
+    count: int
+    rounds: int
+    attacks: tuple[AttackResult, ...]
+    height: int  # of the chain at the end
+    traces: tuple[str, ...]  # of the hostile member on the chain
+    accused: tuple[int, ...]  # honest members named in evidence
+    failures: tuple[str, ...]  # of chains that do not verify or differ
+    stranger_transports: int
+    stranger_heard: int
+
+    @property
+    def memory_growth(self) -> int:
+        """Most that a node's memory was above what it was before its first attack (bytes)."""
+        if not self.attacks:
+            return 0
+        return max(one.attacked.memory_peak for one in self.attacks) - self.attacks[0].quiet.memory_after
+
+    @property
+    def faults(self) -> list[str]:
+        """What must not be and is, in words."""
+        found = [*self.failures, *self.traces]
+        found += [f"honest member {member} is accused" for member in self.accused]
+        for who in Who:
+            some = [one for one in self.attacks if one.who == who]
+            if some and fall_of(some) >= MAX_FALL:
+                found.append(f"{who}: {100 * fall_of(some):.0f} % of honest rounds lost, {100 * MAX_FALL:.0f} allowed")
+        if self.memory_growth > MAX_GROWTH:
+            found.append(f"memory grew by {self.memory_growth >> 20} MiB, {MAX_GROWTH >> 20} allowed")
+        received = sum(one.said.received_bytes for one in self.attacks if one.who == Who.STRANGER)
+        if received or self.stranger_transports or self.stranger_heard:
+            found.append(f"a stranger got {received} bytes, {self.stranger_transports} sessions; nothing expected")
+        return found
+
+    @property
+    def is_good(self) -> bool:
+        return not self.faults
+
+
+def fall_of(results: Iterable[AttackResult]) -> float:
+    """The share of honest rounds lost to attacks: of those that there would have been at the controls' paces.
+
+    Each attack counts by how long it lasted, and is compared with its own control.
+    """
+    some = [one for one in results if one.control.seconds]
+    expected = sum(one.control.rounds / one.control.seconds * one.attacked.seconds for one in some)
+    return 1 - sum(one.attacked.rounds for one in some) / expected if expected else 0.0
+
+
+def hostile_scenario(num_nodes: int, changes: Sequence[str] = ()) -> Scenario:
+    """Digits for so many honest members and one more, as fast as it goes, for as many rounds as it takes."""
+    samples = min(180, 1440 // (num_nodes + 1))
+    least = min(2, num_nodes)
+    members = [f"clients.count={num_nodes + 1}", f"clients.samples={samples}", f"clients.min_selected={least}"]
+    path = find_scenario("live")
+    return load_live_scenario(path, [*members, *_QUICK, f"rounds={_MAX_ROUNDS}", *changes])
+
+
+def select_attacks(who: Who | None, names: Sequence[str] = ()) -> list[Attack]:
+    """Those of one kind of peer, or with these names; all unless given."""
+    return [one for one in ATTACKS if (who is None or one.who is who) and (not names or one.name in names)]
+
+
+def run_hostile_campaign(
+    folder: Path,
+    scenario: Scenario,
+    attacks: Sequence[Attack],
+    *,
+    count: int,
+    rounds: int,
+    rate: float = 0.0,
+    on_attack: Callable[[AttackResult], None] | None = None,
+    on_verified: Callable[[int, int], None] | None = None,
+) -> HostileResult:
+    """Founds a network in a new folder whose last member is hostile, lets it carry out the attacks, and judges.
+
+    Each attack sends at least `count` things, `rate` a second or as many as are taken, and each phase lasts at least
+    `rounds` rounds. An attack begins when nobody is muted for an earlier one. `on_attack` hears of each afterwards,
+    `on_verified` how many nodes' chains are verified at the end, of how many. An attack that the network does not
+    survive is the last, and a failure; what is left is judged all the same.
+    """
+    num_nodes = scenario.clients.count - 1
+    network = found_network(folder, scenario, 0, None)
+    write_network(folder, msgspec.structs.replace(network, num_nodes=num_nodes))  # nobody runs the last one's node
+    results: list[AttackResult] = []
+    failures: list[str] = []
+    probe = StrangerProbe(transports=0, heard=0)
+    with run_network(folder, evaluates=False) as running:
+        watch = Watch(running)
+        enemy = _Enemy(running)
+        with enemy.present():
+            watch.wait_for_height(1)
+        watch.wait_for_height(_WARM_UP)
+        for attack in attacks:
+            try:
+                results.append(_try_attack(watch, enemy, enemy.order(attack, count, rate), rounds))
+            except Stalled as error:
+                failures.append(f"{attack.name}: {error}")
+                break
+            if on_attack is not None:
+                on_attack(results[-1])
+        else:
+            probe = probe_as_stranger(enemy.unlisted, enemy.chain, num_nodes + 1, enemy.targets)
+        running.stop()
+    verdict = judge_network(folder, own_functions=frozenset(network.functions), on_progress=on_verified)
+    failures += [f"node {node}: {failure}" for node, failure in verdict.failures]
+    failures += [] if verdict.difference is None else [verdict.difference]
+    traces, accused = find_traces(node_folder(folder, 0) / CHAIN_FOLDER, num_nodes)
+    return HostileResult(
+        num_nodes=num_nodes,
+        count=count,
+        rounds=rounds,
+        attacks=tuple(results),
+        height=verdict.height,
+        traces=traces,
+        accused=accused,
+        failures=tuple(failures),
+        stranger_transports=probe.transports,
+        stranger_heard=probe.heard,
+    )
+
+
+def _try_attack(watch: Watch, enemy: "_Enemy", order: Order, rounds: int) -> AttackResult:
+    watch.wait_unmuted()
+    quiet = watch.measure(rounds)
+    with enemy.log.open("ab") as log:
+        with attacking(order, log) as attacker:
+            attacked = watch.measure(rounds, lambda: attacker.num_sent >= order.count, attacker.begin)
+            said = attacker.end()
+        lasts_s = min(said.seconds, _CONTROL_S)
+        effort = attacker.effort.scaled(lasts_s / said.seconds)
+        with burning(effort, log) as burner:
+            control = watch.measure(rounds, lambda: burner.seconds >= lasts_s, burner.begin)
+            wanted_s = effort.till(burner.seconds)
+            burned_s = burner.end()
+    return AttackResult(
+        attack=order.attack,
+        who=find_attack(order.attack).who.value,
+        quiet=quiet,
+        attacked=attacked,
+        control=control,
+        said=said,
+        wanted_s=wanted_s,
+        burned_s=burned_s,
+    )
+
+
+class _Enemy:
+    """The hostile member of a network: its files, and whom it attacks."""
+
+    def __init__(self, network: LocalNetwork) -> None:
+        genesis, number = network.genesis, network.network.num_nodes
+        self.chain, self.number = genesis.chain, number
+        self._folder = node_folder(network.folder, number)
+        self.log = network.folder / _ATTACK_LOG
+        signer = load_key(self._folder / KEY_FILE)
+        self.tls = write_tls(self._folder, genesis, signer, number)
+        stranger = Signer(digest(b"nobody's " + genesis.chain))
+        authority = make_authority(stranger, f"authority-{number}")
+        key, certificate = issue_leaf(stranger, authority, member_name(number))
+        self.unlisted = write_tls_files(self._folder / _UNLISTED, key, certificate, roots_of(genesis))
+        self.targets = tuple(_find_address(network, node) for node in range(number))
+        for victim in range(number):  # whoever has an authority certifies what it likes
+            key, certificate = issue_leaf(signer, genesis.authorities[number], member_name(victim))
+            write_tls_files(folder_as(self._folder, victim), key, certificate, roots_of(genesis))
+        self._public_keys = tuple(public_key.hex() for public_key in genesis.public_keys)
+        self._life = 0
+
+    def order(self, attack: Attack, count: int, rate: float) -> Order:
+        self._life += 1
+        return Order(
+            attack=attack.name,
+            count=count,
+            rate=rate,
+            targets=self.targets,
+            chain=self.chain.hex(),
+            member=self.number,
+            public_keys=self._public_keys,
+            folder=str(self._folder),
+            life=self._life,
+            max_message_size=message_limit(self.number + 1),
+            seed=self._life,
+        )
+
+    @contextmanager
+    def present(self) -> Iterator[None]:
+        """Inside, the others see it: at the beginning they wait for everybody."""
+        with open_session(self.tls, self.chain, self.number + 1, self.targets) as session:
+            token = session.liveliness().declare_token(
+                chain_keys(self.chain).here(self.number, str(session.info.zid()))
+            )
+            yield
+            token.undeclare()  # type: ignore[no-untyped-call]
+
+
+def _find_address(network: LocalNetwork, number: int) -> str:
+    """Where a node listens; waits until it says so."""
+    deadline_s = time.monotonic() + _STARTING_S
+    while time.monotonic() < deadline_s and network.nodes[number].is_up:
+        run = read_run(node_folder(network.folder, number))
+        if run is not None and run.listen:
+            return run.listen[0]
+        time.sleep(0.1)
+    raise TimeoutError(f"node {number}: {network.nodes[number].last_words()}")
+
+
+def find_traces(path: Path, hostile: int) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """What a chain has of a member that said nothing valid, in words; and the others that evidence in it names."""
+    traces: list[str] = []
+    accused: set[int] = set()
+    with ChainStore.open(path, read_only=True) as store:
+        for height in range(1, store.height + 1):
+            block = store.block(height)
+            parts = {
+                "proposer": [block.header.proposer],
+                "update": [signed.update.client for signed in block.body.updates],
+                "report": [signed.report.client for signed in block.body.reports],
+                "vote": _voters(store.certificate(height)),
+            }
+            traces += [f"block {height}: {part} of member {hostile}" for part in parts if hostile in parts[part]]
+            accused.update(map(offender_of, find_evidence(block.body.entries)))
+    return tuple(traces), tuple(sorted(accused - {hostile}))
+
+
+def _voters(certificate: Certificate) -> list[int]:
+    return [signed.vote.voter for signed in certificate]

@@ -1,0 +1,50 @@
+"""Counting what an attack did, from any thread."""
+
+import threading
+import time
+
+from campaigns.hostile.orders import Said
+
+
+class Tally:
+    """What was sent and received since the attack began, and the processor time it took."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._sent = self._sent_bytes = self._failed = self._received_bytes = 0
+        self.begin()
+
+    def begin(self) -> None:
+        self._began_s, self._began_cpu_s = time.monotonic(), time.process_time()
+
+    def send(self, num_bytes: int) -> None:
+        with self._lock:
+            self._sent += 1
+            self._sent_bytes += num_bytes
+
+    def lead_s(self, rate: float) -> float:
+        """How far (s) the attack is ahead of one that sends so many things a second; 0: it cannot be."""
+        return self._sent / rate - (time.monotonic() - self._began_s) if rate else 0.0
+
+    def fail(self) -> None:
+        """Something was tried that did not even get out."""
+        with self._lock:
+            self._sent += 1
+            self._failed += 1
+
+    def receive(self, num_bytes: int) -> None:
+        with self._lock:
+            self._received_bytes += num_bytes
+
+    def read(self, *, is_ready: bool = False, is_over: bool = False) -> Said:
+        with self._lock:
+            return Said(
+                sent=self._sent,
+                sent_bytes=self._sent_bytes,
+                failed=self._failed,
+                received_bytes=self._received_bytes,
+                cpu_s=time.process_time() - self._began_cpu_s,
+                seconds=time.monotonic() - self._began_s,
+                is_ready=is_ready,
+                is_over=is_over,
+            )

@@ -1,0 +1,208 @@
+"""A hostile member: a zenoh session with a member's own certificate, which keeps to no rules."""
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from threading import Event, Thread
+
+import zenoh
+
+from bdfl.encoding import BadEncoding
+from bdfl.operation.access_point_files import KEY_FILE
+from bdfl.operation.key_file import load_key
+from bdfl.protocol.messages import decode_message
+from bdfl.transports.live.certificates import TlsFiles
+from bdfl.transports.live.envelope import read_envelope
+from bdfl.transports.live.zenoh_config import Role, chain_keys, session_config
+from campaigns.hostile.counters import Tally
+from campaigns.hostile.orders import Order
+from campaigns.hostile.payloads import Arsenal, Shot
+
+_LEASE_S = 5.0
+_PATIENCE_S = 60.0
+_QUERY_S = 2.0
+_MAX_ASKED = 512  # queries that wait for an answer
+_CUT_OFF_S = 0.0005  # until the next thing is tried
+_NUM_GREETINGS, _GREETING_S = 5, 0.2  # before the attack; some may be missed by those who have just connected
+_NUM_HEARD = 64  # envelopes of others to work with
+
+
+@contextmanager
+def open_session(tls: TlsFiles, chain: bytes, num_members: int, targets: tuple[str, ...]) -> Iterator[zenoh.Session]:
+    """A session with all targets, with whatever certificate; nothing is filtered on this side."""
+    config = session_config(
+        Role.PEER,
+        (),
+        targets,
+        tls,
+        keys=chain_keys(chain),
+        members=range(num_members),
+        lease_s=_LEASE_S,
+        max_payload=2**27,
+    )
+    config.insert_json5("access_control/enabled", "false")
+    config.insert_json5("scouting/gossip/enabled", "false")
+    session = zenoh.open(config)
+    try:
+        yield session
+    finally:
+        session.close()  # type: ignore[no-untyped-call]
+
+
+def attack_as_member(order: Order, tally: Tally, is_over: Event, on_ready: Callable[[], None]) -> None:
+    """Sends until it is over; `on_ready` is called when all is connected and loaded, and returns when it may begin."""
+    with _loading(order) as (session, arsenal):
+        make = arsenal.load(order.attack)
+        on_ready()
+        _shoot(_Gun(session, tally), make, order, tally, is_over)
+
+
+def attack_in_others_names(order: Order, tally: Tally, is_over: Event, on_ready: Callable[[], None]) -> None:
+    """The same over connections with certificates in all others' names, each of which sends as much as is taken.
+
+    Nodes cut such connections: what is to be sent while there is none counts as failed, 2,000 a second.
+    """
+    with _loading(order) as (_, arsenal), ExitStack() as stack:
+        guns = []
+        pause_s = _CUT_OFF_S * len(arsenal.victims)
+        for victim in arsenal.victims:
+            tls = order.tls_as(victim)
+            session = stack.enter_context(open_session(tls, arsenal.chain, order.member + 1, order.targets))
+            guns.append((_Gun(session, tally, pause_s), arsenal.impersonate(victim)))
+        on_ready()
+        shooters = [Thread(target=_shoot, args=(gun, make, order, tally, is_over), daemon=True) for gun, make in guns]
+        for shooter in shooters:
+            shooter.start()
+        for shooter in shooters:
+            shooter.join()
+
+
+@contextmanager
+def _loading(order: Order) -> Iterator[tuple[zenoh.Session, Arsenal]]:
+    """A session as the member itself, and what can be sent with its key and with what was heard."""
+    chain = bytes.fromhex(order.chain)
+    with open_session(order.tls, chain, order.member + 1, order.targets) as session:
+        _wait_for_transports(session, len(order.targets))
+        spy = Spy(session, chain)
+        _wait_for(lambda: len(spy.heard) >= _NUM_HEARD)
+        arsenal = Arsenal(
+            keys=chain_keys(chain),
+            chain=chain,
+            member=order.member,
+            signer=load_key(Path(order.folder) / KEY_FILE),
+            public_keys=tuple(map(bytes.fromhex, order.public_keys)),
+            session=str(session.info.zid()),
+            victims=range(len(order.targets)),
+            heard=spy.heard[:_NUM_HEARD],
+            find_height=lambda: spy.height,
+            life=order.life,
+            max_message_size=order.max_message_size,
+            dice=random.Random(order.seed),
+        )
+        with _greeting(session, arsenal.greetings()):
+            time.sleep(_NUM_GREETINGS * _GREETING_S)
+            yield session, arsenal
+
+
+@contextmanager
+def _greeting(session: zenoh.Session, greet: Callable[[], Shot]) -> Iterator[None]:
+    """Inside, the member says again and again over which session it speaks: who does not is soon cut off."""
+    is_over = Event()
+
+    def go_on() -> None:
+        while not is_over.wait(_GREETING_S):
+            shot = greet()
+            with suppress(zenoh.ZError):
+                session.put(shot.key, shot.data)
+
+    greeter = Thread(target=go_on, daemon=True)
+    greeter.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        greeter.join(_PATIENCE_S)
+
+
+def _shoot(gun: "_Gun", make: Callable[[int], Shot], order: Order, tally: Tally, is_over: Event) -> None:
+    number = 0
+    while not is_over.is_set():
+        if (lead_s := tally.lead_s(order.rate)) > 0:
+            is_over.wait(lead_s)
+        gun.fire(make(number))
+        number += 1
+
+
+class Spy:
+    """Listens to what the others say to all, as any member may."""
+
+    def __init__(self, session: zenoh.Session, chain: bytes) -> None:
+        self.heard: list[bytes] = []  # the first envelopes
+        self.height = 1  # the newest that anybody spoke of
+        self._subscriber = session.declare_subscriber(chain_keys(chain).to_all("*"), self._take)
+
+    def _take(self, sample: zenoh.Sample) -> None:
+        data = sample.payload.to_bytes()
+        with suppress(BadEncoding):
+            message = decode_message(read_envelope(data, len(data), 0).payload, len(data))
+            self.height = max(self.height, message.height)
+            if len(self.heard) < _NUM_HEARD:
+                self.heard.append(data)
+
+
+class _Gun:
+    """Sends messages and requests as fast as they are taken."""
+
+    def __init__(self, session: zenoh.Session, tally: Tally, pause_s: float = _CUT_OFF_S) -> None:
+        """After `pause_s` it tries again where nobody is connected: zenoh would take what it sends to nobody."""
+        self._session, self._tally, self._pause_s = session, tally, pause_s
+        self._num_asked = 0
+
+    def fire(self, shot: Shot) -> None:
+        if not self._session.info.transports():
+            self._tally.fail()
+            time.sleep(self._pause_s)
+            return
+        try:
+            if shot.is_query:
+                self._ask(shot)
+            else:
+                self._session.put(shot.key, shot.data, congestion_control=zenoh.CongestionControl.BLOCK)
+        except zenoh.ZError:
+            self._tally.fail()
+        else:
+            self._tally.send(len(shot.data))
+
+    def _ask(self, shot: Shot) -> None:
+        while self._num_asked >= _MAX_ASKED:
+            time.sleep(0.001)
+        self._num_asked += 1
+        callback = zenoh.handlers.Callback(self._take_reply, self._end_query, indirect=False)
+        self._session.get(
+            shot.key,
+            callback,
+            payload=shot.data,
+            target=zenoh.QueryTarget.ALL,
+            consolidation=zenoh.ConsolidationMode.NONE,
+            timeout=_QUERY_S,
+            congestion_control=zenoh.CongestionControl.BLOCK,
+        )
+
+    def _take_reply(self, reply: zenoh.Reply) -> None:
+        if reply.ok is not None:
+            self._tally.receive(len(reply.ok.payload))
+
+    def _end_query(self) -> None:
+        self._num_asked -= 1
+
+
+def _wait_for_transports(session: zenoh.Session, count: int) -> None:
+    _wait_for(lambda: len(session.info.transports()) >= count)
+
+
+def _wait_for(is_so: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + _PATIENCE_S
+    while not is_so() and time.monotonic() < deadline_s:
+        time.sleep(0.02)

@@ -1,0 +1,258 @@
+"""What a hostile member sends, from its own key and from what it heard, so that only what is meant is wrong."""
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import msgspec
+
+from bdfl.encoding import DIGEST_SIZE, SIGNATURE_SIZE, Record, decode, encode
+from bdfl.identity import SEAL_SIZE, Signer
+from bdfl.ledger.block import Kind, SignedUpdate, SignedVote, Vote
+from bdfl.protocol.messages import DecidedWanted, Hearsay, Message, decode_message, encode_message
+from bdfl.transports.live.envelope import MAX_LIFE, Envelope, Keyring, PieceRequest, Purpose, Sealer, overhead
+from bdfl.transports.live.gate import MAX_REQUEST_SIZE
+from bdfl.transports.live.zenoh_config import Keys
+from campaigns.hostile.attacks import IMPERSONATED
+
+_POOL = 64  # things that are sent again and again where nothing in them must be new
+_MAX_ENVELOPE = 2**23
+_FAR = 1000  # rounds
+
+
+@dataclass(frozen=True)
+class Shot:
+    """One thing to send."""
+
+    key: str
+    data: bytes
+    is_query: bool = False
+
+
+class NegativeRequest(Record, frozen=True):
+    """A request for a piece with any number as its offset."""
+
+    blob: bytes
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True)
+class Arsenal:
+    """Who the attacker is, whom it attacks, and what it heard of them."""
+
+    keys: Keys
+    chain: bytes
+    member: int
+    signer: Signer
+    public_keys: Sequence[bytes]  # of all members
+    session: str  # over which it says that it speaks
+    victims: Sequence[int]
+    heard: Sequence[bytes]  # genuine envelopes of others to all
+    find_height: Callable[[], int]  # that the others work on now
+    life: int  # higher than in the attacks before, so that counters are new
+    max_message_size: int
+    dice: random.Random
+
+    def greetings(self) -> Callable[[], Shot]:
+        """A function that gives the next genuine thing to say: that it is the member, or its connection may be cut."""
+        return lambda: Shot(self.keys.to_all(self.member), self.sealer.seal(Purpose.MESSAGE, None, b""))
+
+    def load(self, attack: str) -> Callable[[int], Shot]:
+        """A function that gives the n-th thing to send."""
+        makers: dict[str, Callable[[], Callable[[int], Shot]]] = {
+            "garbage": self._garbage,
+            "oversized": self._oversized,
+            "replayed": self._replayed,
+            "repeated": self._repeated,
+            "forged-sender": self._forged_sender,
+            IMPERSONATED: self._impersonated,
+            "forged-seal": self._forged_seal,
+            "wrong-chain": self._wrong_chain,
+            "wrong-round": self._wrong_round,
+            "false-statements": self._false_statements,
+            "begging": self._begging,
+            "no-such-blob": self._no_such_blob,
+            "bad-offset": self._bad_offset,
+            "garbage-requests": self._garbage_requests,
+        }
+        return makers[attack]()
+
+    def _garbage(self) -> Callable[[int], Shot]:
+        return _cycle([Shot(self._own_key(n), self._noise(1, 2048)) for n in range(_POOL)])
+
+    def _oversized(self) -> Callable[[int], Shot]:
+        data = bytes(self.max_message_size + overhead(len(self.public_keys)) + 1)
+        return _cycle([Shot(self.keys.to_one(victim, self.member), data) for victim in self.victims])
+
+    def _replayed(self) -> Callable[[int], Shot]:
+        shots = []
+        for data in self.heard:
+            sender = decode(data, Envelope, _MAX_ENVELOPE).sender
+            shots += [Shot(self.keys.to_all(self.member), data), Shot(self.keys.to_all(sender), data)]
+        return _cycle(shots)
+
+    def _repeated(self) -> Callable[[int], Shot]:
+        data = self.sealer.seal(Purpose.MESSAGE, None, self._message(0, DecidedWanted()))
+        return _cycle([Shot(self.keys.to_all(self.member), data)])
+
+    def _forged_sender(self) -> Callable[[int], Shot]:
+        shots = []
+        for victim in self.victims:
+            for data in self._forge(victim):
+                shots += [Shot(self.keys.to_all(self.member), data), Shot(self.keys.to_all(victim), data)]
+        return _cycle(shots)
+
+    def _forge(self, sender: int) -> list[bytes]:
+        """Envelopes to all in somebody's name, with seals that are made up."""
+        payload = encode_message(Message(self.chain, sender, 1, DecidedWanted()))
+        all_seals = (self._false_seals(), bytes(SEAL_SIZE * len(self.public_keys)))
+        return [encode(Envelope(sender, None, self.dice.getrandbits(62), "", payload, seals)) for seals in all_seals]
+
+    def _impersonated(self) -> Callable[[int], Shot]:
+        makers = [self.impersonate(victim) for victim in self.victims]
+        return lambda number: makers[number % len(makers)](number // len(makers))
+
+    def impersonate(self, victim: int) -> Callable[[int], Shot]:
+        """A function that gives the n-th thing to send in somebody's name: forged, genuine, garbage."""
+        genuine = [data for data in self.heard if decode(data, Envelope, _MAX_ENVELOPE).sender == victim]
+        return _cycle([
+            Shot(self.keys.to_all(victim), data) for data in (*self._forge(victim), *genuine, self._noise(1, 2048))
+        ])  # fmt: skip
+
+    def _forged_seal(self) -> Callable[[int], Shot]:
+        payload = self._message(1, DecidedWanted())
+
+        def make(number: int) -> Shot:
+            counter = MAX_LIFE << 32 | number
+            data = encode(Envelope(self.member, None, counter, "", payload, self._false_seals()))
+            return Shot(self.keys.to_all(self.member), data)
+
+        return make
+
+    def _wrong_chain(self) -> Callable[[int], Shot]:
+        other = self._noise(DIGEST_SIZE)
+        here, there = self.sealer, self._new_sealer(other, MAX_LIFE)
+        payload = encode_message(Message(other, self.member, 1, DecidedWanted()))
+
+        def make(number: int) -> Shot:
+            sealer = (here, there)[number % 2]
+            return Shot(self.keys.to_all(self.member), sealer.seal(Purpose.MESSAGE, None, payload))
+
+        return make
+
+    def _wrong_round(self) -> Callable[[int], Shot]:
+        sealer, genuine = self.sealer, self._genuine()
+
+        def make(number: int) -> Shot:
+            message = genuine[number % len(genuine)]
+            height = max(1, message.height + (_FAR, -1, 1)[number % 3])
+            payload = self._message(height, message.content)
+            return Shot(self.keys.to_all(self.member), sealer.seal(Purpose.MESSAGE, None, payload))
+
+        return make
+
+    def _false_statements(self) -> Callable[[int], Shot]:
+        """What was heard, with every signature changed, said of the round that is worked on."""
+        sealer, said = self.sealer, [one for one in self._genuine() if isinstance(one.content, Hearsay)]
+
+        def make(number: int) -> Shot:
+            content = said[number % len(said)].content
+            assert isinstance(content, Hearsay)
+            payload = self._message(self.find_height(), self._spoil(content))
+            return Shot(self.keys.to_all(self.member), sealer.seal(Purpose.MESSAGE, None, payload))
+
+        return make
+
+    def _spoil(self, content: Hearsay) -> Hearsay:
+        victim = self.dice.choice(self.victims)
+        vote = Vote(Kind.PREVOTE, 1, self._noise(DIGEST_SIZE), victim, (), (), 0)
+        return msgspec.structs.replace(
+            content,
+            wants_answer=False,
+            updates=tuple(SignedUpdate(one.update, self._noise(SIGNATURE_SIZE)) for one in content.updates),
+            reports=tuple(
+                msgspec.structs.replace(one, signature=self._noise(SIGNATURE_SIZE)) for one in content.reports
+            ),
+            votes=(SignedVote(vote, self._noise(SIGNATURE_SIZE)),),
+            changes=(),
+        )
+
+    def _begging(self) -> Callable[[int], Shot]:
+        sealer = self.sealer
+
+        def make(number: int) -> Shot:
+            payload = self._message(1 + number % 5, DecidedWanted())
+            return Shot(self.keys.to_all(self.member), sealer.seal(Purpose.MESSAGE, None, payload))
+
+        return make
+
+    def _no_such_blob(self) -> Callable[[int], Shot]:
+        return self._requests(lambda number: PieceRequest(self._noise(DIGEST_SIZE), 0, 1000))
+
+    def _bad_offset(self) -> Callable[[int], Shot]:
+        models = [
+            one.update.model
+            for message in self._genuine()
+            if isinstance(message.content, Hearsay)
+            for one in message.content.updates
+            if one.update.model
+        ] or [self._noise(DIGEST_SIZE)]
+        offsets = (2**62, -1, -(2**62), 2**63 - 1)
+        return self._requests(
+            lambda number: NegativeRequest(models[number % len(models)], offsets[number % len(offsets)], 1000)
+        )
+
+    def _requests(self, make_request: Callable[[int], Record]) -> Callable[[int], Shot]:
+        sealer = self.sealer
+
+        def make(number: int) -> Shot:
+            victim = self.victims[number % len(self.victims)]
+            data = sealer.seal(Purpose.REQUEST, victim, encode(make_request(number)))
+            return Shot(self._request_key(victim), data, is_query=True)
+
+        return make
+
+    def _garbage_requests(self) -> Callable[[int], Shot]:
+        sizes = (1, 2 * (MAX_REQUEST_SIZE + overhead(1)))
+        return _cycle([
+            Shot(self._request_key(victim), self._noise(*sizes), is_query=True)
+            for victim in self.victims
+            for _ in range(_POOL // 8)
+        ])  # fmt: skip
+
+    def _request_key(self, victim: int) -> str:
+        return self.keys.blob(victim, self.member)
+
+    @cached_property
+    def sealer(self) -> Sealer:
+        """Makes what is in order: its counters count once."""
+        return self._new_sealer(self.chain, self.life)
+
+    def _new_sealer(self, chain: bytes, life: int) -> Sealer:
+        sealer = Sealer(Keyring(self.signer, chain), self.member, life, self.public_keys)
+        sealer.session = self.session
+        return sealer
+
+    def _false_seals(self) -> bytes:
+        return self._noise(SEAL_SIZE * len(self.public_keys))
+
+    def _message(self, height: int, content: object) -> bytes:
+        return encode_message(Message(self.chain, self.member, height, content))  # type: ignore[arg-type]
+
+    def _genuine(self) -> list[Message]:
+        return [decode_message(decode(data, Envelope, _MAX_ENVELOPE).payload, _MAX_ENVELOPE) for data in self.heard]
+
+    def _own_key(self, number: int) -> str:
+        """To all, or to one of the others."""
+        if number % 2:
+            return self.keys.to_all(self.member)
+        return self.keys.to_one(self.victims[number // 2 % len(self.victims)], self.member)
+
+    def _noise(self, least: int, most: int | None = None) -> bytes:
+        return self.dice.randbytes(least if most is None else self.dice.randint(least, most))
+
+
+def _cycle(shots: Sequence[Shot]) -> Callable[[int], Shot]:
+    return lambda number: shots[number % len(shots)]

@@ -1,0 +1,65 @@
+"""kill -9 of any node at any moment, also while it writes, and a new start.
+
+Half of all new starts are armed: the node kills itself a moment after one of its first writes of some kind began. What
+it has on its disk then is compared with what it had said to have there.
+"""
+
+import time
+
+from bdfl.ledger.keeping import StoreError
+from bdfl.ledger.store import ChainStore
+from bdfl.operation.network_file import node_folder
+from bdfl.operation.node_files import CHAIN_FOLDER
+from campaigns.live_faults.failing_store import FAULT_VARIABLE
+from campaigns.live_faults.harness import Arena, Left
+from campaigns.live_faults.results import Figures, LiveBreach
+
+# What every node does in every round, whether it trains or not.
+WRITES = ("append", "batch", "put_blob", "put_candidate", "put_progress", "put_report", "put_vote")
+_LATEST_WRITE = 3  # counted from a start: of what is done once a round, as many rounds
+_LONGEST_WAIT_S = 3.0  # until the next kill
+_LONGEST_ABSENCE_S = 3.0  # until the next start
+
+
+def play_kills(arena: Arena, num_kills: int) -> Figures:
+    """Kills so many times, one node after the other: each is back, or armed, before the next is killed."""
+    draw, breaches, num_armed = arena.random, list[LiveBreach](), 0
+    armed: int | None = None
+    for count in range(num_kills):
+        if armed is None:
+            victim = draw.choice(arena.numbers)
+            time.sleep(draw.uniform(0.0, _LONGEST_WAIT_S))
+            arena.kill(victim)
+        else:
+            victim, num_armed = armed, num_armed + 1
+            arena.wait_for_end(victim)
+            arena.tell(f"node {victim} was killed while it wrote")
+        breaches += judge_left(arena, victim)
+        time.sleep(draw.uniform(0.0, _LONGEST_ABSENCE_S))
+        fault = f"{draw.choice(WRITES)}:{draw.randint(1, _LATEST_WRITE)}"
+        if draw.random() < 0.5 and count + 1 < num_kills:
+            armed = victim
+            arena.restart(victim, {FAULT_VARIABLE: fault}, may_end=True)
+        else:
+            armed = None
+            arena.restart(victim)
+            arena.wait_for_return(victim)
+    return Figures(num_trials=num_kills, num_during_writes=num_armed, breaches=tuple(breaches))
+
+
+def judge_left(arena: Arena, number: int) -> list[LiveBreach]:
+    """What a node that ended left on its disk opens, and has every block that it had said to have."""
+    moment_s, seen = arena.moment_s, arena.diary(number).blocks
+    try:
+        with ChainStore.open(node_folder(arena.folder, number) / CHAIN_FOLDER, read_only=True) as store:
+            height = store.height
+            arena.left.append(Left(number, height, store.block(height).digest if height else b"", moment_s))
+            is_there = not seen or (
+                height >= seen[-1].height and store.block(seen[-1].height).digest.hex().startswith(seen[-1].digest)
+            )
+    except StoreError as error:
+        return [LiveBreach(law="store", what=f"node {number}: {error}", moment_s=moment_s)]
+    if is_there:
+        return []
+    what = f"node {number} has {height} blocks, and had said to have block {seen[-1].height} ({seen[-1].digest})"
+    return [LiveBreach(law="memory", what=what, moment_s=moment_s)]

@@ -1,0 +1,85 @@
+"""How soon a node that was started again took part again.
+
+When it begins, round h + 1 is under way, if h is the highest block that any other node has. It is back within two
+rounds if it votes in that one, or in round h + 2 or h + 3.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from bdfl.ledger.block import SignedVote
+from bdfl.ledger.store import ChainStore
+from campaigns.live_faults.event_history import Life, Testimony
+from campaigns.live_faults.log_reader import Diary
+
+ROUNDS_TO_RETURN = 2
+_ROUNDS_TO_REPORT = 8  # whoever is back that long has reported again
+
+
+@dataclass(frozen=True)
+class Return:
+    """One start of a node after its first."""
+
+    node: int
+    began_s: float  # on the machine's clock
+    height: int  # the highest block of the others then
+    rounds: int | None  # after the one that was under way; none: it did not vote
+    seconds: float | None  # until anybody heard its vote
+    rounds_there: int  # that the others finished while it was there
+    has_reported: bool  # or was not there for long enough
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether it was there for long enough to be judged."""
+        return self.rounds_there > ROUNDS_TO_RETURN
+
+    @property
+    def is_late(self) -> bool:
+        return self.is_watched and (self.rounds is None or self.rounds > ROUNDS_TO_RETURN)
+
+
+def find_returns(testimony: Testimony, stores: Mapping[int, ChainStore], diaries: Sequence[Diary]) -> list[Return]:
+    """All starts of all nodes but their first."""
+    reporters = _read_reporters(max(stores.values(), key=lambda store: store.height)) if stores else {}
+    found = []
+    for number, store in stores.items():
+        lives = testimony.lives[number]
+        for place, life in enumerate(lives[1:], start=1):
+            after = lives[place + 1] if place + 1 < len(lives) else None
+            others = [diary for other, diary in enumerate(diaries) if other != number]
+            height = max(diary.height_at(life.began_s) for diary in others)
+            last = max(diary.height_at(life.ended_s) for diary in others)
+            first = next(_new_votes(store, life, after), None)
+            rounds = seconds = None
+            if first is not None:
+                heard_s = testimony.heard_s(*first)
+                rounds = max(0, first[0] - height - 1)
+                seconds = None if heard_s is None else max(0.0, heard_s - life.began_s)
+            reported = any(number in reporters.get(later, ()) for later in range(height + 2, last + 1))
+            found.append(
+                Return(
+                    number,
+                    life.began_s,
+                    height,
+                    rounds,
+                    seconds,
+                    rounds_there=last - height,
+                    has_reported=reported or last < height + _ROUNDS_TO_REPORT,
+                )
+            )
+    return found
+
+
+def _new_votes(store: ChainStore, life: Life, after: Life | None) -> Iterator[tuple[int, SignedVote]]:
+    """Votes that a life cast, with their heights."""
+    last = store.height + 1 if after is None else after.height + 1
+    for height in range(life.height + 1, last + 1):
+        for vote in store.read_round(height).votes:
+            is_own = after is None or height <= after.height or vote.signature in after.votes
+            if vote.signature not in life.votes and is_own:
+                yield height, vote
+
+
+def _read_reporters(store: ChainStore) -> dict[int, set[int]]:
+    """Whose reports are in which block."""
+    return {block.header.height: {signed.report.client for signed in block.body.reports} for block in store.blocks()}

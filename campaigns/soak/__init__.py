@@ -1,0 +1,1 @@
+"""Many rounds of a live network: memory, open files and threads must not grow."""
