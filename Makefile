@@ -92,7 +92,7 @@ bench-scale: $(VENV)/.installed-learn ## rounds of a million clients and of a th
 	$(BIN)/python -m benchmarks --only scale
 
 scale-figures: $(VENV)/.installed ## the figures of docs/scale.md: committees and aggregation trees
-	$(BIN)/python docs/figures/make_scale.py
+	$(BIN)/python -m docs.figures.make_scale
 
 screenshots: $(VENV)/.installed-dev browser ## pictures of every page of the explorer into docs/images/explorer (minutes)
 	$(BIN)/python -m docs.images.make_screenshots
@@ -145,7 +145,7 @@ figures: $(VENV)/.installed ## the paper's figures 2 to 4 as SVG, PNG and CSV
 	$(BIN)/bdfl reproduce fig4 --out $(RESULTS)
 
 stall: $(VENV)/.installed ## the figure of docs/corrections.md
-	$(BIN)/python docs/figures/make_stall.py
+	$(BIN)/python -m docs.figures.make_stall
 
 reproduce: $(VENV)/.installed ## every figure and table of the paper, beside the paper's numbers
 	$(BIN)/bdfl reproduce all --out $(RESULTS)

@@ -7,7 +7,7 @@ import gymnasium
 import numpy as np
 
 from bdfl.gym import SET_ID
-from bdfl.report.agent_figure import draw_agents
+from bdfl.report.figures import draw_agents
 from bdfl.report.style import save_picture
 from bdfl.scheduling.registry import get_scheduler
 

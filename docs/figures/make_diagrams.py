@@ -166,6 +166,15 @@ def _document(height: float, parts: list[str], title: str) -> str:
     return head + "\n".join(parts) + "\n</svg>\n"
 
 
+def draw_diagram() -> str:
+    """Mermaid text of the phases of a node and why it goes from one to another."""
+    lines = ["stateDiagram-v2", f"    [*] --> {Phase.COLLECTING}: started, or started again from its store"]
+    for phase, moves in MOVES.items():
+        lines += [f"    {phase} --> {after}: {why.replace(':', ',')}" for after, why in moves.items()]
+    lines.append(f"    {Phase.DONE} --> [*]")
+    return "\n".join(lines)
+
+
 if __name__ == "__main__":
     for name, draw in DIAGRAMS.items():
         (FOLDER / name).write_text(draw(), encoding="utf-8")

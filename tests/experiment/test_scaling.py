@@ -7,30 +7,31 @@ import numpy as np
 import pytest
 
 from bdfl.encoding import encode
-from bdfl.experiment.scaling.committees import (
-    breaking_liars,
-    committee_risk,
-    draw_committee,
-    least_committee,
-    tail_probability,
-)
-from bdfl.experiment.scaling.study import study_committees, study_exchange, study_traffic
-from bdfl.experiment.scaling.traffic import block_size, heard_in_round
-from bdfl.experiment.scaling.trees import (
-    WIDE,
-    count_children,
-    exchange_all,
-    exchange_tree,
-    find_levels,
-    missed_audit_probability,
-)
 from bdfl.ledger.roll import quorum_size
 from bdfl.protocol.events import MessageArrived
 from bdfl.protocol.messages import Blob, Hearsay, Proposal
-from bdfl.report.scaling_figures import draw_scaling
 from bdfl.scenario import Scenario, override_scenario
 from bdfl.scenario.ledger import QuorumRule
 from bdfl.transports.hooks import Observer
+from docs.figures.make_scale import draw_scaling
+from docs.figures.scaling import (
+    WIDE,
+    block_size,
+    breaking_liars,
+    committee_risk,
+    count_children,
+    draw_committee,
+    exchange_all,
+    exchange_tree,
+    find_levels,
+    heard_in_round,
+    least_committee,
+    missed_audit_probability,
+    study_committees,
+    study_exchange,
+    study_traffic,
+    tail_probability,
+)
 from tests.transports.test_simulated import INITIAL, make_network
 
 

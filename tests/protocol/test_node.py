@@ -16,7 +16,6 @@ from bdfl.ledger.block import FalseWork, ModelUpdate, SignedUpdate, SignedVote, 
 from bdfl.ledger.genesis import conditions_of
 from bdfl.ledger.rules import aggregate_updates
 from bdfl.protocol.agreeing import ABSENCE_HEIGHTS
-from bdfl.protocol.diagram import draw_diagram
 from bdfl.protocol.draft import Draft, IllegalMove
 from bdfl.protocol.events import (
     Commit,
@@ -42,6 +41,7 @@ from bdfl.protocol.events import (
 from bdfl.protocol.messages import Blob, BlobWanted, BlockWanted, Decided, DecidedWanted, Hearsay, Proposal
 from bdfl.protocol.state import MOVES, Phase, Recovered
 from bdfl.scenario import QuorumRule
+from docs.figures.make_diagrams import draw_diagram
 
 
 @pytest.fixture

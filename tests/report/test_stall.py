@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from bdfl.experiment.simulation import draw_run, round_problems
-from bdfl.report.stall import STARTS_HZ, best_frequencies, draw_stall, trace_alternation
 from bdfl.scenario import Scenario
 from bdfl.scheduling.checker import evaluate, find_violations
 from bdfl.scheduling.drc import drc
 from bdfl.scheduling.queues import next_queue
+from docs.figures.make_stall import STARTS_HZ, best_frequencies, draw_stall, trace_alternation
 
 FIGURES = Path(__file__).parents[2] / "docs" / "figures"
 

@@ -1,6 +1,6 @@
 """Figures of a comparison, of curves over rounds and of times beside the paper's; each with the numbers it shows."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -312,3 +312,23 @@ def note_infeasible(axes: Axes, count: int, unit: str = "rounds") -> None:
             color=INFEASIBLE,
             va="top",
         )
+
+
+_OWN_COLOUR = 2  # place in the cycle for whoever is no scheduler with a colour of its own
+
+
+def draw_agents(values: Mapping[str, PerRound], *, label: str) -> Picture:
+    """A line over runs for everybody in `values`, which has one number per run for each; `label` says of what."""
+    with house_style():
+        figure = new_figure(6.4, 3.4)
+        axes = figure.subplots()
+        ends = []
+        for name, line in values.items():
+            colour = colour_of(name, _OWN_COLOUR)
+            axes.plot(np.arange(1, len(line) + 1), line, color=colour)
+            ends.append((float(len(line)), float(line[-1]), name, colour))
+        axes.set(xlabel="run", ylabel=label)
+        axes.set_xlim(1, max(2, max(map(len, values.values()))))
+        label_ends(axes, ends)
+    rows = [(name, run, float(value)) for name, line in values.items() for run, value in enumerate(line, start=1)]
+    return Picture(figure, [Sheet(("who", "run", "value"), rows)])
