@@ -11,7 +11,7 @@ RESULTS ?= results
 QUICKSTART := runs/quickstart
 
 .DEFAULT_GOAL := help
-.PHONY: help run compare test browser check format site diagrams package environments pages newcomer bench bench-learning bench-flower bench-chain bench-live bench-explorer bench-scale scale-figures screenshots campaign faults live-faults hostile soak two-sites fuzz poisoning figures stall reproduce table4 leaderboard clean
+.PHONY: help run compare test test-all test-quick browser check format site diagrams package environments pages newcomer bench bench-learning bench-flower bench-chain bench-live bench-explorer bench-scale scale-figures screenshots campaign faults live-faults hostile soak two-sites fuzz poisoning figures stall reproduce table4 leaderboard clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,8 +23,14 @@ run: $(VENV)/.installed-learn ## quick start: eight clients learn handwritten di
 compare: $(VENV)/.installed ## compare the schedulers on the paper's CIFAR-10 scenario
 	$(BIN)/bdfl compare paper-cifar10
 
-test: $(VENV)/.installed-dev browser ## run all tests
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile # what the tests of a file share is made once
+test: $(VENV)/.installed-dev browser ## run the tests
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not campaign" # what the tests of a file share is made once
+
+test-all: $(VENV)/.installed-dev browser ## the same with the long trials of campaigns (twice as long)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
+
+test-quick: $(VENV)/.installed-dev ## only what needs no network, no browser and no long computation (a minute or two)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not (campaign or network or browser or slow)"
 
 browser: $(VENV)/.installed-dev ## install chromium and Node.js for the tests that need them, where there are none and it may be done
 	@$(BIN)/python -m tests.browser.chromium

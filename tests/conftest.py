@@ -1,4 +1,4 @@
-"""Settings of all tests: the same examples every time, no clock in the verdict, and pictures of few points."""
+"""Settings of all tests: the same examples every time, no clock in the verdict, pictures of few points, markers."""
 
 import pytest
 from hypothesis import settings
@@ -9,9 +9,107 @@ settings.load_profile("repeatable")
 # Files that take minutes, most of it waiting: begun first, so that no worker is left alone with one at the end.
 LONG = ("test_three_machines.py", "test_environments.py", "test_quickstart.py", "test_hostile.py", "test_ray.py")
 
+# `make test-quick` leaves out these files, and what the markers `network`, `browser` and `campaign` say.
+NETWORK = [
+    "cli/test_flower.py",
+    "cli/test_network.py",
+    "cli/test_node.py",
+    "flower/test_example.py",
+    "flower/test_quickstart.py",
+    "live/test_access_point.py",
+    "live/test_driver.py",
+    "live/test_emulated_network.py",
+    "live/test_evidence_live.py",
+    "live/test_link.py",
+    "live/test_relay.py",
+    "live/test_training_process.py",
+    "operation/test_local_network.py",
+    "operation/test_newcomer.py",
+    "operation/test_node_service.py",
+    "operation/test_status.py",
+    "operation/test_wrong_set_ups.py",
+    "sweeps/test_ray.py",
+    "test_guides.py",
+    "test_three_machines.py",
+]
+SLOW = [
+    "audit/test_chain_audit.py",
+    "campaigns/test_faults_command.py",
+    "campaigns/test_selfish.py",
+    "campaigns/test_soak.py",
+    "cli/test_chain.py",
+    "cli/test_commands.py",
+    "cli/test_data.py",
+    "cli/test_foreign_folders.py",
+    "cli/test_poison.py",
+    "cli/test_run.py",
+    "cli/test_track.py",
+    "experiment/test_comparison.py",
+    "experiment/test_poisoning.py",
+    "experiment/test_training_run.py",
+    "explorer/test_explore_command.py",
+    "explorer/test_helper.py",
+    "explorer/test_library.py",
+    "gym/test_scheduling_env.py",
+    "laws/test_bad_input.py",
+    "laws/test_bounds_are_proven.py",
+    "laws/test_constraints.py",
+    "laws/test_exact_is_optimal.py",
+    "laws/test_paper_results.py",
+    "learning/test_label_supply.py",
+    "learning/test_training.py",
+    "learning/test_vectorised.py",
+    "learning/test_workers.py",
+    "ledger/test_costs.py",
+    "ledger/test_miner.py",
+    "ledger/test_planning.py",
+    "ledger/test_store_crashes.py",
+    "live/test_blob_pull.py",
+    "live/test_emulation.py",
+    "operation/test_doctor.py",
+    "operation/test_genesis_file.py",
+    "report/test_data_figure.py",
+    "report/test_figures.py",
+    "report/test_learning_figures.py",
+    "report/test_page.py",
+    "report/test_poisoning.py",
+    "report/test_privacy_tables.py",
+    "reproduce/test_accuracy.py",
+    "reproduce/test_reproduce.py",
+    "scheduling/test_allocation.py",
+    "scheduling/test_bound.py",
+    "scheduling/test_certificate.py",
+    "scheduling/test_registry.py",
+    "sweeps/test_running.py",
+    "test_benchmarks.py",
+    "test_docs.py",
+    "test_environments.py",
+    "test_foreign_files.py",
+    "test_hostile_folders.py",
+    "test_newcomer.py",
+    "test_scenario.py",
+    "test_site.py",
+    "tracking/test_mlflow.py",
+    "transports/test_changing.py",
+    "transports/test_faults.py",
+    "transports/test_faults_of_honest_members.py",
+    "transports/test_leads.py",
+    "transports/test_pruned_networks.py",
+    "transports/test_simulated.py",
+    "verifiers/test_verifiers.py",
+]
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: LONG.index(item.path.name) if item.path.name in LONG else len(LONG))
+    for item in items:
+        name = item.nodeid.partition("::")[0].removeprefix("tests/")
+        if name.startswith("browser/"):
+            item.add_marker(pytest.mark.browser)
+        if name in NETWORK:
+            item.add_marker(pytest.mark.network)
+        if name in SLOW:
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="module")

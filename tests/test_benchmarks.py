@@ -106,6 +106,7 @@ def test_the_plain_network_has_the_papers_number_of_parameters(digits):
         build_model(replace(digits, model="paper-cnn", inputs=images, initial=np.append(weights, 0)))
 
 
+@pytest.mark.campaign
 def test_bdfl_and_plain_pytorch_get_the_same_model_from_the_same_batches(digits):
     scenario = digits_scenario(0)
     data = load_data(scenario.data)
@@ -124,6 +125,7 @@ def test_bdfl_and_plain_pytorch_get_the_same_model_from_the_same_batches(digits)
     assert all(np.allclose(model.numpy(), ours, atol=1e-5) for model in models)
 
 
+@pytest.mark.campaign
 def test_sides_take_turns_agree_and_say_what_is_missing(tmp_path):
     sides = (
         speed.bdfl_side("loop", 1, 1),

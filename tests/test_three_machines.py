@@ -121,6 +121,7 @@ def test_three_machines_as_the_page_says(tmp_path):
     walk(page_lines(), ["north", "east", "south"], tmp_path)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("count", [5, 8])
 def test_one_listener_is_enough_for_more(tmp_path, count):
     names = [f"site{number}" for number in range(count)]

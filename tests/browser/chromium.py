@@ -43,7 +43,7 @@ def install_packages(*packages: str) -> str | None:
         return "apt-get as root, or sudo without a password, is needed to install it"
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     for arguments in (("update",), ("install", "-y", "--no-install-recommends", *packages)):
-        command = [*prefix, "apt-get", "-qq", *arguments]
+        command = [*prefix, "apt-get", "-qq", "-o", "DPkg::Lock::Timeout=600", *arguments]  # others may be installing
         try:
             done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_LIMIT_S)
         except subprocess.TimeoutExpired:

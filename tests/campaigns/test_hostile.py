@@ -112,6 +112,7 @@ def result(tmp_path_factory):
     return run_hostile_campaign(folder, scenario, select_attacks(None, TRIED), count=COUNT, rounds=1, rate=RATE)
 
 
+@pytest.mark.campaign
 def test_nothing_hostile_is_accepted_and_nobody_is_accused(result):
     assert [one.attack for one in result.attacks] == list(TRIED)
     assert result.failures == ()
@@ -123,24 +124,28 @@ def test_nothing_hostile_is_accepted_and_nobody_is_accused(result):
         assert min(one.quiet.rounds, one.attacked.rounds, one.control.rounds) >= 1
 
 
+@pytest.mark.campaign
 def test_what_a_member_sends_is_dropped_and_counted(result):
     reasons = {one.attack: set(one.attacked.refused) for one in result.attacks if one.who == Who.MEMBER}
     assert "encoding" in reasons["garbage"]
     assert "vote-signature" in reasons["false-statements"]
 
 
+@pytest.mark.campaign
 def test_who_connects_in_others_names_is_cut_off(result):
     impersonated = next(one for one in result.attacks if one.attack == IMPERSONATED)
     assert impersonated.said.failed > 0
     assert set(impersonated.attacked.refused) <= {"encoding", "seal", "replay", "rate"}
 
 
+@pytest.mark.campaign
 def test_a_stranger_gets_nothing(result):
     assert result.stranger_transports == 0
     assert result.stranger_heard == 0
     assert all(one.said.received_bytes == 0 for one in result.attacks if one.who == Who.STRANGER)
 
 
+@pytest.mark.campaign
 def test_an_attack_that_ends_a_node_is_told_with_what_was_found_before(tmp_path):
     folder = tmp_path / "network"
 
@@ -158,6 +163,7 @@ def test_an_attack_that_ends_a_node_is_told_with_what_was_found_before(tmp_path)
     assert found.height > 0
 
 
+@pytest.mark.campaign
 def test_the_control_burns_what_the_attacker_did(result):
     """As far as a machine with other tests on it lets it; never much more."""
     for one in result.attacks:
@@ -165,6 +171,7 @@ def test_the_control_burns_what_the_attacker_did(result):
         assert 0.5 * one.wanted_s - 0.1 <= one.burned_s <= one.wanted_s + 0.5
 
 
+@pytest.mark.campaign
 def test_memory_stays_bounded(result):
     assert result.memory_growth <= MAX_GROWTH
 

@@ -68,6 +68,7 @@ def altered(tried, tmp_path):
     return shutil.copytree(tried[0].folder, tmp_path / "network")
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("kind", [kind for kind in TroubleKind if kind is not TroubleKind.SLOW])
 def test_no_law_is_broken_by(tried, kind):
     figures = tried[1][kind]
@@ -75,11 +76,13 @@ def test_no_law_is_broken_by(tried, kind):
     assert figures.num_trials >= 1
 
 
+@pytest.mark.campaign
 def test_a_node_was_killed_while_it_wrote(tried):
     assert tried[1][TroubleKind.KILL].num_during_writes == 1
     assert "was killed while it wrote" in (tried[0].folder / STORY_FILE).read_text()
 
 
+@pytest.mark.campaign
 def test_chains_are_one_and_valid_and_nobody_contradicted_itself_or_forgot_anything(tried):
     arena = tried[0]
     breaches, returns = judge_aftermath(arena.folder, arena.began_s, arena.left)
@@ -89,6 +92,7 @@ def test_chains_are_one_and_valid_and_nobody_contradicted_itself_or_forgot_anyth
     assert any(one.rounds is not None and one.seconds is not None for one in returns)
 
 
+@pytest.mark.campaign
 def test_the_others_gap_is_measured_beside_the_deadline(tried):
     for kind in (TroubleKind.STOP, TroubleKind.DEAD, TroubleKind.DISK):
         figures = tried[1][kind]
@@ -117,6 +121,7 @@ def some_vote(folder, number):
     raise AssertionError("no vote")
 
 
+@pytest.mark.campaign
 def test_two_votes_of_one_attempt_are_noticed(altered):
     entry = some_vote(altered, 0)
     message = entry.event.message
@@ -132,6 +137,7 @@ def test_two_votes_of_one_attempt_are_noticed(altered):
     assert what.startswith(f"member {vote.vote.voter} cast 2 different {Kind(vote.vote.kind).value}s")
 
 
+@pytest.mark.campaign
 def test_a_vote_and_a_block_that_were_forgotten_are_noticed(altered):
     path = node_folder(altered, 1) / EVENTS_FILE
     entries = list(read_entries(path))
@@ -145,6 +151,7 @@ def test_a_vote_and_a_block_that_were_forgotten_are_noticed(altered):
     assert any("without its precommit" in what for what in found)
 
 
+@pytest.mark.campaign
 def test_chains_that_lost_a_block_or_all_are_noticed(altered):
     path = node_folder(altered, 2) / "chain" / "chain.sqlite"
     with sqlite3.connect(path) as database:

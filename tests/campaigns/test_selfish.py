@@ -67,6 +67,7 @@ def test_the_command_tells_what_each_attack_won_and_writes_it_down(tmp_path):
     assert "| release | all together | 1 |" in page
 
 
+@pytest.mark.campaign
 def test_a_live_member_that_withholds_gains_nothing_and_is_removed_and_wins_most_without_the_rules():
     """One network of real processes for each: the rules make the difference."""
     changes = ("clients.samples=60", "learning.hidden=[8]", "learning.local_steps=4")

@@ -30,8 +30,8 @@ from tests.sweeps.broken_schedulers import holding
 from tests.sweeps.small_sweeps import LEARNING
 
 NODE = {"num_cpus": 1, "object_store_memory": 80_000_000, "include_dashboard": False}
-PATIENCE_S = 120
-NOTICE_SOON = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 300, "health_check_failure_threshold": 20}
+PATIENCE_S = 300
+NOTICE_SOON = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 300, "health_check_failure_threshold": 60}
 
 
 def main(folder):

@@ -27,7 +27,7 @@ from bdfl.sweeps.table import POINTS_FILE
 from tests.sweeps.small_sweeps import LASTING, LEARNING, SMALL
 
 ROOT = Path(__file__).parents[2]
-PATIENCE_S = 240
+PATIENCE_S = 800
 
 
 @pytest.fixture(scope="module")

@@ -1,18 +1,30 @@
-"""Five hundred networks in trouble, half of them under each quorum rule: two files, so that both halves run at once."""
+"""Five hundred networks in trouble, half of them under each quorum rule: two files, so that both halves run at once.
+
+A hundred are part of every `make test`; the others are a campaign (`make test-all`).
+"""
 
 from collections.abc import Sequence
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from campaigns.faults.trial import Tools, replay_command, try_seed
 
 NUM_SEEDS = 500
+NUM_ALWAYS = 100
 CHUNK = 25
 
 
-def bundle_seeds(first: int) -> list[range]:
+def bundle_seeds(first: int) -> list[ParameterSet]:
     """Every second seed from 0 (`majority`) or 1 (`bft`) on, in bundles."""
-    return [range(first + start, first + start + 2 * CHUNK, 2) for start in range(0, NUM_SEEDS, 2 * CHUNK)]
+    return [
+        pytest.param(
+            range(first + start, first + start + 2 * CHUNK, 2),
+            marks=() if start < NUM_ALWAYS else pytest.mark.campaign,
+            id=str(first + start),
+        )
+        for start in range(0, NUM_SEEDS, 2 * CHUNK)
+    ]
 
 
 def validate_laws(seeds: Sequence[int]) -> None:

@@ -27,7 +27,7 @@ from tests.transports.calm_network import CALM
 from tests.transports.many_networks import NUM_SEEDS, bundle_seeds, validate_laws
 
 
-@pytest.mark.parametrize("seeds", bundle_seeds(1), ids=min)
+@pytest.mark.parametrize("seeds", bundle_seeds(1))
 def test_the_laws_hold_whatever_goes_wrong(seeds):
     """Where members lie; where only machines and networks fail: `test_faults_of_honest_members.py`."""
     validate_laws(seeds)

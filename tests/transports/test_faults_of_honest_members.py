@@ -7,7 +7,7 @@ from campaigns.faults.plan import draw_plan
 from tests.transports.many_networks import bundle_seeds, validate_laws
 
 
-@pytest.mark.parametrize("seeds", bundle_seeds(0), ids=min)
+@pytest.mark.parametrize("seeds", bundle_seeds(0))
 def test_the_laws_hold_whatever_goes_wrong(seeds):
     validate_laws(seeds)
 
