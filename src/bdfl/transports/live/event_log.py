@@ -2,7 +2,7 @@
 
 The file consists of frames: length and CRC-32 of a record, 4 bytes each, then its canonical bytes. A torn frame at the
 end is detected and truncated at the next start. Blobs are logged by digest and stored elsewhere; only refused blobs,
-which the store does not keep, are logged whole. A "life" of a node is the time from one start to its end.
+which the store does not keep, are logged whole. An incarnation (`life` in names) runs from one start to its end.
 """
 
 import os
@@ -218,32 +218,32 @@ def progress_of(began: Began) -> KeptProgress | None:
 class EventLog:
     """The log of a running node. A write error ends the log, not the node.
 
-    A new life begins only between heights, and no height may fill the disk: beyond twice `max_bytes` the rest of the
-    life is not logged. The next life begins in a new file, and only one former file is kept. So the disk holds at most
-    four times `max_bytes`, plus the first records of two lives.
+    A new incarnation begins only between heights, and no height may fill the disk. So beyond twice `max_bytes` the rest
+    of an incarnation is not logged. The next one begins in a new file, and only one former file is kept. The disk holds
+    at most four times `max_bytes`, plus the first records of two incarnations.
     """
 
     def __init__(self, path: Path, *, max_bytes: int = MAX_BYTES) -> None:
         self._path = path
         self._max_bytes = max_bytes
         self._size = 0
-        self._is_cut = False  # rest of this life not logged: events after a gap cannot be replayed
+        self._is_cut = False  # the rest is not logged: events after a gap cannot be replayed
         self._file: BinaryIO | None = None
         with suppress(OSError):
             self._file = self._open()
 
     @property
     def is_writing(self) -> bool:
-        """True while events are logged: not after a write error, nor in the rest of a life that grew too long."""
+        """True while events are logged: not after a write error, nor in the rest of an overlong incarnation."""
         return self._file is not None and not self._is_cut
 
     @property
     def is_full(self) -> bool:
-        """True if the next life should begin in a new file."""
+        """True if the next incarnation should begin in a new file."""
         return self._is_cut or self._size > self._max_bytes
 
     def begin(self, began: Began) -> None:
-        """Log the start of a life; in a new file if this one is full."""
+        """Log the start of an incarnation, in a new file if this one is full."""
         if self.is_full and self._file is not None:
             try:
                 self._file.close()

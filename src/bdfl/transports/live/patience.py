@@ -49,7 +49,7 @@ class Patience:
         self.reset()
 
     def reset(self) -> None:
-        """Forget all measurements: the node's own line is new."""
+        """Forget all measurements: the node's own connection is new."""
         self._in_flight = self._enough = float(self._most_in_flight)
         self._has_come = False  # a piece arrived since the last reduction
         self._habits: dict[int, _Habit] = {}
@@ -86,7 +86,7 @@ class Patience:
         return min(own_ns, _TIMES_THE_OTHERS * median_low(others_ns)) if others_ns else own_ns
 
     def note_answer(self, asked_ns: int) -> None:
-        """Note an answer to a request sent at `asked_ns`: the line works."""
+        """Note an answer to a request sent at `asked_ns`: the network works."""
         self._answered_ns = max(self._answered_ns, asked_ns)
 
     def note_piece(self, holder: int, asked_ns: int, now_ns: int, *, is_late: bool = False) -> None:

@@ -55,7 +55,7 @@ class ReplayDiffers(BdflError):
 
 @dataclass(frozen=True)
 class ReplayedLife:
-    """One life of a node: from a start to its end, or to the end of its log."""
+    """One incarnation of a node: from a start to its end, or to the end of its log."""
 
     first_height: int  # first height it worked on
     last_height: int  # last block it decided; below `first_height`: none
@@ -66,7 +66,7 @@ class ReplayedLife:
 
 @dataclass(frozen=True)
 class ReplayResult:
-    """All lives, and the blocks they reproduce."""
+    """All incarnations, and the blocks they reproduce."""
 
     number: int
     lives: tuple[ReplayedLife, ...]
@@ -147,7 +147,7 @@ def _advance(chain: ChainState, height: int, store: Store, toolbox: Toolbox) -> 
 
 
 class _Player:
-    """Replays one life."""
+    """Replays one incarnation."""
 
     def __init__(self, began: Began, chain: ChainState, store: Store, toolbox: Toolbox, decided: set[int]) -> None:
         if began.format != FORMAT:

@@ -386,7 +386,7 @@ class ZenohLink:
                 self._receiver.notice(present)
 
     def _mute(self) -> None:
-        """Keep subscriptions in line with the muted and throttled members, until closed."""
+        """Update subscriptions as members are muted or throttled, until closed."""
         while not self._is_closed:
             with self._mute_news:
                 wanted = self._find_heard()
