@@ -18,7 +18,7 @@ class FlowerShare:
     """
 
     def __init__(self, scenario: Scenario, client: int, data: str, model: bytes = b"") -> None:
-        """Raises a `BdflError` if the client does not fit the agreed `model`."""
+        """Try the agreed `model` on the client; raises a `BdflError` if it does not fit."""
         if data != DEALT:
             raise InvalidTraining(f"data: {data} given, none expected: a Flower client has its own")
         self._scenario = scenario

@@ -1,7 +1,7 @@
 """Adaptive timeouts and congestion window of blob downloads.
 
-Retries that are too early congest a slow line with duplicates, which causes more timeouts, up to collapse. So the
-timeout per holder follows the mean and deviation of its RTT, as in TCP [RFC 6298], and the number of requests in flight
+Retries that are too early congest a slow line with duplicates, which causes more timeouts, up to collapse. So each
+holder's timeout follows the mean and deviation of its RTT, as in TCP [RFC 6298]. The number of requests in flight
 follows slow start and AIMD [RFC 5681].
 """
 
