@@ -1,1 +1,1 @@
-"""A real network: nodes as processes, on a real clock."""
+"""The live transport: nodes as processes, on a real clock and network."""

@@ -1,8 +1,8 @@
-"""An access point: forwards between nodes that cannot reach each other, and has no part in what they agree on.
+"""A zenoh router that forwards between nodes that cannot reach each other. It has no part in consensus.
 
-When routers connect while one of them is busy, zenoh may drop what one declares to the other, for good: they are
-connected and forward nothing (eclipse-zenoh/zenoh issue 1886, seen with zenoh 1.10). So each access point says that it
-is there, and one that is connected to another without hearing of it connects anew.
+When routers connect while one of them is busy, zenoh may drop declarations for good. The routers are then connected
+but forward nothing (eclipse-zenoh/zenoh issue 1886, seen with zenoh 1.10). So each access point declares a liveliness
+token, and reopens its session when a connected access point's token does not arrive.
 """
 
 import math
@@ -23,29 +23,29 @@ from bdfl.transports.live.zenoh_session import LinkError
 
 _ANY_CHAIN = Keys("*")
 _NO_CHAIN = Keys("access-points")
-_MAX_MESSAGE = 4 * 2**20  # to be forwarded; whom it is for has limits of its own
-_PLAIN_MEMBERS = 64  # expected where no certificates say how many there are
+_MAX_MESSAGE = 4 * 2**20  # forwarded; receivers have limits of their own
+_PLAIN_MEMBERS = 64  # assumed where no certificates tell the number
 _LOOK_EVERY_S = 0.25
 _PATIENCE_S = 3.0
-_MAX_PATIENCE_S = 3600.0  # with one that never says that it is there, and would have all clients dropped each time
+_MAX_PATIENCE_S = 3600.0  # back-off for a peer without a token: each reopening drops all clients
 _FORGIVEN_AFTER = 10
-_MAX_UNREAD = 1024  # of what others said of their being there
+_MAX_UNREAD = 1024  # liveliness samples
 _CLOSE_WAIT_S = 10.0
 
 
 class Unheard:
-    """Who is connected and was not heard of, and for how long. Time is the caller's monotonic clock, in s."""
+    """Back-off timer for connected peers without a liveliness token. Time is the caller's monotonic clock, in s."""
 
     def __init__(self, patience_s: float = _PATIENCE_S, max_patience_s: float = _MAX_PATIENCE_S) -> None:
         self._first_patience_s = self._patience_s = patience_s
         self._max_patience_s = max_patience_s
         self._since_s: dict[str, float] = {}
-        self._last_s = -math.inf  # when it was too long
+        self._last_s = -math.inf  # time of the last timeout
 
     def is_too_long(self, connected: Iterable[str], heard: Collection[str], now_s: float) -> bool:
-        """Whether somebody is unheard for longer than patience lasts; then it lasts twice as long from now on.
+        """Return whether a connected peer has been unheard for longer than the timeout; if so, double the timeout.
 
-        It is short again when all went well for ten times as long: whoever comes and goes must not make it so.
+        The timeout is reset after ten times its length without a further one, not when the peer disconnects.
         """
         self._since_s = {one: self._since_s.get(one, now_s) for one in connected if one not in heard}
         if now_s - self._last_s > _FORGIVEN_AFTER * self._patience_s:
@@ -59,7 +59,7 @@ class Unheard:
 
 
 class AccessPointSession:
-    """A zenoh router that connects anew where it has to. To be closed."""
+    """A zenoh router that reopens its session when a peer stays unheard. Close it after use."""
 
     def __init__(self, open_router: "Callable[[], Router]") -> None:
         """`open_router` may raise `LinkError` and other `BdflError`."""
@@ -72,12 +72,12 @@ class AccessPointSession:
 
     @property
     def num_transports(self) -> int:
-        """How many nodes and other access points are connected."""
+        """Number of connected nodes and other access points."""
         router = self._router
         return 0 if router is None else len(router.transports())
 
     def close(self) -> None:
-        """Forwards no more."""
+        """Stop forwarding and close the session."""
         self._closing.set()
         self._watcher.join(_CLOSE_WAIT_S)
 
@@ -97,7 +97,7 @@ class AccessPointSession:
             self._router = None
 
     def _open(self) -> None:
-        with suppress(BdflError):  # such as an address that somebody took meanwhile: it is tried again
+        with suppress(BdflError):  # for example an address in use: the watcher tries again
             self._router = self._open_router()
 
     def __enter__(self) -> Self:
@@ -110,10 +110,10 @@ class AccessPointSession:
 
 
 class Router:
-    """An open session, and which others were heard of in it. No callbacks: zenoh never waits for Python's lock."""
+    """An open session and the access points heard in it. No callbacks: zenoh never waits for the GIL."""
 
     def __init__(self, session: zenoh.Session, names: Collection[str] | None) -> None:
-        """`names` are those in access points' certificates; none: there are no certificates, and anybody may be one."""
+        """`names` are the common names of access points; None without TLS: then any router counts as one."""
         self._session, self._names = session, names
         self._heard: set[str] = set()
         alive = session.liveliness()
@@ -126,7 +126,7 @@ class Router:
         return [] if self._session.is_closed() else self._session.info.transports()
 
     def access_points(self) -> list[str]:
-        """Those that are connected, by zenoh's id: what it calls a router is what somebody says it is."""
+        """Zenoh ids of connected access points. A peer claims the role itself, so its certificate is checked too."""
         routers = {str(one.zid) for one in self.transports() if one.whatami == zenoh.WhatAmI.ROUTER}
         if self._names is None or not routers:
             return sorted(routers)
@@ -134,7 +134,7 @@ class Router:
         return sorted(routers & {str(link.zid) for link in links if link.auth_identifier in self._names})
 
     def heard(self) -> set[str]:
-        """Those that said that they are there and not that they are gone, connected or not."""
+        """Zenoh ids of access points with a live token, connected or not."""
         while (sample := self._others.try_recv()) is not None:
             who = str(sample.key_expr).rpartition("/")[2]
             if sample.kind == zenoh.SampleKind.PUT:
@@ -145,7 +145,7 @@ class Router:
 
     def close(self) -> None:
         declared: tuple[Entity, ...] = (self._token, self._others)
-        for entity in declared:  # nothing of zenoh's may be left to Python's end
+        for entity in declared:  # entities left to interpreter shutdown could hang it
             with suppress(zenoh.ZError):
                 entity.undeclare()
         self._session.close()  # type: ignore[no-untyped-call]
@@ -160,10 +160,10 @@ def open_access_point(
     lease_s: float = 3.0,
     max_message_size: int = _MAX_MESSAGE,
 ) -> AccessPointSession:
-    """Begins to forward between all whose certificates the roots cover; addresses are `host:port`.
+    """Open an access point that forwards between all holders of a certificate under the roots.
 
-    `members` are heard; none: as many as there are authorities, from 0 on. `peers` are other access points; a ring of
-    them goes on without any one of them. Raises `LinkError`.
+    Addresses are `host:port`. `members` may send; None: as many as there are authorities, from 0 on. `peers` are other
+    access points; a ring of them survives the loss of any one. Raises `LinkError`.
     """
 
     names = None if tls is None else access_point_names(tls)

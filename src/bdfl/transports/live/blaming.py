@@ -1,4 +1,4 @@
-"""Whoever says what the protocol refuses, or what is of the past, may say less: the link is told who it was."""
+"""Penalties: charge senders of refused or outdated messages against their rate limits."""
 
 from bdfl.protocol.events import Effect, Event, MessageArrived, ServeDecided
 from bdfl.protocol.state import NodeState
@@ -6,11 +6,11 @@ from bdfl.transports.live.gate import Refusal
 from bdfl.transports.live.observer import LiveObserver
 from bdfl.transports.live.zenoh_link import ZenohLink
 
-_BY_THE_LINK = frozenset(reason.value for reason in Refusal)  # which counted these itself
+_BY_THE_LINK = frozenset(reason.value for reason in Refusal)  # already counted by the link
 
 
 class BlameForRefused(LiveObserver):
-    """Tells a link of what its node refused, and of what it had to do beside its own round."""
+    """An observer that reports to the link refused messages and work outside the current round."""
 
     def __init__(self, link: ZenohLink) -> None:
         self._link = link

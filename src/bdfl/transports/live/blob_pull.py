@@ -1,8 +1,7 @@
-"""Pulling blobs: piece by piece, from several holders at once, until the whole has the digest asked for.
+"""Chunked download of one blob from several holders at once, until the whole matches its digest.
 
-A holder answers every request at once: with the piece, with how long until it has it, or that it does not have the
-blob. So a holder whose upload is slow is told from one that is gone, and only the latter is put aside. A piece that
-comes late counts all the same.
+A holder answers every request immediately: with the piece, with the time until it has it, or with absence. So a slow
+upload differs from an unreachable holder, and only the latter is backed off. A late piece still counts.
 """
 
 from collections.abc import Iterable
@@ -15,34 +14,34 @@ from bdfl.transports.live.envelope import PieceRequest
 from bdfl.transports.live.patience import Patience
 
 PIECE_SIZE = 512 * 1024
-_MAX_WINDOW = 4  # pieces asked of one holder at a time, for one blob
-_LEAST_WAIT_NS = 5_000_000  # before the same holder is asked for the same again
-_MAX_WAIT_NS = 60 * NANO  # however long a holder says it needs
-_MAX_BACKOFF = 5  # doublings of the wait after silence
+_MAX_WINDOW = 4  # pieces in flight from one holder, for one blob
+_LEAST_WAIT_NS = 5_000_000  # before a retry with the same holder
+_MAX_WAIT_NS = 60 * NANO  # cap on the wait that a holder announces
+_MAX_BACKOFF = 5  # doublings of the wait after timeouts
 
 
 @dataclass(frozen=True, eq=False)
 class Piece:
-    """The bytes that were asked for."""
+    """The requested bytes."""
 
     data: bytes
 
 
 @dataclass(frozen=True)
 class NotYet:
-    """The holder has the bytes only after so many ns."""
+    """The holder will have the bytes after `wait_ns`."""
 
     wait_ns: int
 
 
 @dataclass(frozen=True)
 class Absent:
-    """The holder says that it does not have the blob."""
+    """The holder does not have the blob."""
 
 
 @dataclass(frozen=True)
 class Silence:
-    """No answer: none in time, none arrived, or nobody is there."""
+    """No answer: timed out, lost, or no holder reachable."""
 
 
 Answer: TypeAlias = Piece | NotYet | Absent | Silence
@@ -60,7 +59,7 @@ class _Holder:
 
 @dataclass(frozen=True)
 class Asked:
-    """A piece under way."""
+    """A request in flight."""
 
     holder: int
     at_ns: int
@@ -69,7 +68,7 @@ class Asked:
 
 @dataclass
 class Pull:
-    """One blob being pulled: what is here, what is asked of whom, whom to ask next. Knows no clock and no network."""
+    """The state machine of one download: pieces received, requests in flight, next holder. No clock, no I/O."""
 
     blob: bytes
     size: int
@@ -78,28 +77,28 @@ class Pull:
     started_ns: int
     holders: dict[int, _Holder] = field(default_factory=dict)
     asked: dict[int, Asked] = field(default_factory=dict)  # by offset
-    givers: dict[int, int] = field(default_factory=dict)  # by offset: whose piece is here
-    is_single: bool = False  # pieces of several holders did not fit together: from now on one at a time
-    turn_ns: int | None = None  # since when it is pulled; none: it waits for its turn
+    givers: dict[int, int] = field(default_factory=dict)  # by offset: the holder whose piece was taken
+    is_single: bool = False  # after a wrong digest: download from one holder at a time
+    turn_ns: int | None = None  # when it became active; None: queued
 
     def __post_init__(self) -> None:
         self._buffer = bytearray()
         self._progress_ns = self.started_ns
-        self._only = -1  # whom a single pull asks; -1: nobody yet
-        self._given_up: set[tuple[int, int]] = set()  # holder and offset: the piece may still come
+        self._only = -1  # the holder of a single-holder download; -1: none yet
+        self._given_up: set[tuple[int, int]] = set()  # holder and offset: timed out, may still arrive
 
     @property
     def is_whole(self) -> bool:
         return len(self.givers) == len(self._offsets())
 
     def is_idle(self, now_ns: int) -> bool:
-        """Whether its turn has brought nothing for a while, and nothing is waited for."""
+        """Return whether it is active, made no progress for `least_ns`, and has no request in flight."""
         if self.turn_ns is None or self.asked:
             return False
         return now_ns - max(self.turn_ns, self._progress_ns) >= self.patience.least_ns
 
     def name(self, holders: Iterable[int]) -> None:
-        """Members that should have the blob: asked first, and again at once if they failed before."""
+        """Add members that should hold the blob. They are preferred, and their back-off is cleared."""
         for number in holders:
             holder = self.holders.setdefault(number, _Holder(is_named=True))
             holder.is_named = True
@@ -109,7 +108,7 @@ class Pull:
     def next_request(
         self, present: frozenset[int], now_ns: int, *, with_doubted: bool = True
     ) -> tuple[int, PieceRequest] | None:
-        """Whom to ask for what now, perhaps none that was silent; noted as asked."""
+        """Return the next holder and request, now in flight, or None. `with_doubted` allows unresponsive holders."""
         missing = (offset for offset in self._offsets() if offset not in self.givers and offset not in self.asked)
         offset = next(missing, None)
         number = self._choose(present, now_ns, with_doubted) if offset is not None else None
@@ -121,16 +120,16 @@ class Pull:
 
     @property
     def num_given_up(self) -> int:
-        """Requests of which the piece may still come."""
+        """Number of timed-out requests whose piece may still arrive."""
         return len(self._given_up)
 
     def is_asked(self, number: int, offset: int) -> bool:
-        """Whether that holder's piece is waited for."""
+        """Return whether a request for the piece at `offset` to that holder is in flight."""
         asked = self.asked.get(offset)
         return asked is not None and asked.holder == number
 
     def answer(self, number: int, offset: int, answer: Answer, now_ns: int) -> None:
-        """Takes a holder's answer, of those that come too late pieces only; what was not asked is ignored."""
+        """Handle a holder's answer. A late answer counts only if it is a piece; an unrequested one is ignored."""
         if not self.is_asked(number, offset):
             if isinstance(answer, Piece):
                 self._take_late(number, offset, answer.data, now_ns)
@@ -150,7 +149,7 @@ class Pull:
                 self._put_aside(holder, now_ns)
 
     def expire(self, now_ns: int) -> int:
-        """Takes silence for an answer where it lasts too long; gives how many times."""
+        """Time out overdue requests; return their number."""
         late = [(offset, asked) for offset, asked in self.asked.items() if asked.deadline_ns <= now_ns]
         for offset, asked in late:
             self.patience.note_silence(asked.holder, asked.at_ns, now_ns)
@@ -159,16 +158,16 @@ class Pull:
         return len(late)
 
     def whole(self) -> bytes | None:
-        """All bytes, if they are the right ones."""
+        """Return the blob, or None if its digest is wrong."""
         data = bytes(self._buffer)
         return data if digest(data) == self.blob else None
 
     def bar(self, number: int) -> None:
-        """Asks that member no more."""
+        """Exclude that member from this download."""
         self.holders.setdefault(number, _Holder(is_named=False)).is_barred = True
 
     def blame(self) -> int | None:
-        """Throws all pieces away: they made a wrong whole. Who gave all of them is asked no more, and comes out."""
+        """Discard all pieces after a wrong digest. A single holder of all pieces is barred and returned."""
         givers = set(self.givers.values())
         liar = givers.pop() if len(givers) == 1 else None
         if liar is not None:
@@ -181,12 +180,12 @@ class Pull:
 
     @property
     def main_giver(self) -> int | None:
-        """Who gave the most pieces."""
+        """The holder that gave the most pieces."""
         givers = list(self.givers.values())
         return max(set(givers), key=givers.count, default=None)
 
     def next_time_ns(self, now_ns: int) -> int:
-        """When to look again if nothing comes before."""
+        """Return the time of the next timeout or retry (ns)."""
         times = [asked.deadline_ns for asked in self.asked.values()]
         times += [holder.not_before_ns for holder in self.holders.values() if holder.not_before_ns > now_ns]
         times.append(max(self._progress_ns + self.patience.least_ns, now_ns + self.patience.least_ns // 4))
@@ -198,7 +197,7 @@ class Pull:
             self.holders[asked.holder].num_asked -= 1
 
     def _take_late(self, number: int, offset: int, data: bytes, now_ns: int) -> None:
-        """A piece that one had given up, and perhaps asked somebody else for; that one's is then not waited for."""
+        """Take a piece after its timeout, and drop the retry to another holder."""
         holder = self.holders.get(number)
         is_expected = (number, offset) in self._given_up and offset not in self.givers
         is_heard = not self.is_single or number == self._only
@@ -244,7 +243,7 @@ class Pull:
         return chosen
 
     def _goes_on(self, now_ns: int) -> bool:
-        """Whether the only one asked now is asked on; else what it gave is thrown away."""
+        """Return whether the single holder stays in use; otherwise discard its pieces."""
         holder = self.holders.get(self._only)
         if holder is None:
             return False

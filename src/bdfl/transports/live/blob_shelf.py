@@ -1,4 +1,4 @@
-"""The blobs a node serves: the newest at hand, older ones from its store."""
+"""Cache of blobs served to peers: recent ones in memory, others read from the store."""
 
 import threading
 from collections import OrderedDict
@@ -11,7 +11,7 @@ from bdfl.transports.live.ports import Offer
 
 @dataclass(frozen=True)
 class _Upload:
-    """The node's own update, and from when to when it is uploaded."""
+    """The node's own update and its upload interval."""
 
     blob: bytes
     begun_ns: int
@@ -19,10 +19,10 @@ class _Upload:
 
 
 class BlobShelf:
-    """May be asked by any thread; reading from the disk holds up nobody but who asks."""
+    """FIFO cache over the store; a repeated `put` renews a blob. Thread-safe; disk reads happen outside the lock."""
 
     def __init__(self, store: Store, max_bytes: int) -> None:
-        """`max_bytes` are kept at hand."""
+        """`max_bytes` bounds the blobs in memory; one blob is always kept."""
         self._store = store
         self._max_bytes = max_bytes
         self._recent: OrderedDict[bytes, bytes] = OrderedDict()
@@ -32,7 +32,7 @@ class BlobShelf:
         self._lock = threading.Lock()
 
     def put(self, blob: bytes, data: bytes) -> None:
-        """A blob that is kept in the store now."""
+        """Cache a blob that the store holds."""
         with self._lock:
             if blob in self._recent:
                 self._recent.move_to_end(blob)
@@ -43,7 +43,7 @@ class BlobShelf:
                 self._num_bytes -= len(self._recent.popitem(last=False)[1])
 
     def get(self, blob: bytes) -> bytes | None:
-        """The bytes of that digest; raises `DamagedStore` if a block rests on them and they are lost."""
+        """Return the bytes of that digest or None; raises `DamagedStore` if a block needs them and they are lost."""
         with self._lock:
             data = self._recent.get(blob)
         if data is None and self._store.has_blob(blob):
@@ -54,11 +54,11 @@ class BlobShelf:
         return data
 
     def withhold(self, blob: bytes | None) -> None:
-        """The node's own update of the round worked on: not served before its upload begins. None: there is none."""
+        """Withhold the node's own update of the current round until its upload begins. None: there is none."""
         self._withheld, self._upload = blob or None, None
 
     def upload(self, begun_ns: int, done_ns: int) -> None:
-        """The withheld blob is served from now on, as its upload goes."""
+        """Serve the withheld blob from now on, at the pace of its upload."""
         if self._withheld is not None and self._upload is None:
             self._upload = _Upload(self._withheld, begun_ns, done_ns)
 
@@ -67,7 +67,7 @@ class BlobShelf:
         return self._withheld is not None and self._upload is None
 
     def offer(self, blob: bytes) -> Offer | None:
-        """What is served under that digest."""
+        """Return the blob to serve under that digest; None if absent or withheld."""
         upload = self._upload
         if blob == self._withheld and upload is None:
             return None

@@ -1,7 +1,7 @@
-"""Certificates for TLS between machines: each member's signing key certifies a separate TLS key of its own.
+"""TLS certificates: each member's signing key certifies a separate TLS key of its own.
 
-They only keep strangers out. Who said something is known by the signature on it, never by the connection it came on: a
-member can certify any name it likes.
+They only keep strangers out. Messages are authenticated by MAC and signature, never by their connection, because a
+member can certify any name.
 """
 
 import ipaddress
@@ -25,30 +25,30 @@ from bdfl.identity import Signer
 MAX_CERTIFICATE_SIZE = 8192
 AUTHORITY_DAYS = 3650
 LEAF_DAYS = 365
-EARLY = timedelta(days=1)  # clocks differ
+EARLY = timedelta(days=1)  # tolerated clock skew
 _MAX_NAME = 64  # of a common name, by X.520
 
 
 class BadCertificate(BdflError):
-    """A certificate or TLS key that is not what is expected."""
+    """A certificate or TLS key is invalid."""
 
 
 @dataclass(frozen=True)
 class TlsFiles:
-    """Where a node or an access point keeps what TLS needs, as PEM."""
+    """Paths of the TLS files of a node or access point, all PEM."""
 
     key: Path  # of the leaf; 0600
     certificate: Path  # the leaf
-    roots: Path  # the certificates of all that may take part
+    roots: Path  # certificates of all members and access points
 
 
 def member_name(number: int) -> str:
-    """The common name of a member's leaf."""
+    """Return the common name of a member's leaf."""
     return f"member-{number}"
 
 
 def make_authority(signer: Signer, name: str, at: datetime | None = None) -> bytes:
-    """A certificate (DER) by which a member's signing key certifies TLS keys; valid for ten years."""
+    """Return a CA certificate (DER) of a member's signing key for TLS keys, valid for ten years."""
     public_key = Ed25519PublicKey.from_public_bytes(signer.public_key)
     draft = _draft(name, name, at, AUTHORITY_DAYS).public_key(public_key)
     draft = draft.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
@@ -63,7 +63,7 @@ def issue_leaf(
     days: int = LEAF_DAYS,
     at: datetime | None = None,
 ) -> tuple[bytes, bytes]:
-    """A new TLS key and its certificate under the authority (DER), both PEM."""
+    """Generate a TLS key and its certificate under the authority (DER); return both as PEM."""
     issuer = common_name_of(validate_authority(authority, signer.public_key, at))
     key = ec.generate_private_key(ec.SECP256R1())
     draft = _leaf_draft(common_name, issuer, hosts, at, days).public_key(key.public_key())
@@ -73,7 +73,7 @@ def issue_leaf(
 def make_ap_certificate(
     name: str, hosts: Iterable[str] = (), days: int = AUTHORITY_DAYS, at: datetime | None = None
 ) -> tuple[bytes, bytes, bytes]:
-    """A new TLS key of an access point (PEM) and its self-signed certificate (PEM and DER)."""
+    """Generate an access point's TLS key (PEM) and its self-signed certificate (PEM and DER)."""
     key = ec.generate_private_key(ec.SECP256R1())
     draft = _leaf_draft(name, name, hosts, at, days).public_key(key.public_key())
     certificate = draft.sign(key, hashes.SHA256())
@@ -82,7 +82,7 @@ def make_ap_certificate(
 
 
 def validate_authority(data: bytes, public_key: bytes, at: datetime | None = None) -> x509.Certificate:
-    """A member's authority (DER) if it is valid now, self-signed and of that Ed25519 key."""
+    """Return a member's authority (DER) if it is valid now, self-signed and of that Ed25519 key."""
     certificate = _validate_self_signed(data, at)
     found = certificate.public_key()
     if not isinstance(found, Ed25519PublicKey) or found.public_bytes_raw() != public_key:
@@ -93,7 +93,7 @@ def validate_authority(data: bytes, public_key: bytes, at: datetime | None = Non
 
 
 def validate_access_point(data: bytes, at: datetime | None = None) -> x509.Certificate:
-    """An access point's certificate (DER) if it is valid now, self-signed and no authority."""
+    """Return an access point's certificate (DER) if it is valid now, self-signed and no authority."""
     certificate = _validate_self_signed(data, at)
     if is_authority(certificate):
         raise BadCertificate(f"{common_name_of(certificate)}: a CA certificate given, an access point's own expected")
@@ -101,7 +101,7 @@ def validate_access_point(data: bytes, at: datetime | None = None) -> x509.Certi
 
 
 def validate_tls(files: TlsFiles, at: datetime | None = None) -> x509.Certificate:
-    """The leaf in those files if it is valid now, of that key, and one of the roots certified it."""
+    """Return the leaf if it is valid now, matches its key, and is issued by one of the roots."""
     certificate = read_leaf(files)
     _validate_period(certificate, at)
     try:
@@ -117,7 +117,7 @@ def validate_tls(files: TlsFiles, at: datetime | None = None) -> x509.Certificat
 
 
 def read_leaf(files: TlsFiles) -> x509.Certificate:
-    """The leaf in those files, whatever it says."""
+    """Read the leaf without validating it."""
     try:
         return x509.load_pem_x509_certificate(_read(files.certificate))
     except (ValueError, UnsupportedAlgorithm):
@@ -125,7 +125,7 @@ def read_leaf(files: TlsFiles) -> x509.Certificate:
 
 
 def read_roots(path: Path) -> list[x509.Certificate]:
-    """All certificates in a file of roots."""
+    """Read all certificates in a file of roots."""
     try:
         return x509.load_pem_x509_certificates(_read(path))
     except (ValueError, UnsupportedAlgorithm):
@@ -133,14 +133,14 @@ def read_roots(path: Path) -> list[x509.Certificate]:
 
 
 def roots_pem(certificates: Sequence[bytes]) -> bytes:
-    """A file of roots (PEM) from certificates (DER): all members' authorities and all access points' own."""
+    """Return a file of roots (PEM) from the certificates (DER) of all members and access points."""
     return b"".join(
         x509.load_der_x509_certificate(data).public_bytes(serialization.Encoding.PEM) for data in certificates
     )
 
 
 def write_tls(folder: Path, key: bytes, certificate: bytes, roots: bytes) -> TlsFiles:
-    """Writes a leaf's key (0600), the leaf and the roots, all PEM, into a folder, which is made."""
+    """Write a leaf's key (0600), the leaf and the roots, all PEM, into a folder; create it if needed."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     files = TlsFiles(folder / "key.pem", folder / "certificate.pem", folder / "roots.pem")
     files.key.unlink(missing_ok=True)
@@ -152,12 +152,12 @@ def write_tls(folder: Path, key: bytes, certificate: bytes, roots: bytes) -> Tls
 
 
 def common_name_of(certificate: x509.Certificate) -> str:
-    """Whom a certificate is about; empty if it does not say."""
+    """Return the common name of a certificate's subject; empty if it has none."""
     return _common_name(certificate.subject)
 
 
 def issuer_of(certificate: x509.Certificate) -> str:
-    """A certificate's issuer, by its common name: of a member's leaf the fingerprint of its key."""
+    """Return the common name of the issuer. For a member's leaf this is the fingerprint of the member's key."""
     return _common_name(certificate.issuer)
 
 
@@ -167,7 +167,7 @@ def _common_name(name: x509.Name) -> str:
 
 
 def is_authority(certificate: x509.Certificate) -> bool:
-    """Whether a certificate may certify others: a member's may, an access point's own may not."""
+    """Return whether it is a CA certificate: a member's authority is, an access point's certificate is not."""
     try:
         return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
     except (x509.ExtensionNotFound, ValueError):
@@ -241,7 +241,7 @@ def _validate_period(certificate: x509.Certificate, at: datetime | None) -> None
 
 
 def is_issued_by(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
-    """Tells if the issuer's key signed a certificate under its name."""
+    """Return whether a certificate names this issuer and is signed by its key."""
     try:
         certificate.verify_directly_issued_by(issuer)
     except (ValueError, TypeError, InvalidSignature):

@@ -1,33 +1,33 @@
-"""Which connections in a member's name are not the member's own.
+"""Detection of impostors: TLS connections under a member's name that are not the member's own.
 
-A member certifies any name it likes, so somebody else may be connected in that name. But whatever a member seals says
-over which session it speaks. Anybody can give its session another's name, too: so a connection is a member's own only
-if the member was heard to say so after the connection began.
+Any member can certify any name, so a certificate does not prove identity. But each envelope carries its sender's zenoh
+session under a MAC. Session ids can be copied too, so a connection is the member's own only if the member named its
+session after the connection began.
 """
 
 import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-GRACE_S = 1.0  # in which a member that starts again says which session is its own, where it is pressing
-SILENT_S = 10.0  # after which whoever has not said so is taken for somebody else
+GRACE_S = 1.0  # for a restarted member to name its session, while its name is connected or flooded
+SILENT_S = 10.0  # after which an unconfirmed connection is an impostor
 _NEW_S = 5.0
 
 
 @dataclass(frozen=True)
 class Connection:
-    """A session that is connected from an address, with a certificate in some name."""
+    """A connected session, with its address and the name in its certificate."""
 
     session: str
     name: str
     host: str
     port: int
-    is_client: bool = False  # that this node relays for
+    is_client: bool = False  # of this node, which relays for it
 
 
 @dataclass(frozen=True)
 class Heard:
-    """Over which session a member said last that it speaks, and when (s)."""
+    """The session that a member named last, and the time (s)."""
 
     session: str
     at_s: float
@@ -38,38 +38,38 @@ class Impostor:
     """A connection to be cut."""
 
     connection: Connection
-    is_proven: bool  # the member itself was connected before it: whoever came later is somebody else
+    is_proven: bool  # the member was connected before it
 
 
 class Connections:
-    """Who is connected since when. Time is the caller's monotonic clock, in s; for any thread."""
+    """Connections with their start times. Time is the caller's monotonic clock, in s. Thread-safe."""
 
     def __init__(self) -> None:
         self._since_s: dict[Connection, float] = {}
 
     def note(self, there: Collection[Connection], now_s: float) -> None:
-        """Those and no others are connected."""
+        """Replace the set of connections."""
         self._since_s = {one: self._since_s.get(one, now_s) for one in there}
 
     def remove(self, connection: Connection) -> None:
-        """That one is over; if it is noted again, it is a new one."""
+        """Remove a connection; if it is noted again, it counts as new."""
         self._since_s.pop(connection, None)
 
     def clear(self) -> None:
         self._since_s.clear()
 
     def newcomers(self, now_s: float) -> set[str]:
-        """Names in which somebody connected not long ago: it may not have heard yet what was said to it first."""
+        """Return the names of recent connections: earlier messages may not have reached them."""
         return {one.name for one, since_s in list(self._since_s.items()) if now_s - since_s < _NEW_S}
 
     def find_impostors(
         self, heard_of: Callable[[str], Heard | None], is_pressed: Callable[[str], bool], now_s: float
     ) -> list[Impostor]:
-        """Those that are not of the member they name: whoever does not say in time that it is the member.
+        """Return connections that their named member did not confirm in time.
 
-        Time is short where that one is connected, or where too much comes in its name; where both are so there is none.
-        What is left of a former connection of the member's is no proof against anybody. `heard_of` and `is_pressed`
-        know members by their names.
+        The grace period is `SILENT_S`. It is `GRACE_S` if the member itself is connected or its name is flooded, and 0
+        if both hold. A stale connection of the same member does not make the new one an impostor. `heard_of` and
+        `is_pressed` take members' names.
         """
         named: dict[str, dict[Connection, float]] = {}
         for one, since_s in list(self._since_s.items()):

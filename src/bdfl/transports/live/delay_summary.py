@@ -1,4 +1,4 @@
-"""Modelled beside measured delay of a live network, and where the difference comes from."""
+"""Modelled and measured delay of a live network, with the overhead by phase."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -10,17 +10,17 @@ from bdfl.records.round_times import RoundTimes
 
 @dataclass(frozen=True)
 class DelayRow:
-    """Means over rounds (s); overheads are measured minus modelled, and those of exchange, mining and voting add up."""
+    """Means over rounds (s). Overheads are measured minus modelled; those of exchange, mining and voting add up."""
 
-    node: int | None  # none: all of them
+    node: int | None  # None: all nodes
     num_rounds: int
-    modelled_s: float  # delay, stretched
+    modelled_s: float  # delay, times the time scale
     measured_s: float
-    exchange_s: float  # overhead: until collecting is over
-    mining_s: float  # overhead: until the first valid block, beyond mining and what the model adds to a round
+    exchange_s: float  # overhead until collecting ends
+    mining_s: float  # overhead until the first valid block, beyond modelled mining and rest of the round
     voting_s: float
-    training_s: float  # overhead of training, where there was any; part of the exchange
-    upload_s: float  # overhead of uploading, until the last of the others has it; part of the exchange
+    training_s: float  # overhead of training, over rounds with any; part of the exchange
+    upload_s: float  # overhead of upload, until the last other node has it; part of the exchange
 
     @property
     def overhead_s(self) -> float:
@@ -28,23 +28,23 @@ class DelayRow:
 
     @property
     def ratio(self) -> float:
-        """Measured over modelled; NaN where nothing is modelled."""
+        """Measured over modelled delay; NaN if the modelled one is 0."""
         return self.measured_s / self.modelled_s if self.modelled_s else nan
 
 
 @dataclass(frozen=True)
 class DelaySummary:
-    """All nodes of a network, and the mean over all their rounds."""
+    """One row per node, and the mean over all rounds of all nodes."""
 
     time_scale: float
     nodes: tuple[DelayRow, ...]
     total: DelayRow
-    num_partial: int  # rounds left out: a node was not there from their beginning
-    num_repeated: int  # rounds that took more than one attempt
+    num_partial: int  # rounds left out: the node joined after their start
+    num_repeated: int  # rounds with more than one attempt
 
 
 def summarise(rounds: Sequence[RoundTimes]) -> DelaySummary:
-    """Means over the rounds that nodes saw whole; the network's are over all rounds of all nodes."""
+    """Return means over the rounds that nodes saw from start to end."""
     whole = [row for row in rounds if row.is_whole]
     uploads = _find_uploads(rounds)
     numbers = sorted({row.node for row in whole})
@@ -58,7 +58,7 @@ def summarise(rounds: Sequence[RoundTimes]) -> DelaySummary:
 
 
 def _find_uploads(rounds: Iterable[RoundTimes]) -> dict[tuple[int, int], int]:
-    """How long (ns) each update took until the last of the others had it, by round and client."""
+    """Return the time (ns) until the last other node had each update, by round and client."""
     slowest: dict[tuple[int, int], int] = {}
     for row in rounds:
         for client, upload_ns in row.upload_ns.items():

@@ -1,10 +1,9 @@
-"""Who is turned away at the door: connections are cut, and their addresses not let in again for a moment.
+"""Connection filter: shuts down sockets and blocks their hosts for a few seconds with BPF filters.
 
-Zenoh can do neither, so it is done to the sockets it holds in this process: one is shut down, and a filter on the
-listening ones drops what a new connection would begin with, before it costs anything: to let in whoever comes back
-at once would cost zenoh more than to hear it. In the same way a host is kept out of which too many connections wait to
-be let in: zenoh takes all of them, sees to ten a second, and holds a file open for each. On Linux; elsewhere nothing is
-done, and who floods is heard slowly.
+Zenoh can do neither, so both act on its sockets in this process. A filter on the listening sockets drops the first
+packets of a blocked host: a peer that reconnects at once would cost zenoh more than its messages do. Hosts with too
+many pending connections are blocked too: zenoh accepts all, handles ten a second, and holds a file open for each.
+Linux only; elsewhere nothing is done, and floods are only throttled.
 """
 
 import ctypes
@@ -22,11 +21,11 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import TypeAlias
 
-BARRED_S = 2.0  # for the first time, then twice as long each time
+BARRED_S = 2.0  # the first time, then doubled each time
 MAX_BARRED_S = 16.0
-_FORGIVEN_S = 60.0  # after the last bar's end, the next one is short again
-MAX_WAITING = 64  # connections of one host that nobody knows yet
-_MANY_FILES = 256  # open in this process, below which nobody can be waiting in numbers
+_FORGIVEN_S = 60.0  # after the end of a block, the next one is short again
+MAX_WAITING = 64  # pending connections of one host
+_MANY_FILES = 256  # open files in this process, below which pending connections are not counted
 _MAX_BARRED = 16  # addresses at a time; the offsets in a filter are bytes
 _IS_POSSIBLE = sys.platform == "linux"
 _OPEN_FILES = "/proc/self/fd"
@@ -36,8 +35,8 @@ Host: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 # Classic BPF, as sockets take it: linux/filter.h, linux/bpf_common.h
 _LOAD_BYTE, _LOAD_WORD, _SHIFT_RIGHT, _JUMP_IF_EQUAL, _RETURN = 0x30, 0x20, 0x74, 0x15, 0x06
-_NETWORK_HEADER = 0xFFF00000  # what is loaded from there on is of the packet's IP header
-_SOURCE_4, _SOURCE_6 = 12, 8  # where it has the sender's address
+_NETWORK_HEADER = 0xFFF00000  # offsets from here are into the packet's IP header
+_SOURCE_4, _SOURCE_6 = 12, 8  # offsets of the source address
 _ALL_BYTES = 0xFFFFFFFF
 _Instruction: TypeAlias = tuple[int, int, int, int]  # code, jump if true, jump if false, value
 
@@ -49,19 +48,19 @@ class _Bar:
 
 
 class Door:
-    """The door of a node that listens on some ports; nobody is barred any more when it is closed.
+    """Connection filter of the given listening ports, thread-safe. Closing it unblocks all hosts.
 
     Time is the caller's monotonic clock, in s.
     """
 
     def __init__(self, ports: Collection[int]) -> None:
         self._ports = frozenset(ports)
-        self._bars: dict[Host, _Bar] = {}  # also those that are over and not forgiven
+        self._bars: dict[Host, _Bar] = {}  # including ended blocks that still count for doubling
         self._barred: frozenset[Host] = frozenset()
         self._lock = threading.Lock()
 
     def turn_away(self, host: str, port: int, now_s: float, *, bars: bool = True) -> bool:
-        """Ends the connection with that address, and `bars` its host for a moment; whether there was one."""
+        """Shut down the connection from that address and, with `bars`, block its host; return whether there was one."""
         where = _host_of(host)
         if not _IS_POSSIBLE or where is None or not _cut(where, port):
             return False
@@ -70,7 +69,7 @@ class Door:
         return True
 
     def thin_out(self, known: Collection[tuple[str, int]], now_s: float) -> int:
-        """Bars hosts of which too many wait to be let in, apart from those known by host and port; how many hosts."""
+        """Block hosts with too many pending connections (not in `known`); return the number of hosts blocked."""
         if not _IS_POSSIBLE or len(_open_files()) < _MANY_FILES:
             return 0
         expected = {(_host_of(host), port) for host, port in known}
@@ -96,14 +95,14 @@ class Door:
             return True
 
     def let_in(self, now_s: float) -> None:
-        """Ends what bars are over."""
+        """Unblock hosts whose time is over."""
         with self._lock:
             if any(self._bars[host].end_s <= now_s for host in self._barred):
                 self._filter(now_s)
             self._bars = {host: bar for host, bar in self._bars.items() if now_s < bar.end_s + _FORGIVEN_S}
 
     def close(self) -> None:
-        """Nobody is barred any more."""
+        """Unblock all hosts."""
         with self._lock:
             self._bars.clear()
             if self._barred:
@@ -112,16 +111,16 @@ class Door:
     def _filter(self, now_s: float) -> None:
         self._barred = frozenset(host for host, bar in self._bars.items() if now_s < bar.end_s)
         for one in _sockets(_is_listening):
-            with suppress(OSError):  # a system that filters nothing
+            with suppress(OSError):  # no filters on this system
                 if one.getsockname()[1] in self._ports:
                     set_filter(one, self._barred)
 
 
 def set_filter(listening: socket.socket, hosts: Iterable[Host]) -> None:
-    """From now on this listening socket takes no new connection of these hosts, at most 16; of none: of all others."""
+    """Drop new connections from these hosts (at most 16) at a listening socket; without hosts, remove the filter."""
     chosen = list(hosts)
     if not chosen:
-        with suppress(OSError):  # it has none
+        with suppress(OSError):  # no filter attached
             listening.setsockopt(socket.SOL_SOCKET, _SO_DETACH_FILTER, 0)
         return
     program = _program([host for host in chosen if host.version == 4], [host for host in chosen if host.version == 6])
@@ -130,11 +129,11 @@ def set_filter(listening: socket.socket, hosts: Iterable[Host]) -> None:
 
 
 def _program(hosts_4: Collection[Host], hosts_6: Collection[Host]) -> list[_Instruction]:
-    """Drops packets of these hosts, keeps all others."""
+    """Return a BPF program that drops packets from these hosts and keeps all others."""
     keep, drop = (_RETURN, 0, 0, _ALL_BYTES), (_RETURN, 0, 0, 0)
     part_6: list[_Instruction] = []
     for host in hosts_6:
-        for place, word in enumerate(struct.unpack("!2I", host.packed[:8])):  # whoever has one has 2^64 of these
+        for place, word in enumerate(struct.unpack("!2I", host.packed[:8])):  # a host owns its whole /64
             to_next_host = 2 * (1 - place) + 1
             part_6 += [_load_word(_SOURCE_6 + 4 * place), (_JUMP_IF_EQUAL, 0, to_next_host, word)]
         part_6.append(drop)
@@ -144,7 +143,7 @@ def _program(hosts_4: Collection[Host], hosts_6: Collection[Host]) -> list[_Inst
     return [
         (_LOAD_BYTE, 0, 0, _NETWORK_HEADER),
         (_SHIFT_RIGHT, 0, 0, 4),
-        (_JUMP_IF_EQUAL, 0, len(part_6) + 1, 6),  # the version of IP
+        (_JUMP_IF_EQUAL, 0, len(part_6) + 1, 6),  # IP version
         *part_6,
         keep,
         *part_4,
@@ -166,12 +165,12 @@ def _cut(host: Host, port: int) -> bool:
 
 
 def _barred_as(host: Host) -> Host:
-    """The host, or the 2^64 addresses of IPv6 that whoever has one has."""
+    """Return the IPv4 address, or the /64 prefix of an IPv6 address: a host owns all of it."""
     return host if host.version == 4 else ipaddress.IPv6Address(host.packed[:8] + bytes(8))
 
 
 def _open_files() -> Sequence[int]:
-    """Numbers of this process's open files; where none is left to look at them with, all that there can be."""
+    """Return this process's file descriptors; all possible ones if none is left to list them (EMFILE)."""
     try:
         return [int(name) for name in os.listdir(_OPEN_FILES)]
     except OSError as error:
@@ -179,19 +178,19 @@ def _open_files() -> Sequence[int]:
 
 
 def _sockets(is_meant: Callable[[socket.socket], bool]) -> Iterator[socket.socket]:
-    """Those of this process's own internet sockets, each for as long as it is looked at."""
+    """Yield matching internet sockets of this process; each is valid only during its iteration."""
     for number in _open_files():
-        with suppress(OSError), ExitStack() as resources:  # closed meanwhile, or connected no more
+        with suppress(OSError), ExitStack() as resources:  # closed or disconnected meanwhile
             try:
                 own = os.dup(number)
                 resources.callback(os.close, own)
             except OSError as error:
                 if error.errno != errno.EMFILE:
                     raise
-                own = number  # no file is left: then as it is, whoever closes it
+                own = number  # no descriptor left: use it without a duplicate
             if stat.S_ISSOCK(os.fstat(own).st_mode):
                 one = socket.socket(fileno=own)
-                resources.callback(one.detach)  # before it is closed
+                resources.callback(one.detach)  # before `own` is closed
                 if one.family in (socket.AF_INET, socket.AF_INET6) and is_meant(one):
                     yield one
 
@@ -201,7 +200,7 @@ def _is_listening(one: socket.socket) -> bool:
 
 
 def _peer_of(one: socket.socket) -> tuple[Host | None, int]:
-    """Where a socket's other end is; none: it is connected no more."""
+    """Return a socket's remote address; (None, 0) if it is not connected."""
     try:
         host, port = one.getpeername()[:2]
     except OSError:

@@ -1,7 +1,6 @@
-"""Watches who is connected: tells newcomers over which session this node speaks, and turns away whoever is not wanted.
+"""A thread that watches connections: it names this node's session to new ones and cuts unwanted ones.
 
-Not wanted are those that are connected in another's name, clients that flood those they are relayed to, and hosts of
-which too many wait to be let in.
+Unwanted are impostors, clients that flood the peers they are relayed to, and hosts with too many pending connections.
 """
 
 import threading
@@ -14,12 +13,12 @@ from bdfl.transports.live.door import Door
 from bdfl.transports.live.gate import Gate
 
 _LOOK_EVERY_S = 0.1
-_CALM_EVERY_S = 0.5  # once nobody came, went or was turned away for a while
+_CALM_EVERY_S = 0.5  # after `_CALM_AFTER_S` without a change or cut
 _CALM_AFTER_S = 10.0
 
 
 class Doorkeeper:
-    """A thread of a link that listens on some addresses (`host:port`). Started and closed once."""
+    """The connection monitor of a link that listens on `host:port` addresses. Started and closed once."""
 
     def __init__(
         self,
@@ -33,29 +32,29 @@ class Doorkeeper:
         greet: Callable[[int], None],
         count: Callable[[str, int], None],
     ) -> None:
-        """`connected` are those now; `pressed` are members in whose names too much comes, `muted` who sent too much."""
+        """`connected` returns current connections, `pressed` members whose names are flooded, `muted` muted members."""
         self._door = Door([int(address.rpartition(":")[2]) for address in listen])
-        self._own_name = member_name(number)  # in which nobody else is connected rightly
+        self._own_name = member_name(number)  # any other connection under it is an impostor
         self._gate = gate
         self._connected, self._pressed, self._muted, self._greet, self._count = connected, pressed, muted, greet, count
         self._connections = Connections()
-        self.own_name_s: float | None = None  # when somebody was last connected in it
+        self.own_name_s: float | None = None  # last time an impostor used it
         self._there: frozenset[Connection] = frozenset()
-        self._stirred_s = time.monotonic()  # when somebody last came, went or was turned away
+        self._stirred_s = time.monotonic()  # last change or cut
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="link-doorkeeper", daemon=True)
 
     def start(self) -> None:
-        """Begins to watch."""
+        """Start the thread."""
         self._thread.start()
 
     def forget(self) -> None:
-        """All connections are over, and what listens from now on is not the same."""
+        """Forget all connections and unblock all hosts: the session has ended."""
         self._connections.clear()
         self._door.close()
 
     def close(self, wait_s: float) -> None:
-        """Turns away nobody any more."""
+        """Stop the thread; it unblocks all hosts."""
         self._closing.set()
         if self._thread.is_alive():
             self._thread.join(wait_s)
@@ -88,7 +87,7 @@ class Doorkeeper:
                 self._count("turned_away", 1)
                 self._stirred_s = now_s
         flooding = {member_name(member) for member in {*self._muted(), *self._pressed()}}
-        for client in there:  # zenoh relays a client's flood to everybody: all that a relay can do is hang up
+        for client in there:  # zenoh relays a client's flood to all: a relay can only disconnect it
             is_flooding = client.is_client and client.name in flooding
             if is_flooding and self._door.turn_away(client.host, client.port, now_s, bars=False):
                 self._count("clients_cut", 1)

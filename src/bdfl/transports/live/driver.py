@@ -1,8 +1,7 @@
-"""A live node: the pure one on a real clock, with real messages, files and work.
+"""Live driver: runs the pure protocol core on a real clock, with real messages, files and work.
 
-One thread takes in events and steps; it waits for nothing but the next event. Costly events are rehearsed by a few
-other threads first. One thread carries out effects. Times are those of a clock that never goes back; by the wall clock
-blocks are stamped and judged, nothing else.
+The event loop thread only waits for the next event and steps. A few threads prevalidate costly events. One thread
+carries out effects. Times are monotonic; the wall clock is used only to stamp and judge blocks.
 """
 
 import threading
@@ -50,50 +49,50 @@ _INBOX_WEIGHT = 8192  # of all members' messages together
 _LEAST_SHARE = 64  # of one member
 _BLOCK_WEIGHT = 16  # of a message with a block in it
 _STATEMENTS_PER_WEIGHT = 16
-_SHELF_MODELS = 4  # models at hand for others beside those of the members
+_SHELF_MODELS = 4  # cached models beside one per member
 _LONGEST_WAIT_S = 1.0
 _BARRIER_POLL_S = 0.05
-_MAX_REASONS = 64  # kinds of refusal that are counted apart
+_MAX_REASONS = 64  # kinds of refusal counted separately
 _NANO = 1_000_000_000
-_SAYING = (Send, ServeBlob, ServeDecided, SetTimer)  # effects of which nothing is kept
+_SAYING = (Send, ServeBlob, ServeDecided, SetTimer)  # effects without a durable result
 
 
 @dataclass(frozen=True)
 class NodeStatus:
-    """How a node is, for people and machines that watch it."""
+    """Status of a node, for operators and monitoring."""
 
     number: int
     height: int  # blocks on its chain
     tip: bytes
     phase: Phase
     attempt: int
-    present: frozenset[int]  # other members that are there
+    present: frozenset[int]  # other members
     num_waiting: int  # events
     num_rehearsing: int
-    num_effects: int  # not yet carried out
-    num_dropped: int  # messages for which there was no room
-    num_trusted: int  # blocks on its chain whose model it never recomputed
-    refused: Mapping[str, int]  # by what was wrong
-    proposers: Mapping[int, int]  # blocks of each that were decided since the node started
-    last_commit_ns: int | None  # on the node's clock; none since it started
-    clock_offset_ms: int | None  # how far its wall clock is ahead of the members' median; none: not known
-    turned_ns: int  # when the event loop last turned, on the node's clock
-    is_recording: bool  # whether events are written down
-    end: str  # why there is nothing left for it to do; empty: there is
-    stopped_by: str | None  # why the node stopped, if it was not asked to
+    num_effects: int  # pending
+    num_dropped: int  # messages, for lack of queue space
+    num_trusted: int  # blocks on its chain whose model it did not recompute
+    refused: Mapping[str, int]  # by kind of refusal
+    proposers: Mapping[int, int]  # blocks decided since the start, by proposer
+    last_commit_ns: int | None  # on the node's clock; None since the start
+    clock_offset_ms: int | None  # lead of its wall clock over the members' median; None: unknown
+    turned_ns: int  # last turn of the event loop, on the node's clock
+    is_recording: bool  # events are logged
+    end: str  # why the node has finished; empty: it has not
+    stopped_by: str | None  # the error that ended the node
 
 
 @dataclass(frozen=True)
 class Barrier:
-    """The first round of a chain waits for members that are still starting: all, or long enough for a quorum."""
+    """Start barrier: waits for all members, or for `patience_s` after a quorum is present."""
 
     num_others: int
-    num_enough: int  # others that make a quorum with this node
-    patience_s: float = 30.0  # with the last ones, once enough are there
+    num_enough: int  # others needed for a quorum with this node
+    patience_s: float = 30.0  # for the last members, after a quorum
 
     def wait(self, link: Link, is_over: threading.Event) -> None:
-        """Returns when the others are there, or all is over."""
-        enough_s: float | None = None  # since when
+        """Block until the barrier is passed or `is_over` is set."""
+        enough_s: float | None = None  # time of the quorum
         while len(link.present) < self.num_others and not is_over.wait(_BARRIER_POLL_S):
             if len(link.present) < self.num_enough:
                 enough_s = None
@@ -104,9 +103,9 @@ class Barrier:
 
 
 class LiveNode:
-    """A member of a live network; a `Receiver` for its link. `run` it once.
+    """A member of a live network, and the `Receiver` of its link. `run` it once.
 
-    The link and the work are closed at the end, the store is not.
+    It closes the link and the work at the end, but not the store.
     """
 
     def __init__(
@@ -124,10 +123,10 @@ class LiveNode:
         stops_when_done: bool = False,
         barrier: Barrier | None = None,
     ) -> None:
-        """`folder` is where events are written down; none, or no bytes for it: they are not.
+        """`folder` holds the event log; without it, or with `max_log_bytes` 0, events are not logged.
 
-        The toolbox must be a `SharedToolbox` unless there are no threads to rehearse. A node that is done goes on
-        serving the others unless it `stops_when_done`.
+        The toolbox must be a `SharedToolbox` unless `num_threads` is 0. A node that is done keeps serving the others
+        unless it `stops_when_done`.
         """
         self._signer = _Notary(context.signer)
         self._context = replace(context, signer=self._signer)
@@ -177,7 +176,7 @@ class LiveNode:
             keep_blocks=context.keep_blocks,
         )
         self._timers = Timers()
-        self._asked: dict[bytes, set[int]] = {}  # members who were asked for a blob that is wanted
+        self._asked: dict[bytes, set[int]] = {}  # members asked, by wanted blob
         self._present: frozenset[int] = frozenset()
         self._has_newcomers = False
         self._is_stopping = threading.Event()
@@ -190,7 +189,7 @@ class LiveNode:
         return self._state
 
     def run(self) -> None:
-        """Takes part until `stop`; raises what ended it otherwise, such as `NotKept`."""
+        """Run the event loop until `stop`; raise the error that ended it otherwise, such as `NotKept`."""
         chain = self._state.chain
         own = self._state.updates.get(self._context.number)
         try:
@@ -211,26 +210,26 @@ class LiveNode:
             raise self._failure
 
     def stop(self) -> None:
-        """Lets `run` return soon, after all effects are carried out; from any thread."""
+        """Make `run` return after all effects are carried out. Thread-safe."""
         self._is_stopping.set()
         self._inbox.wake()
 
     def fail(self, error: BaseException) -> None:
-        """Lets `run` raise this soon; the first such reason counts. From any thread."""
+        """Make `run` raise this error; the first one counts. Thread-safe."""
         if self._failure is None:
             self._failure = error
         self.stop()
 
     def offer_change(self, change: MembershipChange) -> None:
-        """Gives the node a change of membership that a quorum signed, to be put into a block; from any thread."""
+        """Submit a membership change signed by a quorum for inclusion in a block. Thread-safe."""
         self._give_own(ChangeOffered(change))
 
     def close(self) -> None:
-        """Closes all that a node has open which was never run."""
+        """Close a node that was never run."""
         self._end()
 
     def status(self) -> NodeStatus:
-        """From any thread."""
+        """Return the current status. Thread-safe."""
         state, counts, failure = self._state, self._counts, self._failure
         offsets_ms = state.clock_offsets_ms
         return NodeStatus(
@@ -266,7 +265,7 @@ class LiveNode:
     def receive_blob(self, holder: int, data: bytes) -> None:
         chain = self._state.chain
         message = Message(chain.chain, holder, chain.height + 1, Blob(data))
-        self._give(Arrival(MessageArrived(message), None))  # it was asked for: there is room
+        self._give(Arrival(MessageArrived(message), None))  # it was requested: never dropped
 
     def offer(self, to: int, blob: bytes) -> Offer | None:
         try:
@@ -290,7 +289,7 @@ class LiveNode:
         self._give(Arrival(event, None))
 
     def _give(self, arrival: Arrival) -> None:
-        """To a rehearsal if the event is costly, else to the loop."""
+        """Queue a costly event for prevalidation, any other for the event loop."""
         is_taken = (
             self._rehearsals.put(arrival)
             if self._rehearsals.is_worth_it(arrival)
@@ -304,9 +303,9 @@ class LiveNode:
             self._counts.num_dropped += 1
 
     def _take_next(self) -> None:
-        """Waits for something to happen, and takes it in."""
+        """Wait for the next event or timer and handle it."""
         self._turned_ns = self._clock()
-        if self._has_newcomers:  # what was said before did not reach them
+        if self._has_newcomers:  # they missed earlier messages
             self._has_newcomers = False
             self._timers.hasten(Timer.RESEND, self._now() + self._context.timing.resend_ns // 8)
         arrival = self._inbox.take(self._wait_s())
@@ -314,7 +313,7 @@ class LiveNode:
             self._give_own(fired)
         if arrival is None:
             return
-        if self._rehearsals.is_worth_it(arrival):  # much has changed since
+        if self._rehearsals.is_worth_it(arrival):  # the state has changed since
             self._give(arrival)
         else:
             self._take_in(arrival.event)
@@ -334,7 +333,7 @@ class LiveNode:
         after, effects = step(self._context, before, event, now_ns, utc_ms)
         signatures = self._signer.pop()
         is_news = bool(signatures) or not is_same(before, after) or not all(isinstance(one, _SAYING) for one in effects)
-        if self._log is not None and is_news:  # else a replay comes to the same without it
+        if self._log is not None and is_news:  # a replay does not need the others
             self._log.append(now_ns, utc_ms, log_event(event, after, self._context.toolbox), signatures)
         self._state = after
         self._num_trusted += sum(isinstance(effect, Commit) and effect.is_trusted for effect in effects)
@@ -355,7 +354,7 @@ class LiveNode:
             self._begin_anew()
 
     def _ask_others(self, event: Event, effects: tuple[Effect, ...]) -> list[Effect]:
-        """Asks whoever says to hold a blob that is wanted, beside those whom the node asked."""
+        """Return requests to the sender for wanted blobs that it claims to hold and was not asked for."""
         wanted, chain = self._state.wanted_blobs, self._state.chain
         for effect in effects:
             if isinstance(effect, Send) and isinstance(effect.message.content, BlobWanted) and effect.to is not None:
@@ -372,7 +371,7 @@ class LiveNode:
         return more
 
     def _begin_anew(self) -> None:
-        """Begins another life from the store, as after a restart, so that a new log can begin with it."""
+        """Restart the core from the store, as after a process restart, so that a new log can begin."""
         if self._log is None or not self._effects.wait_done():
             return
         recovered = read_recovered(self._store, self._state.chain)
@@ -389,8 +388,8 @@ class LiveNode:
             self._log.flush()
 
     def _end(self) -> None:
-        """Ends all that is under way; effects are carried out before the link is closed."""
-        with ExitStack() as steps:  # the last one first, and all of them whatever one raises
+        """Close everything; pending effects are carried out before the link is closed."""
+        with ExitStack() as steps:  # in reverse order, each even if another raises
             if self._log is not None:
                 steps.callback(self._log.close)
             steps.callback(self._work.close)
@@ -403,7 +402,7 @@ class LiveNode:
 
 
 class _Notary(Signer):
-    """A member's key, with a note of what it signed."""
+    """A signer that records its signatures."""
 
     def __init__(self, signer: Signer) -> None:
         self.public_key = signer.public_key
@@ -416,13 +415,13 @@ class _Notary(Signer):
         return signature
 
     def pop(self) -> list[bytes]:
-        """The signatures since the last time."""
+        """Return and clear the signatures since the last call."""
         signatures, self._signatures = self._signatures, []
         return signatures
 
 
 class _Counts(LiveObserver):
-    """What a status says that is counted."""
+    """Counters of a node's status."""
 
     def __init__(self, clock: Callable[[], int]) -> None:
         self.num_dropped = 0
@@ -453,12 +452,12 @@ class _Counts(LiveObserver):
 
 
 def _read_wall_clock() -> int:
-    """UTC in milliseconds since 1970, within what a block can say."""
+    """Return UTC in milliseconds since 1970, clamped to the range of a block's time."""
     return min(max(1, int(time.time() * 1000)), MAX_TIME_MS)
 
 
 def _weigh(message: Message) -> int:
-    """How much of a member's share a message takes."""
+    """Return the weight of a message in its sender's queue quota."""
     content = message.content
     if isinstance(content, (Proposal, Decided)):
         return _BLOCK_WEIGHT
@@ -468,7 +467,7 @@ def _weigh(message: Message) -> int:
 
 
 def _held_by_sender(message: Message) -> list[bytes]:
-    """Blobs of updates that the sender says to hold: whoever tells of an update, or proposes it, has its blob."""
+    """Return the blobs that a sender claims to hold: those of updates that it sends or proposes."""
     content = message.content
     if isinstance(content, Hearsay):
         updates = content.updates

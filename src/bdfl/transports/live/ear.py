@@ -1,8 +1,8 @@
-"""Hears what zenoh has received: its threads put it into a bounded channel, and one of ours empties that.
+"""Receiving threads: one per zenoh subscriber, with back-pressure through a bounded channel.
 
-A callback would have zenoh's threads wait for Python's lock at each message, up to 5 ms while the node computes; here
-all that waits is taken at once. A channel that is full makes zenoh read no more: then the peers wait, and memory does
-not grow. So an ear that takes its time slows down whoever sends, at no cost to this node.
+A callback would make zenoh's threads wait for the GIL at each message, up to 5 ms while the node computes. Here one
+thread takes all waiting messages at once. A full channel stops zenoh from reading: peers wait and memory stays bounded.
+So a throttled subscription slows its sender at no cost to this node.
 """
 
 import math
@@ -17,7 +17,7 @@ import zenoh
 from bdfl.transports.live.limits import Bucket
 
 CAPACITY = 64
-SLOW_CAPACITY = 20  # what waits at a paced ear is ahead of what comes next
+SLOW_CAPACITY = 20  # small: queued messages of a throttled sender delay later ones
 
 _Heard_co = TypeVar("_Heard_co", covariant=True)
 _Heard = TypeVar("_Heard")
@@ -28,20 +28,20 @@ Channel: TypeAlias = "zenoh.handlers.FifoChannel[_Heard] | zenoh.handlers.RingCh
 
 
 class HeardChannel(Protocol[_Heard_co]):
-    """What was received and not yet handled."""
+    """A channel of messages received but not yet handled."""
 
     def recv(self) -> _Heard_co: ...
     def try_recv(self) -> _Heard_co | None: ...
 
 
 class Entity(Protocol):
-    """Anything declared in a session."""
+    """A zenoh entity declared in a session."""
 
     def undeclare(self) -> None: ...
 
 
 class Pace(Generic[_Heard_contra]):
-    """How fast an ear takes things: at a rate, by what each costs."""
+    """Rate limit of a subscription: a token bucket with a cost per message."""
 
     def __init__(
         self,
@@ -49,23 +49,23 @@ class Pace(Generic[_Heard_contra]):
         cost: Callable[[_Heard_contra], float],
         on_wait: Callable[[], None],
     ) -> None:
-        """`on_wait` hears of everything that has to wait for its turn."""
+        """`on_wait` is called for each message that has to wait."""
         self._bucket, self._cost, self._on_wait = bucket, cost, on_wait
 
     def wait(self, heard: _Heard_contra, is_over: threading.Event) -> None:
-        """Returns when it is this one's turn, or all is over."""
+        """Block until the message may pass or `is_over` is set."""
         cost = self._cost(heard)
         while not self._bucket.take(cost, time.monotonic_ns()) and not is_over.is_set():
             self._on_wait()
-            wait_ns = self._bucket.wait_ns(math.inf, time.monotonic_ns())  # till many can be taken: to wake up costs
-            if wait_ns == 0:  # it costs more than ever comes together: those after it wait for the rest
+            wait_ns = self._bucket.wait_ns(math.inf, time.monotonic_ns())  # until the bucket is full: fewer wake-ups
+            if wait_ns == 0:  # costs more than the burst: later messages wait for the debt
                 self._bucket.owe(cost, time.monotonic_ns())
                 return
             is_over.wait(wait_ns / 1e9)
 
 
 class Ear(Generic[_Heard]):
-    """Handles everything that arrives for a subscriber or queryable, in order. To be ended and joined."""
+    """A thread that handles all messages of a subscriber or queryable, in order. End and join it after use."""
 
     def __init__(
         self,
@@ -75,16 +75,16 @@ class Ear(Generic[_Heard]):
         handle: Callable[[_Heard], None],
         pace: Pace[_Heard] | None = None,
     ) -> None:
-        """Without a pace, as fast as it goes."""
+        """Without a `pace` there is no rate limit."""
         self._entity, self._channel, self._handle, self._pace = entity, channel, handle, pace
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._listen, name=name, daemon=True)
         self._thread.start()
 
     def end(self) -> None:
-        """Nothing more arrives; what already did is still handled."""
+        """Undeclare the entity; messages already received are still handled."""
         self._is_over.set()
-        with suppress(zenoh.ZError):  # the session may be over
+        with suppress(zenoh.ZError):  # the session may be closed
             self._entity.undeclare()
 
     @property
@@ -92,7 +92,7 @@ class Ear(Generic[_Heard]):
         return not self._thread.is_alive()
 
     def join(self, deadline_s: float) -> None:
-        """Waits until all is handled, or until that time on the monotonic clock."""
+        """Wait until all messages are handled, or until the deadline on the monotonic clock."""
         self._thread.join(max(0.0, deadline_s - time.monotonic()))
 
     def _listen(self) -> None:
@@ -109,9 +109,9 @@ class Ear(Generic[_Heard]):
 
 
 def new_channel(*, is_slow: bool = False, drops: bool = False, capacity: int = CAPACITY) -> "Channel[_Heard]":
-    """For a subscriber or queryable to be heard, perhaps slowly.
+    """Return a bounded channel for a subscriber or queryable; `is_slow` for a throttled one.
 
-    `drops`: what comes too fast is dropped and not waited for, since others' messages come over the same connection.
+    With `drops` it drops the oldest instead of blocking: other members' messages share the connection.
     """
     capacity = SLOW_CAPACITY if is_slow else capacity
     return zenoh.handlers.RingChannel(capacity) if drops else zenoh.handlers.FifoChannel(capacity)

@@ -1,6 +1,6 @@
-"""Carrying out what a node wants done: in order, and nothing is said before all that precedes it is on the disk.
+"""Carries out a node's effects in order; nothing is sent before all that precedes it is durable.
 
-Whatever waits is kept together, in one transaction: the disk is waited for once, however many votes and blocks it is.
+All waiting writes share one transaction: one fsync for any number of votes and blocks.
 """
 
 import threading
@@ -36,13 +36,13 @@ from bdfl.transports.live.observer import LiveObserver
 from bdfl.transports.live.ports import Link, Work
 from bdfl.transports.node_store import keep
 
-MAX_WAITING = 4096  # effects: a node that is so far ahead of its disk waits for it
+MAX_WAITING = 4096  # effects; back-pressure: beyond this the event loop waits for the disk
 
-_Due: TypeAlias = tuple[Effect, ChainState]  # with where the node stood when it wanted that
+_Due: TypeAlias = tuple[Effect, ChainState]  # with the chain after the event that caused it
 
 
 class Effects:
-    """The one thread that writes to the store, sends, and sets work going."""
+    """The only thread that writes to the store, sends, and starts work."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Effects:
         on_failure: Callable[[BaseException], None],
         keep_blocks: int = 0,
     ) -> None:
-        """`give` takes in an event, `find_chain` says where the node stands now."""
+        """`give` queues an event; `find_chain` returns the node's current chain."""
         self._number = number
         self._store = store
         self._link = link
@@ -77,7 +77,7 @@ class Effects:
         self._news = threading.Condition()
         self._num_under_way = 0
         self._is_ending = self._has_failed = False
-        self._training: bytes | None = None  # the tip that is trained on
+        self._training: bytes | None = None  # tip of the training in progress
         self._public_keys: list[bytes | None] = []
         self._thread = threading.Thread(target=self._run, name=f"effects-{number}", daemon=True)
 
@@ -85,13 +85,13 @@ class Effects:
         return len(self._waiting) + self._num_under_way
 
     def start(self, chain: ChainState, own_update: bytes | None) -> None:
-        """Begins with nothing to do; `own_update` is the blob of the round worked on that was kept before."""
+        """Start the thread; `own_update` is the node's recovered update of the current round, if any."""
         self._shelf.withhold(own_update)
         self._set_members(chain)
         self._thread.start()
 
     def put(self, effects: Sequence[Effect], chain: ChainState) -> None:
-        """Effects of one event. Waits while far too much is left to do."""
+        """Queue the effects of one event; blocks while more than `MAX_WAITING` are pending."""
         with self._news:
             while len(self._waiting) > MAX_WAITING and not self._has_failed:
                 self._news.wait()
@@ -101,14 +101,14 @@ class Effects:
             self._news.notify_all()
 
     def wait_done(self) -> bool:
-        """Waits until nothing is left to do; whether all was done."""
+        """Wait until no effect is pending; return False after a failure."""
         with self._news:
             while len(self) and not self._has_failed:
                 self._news.wait()
             return not self._has_failed
 
     def end(self) -> None:
-        """Does what is left, then no more."""
+        """Carry out pending effects, then end the thread."""
         with self._news:
             self._is_ending = True
             self._news.notify_all()
@@ -131,7 +131,7 @@ class Effects:
             self._on_failure(error)
 
     def _take_all(self) -> list[_Due]:
-        """All that waits; nothing: there will be no more."""
+        """Wait for effects and take all of them; empty once ended."""
         with self._news:
             while not self._waiting and not self._is_ending:
                 self._news.wait()
@@ -159,7 +159,7 @@ class Effects:
                     keep(self._store, effect.kept)
 
     def _do(self, effect: Effect, chain: ChainState) -> None:
-        """Whatever is beside keeping."""
+        """Carry out the part of an effect that is not a write to the store."""
         match effect:
             case Keep(KeptBlob(blob, data)):
                 self._shelf.put(blob, data)
@@ -183,7 +183,7 @@ class Effects:
             case Refused():
                 self._observer.refused(effect.sender, effect.reason)
             case Keep() | SetTimer() | ServeBlob():
-                pass  # kept already; the loop's; blobs are pulled from the shelf
+                pass  # already durable; done by the event loop; peers pull blobs themselves
 
     def _finish_height(self, effect: Commit, chain: ChainState) -> None:
         self._link.forget_fetches()
@@ -214,7 +214,7 @@ class Effects:
         self._link.send(effect.to, message)
 
     def _is_announcement(self, content: Content) -> bool:
-        """Whether the node tells of its own update."""
+        """Return whether a message announces the node's own update."""
         return isinstance(content, Hearsay) and any(signed.update.client == self._number for signed in content.updates)
 
     def _serve_decided(self, effect: ServeDecided, chain: ChainState) -> None:
@@ -224,7 +224,7 @@ class Effects:
 
     def _train(self, effect: Train, chain: ChainState) -> None:
         if effect.parent != chain.tip or effect.parent != self._find_chain().tip:
-            return  # already in the past
+            return  # outdated
         model = self._shelf.get(effect.model)
         if model is None:
             raise RuntimeError(f"the model {effect.model.hex()} of round {effect.height} is gone")

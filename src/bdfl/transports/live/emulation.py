@@ -1,4 +1,4 @@
-"""Real training and real hashing that last as long as the scenario's cost model says, stretched by a factor."""
+"""Real training and hashing with the durations of the scenario's cost model, times a factor."""
 
 import time
 from collections import OrderedDict
@@ -15,11 +15,11 @@ from bdfl.transports.live.workshop import AT_ONCE, OnFailure, Spent, Workshop
 from bdfl.transports.world import ModelledRound, ScenarioTimes
 
 _ROUNDS_KEPT = 4
-_REACHING_NS = 300_000_000  # until a block has reached everybody, and is checked, on a busy machine
+_REACHING_NS = 300_000_000  # for a block to reach and be checked by all members, on a busy machine
 
 
 class DrawnConditions:
-    """What the scenario's seed brings the clients, drawn round after round as it is asked for."""
+    """Conditions of all clients, drawn round by round from the scenario's seed."""
 
     def __init__(self, scenario: Scenario) -> None:
         self._scenario = scenario
@@ -27,9 +27,9 @@ class DrawnConditions:
         self._begin()
 
     def __call__(self, round: int, client: int) -> Conditions | None:
-        """What a client of the scenario finds in a round; none after the last."""
+        """Return a client's conditions in a round; None after the last."""
         if round not in self._kept and round < self._next:
-            self._begin()  # long ago: the same comes out again
+            self._begin()  # no longer cached: the draw is deterministic
         while self._next <= round:
             state = next(self._rounds, None)
             if state is None:
@@ -47,9 +47,9 @@ class DrawnConditions:
 
 
 class EmulatedWork:
-    """A `Work` whose durations, conditions and receipts are those of a simulated run, times `time_scale`.
+    """A `Work` with the durations, conditions and receipts of a simulated run, durations times `time_scale`.
 
-    What really takes longer than modelled is overhead: `spent` says how much. With a factor of 0 nothing waits.
+    Time beyond the model is overhead, reported by `spent`. With a factor of 0 nothing waits.
     """
 
     def __init__(
@@ -62,14 +62,14 @@ class EmulatedWork:
         time_scale: float | None = None,
         on_failure: OnFailure | None = None,
     ) -> None:
-        """`time_scale` is the scenario's unless given; the training process and the miner are closed with the work."""
+        """`time_scale` defaults to the scenario's. The training process and the miner are closed with the work."""
         self.time_scale = scenario.live.time_scale if time_scale is None else time_scale
         self._number = number
         self._num_drawn = scenario.clients.count
         self._workshop = Workshop(training, miner, on_failure=on_failure)
         self._times = ScenarioTimes(scenario, DrawnConditions(scenario))
-        self._uploaded: tuple[bytes, int] = b"", 0  # by the tip before: when the own update is there (ns)
-        self._search: tuple[bytes, int, int] = b"", 0, 0  # tip and attempt of a search, and when it ends (ns)
+        self._uploaded: tuple[bytes, int] = b"", 0  # parent tip, and the end of the own upload (ns)
+        self._search: tuple[bytes, int, int] = b"", 0, 0  # tip, attempt and end (ns) of a search
 
     @property
     def training(self) -> TrainingProcess:
@@ -86,11 +86,11 @@ class EmulatedWork:
         self._workshop.stop_training()
 
     def mine(self, chain: ChainState, header: Header, on_found: Callable[[bytes], None]) -> None:
-        """A better header does not delay the end of an attempt's search: searching has no memory.
+        """Search a nonce; a better header does not restart the attempt's search, which is memoryless.
 
-        It begins when the node's own update is there for all. Votes are held up by nobody, so what the model lets them
-        take passes here. The model lets a block reach everybody at once: whoever finds one after another keeps it for
-        as long as that really takes, or a round would have several blocks, which the model's rounds do not have.
+        The search begins after the node's own upload. It includes the modelled voting time, because votes themselves
+        are not delayed. The model's blocks reach all members at once. So a node that is not first by the model delays
+        its block by the real propagation time: otherwise a round would have several blocks.
         """
         if self._search[:2] != (chain.tip, header.attempt):
             begin_ns = time.monotonic_ns()
@@ -104,7 +104,7 @@ class EmulatedWork:
         self._workshop.mine(chain, header, self._search[2], on_found)
 
     def _is_first(self, chain: ChainState, attempt: int) -> bool:
-        """Whether by the model nobody finds a block before this node."""
+        """Return whether this node is the first to find a block by the model."""
         rivals = (self._times.finding_ns(client, chain, attempt) for client in chain.active)
         return self._times.finding_ns(self._number, chain, attempt) <= min(rivals)
 
@@ -112,7 +112,7 @@ class EmulatedWork:
         self._workshop.stop_mining()
 
     def measure(self, chain: ChainState, tip: Block | None) -> tuple[Conditions, Receipt | None] | None:
-        """As the scenario has it; who joined later, and is not in the scenario, always finds what it joined with."""
+        """Return the scenario's conditions; a member admitted after genesis keeps those of its admission."""
         if self._number >= self._num_drawn:
             return chain.members[self._number].conditions, None
         return self._times.measure(self._number, chain, tip)
@@ -124,11 +124,11 @@ class EmulatedWork:
         return upload_ns
 
     def modelled(self, chain: ChainState) -> ModelledRound:
-        """The round after `chain` by the model, not stretched."""
+        """Return the modelled round after `chain`, without the time scale."""
         return self._times.modelled(self._number, chain)
 
     def spent(self, height: int) -> Spent:
-        """What the work for a height really took so far."""
+        """Return the time that work for a height has taken so far."""
         return self._workshop.spent(height)
 
     def close(self) -> None:

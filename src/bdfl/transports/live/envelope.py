@@ -1,10 +1,9 @@
-"""What nodes put on the wire: every message, request and answer in a sealed envelope that counts only once.
+"""Wire envelopes: each message, request and answer carries a MAC per receiver and a replay counter.
 
-A seal is for one receiver, made with the key that sender and receiver share, over chain, sender, receiver, counter and
-content; what is to all carries a seal for each. So no envelope can be played again: not to another receiver, not on
-another chain, not later. And whoever sends in another's name costs a node no more than a hash. Sealed is also over
-which zenoh session the sender speaks, so that others connected in its name can be told from it. What others than the
-receiver must believe later is signed inside.
+A MAC (a "seal" in names here) uses the pairwise key of sender and receiver on one chain. It covers purpose, sender,
+receiver, counter, session and payload; a broadcast carries one MAC per member. So an envelope cannot be replayed: not
+to another receiver, on another chain, or later. A forgery costs a node one hash. The sender's zenoh session is covered
+so that impostors under its name can be detected. Statements that third parties must verify are signed inside.
 """
 
 from collections.abc import Sequence
@@ -19,9 +18,9 @@ from bdfl.identity import SEAL_SIZE, Signer, is_seal, make_seal
 from bdfl.ledger.block import MAX_MEMBERS, MemberNumber
 
 MAX_LIFE = 2**31 - 1
-_HEAD_SIZE = 72  # more than the other fields of an envelope take
+_HEAD_SIZE = 72  # upper bound of an envelope's other fields
 _SEQUENCE_BITS = 32
-_WINDOW = 4096  # how far behind the newest counter an envelope may still come
+_WINDOW = 4096  # replay window: how far a counter may lag behind the newest
 _NO_SEAL = bytes(SEAL_SIZE)
 
 
@@ -29,7 +28,7 @@ SessionName: TypeAlias = Annotated[str, Meta(max_length=32)]  # zenoh's id of a 
 
 
 class Purpose(StrEnum):
-    """What an envelope is for; part of what is sealed."""
+    """Purpose of an envelope, covered by its MAC."""
 
     MESSAGE = "message"
     REQUEST = "request"  # for a piece of a blob
@@ -38,24 +37,24 @@ class Purpose(StrEnum):
 
 @prepared
 class Envelope(Record, frozen=True):
-    """Something that a member says to one other, or to all."""
+    """A payload from one member to another, or to all (`receiver` None)."""
 
     sender: MemberNumber
     receiver: MemberNumber | None
     counter: Whole  # life << 32 | sequence
     session: SessionName
     payload: bytes
-    seals: Annotated[bytes, Meta(max_length=SEAL_SIZE * MAX_MEMBERS)]  # the receiver's; to all: of each by its number
+    seals: Annotated[bytes, Meta(max_length=SEAL_SIZE * MAX_MEMBERS)]  # one MAC; of a broadcast one per member
 
 
 def overhead(num_seals: int) -> int:
-    """More than an envelope with so many seals adds to what it carries (bytes)."""
+    """Return an upper bound of an envelope's size beyond its payload (bytes)."""
     return _HEAD_SIZE + SEAL_SIZE * num_seals
 
 
 @prepared
 class PieceRequest(Record, frozen=True):
-    """Asks for `length` bytes of a blob from `offset` on."""
+    """A request for `length` bytes of a blob from `offset` on."""
 
     blob: Digest
     offset: Whole
@@ -64,12 +63,12 @@ class PieceRequest(Record, frozen=True):
 
 @prepared
 class PieceAnswer(Record, frozen=True):
-    """What a holder says to one request and to no other; the piece itself comes beside it.
+    """A holder's answer to one request; the piece itself is sent beside it.
 
-    Neither a piece nor a wait: it does not have the blob.
+    With neither a piece nor a wait, the holder does not have the blob.
     """
 
-    request: Digest  # of the envelope that asked: it names both, blob, offset and length, and is never the same
+    request: Digest  # of the request's envelope, which is unique and covers both members, blob, offset and length
     piece: Digest | None
     wait_ns: Annotated[int, Meta(ge=0, le=2**62)] | None  # until it has the piece
 
@@ -84,7 +83,7 @@ class _Said(Record, frozen=True):
 
 
 class Keyring:
-    """The keys that a member shares with each other one on a chain."""
+    """Pairwise MAC keys of a member with each other member on a chain, cached."""
 
     def __init__(self, signer: Signer, chain: bytes) -> None:
         self.chain = chain
@@ -92,34 +91,34 @@ class Keyring:
         self._keys: dict[bytes, bytes | None] = {}
 
     def key_with(self, public_key: bytes) -> bytes | None:
-        """The key shared with the member of that public key; none: it is one with which nothing can be sealed."""
+        """Return the key shared with that public key; None if key agreement fails."""
         if public_key not in self._keys:
             self._keys[public_key] = self._signer.agree(public_key, self.chain, "envelope")
         return self._keys[public_key]
 
 
 class Sealer:
-    """Makes one member's envelopes: seals and counts, from any thread."""
+    """Builds one member's envelopes with counters and MACs. Thread-safe."""
 
     def __init__(self, keyring: Keyring, number: int, life: int, public_keys: Sequence[bytes | None]) -> None:
-        """`public_keys` are those of `set_members`."""
+        """`life` is the restart counter, the high bits of each counter; `public_keys` as in `set_members`."""
         if not 0 <= life <= MAX_LIFE:
             raise ValueError(f"life {life} given, 0 to {MAX_LIFE} expected")
         self._keyring, self._number = keyring, number
         self._counter = life << _SEQUENCE_BITS
         self._lock = Lock()
-        self.session = ""  # over which it speaks now; set by whoever opens it
+        self.session = ""  # current zenoh session; set by the link
         self.set_members(public_keys)
 
     def set_members(self, public_keys: Sequence[bytes | None]) -> None:
-        """For whom there are seals from now on, by number; none: no longer a member."""
+        """Set the receivers by member number; None: no longer a member."""
         self._keys = [
             None if number == self._number or public_key is None else self._keyring.key_with(public_key)
             for number, public_key in enumerate(public_keys)
         ]
 
     def seal(self, purpose: Purpose, receiver: int | None, payload: bytes) -> bytes:
-        """The bytes of an envelope with the next counter."""
+        """Return an encoded envelope with the next counter."""
         with self._lock:
             self._counter += 1
             counter = self._counter
@@ -131,12 +130,12 @@ class Sealer:
 
 
 def read_envelope(data: bytes, max_payload: int, num_seals: int) -> Envelope:
-    """The envelope in bytes from anywhere, its seals not checked; raises `BadEncoding`."""
+    """Decode an untrusted envelope without checking its MACs; raises `BadEncoding`."""
     return decode(data, Envelope, max_payload + overhead(num_seals))
 
 
 def is_sealed(envelope: Envelope, purpose: Purpose, key: bytes, number: int) -> bool:
-    """Whether whoever shares that key with this member sealed the envelope for it and for that purpose."""
+    """Return whether the envelope's MAC for member `number` and this purpose verifies under the shared key."""
     own = slice(SEAL_SIZE * number, SEAL_SIZE * (number + 1))
     seal = envelope.seals[own] if envelope.receiver is None else envelope.seals
     said = (envelope.sender, envelope.receiver, envelope.counter, envelope.session, envelope.payload)
@@ -150,11 +149,11 @@ def _statement(
 
 
 class CounterWindow:
-    """Which of a sender's counters came already; those far behind the newest, or of an earlier life, count as come."""
+    """Replay window of one sender: counters of an earlier restart or far behind the newest count as seen."""
 
     def __init__(self) -> None:
         self._newest = -1
-        self._seen = 0  # bit i: newest - i came
+        self._seen = 0  # bit i: newest - i was seen
 
     def is_new(self, counter: int) -> bool:
         behind = self._newest - counter
@@ -165,7 +164,7 @@ class CounterWindow:
         return behind < _WINDOW and not self._seen >> behind & 1
 
     def note(self, counter: int) -> bool:
-        """Takes a counter whose seal is right; whether it is new."""
+        """Mark an authenticated counter as seen; return whether it was new."""
         if not self.is_new(counter):
             return False
         ahead = counter - self._newest

@@ -1,8 +1,8 @@
-"""A node's memory of what happened to it: every event in order, so that anybody can play its part again.
+"""Write-ahead log of a node's events, in order, for deterministic replay.
 
-A file of frames: length and CRC-32 of a record, 4 bytes each, then its canonical bytes. Whatever a sudden end left
-unfinished at the end of the file is recognised and cut off when the next life begins. Blobs are named by their digest,
-their bytes are in the store; those that were refused are not, and stand here.
+The file consists of frames: length and CRC-32 of a record, 4 bytes each, then its canonical bytes. A torn frame at the
+end is detected and truncated at the next start. Blobs are logged by digest and stored elsewhere; only refused blobs,
+which the store does not keep, are logged whole. An incarnation (`life` in names) runs from one start to its end.
 """
 
 import os
@@ -49,7 +49,7 @@ from bdfl.protocol.events import (
 from bdfl.protocol.messages import Blob, Message
 from bdfl.protocol.state import Context, NodeState, Recovered
 
-FORMAT = 4  # 1: without epsilon, 2: without the wall clock, 3: without what is kept and lacking
+FORMAT = 4  # 1: no epsilon, 2: no wall clock, 3: no `keep_blocks` and `lacks_model`
 MAX_BYTES = 256 * 2**20
 EVENTS_FILE = "events.log"
 _HEAD = struct.Struct(">II")
@@ -61,7 +61,7 @@ _BlobName: TypeAlias = Annotated[bytes, Meta(max_length=32)]
 
 
 class BrokenLog(BdflError):
-    """A file that is not the log of a node."""
+    """The file is not the log of a node."""
 
 
 class LoggedProgress(Record, frozen=True):
@@ -70,7 +70,7 @@ class LoggedProgress(Record, frozen=True):
 
 
 class Began(Record, frozen=True, tag="began"):
-    """A life of the node, with what it found in its store."""
+    """The start of a node, with the state recovered from its store."""
 
     format: Whole
     chain: Digest
@@ -117,7 +117,7 @@ class LoggedTimer(Record, frozen=True, tag="timer"):
 class LoggedTraining(Record, frozen=True, tag="trained"):
     height: Whole
     parent: Digest
-    model: _BlobName  # none: it diverged
+    model: _BlobName  # empty: training diverged
     epsilon_micro: Whole
 
 
@@ -149,7 +149,7 @@ LoggedEvent: TypeAlias = (
 
 
 class Happened(Record, frozen=True, tag="happened"):
-    """An event, when it was taken in by both clocks, and what the node signed because of it, in order."""
+    """An event, its time by both clocks, and the signatures made in its step, in order."""
 
     now_ns: Whole
     utc_ms: TimeMs
@@ -163,7 +163,7 @@ class _Entry(Record, frozen=True):
 
 
 def log_event(event: Event, after: NodeState, toolbox: Toolbox) -> LoggedEvent:
-    """An event as it is written down; `after` is the state it led to."""
+    """Return the log record of an event; `after` is the state after its step."""
     match event:
         case MessageArrived(Message(content=Blob(data)) as message):
             blob = toolbox.digest(data)
@@ -185,7 +185,7 @@ def log_event(event: Event, after: NodeState, toolbox: Toolbox) -> LoggedEvent:
 
 
 def log_beginning(context: Context, chain: ChainState, recovered: Recovered) -> Began:
-    """What a life begins with."""
+    """Return the log record of a node's start."""
     timing, progress = context.timing, recovered.progress
     return Began(
         FORMAT,
@@ -216,34 +216,34 @@ def progress_of(began: Began) -> KeptProgress | None:
 
 
 class EventLog:
-    """The log of a node that is running. What cannot be written ends the log, not the node.
+    """The log of a running node. A write error ends the log, not the node.
 
-    A life ends with a height, and no height may fill the disk: once the file has twice `max_bytes`, the rest of the
-    life is not written down. The next life begins in a new file, and the one before the former is forgotten. So at most
-    four times `max_bytes` are on the disk, beside what two lives begin with.
+    A new incarnation begins only between heights, and no height may fill the disk. So beyond twice `max_bytes` the rest
+    of an incarnation is not logged. The next one begins in a new file, and only one former file is kept. The disk holds
+    at most four times `max_bytes`, plus the first records of two incarnations.
     """
 
     def __init__(self, path: Path, *, max_bytes: int = MAX_BYTES) -> None:
         self._path = path
         self._max_bytes = max_bytes
         self._size = 0
-        self._is_cut = False  # the rest of this life is left out: what follows a gap could not be played again
+        self._is_cut = False  # the rest is not logged: events after a gap cannot be replayed
         self._file: BinaryIO | None = None
         with suppress(OSError):
             self._file = self._open()
 
     @property
     def is_writing(self) -> bool:
-        """Whether events are written down; never again if the disk refused one, not in a life that grew too long."""
+        """True while events are logged: not after a write error, nor in the rest of an overlong incarnation."""
         return self._file is not None and not self._is_cut
 
     @property
     def is_full(self) -> bool:
-        """Whether the next life should begin in a new file."""
+        """True if the next incarnation should begin in a new file."""
         return self._is_cut or self._size > self._max_bytes
 
     def begin(self, began: Began) -> None:
-        """A new life; in a new file if this one is full."""
+        """Log the start of an incarnation, in a new file if this one is full."""
         if self.is_full and self._file is not None:
             try:
                 self._file.close()
@@ -264,12 +264,12 @@ class EventLog:
             self._write(data)
 
     def flush(self) -> None:
-        """Gives all to the system: it outlives the process, perhaps not the machine. From any thread."""
+        """Flush without fsync: the log survives a crash of the process, not of the machine. Thread-safe."""
         file = self._file
         if file is not None:
             try:
                 file.flush()
-            except (OSError, ValueError):  # full, or closed meanwhile
+            except (OSError, ValueError):  # disk full, or closed meanwhile
                 self._file = None
 
     def close(self) -> None:
@@ -279,7 +279,7 @@ class EventLog:
             self._file = None
 
     def _open(self) -> BinaryIO:
-        """The file, without what was left unfinished at its end."""
+        """Open the file for appending and truncate a torn frame."""
         self._size = sum(size for _, size in _read_frames(self._path)) if self._path.exists() else 0
         file = self._path.open("ab")
         file.truncate(self._size)
@@ -297,12 +297,12 @@ class EventLog:
 
 
 def former_log(path: Path) -> Path:
-    """The log before the one that is written."""
+    """Return the path of the rotated log."""
     return path.with_name(path.name + ".1")
 
 
 def read_entries(path: Path) -> Iterator[Began | Happened]:
-    """All entries of a log, up to a tail that was cut off; raises `BrokenLog` if it is none of ours."""
+    """Yield all entries of a log up to a torn tail; raises `BrokenLog` if it is not a node's log."""
     try:
         for data, _ in _read_frames(path):
             yield decode(data, _Entry, _MAX_FRAME).entry
@@ -311,7 +311,7 @@ def read_entries(path: Path) -> Iterator[Began | Happened]:
 
 
 def _read_frames(path: Path) -> Iterator[tuple[bytes, int]]:
-    """Whole frames and their sizes in the file, until the first that is not."""
+    """Yield records and their frame sizes up to the first incomplete or corrupt frame."""
     with path.open("rb") as file:
         while len(head := file.read(_HEAD.size)) == _HEAD.size:
             length, checksum = _HEAD.unpack(head)

@@ -1,4 +1,4 @@
-"""Training of one member by its own Flower client, and no other's."""
+"""Local training of one member by its own Flower client."""
 
 import time
 
@@ -12,13 +12,13 @@ from bdfl.transports.live.training_orders import DEALT, Judged, JudgeOrder, Read
 
 
 class FlowerShare:
-    """A member's Flower client: the same bits as where all clients are simulated.
+    """A member's Flower client, bit-identical to a simulation of all clients.
 
-    It trains once at the start, since nothing else says how many examples it has.
+    It trains once at the start, the only way to learn its number of examples.
     """
 
     def __init__(self, scenario: Scenario, client: int, data: str, model: bytes = b"") -> None:
-        """Raises a `BdflError` where the client does not fit `model`, which all agreed on."""
+        """Try the agreed `model` on the client; raises a `BdflError` if it does not fit."""
         if data != DEALT:
             raise InvalidTraining(f"data: {data} given, none expected: a Flower client has its own")
         self._scenario = scenario
@@ -39,7 +39,7 @@ class FlowerShare:
         return Ready(
             samples=self._samples,
             label_counts=(self._samples,),
-            test_samples=0,  # nobody knows before it evaluates
+            test_samples=0,  # unknown before it evaluates
             num_parameters=layout.num_parameters,
             model_size=len(encode_weights(self._beginning.weights, layout)),
         )
@@ -63,7 +63,7 @@ class FlowerShare:
         )
 
     def judge(self, order: JudgeOrder) -> Judged:
-        """By this client's own test data."""
+        """Evaluate a model on this client's own test data."""
         form = self._beginning.form
         found = self._bench.evaluate(FlowerTask(form, decode_weights(order.model, form.layout), 0, self._client))
         return Judged(order.number, NAN, NAN) if found is None else Judged(order.number, found.accuracy, found.loss)

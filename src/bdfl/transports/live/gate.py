@@ -1,6 +1,6 @@
-"""Who may come in: what arrives is judged in the order of what it costs to judge, and only a member's own counts.
+"""Ingress checks, cheapest first: size, membership, rate limits, replay window, MAC, encoding.
 
-Until its seal is found right, anybody may have sent it: then it is refused at nobody's cost.
+Before the MAC is verified the sender is unauthenticated, so rejections are not charged to any member.
 """
 
 import threading
@@ -31,23 +31,23 @@ MAX_ANSWER_SIZE = 96  # of an encoded answer, without the piece
 
 
 class Refusal(StrEnum):
-    """Why something that arrived was dropped."""
+    """Reason for dropping an incoming message or request."""
 
     SIZE = "size"  # too many bytes
-    STRANGER = "stranger"  # not of a member
-    RATE = "rate"  # over what one member may send, or what is looked into in its name
-    QUEUE = "queue"  # too much of it waits to be read already
-    REPLAY = "replay"  # came before
-    SEAL = "seal"  # not made by whom it names
+    STRANGER = "stranger"  # sender or relay is no member
+    RATE = "rate"  # over a member's rate limit, or the check limit of its line
+    QUEUE = "queue"  # too many messages pending
+    REPLAY = "replay"  # counter already seen
+    SEAL = "seal"  # wrong MAC
     ENCODING = "encoding"
-    ADDRESS = "address"  # of another sender, receiver or chain than it came as
+    ADDRESS = "address"  # sender, receiver or chain differ from its key expression
 
 
 class Refused(BdflError):
-    """Something from the network that is not let in."""
+    """An incoming message or request was rejected."""
 
     def __init__(self, reason: Refusal, *, is_proven: bool = False) -> None:
-        """`is_proven`: its sender sealed it, nobody else can have made it."""
+        """`is_proven`: the MAC was valid, so the sender is authenticated."""
         super().__init__(reason.value)
         self.reason, self.is_proven = reason, is_proven
 
@@ -55,25 +55,25 @@ class Refused(BdflError):
 @dataclass
 class _Member:
     public_key: bytes
-    key: bytes | None  # shared with this node; none: nothing of it can be believed
+    key: bytes | None  # shared with this node; None: it cannot be authenticated
     allowance: Allowance
     lines: dict[int | None, LineAllowance] = field(default_factory=dict)  # by relay
     window: CounterWindow = field(default_factory=CounterWindow)
-    heard: Heard | None = None  # over which session it spoke to this node last
+    heard: Heard | None = None  # session of its last envelope to this node alone
     heard_counter: int = -1
 
 
 class Gate:
-    """Knows the members, what each of them may still send, and what of theirs came already. For any thread."""
+    """Members with their rate limits, MAC keys and replay windows. Thread-safe."""
 
     def __init__(self, keyring: Keyring, number: int, limits: Limits) -> None:
         self._keyring, self._number, self._limits = keyring, number, limits
         self._members: dict[int, _Member] = {}
-        self._num_seals = 0  # of what is to all
+        self._num_seals = 0  # of a broadcast
         self._lock = threading.Lock()
 
     def set_members(self, public_keys: Sequence[bytes | None]) -> None:
-        """Who may speak, by number; who stays the same keeps its budgets."""
+        """Set the members by number; a member with an unchanged key keeps its budgets."""
         with self._lock:
             members: dict[int, _Member] = {}
             for number, public_key in enumerate(public_keys):
@@ -83,27 +83,27 @@ class Gate:
                 if member is None or member.public_key != public_key:
                     member = _Member(public_key, self._keyring.key_with(public_key), Allowance(self._limits))
                 members[number] = member
-            self._members, self._num_seals = members, len(public_keys)  # at once: some look without the lock
+            self._members, self._num_seals = members, len(public_keys)  # atomic: some readers take no lock
 
     @property
     def members(self) -> frozenset[int]:
-        """All others."""
+        """Numbers of all other members."""
         return frozenset(self._members)
 
     def is_member(self, number: int | None) -> bool:
-        """Whether that is another member."""
+        """Return whether that is another member."""
         return number in self._members
 
     def heard_of(self, number: int) -> Heard | None:
-        """Over which session that member said last to this node alone that it speaks; none: it was not heard yet.
+        """Return the session that a member named last to this node alone; None if not heard yet.
 
-        What is to all does not count: whoever hears it can pass it on, and would be taken for the member.
+        Broadcasts do not count: any receiver could forward one and pass for the member.
         """
         member = self._members.get(number)
         return None if member is None else member.heard
 
     def admit(self, line: Line | None, size: int, now_ns: int) -> Line:
-        """The line, if a message of so many bytes on it may be looked into; raises `Refused`."""
+        """Return the line if a message of `size` bytes on it may be checked; raises `Refused`."""
         if size > self._limits.max_message_size + overhead(self._num_seals):
             raise Refused(Refusal.SIZE)
         with self._lock:
@@ -113,9 +113,9 @@ class Gate:
         return known
 
     def open_message(self, sender: int, receiver: int | None, data: bytes, now_ns: int) -> bytes:
-        """What is in an envelope that came as of that sender, to all or to this node; raises `Refused`.
+        """Authenticate an envelope under a sender's key expression and return its payload; raises `Refused`.
 
-        It waits to be read from then on: once it is, it is to be `dismissed`.
+        The message then counts as pending until `dismiss`.
         """
         envelope = self._read(data, self._limits.max_message_size, self._num_seals)
         if envelope.sender != sender or envelope.receiver != receiver:
@@ -129,14 +129,14 @@ class Gate:
         return envelope.payload
 
     def dismiss(self, sender: int) -> None:
-        """A message that was opened no longer waits."""
+        """Release the pending slot of an opened message."""
         with self._lock:
             member = self._members.get(sender)
             if member is not None:
                 member.allowance.num_pending = max(0, member.allowance.num_pending - 1)
 
     def read_message(self, sender: int, payload: bytes) -> Message:
-        """The message that a sender's envelope held; raises `Refused`."""
+        """Decode the message in a sender's payload; raises `Refused`."""
         try:
             message = decode_message(payload, self._limits.max_message_size)
         except BadEncoding:
@@ -146,7 +146,7 @@ class Gate:
         return message
 
     def admit_request(self, line: Line | None, size: int, now_ns: int) -> Line:
-        """The line, if a request of so many bytes on it may be checked; raises `Refused`."""
+        """Return the line if a request of `size` bytes on it may be checked; raises `Refused`."""
         if size > MAX_REQUEST_SIZE + overhead(1):
             raise Refused(Refusal.SIZE)
         with self._lock:
@@ -156,7 +156,7 @@ class Gate:
         return known
 
     def read_request(self, sender: int, data: bytes, now_ns: int) -> PieceRequest:
-        """What is asked for in an envelope that came as of that sender; raises `Refused`."""
+        """Authenticate and decode a request under a sender's key expression; raises `Refused`."""
         envelope = self._read(data, MAX_REQUEST_SIZE, 1)
         if envelope.sender != sender or envelope.receiver != self._number:
             raise Refused(Refusal.ADDRESS)
@@ -167,7 +167,7 @@ class Gate:
             raise Refused(Refusal.ENCODING, is_proven=True) from None
 
     def read_answer(self, holder: int, request: bytes, data: bytes) -> PieceAnswer:
-        """What a holder says to the request with that digest; raises `Refused`, at nobody's cost."""
+        """Authenticate and decode a holder's answer to the request with that digest; raises `Refused`, uncharged."""
         envelope = self._read(data, MAX_ANSWER_SIZE, 1)
         try:
             answer = decode(envelope.payload, PieceAnswer, MAX_ANSWER_SIZE)
@@ -181,7 +181,7 @@ class Gate:
         return answer
 
     def charge(self, sender: int | None, now_ns: int) -> None:
-        """What a member sealed and was refused costs it more of what it may send."""
+        """Charge a member for an authenticated message or request that was refused."""
         with self._lock:
             member = None if sender is None else self._members.get(sender)
             if member is not None:
@@ -189,14 +189,14 @@ class Gate:
                 member.allowance.requests.drain(self._limits.refused_cost, now_ns)
 
     def charge_aside(self, sender: int, num_asides: int, now_ns: int) -> None:
-        """What a member said was in order, but not what the node works on: it costs more of what it may say."""
+        """Charge a member for valid messages that are not about the current round."""
         with self._lock:
             member = self._members.get(sender)
             if member is not None:
                 member.allowance.messages.drain(num_asides * self._limits.aside_cost, now_ns)
 
     def serving_wait_ns(self, number: int, size: int, now_ns: int) -> int:
-        """How long a member waits for so many bytes of blobs; 0: they are counted as served now."""
+        """Return the wait (ns) until `size` bytes of blobs may be served to a member; 0: counted as served now."""
         with self._lock:
             member = self._members.get(number)
             if member is None:
@@ -211,7 +211,7 @@ class Gate:
             raise Refused(Refusal.ENCODING) from None
 
     def _validate(self, envelope: Envelope, purpose: Purpose, now_ns: int) -> Allowance:
-        """What is left to the sender; raises unless it sealed the envelope, and for the first time."""
+        """Return the sender's budgets; raises unless the MAC is valid and the counter is new."""
         with self._lock:
             member = self._member(envelope.sender)
             if not member.window.is_new(envelope.counter):
@@ -234,7 +234,7 @@ class Gate:
                 raise Refused(Refusal.RATE, is_proven=True)
 
     def _line(self, line: Line | None) -> tuple[Line, LineAllowance]:
-        """A line of a member, by way of a member if it is relayed, and what is left to it."""
+        """Return a line and its budgets; raises unless the member and any relay are known."""
         if line is None or not (line.relay is None or line.relay == self._number or line.relay in self._members):
             raise Refused(Refusal.STRANGER)
         lines = self._member(line.member).lines

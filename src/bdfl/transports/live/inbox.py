@@ -1,4 +1,4 @@
-"""What waits for a node: bounded, and nobody can fill it for the others."""
+"""A fair bounded queue: no sender can use up the space of the others."""
 
 import threading
 from collections import deque
@@ -8,15 +8,15 @@ _Item = TypeVar("_Item")
 
 
 class Inbox(Generic[_Item]):
-    """Items of the node itself, never refused and first; and of its members, a share for each, in turns."""
+    """A queue with a quota per sender, served round-robin. The node's own items come first and have no quota."""
 
     def __init__(self, max_weight: int) -> None:
-        """`max_weight` is what one member's items may weigh together."""
+        """`max_weight` bounds the total weight of one sender's items."""
         self._max_weight = max_weight
         self._own: deque[_Item] = deque()
         self._queues: dict[int, deque[tuple[_Item, int]]] = {}
         self._weights: dict[int, int] = {}
-        self._turns: deque[int] = deque()  # members of whom something waits
+        self._turns: deque[int] = deque()  # senders with waiting items
         self._length = 0
         self._is_closed = False
         self._news = threading.Condition()
@@ -25,7 +25,7 @@ class Inbox(Generic[_Item]):
         return self._length
 
     def put(self, sender: int | None, item: _Item, weight: int = 1) -> bool:
-        """Whether there is room for it; no sender: it is the node's own, and there is."""
+        """Add an item; return False if its sender's quota is full or the queue is closed. No sender: the node's own."""
         with self._news:
             if self._is_closed:
                 return False
@@ -45,7 +45,7 @@ class Inbox(Generic[_Item]):
             return True
 
     def take(self, timeout_s: float | None) -> _Item | None:
-        """The next item; none if there is none in time, or no more ever."""
+        """Remove and return the next item; None on timeout, `wake`, or when closed and empty."""
         with self._news:
             if not self._length and not self._is_closed:
                 self._news.wait(timeout_s)
@@ -55,19 +55,19 @@ class Inbox(Generic[_Item]):
             return self._own.popleft() if self._own else self._take_turn()
 
     def wake(self) -> None:
-        """Ends a wait."""
+        """Wake all waiting `take` calls."""
         with self._news:
             self._news.notify_all()
 
     def close(self) -> None:
-        """Takes nothing more; what waits can still be taken."""
+        """Reject further items; waiting items can still be taken."""
         with self._news:
             self._is_closed = True
             self._news.notify_all()
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing waits and nothing will come."""
+        """True if closed and empty."""
         return self._is_closed and not self._length
 
     def _take_turn(self) -> _Item:

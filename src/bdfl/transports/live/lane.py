@@ -1,4 +1,4 @@
-"""Work that waits its turn: a bounded queue with one thread that empties it."""
+"""A bounded queue with one worker thread."""
 
 import threading
 from collections import deque
@@ -9,7 +9,7 @@ _Item = TypeVar("_Item")
 
 
 class Lane(Generic[_Item]):
-    """Handles items one after another, in order; takes no more than it has room for. To be closed."""
+    """Handles items in order in its own thread, bounded by count and bytes. Close it after use."""
 
     def __init__(self, name: str, handle: Callable[[_Item], None], max_items: int, max_bytes: int) -> None:
         self._handle = handle
@@ -22,7 +22,7 @@ class Lane(Generic[_Item]):
         self._thread.start()
 
     def put(self, item: _Item, size: int = 0) -> bool:
-        """Whether there was room for an item of so many bytes."""
+        """Add an item of `size` bytes; return False if the queue is full or closed."""
         with self._changed:
             if self._is_closed or len(self._items) >= self._max_items or self._num_bytes + size > self._max_bytes:
                 return False
@@ -35,7 +35,7 @@ class Lane(Generic[_Item]):
         return len(self._items)
 
     def close(self, timeout_s: float) -> list[_Item]:
-        """Ends the thread after the item at hand; gives what was not handled."""
+        """End the thread after its current item; return the items not handled."""
         with self._changed:
             self._is_closed = True
             rest = [item for item, _ in self._items]

@@ -1,63 +1,62 @@
-"""How much one peer may ask of a node: token buckets per member, so that whoever floods harms only itself.
+"""Rate limits: token buckets per member, so that a flooding member harms only itself.
 
-What came in somebody's name need not be its own: any member certifies any name, access points and relays forward. So
-there are two kinds of buckets: what may be looked into on one line, which is a member's name by one path, and what a
-member may say, of which only what it sealed takes. A name in which more arrives than may be looked into is heard
-slowly: then whoever sends it has to wait.
+A message under a member's name may be forged: any member can certify any name, and access points and relays forward.
+So there are two kinds of buckets. One bounds unauthenticated checks per line, a member's name on one path. The other
+bounds a member, and only messages with its MAC take from it. A name over its check limit is throttled by back-pressure.
 """
 
 from dataclasses import dataclass
 
 from bdfl.ledger.units import NANO
 
-_MESSAGE_BYTES = 256 * 1024  # that any message may have
-_BYTES_PER_PAIR = 256  # and some more for each two members: a block holds votes of all on what all have said
+_MESSAGE_BYTES = 256 * 1024  # base limit of a message
+_BYTES_PER_PAIR = 256  # added per pair of members: a block holds votes of all on updates of all
 
 
 def message_limit(num_members: int) -> int:
-    """The most bytes an honest message of so many members has, several times over: a block of 24 has some 50 kB."""
+    """Return the size limit of a message (bytes), far above honest ones: a block of 24 members has some 50 kB."""
     return _MESSAGE_BYTES + _BYTES_PER_PAIR * num_members**2
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a node takes from each single member. Honest rounds stay far below; what is over is dropped and counted.
+    """Limits per member, far above honest rounds. Messages over a limit are dropped and counted.
 
-    A member of 24 says some 10 messages a round, and a few hundred a second when others catch up from it.
+    One of 24 members sends some 10 messages a round, and a few hundred a second while others sync from it.
     """
 
     max_message_size: int = message_limit(64)  # of an encoded message
-    checks_per_s: int = 500  # seals looked at in one member's name
+    checks_per_s: int = 500  # MAC checks per line
     checks_burst: int = 2_000
-    slow_per_s: int = 200  # messages taken in a name in which more arrived than that, to all and to one each
-    slow_requests_per_s: int = 50  # each is answered, which costs as much again
-    slow_burst: int = 20  # taken at once
-    slow_bytes: int = 64 * 1024  # that cost as much as another one
-    slow_s: float = 10.0  # after the last one that had to wait
-    messages_per_s: int = 200  # that it sealed
+    slow_per_s: int = 200  # messages of a throttled name, broadcast and direct each
+    slow_requests_per_s: int = 50  # each also costs an answer
+    slow_burst: int = 20
+    slow_bytes: int = 64 * 1024  # of payload cost as much as a message
+    slow_s: float = 10.0  # throttling after the last wait
+    messages_per_s: int = 200  # authenticated
     messages_burst: int = 2_000
     bytes_per_s: int = 8 * 2**20
     bytes_burst: int = 32 * 2**20
-    requests_per_s: int = 150  # for pieces of blobs: more than the 128 of 512 KiB that are served
+    requests_per_s: int = 150  # for pieces: more than the 128 of 512 KiB that `served_per_s` allows
     requests_burst: int = 1_000
     served_per_s: int = 64 * 2**20  # bytes of blobs
     served_burst: int = 1024 * 2**20
-    refused_cost: int = 16  # in messages, of one that its sender sealed and that was refused
-    aside_cost: int = 3  # in messages, of one about a round that is over, and of a block sent as an answer
-    patience: int = 1_000  # such messages of 4 kB after which a member is not listened to for a while
-    patience_per_s: int = 20  # how fast that is forgotten
-    mute_s: float = 5.0  # for the first time, then twice as long each time
+    refused_cost: int = 16  # in messages, of an authenticated one that was refused
+    aside_cost: int = 3  # in messages, of one about a past round, and of a block sent in answer
+    patience: int = 1_000  # refused messages (plus one per 4 kB) before a member is muted
+    patience_per_s: int = 20  # refill rate
+    mute_s: float = 5.0  # the first time, then doubled each time
     max_mute_s: float = 60.0
-    pending: int = 512  # of one member, waiting to be read
-    pending_bytes: int = 64 * 2**20  # of all, waiting to be read
-    outgoing: int = 4_096  # to all, waiting to be sent
+    pending: int = 512  # of one member, waiting to be decoded
+    pending_bytes: int = 64 * 2**20  # of all, waiting to be decoded
+    outgoing: int = 4_096  # broadcasts waiting to be sent
     outgoing_bytes: int = 128 * 2**20
     answers: int = 64  # to one member, waiting to be sent
     answers_bytes: int = 8 * 2**20
 
 
 class Bucket:
-    """Tokens that come back at a rate, up to a burst. Time is the caller's monotonic clock, in ns."""
+    """A token bucket. Time is the caller's monotonic clock, in ns."""
 
     def __init__(self, per_s: float, burst: float) -> None:
         self._per_s, self._burst = per_s, burst
@@ -65,7 +64,7 @@ class Bucket:
         self._at_ns = 0
 
     def take(self, amount: float, now_ns: int) -> bool:
-        """Takes so many tokens if they are there."""
+        """Take `amount` tokens if available; return whether they were."""
         self._refill(now_ns)
         if self._tokens < amount:
             return False
@@ -73,17 +72,17 @@ class Bucket:
         return True
 
     def drain(self, amount: float, now_ns: int) -> None:
-        """Takes so many tokens, or all that are there."""
+        """Take `amount` tokens, or all if there are fewer."""
         self._refill(now_ns)
         self._tokens = max(0.0, self._tokens - amount)
 
     def owe(self, amount: float, now_ns: int) -> None:
-        """Takes so many tokens, also such as are not there: then the next ones wait for these first."""
+        """Take `amount` tokens, going into debt if there are fewer."""
         self._refill(now_ns)
         self._tokens -= amount
 
     def wait_ns(self, amount: float, now_ns: int) -> int:
-        """How long until so many tokens are there; those above the burst never are, and count as the burst."""
+        """Return the time (ns) until `amount` tokens are available; amounts above the burst count as the burst."""
         self._refill(now_ns)
         return max(0, int((min(amount, self._burst) - self._tokens) / self._per_s * NANO))
 
@@ -94,7 +93,7 @@ class Bucket:
 
 
 class LineAllowance:
-    """Budgets of one line, before anything is authenticated."""
+    """Budgets of one line, before authentication."""
 
     def __init__(self, limits: Limits) -> None:
         self.checks = Bucket(limits.checks_per_s, limits.checks_burst)
@@ -103,7 +102,7 @@ class LineAllowance:
 
 
 class Allowance:
-    """Budgets of one member, for what it authenticated."""
+    """Budgets of one member, for authenticated messages and requests."""
 
     def __init__(self, limits: Limits) -> None:
         self.messages = Bucket(limits.messages_per_s, limits.messages_burst)

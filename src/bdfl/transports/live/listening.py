@@ -1,7 +1,7 @@
-"""Listening to members on one kind of key, to each by an ear of its own, and to some of them slowly.
+"""Subscriptions per member for one kind of key, some of them throttled.
 
-One ear for everybody would have to be parted into all but one when that one floods: many declarations, of every node
-to every other, at the very moment when they have least to spare. And whom nobody knows is not subscribed to at all.
+One subscription per member, not one wildcard: excluding a flooding member from a wildcard would mean re-declaring all
+others under load. Unknown senders are not subscribed to at all.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ _Heard_co = TypeVar("_Heard_co", covariant=True)
 
 
 class Declared(Entity, Protocol[_Heard_co]):
-    """A subscriber or queryable whose channel can be emptied."""
+    """A subscriber or queryable with a channel."""
 
     @property
     def handler(self) -> HeardChannel[_Heard_co]: ...
@@ -23,15 +23,15 @@ class Declared(Entity, Protocol[_Heard_co]):
 
 @dataclass(frozen=True)
 class Audience:
-    """To whom a node listens, each by an ear of its own."""
+    """The members to subscribe to, one subscription each."""
 
     members: frozenset[int]
-    slow: frozenset[int] = frozenset()  # of these: those in whose name too much arrives
-    relays: frozenset[int] = frozenset()  # members whose clients are heard through them
+    slow: frozenset[int] = frozenset()  # throttled ones among `members`
+    relays: frozenset[int] = frozenset()  # members that relay their clients' messages
 
 
 class Listening(Generic[_Heard]):
-    """What arrives from members, handled in order of each. For one thread at a time; to be ended and joined."""
+    """Subscriptions to members; each is handled in order. Not thread-safe. End and join it after use."""
 
     def __init__(
         self,
@@ -40,13 +40,13 @@ class Listening(Generic[_Heard]):
         handle: Callable[[_Heard], None],
         pace_of: Callable[[int], Pace[_Heard]],
     ) -> None:
-        """`declare` begins to receive what one member sends or relays, slowly or not; `pace_of` is a slow one's."""
+        """`declare` subscribes to a member or relay, throttled or not; `pace_of` gives a throttled one's rate limit."""
         self._name, self._declare, self._handle, self._pace_of = name, declare, handle, pace_of
         self._ears: dict[tuple[int, bool], Ear[_Heard]] = {}
-        self._ending: list[Ear[_Heard]] = []  # those may still reply to somebody who does not read
+        self._ending: list[Ear[_Heard]] = []  # may still be replying to a peer that does not read
 
     def listen_to(self, members: frozenset[int], slow: frozenset[int] = frozenset()) -> None:
-        """From now on to these only. What is said meanwhile may come twice, and is not lost."""
+        """Subscribe to these members only. Messages during the change may arrive twice but are not lost."""
         wanted = {(member, member in slow) for member in members}
         for who, is_slow in sorted(wanted - self._ears.keys()):
             declared = self._declare(who, is_slow)
@@ -56,12 +56,12 @@ class Listening(Generic[_Heard]):
             self._end(one)
 
     def end(self) -> None:
-        """Nothing more arrives; what already did is still handled."""
+        """End all subscriptions; messages already received are still handled."""
         for one in list(self._ears):
             self._end(one)
 
     def join(self, deadline_s: float) -> None:
-        """Waits until all is handled, or until that time on the monotonic clock."""
+        """Wait until all messages are handled, or until the deadline on the monotonic clock."""
         while self._ending:
             self._ending.pop().join(deadline_s)
 

@@ -1,8 +1,8 @@
-"""Who is not listened to for a while, a member of whom too much had to be refused; and who is listened to slowly.
+"""Temporary muting of members with too many refused messages, and throttling of flooded names.
 
-Refusing costs little, but it costs; of who is not listened to zenoh drops everything by itself, or the sender's does
-not even send it. Only what a member sealed counts: otherwise anybody could have anybody else muted. Of what nobody
-sealed, too much in one name has that name heard slowly: whoever sends it waits, and the member itself is still heard.
+Unsubscribing is cheaper than rejecting: zenoh then drops the sender's traffic, often at the source. Only messages with
+the member's MAC count, since otherwise any member could have another one muted. Unauthenticated floods under a name
+only throttle it: their sender is slowed by back-pressure, and the member is still heard.
 """
 
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ from bdfl.ledger.units import NANO
 from bdfl.transports.live.limits import Bucket, Limits
 
 _BYTES_PER_COST = 4096
-_FORGIVEN_AFTER = 10  # times as long as the last mute, the next one is short again
+_FORGIVEN_AFTER = 10  # times the last mute; then the next one is short again
 
 
 @dataclass
 class _Standing:
-    """What is left of the patience with one member."""
+    """Budget and last mute of one member."""
 
     patience: Bucket
     ends_ns: int = 0  # of the last mute
@@ -24,14 +24,14 @@ class _Standing:
 
 
 class Mutes:
-    """Counts what is refused of each member. Time is the caller's monotonic clock, in ns; for one thread at a time."""
+    """Block list of muted members. Time is the caller's monotonic clock, in ns. Not thread-safe."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._standings: dict[int, _Standing] = {}
 
     def note(self, member: int, size: int, now_ns: int) -> bool:
-        """Something of so many bytes was refused; whether that mutes the member."""
+        """Count a refused message of `size` bytes; return whether it mutes the member."""
         limits = self._limits
         standing = self._standings.get(member)
         if standing is None:
@@ -44,36 +44,36 @@ class Mutes:
         return True
 
     def end_ns(self, member: int) -> int:
-        """When the last mute of that member ends, or ended; 0: it was never muted."""
+        """Return the end of a member's last mute (ns); 0 if it was never muted."""
         standing = self._standings.get(member)
         return 0 if standing is None else standing.ends_ns
 
     def muted(self, now_ns: int) -> frozenset[int]:
-        """Who is not listened to now."""
+        """Return the members muted now."""
         return frozenset(member for member, standing in self._standings.items() if now_ns < standing.ends_ns)
 
     def next_end_ns(self, now_ns: int) -> int | None:
-        """When the next mute ends; none: nobody is muted."""
+        """Return the next end of a mute (ns); None if no member is muted."""
         return min((one.ends_ns for one in self._standings.values() if now_ns < one.ends_ns), default=None)
 
 
 class Pressed:
-    """Names in which more arrives than is looked into. Time as above; for one thread at a time."""
+    """Throttled names: more arrives under them than is checked. Time as above. Not thread-safe."""
 
     def __init__(self, limits: Limits) -> None:
         self._lasts_ns = round(limits.slow_s * NANO)
         self._ends_ns: dict[int, int] = {}
 
     def note(self, member: int, now_ns: int) -> bool:
-        """Too much arrived in that name; whether that is news."""
+        """Throttle a name for a while; return whether it was not throttled before."""
         is_news = now_ns >= self._ends_ns.get(member, 0)
         self._ends_ns[member] = now_ns + self._lasts_ns
         return is_news
 
     def pressed(self, now_ns: int) -> frozenset[int]:
-        """Which names are to be heard slowly now."""
+        """Return the members whose names are throttled now."""
         return frozenset(member for member, end_ns in self._ends_ns.items() if now_ns < end_ns)
 
     def next_end_ns(self, now_ns: int) -> int | None:
-        """When the first of them may be heard as ever; none: all are."""
+        """Return the next end of a throttling (ns); None if no name is throttled."""
         return min((end_ns for end_ns in self._ends_ns.values() if now_ns < end_ns), default=None)

@@ -1,4 +1,4 @@
-"""Who watches a live node: metrics, logs, round times."""
+"""Observers of a live node, for metrics, logs and round times."""
 
 from bdfl.ledger.block import Block, Certificate
 from bdfl.ledger.chain import ChainState
@@ -7,28 +7,28 @@ from bdfl.protocol.state import NodeState
 
 
 class LiveObserver:
-    """Hears of everything that happens to a node, from the thread it happens in; this one does nothing about it.
+    """Base class of observers; ignores all events. Methods are called from the thread of the event.
 
-    Whatever is called here returns soon and raises nothing.
+    Implementations must return quickly and not raise.
     """
 
     def stepped(
         self, now_ns: int, before: NodeState, event: Event, after: NodeState, effects: tuple[Effect, ...]
     ) -> None:
-        """The node took in an event."""
+        """Called after a step of the event loop."""
 
     def did(self, effect: Effect) -> None:
-        """An effect was carried out; what is kept is durable."""
+        """Called after an effect was carried out; its writes are durable."""
 
     def committed(self, block: Block, certificate: Certificate, chain: ChainState) -> None:
-        """A block is on the chain for good; `chain` is where the node stands after the event that decided it."""
+        """Called after a block is durable; `chain` is the node's chain after the event that decided it."""
 
     def refused(self, sender: int | None, reason: str) -> None:
-        """Something that arrived was dropped."""
+        """Called when an incoming message or request was dropped."""
 
 
 class Observers(LiveObserver):
-    """Several who watch, in their order."""
+    """Forwards to several observers, in order."""
 
     def __init__(self, *observers: LiveObserver) -> None:
         self._observers = observers

@@ -1,6 +1,6 @@
-"""What waits to be sent: to all first, then to single members in turns, a share for each.
+"""Fair send queue: broadcasts first, then direct messages round-robin, with a quota per member.
 
-Whoever asks a lot is answered a lot; so answers neither keep what all should hear waiting nor take its room.
+So answers to a member that asks a lot neither delay broadcasts nor take their space.
 """
 
 import threading
@@ -18,21 +18,21 @@ class _Outgoing:
 
 
 class Outbox:
-    """Sends one thing after another in a thread of its own; takes no more than it has room for. To be closed."""
+    """A bounded send queue with its own thread. Close it after use."""
 
     def __init__(self, send: Callable[[int | None, bytes], None], limits: Limits) -> None:
         self._send, self._limits = send, limits
         self._waiting: Inbox[_Outgoing] = Inbox(limits.answers_bytes)
-        self._num_shared = self._shared_bytes = 0  # to all
+        self._num_shared = self._shared_bytes = 0  # broadcasts
         self._is_closed = False
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._work, name="link-sender", daemon=True)
         self._thread.start()
 
     def put(self, to: int | None, payload: bytes) -> bool:
-        """Whether there was room for something to one member, or to all."""
+        """Queue a payload to one member or to all; return False if the quota is full."""
         limits, outgoing, size = self._limits, _Outgoing(to, payload), len(payload)
-        if to is not None:  # a share is so many answers, fewer of large ones
+        if to is not None:  # quota: at most `answers` messages, fewer if large
             return self._waiting.put(to, outgoing, max(size, limits.answers_bytes // limits.answers))
         with self._lock:
             if self._num_shared >= limits.outgoing or self._shared_bytes + size > limits.outgoing_bytes:
@@ -45,7 +45,7 @@ class Outbox:
         return len(self._waiting)
 
     def close(self, timeout_s: float) -> None:
-        """Ends the thread after what is being sent now; the rest is not."""
+        """End the thread after the current send; the rest is dropped."""
         self._is_closed = True
         self._waiting.close()
         self._thread.join(timeout_s)

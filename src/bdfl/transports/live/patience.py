@@ -1,33 +1,33 @@
-"""How long a node waits for a piece before it asks for it again, and how many it asks for at a time.
+"""Adaptive timeouts and congestion window of blob downloads.
 
-Both follow what the lines are seen to do. Whoever asks again too early over a slow line fills it with what it asked for
-before, waits longer for everything, asks again, and in the end gets nothing at all. So the wait for each holder is by
-how long its pieces took, as TCP's is [RFC 6298], and a line that brings nothing is asked for less [RFC 5681].
+Retries that are too early congest a slow line with duplicates, which causes more timeouts, up to collapse. So each
+holder's timeout follows the mean and deviation of its RTT, as in TCP [RFC 6298]. The number of requests in flight
+follows slow start and AIMD [RFC 5681].
 """
 
 from dataclasses import dataclass
 from statistics import median_low
 
 _MOST_DOUBLINGS = 3
-MOST_TIMES = 1 << _MOST_DOUBLINGS  # the least wait
-_LEAST_IN_FLIGHT = 2  # one that never comes leaves room for another
+MOST_TIMES = 1 << _MOST_DOUBLINGS  # longest timeout in units of the least
+_LEAST_IN_FLIGHT = 2  # a lost one leaves room for another
 _TIMES_THE_OTHERS = 2
-_RECENT_TIMES = 4 * MOST_TIMES  # the least wait: whose last piece came before that says nothing about the lines now
+_RECENT_TIMES = 4 * MOST_TIMES  # in units of the least timeout: older RTTs of other holders are ignored
 _GAIN, _SPREAD_GAIN, _SPREADS = 1 / 8, 1 / 4, 4  # RFC 6298, 2.3
 
 
 @dataclass
 class _Habit:
-    """How long one holder's pieces take."""
+    """RTT statistics of one holder."""
 
     mean_ns: float = 0.0
     spread_ns: float = 0.0
-    last_ns: int | None = None  # when one came; none: never
-    num_silences: int = 0  # since then
-    silent_ns: int = -1  # when the last of these was found
+    last_ns: int | None = None  # time of the last piece
+    num_silences: int = 0  # timeouts since then
+    silent_ns: int = -1  # time of the last timeout
 
     def note_silence(self, asked_ns: int, now_ns: int) -> None:
-        if asked_ns > self.silent_ns:  # else it was under way then
+        if asked_ns > self.silent_ns:  # else it was in flight at the last timeout
             self.num_silences, self.silent_ns = self.num_silences + 1, now_ns
 
     def note(self, took_ns: int, now_ns: int) -> None:
@@ -40,20 +40,20 @@ class _Habit:
 
 
 class Patience:
-    """Of one node, for all that it pulls. Knows no clock: times are the caller's, in ns."""
+    """Timeouts and congestion window of a node, for all its downloads. Times are the caller's, in ns."""
 
     def __init__(self, least_ns: int, most_in_flight: int) -> None:
-        """`least_ns`: how long is waited for any holder at least; it is at most eight times as long."""
+        """`least_ns` is the shortest timeout; the longest is eight times that."""
         self.least_ns = least_ns
         self._most_in_flight = most_in_flight
         self.reset()
 
     def reset(self) -> None:
-        """The node's own line is a new one."""
+        """Forget all measurements: the node's own connection is new."""
         self._in_flight = self._enough = float(self._most_in_flight)
-        self._has_come = False  # a piece, since less was asked for
+        self._has_come = False  # a piece arrived since the last reduction
         self._habits: dict[int, _Habit] = {}
-        self._answered_ns = -1  # when that was asked which was answered, the last of it
+        self._answered_ns = -1  # send time of the latest answered request
         self._reduced_ns = -1
 
     @property
@@ -62,22 +62,22 @@ class Patience:
 
     @property
     def in_flight(self) -> int:
-        """How many pieces may be asked for at a time."""
+        """Congestion window: the number of requests allowed in flight."""
         return int(self._in_flight)
 
     @property
     def in_doubt(self) -> int:
-        """How many of these of holders that were silent: the others are to have room, however many are gone."""
+        """Part of the window for unresponsive holders; the rest is reserved for the others."""
         return self.in_flight // 2
 
     def is_doubted(self, holder: int) -> bool:
-        """Whether that one was silent, and gave nothing since."""
+        """Return whether requests to a holder timed out since its last piece."""
         return holder in self._habits and self._habits[holder].num_silences > 0
 
     def wait_ns(self, holder: int, now_ns: int) -> int:
-        """How long to wait for a piece of that holder.
+        """Return the timeout of a request to that holder (ns).
 
-        Where others are quicker it is not much longer than for these: it may be slow on purpose.
+        It is at most twice the median of the other recent holders: a holder may be slow on purpose.
         """
         own_ns = self._usual_ns(self._habits.get(holder, _Habit()))
         since_ns = now_ns - _RECENT_TIMES * self.least_ns
@@ -86,11 +86,11 @@ class Patience:
         return min(own_ns, _TIMES_THE_OTHERS * median_low(others_ns)) if others_ns else own_ns
 
     def note_answer(self, asked_ns: int) -> None:
-        """What was asked then was answered: the lines are there."""
+        """Note an answer to a request sent at `asked_ns`: the network works."""
         self._answered_ns = max(self._answered_ns, asked_ns)
 
     def note_piece(self, holder: int, asked_ns: int, now_ns: int, *, is_late: bool = False) -> None:
-        """What was asked of a holder then is here now; late: after one had given it up."""
+        """Note a piece: update the RTT and, unless it is late (timed out before), grow the window."""
         self.note_answer(asked_ns)
         self._habits.setdefault(holder, _Habit()).note(now_ns - asked_ns, now_ns)
         if not is_late:
@@ -99,10 +99,10 @@ class Patience:
             self._has_come = True
 
     def note_silence(self, holder: int, asked_ns: int, now_ns: int) -> None:
-        """What was asked of a holder then was waited for long enough, or got lost.
+        """Note a timeout or loss.
 
-        If nothing that was asked since then was answered either, it is the line's fault, once for all that is under
-        way: little is asked for, more with every piece that comes, and slowly from half as much as it was.
+        If no later request was answered either, it counts as congestion, once for all requests in flight. The window
+        drops to its minimum, then grows by one per piece up to half its former size, then by one per window.
         """
         self._habits.setdefault(holder, _Habit()).note_silence(asked_ns, now_ns)
         if asked_ns > max(self._answered_ns, self._reduced_ns):
@@ -111,7 +111,7 @@ class Patience:
             self._in_flight, self._has_come, self._reduced_ns = float(_LEAST_IN_FLIGHT), False, now_ns
 
     def welcome(self, holder: int) -> None:
-        """That one comes anew: it may have been silent for not having been there."""
+        """Clear the timeouts of a holder that reappeared: it may have been offline."""
         if holder in self._habits:
             self._habits[holder].num_silences = 0
 

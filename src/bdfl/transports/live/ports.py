@@ -1,6 +1,6 @@
-"""What a live node is connected to: the network, and the work that takes its time. Nothing here waits.
+"""Interfaces between a live node, its network (`Link`, `Receiver`) and its `Work`. No call blocks.
 
-Times are those of `time.monotonic_ns`: nothing waits by the wall clock.
+Times are those of `time.monotonic_ns`, never of the wall clock.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,65 +14,65 @@ from bdfl.protocol.messages import Message
 
 @dataclass(frozen=True, eq=False)
 class Offer:
-    """A blob that a node serves. Its bytes become available evenly from one time to another, as if it were uploaded."""
+    """A blob to serve. Its bytes become available linearly from `begun_ns` to `done_ns`, as in an upload."""
 
     data: bytes
     begun_ns: int = 0
     done_ns: int = 0
 
     def ready_ns(self, end: int) -> int:
-        """When the bytes up to offset `end` are available."""
+        """Return the time at which the bytes up to offset `end` are available."""
         return self.begun_ns + (self.done_ns - self.begun_ns) * end // max(1, len(self.data))
 
 
 class Receiver(Protocol):
-    """A node as the network sees it; called from any thread, and never waits."""
+    """The node as seen by the network. Called from any thread; never blocks."""
 
     def receive(self, message: Message) -> None:
-        """A message whose envelope is in order: of this chain, sealed by its sender, within its limits."""
+        """Take a message of this chain that is authenticated and within its sender's limits."""
         ...
 
     def receive_blob(self, holder: int, data: bytes) -> None:
-        """A blob that was to be fetched; its digest is right."""
+        """Take a fetched blob with a verified digest."""
         ...
 
     def offer(self, to: int, blob: bytes) -> Offer | None:
-        """What the node serves to a member under that digest; none: it does not have it."""
+        """Return the blob to serve to a member under that digest; None if absent."""
         ...
 
     def notice(self, present: frozenset[int]) -> None:
-        """Who is there now, beside the node itself."""
+        """Take the set of other members that are present now."""
         ...
 
     def refuse(self, sender: int | None, reason: str) -> None:
-        """Something that arrived was dropped."""
+        """Take note of a dropped message or request."""
         ...
 
 
 class Link(Protocol):
-    """The network as a node sees it."""
+    """The network as seen by a node."""
 
     def open(self, receiver: Receiver) -> None:
-        """Begins to receive."""
+        """Start receiving."""
         ...
 
     def send(self, to: int | None, message: Message) -> None:
-        """Sends to one member or all others. The queue is bounded: what does not fit is dropped and counted."""
+        """Queue a message to one member or all others. If the bounded queue is full it is dropped and counted."""
         ...
 
     def fetch(self, blob: bytes, size: int, holders: Sequence[int]) -> None:
-        """Begins to pull a blob of so many bytes, from these members first; goes on until it is here or forgotten.
+        """Download a blob of `size` bytes, preferably from these members, until it is complete or forgotten.
 
-        Asked again for one that is under way, the holders are added to those known.
+        A second call for the same blob adds holders.
         """
         ...
 
     def forget_fetches(self) -> None:
-        """Ends all pulls: they are of a height that is decided."""
+        """Cancel all downloads: their height is decided."""
         ...
 
     def set_members(self, public_keys: Sequence[bytes | None]) -> None:
-        """Who may speak from now on, by member number; none: no more."""
+        """Set the members by number; None: no longer a member."""
         ...
 
     @property
@@ -82,30 +82,30 @@ class Link(Protocol):
 
 
 class Work(Protocol):
-    """What takes a node's time. Results come by call, from any thread, once or never."""
+    """Training and mining of a node. Results come by callback, from any thread, at most once."""
 
     def train(self, chain: ChainState, model: bytes, on_done: Callable[[bytes | None], None]) -> None:
-        """Trains the round after `chain` from a model's bytes; gives the new model's, none where training diverged."""
+        """Train the round after `chain`; `on_done` gets the new model, or None if training gave none."""
         ...
 
     def spent_micro(self, chain: ChainState) -> int:
-        """Epsilon that the node has spent with the training of the round after `chain`, once that is done, in 1e-6."""
+        """Return the epsilon spent up to the finished training of the round after `chain`, in 1e-6."""
         ...
 
     def stop_training(self) -> None: ...
 
     def mine(self, chain: ChainState, header: Header, on_found: Callable[[bytes], None]) -> None:
-        """Searches a nonce for the header, instead of any before."""
+        """Search a nonce for the header; replaces any earlier search."""
         ...
 
     def stop_mining(self) -> None: ...
 
     def measure(self, chain: ChainState, tip: Block | None) -> tuple[Conditions, Receipt | None] | None:
-        """The node's conditions in the round after the one worked on, and what the tip's round cost it. Quick."""
+        """Return the node's conditions in the round after the current one, and its receipt of the tip's round."""
         ...
 
     def upload(self, chain: ChainState) -> int:
-        """How long (ns) the node's own update takes, from now, until all its bytes can be had."""
+        """Return the upload time (ns), from now, of the node's own update."""
         ...
 
     def close(self) -> None: ...

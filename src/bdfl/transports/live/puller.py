@@ -1,4 +1,4 @@
-"""Pulls blobs in a thread of its own: asks, takes the answers, and hands on what is whole."""
+"""Blob client: a thread that requests pieces, collects answers and delivers whole blobs."""
 
 import threading
 import time
@@ -14,13 +14,13 @@ _SHORTEST_WAIT_S = 0.001
 
 
 class Asking(Protocol):
-    """How a request gets to a holder. The answer comes by call, from any thread, once or never."""
+    """Sends a request to a holder. The answer comes by callback, from any thread, at most once."""
 
     def __call__(self, holder: int, request: PieceRequest, on_answer: Callable[[Answer], None]) -> None: ...
 
 
 class Puller:
-    """Any number of blobs, from any thread. To be closed."""
+    """Downloads any number of blobs. Thread-safe. Close it after use."""
 
     def __init__(
         self,
@@ -38,19 +38,19 @@ class Puller:
         self._thread.start()
 
     def fetch(self, blob: bytes, size: int, holders: Sequence[int]) -> None:
-        """Begins to pull a blob, or adds holders to one that is being pulled."""
+        """Start a download, or add holders to one in progress."""
         with self._changed:
             if self._pulls.want(blob, size, holders, time.monotonic_ns()):
                 self._count("fetches")
             self._changed.notify()
 
     def forget(self) -> None:
-        """Ends all pulls; nothing of them is delivered any more, but for what is being delivered now."""
+        """Cancel all downloads; a delivery in progress still completes."""
         with self._changed:
             self._pulls.clear()
 
     def set_present(self, present: frozenset[int]) -> None:
-        """Who may be asked beside those named."""
+        """Set the members that may be asked beside the named holders."""
         with self._changed:
             self._pulls.set_present(present)
             self._changed.notify()

@@ -1,4 +1,4 @@
-"""All blobs being pulled: whose turn it is, and what is asked of whom next. Knows no clock, thread or network."""
+"""Scheduler of all blob downloads: active ones, requests and holders. No clock, threads or I/O."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,14 +7,14 @@ from bdfl.transports.live.blob_pull import Absent, Answer, NotYet, Piece, Pull, 
 from bdfl.transports.live.envelope import PieceRequest
 from bdfl.transports.live.patience import Patience
 
-_MAX_IN_FLIGHT = 32  # pieces asked at a time, of all
-_MAX_WRONG = 2  # models: bytes of one member in a round that made wrong ones, then it is asked no more
-_MAX_ACTIVE_BYTES = 256 * 2**20  # of blobs being pulled at a time; the others wait for their turn
+_MAX_IN_FLIGHT = 32  # pieces, of all downloads
+_MAX_WRONG = 2  # blobs' worth of wrong bytes from one member in a round; then it is barred
+_MAX_ACTIVE_BYTES = 256 * 2**20  # of active downloads; the others are queued
 
 
 @dataclass(frozen=True, eq=False)
 class Errand:
-    """A request to be sent, for one of the pulls."""
+    """A request to send, for one of the downloads."""
 
     pull: Pull
     holder: int
@@ -23,10 +23,9 @@ class Errand:
 
 
 class Pulls:
-    """Any number of blobs, so many bytes at a time. Times are the caller's, in ns; for one thread at a time.
+    """Any number of downloads, a bounded number of bytes active. Times are the caller's, in ns. Not thread-safe.
 
-    A blob that does not come keeps no other from coming: whoever gets nowhere in its turn waits for another behind the
-    rest, with the pieces that are here.
+    A stalled download does not block the others: it goes to the end of the queue and keeps its pieces.
     """
 
     def __init__(self, patience_ns: int, piece_size: int) -> None:
@@ -34,7 +33,7 @@ class Pulls:
         self._patience = Patience(patience_ns, _MAX_IN_FLIGHT)
         self._pulls: dict[bytes, Pull] = {}
         self._present: frozenset[int] = frozenset()
-        self._wrong: dict[int, int] = {}  # bytes that made wrong blobs since all was forgotten, by who gave them
+        self._wrong: dict[int, int] = {}  # bytes of wrong blobs in this round, by holder
 
     def __len__(self) -> int:
         return len(self._pulls)
@@ -43,7 +42,7 @@ class Pulls:
         return self._pulls.get(pull.blob) is pull
 
     def want(self, blob: bytes, size: int, holders: Sequence[int], now_ns: int) -> bool:
-        """Begins to pull a blob, or adds holders to one that is being pulled; whether it is a new one."""
+        """Start a download, or add holders to one in progress; return whether it is new."""
         pull = self._pulls.get(blob)
         is_new = pull is None
         if pull is None:
@@ -55,7 +54,7 @@ class Pulls:
         return is_new
 
     def set_present(self, present: frozenset[int]) -> None:
-        """Who may be asked beside those named. When somebody is there after nobody was, all begins anew."""
+        """Set the members that may be asked beside the named holders; timeouts restart if none was present before."""
         if present and not self._present:
             self._patience.reset()
         for newcomer in present - self._present:
@@ -63,14 +62,14 @@ class Pulls:
         self._present = present
 
     def find_whole(self) -> Pull | None:
-        """One of which all pieces are here."""
+        """Return a download with all its pieces, or None."""
         return next((pull for pull in self._pulls.values() if pull.is_whole), None)
 
     def remove(self, pull: Pull) -> None:
         del self._pulls[pull.blob]
 
     def blame(self, pull: Pull) -> None:
-        """Throws a wrong whole away; who gave too many bytes of such is asked no more until all is forgotten."""
+        """Discard a blob with a wrong digest; bar a holder of too many such bytes until `clear`."""
         liar = pull.blame()
         if liar is None:
             return
@@ -80,16 +79,16 @@ class Pulls:
                 other.bar(liar)
 
     def clear(self) -> None:
-        """Forgets all blobs: the round is over, and with it every budget."""
+        """Forget all downloads and wrong bytes: the round is over."""
         self._pulls.clear()
         self._wrong.clear()
 
     def expire(self, now_ns: int) -> int:
-        """Gives up what was waited for long enough; gives how much."""
+        """Time out overdue requests; return their number."""
         return sum(pull.expire(now_ns) for pull in self._pulls.values())
 
     def plan(self, now_ns: int) -> list[Errand]:
-        """What to ask for now, what one has not given up yet first; noted as asked."""
+        """Return the requests to send now, noted as in flight; downloads with fewest timeouts first."""
         errands: list[Errand] = []
         self._pass_turns(now_ns)
         patience = self._patience
@@ -107,7 +106,7 @@ class Pulls:
         return errands
 
     def answer(self, errand: Errand, answer: Answer, now_ns: int) -> bool:
-        """Takes what a holder says to a request; whether one had given it up and it was of use all the same."""
+        """Handle an answer; return whether it was a useful piece after its timeout."""
         pull, holder, offset, asked_ns = errand.pull, errand.holder, errand.request.offset, errand.asked_ns
         asked = pull.asked.get(offset) if pull in self else None
         is_waited_for = asked is not None and (asked.holder, asked.at_ns) == (holder, asked_ns)
@@ -116,7 +115,7 @@ class Pulls:
                 self._patience.note_piece(holder, asked_ns, now_ns, is_late=not is_waited_for)
             case NotYet() | Absent():
                 self._patience.note_answer(asked_ns)
-            case Silence() if is_waited_for and holder in self._present:  # the request or its answer got lost
+            case Silence() if is_waited_for and holder in self._present:  # request or answer lost
                 self._patience.note_silence(holder, asked_ns, now_ns)
         if pull not in self or not (is_waited_for or isinstance(answer, Piece)):
             return False
@@ -125,7 +124,7 @@ class Pulls:
         return not is_waited_for and not was_here and offset in pull.givers
 
     def next_time_ns(self, now_ns: int) -> int | None:
-        """When to look again if nothing comes before; none: there is nothing to pull."""
+        """Return the time of the next timeout or retry (ns); None without downloads."""
         return min((pull.next_time_ns(now_ns) for pull in self._active()), default=None)
 
     def _pass_turns(self, now_ns: int) -> None:
@@ -140,7 +139,7 @@ class Pulls:
                 pull.turn_ns = now_ns
 
     def _active(self) -> list[Pull]:
-        """Those whose turn it is."""
+        """Return the active downloads: the first in the queue, up to the byte limit."""
         active: list[Pull] = []
         num_bytes = 0
         for pull in self._pulls.values():

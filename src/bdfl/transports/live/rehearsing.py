@@ -1,8 +1,7 @@
-"""Rehearsals: costly events are played in other threads first, for what they leave in the toolbox.
+"""Prevalidation: costly events are executed speculatively in other threads to warm the toolbox's cache.
 
-A node's state is a frozen value and a step is pure, so a step may be taken anywhere and thrown away. What it worked out
-(signatures, digests, models, aggregates, plans) is then at hand when the node takes the step for good, and the node
-never stands still over it. Nothing is signed in a rehearsal.
+A node's state is frozen and a step is pure, so a step may run anywhere and be discarded. Its verified signatures,
+digests, models, aggregates and plans are then cached when the event loop takes the step. Nothing is signed here.
 """
 
 import threading
@@ -20,23 +19,23 @@ from bdfl.protocol.votes import key_of
 from bdfl.transports.live.inbox import Inbox
 
 MAX_REHEARSALS = 3  # of one event
-_LARGE_MODEL = 2**18  # bytes: to hash and add up smaller ones takes no longer than to tell another thread
-_MANY_STATEMENTS = 4  # to verify so many signatures takes longer than to tell another thread
+_LARGE_MODEL = 2**18  # bytes; hashing and adding smaller ones costs no more than a thread switch
+_MANY_STATEMENTS = 4  # verifying so many signatures costs more than a thread switch
 
 
 @dataclass(frozen=True, eq=False)
 class Arrival:
-    """An event on its way to the node."""
+    """An event queued for the node."""
 
     event: Event
-    sender: int | None  # none: the node's own
+    sender: int | None  # None: the node's own
     weight: int = 1
     num_rehearsals: int = 0
-    place: tuple[object, ...] = ()  # where the node stood in the last one
+    place: tuple[object, ...] = ()  # `_place_of` the state in the last rehearsal
 
 
 class _NoSigner(Signer):
-    """Signs nothing."""
+    """A signer that returns zeros."""
 
     def __init__(self, public_key: bytes) -> None:
         self.public_key = public_key
@@ -46,7 +45,7 @@ class _NoSigner(Signer):
 
 
 class Rehearsals:
-    """A few threads between those who receive and the node."""
+    """Prevalidation threads between the receiving threads and the event loop."""
 
     def __init__(
         self,
@@ -59,7 +58,7 @@ class Rehearsals:
         wall_clock: Callable[[], int],
         give: Callable[[Arrival], None],
     ) -> None:
-        """`give` takes what was rehearsed; without threads nothing is costly."""
+        """`give` receives each prevalidated event; with `num_threads` 0 no event is worth it."""
         self._context = replace(context, signer=_NoSigner(context.signer.public_key))
         self._inbox: Inbox[Arrival] = Inbox(max_weight)
         self._find_state = find_state
@@ -83,11 +82,11 @@ class Rehearsals:
                 thread.join()
 
     def put(self, arrival: Arrival) -> bool:
-        """Whether there is room for it."""
+        """Queue an event; return False if its sender's quota is full."""
         return self._inbox.put(arrival.sender, arrival, arrival.weight)
 
     def is_worth_it(self, arrival: Arrival) -> bool:
-        """Whether to take the step right now would hold up the node."""
+        """Return whether to prevalidate: the step is costly, and the state changed since the last rehearsal."""
         if not self._threads or arrival.num_rehearsals >= MAX_REHEARSALS:
             return False
         state = self._find_state()
@@ -101,13 +100,13 @@ class Rehearsals:
             if arrival is None:
                 continue
             state = self._find_state()
-            with suppress(BaseException):  # the step itself will show what is wrong
+            with suppress(BaseException):  # the real step will raise it
                 step(self._context, state, arrival.event, self._clock(), self._wall_clock())
             self._give(replace(arrival, num_rehearsals=arrival.num_rehearsals + 1, place=_place_of(state)))
 
 
 def is_costly(state: NodeState, event: Event) -> bool:
-    """Whether a step may take long: many signatures, proof of work, or models to be hashed, checked and added up."""
+    """Return whether a step may be slow: many signatures, proof of work, or large models to hash and aggregate."""
     if state.phase is Phase.DONE:
         return False
     has_large_model = state.chain.genesis.model.size >= _LARGE_MODEL
@@ -115,7 +114,7 @@ def is_costly(state: NodeState, event: Event) -> bool:
         case MessageArrived(message):
             return message.height == state.chain.height + 1 and _is_costly_content(state, message.content)
         case TrainingFinished() | Measured() | TimerFired(timer=Timer.DEADLINE):
-            return has_large_model  # collecting may be over with it
+            return has_large_model  # it may end collecting
     return False
 
 
@@ -136,6 +135,6 @@ def _is_costly_content(state: NodeState, content: Content) -> bool:
 
 
 def _place_of(state: NodeState) -> tuple[object, ...]:
-    """What the cost of a step depends on."""
+    """Return the part of the state that determines the cost of a step."""
     held = len(state.updates), len(state.reports), len(state.blobs), len(state.candidates)
     return state.chain.tip, state.phase, state.attempt, held

@@ -1,7 +1,7 @@
-"""Playing a node's part again: its recorded events through the pure core give the blocks in its store, byte for byte.
+"""Deterministic replay: a node's logged events through the pure core give its stored blocks, byte for byte.
 
-No private key is needed. Wherever the core signs, the recorded signature is taken, and must be the node's own for the
-very statement that the core makes now: so whatever the node said is shown to follow from what it heard.
+No private key is needed. Where the core signs, the logged signature is used and must be valid for the core's statement.
+So every signed statement of the node is shown to follow from its events.
 """
 
 from collections.abc import Iterator
@@ -50,32 +50,32 @@ from bdfl.transports.live.event_log import (
 
 
 class ReplayDiffers(BdflError):
-    """A recorded life that the pure core would have lived otherwise."""
+    """The replay differs from the log or the store."""
 
 
 @dataclass(frozen=True)
 class ReplayedLife:
-    """One life of a node: from a start to its end, or to where the record of it breaks off."""
+    """One incarnation of a node: from a start to its end, or to the end of its log."""
 
-    first_height: int  # the height it began to work on
-    last_height: int  # the last block it decided; less than `first_height`: none
+    first_height: int  # first height it worked on
+    last_height: int  # last block it decided; below `first_height`: none
     num_events: int
     num_signatures: int
-    is_whole: bool  # else something it needed next was never kept: the node ended there
+    is_whole: bool  # False: the node ended before it stored what comes next
 
 
 @dataclass(frozen=True)
 class ReplayResult:
-    """All lives, and what of the chain they account for."""
+    """All incarnations, and the blocks they reproduce."""
 
     number: int
     lives: tuple[ReplayedLife, ...]
-    num_blocks: int  # in the store that the lives decided, the same byte for byte
-    not_recorded: tuple[int, ...]  # heights whose deciding was not, not wholly, or no longer on record
+    num_blocks: int  # stored blocks reproduced byte for byte
+    not_recorded: tuple[int, ...]  # heights whose decision is not or only partly logged
 
 
 class _Tape(Signer):
-    """Gives recorded signatures, each for what it was made for."""
+    """A signer that returns logged signatures after verifying them against their statements."""
 
     def __init__(self, public_key: bytes) -> None:
         self.public_key = public_key
@@ -101,9 +101,9 @@ class _Tape(Signer):
 
 
 def replay(log: Path, store: Store, toolbox: Toolbox | None = None) -> ReplayResult:
-    """Plays all that a log, and the one before it, recorded; `store` is the node's, which may be read-only.
+    """Replay a log and the rotated one before it against the node's `store`, which may be read-only.
 
-    Raises `ReplayDiffers` where the core decides or signs otherwise than the node did, `BrokenLog` for no log.
+    Raises `ReplayDiffers` if the core decides or signs differently, `BrokenLog` if the log is empty or invalid.
     """
     shared = Toolbox() if toolbox is None else toolbox
     player: _Player | None = None
@@ -134,7 +134,7 @@ def _entries_of(log: Path) -> Iterator[Began | Happened]:
 
 
 def _advance(chain: ChainState, height: int, store: Store, toolbox: Toolbox) -> ChainState:
-    """The chain at that height."""
+    """Return the chain at that height."""
     if height > store.height:
         raise ReplayDiffers(f"a life began at block {height}, the store has {store.height}")
     if height < chain.height:
@@ -147,7 +147,7 @@ def _advance(chain: ChainState, height: int, store: Store, toolbox: Toolbox) -> 
 
 
 class _Player:
-    """One life."""
+    """Replays one incarnation."""
 
     def __init__(self, began: Began, chain: ChainState, store: Store, toolbox: Toolbox, decided: set[int]) -> None:
         if began.format != FORMAT:
@@ -198,7 +198,7 @@ class _Player:
 
     def _compare(self, effect: Commit) -> None:
         height = effect.block.header.height
-        if height > self._store.height:  # the node ended before it was kept
+        if height > self._store.height:  # the node ended before storing it
             self._is_whole = False
             return
         if encode(self._store.block(height)) != encode(effect.block):
@@ -227,7 +227,7 @@ class _Player:
         return data
 
     def _event_of(self, logged: LoggedEvent) -> Event | None:
-        """The event as it was; none if a blob of it was never kept."""
+        """Return the logged event; None if a blob it needs was never stored."""
         match logged:
             case LoggedStart():
                 return Started()
@@ -251,7 +251,7 @@ class _Player:
         if given is None:
             if blob in self._state.wanted_blobs:
                 return None
-            given = b""  # nobody wanted it any more: it changed nothing
+            given = b""  # no longer wanted: it changed nothing
         return MessageArrived(Message(self._state.chain.chain, sender, height, Blob(given)))
 
     def _training_finished(self, height: int, parent: bytes, model: bytes, epsilon_micro: int) -> Event | None:

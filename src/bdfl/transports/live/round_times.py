@@ -1,4 +1,4 @@
-"""A clock that writes down how long a node's rounds take beside what the model says."""
+"""An observer that records measured and modelled times of a node's rounds."""
 
 import os
 import threading
@@ -20,12 +20,12 @@ from bdfl.transports.live.workshop import Spent
 from bdfl.transports.world import ModelledRound
 
 MAX_BYTES = 64 * 2**20  # of a file of rounds
-_TAIL_BYTES = 64 * 1024  # that are read at a time to find a torn line
-_MAX_PENDING = 64  # records that wait for their block to be on the disk
+_TAIL_BYTES = 64 * 1024  # read at a time to find a torn line
+_MAX_PENDING = 64  # rounds whose block is not yet durable
 
 
 class TimedWork(Protocol):
-    """Work that knows what the model expects of it, and what it really took."""
+    """Work with modelled and measured durations."""
 
     @property
     def time_scale(self) -> float: ...
@@ -37,7 +37,7 @@ class TimedWork(Protocol):
 
 @dataclass(eq=False)
 class _Watch:
-    """A round under way."""
+    """A round in progress."""
 
     chain: ChainState
     begun_ns: int
@@ -55,13 +55,13 @@ class _Watch:
 
 
 class RoundClock(LiveObserver):
-    """Times a node's rounds and appends them to a file, which is begun anew when it is full; the former one is kept.
+    """Times a node's rounds and appends them to a file, which is rotated when full; one former file is kept.
 
-    A disk that takes no line does not stop the node: what is lost is counted.
+    A write error does not stop the node: lost lines are counted.
     """
 
     def __init__(self, number: int, work: TimedWork, path: Path, *, max_bytes: int = MAX_BYTES) -> None:
-        """A line that was cut off by a crash is dropped from the file."""
+        """A torn last line, left by a crash, is truncated."""
         self.num_lost = 0
         self._number = number
         self._work = work
@@ -69,7 +69,7 @@ class RoundClock(LiveObserver):
         self._max_bytes = max_bytes
         self._watch: _Watch | None = None
         self._lock = threading.Lock()
-        self._pending: dict[int, tuple[_Watch, int]] = {}  # by height: a round that is over, and when
+        self._pending: dict[int, tuple[_Watch, int]] = {}  # by height: a finished round and its end
         _drop_torn_line(path)
 
     def stepped(
@@ -123,7 +123,7 @@ class RoundClock(LiveObserver):
         scale, spent = self._work.time_scale, self._work.spent(watch.height)
         found_ns = ended_ns if watch.found_ns is None else watch.found_ns
         closed_ns = ended_ns if watch.closed_ns is None else watch.closed_ns
-        if self._number in watch.heard_ns:  # who is the last to upload has everything before the others do
+        if self._number in watch.heard_ns:  # the last uploader has all updates before the others do
             closed_ns = min(max(closed_ns, watch.heard_ns[self._number] + spent.upload_ns), max(closed_ns, found_ns))
         found_ns = max(found_ns, closed_ns)
         modelled = self._work.modelled(watch.chain)
@@ -154,7 +154,7 @@ class RoundClock(LiveObserver):
 
 
 def _note_progress(watch: _Watch, now_ns: int, number: int, state: NodeState) -> None:
-    """Takes in how far a round has come."""
+    """Record the times of a round's progress so far."""
     if len(watch.upload_ns) + (number in watch.heard_ns) < len(state.updates):
         for client, signed in state.updates.items():
             heard_ns = watch.heard_ns.setdefault(client, now_ns)
@@ -167,7 +167,7 @@ def _note_progress(watch: _Watch, now_ns: int, number: int, state: NodeState) ->
 
 
 def _drop_torn_line(path: Path) -> None:
-    """Cuts a file off after its last whole line; reads no more of it than that takes."""
+    """Truncate a file after its last whole line, reading from its end."""
     try:
         with path.open("r+b") as file:
             size = kept = file.seek(0, os.SEEK_END)
@@ -181,4 +181,4 @@ def _drop_torn_line(path: Path) -> None:
                 file.truncate(kept)
                 os.fsync(file.fileno())
     except OSError:
-        return  # nothing there yet; or nothing can be written, which shows later
+        return  # no file yet; or not writable, which shows later

@@ -1,4 +1,4 @@
-"""Training of one client on its own share of the data, whoever asks for it and wherever the others are."""
+"""Local training of one client on its own partition."""
 
 import math
 import time
@@ -26,11 +26,11 @@ Result = TypeVar("Result")
 
 
 class ShareTrainer:
-    """Trains one client on its own share of the data: the same bits as where all clients' data are at hand."""
+    """Trains one client on its own data, bit-identical to a run that holds all clients' data."""
 
     def __init__(self, scenario: Scenario, client: int, data: str, model: bytes = b"") -> None:
-        """Raises a `BdflError` where the data do not fit `model`, which all agreed on and which is tried on a batch."""
-        # one client is not worth vectorising, and either engine gives the same up to rounding
+        """Try the agreed `model` on a batch; raises a `BdflError` if the data do not fit it."""
+        # not worth vectorising for one client; engines agree up to rounding
         learning = msgspec.structs.replace(scenario.learning, engine=Engine.LOOP)
         self._scenario = msgspec.structs.replace(scenario, learning=learning)
         self._client = client
@@ -71,9 +71,9 @@ class ShareTrainer:
         )
 
     def _rehearse(self, weights: Vector) -> None:
-        """Raises `BadData` unless a batch has a finite loss and gradient with these weights, those of round 1."""
+        """Raise `BadData` unless the first batch has a finite loss and gradient with these weights."""
         num_samples = min(self._scenario.learning.batch, len(self._material.train_labels))
-        if not num_samples:  # a client may be dealt nothing
+        if not num_samples:  # a client's partition may be empty
             return
         found = self._bench.differentiate(BlockTask(weights, range(num_samples)))
         if not (math.isfinite(found.loss_sum) and np.isfinite(found.gradient_sum).all()):
@@ -81,14 +81,14 @@ class ShareTrainer:
             raise BadData(self._data, loss, "a finite loss and gradient with the agreed model: scale the inputs")
 
     def _count_samples(self, round: int, num_steps: int) -> int:
-        """Samples seen in the first steps of a round; of a private one, which nobody can draw again, on average."""
+        """Return the samples seen in `num_steps` steps; the expected number under DP-SGD, whose draws are secret."""
         if self._scenario.privacy.is_on:
             mechanism = self._bench.mechanism(self._client)
             return num_steps * min(mechanism.batch, mechanism.samples)
         return sum(map(len, self._bench.batches(round, self._client)[:num_steps]))
 
     def _spent_micro(self, num_rounds: int) -> int:
-        """Epsilon after so many rounds of private training; 0 where it is not private."""
+        """Return the epsilon after `num_rounds` of private training, in 1e-6; 0 if training is not private."""
         return spent_micro(self._bench.mechanism(self._client), num_rounds) if self._scenario.privacy.is_on else 0
 
     def judge(self, order: JudgeOrder) -> Judged:
@@ -96,7 +96,7 @@ class ShareTrainer:
         return Judged(order.number, found.accuracy, found.loss)
 
     def _bend(self, start: Vector, round: int, result: LocalResult) -> LocalResult:
-        """What the client sends; a scenario may make it one that poisons, where it is played with its own data."""
+        """Return the update to send; with dealt data, the scenario may have this client poison it."""
         return poison_results(self._scenario, start, round, [result])[0] if self._is_dealt else result
 
     def _map(self, function: Callable[[Bench, Task], Result], tasks: Sequence[Task]) -> Iterator[Result]:
@@ -104,7 +104,7 @@ class ShareTrainer:
 
 
 def _dealt_share(scenario: Scenario, client: int) -> Material:
-    """The client's share of the scenario's data; inputs are normalised as those of all clients together."""
+    """Load the client's partition of the scenario's data; inputs are normalised over all clients."""
     if client >= scenario.clients.count:
         found = f"client {client} of {scenario.clients.count}"
         raise BadData(scenario.data.source, found, "a client that the scenario deals data to; else give your own")
@@ -122,7 +122,7 @@ def _dealt_share(scenario: Scenario, client: int) -> Material:
 
 
 def _own_share(scenario: Scenario, client: int, source: str) -> Material:
-    """A member's own data, all of it; labels are as many as `partition.num_labels`, though it may not hold all."""
+    """Load all of a member's own data; it has `partition.num_labels` labels, some perhaps without samples."""
     data = load_data(msgspec.structs.replace(scenario.data, source=source))
     num_labels = scenario.partition.num_labels
     if data.num_labels > num_labels:
@@ -133,6 +133,6 @@ def _own_share(scenario: Scenario, client: int, source: str) -> Material:
 
 
 def _only(client: int, num_samples: int) -> tuple[Samples, ...]:
-    """Indices of each client's samples where the client alone holds any."""
+    """Return the sample indices by client, where only `client` holds any."""
     nothing = np.zeros(0, np.int64)
     return (*(nothing for _ in range(client)), np.arange(num_samples))

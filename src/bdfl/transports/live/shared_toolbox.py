@@ -1,4 +1,4 @@
-"""A toolbox for several threads of one node: what one of them works out, the others find or wait for."""
+"""Thread-safe verification cache: one thread computes a result, the others find or wait for it."""
 
 import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -11,7 +11,7 @@ from bdfl.ledger.toolbox import MAX_BYTES, MAX_ENTRIES, Memo, Toolbox
 from bdfl.scenario.learning import Aggregation
 from bdfl.scenario.ledger import WorkKind
 
-_ROUNDS = 4  # whose work is remembered
+_ROUNDS = 4  # cached
 _STATEMENTS = 32  # of one member in a round
 
 _Key = TypeVar("_Key", bound=Hashable)
@@ -19,7 +19,7 @@ _Value = TypeVar("_Value")
 
 
 class _SharedMemo(Memo[_Key, _Value]):
-    """A memo that any thread may ask."""
+    """A thread-safe memo."""
 
     def __init__(self, max_entries: int, max_bytes: int = MAX_BYTES) -> None:
         super().__init__(max_entries, max_bytes)
@@ -35,9 +35,9 @@ class _SharedMemo(Memo[_Key, _Value]):
 
 
 class SharedToolbox(Toolbox):
-    """As `Toolbox`, from any thread. No lock is held while something is worked out, except for those who ask the same.
+    """A thread-safe `Toolbox` with one lock per key: only threads that need the same result wait.
 
-    What is worked out may ask for something else, never for itself: so nobody waits in a circle.
+    A computation may request other results but never its own, so there is no deadlock.
     """
 
     memo_kind = _SharedMemo
@@ -50,11 +50,11 @@ class SharedToolbox(Toolbox):
     ) -> None:
         super().__init__(max_entries, max_bytes, own_functions)
         self._lock = threading.Lock()
-        self._under_way: dict[Hashable, tuple[threading.Lock, list[None]]] = {}  # with one entry for each who waits
+        self._under_way: dict[Hashable, tuple[threading.Lock, list[None]]] = {}  # with one entry per waiting thread
 
     @classmethod
     def sized_for(cls, num_members: int, model_size: int, own_functions: frozenset[str] = frozenset()) -> Self:
-        """One that remembers a few rounds of such a chain and no more: a process that runs for months stays small."""
+        """Return a cache for a few rounds of such a chain, so that memory stays bounded."""
         return cls(
             max(1024, _ROUNDS * _STATEMENTS * num_members),
             max(2**20, _ROUNDS * 2 * (num_members + 2) * model_size),
@@ -85,7 +85,7 @@ class SharedToolbox(Toolbox):
 
     @contextmanager
     def _alone(self, key: Hashable) -> Iterator[None]:
-        """Inside, no other thread works on the same."""
+        """Hold the lock of a key."""
         with self._lock:
             lock, waiting = self._under_way.setdefault(key, (threading.Lock(), []))
             waiting.append(None)

@@ -1,4 +1,4 @@
-"""What a node and its training process say to each other, over pipes: MessagePack, each piece after its length."""
+"""IPC messages between a node and its training process: length-prefixed MessagePack over pipes."""
 
 from typing import IO, TypeAlias, TypeVar
 
@@ -6,46 +6,46 @@ import msgspec
 
 from bdfl.errors import BdflError, one_line
 
-DEALT = "dealt"  # instead of a path: the scenario's own data, dealt out by its partition
+DEALT = "dealt"  # instead of a path: the client's partition of the scenario's data
 _LENGTH_BYTES = 8
 _MAX_BYTES = 2**34
 
 
 class BrokenPipeline(BdflError):
-    """Bytes of a training process that are nothing it says."""
+    """The training process sent an invalid message."""
 
 
 # Orders
 
 
 class Setup(msgspec.Struct, frozen=True, array_like=True, tag="setup"):
-    """What the process is for: said once, before anything else."""
+    """Configuration of the process; sent once, first."""
 
     scenario: str  # TOML
     client: int
-    data: str  # `DEALT`, or a file or folder of which everything is the client's
-    model: bytes = b""  # safetensors: the untrained one that all agreed on, which data must fit; none: not known
-    label_counts: tuple[int, ...] = ()  # by the member's card; none: no card yet
+    data: str  # `DEALT`, or a file or folder with the client's data only
+    model: bytes = b""  # safetensors: the agreed initial model, which data must fit; empty: unknown
+    label_counts: tuple[int, ...] = ()  # of the member's card; empty: no card yet
 
 
 class TrainOrder(msgspec.Struct, frozen=True, array_like=True, tag="train"):
-    """Train the client in a round, from this model."""
+    """Order to train the client in a round, from this model."""
 
     number: int
     round: int
-    model: bytes  # safetensors; none: the untrained one
+    model: bytes  # safetensors; empty: the initial model
     rounds_before: int = 0  # in which the client may have spent epsilon
 
 
 class JudgeOrder(msgspec.Struct, frozen=True, array_like=True, tag="judge"):
-    """Try a model on the test data."""
+    """Order to evaluate a model on the test data."""
 
     number: int
     model: bytes
 
 
 class StopOrder(msgspec.Struct, frozen=True, array_like=True, tag="stop"):
-    """Train no longer: this order, and all before it."""
+    """Order to stop this training and all before it."""
 
     number: int
 
@@ -57,7 +57,7 @@ Order: TypeAlias = Setup | TrainOrder | JudgeOrder | StopOrder
 
 
 class Ready(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
-    """The process has its data and its model: what the client holds, and how large a model is."""
+    """The process has loaded its data and model, of these sizes."""
 
     samples: int
     label_counts: tuple[int, ...]
@@ -67,24 +67,24 @@ class Ready(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
 
 
 class Unready(msgspec.Struct, frozen=True, array_like=True, tag="unready"):
-    """The process can never do what it is for."""
+    """The process can never train."""
 
     reason: str
 
 
 class Trained(msgspec.Struct, frozen=True, array_like=True, tag="trained"):
-    """A training that came to its end; no model where it diverged, or where there are no samples."""
+    """Result of a finished training; no model if it diverged or there are no samples."""
 
     number: int
     model: bytes | None
-    loss: float  # mean over the local steps; NaN where there is none
-    num_samples: int  # seen, one by one, in all mini-batches
+    loss: float  # mean over the local steps; NaN if none
+    num_samples: int  # seen in all mini-batches
     duration_ns: int  # of training alone
     epsilon_micro: int = 0  # spent so far; 0: not private
 
 
 class Judged(msgspec.Struct, frozen=True, array_like=True, tag="judged"):
-    """How well a model does on the test data."""
+    """Accuracy and loss of a model on the test data."""
 
     number: int
     accuracy: float
@@ -92,13 +92,13 @@ class Judged(msgspec.Struct, frozen=True, array_like=True, tag="judged"):
 
 
 class Stopped(msgspec.Struct, frozen=True, array_like=True, tag="stopped"):
-    """A training that was left."""
+    """A training was stopped."""
 
     number: int
 
 
 class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
-    """An order that cannot be done."""
+    """An order failed."""
 
     number: int
     reason: str
@@ -106,7 +106,7 @@ class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
 
 Answer: TypeAlias = Ready | Unready | Trained | Judged | Stopped | Failed
 
-# Made here and not where they are used: threads that make decoders at once crash the interpreter (msgspec 0.22).
+# Module-level: creating decoders concurrently in threads crashes the interpreter (msgspec 0.22).
 ORDERS: msgspec.msgpack.Decoder[Order] = msgspec.msgpack.Decoder(Order)
 ANSWERS: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
 
@@ -114,7 +114,7 @@ _Said = TypeVar("_Said", Order, Answer)
 
 
 def write_piece(stream: IO[bytes], said: Order | Answer) -> None:
-    """Says one thing."""
+    """Write one message and flush."""
     data = msgspec.msgpack.encode(said)
     stream.write(len(data).to_bytes(_LENGTH_BYTES, "big"))
     stream.write(data)
@@ -122,7 +122,7 @@ def write_piece(stream: IO[bytes], said: Order | Answer) -> None:
 
 
 def read_piece(stream: IO[bytes], decoder: msgspec.msgpack.Decoder[_Said]) -> _Said | None:
-    """The next thing said; none where the other side is gone."""
+    """Read the next message; None at end of file."""
     head = stream.read(_LENGTH_BYTES)
     if len(head) < _LENGTH_BYTES:
         return None

@@ -1,4 +1,4 @@
-"""Training beside everything else: a process that starts early, stops on demand and is replaced if it dies."""
+"""Client and supervisor of the training process: it starts early, stops on demand and is restarted if it dies."""
 
 import subprocess
 import sys
@@ -37,16 +37,16 @@ __all__ = ["DEALT", "Failed", "Judged", "OnJudged", "OnTrained", "Ready", "Train
 OnTrained: TypeAlias = Callable[[Trained | Failed], None]
 OnJudged: TypeAlias = Callable[[Judged | Failed], None]
 
-_WORKER = "-P", "-m", "bdfl.transports.live.training_worker"  # -P: nothing is imported from the current folder
-_MAX_TRIES = 2  # of an order, where the process died over it
+_WORKER = "-P", "-m", "bdfl.transports.live.training_worker"  # -P: no imports from the current folder
+_MAX_TRIES = 2  # of an order during which the process dies
 _CLOSE_WAIT_S = 2.0
-_RETRY_WAIT_S = 5.0  # after the system gave no process
-_Outbox: TypeAlias = "SimpleQueue[Order | None]"  # none: nothing more
+_RETRY_WAIT_S = 5.0  # after a failed spawn
+_Outbox: TypeAlias = "SimpleQueue[Order | None]"  # None: end
 
 
 @dataclass(eq=False)
 class _Task:
-    """An order that is not answered yet."""
+    """An unanswered order."""
 
     order: TrainOrder | JudgeOrder
     answer: Callable[[Trained | Judged | Failed], None]
@@ -54,9 +54,9 @@ class _Task:
 
 
 class TrainingProcess:
-    """Trains one client. To be closed; its process also ends when the one that made it does.
+    """Trains one client in a child process, which also ends with its parent. Close it after use.
 
-    Nothing here waits but `wait_ready` and `close`. Answers come from another thread, which they should not keep long.
+    Only `wait_ready` and `close` block. Callbacks run in another thread and must return quickly.
     """
 
     def __init__(
@@ -68,17 +68,17 @@ class TrainingProcess:
         model: bytes = b"",
         label_counts: tuple[int, ...] = (),
     ) -> None:
-        """`data` is the client's share of the scenario's data (`DEALT`), or a file or folder that is all its own.
+        """`data` is the client's partition of the scenario's data (`DEALT`), or a file or folder of its own.
 
-        They must fit the `model` that all agreed on and the `label_counts` of the member's card, where given.
+        The data must fit the agreed `model` and the `label_counts` of the member's card, if given.
         """
         self._setup = Setup(dump_scenario(scenario), client, data, model, label_counts)
         self._state = threading.Condition()
         self._tasks: dict[int, _Task] = {}
         self._number = 0
         self._ready: Ready | None = None
-        self._failure: str | None = None  # why it can never train
-        self._trouble: str | None = None  # why there is no process now
+        self._failure: str | None = None  # permanent error
+        self._trouble: str | None = None  # error of the last spawn
         self._is_closed = False
         self._process: subprocess.Popen[bytes] | None = None
         self._outbox: _Outbox = SimpleQueue()
@@ -87,10 +87,10 @@ class TrainingProcess:
         self._keeper.start()
 
     def train(self, model: bytes, round: int, on_done: OnTrained, rounds_before: Sequence[int] = ()) -> None:
-        """Trains the client in a round from a model's bytes (none: the untrained one), instead of any training before.
+        """Train the client in a round from a model (empty: the initial one); replaces any training in progress.
 
-        `on_done` is called once, unless the training is stopped before its end. `rounds_before` says how often each
-        client was to train before: private training has spent so much already.
+        `on_done` is called once, unless the training is stopped. `rounds_before` counts each client's earlier scheduled
+        rounds, which have spent epsilon if training is private.
         """
         self.stop()
         client = self._setup.client
@@ -98,13 +98,13 @@ class TrainingProcess:
         self._order(lambda number: TrainOrder(number, round, model, before), on_done)
 
     def evaluate(self, model: bytes, on_done: OnJudged) -> None:
-        """Tries a model on the test data, after whatever is under way."""
+        """Evaluate a model on the test data after pending trainings."""
         self._order(lambda number: JudgeOrder(number, model), on_done)
 
     def stop(self) -> None:
-        """Leaves the training under way: at the end of its step, and the process is ready for another.
+        """Interrupt the training in progress; the process stays usable.
 
-        An answer that was on its way may still come.
+        A result already on its way may still arrive.
         """
         with self._state:
             for number in [number for number, task in self._tasks.items() if isinstance(task.order, TrainOrder)]:
@@ -112,7 +112,7 @@ class TrainingProcess:
                 self._outbox.put(StopOrder(number))
 
     def wait_ready(self, timeout_s: float) -> Ready:
-        """What the process has to train with; raises `TrainingFailed` where it cannot, or has nothing by then."""
+        """Wait for the process and return its data sizes; raises `TrainingFailed` on failure or timeout."""
         with self._state:
             self._state.wait_for(lambda: self._ready or self._failure or self._is_closed, timeout_s)
             if self._ready is None:
@@ -122,7 +122,7 @@ class TrainingProcess:
 
     @property
     def failure(self) -> str | None:
-        """Why nothing can be trained, where that is so."""
+        """The permanent error, if any."""
         return self._failure
 
     @property
@@ -131,7 +131,7 @@ class TrainingProcess:
         return None if process is None else process.pid
 
     def close(self) -> None:
-        """Ends the process, in the middle of whatever it does; nothing is answered from now on."""
+        """Terminate the process, even during a training; no callback is called from now on."""
         with self._state:
             self._is_closed = True
             self._tasks.clear()
@@ -140,7 +140,7 @@ class TrainingProcess:
         if self._keeper is threading.current_thread():
             return
         self._keeper.join(_CLOSE_WAIT_S)
-        while self._keeper.is_alive():  # it stands still
+        while self._keeper.is_alive():  # it hangs
             if self._process is not None:
                 self._process.kill()
             self._keeper.join(_CLOSE_WAIT_S)
@@ -165,12 +165,12 @@ class TrainingProcess:
                 return
         answer(Failed(task.order.number, self._failure or "the training process is closed"))
 
-    # The process, and the next one
+    # Supervision of the process
 
     def _keep(self) -> None:
-        """Keeps a process until closed: one that dies is replaced, at once if it ever was ready.
+        """Supervise the process until closed; restart it if it dies: at once if it was ready, else with the next order.
 
-        Where the system gives none, for want of memory or files, what is ordered fails until it gives one again.
+        If it cannot be spawned, for lack of memory or files, orders fail until a retry succeeds.
         """
         while True:
             try:
@@ -204,7 +204,7 @@ class TrainingProcess:
         return process
 
     def _listen(self, process: subprocess.Popen[bytes]) -> bool:
-        """Passes on what is answered until the process ends; whether it ever was ready."""
+        """Dispatch answers until the process ends; return whether it was ever ready."""
         assert process.stdout is not None
         was_ready = False
         with process.stdout as answers, suppress(BrokenPipeline):
@@ -233,7 +233,7 @@ class TrainingProcess:
         self._fail_all(reason)
 
     def _fail_all(self, reason: str) -> None:
-        """Answers everything that was ordered so."""
+        """Fail all pending orders."""
         with self._state:
             tasks = list(self._tasks.values())
             self._tasks.clear()
@@ -241,7 +241,7 @@ class TrainingProcess:
             task.answer(Failed(task.order.number, reason))
 
     def _take_back(self) -> list[_Task]:
-        """Counts another try of what the dead process left; those that had enough are returned, and forgotten."""
+        """Count a retry of each pending order; remove and return those out of tries."""
         with self._state:
             given_up = [task for task in self._tasks.values() if task.num_tries >= _MAX_TRIES]
             for task in given_up:
@@ -260,7 +260,7 @@ class TrainingProcess:
 
 
 def _write(process: subprocess.Popen[bytes], outbox: _Outbox) -> None:
-    """Gives orders until there are no more; where the process is gone, the one that listens notices."""
+    """Write orders until the end; the death of the process is noticed by `_listen`."""
     orders = process.stdin
     assert orders is not None
     with suppress(OSError), orders:

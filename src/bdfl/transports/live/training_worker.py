@@ -1,6 +1,6 @@
-"""The process in which a member trains: it has the member's data and model, and obeys one order after the other.
+"""The training process: holds a member's data and model and carries out orders one at a time.
 
-A thread reads the orders, so that work can be told to stop: that then raises between two steps of the main thread.
+A thread reads the orders, so that work can be interrupted: an exception is raised in the main thread.
 """
 
 import _thread
@@ -43,33 +43,33 @@ if TYPE_CHECKING:
 
 
 class _Left(BaseException):
-    """A training that was told to stop; no error, so that nobody takes it for one on the way."""
+    """Interrupts the work in progress; a BaseException, so that no `except Exception` catches it."""
 
 
 class _Desk:
-    """Where orders come in. Training goes first: it also takes the place of judging, which then begins again later."""
+    """Priority queue of orders. Training preempts evaluation, which then restarts later."""
 
     def __init__(self, orders: BinaryIO) -> None:
         self._orders = orders
         self._waiting: queue.PriorityQueue[tuple[int, int, Order]] = queue.PriorityQueue()
-        self._current = 0  # the order that may be left, 0: none
+        self._current = 0  # the interruptible order, 0: none
         self._is_judging = False
-        self._stopped = 0  # it and all before are to be left
-        self._wanted = 0  # the last training that was ordered
-        self._begun = 0  # the last training that was begun
-        signal.signal(signal.SIGINT, self._leave)  # a Ctrl-C is for the owner, who then closes us: see there
+        self._stopped = 0  # this order and all before are stopped
+        self._wanted = 0  # the last training ordered
+        self._begun = 0  # the last training begun
+        signal.signal(signal.SIGINT, self._leave)  # Ctrl-C is handled by the parent, which closes this process
         threading.Thread(target=self._read, name="orders", daemon=True).start()
 
     def next_order(self) -> Order:
         return self._waiting.get()[-1]
 
     def train(self, number: int, do: Callable[[], Answer]) -> Answer:
-        """What `do` gives, or `Stopped` where it was told to stop before its end."""
+        """Return the result of `do`, or `Stopped` if it was interrupted."""
         self._begun = number
         return self._work(number, do) or Stopped(number)
 
     def judge(self, order: JudgeOrder, do: Callable[[], Answer]) -> Answer | None:
-        """What `do` gives; none where a training was ordered meanwhile, and the order waits again."""
+        """Return the result of `do`; None if a training preempted it and the order was queued again."""
         self._is_judging = True
         try:
             answer = self._work(order.number, do)
@@ -100,7 +100,7 @@ class _Desk:
                     self._wanted = order.number
                 if self._current:
                     _thread.interrupt_main(signal.SIGINT)
-        os._exit(0)  # in the middle of whatever is being computed: nobody waits for it any more
+        os._exit(0)  # end of orders: abandon any computation
 
     def _put(self, order: Order) -> None:
         match order:
@@ -115,14 +115,14 @@ class _Desk:
         return self._begun < self._wanted if self._is_judging else self._current <= self._stopped
 
     def _leave(self, number: int, frame: FrameType | None) -> None:
-        """Runs in the main thread, between two of its steps; where nothing is to be left it changes nothing."""
+        """Signal handler, in the main thread: raise `_Left` if the current order is to be interrupted."""
         if self._current and self._is_to_be_left():
-            self._current = 0  # it is left once
+            self._current = 0  # interrupt once
             raise _Left
 
 
 def _serve(orders: BinaryIO, answers: BinaryIO) -> None:
-    """What the process does until nobody gives orders any more."""
+    """Run the process until its orders end."""
     desk = _Desk(orders)
     setup = desk.next_order()
     if not isinstance(setup, Setup):
@@ -140,9 +140,9 @@ def _serve(orders: BinaryIO, answers: BinaryIO) -> None:
 
 
 def open_share(setup: Setup) -> "ShareTrainer | FlowerShare":
-    """A member's data with the agreed model, tried on a batch: the one check before a card, by the doctor and a node.
+    """Open a member's data and try the agreed model on a batch. Cards, the doctor and nodes all use this check.
 
-    Raises a `BdflError` in one line where the data do not fit model, scenario or card.
+    Raises a `BdflError` if the data do not fit model, scenario or card.
     """
     try:
         share = _open(setup)
@@ -166,13 +166,13 @@ def _open(setup: Setup) -> "ShareTrainer | FlowerShare":
 
 
 def _validate_counts(ready: Ready, setup: Setup) -> None:
-    """Raises unless the member holds what its card says: others weigh its updates by that."""
+    """Raise unless the data match the member's card: other members weight its updates by it."""
     counts = setup.label_counts
     if not counts:
         return
     if ready.samples != sum(counts):
         raise BadData(setup.data, f"{ready.samples} samples", f"{sum(counts)}, as this member's card says")
-    if setup.data == DEALT or ready.label_counts == counts:  # of what is dealt a scenario may poison labels
+    if setup.data == DEALT or ready.label_counts == counts:  # a scenario may poison dealt labels
         return
     pairs = enumerate(zip_longest(ready.label_counts, counts, fillvalue=0))
     label, (found, said) = next((label, pair) for label, pair in pairs if pair[0] != pair[1])
@@ -197,15 +197,15 @@ def _reason(error: BaseException) -> str:
 
 
 def _main() -> None:
-    # What a model of somebody's own prints must not come between our answers.
+    # Output printed by user code must not mix with the answers.
     orders, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.dup2(2, 1)
-    with suppress(BrokenPipeError):  # the owner is gone
+    with suppress(BrokenPipeError):  # the parent is gone
         _serve(orders, answers)
     sys.stderr.flush()
-    os._exit(0)  # the thread that reads orders never ends
+    os._exit(0)  # the reading thread never ends
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How long a live node waits, where the scenario does not say."""
+"""Timeouts of a live node, derived from the scenario where it does not set them."""
 
 from dataclasses import dataclass
 from math import exp
@@ -12,17 +12,17 @@ from bdfl.scenario.values import Choice, Lognormal, Normal, PerClientWhole, Unif
 
 _LEAST_GRACE_S = 5.0
 _LEAST_RESEND_S = 1.0
-_MEMBERS_PER_RESEND_S = 16  # everybody says all it holds to everybody: the more, the more seldom
+_MEMBERS_PER_RESEND_S = 16  # resends are all-to-all: less often with more members
 _LEAST_FETCH_S = 2.0
 _LEASE_S = 5.0
-_BYTES_PER_S = 5e6  # that a busy machine moves and checks, at the least
-_WEIGHTS_PER_S = 5e7  # weights times samples that a busy machine trains, at the least
+_BYTES_PER_S = 5e6  # transferred and checked, at least, on a busy machine
+_WEIGHTS_PER_S = 5e7  # weights times samples trained, at least, on a busy machine
 _WEIGHT_SIZE = 4  # bytes
 
 
 @dataclass(frozen=True)
 class Waits:
-    """All waits of a live node."""
+    """Timeouts of a live node."""
 
     timing: Timing
     fetch_s: float
@@ -30,17 +30,17 @@ class Waits:
 
 
 def live_timing(scenario: Scenario, model_size: int) -> Timing:
-    """How long a node waits for updates, agreement and answers; `model_size` in bytes."""
+    """Return the timing of the protocol core; `model_size` in bytes."""
     return live_waits(scenario, model_size).timing
 
 
 def live_waits(scenario: Scenario, model_size: int) -> Waits:
-    """All waits of a node in the network of a scenario.
+    """Return all timeouts of a node in a scenario's network; `model_size` in bytes.
 
-    The deadline of a round is twice its modelled exchange, stretched by the time scale, plus the grace: that is what a
-    dead member costs the others. Nobody models how long real training and moving models takes, so the grace covers both
-    at the rate of a slow machine that several nodes share. An attempt is long enough to say everything twice and to
-    move a block's models. A holder that a model is not uploaded to yet says so, so a fetch need not wait for that.
+    The deadline of a round is twice its modelled exchange, times the time scale, plus the grace: the cost of a dead
+    member. Real training and transfer times are not modelled, so the grace covers both at the rate of a slow machine
+    shared by several nodes. An attempt allows two resends and the transfer of a block's models. A fetch need not wait
+    for a holder's own upload: the holder answers that it is not ready yet.
     """
     live = scenario.live
     num_members = scenario.clients.count
@@ -63,7 +63,7 @@ def _or(given: float | None, derived: float) -> float:
 
 
 def _training_s(scenario: Scenario, model_size: int) -> float:
-    """What local training may really take."""
+    """Return an upper estimate of real training time (s)."""
     learning = scenario.learning
     steps = scenario.compute.local_updates if learning.local_steps is None else learning.local_steps
     per_step = learning.batch if learning.unit is LocalUnit.UPDATES else _most(scenario.clients.samples)
@@ -71,7 +71,7 @@ def _training_s(scenario: Scenario, model_size: int) -> float:
 
 
 def _most(samples: PerClientWhole) -> float:
-    """About the size of the largest data set."""
+    """Return the approximate size of the largest data set."""
     match samples:
         case tuple():
             return max(samples)

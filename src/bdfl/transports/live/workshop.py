@@ -1,6 +1,6 @@
-"""Where a live node's training and hashing is done, each in a process of its own, and what they took.
+"""Training and mining processes of a live node, with their measured durations.
 
-Results are told at a time that the caller names, or when they are there if that is later.
+Results are delivered at a time that the caller sets, or when ready if that is later.
 """
 
 import threading
@@ -23,11 +23,11 @@ OnFailure = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Spent:
-    """What the work for one height really took (ns); late is what came after the time it was to be told at."""
+    """Measured durations of the work for one height (ns); late is the time past the due time."""
 
     training_ns: int = 0
     training_late_ns: int = 0
-    upload_ns: int = 0  # over which the own update was let out
+    upload_ns: int = 0  # of the own update
     hashing_ns: int = 0
     mining_late_ns: int = 0
 
@@ -42,12 +42,12 @@ class Spent:
 
 
 class Workshop:
-    """A training process and a miner, which it closes with itself. Nothing here waits but `close`."""
+    """A training process and a miner, both closed with it. Only `close` blocks."""
 
     def __init__(
         self, training: TrainingProcess, miner: Miner | None = None, *, on_failure: OnFailure | None = None
     ) -> None:
-        """`on_failure` hears in one line why a training gave nothing."""
+        """`on_failure` gets a one-line reason when a training fails."""
         self.training = training
         self._miner = Miner() if miner is None else miner
         self._on_failure = on_failure
@@ -55,12 +55,12 @@ class Workshop:
         self._found = _Slot()
         self._lock = threading.Lock()
         self._spent: OrderedDict[int, Spent] = OrderedDict()  # by height
-        self._epsilon_micro: tuple[int, int] = 0, 0  # of a height
+        self._epsilon_micro: tuple[int, int] = 0, 0  # height and epsilon
         self._total = Spent()
-        self._hashing: tuple[int, int] | None = None  # the height, and since when
+        self._hashing: tuple[int, int] | None = None  # height and start (ns)
 
     def train(self, chain: ChainState, model: bytes, due_ns: int, on_done: Callable[[bytes | None], None]) -> None:
-        """Trains the round after `chain`; tells the model at `due_ns` at the earliest, none where there is none."""
+        """Train the round after `chain`; deliver the model, None on failure, at `due_ns` at the earliest."""
         height, turn = chain.height + 1, self._trained.begin()
 
         def finish(answer: Trained | Failed) -> None:
@@ -76,7 +76,7 @@ class Workshop:
         self.training.train(model, height, finish, chain.rounds_scheduled)
 
     def spent_micro(self, chain: ChainState) -> int:
-        """Epsilon spent with the training of the round after `chain`; 0 where that gave nothing, or is not private."""
+        """Return the epsilon (1e-6) spent up to the round after `chain`; 0 if its training failed or is not private."""
         height, epsilon_micro = self._epsilon_micro
         return epsilon_micro if height == chain.height + 1 else 0
 
@@ -85,7 +85,7 @@ class Workshop:
         self.training.stop()
 
     def mine(self, chain: ChainState, header: Header, due_ns: int, on_found: Callable[[bytes], None]) -> None:
-        """Searches a nonce for the header instead of any before; tells it at `due_ns` at the earliest."""
+        """Search a nonce for the header, replacing any earlier search; deliver it at `due_ns` at the earliest."""
         turn = self._found.begin()
         self._note_hashing(header.height)
 
@@ -103,7 +103,7 @@ class Workshop:
         self._miner.stop()
 
     def spent(self, height: int) -> Spent:
-        """What the work for a height has taken so far; nothing where that is long ago."""
+        """Return the durations of a height so far; zero for heights no longer remembered."""
         with self._lock:
             found = self._spent.get(height, Spent())
             if self._hashing is not None and self._hashing[0] == height:
@@ -111,7 +111,7 @@ class Workshop:
             return found
 
     def total(self) -> Spent:
-        """What all work has taken so far."""
+        """Return the durations of all work so far."""
         with self._lock:
             begun_ns = time.monotonic_ns() if self._hashing is None else self._hashing[1]
             return self._total + Spent(hashing_ns=time.monotonic_ns() - begun_ns)
@@ -123,7 +123,7 @@ class Workshop:
         self._miner.close()
 
     def _note_hashing(self, height: int | None) -> None:
-        """From now on a nonce for `height` is searched, or none."""
+        """Switch the hashing clock to `height`, or stop it."""
         now_ns = time.monotonic_ns()
         with self._lock:
             last, self._hashing = self._hashing, None if height is None else (height, now_ns)
@@ -131,7 +131,7 @@ class Workshop:
             self.note(last[0], Spent(hashing_ns=now_ns - last[1]))
 
     def note(self, height: int, spent: Spent) -> None:
-        """Adds to what the work for a height took."""
+        """Add to the durations of a height."""
         with self._lock:
             self._total += spent
             self._spent[height] = self._spent.get(height, Spent()) + spent
@@ -140,7 +140,7 @@ class Workshop:
 
 
 class _Slot:
-    """One piece of work at a time, whose result is told once, at its time; what is replaced or left is never told."""
+    """Delivers the result of one task at a time, once, when due; replaced or cancelled tasks deliver nothing."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -148,7 +148,7 @@ class _Slot:
         self._timer: threading.Timer | None = None
 
     def begin(self) -> int:
-        """The number of a new piece, which makes the one before void."""
+        """Begin a task, cancelling the one before; return its number."""
         with self._lock:
             self._turn += 1
             if self._timer is not None:
@@ -157,11 +157,11 @@ class _Slot:
             return self._turn
 
     def leave(self) -> None:
-        """There is no piece any more."""
+        """Cancel the current task."""
         self.begin()
 
     def tell(self, turn: int, due_ns: int, tell: Callable[[], None]) -> None:
-        """Calls `tell` at `due_ns`, or now if that is over, unless the piece is void by then."""
+        """Call `tell` at `due_ns`, or now if that has passed, unless the task is cancelled by then."""
         wait_ns = due_ns - time.monotonic_ns()
         with self._lock:
             if turn != self._turn:

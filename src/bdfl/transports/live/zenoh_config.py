@@ -1,13 +1,13 @@
 """Zenoh configuration and key expressions of nodes and access points. Tested with zenoh 1.10.
 
-- Nodes that listen are zenoh peers. Gossip connects them to each other; each needs to know one address.
-- Nodes that only dial out are zenoh clients of one peer or access point at a time, and fail over to the next of their
-  list. A peer relays between its clients and everybody else, but never between two peers.
-- Access points are zenoh routers. They forward along shortest paths, however they are connected.
-- A client of a member speaks under that relay's prefix (`via/RELAY/`), so a receiver knows which connection may carry
-  it: a relay that forges or floods in others' names is told from the members that are connected themselves.
-- A certificate's host name is not compared with the address: the roots are the list of who may take part, and members
-  move. `access_control` lets a name be heard only as what it is; it is fixed while a session is open.
+- Nodes that listen are zenoh peers. Gossip connects them; each needs to know one address.
+- Nodes that only dial out are zenoh clients of one peer or access point at a time, and fail over to the next in their
+  list. A peer relays between its clients and all others, but never between two peers.
+- Access points are zenoh routers. They forward along shortest paths in any topology.
+- A client of a member publishes under that relay's prefix (`via/RELAY/`), so a receiver knows which connection may
+  carry it. A relay that forges or floods other names is thereby distinct from directly connected members.
+- Certificate host names are not verified: the roots list all participants, and members change addresses.
+  `access_control` restricts each certificate name to its own keys; it is fixed while a session is open.
 """
 
 import json
@@ -20,10 +20,10 @@ import zenoh
 
 from bdfl.transports.live.certificates import TlsFiles, common_name_of, is_authority, member_name, read_roots
 
-_SLACK = 64 * 1024  # of a zenoh message around its payload
-_CLIENT_TIMEOUT_MS = 1_000  # a client opens with an access point only; the link tries again
-_MORE_SESSIONS = 64  # beside members': access points, and those that are being replaced
-_QUEUE = 16  # batches of 64 KiB; the most that zenoh allows
+_SLACK = 64 * 1024  # overhead of a zenoh message
+_CLIENT_TIMEOUT_MS = 1_000  # a client opens only when connected; the link retries
+_MORE_SESSIONS = 64  # for access points and sessions being replaced
+_QUEUE = 16  # batches of 64 KiB; zenoh's maximum
 _EVERYTHING = [
     "put",
     "delete",
@@ -47,7 +47,7 @@ _HARMLESS = [
 
 
 class Role(StrEnum):
-    """What a session is to others, in zenoh's words."""
+    """Zenoh mode of a session."""
 
     PEER = "peer"
     CLIENT = "client"
@@ -55,7 +55,7 @@ class Role(StrEnum):
 
 
 class Line(NamedTuple):
-    """The path by which a member is heard: directly (or through access points), or relayed by another member."""
+    """The path of a member's messages: direct (or through access points), or relayed by another member."""
 
     member: int
     relay: int | None = None
@@ -63,7 +63,7 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True)
 class Keys:
-    """The key expressions of one chain, direct or by way of one relay."""
+    """Key expressions of one chain, direct or through one relay."""
 
     chain: str  # hexadecimal; * for any
     relay: int | str | None = None
@@ -85,17 +85,17 @@ class Keys:
         return f"{self.base}/blob/{holder}/{asker}"
 
     def here(self, member: int | str, session: str = "*") -> str:
-        """The presence of a member in a zenoh session: two sessions of one member are two nodes with one key."""
+        """Return the presence key of a member's session; two sessions of one member mean two nodes with one key."""
         return f"{self.base}/here/{session}/{member}"
 
 
 def chain_keys(chain: bytes) -> Keys:
-    """The keys of a chain by its id, 32 bytes."""
+    """Return the key expressions of a chain, by its id of 32 bytes."""
     return Keys(chain.hex()[:16])
 
 
 def line_of(key: object) -> Line | None:
-    """The line of the member a key ends in; none if it ends in no number, or names no relay where it should."""
+    """Parse the member and relay of a key; None if either number is invalid."""
     parts = str(key).split("/")
     member = _number(parts[-1])
     if member is None or len(parts) < 4:
@@ -107,7 +107,7 @@ def line_of(key: object) -> Line | None:
 
 
 def _number(text: str) -> int | None:
-    """A member number in canonical decimal form."""
+    """Parse a member number in canonical decimal form."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 6 and str(int(text)) == text else None
 
 
@@ -123,9 +123,9 @@ def session_config(
     max_payload: int,
     number: int | None = None,
 ) -> zenoh.Config:
-    """The configuration of a session; addresses are `host:port`, members those that are heard now.
+    """Return the configuration of a session; addresses are `host:port`, `members` may send.
 
-    `number` is the member's own, none for an access point: the number under which its clients are relayed.
+    `number` is the node's own, which prefixes its relayed clients; None for an access point.
     """
     protocol = "tcp" if tls is None else "tls"
     config = {
@@ -165,17 +165,17 @@ def session_config(
 
 
 def max_sessions(num_members: int) -> int:
-    """How many others a session has at most."""
+    """Return the limit of connections of a session."""
     return 4 * num_members + _MORE_SESSIONS
 
 
 def access_point_names(tls: TlsFiles) -> list[str]:
-    """The common names of the access points among the roots."""
+    """Return the common names of the access points among the roots."""
     return [common_name_of(root) for root in read_roots(tls.roots) if not is_authority(root)]
 
 
 def count_authorities(tls: TlsFiles) -> int:
-    """How many of the roots are members'."""
+    """Return the number of members' authorities among the roots."""
     return sum(is_authority(root) for root in read_roots(tls.roots))
 
 
@@ -195,11 +195,11 @@ def _tls(files: TlsFiles) -> dict[str, object]:
 def _access_control(
     role: Role, keys: Keys, number: int | None, members: Collection[int], access_points: list[str]
 ) -> dict[str, object]:
-    """Access control list of connections; a name that is not listed gets and gives nothing.
+    """Return the access control list of connections; an unlisted name can neither send nor receive.
 
-    Messages, requests and presence use up the receiver's budgets: a member sends its own, under this node's prefix if
-    it is this node's client, and as a relay whatever is under its own prefix. Access points, and the one relay that a
-    client has, forward everything. Declarations and replies cost nothing and are authenticated end to end.
+    Messages, requests and presence use up the receiver's budgets. So a member may send its own, under this node's
+    prefix if it is this node's client, and relay anything under its own prefix. Access points, and the relay of a
+    client, forward everything. Declarations and replies cost nothing and are authenticated end to end.
     """
     names = {member: member_name(member) for member in (*members, *(() if number is None else (number,)))}
     everybody = [*names.values(), *access_points]
@@ -225,7 +225,7 @@ def _access_control(
             _rule(f"ask-{member}", "ingress", ["query"], [*(path.blob("*", member) for path in paths), relayed]),
             _rule(f"here-{member}", "ingress", ["liveliness_token"], [*(path.here(member) for path in paths), relayed]),
         ]
-        if member == number:  # a second node with this member's key is to be noticed, and nothing of it heard
+        if member == number:  # a second node with this key: only its presence is accepted
             own = own[-1:]
         rules += own
         subjects.append({"id": name, "cert_common_names": [name]})

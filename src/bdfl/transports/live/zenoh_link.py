@@ -1,8 +1,8 @@
-"""A node's link to the others over zenoh. The node never waits for it, and no peer can make it work for nothing.
+"""A node's `Link` over zenoh: non-blocking, with bounded queues and rate limits.
 
-What arrives is checked in the order of its cost: size, membership, budgets and seal by the threads that hear, so that
-these never fall behind; encoding and content by another. One thread sends, one pulls blobs, and the one that hears
-what a member asks for serves it: who asks and does not read keeps its own waiting only. All queues are bounded.
+The receiving threads check size, membership, budgets and MAC, cheapest first, so that they keep up. Another thread
+decodes contents. One thread sends, one downloads blobs. Each member's requests are served in that member's receiving
+thread, so a member that does not read its answers delays only itself.
 """
 
 import threading
@@ -33,14 +33,14 @@ from bdfl.transports.live.zenoh_session import Hearers, LinkSettings, ZenohSessi
 _CLOSE_WAIT_S = 2.0
 _MUTE_SLACK_S = 0.01
 _RETRY_S = 0.5
-_MAX_SESSIONS = 4  # of one member that are remembered: it may have several while it connects anew
-_TWIN_S = 60.0  # for which a connection in the node's own name is remembered
-_PRESSING = (Refusal.RATE, Refusal.QUEUE, Refusal.SIZE)  # refused unread, each at the cost of having received it
-_MAX_REFUSALS_PER_S = 100  # that the node hears of; all are counted
+_MAX_SESSIONS = 4  # remembered per member: it may have several while reconnecting
+_TWIN_S = 60.0  # for which a connection under the node's own name counts as a twin
+_PRESSING = (Refusal.RATE, Refusal.QUEUE, Refusal.SIZE)  # refused undecoded: only receiving them costs
+_MAX_REFUSALS_PER_S = 100  # reported to the node; all are counted
 
 
 class ZenohLink:
-    """The network as a node sees it: `ports.Link`. Opened and closed once."""
+    """A `ports.Link` over zenoh. Opened and closed once."""
 
     def __init__(self, settings: LinkSettings) -> None:
         self._settings = settings
@@ -62,7 +62,7 @@ class ZenohLink:
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
         self._refusals = Bucket(_MAX_REFUSALS_PER_S, _MAX_REFUSALS_PER_S)
-        self._tokens: dict[Line, set[str]] = {}  # sessions in which members say that they are there
+        self._tokens: dict[Line, set[str]] = {}  # live sessions of members
         self._twin_since_s: float | None = None
         self._presence_lock = threading.Lock()
         self._receiver: Receiver | None = None
@@ -86,7 +86,7 @@ class ZenohLink:
         self.set_members(settings.public_keys)
 
     def open(self, receiver: Receiver) -> None:
-        """Begins to receive; raises `LinkError`. Whether anybody is there shows later: see `num_transports`."""
+        """Start receiving; raises `LinkError`. Peers connect later: see `num_transports`."""
         limits = self._settings.limits
         self._receiver = receiver
         self._sending = Outbox(self._send, limits)
@@ -106,7 +106,7 @@ class ZenohLink:
         self._doorkeeper.start()
 
     def send(self, to: int | None, message: Message) -> None:
-        """Sends to one member or all others. The queue is bounded: what does not fit is dropped and counted."""
+        """Queue a message to one member or all others. If it is too large or the queue is full, drop and count it."""
         payload = encode_message(message)
         if len(payload) > self._settings.limits.max_message_size:
             self._count("unsent_size")
@@ -114,21 +114,21 @@ class ZenohLink:
             self._count("unsent_queue")
 
     def fetch(self, blob: bytes, size: int, holders: Sequence[int]) -> None:
-        """Begins to pull a blob of so many bytes, from these members first; goes on until it is here or forgotten."""
+        """Download a blob of `size` bytes, preferably from these members, until it is complete or forgotten."""
         if 0 <= size <= self._settings.max_blob_size:
             self._puller.fetch(blob, size, [number for number in holders if self._gate.is_member(number)])
         else:
             self._count("fetches_too_large")
 
     def forget_fetches(self) -> None:
-        """Ends all pulls."""
+        """Cancel all downloads."""
         self._puller.forget()
 
     def set_members(self, public_keys: Sequence[bytes | None]) -> None:
-        """Who may speak from now on, by member number; TLS lets them in, and others no more, from `reload` on."""
+        """Set the members by number; None: no longer a member. TLS follows at the next `reload`."""
         self._gate.set_members(public_keys)
         self._sealer.set_members(public_keys)
-        self._session.members = self._gate.members  # nobody else may speak in this one's name
+        self._session.members = self._gate.members  # excludes this node: no session may send under its name
         self._wake_muter()
         if self._session.is_open:
             self._notice()
@@ -139,9 +139,9 @@ class ZenohLink:
 
     @property
     def has_twin(self) -> bool:
-        """Another node is this member: it says so for longer than an old session lingers, or came to connect.
+        """True if another node runs as this member, by its presence beyond twice the lease or by its connection.
 
-        Presence and names of connections are not authenticated, so this is shown to people and changes nothing.
+        Presence and connection names are not authenticated, so this is only shown to operators.
         """
         now_s, since_s, seen_s = time.monotonic(), self._twin_since_s, self._doorkeeper.own_name_s
         is_present = since_s is not None and now_s - since_s > 2 * self._settings.lease_s
@@ -149,17 +149,17 @@ class ZenohLink:
 
     @property
     def num_transports(self) -> int:
-        """How many peers and access points the link is connected to; zenoh opens happily with none."""
+        """Number of connected peers and access points; zenoh also opens with none."""
         return self._session.num_transports
 
     def counters(self) -> dict[str, int]:
-        """What happened since the link was made, by name; all only grow."""
+        """Return monotonic counters since the link was created, by name."""
         with self._lock:
             return dict(self._counts)
 
     @property
     def queued(self) -> dict[str, int]:
-        """How much waits now, by queue, and how many are not listened to; nothing before the link is open."""
+        """Queue lengths, and the numbers of muted and throttled members; empty before the link is open."""
         if not self._session.is_open:
             return {}
         with self._mute_news:
@@ -174,25 +174,25 @@ class ZenohLink:
         }
 
     def reload(self) -> None:
-        """Connects anew, with the TLS files and members as they are now; what is said meanwhile is lost.
+        """Reconnect with the current TLS files and members; messages meanwhile are lost.
 
-        Raises `LinkError` where that fails; it is tried again until it does not.
+        Raises `LinkError` on failure; retries continue until one succeeds.
         """
         self._session.reopen()
         self._wake_muter()
 
     def blame(self, sender: int | None) -> None:
-        """What that member sealed was looked into and refused: it costs its sender what it may send."""
+        """Charge a member for an authenticated message that the node refused."""
         if sender is not None:
             self._gate.charge(sender, time.monotonic_ns())
             self._lose_patience(sender, 0)
 
     def charge_aside(self, sender: int, num_asides: int) -> None:
-        """What that member said made so much work beside the present round: it costs its sender what it may say."""
+        """Charge a member for messages and answers outside the current round."""
         self._gate.charge_aside(sender, num_asides, time.monotonic_ns())
 
     def close(self) -> None:
-        """Ends everything; nothing is called any more."""
+        """Close the session and end all threads; no callback is called afterwards."""
         if self._is_closed or self._receiver is None:
             return
         self._is_closed = True
@@ -208,9 +208,9 @@ class ZenohLink:
         self._session.close()
 
     def _stay_connected(self) -> None:
-        """Opens a client once its relay or access point is there, and follows it where it fails over to another.
+        """Open a closed session once a peer is reachable, and follow a client's fail-over to another relay.
 
-        Sessions that are open reconnect by themselves.
+        Open sessions reconnect by themselves.
         """
         while not self._closing.wait(_RETRY_S):
             with suppress(BdflError):
@@ -229,7 +229,7 @@ class ZenohLink:
             return self._mutes.muted(time.monotonic_ns())
 
     def _greet(self, member: int) -> None:
-        """An empty message: its envelope says all."""
+        """Send an empty message: its envelope names this node's session."""
         self._sending.put(member, b"")
 
     def _begin_session(self, name: str) -> None:
@@ -270,7 +270,7 @@ class ZenohLink:
         except Refused as refused:
             self._refuse(line, refused, size)
             return
-        if not payload:  # a greeting
+        if not payload:  # a greeting: only its envelope matters
             self._gate.dismiss(line.member)
         elif not self._checking.put((line, payload), size):
             self._gate.dismiss(line.member)
@@ -289,9 +289,9 @@ class ZenohLink:
             self._receiver.receive(message)
 
     def _hear_query(self, query: zenoh.Query) -> None:
-        """Answers a request, in the thread of the one who asks: who does not read keeps its own waiting only."""
+        """Answer a request, in the asking member's receiving thread."""
         line, size = line_of(query.key_expr), 0 if query.payload is None else len(query.payload)
-        with query, suppress(zenoh.ZError):  # the one who asked may be gone
+        with query, suppress(zenoh.ZError):  # the asking member may be gone
             if self._is_closed:
                 return
             try:
@@ -337,7 +337,7 @@ class ZenohLink:
         self._count("asked")
 
     def _read_answer(self, holder: int, request: bytes, sample: zenoh.Sample) -> Answer | None:
-        """What the holder says to a request; none: it is somebody else who answers, which is not held against it."""
+        """Return the holder's answer to a request; None if it is not authentic, which is not charged to the holder."""
         try:
             said = self._gate.read_answer(holder, request, _to_bytes(sample.attachment))
         except Refused:
@@ -346,7 +346,7 @@ class ZenohLink:
         if said.piece is None:
             return Absent() if said.wait_ns is None else NotYet(said.wait_ns)
         piece = sample.payload.to_bytes()
-        if digest(piece) != said.piece:  # changed on its way
+        if digest(piece) != said.piece:  # altered in transit
             self._count("answers_ignored")
             return None
         return Piece(piece)
@@ -386,7 +386,7 @@ class ZenohLink:
                 self._receiver.notice(present)
 
     def _mute(self) -> None:
-        """Listens to all but those of whom too much was refused, until they may speak again; to some slowly."""
+        """Update subscriptions as members are muted or throttled, until closed."""
         while not self._is_closed:
             with self._mute_news:
                 wanted = self._find_heard()
@@ -400,7 +400,7 @@ class ZenohLink:
                     self._mute_news.wait(None if end_ns is None else (end_ns - now_ns) / 1e9 + _MUTE_SLACK_S)
 
     def _find_heard(self) -> Audience:
-        """To whom the node should listen now. Under the muter's lock."""
+        """Return the members to subscribe to now. The caller holds `_mute_news`."""
         now_ns = time.monotonic_ns()
         members = self._gate.members
         muted, pressed = self._mutes.muted(now_ns) & members, self._pressed.pressed(now_ns) & members
@@ -417,11 +417,11 @@ class ZenohLink:
         with self._mute_news:
             if self._mutes.note(sender, size, time.monotonic_ns()):
                 self._count("muted")
-                self._pressed.note(sender, self._mutes.end_ns(sender))  # it may go on as before: slowly then
+                self._pressed.note(sender, self._mutes.end_ns(sender))  # it may flood again: throttle it after the mute
                 self._mute_news.notify_all()
 
     def _press(self, sender: int) -> None:
-        """More arrives in that name than is looked into: it is to be heard slowly."""
+        """Throttle a name under which more arrives than is checked."""
         if not self._gate.is_member(sender):
             return
         with self._mute_news:
@@ -430,16 +430,16 @@ class ZenohLink:
                 self._mute_news.notify_all()
 
     def _refuse(self, line: Line | None, refused: Refused, size: int) -> None:
-        """Counts it, against its sender only if that is who sealed it: its name is on the key of a forged one too.
+        """Count a refusal; charge the named sender only if its MAC was valid, since key expressions can be forged.
 
-        A line relayed by others is never slowed: other clients of that relay speak over it. This node's own clients are
-        known by their certificates, so that one of them that floods can be told and cut.
+        A line relayed by another member is never throttled: that relay's other clients share it. This node's own
+        clients are known by their certificates, so a flooding one can be identified and cut.
         """
         reason, now_ns = refused.reason, time.monotonic_ns()
         sender, relay = (None, None) if line is None else line
         self._count(f"refused_{reason.value}")
         if refused.is_proven and sender is not None:
-            if reason is not Refusal.RATE:  # its budget is used up already
+            if reason is not Refusal.RATE:  # its budget is already empty
                 self._gate.charge(sender, now_ns)
             self._lose_patience(sender, size)
         elif reason in _PRESSING and sender is not None and relay in (None, self._settings.number):

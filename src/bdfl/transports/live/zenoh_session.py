@@ -1,4 +1,4 @@
-"""The zenoh session of a link: how it opens, what it listens to, how bytes leave it; their meaning is the link's."""
+"""The zenoh session of a link: opening, subscriptions and sending of bytes. The link interprets them."""
 
 import os
 import threading
@@ -25,10 +25,10 @@ from bdfl.transports.live.zenoh_config import Line, Role, chain_keys, max_sessio
 
 _CLOSE_WAIT_S = 2.0
 _MAX_RECEIVING = 128  # threads
-_LATE_TIMES = 2 * MOST_TIMES  # as long as a piece is ever waited for, an answer is taken again: it may come late
-_RELAYED_CAPACITY = 1024  # messages of all clients of a relay
-_RELAYED_TIMES = 10  # as fast as a single name that is heard slowly
-_MAX_IGNORED = 64  # answers to one request that are not its holder's, after which none is looked into
+_LATE_TIMES = 2 * MOST_TIMES  # the longest timeout twice over: late answers still count
+_RELAYED_CAPACITY = 1024  # messages, for all clients of a relay
+_RELAYED_TIMES = 10  # the rate of a single throttled name
+_MAX_IGNORED = 64  # unauthentic answers to one request; then all are ignored
 _URGENT = zenoh.Priority.INTERACTIVE_HIGH
 _BULK = zenoh.Priority.DATA
 _DROP = zenoh.CongestionControl.DROP
@@ -38,23 +38,23 @@ _Heard = TypeVar("_Heard")
 
 
 class LinkError(BdflError):
-    """The network cannot be used as asked: an address that is taken, a key that does not fit its certificate."""
+    """The network cannot be opened: an address in use, a key that does not match its certificate."""
 
 
 @dataclass(frozen=True)
 class LinkSettings:
-    """All that a link depends on. Addresses are `host:port`."""
+    """Settings of a link. Addresses are `host:port`."""
 
     number: int
     signer: Signer = field(repr=False)
     chain: bytes
-    public_keys: Sequence[bytes | None]  # by member; none: no longer one
-    life: int  # higher at each start of the node
-    listen: tuple[str, ...]  # none: a client of one of the peers, a listening member or an access point
+    public_keys: Sequence[bytes | None]  # by member; None: no longer one
+    life: int  # restart counter: higher at each start of the node
+    listen: tuple[str, ...]  # empty: a client of one of the peers, a listening member or an access point
     peers: tuple[str, ...]
-    tls: TlsFiles | None  # none: plain TCP, for tests
+    tls: TlsFiles | None  # None: plain TCP, for tests
     max_blob_size: int
-    num_access_points: int = 0  # who they are is known by the roots
+    num_access_points: int = 0  # the roots name them
     fetch_s: float = 5.0
     lease_s: float = 3.0
     limits: Limits = field(default_factory=Limits)
@@ -63,35 +63,35 @@ class LinkSettings:
 
 @dataclass(frozen=True)
 class Hearers:
-    """What is called with what arrives, by threads of ours, and by zenoh's with who comes and goes."""
+    """Callbacks of a session: messages come from receiving threads, `presence` from zenoh's."""
 
     to_all: Callable[[zenoh.Sample], None]
     to_own: Callable[[zenoh.Sample], None]
     query: Callable[[zenoh.Query], None]
     presence: Callable[[zenoh.Sample], None]
     begin: Callable[[str], None]  # a session of that name is open
-    end: Callable[[], None]  # nobody is present any more
-    wait: Callable[[int], None]  # more than is taken arrives in that member's name
+    end: Callable[[], None]  # the session is closed: no member is present
+    wait: Callable[[int], None]  # a message of a throttled member has to wait
 
 
 class ZenohSession:
-    """A session that can be opened again. To be closed."""
+    """A session that can be reopened. Close it after use."""
 
     def __init__(self, settings: LinkSettings, hearers: Hearers) -> None:
         self._settings = settings
         self._hearers = hearers
         self._keys = chain_keys(settings.chain)
-        self._session: zenoh.Session | None = None  # all of it is declared
+        self._session: zenoh.Session | None = None  # set once everything is declared
         self._is_over = False
-        self._num_failed = 0  # attempts to open
+        self._num_failed = 0  # attempts of a client to open
         self._presence: list[Entity] = []
         self._token: Entity | None = None
         self._listenings: list[Listening[zenoh.Sample] | Listening[zenoh.Query]] = []
         self._relayed: list[Listening[zenoh.Sample] | Listening[zenoh.Query]] = []  # by relay
-        self._own_keys = self._keys  # on which this member speaks
+        self._own_keys = self._keys  # under which this member publishes
         self._lock = threading.Lock()
-        self.members: frozenset[int] = frozenset()  # set by the link; counts when it is next opened
-        self.heard = Audience(frozenset())  # who is listened to
+        self.members: frozenset[int] = frozenset()  # set by the link; used at the next opening
+        self.heard = Audience(frozenset())  # current subscriptions
 
     @property
     def is_open(self) -> bool:
@@ -106,7 +106,7 @@ class ZenohSession:
             return 0
 
     def open(self) -> None:
-        """Begins to hear everybody; raises `LinkError`. A client stays closed while no access point is there."""
+        """Open and subscribe to all members; raises `LinkError`. A client stays closed while no peer is reachable."""
         with self._lock:
             self._open()
 
@@ -126,8 +126,8 @@ class ZenohSession:
             max_payload=max(settings.limits.max_message_size, settings.piece_size) + overhead(MAX_MEMBERS),
             number=settings.number,
         )
-        # Zenoh's threads that receive: of its two, two peers that have to wait would keep everybody waiting. So there
-        # is one for each that can be connected, up to a limit; read once, when the process first opens a session.
+        # With zenoh's two receiving threads, two blocked peers would block all. So there is one thread per possible
+        # connection, up to a limit. Zenoh reads this once, when the process first opens a session.
         num_threads = min(max_sessions(len(self.members)), _MAX_RECEIVING)
         os.environ.setdefault("ZENOH_RUNTIME", f"(rx: (worker_threads: {num_threads}))")
         try:
@@ -139,7 +139,7 @@ class ZenohSession:
             where = ", ".join(settings.listen)
             raise LinkError(f"cannot open the network, listening on {where}: {one_line(error)}") from None
         self._own_keys = self._keys.via(self._find_relay(session))
-        self._hearers.begin(str(session.info.zid()))  # first: it hears its own presence too
+        self._hearers.begin(str(session.info.zid()))  # first: the session also receives its own presence
         try:
             self._declare(session)
         except zenoh.ZError as error:
@@ -150,7 +150,7 @@ class ZenohSession:
         self._session = session
 
     def connections(self) -> set[Connection]:
-        """Who is connected now with a certificate."""
+        """Return the current connections that have a certificate."""
         session = self._session
         if session is None or not (links := _links_of(session)):
             return set()
@@ -158,7 +158,7 @@ class ZenohSession:
         return {found for link in links if (found := _connection_of(link, clients)) is not None}
 
     def follow_relay(self) -> None:
-        """Speaks under the prefix of the relay that zenoh failed over to, if it did; raises `LinkError`."""
+        """Publish under the prefix of a new relay if zenoh failed over to one; raises `LinkError`."""
         with self._lock:
             session = self._session
             if session is None or not _links_of(session):
@@ -170,11 +170,11 @@ class ZenohSession:
             try:
                 self._declare_token(session)
             except zenoh.ZError as error:
-                self._own_keys = former  # it is tried again
+                self._own_keys = former  # retried by the link
                 raise LinkError(f"cannot take part in the network: {one_line(error)}") from None
 
     def _find_relay(self, session: zenoh.Session) -> int | None:
-        """The listening member that this node is a client of; none: an access point, or it listens itself."""
+        """Return the member that relays for this node; None if an access point does, or the node listens itself."""
         if self._settings.listen:
             return None
         names = {member_name(number): number for number in self.members}
@@ -182,7 +182,7 @@ class ZenohSession:
 
     def _declare(self, session: zenoh.Session) -> None:
         number, keys, hearers = self._settings.number, self._keys, self._hearers
-        # Where there are access points several members may come over one connection, which must never wait.
+        # With access points several members may share one connection, which must never block.
         is_shared = not self._settings.listen or self._settings.num_access_points > 0
 
         def subscribe(key: str, is_slow: bool) -> "zenoh.Subscriber[zenoh.handlers.Handler[zenoh.Sample]]":
@@ -194,7 +194,7 @@ class ZenohSession:
             return session.declare_subscriber(key, channel, allowed_origin=_OTHERS)
 
         def serve(key: str, is_slow: bool) -> "zenoh.Queryable[zenoh.handlers.Handler[zenoh.Query]]":
-            channel: Channel[zenoh.Query] = new_channel(is_slow=is_slow, drops=is_shared)  # some do not read answers
+            channel: Channel[zenoh.Query] = new_channel(is_slow=is_slow, drops=is_shared)  # some never read answers
             return session.declare_queryable(key, channel, allowed_origin=_OTHERS)
 
         self._listenings += (
@@ -237,7 +237,7 @@ class ZenohSession:
         self._declare_token(session)
 
     def _declare_token(self, session: zenoh.Session) -> None:
-        """Says that this member is here, by the path on which it is heard now."""
+        """Declare this member's presence on its current path."""
         with suppress(zenoh.ZError):
             if self._token is not None:
                 self._token.undeclare()
@@ -254,7 +254,7 @@ class ZenohSession:
         return self._new_pace(limits.slow_requests_per_s, limits.slow_burst, lambda: self._hearers.wait(member))
 
     def _pace_of_relay(self, _: int) -> Pace[zenoh.Sample | zenoh.Query]:
-        """Faster than all clients of an honest relay speak; who has to wait is told by nobody."""
+        """Return a rate limit above the traffic of an honest relay's clients; waits are not reported."""
         limits = self._settings.limits
         return self._new_pace(_RELAYED_TIMES * limits.slow_per_s, _RELAYED_TIMES * limits.slow_burst, _nothing)
 
@@ -267,14 +267,14 @@ class ZenohSession:
         return Pace(Bucket(per_s, burst), cost, on_wait)
 
     def reopen(self) -> None:
-        """Connects anew, with the TLS files as they are now; raises `LinkError`. What is said meanwhile is lost."""
+        """Reconnect with the current TLS files; raises `LinkError`. Messages meanwhile are lost."""
         with self._lock:
             self._disconnect()
             self._open()
 
     def listen_to(self, audience: Audience) -> None:
-        """From now on to these only."""
-        with self._lock, suppress(zenoh.ZError):  # the session may be over
+        """Subscribe to these members only."""
+        with self._lock, suppress(zenoh.ZError):  # the session may be closed
             self._listen_to(audience)
 
     def _listen_to(self, audience: Audience) -> None:
@@ -282,7 +282,7 @@ class ZenohSession:
         for listening in self._listenings:
             listening.listen_to(audience.members, audience.slow)
         for listening in self._relayed:
-            listening.listen_to(audience.relays, audience.relays)  # each at a pace: a relay may be the one that floods
+            listening.listen_to(audience.relays, audience.relays)  # all throttled: the relay itself may flood
 
     def close(self) -> None:
         with self._lock:
@@ -290,7 +290,7 @@ class ZenohSession:
             self._disconnect()
 
     def put(self, to: int | None, data: bytes) -> bool:
-        """Sends to one member or all others; whether the session was open."""
+        """Send to one member or all others; return False if the session is closed."""
         session, keys, sender = self._session, self._own_keys, self._settings.number
         if session is None:
             return False
@@ -308,7 +308,7 @@ class ZenohSession:
         read: Callable[[zenoh.Sample], Answer | None],
         on_answer: Callable[[Answer], None],
     ) -> None:
-        """Requests a piece; the first answer that `read` finds to be the holder's comes by call, once."""
+        """Request a piece; `on_answer` gets the first answer that `read` accepts, or `Silence`, once."""
         session = self._session
         answers = _Answers(read, on_answer)
         try:
@@ -329,9 +329,9 @@ class ZenohSession:
             answers.end()
 
     def reply(self, query: zenoh.Query, to: Line, answer: bytes, piece: bytes) -> None:
-        """Answers a request, with a piece or none.
+        """Answer a request, with a piece or an empty one.
 
-        As urgent as the request was: ours may be dropped where a line is full, others may make this wait.
+        It inherits the request's congestion control: ours drop on a full line, a foreign request may make it block.
         """
         query.reply(self._keys.via(to.relay).blob(self._settings.number, to.member), piece, attachment=answer)
 
@@ -353,7 +353,7 @@ class ZenohSession:
             listening.end()
 
     def _join(self) -> None:
-        """Nothing of zenoh's may be left to Python's end, which it could hang. Whoever replies waits till all ends."""
+        """Join all receiving threads: zenoh entities left to interpreter shutdown could hang it."""
         deadline_s = time.monotonic() + _CLOSE_WAIT_S
         for listenings in (self._listenings, self._relayed):
             while listenings:
@@ -361,11 +361,10 @@ class ZenohSession:
 
 
 class _Answers:
-    """Passes the holder's answer to one request on; the request's end without any is silence.
+    """Passes on the holder's answer to one request; the end of the request without one is `Silence`.
 
-    Nobody serves it, then, or zenoh dropped request or answer where a line was full.
-
-    Others can answer in the holder's name, and before it: a member certifies any name, an access point forwards.
+    Then no holder is reachable, or zenoh dropped the request or answer on a full line. Other nodes can answer under the
+    holder's name, and before it: any member can certify any name, and access points forward.
     """
 
     def __init__(self, read: Callable[[zenoh.Sample], Answer | None], on_answer: Callable[[Answer], None]) -> None:
@@ -396,15 +395,15 @@ def _nothing() -> None:
 
 
 def _links_of(session: zenoh.Session | None) -> list[zenoh.Link]:
-    """The session's connections now."""
+    """Return the session's current connections."""
     try:
         return [] if session is None or session.is_closed() else session.info.links()
-    except zenoh.ZError:  # it is over since then
+    except zenoh.ZError:  # closed meanwhile
         return []
 
 
 def _connection_of(link: zenoh.Link, clients: Collection[str]) -> Connection | None:
-    """Who is at the other end of a link, `tls/host:port`; none: no certificate says so."""
+    """Return the connection of a link to `tls/host:port`; None without a certificate."""
     host, _, port = link.dst.partition("/")[2].partition("?")[0].partition("#")[0].rpartition(":")
     if link.auth_identifier is None or not port.isdecimal():
         return None
@@ -415,5 +414,5 @@ def _connection_of(link: zenoh.Link, clients: Collection[str]) -> Connection | N
 def _direct(
     callback: Callable[[_Heard], None], end: Callable[[], None] | None = None
 ) -> "zenoh.handlers.Callback[_Heard]":
-    """Called in zenoh's own thread: a thread and an unbounded queue for each entity is what zenoh would add."""
+    """Return a callback for zenoh's own thread: indirect ones cost a thread and an unbounded queue per entity."""
     return zenoh.handlers.Callback(callback, end, indirect=False)
