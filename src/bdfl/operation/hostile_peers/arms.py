@@ -227,7 +227,7 @@ class Arsenal:
 
     @cached_property
     def sealer(self) -> Sealer:
-        """Seals valid envelopes; its counters are used once."""
+        """Sealer that adds valid MACs to envelopes; each counter is used once."""
         return self._new_sealer(self.chain, self.life)
 
     def _new_sealer(self, chain: bytes, life: int) -> Sealer:
