@@ -1,4 +1,4 @@
-"""Campaigns that judge our own code: long, run by hand, and no part of the installed package."""
+"""Long-running campaigns that test this code base, run by hand and not part of the installed package."""
 
 import os
 from collections.abc import Iterator

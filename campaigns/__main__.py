@@ -1,4 +1,4 @@
-"""Runs a campaign by its name: `python -m campaigns faults --seeds 500`."""
+"""Run a campaign by its name: `python -m campaigns faults --seeds 500`."""
 
 import runpy
 import sys

@@ -1,1 +1,1 @@
-"""Simulated networks in trouble, and the laws that must hold all the same."""
+"""Simulated networks with injected faults, and the invariants ("laws") they must keep."""

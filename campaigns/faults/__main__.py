@@ -1,4 +1,4 @@
-"""`python -m campaigns faults`: networks in trouble, judged by laws that must hold all the same."""
+"""`python -m campaigns faults`: networks with injected faults, checked against invariants."""
 
 import time
 from enum import StrEnum
@@ -20,7 +20,7 @@ FirstOption = Annotated[int, typer.Option("--first", min=0, help="The first seed
 
 
 class QuorumChoice(StrEnum):
-    """Which networks to try."""
+    """Quorum rules of the networks to try."""
 
     MAJORITY = "majority"
     BFT = "bft"
@@ -46,12 +46,11 @@ def faults(
 
     Each seed is a network of 4 to 9 nodes on a virtual clock, with lost, late and
     doubled messages, partitions, crashes, frozen and slow nodes; under bft fewer
-    than a third of the members lie. The laws: no two honest nodes commit different
-    blocks, none commits an invalid one, all agree within three rounds after the
-    faults stop, nothing sent or committed is forgotten, nobody is left out, no one
-    votes who is no member, nobody holds more than a bound, no model is taken on
-    trust that could be recomputed, no selfish member wins more blocks than it should,
-    and nothing that a quorum signed stays off the chain.
+    than a third of the members lie. The laws: honest nodes commit the same valid
+    blocks; all agree within three rounds after the faults stop; nothing sent or
+    committed is forgotten; no timely update is left out; only members vote; memory
+    is bounded; no model is taken on trust that could be recomputed; no selfish member
+    wins more blocks than its share; what a quorum signed gets onto the chain.
 
     Examples:
 
@@ -116,7 +115,7 @@ def mutants(
     out: Annotated[Path | None, typer.Option("--out", help="Folder for the table as mutants.md.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Break the protocol on purpose, in one rule at a time, and see whether the laws notice.
+    """Break the protocol on purpose, one rule at a time, and check that the laws notice.
 
     Examples:
 

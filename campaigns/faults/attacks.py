@@ -1,7 +1,7 @@
-"""Selfish members: honest to the letter of every rule, and at everybody's expense.
+"""Selfish members: they break no rule, but profit at the expense of the others.
 
-None of these makes evidence: each keeps its own statements back, says them late, reports what suits it, or repeats old
-blocks. They are no behaviours of a scenario, since they only show what the protocol bears.
+None of these attacks leaves evidence. A selfish member withholds or delays its own statements, reports false
+conditions, or repeats old blocks. They are not behaviours of a scenario: they only test the protocol.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,29 +19,29 @@ from bdfl.transports.faults.liar import Lie, Moment
 from bdfl.transports.hooks import Postman
 
 MARGIN_NS = 20_000_000  # before a deadline
-HOLD_NS = 3_000_000  # a hundredth of the mean time that one of five or six members mines alone in the campaign
-_FAR = Conditions(gain_atto=200, energy_budget_pj=MAX_BUDGET_PJ, is_reachable=True)  # affordable, and takes 20 days
+HOLD_NS = 3_000_000  # a hundredth of the mean time in which one of five or six members mines alone in the campaign
+_FAR = Conditions(gain_atto=200, energy_budget_pj=MAX_BUDGET_PJ, is_reachable=True)  # affordable, uploads in 20 days
 
 
 class Attack(StrEnum):
-    """What a selfish member does."""
+    """Attack of a selfish member."""
 
-    WITHHOLD = "withhold"  # its report and update are first seen inside of its own block
-    RELEASE = "release"  # they are said right before its own block
-    HOLD = "hold"  # its report is said when that gains it most: a moment after it should be here
-    FEIGN = "feign"  # it reports a hundredth of its gain, is as fast as ever, and mines until it should be ready
-    LATE_REPORT = "late-report"  # its report comes just before the deadline, and it never mines
-    LATE_UPDATE = "late-update"  # likewise its update
-    FLAP = "flap"  # it reports for every second round only
-    MUTE = "mute"  # it reports, and never gives an update or mines
-    FAR = "far"  # likewise, and reports the worst channel that it can pay for
-    SLOW = "slow"  # it reports a hundredth of its gain, and plays the round so
-    OLD_BLOCKS = "old-blocks"  # it proposes everybody's former block again
+    WITHHOLD = "withhold"  # its report and update first appear inside its own block
+    RELEASE = "release"  # they are sent right before its own block
+    HOLD = "hold"  # its report is sent at the most profitable time: just after it was due
+    FEIGN = "feign"  # it reports a hundredth of its gain, is as fast as ever, and mines until the exchange should end
+    LATE_REPORT = "late-report"  # its report is sent just before the deadline, and it never mines
+    LATE_UPDATE = "late-update"  # likewise for its update
+    FLAP = "flap"  # it reports only for every second round
+    MUTE = "mute"  # it reports, but never sends an update or mines
+    FAR = "far"  # likewise, and it reports the worst channel that it can afford
+    SLOW = "slow"  # it reports a hundredth of its gain, and acts accordingly
+    OLD_BLOCKS = "old-blocks"  # it proposes the last decided block again, of any proposer
     CENSOR = "censor"  # its blocks have no entries
 
 
 class Withhold:
-    """Keeps its own report and update back and mines meanwhile."""
+    """Withholds its own report and update, and mines meanwhile."""
 
     def __init__(self, attack: Attack) -> None:
         self._attack = attack
@@ -56,7 +56,7 @@ class Withhold:
             return changed
         self._timed = height
         delay_ns = max(0, self._release_ns(moment) - moment.now_ns)
-        return (*changed, SetTimer(Timer.RESEND, height, state.attempt, delay_ns))  # then it says everything
+        return (*changed, SetTimer(Timer.RESEND, height, state.attempt, delay_ns))  # when everything is sent
 
     def _release_ns(self, moment: Moment) -> int:
         state, context = moment.after, moment.context
@@ -91,7 +91,7 @@ class Withhold:
 
 
 def without_own(said: Hearsay, member: int) -> Hearsay:
-    """The same without the member's own report and update."""
+    """Return the message without the member's own report and update."""
     return msgspec.structs.replace(
         said,
         updates=tuple(signed for signed in said.updates if signed.update.client != member),
@@ -100,7 +100,7 @@ def without_own(said: Hearsay, member: int) -> Hearsay:
 
 
 class Late:
-    """Says its own report, or update, just before everybody's deadline, and never mines."""
+    """Sends its own report, or update, just before the deadline, and never mines."""
 
     def __init__(self, attack: Attack) -> None:
         self._is_update = attack is Attack.LATE_UPDATE
@@ -113,7 +113,7 @@ class Late:
         return tuple(effect for effect in effects if not isinstance(effect, Mine | StopMining))
 
     def delay_ns(self, now_ns: int, message: Message) -> int:
-        """Time that a message of this member is held back."""
+        """Return how long a message of this member is held back."""
         said = message.content
         if not isinstance(said, Hearsay):
             return 0
@@ -126,7 +126,7 @@ class Late:
 
 
 class LatePostman:
-    """Delivers as another does, but for what late members hold back."""
+    """Network model that also delays the messages of late members."""
 
     def __init__(self, postman: Postman, late: Mapping[int, Late]) -> None:
         self._postman = postman
@@ -139,13 +139,13 @@ class LatePostman:
 
 
 def delay_late(postman: Postman, lies: Mapping[int, Sequence[Lie]]) -> Postman:
-    """The postman, or one that holds back what late members say."""
+    """Wrap the network model if any member is late."""
     late = {member: lie for member, told in lies.items() for lie in told if isinstance(lie, Late)}
     return LatePostman(postman, late) if late else postman
 
 
 class FalseReport:
-    """Reports what it did not find, or not at all, or gives no update."""
+    """Reports false conditions, does not report, or sends no update."""
 
     def __init__(self, attack: Attack) -> None:
         self._attack = attack
@@ -182,7 +182,7 @@ class FalseReport:
 
 
 class OldBlocks:
-    """Proposes the block that was decided last, whoever's it is, for the height after it."""
+    """Proposes the last decided block, of any proposer, for the next height."""
 
     def change(self, moment: Moment, effects: tuple[Effect, ...]) -> tuple[Effect, ...]:
         decided = [effect.block for effect in effects if isinstance(effect, Commit)]
@@ -191,7 +191,7 @@ class OldBlocks:
 
 
 def make_attack(attack: Attack) -> Sequence[Lie]:
-    """What a selfish member does to its effects; one that is late needs a `LatePostman` as well."""
+    """Return the changes to a selfish member's effects; a late member also needs a `LatePostman`."""
     match attack:
         case Attack.WITHHOLD | Attack.RELEASE | Attack.HOLD:
             return [Withhold(attack)]

@@ -1,4 +1,4 @@
-"""Many faulty networks at once, and wrong protocols among them: on all cores, with the same results for any number."""
+"""Many faulty networks and protocol mutants in parallel, with results independent of the number of workers."""
 
 import subprocess
 import sys
@@ -22,12 +22,12 @@ _TESTS_FAILED = 1  # pytest's exit code
 
 
 class InvalidCampaign(BdflError):
-    """A campaign that cannot be made: a mutant that does not exist."""
+    """A campaign that names an unknown mutant."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """Networks of one quorum rule."""
+    """Summary of the networks of one quorum rule."""
 
     quorum: QuorumRule
     networks: int
@@ -36,7 +36,7 @@ class Group:
     crashes: int
     changes: int  # of membership
     blocks: int  # of the longest honest chains
-    recovery_median_s: float  # virtual: from the end of the faults until all honest nodes were three rounds further
+    recovery_median_s: float  # virtual: from the end of the faults until all honest nodes are three rounds further
     recovery_worst_s: float
     worst_seed: int
     breaches: int
@@ -44,19 +44,19 @@ class Group:
 
 @dataclass(frozen=True)
 class Campaign:
-    """What became of many seeds."""
+    """Results of many seeds."""
 
     first: int
     num_seeds: int
     groups: tuple[Group, ...]
-    selfish_won: int  # blocks that selfish members won after the faults stopped, in all networks together
+    selfish_won: int  # blocks won by selfish members after the faults stopped, in all networks
     selfish_winnable: int
     selfish_expected: float  # their share of the hashing
     failures: tuple[Verdict, ...]
 
     @property
     def is_share_too_large(self) -> bool:
-        """Whether selfish members won more than chance explains: single networks are too short to tell."""
+        """True if selfish members won more than chance explains: single networks are too short to tell."""
         return is_too_large(self.selfish_won, self.selfish_winnable, self.selfish_expected)
 
     @property
@@ -66,14 +66,14 @@ class Campaign:
 
 @dataclass(frozen=True)
 class MutantResult:
-    """Whether a wrong protocol was noticed: by which laws, at which seed, after how many."""
+    """Detection of a mutant: by which laws, at which seed, after how many."""
 
     name: str
     change: str
     laws: tuple[str, ...]  # none: not noticed
-    what: str  # the first breach in words
+    what: str  # the first breach
     seed: int | None
-    num_seeds: int  # tried, the last one noticed it
+    num_seeds: int  # tried, including the one that noticed
 
 
 def run_campaign(
@@ -85,7 +85,7 @@ def run_campaign(
     workers: int | None = None,
     on_progress: Progress | None = None,
 ) -> Campaign:
-    """Plays and judges the networks of consecutive seeds; without a quorum rule both take turns."""
+    """Run and judge the networks of consecutive seeds; without a quorum rule the rules alternate."""
     end = first + num_seeds
     starts = range(first, end, _SEEDS_PER_TASK)
     tasks = [(start, min(start + _SEEDS_PER_TASK, end), quorum, most_liars) for start in starts]
@@ -141,7 +141,7 @@ def hunt_mutants(
     workers: int | None = None,
     on_progress: Progress | None = None,
 ) -> list[MutantResult]:
-    """Plays every mutant, or those named, on consecutive seeds until a law is broken."""
+    """Run every mutant, or those named, on consecutive seeds until a law is broken."""
     known = [mutant.name for mutant in MUTANTS]
     for name in names or ():
         if name not in known:
@@ -157,7 +157,7 @@ def _hunt(task: tuple[str, int, int]) -> MutantResult:
         return _hunt_by_test(mutant)
     judge = Toolbox()
     for seed in range(first, first + num_seeds):
-        tools = Tools(judge=judge)  # what wrong nodes remember is wrong, too
+        tools = Tools(judge=judge)  # caches of faulty nodes are wrong, too
         verdict = judge_plan(draw_plan(seed), tools, applied=mutant.applied())
         if verdict.breaches:
             laws = tuple(breach.law for breach in verdict.breaches)
@@ -167,7 +167,7 @@ def _hunt(task: tuple[str, int, int]) -> MutantResult:
 
 
 def _hunt_by_test(mutant: Mutant) -> MutantResult:
-    """Runs the test that must notice, in a process of its own in which the protocol is wrong."""
+    """Run the test that must fail, in a process of its own with the mutant applied."""
     done = subprocess.run(
         [sys.executable, "-m", "campaigns.faults.mutants", mutant.name],
         cwd=Path(__file__).parents[2],

@@ -1,7 +1,7 @@
-"""A member that fills others' memory: valid blocks of many attempts, each with another update, all voted for.
+"""A member that exhausts memory: valid blocks of many attempts, each with another update, all voted for.
 
-It is scheduled and does the work, which halves with every attempt; each block is asked for because of its vote. Beside
-that it gives every member another update, so that no two of them hold the same.
+It is scheduled and does the work, which halves with every attempt. Peers request each block because of its vote. It
+also sends every member a different update, so that no two of them hold the same.
 """
 
 from collections.abc import Iterator
@@ -23,10 +23,10 @@ from bdfl.transports.hooks import Tamper
 
 
 class Hoarder:
-    """A `Tamper` that adds this to what another liar does; once a height, as soon as its own block is being mined."""
+    """Adds the attack to another liar's behaviour, once per height, as soon as its own block is being mined."""
 
     def __init__(self, liar: Tamper, num_attempts: int = 5, num_each: int = 3) -> None:
-        """Blocks of so many attempts, so many for each kind of vote."""
+        """`num_attempts` attempts, with `num_each` blocks for each kind of vote."""
         self._liar = liar
         self._num_attempts, self._num_each = num_attempts, num_each
         self._height = 0
@@ -49,7 +49,7 @@ class Hoarder:
         return (*split, *self._hoard(moment), *self._answer(moment))
 
     def _split(self, moment: Moment, effect: Effect) -> Iterator[Effect]:
-        """What tells of its own update tells each member of another one."""
+        """Replace its own update by a different one for each receiver."""
         content = effect.message.content if isinstance(effect, Send) else None
         state, number = moment.after, moment.number
         if not isinstance(effect, Send) or not isinstance(content, Hearsay):

@@ -1,7 +1,7 @@
-"""What must hold in every trial, whatever goes wrong: laws, each a function that names the first breach.
+"""Invariants ("laws") of every trial, whatever the faults: each is a function that returns the first breach.
 
-Only honest nodes are judged. The laws look at what nodes did, not at what they think, and judge blocks by the rules
-alone, with a toolbox of their own.
+Only honest nodes are judged, by their actions and not by their state. Blocks are judged by the rules alone, with a
+separate cache.
 """
 
 from collections.abc import Callable
@@ -22,13 +22,13 @@ from campaigns.faults.recorder import Committed, Recorder
 from campaigns.faults.shares import hashing_hz, is_too_large
 
 ROUNDS_TO_AGREE = 3
-ENTRY_BLOCKS = 5  # within which what a quorum signed is on the chain
-MAX_DECIDABLE = 3  # models of one liar that a quorum can vote for at a height, if honest members ask for two each
+ENTRY_BLOCKS = 5  # within which a valid entry must be on the chain
+MAX_DECIDABLE = 3  # models of one liar that a quorum can vote for at a height, if honest members request two each
 
 
 @dataclass(frozen=True)
 class Breach:
-    """A law that was broken, and how."""
+    """A violated law, and the details."""
 
     law: str
     what: str
@@ -39,12 +39,12 @@ class Breach:
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """One network's whole story."""
+    """Complete record of one network."""
 
     plan: FaultPlan
     genesis: Genesis
     record: Recorder
-    find_blob: Callable[[bytes], bytes | None]  # among all that honest nodes ever kept
+    find_blob: Callable[[bytes], bytes | None]  # among all blobs that honest nodes ever kept
     quiet_height: int  # of the highest honest node when the faults stopped
     heights: tuple[int, ...]  # of all nodes at the end
     end_ns: int
@@ -64,7 +64,7 @@ def check_agreement(trial: Trial, toolbox: Toolbox) -> Breach | None:
 
 
 def check_validity(trial: Trial, toolbox: Toolbox) -> Breach | None:
-    """No invalid block is ever committed, nor without a quorum: every rule again, on every honest node's chain."""
+    """No honest node commits an invalid block, or one without a quorum: all rules are checked again."""
     start = start_chain(trial.genesis, toolbox)
     states: dict[bytes, ChainState] = {start.tip: start}
     for node in trial.plan.honest:
@@ -92,7 +92,7 @@ def _validate(trial: Trial, found: Committed, states: dict[bytes, ChainState], t
 
 
 def check_progress(trial: Trial, toolbox: Toolbox) -> Breach | None:
-    """After the faults stop every honest node reaches the same tip within three rounds, or the last it is to see."""
+    """Every honest node reaches the same tip within three rounds after the faults stop, or its last height."""
     roll = _longest_roll(trial)
     for node in trial.plan.honest:
         wanted = expected_height(roll, node, trial.quiet_height)
@@ -105,9 +105,9 @@ def check_progress(trial: Trial, toolbox: Toolbox) -> Breach | None:
 
 
 def expected_height(roll: Roll, node: int, quiet_height: int) -> int:
-    """How far a node must get: three rounds beyond the end of the faults, unless it is removed before.
+    """Return the height a node must reach: three rounds beyond the end of the faults, unless it is removed before.
 
-    One that joins has to be admitted by then, else nobody answers it in time.
+    A joining node must be admitted by then, or no member answers it in time.
     """
     wanted = quiet_height + ROUNDS_TO_AGREE
     if node >= len(roll.members) or roll.first_heights[node] - BINDS_AFTER > quiet_height:
@@ -117,7 +117,7 @@ def expected_height(roll: Roll, node: int, quiet_height: int) -> int:
 
 
 def check_members_only(trial: Trial, toolbox: Toolbox) -> Breach | None:
-    """No honest node votes at a height that it is no member at."""
+    """No honest node votes at a height at which it is not a member."""
     roll = _longest_roll(trial)
     for node in trial.plan.honest:
         is_known = node < len(roll.members)
@@ -129,7 +129,7 @@ def check_members_only(trial: Trial, toolbox: Toolbox) -> Breach | None:
 
 
 def count_changes(trial: Trial) -> int:
-    """Changes of membership in the longest honest chain."""
+    """Count membership changes in the longest honest chain."""
     return sum(find_change(found.block.body.entries) is not None for found in _longest_chain(trial))
 
 
@@ -142,7 +142,7 @@ def _longest_roll(trial: Trial) -> Roll:
 
 
 def check_memory(trial: Trial, toolbox: Toolbox) -> Breach | None:
-    """No vote sent, lock kept or block committed is absent after a restart; nothing signed contradicts another."""
+    """No vote sent, lock kept or block committed is lost by a restart, and no honest node equivocates."""
     honest = set(trial.plan.honest)
     for restart in trial.record.restarts:
         if restart.node not in honest:
@@ -174,7 +174,7 @@ def check_memory(trial: Trial, toolbox: Toolbox) -> Breach | None:
 
 
 def check_innocence(trial: Trial, toolbox: Toolbox) -> Breach | None:
-    """No honest node is ever an offender: no block convicts it, nor has any honest node evidence against it."""
+    """No honest node is an offender: no block convicts it, and no honest node has evidence against it."""
     honest = set(trial.plan.honest)
     for node in trial.plan.honest:
         for accused in sorted(trial.record.nodes[node].accused & honest):
@@ -187,7 +187,7 @@ def check_innocence(trial: Trial, toolbox: Toolbox) -> Breach | None:
 
 
 def check_nobody_left_out(trial: Trial, toolbox: Toolbox) -> Breach | None:
-    """An honest member's update that all honest voters held in time is in the block, if it is a first attempt's."""
+    """A block of a first attempt contains every honest update that all its honest voters held in time."""
     honest = set(trial.plan.honest)
     for node in trial.plan.honest:
         for found in trial.record.nodes[node].commits:
@@ -204,7 +204,7 @@ def check_nobody_left_out(trial: Trial, toolbox: Toolbox) -> Breach | None:
 
 
 def check_bounded_memory(trial: Trial, toolbox: Toolbox) -> Breach | None:
-    """No honest node ever holds more than the bounds of `docs/security.md`, whatever liars send."""
+    """No honest node ever exceeds the memory bounds of `docs/security.md`, whatever liars send."""
     num_liars, num_members = len(trial.plan.liars), trial.plan.num_keys
     max_blobs = num_members + (MAX_BLOBS + MAX_DECIDABLE - 1) * num_liars
     for node in trial.plan.honest:
@@ -224,7 +224,7 @@ def check_bounded_memory(trial: Trial, toolbox: Toolbox) -> Breach | None:
 
 
 def check_trust(trial: Trial, toolbox: Toolbox) -> Breach | None:
-    """A model is taken on trust only where all have pruned its updates: so many blocks above it are committed."""
+    """A model is taken on trust only if its updates are pruned everywhere: so many blocks above it are committed."""
     for node in trial.plan.honest:
         for found in trial.record.nodes[node].commits:
             num_above = found.highest - found.height
@@ -235,7 +235,7 @@ def check_trust(trial: Trial, toolbox: Toolbox) -> Breach | None:
 
 
 def check_share(trial: Trial, toolbox: Toolbox) -> Breach | None:
-    """No selfish member wins more blocks than its share of the hashing, beyond chance, once the faults stopped."""
+    """No selfish member wins significantly more blocks than its share of the hashing after the faults stop."""
     won, winnable, expected = share_of_selfish(trial)
     if is_too_large(won, winnable, expected):
         return Breach("share", f"selfish members won {won} of {winnable} blocks, {expected:.1f} are their share")
@@ -243,9 +243,9 @@ def check_share(trial: Trial, toolbox: Toolbox) -> Breach | None:
 
 
 def share_of_selfish(trial: Trial) -> tuple[int, int, float]:
-    """Blocks after the faults stopped that selfish members won, could have won, and that are their share.
+    """Return the blocks that selfish members won after the faults stopped, could have won, and their fair share.
 
-    Others that are selfish count as if they did not hash: what these leave, everybody wins.
+    Other selfish members count as not hashing, since honest members win the blocks they forgo.
     """
     won, winnable, expected = 0, 0, 0.0
     selfish = [member for member, _ in trial.plan.selfish]
@@ -263,7 +263,7 @@ def share_of_selfish(trial: Trial) -> tuple[int, int, float]:
 
 
 def check_entries(trial: Trial, toolbox: Toolbox) -> Breach | None:
-    """Nothing that honest nodes hold for the chain, proof or signed change, stays off it for long in a well network."""
+    """No evidence or signed change held by an honest node stays off the chain for long once the faults stopped."""
     for node in trial.plan.honest:
         record = trial.record.nodes[node]
         for what, since in record.entries.items():
@@ -300,7 +300,7 @@ LAWS: tuple[Callable[[Trial, Toolbox], Breach | None], ...] = (
 
 
 def find_breaches(trial: Trial, toolbox: Toolbox) -> list[Breach]:
-    """The first breach of every law that was broken; the toolbox must not be one that the nodes used."""
+    """Return the first breach of every violated law; the toolbox must not be one that the nodes used."""
     return [breach for law in LAWS if (breach := law(trial, toolbox)) is not None]
 
 

@@ -1,7 +1,6 @@
-"""Wrong protocols on purpose: each with one rule broken, to show that the laws of `laws` notice.
+"""Protocol mutants: each breaks one rule, to show that the laws of `laws` notice.
 
-A mutant replaces functions in this process while a network is played; the laws themselves are asked afterwards, with
-every function back in its place.
+A mutant patches functions in this process while a network runs. The laws are checked afterwards, unpatched.
 """
 
 import sys
@@ -28,7 +27,7 @@ Function = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Swap:
-    """A function of a module, and what makes the wrong one of the right one."""
+    """A function of a module, and a factory of its faulty replacement."""
 
     module: ModuleType
     name: str
@@ -37,7 +36,7 @@ class Swap:
 
 @dataclass(frozen=True)
 class Mutant:
-    """A protocol with one thing wrong."""
+    """A protocol with one fault."""
 
     name: str
     change: str
@@ -46,7 +45,7 @@ class Mutant:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Inside, the protocol is wrong."""
+        """Apply the mutant inside the `with` block."""
         with ExitStack() as stack:
             for swap in self.swaps:
                 stack.enter_context(_swapped(swap))
@@ -55,7 +54,7 @@ class Mutant:
 
 @contextmanager
 def _swapped(swap: Swap) -> Iterator[None]:
-    """The wrong function wherever the right one is known by its name."""
+    """Patch the function in every module that imported it by its name."""
     right = getattr(swap.module, swap.name)
     ours = [module for name, module in sys.modules.items() if name.startswith("bdfl.")]
     places = [module for module in ours if vars(module).get(swap.name) is right]
@@ -73,12 +72,12 @@ def _swapped(swap: Swap) -> Iterator[None]:
 
 
 def _nothing(right: Function) -> Function:
-    """A rule that never complains."""
+    """Replace a rule by one that accepts everything."""
     return lambda *arguments, **options: None
 
 
 def _unsigned(rule: str) -> Callable[[Function], Function]:
-    """Signatures are checked, but for one rule's."""
+    """Check all signatures but those of one rule."""
 
     def make(right: Function) -> Function:
         def require_signed(charter: Any, name: str, *rest: Any) -> None:
@@ -91,12 +90,12 @@ def _unsigned(rule: str) -> Callable[[Function], Function]:
 
 
 def _also_last_round(right: Function) -> Function:
-    """Updates may be signed for the round before."""
+    """Accept updates signed for the previous round."""
 
     def validate_update(state: Any, signed: Any, tools: Any) -> None:
         try:
             right(state, signed, tools)
-        except BadSignature:  # judged last
+        except BadSignature:  # the rule that is checked last
             statement = statement_digest(Meaning.UPDATE, state.tip_place, encode(signed.update))
             if not tools.is_signed(state.members[signed.update.client].public_key, signed.signature, statement):
                 raise
@@ -147,7 +146,7 @@ def _without_lock(right: Function) -> Function:
 
 
 def _only_this_attempt(right: Function) -> Function:
-    """A quorum of an attempt that is over moves no lock."""
+    """Ignore quorums of past attempts when moving the lock."""
 
     def move_lock(draft: Draft) -> None:
         held = draft.votes
@@ -159,7 +158,7 @@ def _only_this_attempt(right: Function) -> Function:
 
 
 def _again(right: Function) -> Function:
-    """Prevotes again in the same attempt when a better block comes."""
+    """Prevote again in the same attempt for a better block."""
 
     def prevote(draft: Draft) -> None:
         key = (draft.attempt, Kind.PREVOTE)
@@ -176,7 +175,7 @@ def _again(right: Function) -> Function:
 
 
 def _late_precommit(right: Function) -> Function:
-    """Precommits for the lock also in an attempt that it has left."""
+    """Precommit for the lock also in an attempt that was left."""
 
     def precommit(draft: Draft) -> None:
         right(draft)
@@ -192,7 +191,7 @@ def _late_precommit(right: Function) -> Function:
 
 
 def _said_first(right: Function) -> Function:
-    """A vote is sent before it is kept."""
+    """Send a vote before it is stored."""
 
     def cast(draft: Draft, kind: Kind, block: bytes) -> None:
         before = len(draft.effects)
@@ -204,7 +203,7 @@ def _said_first(right: Function) -> Function:
 
 
 def _fixed_timer(right: Function) -> Function:
-    """Every attempt lasts as long as the first."""
+    """Give every attempt the duration of the first."""
 
     def time_attempt(draft: Draft) -> None:
         if not draft.is_attempt_timed and any(one.is_valid for one in draft.candidates.values()):
@@ -218,7 +217,7 @@ def _fixed_timer(right: Function) -> Function:
 
 
 def _leaves_out(right: Function) -> Function:
-    """Nothing that was held in time, nor any scheduled update, has to be in a block."""
+    """Accept blocks that leave out timely or scheduled updates."""
 
     def is_votable(draft: Draft, candidate: Any) -> bool:
         is_fair = candidate.is_valid and candidate.complaint is None
@@ -228,7 +227,7 @@ def _leaves_out(right: Function) -> Function:
 
 
 def _own_block_only(right: Function) -> Function:
-    """A first attempt's block must have all that was held in time, for ever."""
+    """Require all timely updates in a block of a first attempt, for ever."""
 
     def is_votable(draft: Draft, candidate: Any) -> bool:
         header, body = candidate.block.header, candidate.block.body
@@ -245,7 +244,7 @@ def _own_block_only(right: Function) -> Function:
 
 
 def _follows_anybody(right: Function) -> Function:
-    """One member in a later attempt is enough to go there."""
+    """Skip to a later attempt because of a single member."""
     return lambda held, num_voters, beyond: right(held, 1, beyond)
 
 
@@ -258,7 +257,7 @@ def _always(right: Function) -> Function:
 
 
 def _asks_for_all(right: Function) -> Function:
-    """Every model that a block rests on is asked for, however many of one member."""
+    """Request every model that a block refers to, however many of one member."""
     return lambda draft, holder, blob, client, *, is_needed=False: right(draft, holder, blob, client, is_needed=True)
 
 
@@ -267,7 +266,7 @@ def _none(right: Function) -> Function:
 
 
 def _wherever_signed(right: Function) -> Function:
-    """A proposer is to blame for a block of any height that it signed."""
+    """Blame a proposer for a block of any height that it signed."""
 
     def is_meant_for_here(draft: Draft, block: Any) -> bool:
         members, header = draft.chain.charter.members, block.header
@@ -290,7 +289,7 @@ def _signs_its_clock(right: Function) -> Function:
 
 
 def _binds_at_once(right: Function) -> Function:
-    """A change is in force at the height after its block."""
+    """Put a membership change into force at the next height."""
 
     def apply_block(state: Any, block: Any, tools: Any) -> Any:
         after = right(state, block, tools)
@@ -307,7 +306,7 @@ def _binds_at_once(right: Function) -> Function:
 
 
 def _old_quorum(right: Function) -> Function:
-    """Changed members decide by the quorum of those before."""
+    """Keep the quorum of the previous members after a change."""
 
     def amend(before: Any, *rest: Any) -> Any:
         return replace(right(before, *rest), quorum=before.quorum)
@@ -335,7 +334,7 @@ def _whoever_agreed(right: Function) -> Function:
 
 
 def _without(**forgotten: Any) -> Callable[[Function], Function]:
-    """A node begins again with these fields of what its store holds as given."""
+    """Override fields of the recovered state at a restart."""
 
     def make(right: Function) -> Function:
         def begin(context: Any, chain: Any, recovered: Any = node.NOTHING_RECOVERED) -> Any:
@@ -531,7 +530,7 @@ MUTANTS: tuple[Mutant, ...] = (
 
 
 def run_test(name: str) -> int:
-    """Pytest's exit code for a mutant's test, with the protocol wrong."""
+    """Run a mutant's test with the mutant applied; return pytest's exit code."""
     import pytest
 
     mutant = next(mutant for mutant in MUTANTS if mutant.name == name)

@@ -1,8 +1,8 @@
-"""What goes wrong in one trial: a network of 4 to 9 nodes and its faults, all drawn from one number.
+"""Fault plan of one trial: a network of 4 to 9 nodes and its faults, all drawn from one seed.
 
-Under `majority` only what crashes and networks do; under `bft` also fewer than a third of the members lie. In two seeds
-of eight the members change as well. In four of sixteen, two of these among them, nodes prune, and one is long away. In
-four others as many members as may lie are selfish instead, and in one of these the first of them is to be removed.
+Under `majority` there are only crash and network faults; under `bft` fewer than a third of the members lie as well. In
+two seeds of eight the members change. In four of sixteen, including two of these, nodes prune and one is away for long.
+In four others as many members as may lie are selfish instead; in one of these the first of them is to be removed.
 """
 
 from collections.abc import Sequence
@@ -17,37 +17,37 @@ from bdfl.transports.faults.postman import Partition, Weather
 from bdfl.transports.faults.trouble import Crash, Freeze
 from campaigns.faults.attacks import Attack
 
-NUM_NODES = (4, 4, 5, 5, 6, 7, 8, 9)  # small ones oftener: there a vote weighs most
+NUM_NODES = (4, 4, 5, 5, 6, 7, 8, 9)  # small networks more often: there a vote weighs most
 SECOND_NS = NANO
 
-# What a lying member may do; the plans of consecutive seeds go through all of them.
+# Behaviours of liars; the plans of consecutive seeds go through all of them.
 LIES = tuple(kind for kind in Behaviour if kind is not Behaviour.HONEST)
 _SCHEDULERS = ("drc", "exact", "all", "round-robin")
-_CHANGING = 8, (4, 5)  # of so many seeds these, which vote by either rule
+_CHANGING = 8, (4, 5)  # modulus and residues of seeds, with either quorum rule
 _HOARDING = 16, (3, 13)  # likewise
 _PRUNING = 16, (2, 3, 4, 5)  # likewise
-_SELFISH = 16, (1, 7, 9, 15)  # likewise, where members lie
-_REMOVED = 9  # of these
-# Who only feigns needs a world of its own: `campaigns.selfish`.
+_SELFISH = 16, (1, 7, 9, 15)  # likewise, where members may lie
+_REMOVED = 9  # one of these
+# FEIGN needs a simulation of its own: `campaigns.selfish`.
 ATTACKS = tuple(attack for attack in Attack if attack is not Attack.FEIGN)
 _NEVER = 10_000  # a height that no trial reaches
-_RULES = (("mean", 0), ("mean", 0), ("median", 1), ("krum", 0))  # name, wrong updates it bears
+_RULES = (("mean", 0), ("mean", 0), ("median", 1), ("krum", 0))  # name, wrong updates it tolerates
 
 
 @dataclass(frozen=True)
 class Offer:
-    """Operators offer a change of membership to some nodes: good or, where it expires early or few agree, void."""
+    """A membership change offered to some nodes; void if it expires early or too few members sign."""
 
     at_ns: int
     nodes: tuple[int, ...]
-    member: int  # who leaves; who joins, if nobody has that number yet
+    member: int  # that leaves; that joins, if the number is new
     expires: int  # height
-    is_agreed: bool = True  # all members sign it; else one fewer than a quorum
+    is_agreed: bool = True  # signed by all members; else by one fewer than a quorum
 
 
 @dataclass(frozen=True, kw_only=True)
 class FaultPlan:
-    """One trial, completely described."""
+    """Complete description of one trial."""
 
     seed: int
     quorum: QuorumRule
@@ -55,40 +55,40 @@ class FaultPlan:
     scheduler: str
     min_selected: int = 2
     aggregation: str
-    faulty: int  # wrong updates that the aggregation bears
-    quiet_ns: int  # from then on the network and the machines are well
-    calm_ns: int  # mean delay of messages when all is well
-    attempt_ns: int  # how long the nodes wait for agreement, at first
-    resend_ns: int  # how often they say everything again
+    faulty: int  # wrong updates that the aggregation tolerates
+    quiet_ns: int  # end of all network and machine faults
+    calm_ns: int  # mean message delay without faults
+    attempt_ns: int  # timeout of the first attempt
+    resend_ns: int  # interval of re-sending
     weather: Weather = field(default_factory=Weather)
     partitions: tuple[Partition, ...] = ()
     crashes: tuple[Crash, ...] = ()
     freezes: tuple[Freeze, ...] = ()
-    slow: tuple[tuple[int, float], ...] = ()  # node and how many times slower
-    liars: tuple[tuple[int, tuple[Behaviour, ...]], ...] = ()  # member and what it does, always
-    camp: frozenset[int] = frozenset()  # whom the liars tell the other story
-    hoarders: tuple[int, ...] = ()  # liars that also fill others' memory
-    selfish: tuple[tuple[int, Attack], ...] = ()  # liars that break no rule, and what they do
+    slow: tuple[tuple[int, float], ...] = ()  # node and slow-down factor
+    liars: tuple[tuple[int, tuple[Behaviour, ...]], ...] = ()  # member and its behaviours, permanent
+    camp: frozenset[int] = frozenset()  # receivers of the liars' second version
+    hoarders: tuple[int, ...] = ()  # liars that also exhaust memory
+    selfish: tuple[tuple[int, Attack], ...] = ()  # liars that break no rule, and their attacks
     offers: tuple[Offer, ...] = ()
-    keep_blocks: int = 0  # newest blocks whose updates the nodes keep; 0: of all
+    keep_blocks: int = 0  # newest blocks with updates kept by the nodes; 0: all
 
     @property
     def num_keys(self) -> int:
-        """Nodes with those that may join."""
+        """Number of nodes, including those that may join."""
         return max([self.num_nodes, *(offer.member + 1 for offer in self.offers)])
 
     @property
     def honest(self) -> tuple[int, ...]:
-        """Nodes that follow the protocol, whatever happens to them, also those that may join."""
+        """Nodes that follow the protocol, including those that may join."""
         liars = {member for member, _ in self.liars}
         return tuple(node for node in range(self.num_keys) if node not in liars)
 
 
 def draw_plan(seed: int, quorum: QuorumRule | None = None, *, most_liars: bool = False) -> FaultPlan:
-    """The plan of a seed; without a quorum rule, even seeds are `majority` and odd ones `bft`.
+    """Draw the plan of a seed; without a quorum rule, even seeds are `majority` and odd ones `bft`.
 
-    With `most_liars` all are `bft`, and as many members lie as that bears: in three of four seeds they are selfish, in
-    the fourth they hoard.
+    With `most_liars` all are `bft` with the largest tolerated number of liars: selfish in three of four seeds, hoarding
+    in the fourth.
     """
     if most_liars:
         quorum = QuorumRule.BFT
@@ -124,7 +124,7 @@ def draw_plan(seed: int, quorum: QuorumRule | None = None, *, most_liars: bool =
 
 
 def _add_pruning(plan: FaultPlan) -> FaultPlan:
-    """The plan with nodes that drop old updates, and one that comes back after all others are well."""
+    """Add pruning, and a node that comes back after the faults have stopped."""
     rng = stream(plan.seed, Purpose.FAULTS, 3)
     crash = _draw_crash(rng, plan.num_nodes, plan.quiet_ns // 2)
     away = replace(crash, down_ns=plan.quiet_ns - crash.after_ns + _draw_ns(rng, 1.0, 6.0))
@@ -147,7 +147,7 @@ def _add_most_liars(rng: np.random.Generator, plan: FaultPlan) -> FaultPlan:
 
 
 def _add_liars(rng: np.random.Generator, plan: FaultPlan, num_liars: int, *, hoards: bool) -> FaultPlan:
-    """The plan with so many of its members lying: the first in a kind that goes with the seed."""
+    """Add so many liars; the first has a behaviour determined by the seed."""
     members = sorted(rng.permutation(plan.num_nodes)[:num_liars].tolist())
     first = LIES[plan.seed // 2 % len(LIES)]
     liars = []
@@ -161,7 +161,7 @@ def _add_liars(rng: np.random.Generator, plan: FaultPlan, num_liars: int, *, hoa
 
 
 def _add_selfish(rng: np.random.Generator, plan: FaultPlan, first: int, is_removed: bool) -> FaultPlan:
-    """The plan with as many selfish members as the quorum bears: attacks in turn, the first of them given."""
+    """Add as many selfish members as the quorum tolerates, with attacks in turn from the given one."""
     members = sorted(rng.permutation(plan.num_nodes)[: (plan.num_nodes - 1) // 3].tolist())
     attacks = [ATTACKS[(first + place) % len(ATTACKS)] for place in range(len(members))]
     offers: tuple[Offer, ...] = ()
@@ -173,7 +173,7 @@ def _add_selfish(rng: np.random.Generator, plan: FaultPlan, first: int, is_remov
 
 
 def _add_offers(plan: FaultPlan) -> FaultPlan:
-    """The plan with members that join and leave; the rest of it is as it would be without."""
+    """Add members that join and leave; the rest of the plan is unchanged."""
     rng = stream(plan.seed, Purpose.FAULTS, 2)
     admitted, removed = plan.num_nodes, _draw_leaver(rng, plan)
     wanted = ((admitted,), (removed,), (admitted, removed), (admitted, admitted + 1))[int(rng.integers(4))]
@@ -184,7 +184,7 @@ def _add_offers(plan: FaultPlan) -> FaultPlan:
 
 
 def _draw_leaver(rng: np.random.Generator, plan: FaultPlan) -> int:
-    """Anybody, but a liar where the others would be too many without an honest one."""
+    """Draw the member that leaves: a liar, if too few honest members would be left otherwise."""
     liars = [member for member, _ in plan.liars]
     member = int(rng.integers(plan.num_nodes))
     return member if member in liars or 3 * len(liars) < plan.num_nodes - 1 else liars[0]
@@ -206,21 +206,21 @@ def _draw_lie(rng: np.random.Generator) -> Behaviour:
 
 @dataclass(frozen=True)
 class _Pace:
-    """How long things take, beside each other: what is found out depends on it."""
+    """Relative durations, which determine the kind of faults that a trial can reveal."""
 
     attempt_s: float
     resend_s: float
     calm_s: float
     delay_s: float
     loss: float
-    share: float  # of networks that meet each of the other faults
+    share: float  # of networks with each of the other faults
 
 
 def _draw_pace(rng: np.random.Generator, num_nodes: int) -> _Pace:
     kind = rng.random()
-    if kind < 0.1 and num_nodes <= 6:  # impatient: the first attempts are over before any message can arrive
+    if kind < 0.1 and num_nodes <= 6:  # impatient: the first attempts end before any message can arrive
         return _Pace(0.004, 2.0, 0.012, 0.012, _choose(rng, (0.0, 0.2)), 0.5)
-    if kind < 0.4:  # hasty: attempts are over when messages arrive, and before what was lost is said again
+    if kind < 0.4:  # hasty: attempts end as messages arrive, and before lost ones are sent again
         pause_s = _choose(rng, (0.02, 0.05))
         return _Pace(pause_s, 2.0, 0.005, pause_s, _choose(rng, (0.0, 0.05, 0.2)), 0.15)
     attempt_s, resend_s = _choose(rng, (0.3, 1.0)), _choose(rng, (0.5, 2.0))
@@ -258,7 +258,7 @@ def _choose(rng: np.random.Generator, values: Sequence[float]) -> float:
 
 
 def _draw_count(rng: np.random.Generator, share: float, most: int) -> int:
-    """1 to `most` in that share of the networks, else 0."""
+    """Draw 1 to `most` with probability `share`, else 0."""
     return int(rng.integers(1, most + 1)) if rng.random() < share else 0
 
 

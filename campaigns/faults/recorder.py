@@ -1,4 +1,4 @@
-"""What a trial has to show: everything the checks look at, written down by somebody who only watches."""
+"""Passive observer that records everything the laws need."""
 
 from dataclasses import dataclass, field
 
@@ -14,7 +14,7 @@ from bdfl.transports.hooks import Observer
 
 @dataclass(frozen=True)
 class SentVote:
-    """A vote of a node's own, when it was first sent."""
+    """A node's own vote, when first sent."""
 
     now_ns: int
     height: int
@@ -23,13 +23,13 @@ class SentVote:
 
 @dataclass(frozen=True)
 class Committed:
-    """A block that a node took for final."""
+    """A block committed by a node."""
 
     now_ns: int
     block: Block
     certificate: Certificate
     is_trusted: bool = False  # its model was not recomputed
-    highest: int = 0  # height that anybody had committed by then
+    highest: int = 0  # greatest height committed by any node at that time
 
     @property
     def height(self) -> int:
@@ -38,44 +38,44 @@ class Committed:
 
 @dataclass(frozen=True)
 class Restart:
-    """What a node's store lacked when it started again."""
+    """State missing from a node's store at a restart."""
 
     now_ns: int
     node: int
     lost_votes: tuple[SentVote, ...]
     lost_blocks: tuple[Committed, ...]
-    lost_progress: KeptProgress | None = None  # what it had kept last, if it began as if it had not
+    lost_progress: KeptProgress | None = None  # last stored progress, if the node started without it
 
 
 @dataclass
 class NodeRecord:
-    """One node's acts, in order."""
+    """One node's actions, in order."""
 
     votes: list[SentVote] = field(default_factory=list)
     commits: list[Committed] = field(default_factory=list)
-    # Signatures of its own updates, reports and blocks that it sent, by what, height and attempt: one each.
+    # Signatures of its own updates, reports and blocks sent, by kind, height and attempt: one each.
     signed: dict[tuple[str, int, int], set[bytes]] = field(default_factory=dict)
-    accused: set[int] = field(default_factory=set)  # members that it ever held evidence against
-    progress: KeptProgress | None = None  # kept last
-    closings: dict[int, frozenset[int]] = field(default_factory=dict)  # by height: whose updates it held until then
+    accused: set[int] = field(default_factory=set)  # members against which it ever held evidence
+    progress: KeptProgress | None = None  # last stored
+    closings: dict[int, frozenset[int]] = field(default_factory=dict)  # by height: clients held at end of collecting
     num_refused: int = 0
-    most_blobs: int = 0  # held at once
-    most_candidates: dict[int, int] = field(default_factory=dict)  # held at once, by the attempt it was in
-    most_early: int = 0  # messages of the next height held at once
-    entries: dict[int | MembershipChange, int] = field(default_factory=dict)  # held: since which height of its own
+    most_blobs: int = 0  # largest number held
+    most_candidates: dict[int, int] = field(default_factory=dict)  # largest number held, by its attempt at that time
+    most_early: int = 0  # largest number of messages of the next height held
+    entries: dict[int | MembershipChange, int] = field(default_factory=dict)  # held: since which of its heights
     chain: ChainState | None = None  # its newest
-    blobs: dict[bytes, bytes] = field(default_factory=dict)  # all it ever kept, also what it pruned
+    blobs: dict[bytes, bytes] = field(default_factory=dict)  # ever kept, including pruned ones
 
 
 class Recorder(Observer):
-    """Watches a network and remembers what nodes sent, committed, held in time, and had lost when they came back."""
+    """Records votes, commits, timely updates, and state lost at restarts."""
 
     def __init__(self, num_nodes: int) -> None:
         self.nodes = tuple(NodeRecord() for _ in range(num_nodes))
         self.restarts: list[Restart] = []
         self.num_crashes = 0
         self.highest = 0
-        # Who prevoted for a block of a first attempt, and whose updates each of them held in time.
+        # By first-attempt block and prevoter: clients with updates that the voter held in time.
         self.held: dict[tuple[int, bytes], dict[int, frozenset[int]]] = {}
         self._sent: set[tuple[int, bytes]] = set()
 
@@ -131,7 +131,7 @@ class Recorder(Observer):
         record.most_candidates[state.attempt] = max(most, len(state.candidates))
 
     def _note_said(self, now_ns: int, number: int, message: Message) -> None:
-        """Notes what a node says in its own name."""
+        """Record a node's own statements."""
         content, height, record = message.content, message.height, self.nodes[number]
         if isinstance(content, Proposal) and content.block.header.proposer == number:
             key = ("block", content.block.header.height, content.block.header.attempt)
@@ -168,7 +168,7 @@ class Recorder(Observer):
 
 
 def _is_behind(state: NodeState, kept: KeptProgress | None) -> bool:
-    """Whether a node that starts again is in an earlier attempt, or without the lock, that it had kept."""
+    """Return whether a restarted node is in an earlier attempt than it had stored, or without its lock."""
     if kept is None or kept.height != state.chain.height + 1:
         return False
     held = () if state.lock is None else state.lock.prevotes
@@ -176,7 +176,7 @@ def _is_behind(state: NodeState, kept: KeptProgress | None) -> bool:
 
 
 def held_updates(state: NodeState) -> frozenset[int]:
-    """Whose updates a node holds with all that belongs to them."""
+    """Return the clients with updates that a node holds completely."""
     return frozenset(
         client
         for client, signed in state.updates.items()

@@ -1,4 +1,4 @@
-"""Faulty networks and wrong protocols, as tables for a terminal of 80 columns and for the documentation."""
+"""Tables of faulty networks and mutants, for a terminal of 80 columns and for the documentation."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from campaigns.faults.campaign import Campaign, MutantResult
 
 
 def tabulate_campaign(campaign: Campaign) -> Table:
-    """How many networks of each kind were tried, and how many broke a law."""
+    """Tabulate the networks of each quorum rule and their breaches."""
     last = campaign.first + campaign.num_seeds - 1
     table = new_table(
         f"Faulty networks, seeds {campaign.first} to {last}",
@@ -38,7 +38,7 @@ def tabulate_campaign(campaign: Campaign) -> Table:
 
 
 def tabulate_mutants(results: Sequence[MutantResult]) -> Table:
-    """Which wrong protocol was noticed by which law, and how soon."""
+    """Tabulate the laws that noticed each mutant, and after how many seeds."""
     table = new_table(
         "Protocols with one thing wrong", ("mutant", "what is wrong", "noticed by", "seeds"), text_columns=3
     )
@@ -48,7 +48,7 @@ def tabulate_mutants(results: Sequence[MutantResult]) -> Table:
 
 
 def mutants_markdown(results: Sequence[MutantResult], first: int, num_seeds: int) -> str:
-    """The same as a page of the documentation."""
+    """Format the results of mutants as a page of the documentation."""
     caught = sum(bool(result.laws) for result in results)
     lines = [
         "# Mutants: do the laws notice?",

@@ -1,4 +1,4 @@
-"""A trial told in lines: who did what, when. At most 80 columns wide."""
+"""Timeline of a trial as text, at most 80 columns wide."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ _NETWORK = "-"
 
 @dataclass(frozen=True)
 class Line:
-    """Something that happened; `who` is a node's number, with a star where it lies."""
+    """One event; `who` is a node's number, with a star if it lies."""
 
     now_ns: int
     who: str
@@ -27,7 +27,7 @@ class Line:
 
 
 class Storyteller(Recorder):
-    """A recorder that also keeps the story."""
+    """A recorder that also keeps the timeline."""
 
     def __init__(self, plan: FaultPlan) -> None:
         super().__init__(plan.num_keys)
@@ -109,7 +109,7 @@ class Storyteller(Recorder):
 
 
 def _tell_plan(plan: FaultPlan) -> Iterable[Line]:
-    """What will happen to the network as a whole."""
+    """Yield the planned events of the network as a whole."""
     for partition in plan.partitions:
         yield Line(partition.start_ns, _NETWORK, _describe_partition(partition))
         yield Line(partition.end_ns, _NETWORK, f"members {_numbers(partition.island)} are back")
@@ -130,7 +130,7 @@ def _describe_offer(plan: FaultPlan, offer: Offer) -> str:
 
 
 def describe_plan(plan: FaultPlan) -> list[str]:
-    """What goes wrong in a trial, in a few lines."""
+    """Summarise a plan in a few lines."""
     weather = plan.weather
     rule = plan.aggregation if not plan.faulty else f"{plan.aggregation} ({plan.faulty} faulty)"
     lines = [
@@ -155,10 +155,10 @@ def describe_plan(plan: FaultPlan) -> list[str]:
 
 
 def render_timeline(lines: Iterable[Line]) -> list[str]:
-    """The story in order of time; what a node does again and again is counted instead of repeated."""
+    """Format the events in order of time; repeated events of a node are counted."""
     ordered = sorted(lines, key=lambda line: line.now_ns)
     rendered = [f"{'seconds':>9}  node  what"]
-    last: dict[str, tuple[str, int]] = {}  # by node: its last line's text and place
+    last: dict[str, tuple[str, int]] = {}  # by node: text and index of its last line
     counts: dict[int, int] = {}
     for line in ordered:
         text, place = last.get(line.who, ("", -1))
@@ -173,7 +173,7 @@ def render_timeline(lines: Iterable[Line]) -> list[str]:
 
 
 def _wrap(line: str) -> list[str]:
-    """A line in pieces of at most 80 columns, those after the first under its text."""
+    """Wrap a line at 80 columns, with continuations indented to its text."""
     indent = " " * 19
     pieces = []
     while len(line) > WIDTH:

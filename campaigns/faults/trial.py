@@ -1,4 +1,4 @@
-"""One trial: a tiny network, its trouble, a while without, and what the laws say to it."""
+"""One trial: run a tiny network with faults, then without, and check the laws."""
 
 import traceback
 from contextlib import AbstractContextManager, nullcontext
@@ -33,12 +33,12 @@ from campaigns.faults.world import TinyWorld, message_stream
 
 GRACE_NS = 3 * SECOND_NS // 10
 PATIENCE_NS = 30 * SECOND_NS  # for three rounds after the faults stopped
-_MAX_EVENTS = 60_000  # a network that never comes to rest is stopped
+_MAX_EVENTS = 60_000  # limit for a network that never settles
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of one seed."""
+    """Result of one seed."""
 
     seed: int
     quorum: QuorumRule
@@ -48,10 +48,10 @@ class Verdict:
     num_crashes: int
     num_changes: int  # of membership that were made
     height: int  # of the highest honest node at the end
-    won: int  # blocks that selfish members won after the faults stopped
-    winnable: int  # blocks that they could have won
-    expected: float  # blocks that their share of the hashing is
-    recovery_s: float  # virtual, from the end of the faults until all honest nodes were three rounds further
+    won: int  # blocks won by selfish members after the faults stopped
+    winnable: int  # blocks they could have won
+    expected: float  # blocks in proportion to their hashing
+    recovery_s: float  # virtual, from the end of the faults until all honest nodes are three rounds further
     num_events: int
     story: tuple[str, ...] = ()
 
@@ -62,7 +62,7 @@ class Verdict:
 
 @dataclass(frozen=True, eq=False)
 class Tools:
-    """Toolboxes that several trials may share: the nodes', and another one for those who judge them."""
+    """Caches that trials may share: one for the nodes, another for the laws."""
 
     nodes: Toolbox = field(default_factory=Toolbox)
     judge: Toolbox = field(default_factory=Toolbox)
@@ -76,14 +76,14 @@ def try_seed(
     with_story: bool = False,
     tools: Tools | None = None,
 ) -> Verdict:
-    """Plays a seed's network and judges it."""
+    """Run and judge the network of a seed."""
     return judge_plan(draw_plan(seed, quorum, most_liars=most_liars), tools or Tools(), with_story=with_story)
 
 
 def judge_plan(
     plan: FaultPlan, tools: Tools, *, with_story: bool = False, applied: AbstractContextManager[None] | None = None
 ) -> Verdict:
-    """Plays a plan's network and judges it; it is played, and not judged, inside of `applied`."""
+    """Run and judge a plan's network; only the run happens inside `applied`."""
     recorder = Storyteller(plan) if with_story else Recorder(plan.num_keys)
     with applied or nullcontext():
         trial, num_events, error = play(plan, recorder, tools.nodes)
@@ -111,7 +111,7 @@ def judge_plan(
 
 
 def play(plan: FaultPlan, recorder: Recorder, toolbox: Toolbox) -> tuple[Trial, int, Breach | None]:
-    """The story of a plan's network, the events it took, and the error if a node failed instead of refusing."""
+    """Run a plan's network; return its record, the number of events, and a breach if a node raised an exception."""
     world = TinyWorld(plan, toolbox)
     trouble = _make_trouble(plan)
     timing = Timing(grace_ns=GRACE_NS, attempt_ns=plan.attempt_ns, resend_ns=plan.resend_ns)
@@ -151,7 +151,7 @@ def play(plan: FaultPlan, recorder: Recorder, toolbox: Toolbox) -> tuple[Trial, 
                 return best_node().height >= last or not any(recorder.nodes[node].entries for node in plan.honest)
 
             network.run(is_settled, until_ns=end_ns + PATIENCE_NS, max_events=_MAX_EVENTS)
-    except Exception as failure:  # a node must never fail, whatever it is given
+    except Exception as failure:  # a node must never raise, whatever its input
         place = traceback.extract_tb(failure.__traceback__)[-1]
         where = f"{place.filename.rpartition('/')[2]}:{place.lineno}"
         error = Breach("no failure", f"{type(failure).__name__} at {where}: {failure}")
@@ -180,6 +180,6 @@ def _make_trouble(plan: FaultPlan) -> Trouble:
 
 
 def replay_command(seed: int, quorum: QuorumRule | None, *, most_liars: bool = False) -> str:
-    """The command that tells a seed's whole story; `quorum` as it was asked for."""
+    """Return the command that shows a seed's timeline; `quorum` as on the command line."""
     choice = " --most-liars" if most_liars else "" if quorum is None else f" --quorum {quorum}"
     return f"python -m campaigns faults --seeds 1 --first {seed}{choice} --timeline"

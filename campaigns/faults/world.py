@@ -1,7 +1,7 @@
-"""A federation so small that thousands of its networks can be tried: models of four numbers, trained by a formula.
+"""A federation small enough for thousands of networks: models of four numbers, trained by a formula.
 
-Who trains or measures a round a second time gets something else, as with real training and real channels: a member that
-forgot what it had signed signs another statement.
+Training or measuring a round twice gives different results, as in reality. A member that forgot a statement therefore
+signs a different one.
 """
 
 from collections import Counter
@@ -29,14 +29,14 @@ from campaigns.faults.plan import FaultPlan, Offer
 
 LAYOUT = Layout(("w",), ((4,),))
 _HASHES = 8  # expected for a block
-_MOST_ROUNDS = 400  # of conditions; a trial never needs so many
-_WAVER = 0.01  # what each further try adds to every number of a model
+_MOST_ROUNDS = 400  # of conditions; more than any trial needs
+_WAVER = 0.01  # added to every number of a model by each repeated training
 _EXAGGERATION = np.float32(10.0)
 _POISONS = frozenset({Behaviour.LAZY, Behaviour.LABEL_FLIP, Behaviour.SIGN_FLIP, Behaviour.SCALING, Behaviour.GAUSSIAN})
 
 
 class TinyWorld(ScenarioWorld):
-    """The world of one plan, with the genesis its chain begins with."""
+    """Cost model and training of one plan, with the genesis of its chain."""
 
     def __init__(self, plan: FaultPlan, toolbox: Toolbox) -> None:
         scenario = tiny_scenario(plan)
@@ -44,7 +44,7 @@ class TinyWorld(ScenarioWorld):
         self._states: Iterator[RoundState] = draw_rounds(scenario, federation)
         self._drawn: list[RoundState] = []
         self._poisons = {member: lie for member, lies in plan.liars for lie in lies if lie in _POISONS}
-        self._tries: Counter[tuple[str, int, int]] = Counter()  # by what is done, round and client
+        self._tries: Counter[tuple[str, int, int]] = Counter()  # by activity, round and client
         self._num_nodes = plan.num_nodes
         self._quorum = quorum_size(plan.quorum, plan.num_nodes)
         super().__init__(scenario, self._train, self._find_conditions)
@@ -64,7 +64,7 @@ class TinyWorld(ScenarioWorld):
         self.genesis: Genesis = _without_newcomers(everybody, plan.num_nodes, toolbox)
 
     def make_change(self, offer: Offer) -> MembershipChange:
-        """What is offered, signed by all first members or by too few of them."""
+        """Make the offered change, signed by all founders or by too few of them."""
         member = offer.member
         change = Removal(member) if member < self._num_nodes else Admission(member, self._members[member])
         num_signers = self._num_nodes if offer.is_agreed else self._quorum - 1
@@ -83,7 +83,7 @@ class TinyWorld(ScenarioWorld):
         return msgspec.structs.replace(found, gain_atto=found.gain_atto + self._count_earlier("measure", round, client))
 
     def _count_earlier(self, what: str, round: int, client: int) -> int:
-        """Times that a client has done it before in a round, this time not counted."""
+        """Count earlier calls for this activity, round and client."""
         self._tries[what, round, client] += 1
         return self._tries[what, round, client] - 1
 
@@ -99,12 +99,12 @@ class TinyWorld(ScenarioWorld):
 
 
 def message_stream(seed: int) -> np.random.Generator:
-    """Chance that decides on messages in the network of a seed."""
+    """Return the random stream of message faults for a seed."""
     return stream(seed, Purpose.FAULTS, 1, MESSAGES)
 
 
 def _without_newcomers(everybody: Genesis, num_members: int, toolbox: Toolbox) -> Genesis:
-    """The genesis with only its first members."""
+    """Remove all but the first members from a genesis."""
     if num_members == len(everybody.members):
         return everybody
     idle = idle_schedule(1, num_members, "not planned yet")
@@ -113,7 +113,7 @@ def _without_newcomers(everybody: Genesis, num_members: int, toolbox: Toolbox) -
 
 
 def tiny_scenario(plan: FaultPlan) -> Scenario:
-    """The paper's radio and processors, few samples and hardly any work."""
+    """Return the paper's radio and processors, with few samples and hardly any work."""
     difficulty = Mining().difficulty
     return Scenario(
         name="faults",
@@ -128,14 +128,14 @@ def tiny_scenario(plan: FaultPlan) -> Scenario:
 
 
 def train_by_formula(parent: Vector, round: int, client: int) -> Vector:
-    """What a client makes of the parent's model in a round: another vector for each."""
+    """Return a client's model of a round, different for each client and round."""
     goal = np.array([client + 1, round, client * round % 7, 1.0], dtype=np.float32)
     moved: Vector = parent + (goal - parent) * np.float32(0.25)
     return moved
 
 
 def poison(lie: Behaviour, parent: Vector, trained: Vector, other: Vector) -> Vector:
-    """What a member sends that lies with its model; `other` is what another client would send."""
+    """Return the poisoned model of a lying client; `other` is another client's model."""
     match lie:
         case Behaviour.LAZY:
             return other

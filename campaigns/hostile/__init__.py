@@ -1,1 +1,1 @@
-"""Hostile peers: real connections that send what they should not to real nodes, and what that costs the nodes."""
+"""Hostile peers: real attacks on real nodes, and their cost to the nodes."""

@@ -1,4 +1,4 @@
-"""A process that attacks: reads its order from standard input, says when it is ready and how far it is, ends when told.
+"""Attacking process: reads its order from standard input, reports readiness and progress, and stops on request.
 
 Lines in: an `Order`, an empty line to begin, `stop`. Lines out: `Said`.
 """
@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def _listen(is_over: threading.Event) -> None:
-    """Until told to stop, or until nobody is there who could tell."""
+    """Wait for `stop`, or for the end of input when the campaign has gone."""
     sys.stdin.readline()
     is_over.set()
 
@@ -51,7 +51,7 @@ def _tell(tally: Tally, is_over: threading.Event) -> None:
 
 
 def _say(said: Said) -> None:
-    with suppress(BrokenPipeError):  # whoever started the attack is gone
+    with suppress(BrokenPipeError):  # the campaign process has gone
         sys.stdout.write(msgspec.json.encode(said).decode() + "\n")
         sys.stdout.flush()
 

@@ -1,4 +1,4 @@
-"""What hostile peers do, by name."""
+"""Attacks of hostile peers, by name."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -7,15 +7,15 @@ IMPERSONATED = "impersonated"
 
 
 class Who(StrEnum):
-    """Who attacks."""
+    """Kind of attacker."""
 
-    STRANGER = "stranger"  # reaches the nodes' addresses, has no certificate that counts
-    MEMBER = "member"  # with a key and a certificate like any other
+    STRANGER = "stranger"  # can connect to the nodes, but has no trusted certificate
+    MEMBER = "member"  # with a valid key and certificate
 
 
 @dataclass(frozen=True)
 class Attack:
-    """One kind of thing that is sent again and again."""
+    """One kind of payload, sent repeatedly."""
 
     name: str
     who: Who
@@ -37,7 +37,7 @@ ATTACKS = (
     Attack("no-such-blob", Who.MEMBER, "sealed requests for pieces of models that nobody has"),
     Attack("bad-offset", Who.MEMBER, "sealed requests for pieces beyond the end, or before the beginning"),
     Attack("garbage-requests", Who.MEMBER, "random bytes as requests, small and oversized"),
-    # Last: zenoh makes newcomers wait for some time after many failed handshakes.
+    # Last: zenoh delays new connections after many failed handshakes.
     Attack("noise", Who.STRANGER, "random bytes on a new connection, which is closed"),
     Attack("half-open", Who.STRANGER, "connections that say nothing and stay"),
     Attack("half-hello", Who.STRANGER, "the first half of a TLS handshake, then random bytes"),
@@ -46,5 +46,5 @@ ATTACKS = (
 
 
 def find_attack(name: str) -> Attack:
-    """The attack of that name."""
+    """Return the attack of that name."""
     return next(attack for attack in ATTACKS if attack.name == name)

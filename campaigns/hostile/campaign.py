@@ -1,7 +1,7 @@
-"""Hostile peers against a network of real nodes: what honest rounds, memory and the chain suffer from each attack.
+"""Attack campaign on a network of real nodes: its effect on honest rounds, memory and the chain.
 
-For each attack the network is watched three times: left alone, attacked, and beside processes that burn as much
-processor time as the attacker did, when it did: what an attacker on the same machine takes away is not its harm.
+For each attack the network is measured three times: quiet, attacked, and under a CPU load equal to the attacker's. The
+control separates an attack's harm from the processor time that the attacker takes on the same machine.
 """
 
 import time
@@ -38,18 +38,18 @@ from campaigns.hostile.sampling import Phase, Stalled, Watch
 from campaigns.hostile.stranger import StrangerProbe, probe_as_stranger
 
 MAX_FALL = 0.2  # of honest rounds, against the control
-MAX_GROWTH = 128 * 2**20  # bytes that attacks may add to a node's memory at any time
+MAX_GROWTH = 128 * 2**20  # bytes that attacks may add to a node's memory
 _WARM_UP = 3  # blocks
 _MAX_ROUNDS = 100_000
-_CONTROL_S = 60.0  # at most, or as long as the attack: who floods has to wait, and 100,000 may take minutes
-_QUICK = ("live.time_scale=0", "live.attempt_s=1", "live.resend_s=0.5")  # two blocks at once cost little time
+_CONTROL_S = 60.0  # upper limit; back-pressure can stretch an attack with 100,000 payloads to minutes
+_QUICK = ("live.time_scale=0", "live.attempt_s=1", "live.resend_s=0.5")  # a fork costs little time
 _STARTING_S = 300.0
 _UNLISTED = "unlisted"
 _ATTACK_LOG = "attacks.log"
 
 
 class AttackResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One attack, and the network before, during and beside as busy a control."""
+    """One attack: the network quiet, attacked, and under the control load."""
 
     attack: str
     who: str
@@ -57,45 +57,45 @@ class AttackResult(msgspec.Struct, frozen=True, kw_only=True):
     attacked: Phase
     control: Phase
     said: Said
-    wanted_s: float  # processor time that the control was to burn
-    burned_s: float  # and did: where it is less, the fall looks worse than it is
+    wanted_s: float  # processor time that the control should burn
+    burned_s: float  # and did burn; less makes the loss look worse than it is
 
     @property
     def fall(self) -> float:
-        """The share of honest rounds lost against the control."""
+        """Fraction of honest rounds lost against the control."""
         return fall_of([self])
 
     @property
     def rejected_us(self) -> float:
-        """Processor time (us) of all nodes for each thing that was sent, beside what their rounds cost them."""
+        """Processor time (us) of all nodes per payload sent, beyond that of their rounds."""
         per_round_s = self.quiet.node_cpu_s / max(1, self.quiet.rounds)
         return 1e6 * (self.attacked.node_cpu_s - per_round_s * self.attacked.rounds) / max(1, self.said.sent)
 
 
 class HostileResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What all attacks together did to a network."""
+    """Results of all attacks on a network."""
 
     num_nodes: int
     count: int
     rounds: int
     attacks: tuple[AttackResult, ...]
     height: int  # of the chain at the end
-    traces: tuple[str, ...]  # of the hostile member on the chain
+    traces: tuple[str, ...]  # statements of the hostile member in the chain
     accused: tuple[int, ...]  # honest members named in evidence
-    failures: tuple[str, ...]  # of chains that do not verify or differ
+    failures: tuple[str, ...]  # invalid or different chains, and attacks that stalled the network
     stranger_transports: int
     stranger_heard: int
 
     @property
     def memory_growth(self) -> int:
-        """Most that a node's memory was above what it was before its first attack (bytes)."""
+        """Largest increase (bytes) of a node's memory over its level before the first attack."""
         if not self.attacks:
             return 0
         return max(one.attacked.memory_peak for one in self.attacks) - self.attacks[0].quiet.memory_after
 
     @property
     def faults(self) -> list[str]:
-        """What must not be and is, in words."""
+        """Violated expectations, as sentences."""
         found = [*self.failures, *self.traces]
         found += [f"honest member {member} is accused" for member in self.accused]
         for who in Who:
@@ -115,9 +115,9 @@ class HostileResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def fall_of(results: Iterable[AttackResult]) -> float:
-    """The share of honest rounds lost to attacks: of those that there would have been at the controls' paces.
+    """Return the fraction of honest rounds lost, relative to the rounds expected at the controls' rates.
 
-    Each attack counts by how long it lasted, and is compared with its own control.
+    Each attack is weighted by its duration and compared with its own control.
     """
     some = [one for one in results if one.control.seconds]
     expected = sum(one.control.rounds / one.control.seconds * one.attacked.seconds for one in some)
@@ -125,7 +125,7 @@ def fall_of(results: Iterable[AttackResult]) -> float:
 
 
 def hostile_scenario(num_nodes: int, changes: Sequence[str] = ()) -> Scenario:
-    """Digits for so many honest members and one more, as fast as it goes, for as many rounds as it takes."""
+    """Return a scenario on digits with so many honest members and a hostile one, at full speed and without end."""
     samples = min(180, 1440 // (num_nodes + 1))
     least = min(2, num_nodes)
     members = [f"clients.count={num_nodes + 1}", f"clients.samples={samples}", f"clients.min_selected={least}"]
@@ -134,7 +134,7 @@ def hostile_scenario(num_nodes: int, changes: Sequence[str] = ()) -> Scenario:
 
 
 def select_attacks(who: Who | None, names: Sequence[str] = ()) -> list[Attack]:
-    """Those of one kind of peer, or with these names; all unless given."""
+    """Return the attacks of one kind of attacker, or with these names; all by default."""
     return [one for one in ATTACKS if (who is None or one.who is who) and (not names or one.name in names)]
 
 
@@ -149,16 +149,16 @@ def run_hostile_campaign(
     on_attack: Callable[[AttackResult], None] | None = None,
     on_verified: Callable[[int, int], None] | None = None,
 ) -> HostileResult:
-    """Founds a network in a new folder whose last member is hostile, lets it carry out the attacks, and judges.
+    """Create a network whose last member is hostile, carry out the attacks, and judge the result.
 
-    Each attack sends at least `count` things, `rate` a second or as many as are taken, and each phase lasts at least
-    `rounds` rounds. An attack begins when nobody is muted for an earlier one. `on_attack` hears of each afterwards,
-    `on_verified` how many nodes' chains are verified at the end, of how many. An attack that the network does not
-    survive is the last, and a failure; what is left is judged all the same.
+    Each attack sends at least `count` payloads, at `rate` per second or as fast as accepted. Each phase lasts at least
+    `rounds` rounds. An attack begins once no member is muted for an earlier one. `on_attack` gets each result,
+    `on_verified` the number of verified chains and their total. An attack that stalls the network is the last, and a
+    failure.
     """
     num_nodes = scenario.clients.count - 1
     network = found_network(folder, scenario, 0, None)
-    write_network(folder, msgspec.structs.replace(network, num_nodes=num_nodes))  # nobody runs the last one's node
+    write_network(folder, msgspec.structs.replace(network, num_nodes=num_nodes))  # the hostile member runs no node
     results: list[AttackResult] = []
     failures: list[str] = []
     probe = StrangerProbe(transports=0, heard=0)
@@ -223,7 +223,7 @@ def _try_attack(watch: Watch, enemy: "_Enemy", order: Order, rounds: int) -> Att
 
 
 class _Enemy:
-    """The hostile member of a network: its files, and whom it attacks."""
+    """The hostile member of a network: its files and its targets."""
 
     def __init__(self, network: LocalNetwork) -> None:
         genesis, number = network.genesis, network.network.num_nodes
@@ -237,7 +237,7 @@ class _Enemy:
         key, certificate = issue_leaf(stranger, authority, member_name(number))
         self.unlisted = write_tls_files(self._folder / _UNLISTED, key, certificate, roots_of(genesis))
         self.targets = tuple(_find_address(network, node) for node in range(number))
-        for victim in range(number):  # whoever has an authority certifies what it likes
+        for victim in range(number):  # a member's CA can issue a certificate for any name
             key, certificate = issue_leaf(signer, genesis.authorities[number], member_name(victim))
             write_tls_files(folder_as(self._folder, victim), key, certificate, roots_of(genesis))
         self._public_keys = tuple(public_key.hex() for public_key in genesis.public_keys)
@@ -261,7 +261,7 @@ class _Enemy:
 
     @contextmanager
     def present(self) -> Iterator[None]:
-        """Inside, the others see it: at the beginning they wait for everybody."""
+        """Announce the hostile member as present: at the start the other nodes wait for all founders."""
         with open_session(self.tls, self.chain, self.number + 1, self.targets) as session:
             token = session.liveliness().declare_token(
                 chain_keys(self.chain).here(self.number, str(session.info.zid()))
@@ -271,7 +271,7 @@ class _Enemy:
 
 
 def _find_address(network: LocalNetwork, number: int) -> str:
-    """Where a node listens; waits until it says so."""
+    """Return a node's listening address, once its run file has it."""
     deadline_s = time.monotonic() + _STARTING_S
     while time.monotonic() < deadline_s and network.nodes[number].is_up:
         run = read_run(node_folder(network.folder, number))
@@ -282,7 +282,7 @@ def _find_address(network: LocalNetwork, number: int) -> str:
 
 
 def find_traces(path: Path, hostile: int) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """What a chain has of a member that said nothing valid, in words; and the others that evidence in it names."""
+    """List statements in a chain of a member that sent nothing valid, and other members accused by evidence."""
     traces: list[str] = []
     accused: set[int] = set()
     with ChainStore.open(path, read_only=True) as store:

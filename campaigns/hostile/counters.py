@@ -1,4 +1,4 @@
-"""Counting what an attack did, from any thread."""
+"""Thread-safe counters of an attack."""
 
 import threading
 import time
@@ -7,7 +7,7 @@ from campaigns.hostile.orders import Said
 
 
 class Tally:
-    """What was sent and received since the attack began, and the processor time it took."""
+    """Traffic and processor time since the attack began."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -23,11 +23,11 @@ class Tally:
             self._sent_bytes += num_bytes
 
     def lead_s(self, rate: float) -> float:
-        """How far (s) the attack is ahead of one that sends so many things a second; 0: it cannot be."""
+        """Return how far (s) the attack is ahead of `rate` payloads per second; 0 without a rate."""
         return self._sent / rate - (time.monotonic() - self._began_s) if rate else 0.0
 
     def fail(self) -> None:
-        """Something was tried that did not even get out."""
+        """Count a payload that could not be sent."""
         with self._lock:
             self._sent += 1
             self._failed += 1

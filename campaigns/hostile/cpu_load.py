@@ -1,6 +1,6 @@
-"""A process that only burns processor time: as its first line of input says, from the second on, until input ends.
+"""CPU load process: burns the profile in its first line of input, from the second line until input ends.
 
-What it burned (s) is the line that it says at the end.
+At the end it prints the processor time (s) it burned.
 """
 
 import hashlib
@@ -12,8 +12,8 @@ import msgspec
 
 from campaigns.hostile.cpu_profile import Effort
 
-_SLICE = bytes(2**18)  # a fraction of a millisecond
-_NAP_S = 0.02  # to wake up costs, too
+_SLICE = bytes(2**18)  # takes a fraction of a millisecond
+_NAP_S = 0.02  # shorter naps would cost CPU themselves
 
 
 def main() -> None:

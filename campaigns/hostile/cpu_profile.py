@@ -1,4 +1,4 @@
-"""The processor time that an attacker took, as it went: a control takes the same, when the attacker did."""
+"""CPU profile of an attacker over time, reproduced by a control load."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -8,12 +8,12 @@ import msgspec
 
 
 class Effort(msgspec.Struct, frozen=True):
-    """Seconds of processor time over seconds that passed, from nothing at the beginning; straight between points."""
+    """Cumulative processor time (s) over elapsed time (s), from zero, piecewise linear."""
 
-    points: tuple[tuple[float, float], ...] = ()  # seconds passed, processor time till then; both only grow
+    points: tuple[tuple[float, float], ...] = ()  # elapsed time, processor time so far; both increase
 
     def till(self, seconds: float) -> float:
-        """The processor time until then; after the end it goes on as it was on average."""
+        """Return the processor time so far; after the end it continues at the average rate."""
         points = ((0.0, 0.0), *self.points)
         end_s, total_s = points[-1]
         if seconds >= end_s:
@@ -23,10 +23,10 @@ class Effort(msgspec.Struct, frozen=True):
         return before + (after - before) * (seconds - before_s) / (after_s - before_s)
 
     def scaled(self, time_factor: float, share: float = 1.0) -> "Effort":
-        """The same course in another time, at the same cores at corresponding times; a share of it."""
+        """Stretch the profile in time at the same load, and take a fraction of it."""
         return Effort(tuple((at_s * time_factor, cpu_s * time_factor * share) for at_s, cpu_s in self.points))
 
 
 def effort_of(points: Sequence[tuple[float, float]]) -> Effort:
-    """From what was said now and then; what is said of the same time again replaces it."""
+    """Build a profile from reports; a later report at the same time replaces an earlier one."""
     return Effort(tuple(sorted({at_s: cpu_s for at_s, cpu_s in points if at_s > 0}.items())))

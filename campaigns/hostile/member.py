@@ -1,4 +1,4 @@
-"""A hostile member: a zenoh session with a member's own certificate, which keeps to no rules."""
+"""Hostile member: a zenoh session with a member's own certificate that ignores all rules."""
 
 import random
 import time
@@ -23,15 +23,15 @@ from campaigns.hostile.payloads import Arsenal, Shot
 _LEASE_S = 5.0
 _PATIENCE_S = 60.0
 _QUERY_S = 2.0
-_MAX_ASKED = 512  # queries that wait for an answer
-_CUT_OFF_S = 0.0005  # until the next thing is tried
-_NUM_GREETINGS, _GREETING_S = 5, 0.2  # before the attack; some may be missed by those who have just connected
-_NUM_HEARD = 64  # envelopes of others to work with
+_MAX_ASKED = 512  # unanswered queries
+_CUT_OFF_S = 0.0005  # pause before the next try
+_NUM_GREETINGS, _GREETING_S = 5, 0.2  # before the attack; nodes that have just connected may miss some
+_NUM_HEARD = 64  # overheard envelopes to work with
 
 
 @contextmanager
 def open_session(tls: TlsFiles, chain: bytes, num_members: int, targets: tuple[str, ...]) -> Iterator[zenoh.Session]:
-    """A session with all targets, with whatever certificate; nothing is filtered on this side."""
+    """Open a session with all targets, with any certificate and without access control on this side."""
     config = session_config(
         Role.PEER,
         (),
@@ -52,7 +52,7 @@ def open_session(tls: TlsFiles, chain: bytes, num_members: int, targets: tuple[s
 
 
 def attack_as_member(order: Order, tally: Tally, is_over: Event, on_ready: Callable[[], None]) -> None:
-    """Sends until it is over; `on_ready` is called when all is connected and loaded, and returns when it may begin."""
+    """Send until the attack is over; `on_ready` is called when connected and returns when sending may begin."""
     with _loading(order) as (session, arsenal):
         make = arsenal.load(order.attack)
         on_ready()
@@ -60,9 +60,9 @@ def attack_as_member(order: Order, tally: Tally, is_over: Event, on_ready: Calla
 
 
 def attack_in_others_names(order: Order, tally: Tally, is_over: Event, on_ready: Callable[[], None]) -> None:
-    """The same over connections with certificates in all others' names, each of which sends as much as is taken.
+    """Attack over connections with certificates in the victims' names, each at full speed.
 
-    Nodes cut such connections: what is to be sent while there is none counts as failed, 2,000 a second.
+    Nodes cut such connections. Payloads due while disconnected count as failed, 2,000 per second.
     """
     with _loading(order) as (_, arsenal), ExitStack() as stack:
         guns = []
@@ -81,7 +81,7 @@ def attack_in_others_names(order: Order, tally: Tally, is_over: Event, on_ready:
 
 @contextmanager
 def _loading(order: Order) -> Iterator[tuple[zenoh.Session, Arsenal]]:
-    """A session as the member itself, and what can be sent with its key and with what was heard."""
+    """Open a session as the member itself, and collect messages for the payloads."""
     chain = bytes.fromhex(order.chain)
     with open_session(order.tls, chain, order.member + 1, order.targets) as session:
         _wait_for_transports(session, len(order.targets))
@@ -108,7 +108,7 @@ def _loading(order: Order) -> Iterator[tuple[zenoh.Session, Arsenal]]:
 
 @contextmanager
 def _greeting(session: zenoh.Session, greet: Callable[[], Shot]) -> Iterator[None]:
-    """Inside, the member says again and again over which session it speaks: who does not is soon cut off."""
+    """Announce the member's session repeatedly inside the `with` block: nodes cut off a silent member."""
     is_over = Event()
 
     def go_on() -> None:
@@ -136,11 +136,11 @@ def _shoot(gun: "_Gun", make: Callable[[int], Shot], order: Order, tally: Tally,
 
 
 class Spy:
-    """Listens to what the others say to all, as any member may."""
+    """Overhears broadcasts, as any member may."""
 
     def __init__(self, session: zenoh.Session, chain: bytes) -> None:
         self.heard: list[bytes] = []  # the first envelopes
-        self.height = 1  # the newest that anybody spoke of
+        self.height = 1  # the highest mentioned so far
         self._subscriber = session.declare_subscriber(chain_keys(chain).to_all("*"), self._take)
 
     def _take(self, sample: zenoh.Sample) -> None:
@@ -153,10 +153,10 @@ class Spy:
 
 
 class _Gun:
-    """Sends messages and requests as fast as they are taken."""
+    """Sends messages and requests as fast as they are accepted."""
 
     def __init__(self, session: zenoh.Session, tally: Tally, pause_s: float = _CUT_OFF_S) -> None:
-        """After `pause_s` it tries again where nobody is connected: zenoh would take what it sends to nobody."""
+        """`pause_s` is the wait while disconnected: zenoh would silently accept messages without a receiver."""
         self._session, self._tally, self._pause_s = session, tally, pause_s
         self._num_asked = 0
 

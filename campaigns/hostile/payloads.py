@@ -1,4 +1,4 @@
-"""What a hostile member sends, from its own key and from what it heard, so that only what is meant is wrong."""
+"""Payload generators of a hostile member, valid but for the intended fault: own key, overheard messages."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -16,14 +16,14 @@ from bdfl.transports.live.gate import MAX_REQUEST_SIZE
 from bdfl.transports.live.zenoh_config import Keys
 from campaigns.hostile.attacks import IMPERSONATED
 
-_POOL = 64  # things that are sent again and again where nothing in them must be new
+_POOL = 64  # payloads reused where nothing in them must be fresh
 _MAX_ENVELOPE = 2**23
 _FAR = 1000  # rounds
 
 
 @dataclass(frozen=True)
 class Shot:
-    """One thing to send."""
+    """One payload to send."""
 
     key: str
     data: bytes
@@ -31,7 +31,7 @@ class Shot:
 
 
 class NegativeRequest(Record, frozen=True):
-    """A request for a piece with any number as its offset."""
+    """A request for a piece with an arbitrary, even negative, offset."""
 
     blob: bytes
     offset: int
@@ -40,27 +40,27 @@ class NegativeRequest(Record, frozen=True):
 
 @dataclass(frozen=True)
 class Arsenal:
-    """Who the attacker is, whom it attacks, and what it heard of them."""
+    """Keys, victims and overheard messages of an attacker."""
 
     keys: Keys
     chain: bytes
     member: int
     signer: Signer
     public_keys: Sequence[bytes]  # of all members
-    session: str  # over which it says that it speaks
+    session: str  # zenoh session announced in its envelopes
     victims: Sequence[int]
-    heard: Sequence[bytes]  # genuine envelopes of others to all
-    find_height: Callable[[], int]  # that the others work on now
-    life: int  # higher than in the attacks before, so that counters are new
+    heard: Sequence[bytes]  # genuine broadcast envelopes of other members
+    find_height: Callable[[], int]  # height in progress at the other members
+    life: int  # restart counter, increased per attack so that message counters are fresh
     max_message_size: int
     dice: random.Random
 
     def greetings(self) -> Callable[[], Shot]:
-        """A function that gives the next genuine thing to say: that it is the member, or its connection may be cut."""
+        """Return a generator of genuine messages: without them the member's connection may be cut."""
         return lambda: Shot(self.keys.to_all(self.member), self.sealer.seal(Purpose.MESSAGE, None, b""))
 
     def load(self, attack: str) -> Callable[[int], Shot]:
-        """A function that gives the n-th thing to send."""
+        """Return a function that makes the n-th payload of an attack."""
         makers: dict[str, Callable[[], Callable[[int], Shot]]] = {
             "garbage": self._garbage,
             "oversized": self._oversized,
@@ -105,7 +105,7 @@ class Arsenal:
         return _cycle(shots)
 
     def _forge(self, sender: int) -> list[bytes]:
-        """Envelopes to all in somebody's name, with seals that are made up."""
+        """Make broadcast envelopes in another member's name, with forged MACs."""
         payload = encode_message(Message(self.chain, sender, 1, DecidedWanted()))
         all_seals = (self._false_seals(), bytes(SEAL_SIZE * len(self.public_keys)))
         return [encode(Envelope(sender, None, self.dice.getrandbits(62), "", payload, seals)) for seals in all_seals]
@@ -115,7 +115,7 @@ class Arsenal:
         return lambda number: makers[number % len(makers)](number // len(makers))
 
     def impersonate(self, victim: int) -> Callable[[int], Shot]:
-        """A function that gives the n-th thing to send in somebody's name: forged, genuine, garbage."""
+        """Return a function that makes the n-th payload in a victim's name: forged, genuine, garbage."""
         genuine = [data for data in self.heard if decode(data, Envelope, _MAX_ENVELOPE).sender == victim]
         return _cycle([
             Shot(self.keys.to_all(victim), data) for data in (*self._forge(victim), *genuine, self._noise(1, 2048))
@@ -154,7 +154,7 @@ class Arsenal:
         return make
 
     def _false_statements(self) -> Callable[[int], Shot]:
-        """What was heard, with every signature changed, said of the round that is worked on."""
+        """Make overheard statements for the current height, with every signature replaced by random bytes."""
         sealer, said = self.sealer, [one for one in self._genuine() if isinstance(one.content, Hearsay)]
 
         def make(number: int) -> Shot:
@@ -227,7 +227,7 @@ class Arsenal:
 
     @cached_property
     def sealer(self) -> Sealer:
-        """Makes what is in order: its counters count once."""
+        """Sealer that adds valid MACs to envelopes; each counter is used once."""
         return self._new_sealer(self.chain, self.life)
 
     def _new_sealer(self, chain: bytes, life: int) -> Sealer:
@@ -245,7 +245,7 @@ class Arsenal:
         return [decode_message(decode(data, Envelope, _MAX_ENVELOPE).payload, _MAX_ENVELOPE) for data in self.heard]
 
     def _own_key(self, number: int) -> str:
-        """To all, or to one of the others."""
+        """Return the key expression of a broadcast, or of one victim."""
         if number % 2:
             return self.keys.to_all(self.member)
         return self.keys.to_one(self.victims[number // 2 % len(self.victims)], self.member)

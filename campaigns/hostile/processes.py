@@ -1,4 +1,4 @@
-"""Attacking and burning processes, as the campaign holds them."""
+"""Handles of attacking and CPU load processes."""
 
 import math
 import subprocess
@@ -18,15 +18,15 @@ from campaigns.hostile.orders import STOP, Order, Said
 
 _READY_S = 180.0
 _END_S = 20.0
-_NUM_BURNERS = 8  # each in a session of its own: Linux shares processors out by sessions, and nodes have one each
+_NUM_BURNERS = 8  # each in its own session: Linux schedules per session, and nodes have one each
 
 
 class AttackFailed(BdflError):
-    """An attack that did not come off: nothing is shown by it."""
+    """An attack that failed to run, so it shows nothing."""
 
 
 class Attacker:
-    """A process that attacks; made by `attacking`."""
+    """Handle of an attacking process, created by `attacking`."""
 
     def __init__(self, order: Order, process: "subprocess.Popen[str]") -> None:
         self._order, self._process = order, process
@@ -38,7 +38,7 @@ class Attacker:
         self._reader.start()
 
     def wait_ready(self) -> None:
-        """Until it is connected and loaded."""
+        """Block until it is connected and has its payloads."""
         with self._news:
             self._news.wait_for(lambda: self._last is not None or not self._reader.is_alive(), _READY_S)
         if self._last is None:
@@ -57,12 +57,12 @@ class Attacker:
 
     @property
     def effort(self) -> Effort:
-        """The processor time that it took till its last word."""
+        """The CPU profile up to its last report."""
         with self._news:
             return effort_of(self._course)
 
     def end(self) -> Said:
-        """Lets it stop; what it did."""
+        """Stop it and return its final report."""
         self._say(STOP)
         with self._news:
             self._news.wait_for(lambda: self._last is not None and self._last.is_over, _END_S)
@@ -82,7 +82,7 @@ class Attacker:
             said = msgspec.json.decode(line, type=Said)
             with self._news:
                 self._last = said
-                if not said.is_ready:  # that is about the time before it began
+                if not said.is_ready:  # from before the attack
                     self._course.append((said.seconds, said.cpu_s))
                 self._news.notify_all()
         with self._news:
@@ -91,7 +91,7 @@ class Attacker:
 
 @contextmanager
 def attacking(order: Order, errors: IO[bytes]) -> Iterator[Attacker]:
-    """Inside, a process is there that attacks when it is told to begin; it ends with this one."""
+    """Run an attacking process inside the `with` block; it starts sending on `begin` and ends with this process."""
     with _module("campaigns.hostile.attacker", errors) as process:
         attacker = Attacker(order, process)
         attacker.wait_ready()
@@ -99,7 +99,7 @@ def attacking(order: Order, errors: IO[bytes]) -> Iterator[Attacker]:
 
 
 class Burner:
-    """Processes that burn processor time together; made by `burning`."""
+    """Handle of CPU load processes, created by `burning`."""
 
     def __init__(self, effort: Effort, processes: "list[subprocess.Popen[str]]") -> None:
         self._processes = processes
@@ -112,11 +112,11 @@ class Burner:
 
     @property
     def seconds(self) -> float:
-        """Since it began."""
+        """Time since `begin`."""
         return max(0.0, time.monotonic() - self._began_s)
 
     def end(self) -> float:
-        """Lets them stop; what they burned (s)."""
+        """Stop them and return the processor time burned (s)."""
         self._say(STOP)
         return sum(float((process.stdout and process.stdout.readline()) or "nan") for process in self._processes)
 
@@ -130,7 +130,7 @@ class Burner:
 
 @contextmanager
 def burning(effort: Effort, errors: IO[bytes]) -> Iterator[Burner]:
-    """Inside, processes are there that burn so much processor time from when they are told to begin."""
+    """Run CPU load processes inside the `with` block; they start on `begin`."""
     with ExitStack() as stack:
         module = "campaigns.hostile.cpu_load"
         yield Burner(effort, [stack.enter_context(_module(module, errors, own=True)) for _ in range(_NUM_BURNERS)])
@@ -138,7 +138,7 @@ def burning(effort: Effort, errors: IO[bytes]) -> Iterator[Burner]:
 
 @contextmanager
 def _module(name: str, errors: IO[bytes], *, own: bool = False) -> Iterator["subprocess.Popen[str]"]:
-    """A module as a process, which ends with its input; in a session of its own if so wished."""
+    """Run a module as a process that ends with its input, optionally in its own session."""
     with importable():
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", name],

@@ -1,4 +1,4 @@
-"""Watching the nodes from outside while they are attacked: blocks, memory, processor time, what they dropped."""
+"""Sampling of nodes under attack: blocks, memory, processor time and rejections."""
 
 import time
 from collections import Counter
@@ -16,23 +16,23 @@ from bdfl.operation.status import Snapshot, look_at
 
 _POLL_S = 0.25
 _ANSWER_S = 10.0
-_STALLED_S = 180.0  # without a block, the network is not one that works
+_STALLED_S = 180.0  # without a block: the network is down
 
 
 class Stalled(BdflError):
-    """A network that makes no blocks, or has lost a node."""
+    """A network that makes no blocks or has lost a node."""
 
 
 class Phase(msgspec.Struct, frozen=True, kw_only=True):
-    """The honest nodes for a while."""
+    """Measurements of the honest nodes over a period."""
 
     rounds: int
     seconds: float
-    node_cpu_s: float  # of all nodes with their miners and trainers
-    memory_before: int  # bytes, of the node that has most
+    node_cpu_s: float  # of all nodes, including their mining and training processes
+    memory_before: int  # bytes, of the largest node
     memory_peak: int
     memory_after: int
-    heard: int  # messages that arrived at all nodes together, of anybody
+    heard: int  # messages received by all nodes together
     refused: Mapping[str, int]  # by reason, of all nodes
 
     @property
@@ -42,14 +42,14 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class _Counts:
-    """What all nodes together have heard and refused."""
+    """Received and rejected messages, summed over all nodes."""
 
     heard: int
     refused: Counter[str]
 
 
 class Watch:
-    """Looks at the nodes of a running network."""
+    """Samples the nodes of a running network."""
 
     def __init__(self, network: LocalNetwork) -> None:
         self._network = network
@@ -57,11 +57,11 @@ class Watch:
         self._processes = [psutil.Process(child.pid) for child in network.nodes]
 
     def wait_for_height(self, height: int) -> None:
-        """Until the first node has that block."""
+        """Block until the first node has that block."""
         self._wait_for_block(lambda found: found >= height)
 
     def wait_unmuted(self) -> None:
-        """Until every node listens to everybody, and to nobody slowly."""
+        """Block until no node mutes or throttles any member."""
         for number in range(len(self._folders)):
             while any(self._snapshot(number).queues.get(name) for name in ("muted", "slowed")):
                 time.sleep(_POLL_S)
@@ -69,7 +69,7 @@ class Watch:
     def measure(
         self, rounds: int, is_over: Callable[[], bool] = lambda: True, begin: Callable[[], None] = lambda: None
     ) -> Phase:
-        """From the next block on, at which `begin` is called, for at least so many rounds and until it is over."""
+        """Measure from the next block, where `begin` is called, for at least `rounds` rounds and until `is_over`."""
         earlier = self._count()
         first, began_s = self._wait_for_block(_any_new(self._read_height()[0]))
         begin()
@@ -107,13 +107,13 @@ class Watch:
             time.sleep(_POLL_S)
 
     def _read_height(self) -> tuple[int, float]:
-        """The first node's newest block, and when it was committed."""
+        """Return the first node's height and the time of its last commit."""
         found = self._snapshot(0)
         age_s = None if found.last_block is None else found.last_block.age_s
         return found.height, time.monotonic() - (age_s or 0.0)
 
     def _count(self) -> _Counts:
-        """Asks all nodes, one after the other, which takes a while where they are busy."""
+        """Query all nodes in turn, which is slow if they are busy."""
         snapshots = [self._snapshot(number) for number in range(len(self._folders))]
         refused: Counter[str] = Counter()
         for found in snapshots:

@@ -1,4 +1,4 @@
-"""A stranger: whoever reaches the nodes' addresses without a certificate that counts."""
+"""Attacker without a trusted certificate that can connect to the nodes' addresses."""
 
 import asyncio
 import random
@@ -18,8 +18,8 @@ from campaigns.hostile.counters import Tally
 from campaigns.hostile.member import open_session
 from campaigns.hostile.orders import Order
 
-_AT_ONCE = 128  # connections being made
-_LIMIT_S = 0.2  # for one of them
+_AT_ONCE = 128  # concurrent connection attempts
+_LIMIT_S = 0.2  # per attempt
 _KEPT_OPEN = 512
 _LISTENING_S = 2.0
 _PACE_S = 0.01
@@ -29,14 +29,14 @@ _Strike = Callable[[str, int], Awaitable[None]]
 
 @dataclass(frozen=True)
 class StrangerProbe:
-    """What a zenoh session without a listed certificate got."""
+    """Observations of a zenoh session without a listed certificate."""
 
-    transports: int  # that were ever there
-    heard: int  # messages of others
+    transports: int  # largest number seen
+    heard: int  # messages from nodes
 
 
 def attack_as_stranger(order: Order, tally: Tally, is_over: Event, on_ready: Callable[[], None]) -> None:
-    """Connects and sends until it is over; `on_ready` returns when it may begin."""
+    """Connect and send until the attack is over; `on_ready` returns when it may begin."""
     stranger = _Stranger(order, tally)
     strikes: dict[str, _Strike] = {
         "noise": stranger.make_noise,
@@ -50,7 +50,7 @@ def attack_as_stranger(order: Order, tally: Tally, is_over: Event, on_ready: Cal
 
 
 def probe_as_stranger(tls: TlsFiles, chain: bytes, num_members: int, targets: tuple[str, ...]) -> StrangerProbe:
-    """Opens a zenoh session with that certificate and listens to everything for a while."""
+    """Open a zenoh session with that certificate and subscribe to everything for a while."""
     heard: list[zenoh.Sample] = []
     num_transports = 0
     with open_session(tls, chain, num_members, targets) as session:
@@ -108,7 +108,7 @@ class _Stranger:
         try:
             writer.write(b"\x00" * 64)
             self._tally.send(64)
-            with suppress(ssl.SSLError, ConnectionError):  # the refusal
+            with suppress(ssl.SSLError, ConnectionError):  # the rejection
                 self._tally.receive(len(await reader.read(4096)))
         finally:
             writer.close()
@@ -124,7 +124,7 @@ class _Stranger:
 
 
 def _client_hello() -> bytes:
-    """How a TLS client begins."""
+    """Return a TLS ClientHello."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     conversation = ssl.create_default_context().wrap_bio(incoming, outgoing, server_hostname="localhost")
     with suppress(ssl.SSLWantReadError):

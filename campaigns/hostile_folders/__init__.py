@@ -1,1 +1,1 @@
-"""Folders that somebody else damaged or made to do harm, opened by the real commands."""
+"""Damaged or malicious folders, opened by the real commands."""

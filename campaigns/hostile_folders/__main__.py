@@ -1,4 +1,4 @@
-"""Corrupts a store and makes hostile folders, as often as asked for, and writes down what the commands did with them.
+"""Open corrupted stores and hostile folders with the real commands, and record the results.
 
 python -m campaigns hostile_folders --corruptions 10000 --folders 200 --out results/hostile-folders
 """
@@ -37,7 +37,7 @@ _PREPARED = (
 
 
 def make_whole(place: Path) -> Path:
-    """A run that nothing is wrong with."""
+    """Create an undamaged run."""
     done = run_command(["run", "minimal", "--out", "whole"], place)
     if done.exit_code != 0:
         raise RuntimeError(done.output)
@@ -45,7 +45,7 @@ def make_whole(place: Path) -> Path:
 
 
 def corrupt_stores(count: int, seed: int, whole: Path, place: Path, until_s: float) -> list[dict[str, object]]:
-    """What became of so many corruptions, by processes that are started again where one of them ends."""
+    """Test so many corruptions in worker processes, which are restarted if they die."""
     small = place / "small"  # without figures, which take long to copy
     shutil.copytree(whole / "chain", small / "chain")
     shutil.copy(whole / "journal.jsonl", small)
@@ -109,9 +109,9 @@ def open_folders(
     num_commands: int = 3,
     until_s: float = float("inf"),
 ) -> list[dict[str, object]]:
-    """What became of so many hostile folders of all kinds in turn, each opened by a few of the real commands.
+    """Test so many hostile folders, of all kinds in turn, each with a few of the real commands.
 
-    Where code might be imported the command is the script itself, elsewhere a copy of this process.
+    Commands that might import code from the folder run as the script itself, others in a fork of this process.
     """
     for name in _PREPARED:
         importlib.import_module(name)
@@ -157,7 +157,7 @@ def open_folders(
 
 
 def _make_apart(kind: str, draw: random.Random, whole: Path, target: Path) -> Path:
-    """Makes a hostile folder in a process of its own: what that takes in memory would count as the command's."""
+    """Make a hostile folder in a process of its own, so that its memory is not attributed to the command."""
     pid = os.fork()
     if pid == 0:
         code = 1
@@ -173,7 +173,7 @@ def _make_apart(kind: str, draw: random.Random, whole: Path, target: Path) -> Pa
 
 
 def _measure_start(arguments: tuple[str, ...], whole: Path, place: Path, *, is_forked: bool) -> float:
-    """How long a command computes on the run that nothing is wrong with."""
+    """Return the processor time (s) of a command on the undamaged run."""
     target = Path(tempfile.mkdtemp(dir=place))
     shutil.copytree(whole, target / "run")
     took_s = run_command(arguments, target / "run", is_forked=is_forked).cpu_s
@@ -184,7 +184,7 @@ def _measure_start(arguments: tuple[str, ...], whole: Path, place: Path, *, is_f
 def write_results(
     out: Path, corrupted: list[dict[str, object]], opened: list[dict[str, object]], seed: int, took_s: float
 ) -> list[str]:
-    """Writes the tables and all cases; the faults in words."""
+    """Write the tables and all faulty cases; return the faults as text."""
     out.mkdir(parents=True, exist_ok=True)
     faulty = [case for case in (*corrupted, *opened) if case["faults"]]
     lines = [
@@ -236,7 +236,7 @@ def _commit() -> str:
 
 
 def main() -> int:
-    """Runs the campaign; exit code 1 if there was a fault."""
+    """Run the campaign; return exit code 1 if there was a fault."""
     parser = argparse.ArgumentParser(prog="python -m campaigns hostile_folders", description=__doc__)
     parser.add_argument("--corruptions", type=int, default=10_000)
     parser.add_argument("--folders", type=int, default=200)

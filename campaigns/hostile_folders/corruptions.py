@@ -21,13 +21,13 @@ def database(folder: Path) -> Path:
 
 
 def list_blobs(folder: Path) -> list[Path]:
-    """The files of all models, in an order of their own."""
+    """List the files of all models in a fixed order."""
     return sorted((folder / "chain/blobs").glob("*/*"))
 
 
 @contextmanager
 def writing(folder: Path, *, is_free: bool = False) -> Iterator[sqlite3.Connection]:
-    """The database for changes; `is_free` of its types, which are put back afterwards."""
+    """Open the database for changes; `is_free` lifts its type constraints, which are restored afterwards."""
     with closing(sqlite3.connect(database(folder))) as connection, connection:
         kept = connection.execute("SELECT name, sql FROM sqlite_schema WHERE type = 'table'").fetchall()
         if is_free:
@@ -53,12 +53,12 @@ def flip_bytes(draw: random.Random, folder: Path) -> None:
 
 
 def flip_head(draw: random.Random, folder: Path) -> None:
-    """In the first two pages, where the schema is."""
+    """Flip bits in the first two pages, which hold the schema."""
     _flip(draw, database(folder), draw.randint(1, 4), 2 * _PAGE)
 
 
 def damage_page(draw: random.Random, folder: Path) -> None:
-    """A page of nothing, of noise, or another one."""
+    """Overwrite a page with zeros, noise or another page."""
     data = bytearray(database(folder).read_bytes())
     pages = len(data) // _PAGE
     one, other = draw.randrange(pages) * _PAGE, draw.randrange(pages) * _PAGE
@@ -94,7 +94,7 @@ def swap_blobs(draw: random.Random, folder: Path) -> None:
 
 
 def change_block(draw: random.Random, folder: Path) -> None:
-    """A bit of a block, a certificate or the genesis, with the checksum made right."""
+    """Flip a bit of a block, a certificate or the genesis, and correct the checksum."""
     with writing(folder) as connection:
         if draw.random() < 0.2:
             [(data,)] = connection.execute("SELECT data FROM genesis")
@@ -112,7 +112,7 @@ def change_block(draw: random.Random, folder: Path) -> None:
 
 
 def swap_rows(draw: random.Random, folder: Path) -> None:
-    """Two blocks in each other's place, or one with the other's certificate."""
+    """Swap two blocks, or give one the other's certificate."""
     with writing(folder) as connection:
         rows = {height: row for height, *row in connection.execute("SELECT * FROM blocks")}
         one, other = draw.sample(sorted(rows), 2)
@@ -133,7 +133,7 @@ def lose_rows(draw: random.Random, folder: Path) -> None:
 
 
 def lose_newest(draw: random.Random, folder: Path) -> None:
-    """The newest block, in half of the cases with all that speaks of it in the database."""
+    """Delete the newest block, in half of the cases with all other rows that refer to it."""
     with writing(folder) as connection:
         [(height,)] = connection.execute("SELECT max(height) FROM blocks")
         connection.execute("DELETE FROM blocks WHERE height = ?", (height,))
@@ -143,18 +143,18 @@ def lose_newest(draw: random.Random, folder: Path) -> None:
 
 
 def retype_value(draw: random.Random, folder: Path) -> None:
-    """A value of a type that the table does not allow, which SQLite reads back as it is."""
+    """Store a value of a type that the table does not allow, which SQLite reads back unchanged."""
     with writing(folder, is_free=True) as connection:
         table = draw.choice(_TABLES)
         columns = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
         column, odd = draw.choice(columns), draw.choice(_ODD)
         value = odd if draw.random() < 0.8 or not isinstance(odd, bytes) else None
         try:
-            if draw.random() < 0.2:  # text that is no UTF-8
+            if draw.random() < 0.2:  # invalid UTF-8
                 connection.execute(f"UPDATE {table} SET {column} = CAST(? AS TEXT)", (b"\xff\xfe\x80",))
             else:
                 connection.execute(f"UPDATE {table} SET {column} = ?", (value,))
-        except sqlite3.Error:  # such as two rows of one key
+        except sqlite3.Error:  # such as duplicate keys
             connection.execute(f"INSERT OR REPLACE INTO {table} SELECT * FROM {table} LIMIT 1")
 
 
@@ -172,7 +172,7 @@ def change_checkpoint(draw: random.Random, folder: Path) -> None:
 
 
 def leave_journal(draw: random.Random, folder: Path) -> None:
-    """A log of SQLite's that belongs to nothing."""
+    """Leave a stray SQLite journal."""
     name = draw.choice(["-wal", "-journal", "-shm"])
     database(folder).with_name(f"chain.sqlite{name}").write_bytes(draw.randbytes(draw.randint(1, 20_000)))
 

@@ -1,4 +1,4 @@
-"""Commands in processes of their own on a folder, and all that may not happen meanwhile."""
+"""Run commands in processes of their own on a folder, and detect everything that must not happen."""
 
 import os
 import re
@@ -18,10 +18,10 @@ from bdfl.errors import BdflError
 from bdfl.ledger.keeping import rested_on
 from bdfl.ledger.store import ChainStore
 
-MAX_CPU_S = 5.0  # beyond what the same command takes on the whole folder
+MAX_CPU_S = 5.0  # beyond the same command's time on the undamaged folder
 MAX_MEMORY = 500 * 2**20
-_MAX_WALL_S = 120.0  # somebody else may be using the machine
-_HARD_LIMIT = 8 * 2**30  # of addresses, so that a mistake of ours does not take the machine along
+_MAX_WALL_S = 120.0  # the machine may be shared
+_HARD_LIMIT = 8 * 2**30  # address space, so that a bug here does not exhaust the machine
 _EXPECTED_EXITS = (0, 1, 2)
 _TRACES = re.compile(r"Traceback|MemoryError|Segmentation fault|RecursionError|Error: .*Error\b")
 CANARY = "canary"
@@ -29,15 +29,15 @@ CANARY = "canary"
 
 @dataclass(frozen=True)
 class Outcome:
-    """One command on one folder."""
+    """Result of one command on one folder."""
 
-    exit_code: int | None  # none: it had to be ended
+    exit_code: int | None  # none: killed after a timeout
     cpu_s: float
-    memory: int  # bytes, the most that it had
+    memory: int  # bytes, peak
     output: str  # both streams
 
     def find_faults(self, start_up_s: float) -> list[str]:
-        """What may not happen, in words; empty: all is well."""
+        """List violations as text; empty if there are none."""
         found = []
         if self.exit_code is None:
             found.append("hang")
@@ -55,9 +55,9 @@ class Outcome:
 
 
 def run_command(arguments: Sequence[str], folder: Path, *, is_forked: bool = False) -> Outcome:
-    """Runs `bdfl` with these arguments inside a folder, as people do who have just unpacked it.
+    """Run `bdfl` with these arguments inside a folder, as after unpacking an archive.
 
-    `is_forked`: by a copy of this process, which has imported most of it already, instead of the script.
+    `is_forked`: in a fork of this process, which has imported most modules already, instead of the script.
     """
     with tempfile.TemporaryFile() as output:
         pid = os.fork()
@@ -70,7 +70,7 @@ def run_command(arguments: Sequence[str], folder: Path, *, is_forked: bool = Fal
 
 
 def _become_command(arguments: Sequence[str], folder: Path, output: int, *, is_forked: bool) -> NoReturn:
-    """Never returns: what goes wrong is an exit code that no command has."""
+    """Become the command and never return; an internal error gives an exit code that no command has."""
     code = 70
     try:
         os.setsid()
@@ -101,7 +101,7 @@ def _become_command(arguments: Sequence[str], folder: Path, output: int, *, is_f
 
 
 def _wait(pid: int) -> tuple[int | None, resource.struct_rusage]:
-    """Exit code of a process, none if it had to be ended with its group, and what it used."""
+    """Wait for a process; return its exit code, None if it had to be killed with its group, and its resource usage."""
     until_s = time.monotonic() + _MAX_WALL_S
     while True:
         found, status, used = os.wait4(pid, os.WNOHANG)
@@ -114,7 +114,7 @@ def _wait(pid: int) -> tuple[int | None, resource.struct_rusage]:
 
 
 def fingerprint(chain: Path) -> str:
-    """Everything that a verified chain says: genesis, blocks, certificates and models."""
+    """Return a digest of a chain's genesis, blocks, certificates and models."""
     try:
         with ChainStore.open(chain, read_only=True) as store:
             parts = [encode(store.genesis), store.get_blob(store.genesis.model.initial) or b""]

@@ -1,4 +1,4 @@
-"""Kinds of hostile folders: each makes harm of a whole run folder and says which commands it is meant for."""
+"""Kinds of hostile folders: each derives an attack from an intact run folder and lists the commands it targets."""
 
 import hashlib
 import json
@@ -58,14 +58,14 @@ Harm = Callable[[random.Random, Path], None]
 
 @dataclass(frozen=True)
 class Kind:
-    """A way to do harm."""
+    """An attack and the commands it targets."""
 
     harm: Harm
     commands: tuple[Command, ...]
 
 
 def plant_canaries(folder: Path, canary: Path) -> None:
-    """Modules that leave a sign if anybody imports or calls them."""
+    """Plant modules that leave a mark if they are imported or called."""
     sign = f"open({str(canary)!r}, 'a').write(__name__ + ' ')\n"
     call = "def load(*a, **k):\n    " + sign + "    return None\n"
     for name in ("evil", *_SHADOWED):
@@ -153,7 +153,7 @@ def _names(text: str) -> Harm:
 
 
 def _huge_parquet(draw: random.Random, folder: Path) -> None:
-    """Eighty million equal rows in a few bytes."""
+    """Write a Parquet file of 20 or 40 million equal rows in a few bytes."""
     rows = draw.choice([20_000_000, 40_000_000])
     column = pyarrow.array(np.zeros(rows, dtype=np.int8))
     path = folder / draw.choice(["rounds.parquet", "clients.parquet", "points.parquet"])
@@ -161,14 +161,14 @@ def _huge_parquet(draw: random.Random, folder: Path) -> None:
 
 
 def _bomb_parquet(draw: random.Random, folder: Path) -> None:
-    """One cell, or a few, that unpack to hundreds of megabytes."""
+    """Write a Parquet file with two cells that unpack to hundreds of megabytes."""
     cell = "x" * draw.choice([2**28, 2**29])
     path = folder / draw.choice(["rounds.parquet", "clients.parquet"])
     pyarrow.parquet.write_table(pyarrow.table({"round": [cell, cell]}), path, compression="zstd", use_dictionary=False)
 
 
 def _odd_parquet(draw: random.Random, folder: Path) -> None:
-    """Columns of other types and names, or bytes flipped in the footer."""
+    """Write columns of other types and names, or flip bits in the footer."""
     path = folder / draw.choice(["rounds.parquet", "clients.parquet"])
     if draw.random() < 0.5:
         data = bytearray(path.read_bytes())
@@ -207,7 +207,7 @@ def _odd_journal(draw: random.Random, folder: Path) -> None:
 
 
 def _huge_side(draw: random.Random, folder: Path) -> None:
-    """A sparse file of 40 GB in the place of a small one."""
+    """Replace a small file by a sparse one of 40 GB."""
     os.truncate(
         folder / draw.choice(["journal.jsonl", "scenario.toml", "rounds.parquet", "clients.parquet"]), 40 * 10**9
     )
@@ -247,7 +247,7 @@ def _odd_toml(draw: random.Random, folder: Path) -> None:
 
 
 def _functions(draw: random.Random, folder: Path) -> None:
-    """A scenario that names functions, with a chain that says it was begun with it."""
+    """Name functions in the scenario, and make the chain refer to that scenario."""
     name = draw.choice(["evil:load", "os:getcwd", "antigravity:fly_from_it", "numpy:load"])
     key = draw.choice(["source", "model", "flower", "flower_model", "rule"])
     if key in ("flower", "flower_model"):
@@ -277,7 +277,7 @@ def _missing_files(draw: random.Random, folder: Path) -> None:
 
 
 def _cut_chain(draw: random.Random, folder: Path) -> None:
-    """The newest blocks are gone from all tables; the journal still has them."""
+    """Delete the newest blocks from all tables; the journal still has them."""
     first = draw.randint(1, 5)
     with writing(folder) as connection:
         for table in ("blocks", "uses", "statements", "progress", "blobs"):
@@ -300,7 +300,7 @@ def _other_version(draw: random.Random, folder: Path) -> None:
 
 
 def _links_out(draw: random.Random, folder: Path) -> None:
-    """Links where a writer writes: to a file and a folder of somebody's, which must stay as they are."""
+    """Place symlinks where commands write, to files outside the folder that must stay unchanged."""
     victim = folder.parent / "victim"
     name, target = draw.choice(
         [
@@ -348,7 +348,7 @@ def _huge_height(draw: random.Random, folder: Path) -> None:
 
 
 def _circular_pages(draw: random.Random, folder: Path) -> None:
-    """Interior pages whose children are themselves or each other."""
+    """Write interior pages that are their own or each other's children."""
     data = bytearray(database(folder).read_bytes())
     pages = len(data) // 4096
     for _ in range(draw.randint(1, 6)):
@@ -375,7 +375,7 @@ def _many_tables(draw: random.Random, folder: Path) -> None:
 
 
 def _shadows(draw: random.Random, folder: Path) -> None:
-    """Nothing but the modules that lie in every hostile folder, named as those that commands import."""
+    """Add nothing: every hostile folder already has modules named like those that commands import."""
 
 
 def _network(draw: random.Random, folder: Path) -> None:
@@ -432,11 +432,11 @@ KINDS: dict[str, Kind] = {
     "trace of gains": Kind(_trace, SIDE),
 }
 
-IMPORTING = ("functions in the scenario", "modules beside the run")  # kinds that want to be imported
+IMPORTING = ("functions in the scenario", "modules beside the run")  # kinds that try to get imported
 
 
 def make_hostile(kind: str, draw: random.Random, whole: Path, target: Path) -> Path:
-    """A hostile folder of a kind in the new folder `target`, beside what it may not touch."""
+    """Make a hostile folder of a kind in the new folder `target`, beside files it must not touch."""
     folder = target / "run"
     shutil.copytree(whole, folder)
     victim = target / "victim"
@@ -448,7 +448,7 @@ def make_hostile(kind: str, draw: random.Random, whole: Path, target: Path) -> P
 
 
 def find_harm(target: Path) -> list[str]:
-    """What a hostile folder has done to what is beside it."""
+    """List damage to the files beside a hostile folder."""
     found = []
     if (target / CANARY).exists():
         found.append(f"code run: {(target / CANARY).read_text()}")
@@ -476,7 +476,7 @@ def _edit(folder: Path, pattern: str, text: str) -> None:
 
 
 def _adopt_scenario(folder: Path, rule: str | None) -> None:
-    """Makes the chain's genesis name the scenario that is there now."""
+    """Make the chain's genesis refer to the present scenario."""
     from bdfl.encoding import encode
     from bdfl.ledger.store import ChainStore
     from bdfl.scenario import load_scenario, scenario_digest

@@ -1,7 +1,7 @@
-"""A process that corrupts copies of a store and opens them with commands of its own, one after the other.
+"""Worker process that corrupts copies of a store and opens them with commands, one after the other.
 
-It takes numbers of cases on standard input and writes a line of JSON for each. A case that computes for too long ends
-the process: whoever started it sees that the line is missing.
+It reads case numbers from standard input and writes a line of JSON for each. A case that computes for too long ends the
+process, so its line is missing.
 """
 
 import json
@@ -33,7 +33,7 @@ _OTHERS = (
 
 
 def judge_case(number: int, seed: int, whole: Path, place: Path, expected: str) -> dict[str, object]:
-    """One corruption: what it was, what the commands said, and what may not happen."""
+    """Test one corruption; return its kind, the verdict of the commands, and violations."""
     draw = random.Random(f"{seed}/{number}")
     kind = list(CORRUPTIONS)[number % len(CORRUPTIONS)]
     folder = place / "run"
@@ -52,7 +52,7 @@ def judge_case(number: int, seed: int, whole: Path, place: Path, expected: str) 
 
 
 def _invoke(arguments: tuple[str, ...]) -> tuple[int, list[str]]:
-    """Exit code and faults of a command in this process."""
+    """Run a command in this process; return its exit code and violations."""
     used_s = time.process_time()
     _limit_time(MAX_CPU_S + 2)
     result = CliRunner().invoke(app, arguments)
@@ -78,7 +78,7 @@ def _limit_time(seconds: float) -> None:
 
 
 def main() -> None:
-    """Takes cases until standard input ends."""
+    """Process cases until standard input ends."""
     seed, whole, place = int(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3])
     os.chdir(place)
     expected = fingerprint(whole / "chain")

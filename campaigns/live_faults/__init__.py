@@ -1,1 +1,1 @@
-"""Trouble for real processes: networks that are killed, frozen, starved and lied to by their clocks, and judged."""
+"""Fault injection into networks of real processes (kills, freezes, disks, clocks, links), with invariants checked."""

@@ -1,4 +1,4 @@
-"""Access points that are killed: nodes behind one reach the others by another, or when it is there again."""
+"""Killed access points: nodes behind one fail over to another, or reconnect when it is back."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ _NONE_S = 3.0  # without any access point
 
 
 def play_access_points(arena: Arena) -> Figures:
-    """Kills one and then the other; blocks go on without the one, and again when one of them is back."""
+    """Kill both in turn; blocks go on without the first, and again once one is back."""
     first, second = arena.random.sample(range(NUM_ACCESS_POINTS), NUM_ACCESS_POINTS)
     began_s = time.monotonic()
     _kill(arena, first)

@@ -1,4 +1,4 @@
-"""Networks of real processes in all kinds of trouble, one after the other, judged by what they leave."""
+"""Fault campaign on networks of real processes, one after the other, each checked against invariants."""
 
 import shutil
 import time
@@ -23,21 +23,21 @@ from campaigns.live_faults.slow_line import open_lines, play_slow_line
 from campaigns.live_faults.stops import play_dead, play_stop
 
 KILLS_PER_NETWORK = 25
-GRACE_S = 60.0  # from asking processes to end until that is a breach
+GRACE_S = 60.0  # between SIGTERM and a breach
 
 
 @dataclass(frozen=True)
 class Amounts:
-    """How much of each kind of trouble."""
+    """Number and duration of faults."""
 
     kills: int = 20
     stop_s: float = 30.0
-    blocks: int = 10  # that those make who are left, and that are made over a slow line
+    blocks: int = 10  # to be made by the remaining nodes, or over a slow line
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One network to be tried."""
+    """One network to test."""
 
     kind: TroubleKind
     setting: Setting
@@ -49,7 +49,7 @@ class Trial:
 
     @property
     def command(self) -> str:
-        """Tries the same again; how processes take turns is never the same."""
+        """Command that repeats the test; process scheduling still differs."""
         setting = self.setting
         kills = f" --kills {self.amounts.kills}" if self.kind is TroubleKind.KILL else ""
         return (
@@ -59,7 +59,7 @@ class Trial:
 
 
 class LiveCampaign(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of all networks."""
+    """Outcomes of all networks."""
 
     outcomes: tuple[LiveOutcome, ...]
 
@@ -71,9 +71,9 @@ class LiveCampaign(msgspec.Struct, frozen=True, kw_only=True):
 def plan_trials(
     kinds: Sequence[TroubleKind], setting: Setting, quorum: QuorumRule | None, amounts: Amounts
 ) -> list[Trial]:
-    """The networks of a campaign. Without a quorum rule it is `bft`, and those that lose nodes for good have both.
+    """Plan the networks of a campaign. By default the quorum is `bft`; permanent losses are tested with both rules.
 
-    Of many kills, each network gets some, with seeds that follow each other.
+    Kills are spread over several networks with consecutive seeds.
     """
     trials = []
     for kind in kinds:
@@ -96,10 +96,10 @@ def run_live_campaign(
     keeps: bool = False,
     on_trial: Callable[[Trial, LiveOutcome | None], None] | None = None,
 ) -> Iterator[LiveCampaign]:
-    """Tries one network after the other, and gives what came out of all so far after each.
+    """Test one network after the other; yield all outcomes so far after each.
 
-    The folders of those that broke a law stay, others' if it `keeps` them. `on_trial` hears of each before, and after
-    with what came out.
+    Folders of failed networks are kept, the others only if `keeps`. `on_trial` is called before each with None, and
+    after each with its outcome.
     """
     outcomes: list[LiveOutcome] = []
     for trial in trials:
@@ -118,7 +118,7 @@ def run_live_campaign(
 
 
 def try_network(trial: Trial, folder: Path) -> LiveOutcome:
-    """Founds a network in a new folder, makes trouble, ends it and judges it."""
+    """Create a network, inject faults, stop it and check all invariants."""
     began_s = time.monotonic()
     figures, breaches, returns = Figures(num_trials=0), list[LiveBreach](), list[Return]()
     arena: Arena | None = None
@@ -155,7 +155,7 @@ def try_network(trial: Trial, folder: Path) -> LiveOutcome:
 
 @contextmanager
 def _open(trial: Trial, folder: Path) -> Iterator[tuple[Arena, Callable[[], Figures]]]:
-    """The network of a trial, running, and what is to be done to it."""
+    """Run the network of a trial inside the `with` block; yield it with the function that injects the faults."""
     kind, setting, amounts = trial.kind, trial.setting, trial.amounts
     if kind is TroubleKind.SLOW:
         with (

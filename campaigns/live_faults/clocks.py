@@ -1,7 +1,7 @@
-"""Wall clocks that are wrong: set back an hour while a node runs, or an hour ahead of all others from its start.
+"""Wrong wall clocks: set back an hour at run time, or an hour ahead from the start.
 
-What Python code sees of the wall clock is shifted; TLS itself is not. For that the second one is there: its certificate
-is of a time that for all others is an hour in the future, as if theirs had been set back.
+Only Python's view of the wall clock is shifted, not that of TLS. The second fault covers TLS: the node's certificate
+starts an hour in the future of its peers, as if their clocks had been set back.
 """
 
 import time
@@ -13,13 +13,13 @@ from campaigns.live_faults.results import Figures, LiveBreach
 from campaigns.live_faults.wall_clock import CLOCK_VARIABLE, ClockShift
 
 HOUR_S = 3600.0
-BACK = ClockShift(-HOUR_S, after_s=8.0)  # from the start of the process
+BACK = ClockShift(-HOUR_S, after_s=8.0)  # after the start of the process
 AHEAD = ClockShift(HOUR_S)
 _TOLERANCE_S = 60.0
 
 
 def play_clocks(arena: Arena, num_blocks: int = 5, shifts: Sequence[ClockShift] = (BACK, AHEAD)) -> Figures:
-    """Each in another node, one after the other; then all make so many blocks."""
+    """Shift the clocks of different nodes in turn; then all make so many blocks."""
     chosen = arena.random.sample(list(arena.numbers), len(shifts))
     for number, shift in zip(chosen, shifts, strict=True):
         arena.end(number)
@@ -37,7 +37,7 @@ def play_clocks(arena: Arena, num_blocks: int = 5, shifts: Sequence[ClockShift] 
 
 
 def _judge_clock(arena: Arena, number: int, by_s: float) -> list[LiveBreach]:
-    """The node's log shows the clock that it was to have: else nothing was tried."""
+    """Check in its log that the node had the shifted clock: otherwise nothing was tested."""
     clock_s, wall = arena.diary(number).times[-1]
     found_s = (datetime.fromisoformat(wall).timestamp() - clock_s) - (time.time() - time.monotonic())
     arena.tell(f"the wall clock of node {number} is {found_s:.0f} s off")

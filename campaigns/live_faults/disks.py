@@ -1,4 +1,4 @@
-"""Disks that take no more: a node ends with one clear line, its store is whole, and it goes on when started again."""
+"""Failing disks: a node ends with a one-line error, its store is intact, and it continues after a restart."""
 
 import time
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ _LATEST_WRITE = 12
 
 
 def play_disks(arena: Arena, faults: Sequence[FaultKind] = tuple(REASONS)) -> Figures:
-    """A full disk, then a read-only one, each from one of a node's first writes on."""
+    """Fill up a node's disk, then make one read-only, each from one of the node's first writes."""
     breaches: list[LiveBreach] = []
     gap_s = calm_gap_s = 0.0
     for fault in faults:

@@ -1,7 +1,7 @@
-"""What members said, as everybody wrote it down: the recorded events of all nodes, read beside each other.
+"""Event history: votes, updates and blocks of all members, merged from the recorded events of all nodes.
 
-Times are those of the machine's clock that nobody sets, the same for all its processes. Nobody lies in these networks,
-so two statements of one member that differ, or one that its author has forgotten, are a fault of ours.
+Times are on the monotonic clock, shared by all processes of the machine. All members are honest here, so equivocation
+or a forgotten statement is a bug.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,17 +19,17 @@ VoteKey: TypeAlias = tuple[int, int, Kind, int]  # height, voter, kind, attempt
 
 @dataclass(frozen=True)
 class Life:
-    """A node from one start to the next, with what it found in its store."""
+    """A node from one start to the next, with the state it found in its store."""
 
     began_s: float
-    ended_s: float  # when it wrote its last event down
+    ended_s: float  # time of its last recorded event
     height: int
-    votes: frozenset[bytes]  # signatures of its own, at the next height
+    votes: frozenset[bytes]  # signatures of its own votes at the next height
 
 
 @dataclass(frozen=True)
 class Said:
-    """How far a member's chain must have been, since it spoke so."""
+    """A lower bound on a member's height, from one of its messages."""
 
     heard_s: float
     height: int
@@ -37,23 +37,23 @@ class Said:
 
 @dataclass
 class Testimony:
-    """All that was heard of all members, each statement when it was first heard."""
+    """All statements of all members, with the time they were first received."""
 
     lives: dict[int, list[Life]] = field(default_factory=dict)  # by node
-    votes: dict[VoteKey, dict[bytes, tuple[float, bytes]]] = field(default_factory=dict)  # block: when, signature
+    votes: dict[VoteKey, dict[bytes, tuple[float, bytes]]] = field(default_factory=dict)  # by block: time, signature
     updates: dict[tuple[int, int], set[bytes]] = field(default_factory=dict)  # height, client: signatures
     blocks: dict[tuple[int, int, int], set[bytes]] = field(default_factory=dict)  # height, proposer, attempt: digests
-    said: dict[int, list[Said]] = field(default_factory=dict)  # by sender: ever higher, each when first heard
+    said: dict[int, list[Said]] = field(default_factory=dict)  # by sender: increasing heights, with first times
 
     def heard_s(self, height: int, vote: SignedVote) -> float | None:
-        """When anybody first heard a vote; none: nobody wrote it down."""
+        """Return when a vote was first received; None: never recorded."""
         key = (height, vote.vote.voter, vote.vote.kind, vote.vote.attempt)
         found = self.votes.get(key, {}).get(vote.vote.block)
         return None if found is None else found[0]
 
 
 def read_testimony(folder: Path, numbers: Sequence[int]) -> Testimony:
-    """All that the nodes of a network recorded."""
+    """Read the recorded events of all nodes of a network."""
     testimony = Testimony()
     for number in numbers:
         lives = testimony.lives[number] = []
@@ -78,7 +78,7 @@ def read_testimony(folder: Path, numbers: Sequence[int]) -> Testimony:
 
 
 def find_contradictions(testimony: Testimony) -> list[str]:
-    """Statements of one member that exclude each other."""
+    """List equivocations: conflicting statements of one member."""
     found = [
         f"member {voter} cast {len(blocks)} different {kind.value}s in attempt {attempt} at height {height}"
         for (height, voter, kind, attempt), blocks in testimony.votes.items()
@@ -98,7 +98,7 @@ def find_contradictions(testimony: Testimony) -> list[str]:
 
 
 def find_forgotten(testimony: Testimony) -> list[str]:
-    """What members had said before a start and did not find in their store then."""
+    """List statements that members had sent before a restart and did not find in their store."""
     found = []
     for number, lives in testimony.lives.items():
         own = [
@@ -128,7 +128,7 @@ def _take_message(testimony: Testimony, now_s: float, message: Message) -> None:
     if isinstance(content, Hearsay):
         _take_votes(testimony, now_s, height, content.votes)
         _take_updates(testimony, height, content.updates)
-        _take_height(testimony, now_s, message.sender, height - 1)  # who speaks of a height has all before it
+        _take_height(testimony, now_s, message.sender, height - 1)  # it has all blocks below the height
     elif isinstance(content, Proposal):
         _take_block(testimony, content.block)
     elif isinstance(content, Decided):
@@ -164,7 +164,7 @@ def _take_height(testimony: Testimony, now_s: float, sender: int, height: int) -
 
 
 def _rising(heard: list[Said]) -> list[Said]:
-    """Only when a member was first heard with more than before."""
+    """Keep only the first time of each new maximum."""
     rising: list[Said] = []
     for said in sorted(heard, key=lambda one: (one.heard_s, one.height)):
         if not rising or said.height > rising[-1].height:

@@ -1,7 +1,7 @@
-"""A store whose disk fails, or whose process ends, at a chosen write: so that recovering can be tried.
+"""Store with fault injection: its disk fails, or its process is killed, at a chosen write, to test recovery.
 
-A fault point is written `write:number` or `write:number:kind`, such as `append:3`: the third block that is appended.
-The kinds are `kill` (the process ends by itself a moment after that write began), `full` and `read-only` (the disk).
+A fault point is `write:number` or `write:number:kind`, such as `append:3` for the third appended block. The kinds are
+`kill` (the process kills itself shortly after the write begins), `full` and `read-only` (the disk).
 """
 
 import os
@@ -35,11 +35,11 @@ _LONGEST_DELAY_S = 0.003
 
 
 class BadFaultPoint(BdflError):
-    """A fault point that there is none of."""
+    """An invalid fault point."""
 
 
 class FaultKind(StrEnum):
-    """What happens."""
+    """Kind of fault."""
 
     KILL = "kill"
     FULL = "full"
@@ -51,7 +51,7 @@ _REASONS = {FaultKind.FULL: "No space left on device", FaultKind.READ_ONLY: "Rea
 
 @dataclass(frozen=True)
 class FaultPoint:
-    """What happens, at which write, counted from 1."""
+    """A fault at the n-th write of a kind, counted from 1."""
 
     write: str
     number: int
@@ -59,7 +59,7 @@ class FaultPoint:
 
 
 def read_fault_point(text: str) -> FaultPoint:
-    """A fault point as it is written; raises `BadFaultPoint`."""
+    """Parse a fault point; raises `BadFaultPoint`."""
     write, _, rest = text.partition(":")
     number, _, kind = rest.partition(":")
     if write not in WRITES or not number.isascii() or not number.isdigit() or int(number) < 1:
@@ -70,13 +70,13 @@ def read_fault_point(text: str) -> FaultPoint:
 
 
 def with_fault_point(store: Store, environment: Mapping[str, str]) -> Store:
-    """The store, with the fault point that an environment names; without one the store itself."""
+    """Wrap the store if the environment names a fault point; otherwise return it unchanged."""
     text = environment.get(FAULT_VARIABLE, "")
     return FailingStore(store, read_fault_point(text)) if text else store
 
 
 def kill_soon() -> None:
-    """Ends this process, as kill -9 does, within a few milliseconds: while something is being written."""
+    """Kill this process with SIGKILL within a few milliseconds, during a write."""
     delay_s = random.uniform(0.0, _LONGEST_DELAY_S)
     threading.Thread(target=_kill_after, args=(delay_s,), daemon=True).start()
 
@@ -87,9 +87,9 @@ def _kill_after(delay_s: float) -> None:
 
 
 class FailingStore:
-    """A `Store` that fails once its fault point is reached, and from then on.
+    """A `Store` that fails at its fault point and from then on.
 
-    What is written inside a batch begins to be written at its end: there the process is killed.
+    Writes inside a batch reach the disk at its end, so that is when the process is killed.
     """
 
     def __init__(self, store: Store, point: FaultPoint, kill: Callable[[], None] = kill_soon) -> None:
@@ -183,7 +183,7 @@ class FailingStore:
         return self._store.proof(height, client)
 
     def _reach(self, write: str) -> None:
-        """Counts a write that is about to begin."""
+        """Count a write that is about to begin, and fail it at the fault point."""
         point = self._point
         self._num_writes += write == point.write
         if self._num_writes < point.number:

@@ -1,4 +1,4 @@
-"""A network of real processes that trouble is made in: started, looked at, hurt and healed by one hand."""
+"""Test harness: a local network with fault injection."""
 
 import os
 import random
@@ -25,25 +25,25 @@ from campaigns.live_faults.node import NODE_MODULE
 
 STORY_FILE = "story.log"
 PATIENCE_S = 600.0
-_ROUNDS = 100_000  # more than any of these networks plays
+_ROUNDS = 100_000  # more than any of these networks reaches
 _POLL_S = 0.1
-_CALM_BLOCKS = 3  # that a network has made before it is hurt
+_CALM_BLOCKS = 3  # made before the first fault
 
 
 class NotInTime(BdflError):
-    """Something that did not happen, though there was plenty of time."""
+    """An expected event that timed out."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """All that a network in trouble depends on."""
+    """Parameters of a network under test."""
 
     seed: int = 0
     num_nodes: int = 8
     quorum: QuorumRule = QuorumRule.BFT
-    time_scale: float = 5.0  # rounds of about 4 s: a node is away for a few of them while it is started again
+    time_scale: float = 5.0  # rounds of about 4 s: a restarting node misses a few of them
     changes: tuple[str, ...] = ()  # of the scenario `live`
-    patience_s: float = PATIENCE_S  # with what must happen, on a busy machine
+    patience_s: float = PATIENCE_S  # timeout for expected events, on a busy machine
 
     @property
     def scenario(self) -> Scenario:
@@ -53,22 +53,22 @@ class Setting:
 
     @property
     def num_spare(self) -> int:
-        """How many members a quorum can do without."""
+        """Number of members that the quorum tolerates to be absent."""
         return self.num_nodes - quorum_size(self.quorum, self.num_nodes)
 
 
 @dataclass(frozen=True)
 class Left:
-    """The chain that a node had on its disk when it ended."""
+    """The chain that a node had on disk when it ended."""
 
     node: int
     height: int
-    tip: bytes  # none: it had no block
+    tip: bytes  # empty: no block
     moment_s: float
 
 
 class Arena:
-    """A running network, and what is done to it. Every moment is told in its story, in seconds since it began."""
+    """A running network under test. Every action is logged with its time in seconds since the start."""
 
     def __init__(self, network: LocalNetwork, setting: Setting) -> None:
         self.network = network
@@ -76,10 +76,10 @@ class Arena:
         self.random = random.Random(setting.seed)
         self.diaries = [Diary(node_folder(network.folder, number)) for number in self.numbers]
         self._timing = live_timing(setting.scenario, network.genesis.genesis.model.size)
-        self.began_s = time.monotonic()  # on the machine's clock
+        self.began_s = time.monotonic()  # monotonic clock
         self.left: list[Left] = []
-        self._may_end: set[int] = set()  # nodes that are down, or will be
-        self._num_joinings: dict[int, int] = {}  # of nodes that were started again, before that
+        self._may_end: set[int] = set()  # nodes that are down or expected to end
+        self._num_joinings: dict[int, int] = {}  # of restarted nodes, before the restart
 
     @property
     def folder(self) -> Path:
@@ -91,43 +91,43 @@ class Arena:
 
     @property
     def up(self) -> list[int]:
-        """Nodes that run."""
+        """Running nodes."""
         return [number for number in self.numbers if self.node(number).is_up]
 
     @property
     def moment_s(self) -> float:
-        """Seconds since the network began."""
+        """Seconds since the start of the network."""
         return time.monotonic() - self.began_s
 
     def node(self, number: int) -> Child:
         return self.network.nodes[number]
 
     def tell(self, what: str) -> None:
-        """Adds a line to the story."""
+        """Append a line to the action log."""
         with (self.folder / STORY_FILE).open("a", encoding="utf-8") as file:
             file.write(f"{self.moment_s:9.3f} {what}\n")
 
-    # What is seen
+    # Observation
 
     def diary(self, number: int) -> Diary:
-        """What a node has written down by now."""
+        """Return a node's log, read up to now."""
         return self.diaries[number].read()
 
     def height_of(self, numbers: Collection[int] | None = None) -> int:
-        """The highest block that any of these nodes has, or of all."""
+        """Return the greatest height of these nodes; of all by default."""
         return max(self.diary(number).height for number in self.numbers if numbers is None or number in numbers)
 
     def others(self, *numbers: int) -> list[int]:
         return [number for number in self.numbers if number not in numbers]
 
     def worst_gap_s(self, numbers: Collection[int], since_s: float, until_s: float) -> float:
-        """The longest that any of these nodes had no new block, between two times on the machine's clock."""
+        """Return the longest time any of these nodes was without a new block, between two monotonic times."""
         return worst_gap_s([self.diary(number) for number in numbers], since_s, until_s)
 
     def deadline_s(self) -> float:
-        """How long a round may take beyond what it takes anyway, if somebody is silent.
+        """Return the extra time that a round may take because of silent members.
 
-        That is twice the modelled exchange, the grace and a first attempt to agree.
+        It is twice the modelled exchange, the grace period and 1.5 attempts.
         """
         timing = self._timing
         modelled_ns = 0
@@ -137,10 +137,10 @@ class Arena:
                 modelled_ns = max(modelled_ns, *(2 * row.modelled.exchange_ns for row in rounds), 0)
         return (modelled_ns + timing.grace_ns + 1.5 * timing.attempt_ns) / 1e9
 
-    # What is waited for
+    # Waiting
 
     def wait_for(self, is_so: Callable[[], bool], what: str) -> None:
-        """Until something is so; raises `NotInTime`."""
+        """Block until the condition holds; raises `NotInTime`."""
         deadline_s = time.monotonic() + self.setting.patience_s
         while not is_so():
             self._refuse_fallen()
@@ -149,14 +149,14 @@ class Arena:
             time.sleep(_POLL_S)
 
     def _refuse_fallen(self) -> None:
-        """Raises if a node ended by itself that had no reason to."""
+        """Raise if a node ended unexpectedly."""
         for number in self.others(*self._may_end):
             child = self.node(number)
             if not child.is_up:
                 raise NotInTime(f"node {number} ended with exit code {child.exit_code}: {child.last_words()}")
 
     def wait_for_blocks(self, count: int, numbers: Collection[int] | None = None) -> None:
-        """Until each of these nodes, or all, has so many more blocks than the highest of them has now."""
+        """Block until each of these nodes, or all, has `count` more blocks than the highest of them has now."""
         those = self.numbers if numbers is None else numbers
         goal = self.height_of(those) + count
         self.tell(f"waiting for block {goal} at {_list(those)}")
@@ -165,13 +165,13 @@ class Arena:
         )
 
     def wait_for_calm(self) -> None:
-        """Until all nodes are up and make blocks together."""
+        """Block until all nodes are up and make blocks together."""
         self.wait_for_blocks(_CALM_BLOCKS)
 
-    # What is done
+    # Faults
 
     def kill(self, number: int) -> None:
-        """As kill -9 does; what the node started is left to notice that by itself."""
+        """Kill a node with SIGKILL; its child processes have to notice that themselves."""
         self.tell(f"kill -9 of node {number}")
         self._may_end.add(number)
         child = self.node(number)
@@ -180,7 +180,7 @@ class Arena:
         child.process.wait()
 
     def restart(self, number: int, variables: Mapping[str, str] | None = None, *, may_end: bool = False) -> None:
-        """Starts a node again; one that `may_end` will do so by itself."""
+        """Restart a node; `may_end` allows it to end by itself."""
         with_these = "".join(f", {name}={value}" for name, value in (variables or {}).items())
         self.tell(f"start of node {number}{with_these}")
         self._num_joinings[number] = len(self.diary(number).joinings)
@@ -189,20 +189,20 @@ class Arena:
             self._may_end.discard(number)
 
     def end(self, number: int) -> None:
-        """Asks a node to end, and waits until it has."""
+        """Terminate a node and wait for its end."""
         self.tell(f"end of node {number}")
         self._may_end.add(number)
         self.node(number).ask_to_end()
         self.wait_for_end(number)
 
     def wait_for_end(self, number: int) -> None:
-        """Until a node has ended by itself."""
+        """Block until a node has ended."""
         self.wait_for(lambda: not self.node(number).is_up, f"the end of node {number}")
 
     @contextmanager
     def frozen(self, number: int) -> Iterator[None]:
-        """Inside, a node and all that it started stand still."""
-        group = self.node(number).pid  # its session is its own
+        """Freeze a node and its child processes inside the `with` block."""
+        group = self.node(number).pid  # it leads its own session
         self.tell(f"stop of node {number}")
         os.killpg(group, signal.SIGSTOP)
         try:
@@ -213,7 +213,7 @@ class Arena:
                 os.killpg(group, signal.SIGCONT)
 
     def wait_for_return(self, number: int) -> None:
-        """Until a node that was started again takes part, and all have two blocks more than anybody had then."""
+        """Block until a restarted node takes part, and all nodes have two more blocks."""
         before = self._num_joinings[number]
         self.wait_for(lambda: len(self.diary(number).joinings) > before, f"node {number} to take part again")
         self.wait_for_blocks(2)
@@ -223,7 +223,7 @@ class Arena:
 def open_arena(
     folder: Path, setting: Setting, *, num_access_points: int = 0, route: Route | None = None
 ) -> Iterator[Arena]:
-    """Founds a network in a new folder and runs it; inside, it is up and has made a few blocks."""
+    """Create and run a network; yield it once it has made a few blocks."""
     found_network(folder, setting.scenario, num_access_points, None)
     modules = dict.fromkeys(range(setting.num_nodes), NODE_MODULE)
     with importable(), run_network(folder, evaluates=False, route=route, modules=modules) as network:

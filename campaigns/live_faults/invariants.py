@@ -1,4 +1,4 @@
-"""Judging what a network in trouble left behind: its chains, and what its members said."""
+"""Invariants of a network after faults: its chains and its members' statements."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -22,9 +22,9 @@ from campaigns.live_faults.results import LiveBreach
 def judge_aftermath(
     folder: Path, began_s: float = 0.0, left: Sequence[Left] = ()
 ) -> tuple[list[LiveBreach], list[Return]]:
-    """All laws that hold whatever was done, for a network that has ended; and how soon nodes took part again.
+    """Check all invariants of a network that has ended; also return how soon restarted nodes took part again.
 
-    `began_s` is when it began, on the machine's clock; `left` is what nodes had on their disks at other times.
+    `began_s` is its start on the monotonic clock; `left` are the chains on disk at earlier ends of nodes.
     """
     numbers = range(read_network(folder).num_nodes)
     diaries = [Diary(node_folder(folder, number)).read() for number in numbers]
@@ -51,7 +51,7 @@ def judge_aftermath(
 
 
 def _judge_chains(stores: dict[int, ChainStore]) -> list[LiveBreach]:
-    """Every chain is valid and the beginning of the longest, and nobody is blamed: all are honest."""
+    """Check that every chain is valid and a prefix of the longest, without evidence: all members are honest."""
     breaches = []
     longest = max(stores.values(), key=lambda store: store.height, default=None)
     for number, store in stores.items():
@@ -71,7 +71,7 @@ def _judge_chains(stores: dict[int, ChainStore]) -> list[LiveBreach]:
 
 
 def _judge_diaries(diaries: Sequence[Diary], stores: dict[int, ChainStore], began_s: float) -> list[LiveBreach]:
-    """Whatever block a node once had on its disk is still there."""
+    """Check that every block a node once logged is still stored."""
     breaches = []
     for number, store in stores.items():
         for seen in diaries[number].blocks:
@@ -83,7 +83,7 @@ def _judge_diaries(diaries: Sequence[Diary], stores: dict[int, ChainStore], bega
 
 
 def _judge_left(left: Sequence[Left], stores: dict[int, ChainStore]) -> list[LiveBreach]:
-    """The chain that a node had when it ended is the beginning of the one it has now."""
+    """Check that the chain of a node at an earlier end is a prefix of its present one."""
     breaches = []
     for one in left:
         store = stores.get(one.node)
@@ -96,7 +96,7 @@ def _judge_left(left: Sequence[Left], stores: dict[int, ChainStore]) -> list[Liv
 
 
 def _judge_returns(returns: Sequence[Return], began_s: float) -> list[LiveBreach]:
-    """Whoever starts again takes part again within two rounds."""
+    """Check that every restarted node takes part again within two rounds."""
     breaches = []
     for one in returns:
         moment_s = one.began_s - began_s

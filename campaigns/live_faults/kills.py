@@ -1,7 +1,7 @@
-"""kill -9 of any node at any moment, also while it writes, and a new start.
+"""SIGKILL of any node at any moment, including during writes, followed by a restart.
 
-Half of all new starts are armed: the node kills itself a moment after one of its first writes of some kind began. What
-it has on its disk then is compared with what it had said to have there.
+Half of the restarts are armed: the node kills itself shortly after one of its first writes of some kind begins. Its
+store is then compared with the blocks it had logged.
 """
 
 import time
@@ -14,15 +14,15 @@ from campaigns.live_faults.failing_store import FAULT_VARIABLE
 from campaigns.live_faults.harness import Arena, Left
 from campaigns.live_faults.results import Figures, LiveBreach
 
-# What every node does in every round, whether it trains or not.
+# Writes of every node in every round, whether it trains or not.
 WRITES = ("append", "batch", "put_blob", "put_candidate", "put_progress", "put_report", "put_vote")
-_LATEST_WRITE = 3  # counted from a start: of what is done once a round, as many rounds
-_LONGEST_WAIT_S = 3.0  # until the next kill
-_LONGEST_ABSENCE_S = 3.0  # until the next start
+_LATEST_WRITE = 3  # counted from a start; for writes made once a round, that many rounds
+_LONGEST_WAIT_S = 3.0  # before the next kill
+_LONGEST_ABSENCE_S = 3.0  # before the next restart
 
 
 def play_kills(arena: Arena, num_kills: int) -> Figures:
-    """Kills so many times, one node after the other: each is back, or armed, before the next is killed."""
+    """Kill so many times in sequence: each node is back, or armed, before the next kill."""
     draw, breaches, num_armed = arena.random, list[LiveBreach](), 0
     armed: int | None = None
     for count in range(num_kills):
@@ -48,7 +48,7 @@ def play_kills(arena: Arena, num_kills: int) -> Figures:
 
 
 def judge_left(arena: Arena, number: int) -> list[LiveBreach]:
-    """What a node that ended left on its disk opens, and has every block that it had said to have."""
+    """Check that the store of an ended node opens and has every block it had logged."""
     moment_s, seen = arena.moment_s, arena.diary(number).blocks
     try:
         with ChainStore.open(node_folder(arena.folder, number) / CHAIN_FOLDER, read_only=True) as store:

@@ -1,4 +1,4 @@
-"""What nodes wrote down while they ran, at times on the machine's clock that nobody sets: their logs, followed."""
+"""Log reader: follows the logs of running nodes, timed by the monotonic clock."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from bdfl.operation.logs import LOG_FILE
 
 
 class _Line(msgspec.Struct):
-    """What counts here of a line of a node's log."""
+    """The relevant fields of a log line."""
 
     time: str
     clock: float
@@ -23,16 +23,16 @@ class _Line(msgspec.Struct):
 
 @dataclass(frozen=True)
 class Sighting:
-    """A block that a node had on its disk."""
+    """A block that a node had stored."""
 
     clock_s: float
     height: int
-    digest: str  # its first characters
+    digest: str  # a prefix
 
 
 @dataclass(frozen=True)
 class Joining:
-    """A node began to take part, with so many blocks."""
+    """The start of a node's participation, at a height."""
 
     clock_s: float
     life: int
@@ -40,7 +40,7 @@ class Joining:
 
 
 class Diary:
-    """A node's log, read on as it grows."""
+    """A node's log, read incrementally."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / LOG_FILE
@@ -48,15 +48,15 @@ class Diary:
         self._decoder = msgspec.json.Decoder(_Line)
         self.blocks: list[Sighting] = []
         self.joinings: list[Joining] = []
-        self.times: list[tuple[float, str]] = []  # the clock, and the wall clock beside it
+        self.times: list[tuple[float, str]] = []  # monotonic clock, wall clock
 
     @property
     def height(self) -> int:
-        """The highest block that was written down."""
+        """The greatest height logged."""
         return max((block.height for block in self.blocks), default=0)
 
     def read(self) -> "Diary":
-        """Reads what is new; a log that was begun anew meanwhile is read on from its former one."""
+        """Read new lines; after a rotation the rest of the old log comes first."""
         try:
             size = self._path.stat().st_size
         except FileNotFoundError:
@@ -70,11 +70,11 @@ class Diary:
         return self
 
     def height_at(self, clock_s: float) -> int:
-        """The highest block at a moment."""
+        """Return the greatest height logged by a time."""
         return max((block.height for block in self.blocks if block.clock_s <= clock_s), default=0)
 
     def gaps(self, since_s: float, until_s: float) -> list[float]:
-        """Seconds between blocks that follow each other, where any of that is in the interval; the last may be open."""
+        """Return seconds between consecutive blocks that overlap the interval; the last one may be open."""
         times = [block.clock_s for block in self.blocks]
         found = [after - before for before, after in pairwise(times) if after > since_s and before < until_s]
         is_open = bool(times) and times[-1] < until_s
@@ -84,7 +84,7 @@ class Diary:
         for data in lines:
             try:
                 line = self._decoder.decode(data)
-            except msgspec.DecodeError:  # cut off when the node was killed
+            except msgspec.DecodeError:  # truncated by a kill
                 continue
             self.times.append((line.clock, line.time))
             if line.event == "block" and line.height is not None:
@@ -94,12 +94,12 @@ class Diary:
 
 
 def worst_gap_s(diaries: Sequence[Diary], since_s: float, until_s: float) -> float:
-    """The longest that any of these nodes was without a new block; 0 where none had any."""
+    """Return the longest time any of these nodes was without a new block; 0 if none logged blocks."""
     return max((gap for diary in diaries for gap in diary.gaps(since_s, until_s)), default=0.0)
 
 
 def _read_lines(path: Path, offset: int) -> list[bytes]:
-    """Whole lines from an offset on."""
+    """Return complete lines from an offset."""
     try:
         with path.open("rb") as file:
             file.seek(offset)

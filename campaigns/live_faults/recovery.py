@@ -1,7 +1,7 @@
-"""How soon a node that was started again took part again.
+"""Recovery time of restarted nodes.
 
-When it begins, round h + 1 is under way, if h is the highest block that any other node has. It is back within two
-rounds if it votes in that one, or in round h + 2 or h + 3.
+At a restart round h + 1 is in progress, where h is the greatest height of the other nodes. The node recovers within two
+rounds if it votes in that round, or in round h + 2 or h + 3.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,24 +13,24 @@ from campaigns.live_faults.event_history import Life, Testimony
 from campaigns.live_faults.log_reader import Diary
 
 ROUNDS_TO_RETURN = 2
-_ROUNDS_TO_REPORT = 8  # whoever is back that long has reported again
+_ROUNDS_TO_REPORT = 8  # after that many a recovered node must have reported
 
 
 @dataclass(frozen=True)
 class Return:
-    """One start of a node after its first."""
+    """One restart of a node."""
 
     node: int
-    began_s: float  # on the machine's clock
-    height: int  # the highest block of the others then
-    rounds: int | None  # after the one that was under way; none: it did not vote
-    seconds: float | None  # until anybody heard its vote
-    rounds_there: int  # that the others finished while it was there
-    has_reported: bool  # or was not there for long enough
+    began_s: float  # monotonic clock
+    height: int  # greatest height of the other nodes at that time
+    rounds: int | None  # after the one in progress; none: it did not vote
+    seconds: float | None  # until its vote reached another node
+    rounds_there: int  # finished by the others while it ran
+    has_reported: bool  # or did not run long enough
 
     @property
     def is_watched(self) -> bool:
-        """Whether it was there for long enough to be judged."""
+        """True if it ran long enough to be judged."""
         return self.rounds_there > ROUNDS_TO_RETURN
 
     @property
@@ -39,7 +39,7 @@ class Return:
 
 
 def find_returns(testimony: Testimony, stores: Mapping[int, ChainStore], diaries: Sequence[Diary]) -> list[Return]:
-    """All starts of all nodes but their first."""
+    """List all restarts of all nodes."""
     reporters = _read_reporters(max(stores.values(), key=lambda store: store.height)) if stores else {}
     found = []
     for number, store in stores.items():
@@ -71,7 +71,7 @@ def find_returns(testimony: Testimony, stores: Mapping[int, ChainStore], diaries
 
 
 def _new_votes(store: ChainStore, life: Life, after: Life | None) -> Iterator[tuple[int, SignedVote]]:
-    """Votes that a life cast, with their heights."""
+    """Yield the votes cast after a start, with their heights."""
     last = store.height + 1 if after is None else after.height + 1
     for height in range(life.height + 1, last + 1):
         for vote in store.read_round(height).votes:
@@ -81,5 +81,5 @@ def _new_votes(store: ChainStore, life: Life, after: Life | None) -> Iterator[tu
 
 
 def _read_reporters(store: ChainStore) -> dict[int, set[int]]:
-    """Whose reports are in which block."""
+    """Map each height to the members whose reports are in its block."""
     return {block.header.height: {signed.report.client for signed in block.body.reports} for block in store.blocks()}

@@ -1,8 +1,8 @@
-"""A slow, lossy network for real processes on one machine, where the kernel has no netem: TCP relays on loopback.
+"""TCP impairment proxy: a slow, lossy network on loopback, where the kernel has no netem.
 
-A relay stands between two nodes that know its address instead of each other's. Bytes and their order are untouched, so
-TLS passes through it. The n-th segment of a connection has the same luck for the same seed; what is in the segment
-depends on when the sender writes.
+Nodes connect to the proxy's address instead of each other's. Bytes and their order are unchanged, so TLS passes
+through. For a given seed the n-th segment of a connection always has the same delay and loss; its content depends on
+when the sender writes.
 """
 
 import asyncio
@@ -19,22 +19,22 @@ from campaigns.live_faults.wire import SEGMENT, Wire
 
 LOOPBACK = "127.0.0.1"
 _ANSWER_LIMIT_S = 30.0
-_SHORTEST_PAUSE_S = 0.001  # a shorter one would take longer than asked for
+_SHORTEST_PAUSE_S = 0.001  # asyncio cannot sleep more precisely
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """What has passed a relay, both ways together."""
+    """Traffic through a relay, both directions together."""
 
     connections: int
     segments: int
-    stalls: int  # segments that were lost at first, and came later for it
+    stalls: int  # segments that were lost at first and delivered late
     num_bytes: int
 
 
 @dataclass
 class _Counts:
-    """`Traffic` in the making."""
+    """Mutable counters of `Traffic`."""
 
     connections: int = 0
     segments: int = 0
@@ -44,7 +44,7 @@ class _Counts:
 
 @dataclass
 class _Lane:
-    """One way of one connection: segments are taken from one end, and given to the other when they have arrived."""
+    """One direction of one connection: reads segments from one end and writes each to the other on arrival."""
 
     wire: Wire
     rng: np.random.Generator
@@ -53,7 +53,7 @@ class _Lane:
     under_way: "asyncio.Queue[tuple[float, bytes]]" = field(default_factory=asyncio.Queue)
 
     async def run(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Until the sender has sent its last byte, and the receiver has it."""
+        """Run until the receiver has the sender's last byte."""
         window = asyncio.Semaphore(self.wire.window)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._take(reader, window))
@@ -68,7 +68,7 @@ class _Lane:
             try:
                 segment = await reader.read(SEGMENT)
             except OSError:
-                segment = b""  # what a broken connection has sent still arrives
+                segment = b""  # segments in flight are still delivered
             free_s = max(free_s, loop.time()) + len(segment) / self.wire.bytes_per_s
             stall_s = self.wire.draw_stall_s(self.rng)
             arrives_s = max(arrives_s, free_s + self.wire.draw_delay_s(self.rng) + stall_s)
@@ -95,10 +95,10 @@ class _Lane:
 
 
 class Relay:
-    """A wire from a port on loopback to a target, there from `start` (or entering) to `close` (or leaving).
+    """A proxy from a port on loopback to a target, from `start` (or entering) to `close` (or leaving).
 
-    It may be cut and healed at any time, from any thread. While it is cut nothing passes: what was sent waits, as if
-    TCP sent it again and again, connections neither open nor close, and senders find their buffers full in the end.
+    It can be cut and healed at any time, from any thread. While cut, nothing passes: data waits as if retransmitted,
+    connections neither open nor close, and back-pressure finally blocks the senders.
     """
 
     def __init__(self, target: tuple[str, int], wire: Wire, *, seed: int, port: int = 0) -> None:
@@ -115,7 +115,7 @@ class Relay:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where to connect to instead of the target."""
+        """The address to use instead of the target's."""
         return LOOPBACK, self._port
 
     @property
@@ -124,7 +124,7 @@ class Relay:
         return Traffic(counts.connections, counts.segments, counts.stalls, counts.num_bytes)
 
     def start(self) -> None:
-        """Begins to listen. Raises `OSError` where the port is taken."""
+        """Start listening. Raises `OSError` if the port is taken."""
         self._thread.start()
         try:
             _, self._port = self._started.result(_ANSWER_LIMIT_S)
@@ -133,15 +133,15 @@ class Relay:
             raise
 
     def cut(self) -> None:
-        """Once this returns nothing passes."""
+        """Stop all traffic; nothing passes once this returns."""
         self._do(self._whole.clear)
 
     def heal(self) -> None:
-        """What waits passes, and all that follows."""
+        """Resume traffic, including data that waited."""
         self._do(self._whole.set)
 
     def close(self) -> None:
-        """Ends all connections; nothing of the relay is left."""
+        """Close all connections and stop the proxy."""
         if self._thread.is_alive():
             self._do(self._is_asked_to_stop.set)
             self._thread.join(_ANSWER_LIMIT_S)
@@ -156,7 +156,7 @@ class Relay:
         self.close()
 
     def _do(self, action: Callable[[], None]) -> None:
-        """Carries out `action` where the relay runs, and waits until it is done."""
+        """Run `action` in the proxy's event loop and wait for it."""
         done: Future[None] = Future()
 
         def act() -> None:
@@ -188,7 +188,7 @@ class Relay:
         await asyncio.gather(*open_ones, return_exceptions=True)
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection, from opening it at the target, which takes a round trip, until both have sent all."""
+        """Carry one connection until both ends have sent all; opening it takes a round trip."""
         number = self._counts.connections
         self._counts.connections += 1
         writers = [writer]
@@ -204,7 +204,7 @@ class Relay:
                 each.close()
                 await each.wait_closed()
         except* OSError:
-            pass  # one end is gone, which the other learns by what follows
+            pass  # one end has closed; the other is aborted below
         finally:
             for each in writers:
                 each.transport.abort()

@@ -1,4 +1,4 @@
-"""What comes out of trouble: figures, and every law that was broken."""
+"""Results of fault injection: measurements and violated invariants."""
 
 from enum import StrEnum
 
@@ -8,7 +8,7 @@ from bdfl.scenario import QuorumRule
 
 
 class TroubleKind(StrEnum):
-    """What is done to a network of real processes."""
+    """Fault injected into a network of real processes."""
 
     KILL = "kill"
     DEAD = "dead"
@@ -31,11 +31,11 @@ DESCRIPTIONS = {
 
 
 class LiveBreach(msgspec.Struct, frozen=True, kw_only=True):
-    """A law that was broken."""
+    """A violated invariant."""
 
     law: str
     what: str
-    moment_s: float | None = None  # since the network began
+    moment_s: float | None = None  # since the start of the network
 
     def __str__(self) -> str:
         when = "" if self.moment_s is None else f" (at {self.moment_s:.1f} s)"
@@ -43,31 +43,31 @@ class LiveBreach(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """What was measured while a network was in trouble."""
+    """Measurements under faults."""
 
     num_trials: int  # kills, stops and so on
-    num_during_writes: int = 0  # of them
-    gap_s: float | None = None  # the longest that a node that nothing was done to had no new block
-    calm_gap_s: float | None = None  # the same before
-    deadline_s: float | None = None  # by how much the one may exceed the other
-    block_s: float | None = None  # mean time from block to block meanwhile
+    num_during_writes: int = 0  # during a write
+    gap_s: float | None = None  # longest time without a new block of an untouched node
+    calm_gap_s: float | None = None  # the same before the fault
+    deadline_s: float | None = None  # allowed difference between the two
+    block_s: float | None = None  # mean time between blocks under the fault
     note: str = ""
     breaches: tuple[LiveBreach, ...] = ()
 
 
 class LiveOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """One network, what was done to it and what became of it."""
+    """One network, its fault and its results."""
 
     kind: TroubleKind
     seed: int
     num_nodes: int
     quorum: QuorumRule
     seconds: float
-    height: int  # of the highest block
+    height: int  # the greatest
     figures: Figures
-    num_returns: int  # starts after the first that could be judged
-    return_rounds: int | None  # the most it took a node to vote again, after the round under way
-    return_s: float | None  # likewise, in seconds from when it began to listen
+    num_returns: int  # restarts that could be judged
+    return_rounds: int | None  # most rounds until a restarted node voted, not counting the one in progress
+    return_s: float | None  # likewise, in seconds from the start of its participation
     folder: str
     breaches: tuple[LiveBreach, ...]
 
@@ -77,7 +77,7 @@ class LiveOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def judge_gap(figures_gap_s: float, calm_gap_s: float, deadline_s: float) -> tuple[LiveBreach, ...]:
-    """Nobody waits longer for a silent node than the deadline of a round, beyond what a round takes anyway."""
+    """Check that silent nodes delay a block by at most the deadline of a round."""
     if figures_gap_s <= calm_gap_s + deadline_s:
         return ()
     what = f"{figures_gap_s:.1f} s without a block, at most {calm_gap_s:.1f} + {deadline_s:.1f} s expected"

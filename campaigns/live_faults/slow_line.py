@@ -1,7 +1,7 @@
-"""Two halves of a network with a slow, lossy line between them: blocks go on.
+"""A slow, lossy link between two halves of a network: blocks must go on.
 
-All nodes are behind one access point, half of them at its place, each of the others behind a relay of its own: nodes
-that listen would tell each other their addresses, and connect past every relay.
+All nodes are behind one access point: half of them directly, each of the others through its own relay. Nodes that
+listen would gossip their addresses and connect past the relays.
 """
 
 import time
@@ -20,7 +20,7 @@ WIRE = Wire(delay_s=0.1, loss=0.02)
 
 @contextmanager
 def open_lines(seed: int, wire: Wire = WIRE) -> Iterator[tuple[Route, list[Relay]]]:
-    """How nodes find the access point: every other one by a relay, which is opened as it is asked for."""
+    """Yield a route to the access point, with a relay for every other node, and the relays opened so far."""
     with ExitStack() as resources:
         relays: list[Relay] = []
 
@@ -36,7 +36,7 @@ def open_lines(seed: int, wire: Wire = WIRE) -> Iterator[tuple[Route, list[Relay
 
 
 def play_slow_line(arena: Arena, relays: Sequence[Relay], num_blocks: int = 5) -> Figures:
-    """So many blocks over the line."""
+    """Make so many blocks over the link."""
     began_s, before = time.monotonic(), arena.height_of()
     arena.wait_for_blocks(num_blocks)
     passed = [relay.traffic for relay in relays]

@@ -1,4 +1,4 @@
-"""Nodes that say nothing any more: killed for good, or standing still for a while. The others go on."""
+"""Silent nodes: killed for good, or frozen for a while. The others must go on."""
 
 import time
 
@@ -10,7 +10,7 @@ _CALM_BLOCKS = 3
 
 
 def play_dead(arena: Arena, num_blocks: int = _DEAD_BLOCKS) -> Figures:
-    """Kills as many nodes at once as a quorum can do without: the rest make so many blocks."""
+    """Kill as many nodes at once as the quorum tolerates; the rest make so many blocks."""
     num_dead = arena.setting.num_spare
     dead = arena.random.sample(list(arena.numbers), num_dead)
     rest = arena.others(*dead)
@@ -23,7 +23,7 @@ def play_dead(arena: Arena, num_blocks: int = _DEAD_BLOCKS) -> Figures:
 
 
 def play_stop(arena: Arena, seconds: float) -> Figures:
-    """Stops one node for so long; it goes on afterwards."""
+    """Freeze one node for so many seconds; it resumes afterwards."""
     victim = arena.random.choice(arena.numbers)
     rest = arena.others(victim)
     calm_gap_s = _wait_calmly(arena, rest)
@@ -36,7 +36,7 @@ def play_stop(arena: Arena, seconds: float) -> Figures:
 
 
 def _wait_calmly(arena: Arena, numbers: list[int]) -> float:
-    """The longest gap of these nodes while nothing is done to the network, for a few blocks."""
+    """Return the longest time without a block of these nodes over a few undisturbed blocks."""
     began_s = time.monotonic()
     arena.wait_for_blocks(_CALM_BLOCKS)
     return arena.worst_gap_s(numbers, began_s, time.monotonic())
@@ -45,7 +45,7 @@ def _wait_calmly(arena: Arena, numbers: list[int]) -> float:
 def _judge_rest(
     arena: Arena, rest: list[int], calm_gap_s: float, began_s: float, before: int, num_trials: int, note: str
 ) -> Figures:
-    """How long those were without blocks whom nothing was done to, beside how long they were before."""
+    """Compare the longest time without a block of the untouched nodes with that before the fault."""
     now_s = time.monotonic()
     num_blocks = arena.height_of(rest) - before
     gap_s = arena.worst_gap_s(rest, began_s, now_s)

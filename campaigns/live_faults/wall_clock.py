@@ -1,6 +1,6 @@
-"""A wall clock that is wrong, or is set while a process runs: to try that a network goes on with it.
+"""Wall clock with fault injection: off from the start, or set while the process runs.
 
-Written `seconds` or `seconds@after`, such as `-3600@5`: set back an hour, five seconds after the process began.
+A shift is `seconds` or `seconds@after`, such as `-3600@5`: set back an hour, five seconds after the process starts.
 """
 
 import time
@@ -14,19 +14,19 @@ CLOCK_VARIABLE = "BDFL_WALL_CLOCK"
 
 
 class BadClock(BdflError):
-    """A wall clock that cannot be had."""
+    """An invalid clock shift."""
 
 
 @dataclass(frozen=True)
 class ClockShift:
-    """How far the wall clock is off (s; negative: it is behind), from so long after now on."""
+    """Offset (s) of the wall clock, negative if behind, effective `after_s` from now."""
 
     by_s: float
     after_s: float = 0.0
 
 
 def read_shift(text: str) -> ClockShift:
-    """A shift as it is written; raises `BadClock`."""
+    """Parse a shift; raises `BadClock`."""
     by, _, after = text.partition("@")
     try:
         shift = ClockShift(float(by), float(after or 0.0))
@@ -38,13 +38,13 @@ def read_shift(text: str) -> ClockShift:
 
 
 def shift_wall_clock(environment: Mapping[str, str]) -> None:
-    """Makes this whole process see the wall clock that an environment names; without one nothing is changed."""
+    """Shift this process's wall clock if the environment names a shift."""
     text = environment.get(CLOCK_VARIABLE, "")
     if text:
         time.time = shifted(read_shift(text), time.time, time.monotonic)
 
 
 def shifted(shift: ClockShift, wall: Callable[[], float], monotonic: Callable[[], float]) -> Callable[[], float]:
-    """A wall clock (s since 1970) that is off."""
+    """Return a wall clock (Unix time, s) with the shift applied."""
     begin_s = monotonic() + shift.after_s
     return lambda: wall() + (shift.by_s if monotonic() >= begin_s else 0.0)

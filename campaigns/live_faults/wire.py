@@ -1,11 +1,11 @@
-"""What a slow, lossy network does to a TCP connection, modelled plainly.
+"""Model of a TCP connection over a slow, lossy network.
 
-A lost segment, and all behind it, come one retransmission timeout later: a round trip and the 200 ms that Linux waits
-at least, and twice as much again each time that it is lost once more. As many segments are on their way at once as loss
-allows on average, 1.22 / sqrt(loss) [Mathis, Semke, Mahdavi, Ott 1997].
+A lost segment delays itself and all after it by a retransmission timeout: an RTT plus Linux's minimum of 200 ms,
+doubled with each further loss. The window is the mean that loss allows: 1.22 / sqrt(loss) segments [Mathis, Semke,
+Mahdavi, Ott 1997].
 
-At 200 ms there and back and 2 % loss that passes about 40 kB/s; the fuller model of [Padhye, Firoiu, Towsley, Kurose
-1998] says 53 kB/s, since there some losses are noticed before the timeout.
+At an RTT of 200 ms and 2 % loss, throughput is about 40 kB/s. The fuller model of [Padhye, Firoiu, Towsley, Kurose
+1998] gives 53 kB/s, since it detects some losses before the timeout.
 """
 
 import math
@@ -15,24 +15,24 @@ import numpy as np
 
 from bdfl.errors import BdflError
 
-SEGMENT = 1400  # bytes in one packet
+SEGMENT = 1400  # bytes per packet
 _LEAST_TIMEOUT_S = 0.2
 _MATHIS = 1.22
-_FEWEST, _MOST = 2, 3000  # segments on their way at once; the most are about 4 MiB
+_FEWEST, _MOST = 2, 3000  # segments in flight; the upper limit is about 4 MiB
 _MOST_LOSSES = 6  # of one segment
 
 
 class BadWire(BdflError):
-    """A network that does not exist."""
+    """Invalid parameters of a network."""
 
 
 @dataclass(frozen=True)
 class Wire:
-    """A line between two places, each way alike."""
+    """A symmetric link."""
 
     delay_s: float = 0.0  # one way
-    jitter_s: float = 0.0  # at most so much more, drawn for every segment; none overtakes another
-    loss: float = 0.0  # share of segments that are lost on the way
+    jitter_s: float = 0.0  # largest extra delay, drawn per segment; segments are never reordered
+    loss: float = 0.0  # fraction of segments lost
     bytes_per_s: float = math.inf
 
     def __post_init__(self) -> None:
@@ -50,17 +50,17 @@ class Wire:
 
     @property
     def window(self) -> int:
-        """Segments that may be on their way at once."""
+        """Segments that may be in flight."""
         if not self.loss:
             return _MOST
         return min(max(_FEWEST, int(_MATHIS / math.sqrt(self.loss))), _MOST)
 
     def draw_delay_s(self, rng: np.random.Generator) -> float:
-        """How long a segment takes that is not lost."""
+        """Draw the delay (s) of a segment that is not lost."""
         return self.delay_s + (self.jitter_s * rng.random() if self.jitter_s else 0.0)
 
     def draw_stall_s(self, rng: np.random.Generator) -> float:
-        """How much longer a segment takes: 0 unless it is lost, once or again and again."""
+        """Draw the extra delay (s) of a segment: 0 unless it is lost once or more."""
         losses = 0
         while self.loss and losses < _MOST_LOSSES and rng.random() < self.loss:
             losses += 1

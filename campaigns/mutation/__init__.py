@@ -1,1 +1,1 @@
-"""Mutants of the protocol, the ledger and the stores: does any test notice?"""
+"""Mutation testing of the protocol, the ledger and the stores."""

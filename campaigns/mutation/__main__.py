@@ -1,4 +1,4 @@
-"""Breaks protocol, ledger, aggregation, identity and stores in small ways, and sees whether a test notices.
+"""Mutate protocol, ledger, aggregation, identity and stores, and check whether a test notices.
 
 python -m campaigns mutation --sample 600 --seed 0 --out results/mutation
 """
@@ -39,18 +39,18 @@ TESTS = (
 )
 _PREPARED = ("numpy", "scipy.optimize", "scipy.stats", "msgspec", "hypothesis", "typer", "rich.table", "cryptography",
              "cryptography.hazmat.primitives.asymmetric.ed25519", "sqlite3")  # fmt: skip
-_LEAST = 3  # mutants of a module in a sample
+_LEAST = 3  # mutants per module in a sample
 _BUDGET_S = 60.0
 
 
 def read_equivalent(path: Path = EQUIVALENT) -> dict[tuple[str, str, str], str]:
-    """Reasons of the mutants that change nothing, by module, line and change."""
+    """Read the equivalent mutants: reasons by module, line and change."""
     entries = tomllib.loads(path.read_text("utf-8"))["mutant"]
     return {(entry["module"], entry["line"], entry["change"]): entry["reason"] for entry in entries}
 
 
 def draw_sample(mutants: Sequence[Mutant], size: int, seed: int) -> list[Mutant]:
-    """So many mutants, from each module as many as it has a share of all, at least three; all if 0 are asked for."""
+    """Draw a sample in proportion to the mutants of each module, at least three per module; size 0 means all."""
     if size == 0 or size >= len(mutants):
         return list(mutants)
     rng = random.Random(seed)
@@ -66,7 +66,7 @@ def draw_sample(mutants: Sequence[Mutant], size: int, seed: int) -> list[Mutant]
 
 
 def read_journal(path: Path, sources: Mapping[str, str]) -> dict[Mutant, Verdict]:
-    """Verdicts on mutants that are still the same; the last one of each counts."""
+    """Read the last verdict on each mutant that still exists."""
     if not path.exists():
         return {}
     verdicts = [read_verdict(line) for line in path.read_text("utf-8").splitlines()]

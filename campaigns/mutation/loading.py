@@ -1,4 +1,4 @@
-"""Modules loaded from a changed tree instead of their file, which stays as it is."""
+"""Import hook that loads modules from modified syntax trees instead of their files."""
 
 import ast
 import builtins
@@ -9,7 +9,7 @@ from importlib.abc import MetaPathFinder
 from pathlib import Path
 from types import CodeType, ModuleType
 
-SEEN = "__mutation_seen__"  # the builtin set that marked modules add to
+SEEN = "__mutation_seen__"  # the builtin set to which marked modules add
 
 
 class _ChangedLoader(importlib.machinery.SourceFileLoader):
@@ -23,7 +23,7 @@ class _ChangedLoader(importlib.machinery.SourceFileLoader):
 
 
 class ChangedFinder(MetaPathFinder):
-    """Finds modules that are to be loaded from these trees."""
+    """Finds modules that are to be loaded from modified trees."""
 
     def __init__(self, trees: Mapping[str, ast.Module]) -> None:
         self._trees = trees
@@ -40,7 +40,7 @@ class ChangedFinder(MetaPathFinder):
 
 
 def load_changed(trees: Mapping[str, ast.Module]) -> None:
-    """From now on this process loads these modules from their trees; none may be loaded yet."""
+    """Load these modules from their trees from now on; none may be loaded yet."""
     loaded = sorted(name for name in trees if name in sys.modules)
     if loaded:
         raise RuntimeError(f"{loaded[0]} is loaded already, a fresh process expected")
@@ -48,7 +48,7 @@ def load_changed(trees: Mapping[str, ast.Module]) -> None:
 
 
 def mark_statements(module: str, source: str) -> ast.Module:
-    """The module's tree, in which every statement first adds its module and line to the set `SEEN`."""
+    """Return the module's tree in which every statement first adds its module and line to the set `SEEN`."""
     tree = ast.parse(source)
     _Marker(module).visit(tree)
     return ast.fix_missing_locations(tree)
@@ -78,14 +78,14 @@ class _Marker(ast.NodeTransformer):
 
 
 def watch() -> set[str]:
-    """The set that marked modules add to."""
+    """Install and return the set to which marked modules add."""
     seen: set[str] = set()
     setattr(builtins, SEEN, seen)
     return seen
 
 
 def module_sources(root: Path, patterns: Sequence[str]) -> dict[str, str]:
-    """Sources of the package's modules that these patterns below `src` name, by module."""
+    """Return the sources of the package's modules that match these patterns below `src`, by module."""
     source = root / "src"
     paths = sorted({path for pattern in patterns for path in source.glob(pattern)})
     modules = [path for path in paths if path.name != "__init__.py"]

@@ -1,7 +1,7 @@
-"""Mutants of a module's source: one small change each, found in its syntax tree.
+"""Mutation operators: one small change each, found in a module's syntax tree.
 
-Left alone is what decides nothing: annotations, docstrings, decorators, messages (strings and what is raised) and what
-is only for type checkers.
+Code without effect on behaviour is left alone: annotations, docstrings, decorators, messages (strings and raised
+values) and code for type checkers.
 """
 
 import ast
@@ -58,7 +58,7 @@ class Mutant:
 
 @dataclass
 class _Change:
-    """Where a tree is changed: a field of a node, or an element of a list there."""
+    """Position and result of a change: a field of a node, or an element of a list in it."""
 
     operator: str
     statement: ast.stmt
@@ -81,7 +81,7 @@ class _Change:
 
 
 def find_mutants(module: str, source: str) -> list[Mutant]:
-    """All mutants of a module, in the order of their places."""
+    """List all mutants of a module by place."""
     lines = source.splitlines()
     return [
         Mutant(
@@ -97,7 +97,7 @@ def find_mutants(module: str, source: str) -> list[Mutant]:
 
 
 def mutate(source: str, place: int) -> ast.Module:
-    """The module's tree with the change at that place made."""
+    """Return the module's tree with the change at that place applied."""
     tree = ast.parse(source)
     change = next(change for number, change in enumerate(_find_changes(tree)) if number == place)
     change.apply()
@@ -140,7 +140,7 @@ def _in_statement(parent: ast.AST, field: str, index: int, statement: ast.stmt) 
                 yield from _in_block(case, "body")
                 if case.guard is not None:
                     yield from _in_expression(statement, case, "guard", None)
-        elif name == "args":  # of a function: only what is the default
+        elif name == "args":  # of a function: only the defaults
             for part in ("defaults", "kw_defaults"):
                 for number, default in enumerate(getattr(value, part)):
                     if default is not None:
@@ -223,7 +223,7 @@ def _in_expression(statement: ast.stmt, parent: ast.AST, field: str, index: int 
 
 
 def _negate(statement: ast.stmt, parent: ast.AST, field: str, index: int | None) -> Iterator[_Change]:
-    """The opposite condition, unless another operator makes just that."""
+    """Yield the negated condition, unless another operator yields the same."""
     held = getattr(parent, field)
     test = held if index is None else held[index]
     is_equality = isinstance(test, ast.Compare) and len(test.ops) == 1 and not isinstance(test.ops[0], _ORDERED)

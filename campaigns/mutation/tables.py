@@ -1,4 +1,4 @@
-"""The score of a sample of mutants, and the table of it by module."""
+"""Mutation score of a sample, and its table by module."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,7 +9,7 @@ Reasons = Mapping[tuple[str, str, str], str]
 
 
 def score(verdicts: Sequence[Verdict], equivalent: Reasons) -> tuple[int, int, int]:
-    """How many were caught, survived though a test should have noticed, and survived as equivalent."""
+    """Count mutants that were caught, survived though not equivalent, and survived as equivalent."""
     caught = sum(verdict.is_caught for verdict in verdicts)
     alike = sum(not verdict.is_caught and verdict.mutant.name in equivalent for verdict in verdicts)
     return caught, len(verdicts) - caught - alike, alike
@@ -23,7 +23,7 @@ def score_line(verdicts: Sequence[Verdict], equivalent: Reasons) -> str:
 
 
 def write_table(path: Path, verdicts: Sequence[Verdict], equivalent: Reasons, num_all: int) -> None:
-    """Markdown: a line for each module and one for all of them."""
+    """Write a Markdown table with a row for each module and one for all."""
     lines = ["| module | mutants | caught | survived | equivalent | score |", "|---|---:|---:|---:|---:|---:|"]
     modules = sorted({verdict.mutant.module for verdict in verdicts})
     for module in [*modules, ""]:

@@ -1,4 +1,4 @@
-"""One mutant and the tests that may notice it: quickest first, each batch in a process of its own."""
+"""Run the tests that may notice a mutant: quickest first, each batch in a process of its own."""
 
 import ast
 import contextlib
@@ -19,18 +19,18 @@ import pytest
 from campaigns.mutation.loading import load_changed, mark_statements, watch
 from campaigns.mutation.operators import Mutant, mutate
 
-FIRST_BATCH = 40  # tests, the quickest: most mutants end there, and few files have to be imported
-_BASE_S = 30.0  # to import everything, whatever the tests take
-_FACTOR = 6.0  # times what the tests take else: beyond it a mutant hangs
-_WAITING = 6.0  # times as much by the clock, since others compute too
+FIRST_BATCH = 40  # the quickest tests: they catch most mutants with few imports
+_BASE_S = 30.0  # for imports, regardless of the tests
+_FACTOR = 6.0  # limit as a multiple of the normal test time: beyond it a mutant hangs
+_WAITING = 6.0  # wall-clock limit as a multiple of the CPU limit, since the machine is shared
 _MEMORY_BYTES = 12 * 2**30
-_FAILED = 99  # exit code: not a verdict of the tests
+_FAILED = 99  # exit code of an internal error, not a verdict of the tests
 _NO_TESTS = int(pytest.ExitCode.NO_TESTS_COLLECTED)
 
 
 @dataclass(frozen=True)
 class TestRun:
-    """What one test did in the recorded run."""
+    """Duration and executed statements of one test in the recorded run."""
 
     seconds: float
     seen: frozenset[str]  # statements, as module:line
@@ -38,7 +38,7 @@ class TestRun:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a mutant was noticed: `by` is a test, or what ended it."""
+    """Result for a mutant: `by` is the test that noticed, or the cause of its end."""
 
     mutant: Mutant
     is_caught: bool
@@ -58,7 +58,7 @@ def read_verdict(line: str) -> Verdict:
 
 
 class _Chosen:
-    """A pytest plugin: only these tests, in this order; says which one failed."""
+    """A pytest plugin that runs only these tests in this order, and reports the one that failed."""
 
     def __init__(self, names: Sequence[str], answer: int) -> None:
         self._order = {name: number for number, name in enumerate(names)}
@@ -78,7 +78,7 @@ class _Chosen:
 
 
 class _Recording:
-    """A pytest plugin that notes what every test that passes takes and executes."""
+    """A pytest plugin that records duration and executed statements of every passing test."""
 
     def __init__(self, seen: set[str]) -> None:
         self._seen = seen
@@ -99,7 +99,7 @@ class _Recording:
 
 
 def record_tests(sources: Mapping[str, str], paths: Sequence[str], out: Path) -> None:
-    """Runs the tests once, in a process of its own, and writes what each executes; those that fail are left out."""
+    """Run the tests once in a process of its own, and record what each executes; failing tests are left out."""
 
     def record() -> int:
         seen = watch()
@@ -121,10 +121,10 @@ def read_recording(path: Path) -> dict[str, TestRun]:
 
 
 def choose_tests(mutant: Mutant, tests: Mapping[str, TestRun], budget_s: float) -> list[list[str]]:
-    """Batches of tests: the quickest that execute the mutant's statement, then more of them and of their files.
+    """Choose batches of tests: the quickest that execute the mutant's statement, then more of them and of their files.
 
-    A fixture is executed by one test and judged by another of the same file. What is executed only on import is tried
-    with all tests of its module.
+    A fixture may be executed by one test and checked by another of the same file. A statement executed only on import
+    is tried with all tests of its module.
     """
     place = f"{mutant.module}:{mutant.line}"
     near = {name for name, test in tests.items() if place in test.seen}
@@ -146,7 +146,7 @@ def choose_tests(mutant: Mutant, tests: Mapping[str, TestRun], budget_s: float) 
 
 
 def try_mutant(mutant: Mutant, source: str, tests: Mapping[str, TestRun], budget_s: float) -> Verdict:
-    """Runs batch after batch until a test fails, or time is up."""
+    """Run batch after batch until a test fails or the budget is spent."""
     start, num_tests = time.perf_counter(), 0
     for batch in choose_tests(mutant, tests, budget_s):
         num_tests += len(batch)
@@ -159,7 +159,7 @@ def try_mutant(mutant: Mutant, source: str, tests: Mapping[str, TestRun], budget
 
 
 def run_tests(trees: Mapping[str, ast.Module], names: Sequence[str], normal_s: float) -> tuple[int, str]:
-    """Exit code of these tests, 0 if all pass, and which one failed; negative: a signal ended them."""
+    """Run these tests; return the exit code (0: all pass, negative: a signal) and the test that failed."""
 
     def run(answer: int) -> int:
         load_changed(trees)
@@ -173,14 +173,14 @@ def run_tests(trees: Mapping[str, ast.Module], names: Sequence[str], normal_s: f
 
 
 def _options() -> list[str]:
-    ignored = "ignore::pytest.PytestAssertRewriteWarning"  # of what is imported before forking
+    ignored = "ignore::pytest.PytestAssertRewriteWarning"  # about modules imported before the fork
     return ["-q", "-p", "no:cacheprovider", "--no-header", "--tb=no", "-W", ignored]
 
 
 def _in_child(
     function: Callable[..., int], *, cpu_s: float, is_quiet: bool = True, takes_answer: bool = False
 ) -> tuple[int, str]:
-    """What a function returns in a forked process, or minus the signal that ended it, and what it said."""
+    """Run a function in a forked process; return its result, or minus the signal that ended it, and its message."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -204,7 +204,7 @@ def _in_child(
         code = _wait(child, _WAITING * cpu_s)
     finally:
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(child, signal.SIGKILL)  # what a test left behind
+            os.killpg(child, signal.SIGKILL)  # processes left behind by a test
     if code == _FAILED:
         raise RuntimeError("a process failed before or after its tests")
     with os.fdopen(reader, "rb") as said:
@@ -235,7 +235,7 @@ def try_all(
     workers: int,
     budget_s: float,
 ) -> None:
-    """Tries the mutants and adds a line for each to the journal; workers are forked from this process."""
+    """Try the mutants and append a line for each to the journal; workers are forked from this process."""
     todo = list(mutants)
     for batch in choose_tests(todo[0], tests, budget_s) if todo else ():
         code, said = run_tests({}, batch, sum(tests[name].seconds for name in batch))
@@ -259,5 +259,5 @@ def try_all(
 
 def _append(journal: Path, line: str) -> None:
     file = os.open(journal, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-    os.write(file, f"{line}\n".encode())  # at once: two workers write
+    os.write(file, f"{line}\n".encode())  # a single write: two workers append
     os.close(file)

@@ -1,1 +1,1 @@
-"""Selfish members: what they gain and what they cost, in simulated networks and in a live one."""
+"""Selfish members: their gain and their cost, in simulated networks and in a live one."""

@@ -1,4 +1,4 @@
-"""`python -m campaigns selfish`: members that are honest to the letter, at everybody's expense."""
+"""`python -m campaigns selfish`: members that break no rule but profit at the expense of others."""
 
 import time
 from pathlib import Path
@@ -28,7 +28,7 @@ def selfish(
     out: OutOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Play networks of 4 to 9 with one selfish member: exit code 1 if it gains, slows others down, or stays.
+    """Run networks of 4 to 9 members with a selfish one: exit code 1 if it gains, slows others down, or stays.
 
     Examples:
 
@@ -77,9 +77,9 @@ def live(
     out: OutOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Let real processes play with a withholding member: exit code 1 if it wins too much, or is not removed.
+    """Run real processes with a withholding member: exit code 1 if it wins too much, or is not removed.
 
-    Four nodes on this machine; the last one keeps its report and update back until it has mined. After so many blocks
+    Four nodes on this machine; the last one withholds its report and update until it has mined. After so many blocks
     the three others sign its removal.
 
     Examples:

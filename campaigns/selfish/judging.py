@@ -1,11 +1,12 @@
-"""Selfish members judged: networks with one of them beside the same networks without.
+"""Judge selfish members: networks with one of them, compared with the same networks without.
 
-Three laws. Share: a member wins no more blocks than its share of the hashing, beyond chance, in each network and in all
-networks of a kind together. Pace: after the first rounds the mean round lasts at most twice as long as without it.
-Entry: a removal that a quorum signed is on the chain within five blocks. And a network whose members ran ahead goes on
-within three attempts.
+There are three laws. Share: a member wins no more blocks than its share of the hashing, beyond chance, in each network
+and in all networks of a kind. Pace: after the first rounds the mean round lasts at most twice as long as without it.
+Entry: a removal that a quorum signed is on the chain within five blocks. Also, a network in which members ran ahead
+recovers within three attempts.
 
-Where all must train, m = n, who does not stops all training, and nobody can be removed: pace is told, and not judged.
+If all must train, m = n, a member that does not train stops all training and cannot be removed. Pace is then reported
+but not judged.
 """
 
 from collections.abc import Iterable, Sequence
@@ -38,19 +39,19 @@ SCHEDULERS = (
 )
 NUM_NODES = range(4, 10)
 WITHHOLDING = (Attack.WITHHOLD, Attack.RELEASE, Attack.HOLD)
-# Reports are believed, so who says to be slow is given time, in which it can mine: told, and not judged by its share.
+# Reports are trusted, so a member that claims to be slow gets time to mine: its share is reported, not judged.
 UNJUDGED_SHARES = frozenset({Attack.FEIGN})
 
 
 @dataclass(frozen=True)
 class Case:
-    """One network with its selfish member, what it was without, and what broke."""
+    """One network with its selfish member, compared with its control, and the broken laws."""
 
     setting: Setting
     num_blocks: int
     num_won: int
     expected: float  # blocks: the sum of its shares of the hashing
-    slowdown: float | None  # none: not compared
+    slowdown: float | None  # none: no control
     removed_at: int | None  # height
     broken: tuple[str, ...]
 
@@ -65,7 +66,7 @@ class Row:
     blocks: int
     won: int
     expected: float
-    deviation: float  # of what is expected, by chance
+    deviation: float  # standard deviation of the expected number
     worst_slowdown: float | None
     latest_removal: int | None
     broken: tuple[str, ...]
@@ -73,7 +74,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Lead:
-    """How soon a network went on whose two members had run ahead."""
+    """Recovery time of a network in which two members ran ahead."""
 
     lead_s: float
     recovery_s: float
@@ -85,7 +86,7 @@ class Lead:
 
 @dataclass(frozen=True)
 class Result:
-    """A whole campaign."""
+    """Results of a whole campaign."""
 
     num_blocks: int
     rows: tuple[Row, ...]
@@ -100,10 +101,11 @@ class Result:
 def draw_settings(
     num_withholding: int, num_grid: int, num_blocks: int, first: int, attacks: Sequence[Attack] = tuple(Attack)
 ) -> list[tuple[Setting, bool]]:
-    """The networks of a campaign, each with whether its pace is compared with that of a control.
+    """Draw the networks of a campaign, each with a flag whether its pace is compared with a control.
 
-    `num_withholding` networks of the withholding members, whose share matters most; and `num_grid` networks of every
-    attack with every scheduler, with m = 2, m = n - f and m = n. Members number 4 to 9 in turn.
+    There are `num_withholding` networks with withholding members, since their share matters most. There are `num_grid`
+    networks of every attack with every scheduler, with m = 2, m = n - f and m = n. The number of members cycles from 4
+    to 9.
     """
     withholding = [attack for attack in WITHHOLDING if attack in attacks]
     settings = [
@@ -130,7 +132,7 @@ def run_campaign(
     workers: int | None = None,
     on_progress: Progress | None = None,
 ) -> Result:
-    """Plays and judges all networks."""
+    """Run and judge all networks."""
     cases = map_parallel(_try_setting, settings, workers=workers, on_progress=on_progress)
     leads = map_parallel(recovery_s, leads_s, workers=workers)
     return Result(
@@ -153,7 +155,7 @@ def _try_setting(task: tuple[Setting, bool]) -> Case:
 
 
 def judge(found: Play, compared: float | None, removed_at: int | None) -> Case:
-    """What broke in one network."""
+    """Determine the broken laws of one network."""
     setting = found.setting
     broken = []
     expected = sum(found.shares)
@@ -168,7 +170,7 @@ def judge(found: Play, compared: float | None, removed_at: int | None) -> Case:
 
 
 def slowdown(attacked: Play, toolbox: Toolbox | None = None) -> float:
-    """Mean round with the selfish member over that of the same network without."""
+    """Return the mean round with the selfish member divided by that without."""
     control = play(replace(attacked.setting, attack=None), toolbox)
     return attacked.mean_round_s / control.mean_round_s
 

@@ -1,4 +1,4 @@
-"""A withholding member among real processes: four nodes on loopback, one of which keeps its statements back.
+"""A withholding member among real processes: four nodes on loopback, one of which withholds its statements.
 
 It is judged by its share of the blocks, and by how soon its removal, signed by the three others, is on the chain.
 """
@@ -31,17 +31,17 @@ NUM_NODES = 4
 MEMBER = NUM_NODES - 1
 SELFISH_MODULE = "campaigns.selfish.member"
 UNGUARDED_MODULE = "campaigns.selfish.unguarded"
-_ROUNDS = 100_000  # more than any of these networks plays
+_ROUNDS = 100_000  # more than any of these networks reaches
 _STALLED_S = 120.0
 _POLL_S = 0.2
 
 
 class Stalled(BdflError):
-    """A live network that made no more blocks, or lost a node."""
+    """A live network that stopped making blocks, or lost a node."""
 
 
 class LiveKind(StrEnum):
-    """What the last member does, and by which rules the others vote."""
+    """Behaviour of the last member, and voting rules of the others."""
 
     WITHHOLD = "withhold"
     HONEST = "honest"
@@ -50,16 +50,16 @@ class LiveKind(StrEnum):
 
 @dataclass(frozen=True)
 class LiveRun:
-    """What came of one live network."""
+    """Results of one live network."""
 
     seed: int
     kind: LiveKind
     blocks: int
     won: int  # by the last member
     expected: float  # its share of the hashing
-    seconds: float  # that the blocks took
+    seconds: float  # duration of the blocks
     removal_blocks: int | None  # from the last block before the removal was offered to the one with it
-    failures: tuple[str, ...]  # of chains that do not verify, or differ
+    failures: tuple[str, ...]  # invalid or different chains, processes that had to be killed
 
     @property
     def broken(self) -> tuple[str, ...]:
@@ -72,7 +72,7 @@ class LiveRun:
 
 
 def live_scenario(seed: int, changes: tuple[str, ...] = ()) -> Scenario:
-    """The live quick start with four members of which two train, at its own pace."""
+    """Return the live quick start with four members, two of which train."""
     own = [f"clients.count={NUM_NODES}", "clients.min_selected=2", f"seed={seed}", f"rounds={_ROUNDS}"]
     return load_live_scenario(find_scenario("live"), [*own, *changes])
 
@@ -85,7 +85,7 @@ def run_live(
     changes: tuple[str, ...] = (),
     on_progress: Progress | None = None,
 ) -> LiveRun:
-    """Founds a network, lets it make so many blocks, and then offers the last member's removal to all others."""
+    """Create a network, let it make so many blocks, then submit the last member's removal to all others."""
     modules = {} if kind is LiveKind.HONEST else {MEMBER: SELFISH_MODULE}
     if kind is LiveKind.UNGUARDED:
         modules |= dict.fromkeys(range(MEMBER), UNGUARDED_MODULE)
@@ -118,7 +118,7 @@ def run_live(
 
 
 def _wait_for(network: LocalNetwork, height: int, on_progress: Progress | None = None) -> None:
-    """Until all honest nodes have a block."""
+    """Block until all honest nodes have a block."""
     reached, newest_s = -1, time.monotonic()
     while reached < height:
         views = network.look().nodes[:MEMBER]
@@ -135,7 +135,7 @@ def _wait_for(network: LocalNetwork, height: int, on_progress: Progress | None =
 
 
 def _offer_removal(folder: Path) -> int:
-    """Gives the removal, signed by all others, to all of them; returns the height of the highest then."""
+    """Submit the removal, signed by all others, to all of them; return the greatest height after that."""
     others = [node_folder(folder, number) for number in range(MEMBER)]
     standing = read_standing(others[0])
     change = propose_removal(standing, MEMBER, standing.height + _ROUNDS)
@@ -147,7 +147,7 @@ def _offer_removal(folder: Path) -> int:
 
 
 def _read_chain(folder: Path, num_blocks: int) -> tuple[int, float, int | None]:
-    """Blocks that the last member won, its share of them, and the height with its removal."""
+    """Return the blocks won by the last member, its expected number, and the height of its removal."""
     won, expected, removed_at = 0, 0.0, None
     with ChainStore.open(node_folder(folder, 0) / CHAIN_FOLDER, read_only=True) as store:
         schedule: Schedule = store.genesis.schedule

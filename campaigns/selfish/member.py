@@ -1,4 +1,4 @@
-"""A live node that keeps its own statements back until it has mined; takes the arguments of `bdfl`."""
+"""A live node that withholds its own statements until it has mined; takes the arguments of `bdfl`."""
 
 from unittest.mock import patch
 
@@ -15,7 +15,7 @@ _liar = Liar(make_attack(Attack.WITHHOLD))
 def lying_step(
     context: Context, state: NodeState, event: Event, now_ns: int, utc_ms: int
 ) -> tuple[NodeState, tuple[Effect, ...]]:
-    """The honest step, with what leaves the node changed."""
+    """Take the honest step, and alter its effects."""
     after, effects = step(context, state, event, now_ns, utc_ms)
     return after, _liar.effects(now_ns, context, state, event, after, effects)
 

@@ -1,4 +1,4 @@
-"""One simulated network with a selfish member, or without, and how soon one goes on whose members ran ahead."""
+"""Simulate one network with or without a selfish member, and measure recovery after members ran ahead."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ from campaigns.faults.plan import FaultPlan, Offer
 from campaigns.faults.shares import hashing_share
 from campaigns.faults.world import TinyWorld, message_stream
 
-FIRST_ROUNDS = 10  # in which the others learn whom they deal with
+FIRST_ROUNDS = 10  # until the others have adapted
 _NEVER = 10_000
 _MAX_EVENTS = 2_000_000
 
@@ -36,11 +36,11 @@ class Setting:
     num_nodes: int
     scheduler: str = "exact"
     min_selected: int = 2
-    attack: Attack | None = None  # none: the control, in which all are honest
+    attack: Attack | None = None  # none: the control, with all members honest
     num_blocks: int = 60
-    grace_s: float = 5.0  # a live network's least
-    latency_s: float = 0.001  # a fiftieth of the mean time that mining takes
-    is_removed: bool = False  # a removal of the selfish member is offered to all others at once
+    grace_s: float = 5.0  # the minimum of a live network
+    latency_s: float = 0.001  # a fiftieth of the mean mining time
+    is_removed: bool = False  # the selfish member's removal is offered to all others at the start
 
     @property
     def member(self) -> int:
@@ -48,23 +48,23 @@ class Setting:
 
     @property
     def is_veto(self) -> bool:
-        """Whether all must train, so that each of them can stop it."""
+        """True if all must train, so that any member can stop the training."""
         return self.min_selected == self.num_nodes
 
 
 @dataclass(frozen=True)
 class Play:
-    """What came of it."""
+    """Results of one simulated network."""
 
     setting: Setting
     proposers: tuple[int, ...]  # of the blocks, in order
-    shares: tuple[float, ...]  # of the hashing that the schedule gives the selfish member, for each block
-    times_s: tuple[float, ...]  # virtual, when the first honest node committed each
+    shares: tuple[float, ...]  # the selfish member's share of the hashing by schedule, for each block
+    times_s: tuple[float, ...]  # virtual commit times at the first honest node
     removed_at: int | None  # height of the block with the removal
 
     @property
     def mean_round_s(self) -> float:
-        """Mean length of a round after the first ones."""
+        """Mean duration of a round after the first ones."""
         first = min(FIRST_ROUNDS, len(self.times_s) - 2)
         return (self.times_s[-1] - self.times_s[first]) / (len(self.times_s) - 1 - first)
 
@@ -74,7 +74,7 @@ class Play:
 
 
 class _FeignedWorld(TinyWorld):
-    """A world in which the last member needs no time to train and upload, whatever the model says."""
+    """Cost model in which the last member trains and uploads in no time."""
 
     def __init__(self, plan: FaultPlan, toolbox: Toolbox) -> None:
         super().__init__(plan, toolbox)
@@ -88,7 +88,7 @@ class _FeignedWorld(TinyWorld):
 
 
 def play(setting: Setting, toolbox: Toolbox | None = None) -> Play:
-    """Plays a network until its honest members have committed so many blocks."""
+    """Simulate a network until its honest members have committed so many blocks."""
     toolbox = toolbox or Toolbox()
     plan = _plan(setting)
     world = _FeignedWorld(plan, toolbox) if setting.attack is Attack.FEIGN else TinyWorld(plan, toolbox)
@@ -148,13 +148,13 @@ def _plan(setting: Setting) -> FaultPlan:
 AHEAD = (4, 7)
 ATTEMPT_S = 2.0
 _SILENT = 0
-_SETTLED = 4  # blocks, after which nobody waits for the silent member any more
+_SETTLED = 4  # blocks, after which no member waits for the silent one any more
 _LATENCY_NS = NANO // 200
 _MAX_RECOVERY_NS = 1000 * NANO
 
 
 class _Unheard:
-    """Loses all that two members say to the others for a while, but their requests for models."""
+    """Drops all messages of two members to the others for a while, except requests for models."""
 
     def __init__(self) -> None:
         self.until_ns = 0
@@ -165,9 +165,9 @@ class _Unheard:
 
 
 def recovery_s(lead_s: float) -> float:
-    """Time from when all is well again until the next block of a network whose two members ran ahead by so much.
+    """Return the time (s) from the end of the loss to the next block, after two members ran ahead by `lead_s`.
 
-    Of eight members one is silent; the grace is just below the lead.
+    One of eight members is silent; the grace period is just below the lead.
     """
     plan = replace(
         _plan(Setting(seed=11, num_nodes=8, scheduler="all", min_selected=3)),

@@ -1,4 +1,4 @@
-"""Selfish members as tables, for a terminal of 80 columns and for the documentation."""
+"""Tables of selfish members, for a terminal of 80 columns and for the documentation."""
 
 from collections.abc import Iterable, Sequence
 
@@ -15,7 +15,7 @@ _LIVE_HEAD = ("member", "seed", "blocks", "won", "expected", "time", "removal", 
 
 
 def tabulate_rows(result: Result) -> Table:
-    """What each attack won and cost."""
+    """Tabulate the gain and cost of each attack."""
     table = new_table("Selfish members", _HEAD, text_columns=2)
     for row in result.rows:
         table.add_row(*_cells(row))
@@ -26,7 +26,7 @@ def tabulate_rows(result: Result) -> Table:
 
 
 def tabulate_leads(result: Result) -> Table:
-    """How soon a network goes on whose two members ran ahead."""
+    """Tabulate recovery times after two members ran ahead."""
     table = new_table("Members that ran ahead", ("lead", "blocks again after", "at most"))
     for lead in result.leads:
         table.add_row(f"{lead.lead_s:g} s", number(lead.recovery_s, 1, " s"), number(MAX_RECOVERY_S, 1, " s"))
@@ -34,7 +34,7 @@ def tabulate_leads(result: Result) -> Table:
 
 
 def simulated_markdown(result: Result, command: str) -> str:
-    """All of it as a page of the documentation."""
+    """Format the results as a page of the documentation."""
     lines = [
         "# Selfish members",
         "",
@@ -58,7 +58,7 @@ def simulated_markdown(result: Result, command: str) -> str:
 
 
 def tabulate_live(runs: Sequence[LiveRun]) -> Table:
-    """What a withholding member won among real processes, and how soon it was removed."""
+    """Tabulate the blocks won by a withholding member among real processes, and its removal."""
     table = new_table("A withholding member among real processes", _LIVE_HEAD, text_columns=2)
     for run in runs:
         table.add_row(*_live_cells(run))
@@ -67,7 +67,7 @@ def tabulate_live(runs: Sequence[LiveRun]) -> Table:
 
 
 def live_markdown(runs: Sequence[LiveRun], command: str) -> str:
-    """The same as a page of the documentation."""
+    """Format the live results as a page of the documentation."""
     lines = [
         "# A withholding member among real processes",
         "",

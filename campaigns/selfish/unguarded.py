@@ -1,6 +1,6 @@
-"""A live node without the rules of fair proposing, to see what they are for; takes the arguments of `bdfl`.
+"""A live node without the rules of fair proposing, to show their effect; takes the arguments of `bdfl`.
 
-It waits for everybody's statements until the deadline, and lets no block wait because of its proposer.
+It waits for all statements until the deadline, and delays no block because of its proposer.
 """
 
 from unittest.mock import patch

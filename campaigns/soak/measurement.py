@@ -1,4 +1,4 @@
-"""A network left running for many rounds: whether its processes need more and more memory, files or threads."""
+"""Soak test: run a network for many rounds and check that memory, files and threads do not grow."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -14,11 +14,11 @@ from bdfl.operation.judging import judge_network
 from bdfl.operation.local_network import LocalNetwork, found_network, run_network
 from bdfl.scenario import Scenario
 
-MAX_MEMORY_PER_ROUND = 8 * 1024  # bytes of a node; a block's own header, votes and statements are some kB
+MAX_MEMORY_PER_ROUND = 8 * 1024  # bytes per node; a block's header, votes and statements take a few kB
 MAX_FILES_PER_ROUND = 0.01
 MAX_THREADS_PER_ROUND = 0.01
-_MOMENTS = 250  # to look at, about
-_WARM_SHARE = 0.2  # of the rounds, in which caches fill
+_MOMENTS = 250  # approximate number of samples
+_WARM_SHARE = 0.2  # fraction of the rounds in which caches fill
 _POLL_S = 0.25
 _STALLED_S = 300.0
 
@@ -26,22 +26,22 @@ Progress = Callable[[int, int], None]
 
 
 class SoakFailed(BdflError):
-    """A network that did not come to its last round."""
+    """A network that did not reach its last round."""
 
 
 class Moment(msgspec.Struct, frozen=True, kw_only=True):
-    """Means over the nodes of a network, at one moment."""
+    """Means over all nodes at one moment."""
 
-    height: int  # the lowest of all
-    seconds: float  # since the first one
-    memory: float  # bytes resident, of the node itself
-    work_memory: float  # and of the processes in which it trains and mines
-    files: float  # open, of all of these
+    height: int  # the lowest of all nodes
+    seconds: float  # since the first sample
+    memory: float  # resident bytes of the node process
+    work_memory: float  # of its training and mining processes
+    files: float  # open, of all these processes
     threads: float
 
 
 class Growth(msgspec.Struct, frozen=True, kw_only=True):
-    """One quantity at the beginning and at the end of a soak, caches warm."""
+    """One quantity at start and end of a soak test, after warm-up."""
 
     name: str
     first: float
@@ -55,14 +55,14 @@ class Growth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Soak(msgspec.Struct, frozen=True, kw_only=True):
-    """What was seen of a network that ran for long."""
+    """Results of a soak test."""
 
     num_nodes: int
     num_access_points: int
     rounds: int
     moments: tuple[Moment, ...]
-    disk_bytes: int  # of a node's folder at the end; chains grow, that is what they are for
-    failures: tuple[str, ...]  # of chains that do not verify or differ
+    disk_bytes: int  # of a node's folder at the end; the chain itself grows
+    failures: tuple[str, ...]  # chains that are invalid or differ, processes that had to be killed
 
     @property
     def growths(self) -> list[Growth]:
@@ -81,7 +81,7 @@ class Soak(msgspec.Struct, frozen=True, kw_only=True):
 def run_soak(
     folder: Path, scenario: Scenario, *, num_access_points: int, rounds: int, on_progress: Progress | None = None
 ) -> Soak:
-    """Founds a network in a new folder, lets it make so many blocks, and looks at its processes meanwhile."""
+    """Create a network, let it make so many blocks, and sample its processes meanwhile."""
     network = found_network(folder, scenario, num_access_points, rounds)
     with run_network(folder, evaluates=False) as running:
         moments = _watch(running, rounds, on_progress)
@@ -101,7 +101,7 @@ def run_soak(
 
 
 def _watch(network: LocalNetwork, rounds: int, on_progress: Progress | None) -> list[Moment]:
-    """Moments of about the same distance in rounds, the last round's among them."""
+    """Sample at roughly equal distances in rounds, including the last."""
     began_s = newest_s = time.monotonic()
     distance, moments, height = max(1, rounds // _MOMENTS), list[Moment](), -1
     while height < rounds:
@@ -144,7 +144,7 @@ def _look(network: LocalNetwork, height: int, seconds: float) -> Moment:
 
 
 def _growth_of(moments: Sequence[Moment], name: str, choose: Callable[[Moment], float], allowed: float) -> Growth:
-    """From the first to the last fifth of the time after warming up; medians, so that single moments do not count."""
+    """Compare medians of the first and last fifth of the samples after warm-up, robust to outliers."""
     warm = [moment for moment in moments if moment.height >= _WARM_SHARE * moments[-1].height]
     share = max(1, len(warm) // 5)
     early, late = warm[:share], warm[-share:]

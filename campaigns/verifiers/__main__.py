@@ -1,4 +1,4 @@
-"""Three verifiers on chains of many kinds and on every one with bits changed: never a different verdict."""
+"""Compare three verifiers on many kinds of chains, intact and with flipped bits: verdicts must agree."""
 
 import os
 import platform
@@ -26,7 +26,7 @@ def main(
 ) -> None:
     """Compare `bdfl chain verify`, the verifier in JavaScript and the independent one in Python.
 
-    Exit code 1 if any two disagree, on valid or wrong or on the block that is wrong.
+    Exit code 1 if any two disagree, on validity or on the invalid block.
     """
     if find_node() is None:
         typer.echo(f"error: {MISSING}", err=True)
@@ -45,7 +45,7 @@ def main(
             print(_row(tally, took_s), flush=True)
             for difference in tally.differences[:5]:
                 print(f"  {difference}", flush=True)
-            if out is not None:  # after each, so that a campaign that is stopped leaves what it found
+            if out is not None:  # after each, so that an interrupted campaign keeps its results
                 out.mkdir(parents=True, exist_ok=True)
                 rows = [_row(*found[name]) for name in names if name in found]
                 page = _page(rows, f"--flips {flips} --seed {seed}` at {commit}", time.perf_counter() - started)

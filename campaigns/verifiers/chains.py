@@ -1,4 +1,4 @@
-"""Chain folders of many kinds to verify: runs of simulated networks, and chains made by hand of what runs seldom do."""
+"""Chain folders to verify: simulated runs, and hand-made chains of cases that are rare in runs."""
 
 import subprocess
 import sys
@@ -22,7 +22,7 @@ _BFT = ("clients.count=7", "clients.min_selected=5", 'ledger.quorum="bft"')
 
 
 def write_chain(path: Path, maker: ChainMaker) -> Path:
-    """A chain made in memory as a folder."""
+    """Write a chain made in memory to a folder."""
     known = maker.store
     initial = known.get_blob(known.genesis.model.initial)
     assert initial is not None
@@ -38,7 +38,7 @@ def write_chain(path: Path, maker: ChainMaker) -> Path:
 
 
 def grow_by_hand(path: Path, rule: str = "mean", faulty: int = 0, work: WorkKind = WorkKind.SHA256) -> Path:
-    """Four blocks of seven members in which everybody trains."""
+    """Make four blocks of seven members, all of which train."""
     fewest = {"mean": 1, "krum": 2 * faulty + 3, "multi-krum": 2 * faulty + 3}.get(rule, 2 * faulty + 1)
     law = Law(QuorumRule.BFT, work, 4, 0, rule, faulty, fewest, 3600 * 10**9)
     maker = new_maker(7, law=law)
@@ -47,7 +47,7 @@ def grow_by_hand(path: Path, rule: str = "mean", faulty: int = 0, work: WorkKind
 
 
 def change_members(path: Path) -> Path:
-    """Two come, one goes, and blocks after each."""
+    """Make a chain with two admissions and a removal, and blocks after each."""
     maker = new_maker(4)
     for entries in (admission, None, lambda found: removal(found, 0), None, admission, None, None):
         made: list[Record] = [] if entries is None else [entries(maker)]
@@ -59,7 +59,7 @@ def change_members(path: Path) -> Path:
 
 
 def _run(*changes: str, scheduler: str | None = None) -> Callable[[Path], Path]:
-    """A run of the shipped scenario `minimal` with these values changed; its chain."""
+    """Return a maker that runs the shipped scenario `minimal` with these changes."""
 
     def make(path: Path) -> Path:
         options = [part for change in changes for part in ("--set", change)]
@@ -103,11 +103,11 @@ CHAINS: Mapping[str, Callable[[Path], Path]] = {
     "exact-power": _run(scheduler="exact-power"),
     "oort": _run("clients.count=6", "clients.min_selected=3", scheduler="oort"),
 }
-LOGGED = frozenset({"members", "minimal", "krum"})  # looked at while a write-ahead log has what counts
+LOGGED = frozenset({"members", "minimal", "krum"})  # verified while the changes are only in the write-ahead log
 
 
 def judge_chain(name: str, num_flips: int, seed: int) -> tuple[Tally, float]:
-    """The tally of a chain that is made for it, and how long flips took (s)."""
+    """Make a chain and test it; return its tally and the duration of the flips (s)."""
     node = find_node()
     assert node is not None
     with tempfile.TemporaryDirectory() as folder, NodeVerifier(node) as verifier:

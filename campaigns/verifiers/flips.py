@@ -1,4 +1,4 @@
-"""One bit of a chain folder changed at a time, and what three verifiers that share no code say of it."""
+"""Flip single bits of a chain folder, and compare three verifiers that share no code."""
 
 import json
 import random
@@ -21,19 +21,19 @@ from tests.vectors.independent_verifier import verify_folder
 
 VERIFIER = Path(__file__).parents[2] / "verifiers" / "node" / "verify.mjs"
 MISSING = "no Node.js: `make browser` as root installs it; the verifier in JavaScript is not tried"
-_CHECKSUM_LEFT = 0.1  # of changed rows: their checksum is not made right
+_CHECKSUM_LEFT = 0.1  # fraction of changed rows with an outdated checksum
 _PARTS = {"block": 0.45, "certificate": 0.2, "blob": 0.25, "genesis": 0.1}
 
 
 def find_node() -> Path | None:
-    """Node.js on the path."""
+    """Find Node.js on the path."""
     found = shutil.which("node")
     return None if found is None else Path(found)
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Valid, or wrong in a block; 0: in the genesis or before it could be read."""
+    """Valid, or the invalid block; 0: the genesis, or an unreadable chain."""
 
     block: int | None
 
@@ -42,7 +42,7 @@ class Verdict:
 
 
 class NodeVerifier:
-    """The verifier in JavaScript: one process that judges folder after folder."""
+    """The verifier in JavaScript, as one process for many folders."""
 
     def __init__(self, node: Path) -> None:
         self._process = subprocess.Popen(
@@ -63,12 +63,12 @@ class NodeVerifier:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with self._process:  # closes its pipes, at which it ends
+        with self._process:  # closes its pipes, which ends it
             pass
 
 
 def judge_by_bdfl(folder: Path) -> Verdict:
-    """What `bdfl chain verify` says."""
+    """Return the verdict of `bdfl chain verify`."""
     try:
         with ChainStore.open(folder, read_only=True) as store:
             failure = verify_chain(store).failure
@@ -78,7 +78,7 @@ def judge_by_bdfl(folder: Path) -> Verdict:
 
 
 def judge_by_python(folder: Path) -> Verdict:
-    """What the verifier in Python says that imports nothing of bdfl."""
+    """Return the verdict of the Python verifier that imports nothing of bdfl."""
     try:
         verify_folder(folder)
     except Wrong as error:
@@ -88,14 +88,14 @@ def judge_by_python(folder: Path) -> Verdict:
 
 @dataclass(frozen=True)
 class Flip:
-    """A bit of a genesis, block or certificate as it is stored, or of a file."""
+    """A bit of a stored genesis, block or certificate, or of a file."""
 
     part: str
     height: int  # of a block or certificate
     blob: str  # the file's name
     place: int
     bit: int
-    with_checksum: bool  # made right after the change
+    with_checksum: bool  # updated after the change
 
     def __str__(self) -> str:
         where = self.blob[:16] if self.part == "blob" else f"{self.part} {self.height}"
@@ -104,7 +104,7 @@ class Flip:
 
 @dataclass
 class Tally:
-    """What was tried on a chain and who said what."""
+    """Flips tried on a chain, their verdicts and differences."""
 
     chain: str
     num_blocks: int
@@ -117,7 +117,7 @@ class Tally:
 
 
 class Specimen:
-    """A copy of a chain folder that is changed and put right again."""
+    """A copy of a chain folder that is modified and restored."""
 
     def __init__(self, chain: Path, copy: Path, *, is_logged: bool) -> None:
         shutil.copytree(chain, copy)
@@ -129,7 +129,7 @@ class Specimen:
         self._blobs = [name for name in dict.fromkeys([initial, *kept]) if self._file(name).is_file()]
         self._database = sqlite3.connect(copy / DATABASE_FILE, isolation_level=None)
         self._database.execute("PRAGMA synchronous = OFF")
-        if is_logged:  # from now on changes are in the log alone, as long as this connection is open
+        if is_logged:  # keep changes in the write-ahead log while this connection is open
             self._database.execute("PRAGMA journal_mode = WAL")
             self._database.execute("PRAGMA wal_autocheckpoint = 0")
 
@@ -137,7 +137,7 @@ class Specimen:
         self._database.close()
 
     def draw(self, source: random.Random) -> Flip:
-        """Any bit of any part."""
+        """Draw a bit of any part."""
         part = source.choices(list(_PARTS), list(_PARTS.values()))[0]
         height = source.randint(1, self.height)
         blob = source.choice(self._blobs)
@@ -147,7 +147,7 @@ class Specimen:
 
     @contextmanager
     def flipped(self, flip: Flip) -> Iterator[None]:
-        """Inside, the folder has the bit changed."""
+        """Flip the bit inside the `with` block."""
         if flip.part == "blob":
             path = self._file(flip.blob)
             before = path.read_bytes()
@@ -205,15 +205,15 @@ def _flip(data: bytes, flip: Flip) -> bytes:
 def try_flips(
     name: str, chain: Path, copy: Path, node: NodeVerifier, num_flips: int, seed: int, *, is_logged: bool
 ) -> Tally:
-    """Verdicts on a chain as it is and with each of so many bits changed."""
+    """Compare the verdicts on a chain as it is, and with each of so many bits flipped."""
     specimen = Specimen(chain, copy, is_logged=is_logged)
     source = random.Random(f"{name} {seed}")
     tally = Tally(name, specimen.height)
 
     def compare(what: str, *, is_genesis: bool = False) -> None:
         found = {"bdfl": judge_by_bdfl(copy), "node": node.judge(copy), "python": judge_by_python(copy)}
-        # A changed genesis is another chain: wrong at once where it means nothing, else in block 1; a scheduler that is
-        # not installed is no verdict of the format.
+        # A changed genesis is another chain: invalid at once if it is meaningless, else in block 1. A missing scheduler
+        # is not a verdict on the format.
         said = {verdict.block is None if is_genesis else verdict for verdict in found.values()}
         tally.verdicts["valid" if found["bdfl"].block is None else "wrong"] += 1
         if len(said) > 1:

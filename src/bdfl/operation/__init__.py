@@ -1,1 +1,1 @@
-"""Running a federation: keys, founding a chain, nodes, access points, and looking after them."""
+"""Operate a federation: keys, genesis, nodes, access points and their supervision."""

@@ -1,4 +1,4 @@
-"""The folder of an access point: its TLS key, which stays there, and its certificate, which a genesis lists."""
+"""Files of an access point: its private TLS key, and its certificate, which the genesis lists."""
 
 import ssl
 from collections.abc import Sequence
@@ -21,9 +21,9 @@ class BadCertificateFile(BdflError):
 
 
 def create_access_point(folder: Path, name: str, hosts: Sequence[str]) -> bytes:
-    """Makes a key and a certificate for these host names or addresses in a folder; gives the certificate in DER.
+    """Create a key and a certificate for these host names or addresses in a folder; return the certificate in DER.
 
-    A key that is there already is never overwritten.
+    An existing key is never overwritten.
     """
     key, certificate, der = make_ap_certificate(name, hosts)
     try:
@@ -36,7 +36,7 @@ def create_access_point(folder: Path, name: str, hosts: Sequence[str]) -> bytes:
 
 
 def read_certificate(path: Path) -> bytes:
-    """The certificate in a file, PEM or DER, or in an access point's folder, as DER; a small one with a name."""
+    """Read a PEM or DER certificate, or that of an access point's folder; return it as DER once validated."""
     file = path / CERTIFICATE_FILE if path.is_dir() else path
     try:
         with file.open("rb") as opened:

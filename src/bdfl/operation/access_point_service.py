@@ -1,4 +1,4 @@
-"""An access point as a service: forwards between nodes until it is asked to stop, and signs nothing."""
+"""Access point service: forwards messages between nodes until stopped, and signs nothing."""
 
 import os
 import threading
@@ -26,12 +26,12 @@ _POLL_S = 0.2
 
 
 class NotListed(BdflError):
-    """An access point that the genesis does not name."""
+    """An access point that the genesis does not list."""
 
 
 @dataclass(frozen=True)
 class AccessPointSettings:
-    """What the operator of an access point decides."""
+    """Settings chosen by the operator of an access point."""
 
     genesis: Path
     key: Path
@@ -40,19 +40,19 @@ class AccessPointSettings:
     listen: tuple[str, ...]
     peers: tuple[str, ...] = ()
     allowed: frozenset[str] = frozenset()
-    admissions: tuple[Path, ...] = ()  # of members who came later
+    admissions: tuple[Path, ...] = ()  # of members admitted after genesis
 
 
 class AccessPointService:
-    """An access point that forwards as long as it is open; made by `open_service`."""
+    """A running access point, created by `open_service`."""
 
     def __init__(self, log: NodeLog) -> None:
         self._log = log
         self._is_stopping = threading.Event()
 
     def run(self) -> None:
-        """Until `stop`."""
-        # The system may give a signal to one of zenoh's threads: then nothing wakes this one, which has to handle it.
+        """Block until `stop`."""
+        # The OS may deliver a signal to a zenoh thread, which does not wake this one: so it polls.
         while not self._is_stopping.wait(_POLL_S):
             pass
         self._log.info("stopped")
@@ -63,10 +63,10 @@ class AccessPointService:
 
 @contextmanager
 def open_service(settings: AccessPointSettings, *, echo: TextIO | None = None) -> Iterator[AccessPointService]:
-    """An access point that forwards; raises a `BdflError` unless its certificate is one of the genesis."""
+    """Run an access point; raises a `BdflError` unless the genesis lists its certificate."""
     genesis = read_genesis(settings.genesis, allowed=settings.allowed)
     name = find_name(genesis, settings.certificate)
-    read_secret(settings.key)  # refuses a key that others may read
+    read_secret(settings.key)  # rejects a key that others may read
     with ExitStack() as resources:
         resources.enter_context(lock_folder(settings.folder))
         forget_run(settings.folder)
@@ -96,7 +96,7 @@ def open_service(settings: AccessPointSettings, *, echo: TextIO | None = None) -
 
 
 def find_name(genesis: GenesisFile, certificate: Path) -> str:
-    """The name under which the genesis lists a certificate."""
+    """Return the name under which the genesis lists a certificate."""
     name = digest(read_certificate(certificate))
     for point in genesis.genesis.access_points:
         if point.certificate == name:

@@ -1,4 +1,4 @@
-"""Addresses as people write them: HOST:PORT."""
+"""Parser for HOST:PORT addresses."""
 
 from bdfl.errors import BdflError
 from bdfl.operation.own_name import LOOPBACK
@@ -7,11 +7,11 @@ _MAX_PORT = 65535
 
 
 class BadAddress(BdflError):
-    """Text that is no HOST:PORT."""
+    """Text that is not HOST:PORT."""
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Host and port of HOST:PORT; an IPv6 host stands in brackets, none is this machine."""
+    """Split HOST:PORT; an IPv6 host stands in brackets, an empty host means loopback."""
     host, colon, port = address.rpartition(":")
     is_plain = ":" not in host or (host.startswith("[") and host.endswith("]"))
     if not colon or not port.isascii() or not port.isdigit() or int(port) > _MAX_PORT or not is_plain:

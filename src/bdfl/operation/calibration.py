@@ -1,4 +1,4 @@
-"""What a machine can do: how fast it trains, hashes and sends, each figure with where it comes from."""
+"""Calibration of a machine: training, hashing and uplink speed, each figure with its source."""
 
 import time
 from collections.abc import Callable
@@ -16,14 +16,14 @@ from bdfl.scenario.ledger import WorkKind
 from bdfl.transports.live.training_process import Failed, Trained, TrainingProcess
 
 ASSUMED_CPU_HZ = 2e9
-ASSUMED_UPLINK = 1.25e6  # bytes/s: ten megabit a second
+ASSUMED_UPLINK = 1.25e6  # bytes/s: 10 Mbit/s
 _CPUFREQ = "sys/devices/system/cpu"
 _CPUINFO = Path("proc/cpuinfo")
 _NETWORK = Path("sys/class/net")
-_TRAININGS = 3  # timed, after one to warm up; the fastest counts
+_TRAININGS = 3  # timed, after one warm-up; the fastest counts
 _PATIENCE_S = 600.0
 _HASHING_S = 0.2
-_NEVER = 2**62  # a difficulty that nothing meets by chance
+_NEVER = 2**62  # a difficulty that no hash meets by chance
 
 _BITS = 8
 _MEGA = 1e6
@@ -32,18 +32,18 @@ Transfer = Callable[[], int]
 
 
 class Source(StrEnum):
-    """How a figure of a machine is known."""
+    """Source of a machine's figure."""
 
     TIMED = "timed"
-    CPUFREQ = "cpufreq"  # the kernel's frequency of the processor, under load
+    CPUFREQ = "cpufreq"  # the kernel's reading under load
     CPUINFO = "cpuinfo"
-    NETWORK_CARD = "network card"  # the speed of the fastest card that is up: a limit, not what gets through
+    NETWORK_CARD = "network card"  # nominal speed of the fastest card that is up: an upper bound on throughput
     ASSUMED = "assumed"
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A value and how it is known."""
+    """A value and its source."""
 
     value: float
     source: Source
@@ -51,12 +51,12 @@ class Figure:
 
 @dataclass(frozen=True)
 class Calibration:
-    """What a machine can do."""
+    """Measured speeds of a machine."""
 
     cpu_hz: Figure
     training_s: float  # one round of the client's local training
-    samples_seen: int  # in it, one by one
-    threads: int  # that trained
+    samples_seen: int  # in that round, counted once per step that saw them
+    threads: int  # used for training
     work: WorkKind
     hashes_per_s: float
     uplink: Figure  # bytes/s
@@ -68,7 +68,7 @@ class Calibration:
 
     @property
     def cycles_per_sample(self) -> float:
-        """Cycles for each sample that a step really saw."""
+        """Cycles per sample that a step actually saw."""
         return self.training_cycles / self.samples_seen if self.samples_seen else 0.0
 
     @property
@@ -76,7 +76,7 @@ class Calibration:
         return self.cpu_hz.value / self.hashes_per_s
 
     def charged_cycles_per_sample(self, local_updates: int, samples: int) -> float:
-        """phi_i: what the cost model, which lets each of H updates see every sample, must charge for this training."""
+        """phi_i: cycles per sample to charge in the cost model, in which each of H updates sees every sample."""
         seen = local_updates * samples
         return self.training_cycles / seen if seen else 0.0
 
@@ -90,13 +90,13 @@ def calibrate(
     root: Path = ROOT,
     patience_s: float = _PATIENCE_S,
 ) -> Calibration:
-    """Times real training, hashing and, where `transfer` sends something and says how many bytes, the uplink.
+    """Time real training, hashing and, if `transfer` is given, the uplink; `transfer` returns the bytes it sent.
 
-    Takes as long as four rounds of training and a second. Raises `TrainingFailed` where training does not work.
+    Takes four rounds of training and about a second. Raises `TrainingFailed` if training fails.
     """
     training.wait_ready(patience_s)
     runs = [_train(training, round, patience_s) for round in range(1, _TRAININGS + 2)][1:]
-    cpu_hz = read_cpu_hz(root)  # right after load
+    cpu_hz = read_cpu_hz(root)  # read while still under load
     fastest = min(runs, key=lambda run: run.duration_ns)
     return Calibration(
         cpu_hz=cpu_hz,
@@ -123,11 +123,11 @@ def _train(training: TrainingProcess, round: int, patience_s: float) -> Trained:
 
 
 def time_hashing(work: WorkKind, *, duration_s: float = _HASHING_S) -> float:
-    """Hashes a second of one miner, from a search that takes at least `duration_s`."""
+    """Measure one miner's hashes per second in a search of at least `duration_s`."""
     count = 1
     while True:
         begun_s = time.perf_counter()
-        search_nonce(work, bytes(32), _NEVER, first=256**NONCE_SIZE - count)  # the last so many nonces
+        search_nonce(work, bytes(32), _NEVER, first=256**NONCE_SIZE - count)  # the last `count` nonces
         took_s = time.perf_counter() - begun_s
         if took_s >= duration_s:
             return count / took_s
@@ -135,7 +135,7 @@ def time_hashing(work: WorkKind, *, duration_s: float = _HASHING_S) -> float:
 
 
 def read_cpu_hz(root: Path = ROOT) -> Figure:
-    """The greatest frequency (Hz) at which a processor of this machine runs now, as far as it says."""
+    """Return the highest current frequency (Hz) of the processors, or an assumed one if none is reported."""
     frequencies = [
         _number(path) * 1e3 for path in (root / _CPUFREQ).glob("cpu[0-9]*/cpufreq/scaling_cur_freq") if _number(path)
     ]
@@ -148,7 +148,7 @@ def read_cpu_hz(root: Path = ROOT) -> Figure:
 
 
 def measure_uplink(transfer: Transfer | None, root: Path = ROOT) -> Figure:
-    """Bytes a second that `transfer` sends; without one, what the network card says, or an assumption."""
+    """Return bytes/s sent by `transfer`; without one, the network card's nominal speed, or an assumption."""
     if transfer is not None:
         begun_s = time.perf_counter()
         num_bytes = transfer()
@@ -167,14 +167,14 @@ def measure_uplink(transfer: Transfer | None, root: Path = ROOT) -> Figure:
 
 @dataclass(frozen=True)
 class MachineReport:
-    """All that is known of a machine, for people."""
+    """Calibration, energy source and battery of a machine, for display."""
 
     calibration: Calibration
     energy: EnergySource
     battery: Battery | None
 
     def rows(self) -> list[tuple[str, str, str]]:
-        """What, how much, and how that is known."""
+        """Return rows of quantity, value and source."""
         found = self.calibration
         rows = [
             ("processor", f"{found.cpu_hz.value / 1e9:.2f} GHz", found.cpu_hz.source.value),
@@ -191,7 +191,7 @@ class MachineReport:
 
 
 def report_machine(calibration: Calibration, root: Path = ROOT) -> MachineReport:
-    """The calibration with what the machine says about its energy."""
+    """Combine a calibration with the machine's energy source and battery."""
     return MachineReport(calibration, EnergyMeter(lambda: 0.0, root=root).source, read_battery(root))
 
 
@@ -202,7 +202,7 @@ def _cpuinfo_mhz(path: Path) -> list[str]:
 
 
 def _number(path: Path) -> float:
-    """The number in a file; 0 where there is none."""
+    """Return the number in a file, or 0 if there is none."""
     text = _text(path)
     return float(text) if text.isdigit() else 0.0
 

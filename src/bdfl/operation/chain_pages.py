@@ -1,6 +1,6 @@
-"""A node's chain on its window, for those who look from elsewhere: the bytes as they are stored, to be checked there.
+"""HTTP pages that serve a node's chain as stored, for clients that verify it themselves.
 
-Read through a connection of its own, so that nobody who asks holds up the node.
+They read through a database connection of their own, so requests never block the node.
 """
 
 import threading
@@ -16,19 +16,19 @@ from bdfl.operation.window import Page, refusal
 
 BYTES = "application/octet-stream"
 GENESIS_PAGE = "/chain/genesis"
-BLOCK_PAGES = "/chain/blocks/"  # and a height
+BLOCK_PAGES = "/chain/blocks/"  # followed by a height
 
 
 class ChainPages:
-    """The pages of the chain in a folder."""
+    """Serves the genesis and blocks of the chain in a folder. Thread-safe."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._turn = threading.Lock()
-        self._store: ChainStore | None = None  # opened by the first who asks
+        self._store: ChainStore | None = None  # opened by the first request
 
     def genesis(self) -> Page:
-        """Canonical bytes."""
+        """Serve the genesis in canonical bytes."""
         with self._turn:
             try:
                 return Page(encode(self._open().genesis), BYTES)
@@ -36,7 +36,7 @@ class ChainPages:
                 return refusal(HTTPStatus.SERVICE_UNAVAILABLE, "the chain cannot be read")
 
     def block(self, height: int) -> Page:
-        """A MessagePack array of two byte strings: a block, and its certificate."""
+        """Serve a MessagePack array of two byte strings: a block and its certificate."""
         with self._turn:
             try:
                 return Page(msgspec.msgpack.encode(self._open().raw_block(height)), BYTES)

@@ -1,7 +1,7 @@
-"""Processes that a network on one machine consists of: started, watched and ended by the one that made them.
+"""Supervised subprocesses of a network on one machine.
 
-Each is in a session of its own, so that a Ctrl-C reaches its maker alone, and ends when its standard input does: a pipe
-from its maker, which closes however the maker ends.
+Each runs in its own session, so Ctrl-C reaches only the supervisor. Each exits when its standard input closes: a pipe
+that closes with the supervisor, even if that crashes.
 """
 
 import os
@@ -17,16 +17,16 @@ from pathlib import Path
 from bdfl.process_pool import THREAD_VARIABLES
 
 COMMAND_LINE = "bdfl.cli"
-GRACE_S = 10.0  # from asking a process to end until it is ended
+GRACE_S = 10.0  # between SIGTERM and SIGKILL
 _POLL_S = 0.05
 _NUM_LAST_WORDS = 4096  # bytes
 
 
 class Child:
-    """A process of this package's command line."""
+    """A subprocess that runs this package's command line."""
 
     def __init__(self, name: str, arguments: Sequence[str], output: Path, module: str = COMMAND_LINE) -> None:
-        """Starts it; what it writes is appended to `output`. Another `module` takes the same arguments."""
+        """Start it, appending its output to `output`; another `module` takes the same arguments."""
         self.name = name
         self._arguments = tuple(arguments)
         self._module = module
@@ -34,7 +34,7 @@ class Child:
         self._begin({})
 
     def _begin(self, variables: Mapping[str, str]) -> None:
-        # -P: nothing is imported from the current folder
+        # -P: import nothing from the current folder
         command = [sys.executable, "-P", "-m", self._module, *self._arguments]
         environment = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, "1"), **variables}
         with self._output.open("ab") as output:
@@ -61,7 +61,7 @@ class Child:
         return self.process.poll()
 
     def last_words(self) -> str:
-        """The last line that it wrote in this life; empty: none."""
+        """Return the last line written since the last start, or an empty string."""
         with suppress(OSError), self._output.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(self._began, size - _NUM_LAST_WORDS))
@@ -70,7 +70,7 @@ class Child:
         return ""
 
     def restart(self, variables: Mapping[str, str] | None = None) -> None:
-        """Starts it again after it ended; `variables` are added to its environment, for this life."""
+        """Start it again after it has exited; `variables` are added to its environment until the next restart."""
         self._close_pipe()
         self._begin(variables or {})
 
@@ -79,10 +79,10 @@ class Child:
             self.process.terminate()
 
     def kill(self) -> None:
-        """Ends it at once, with all that it started; what a process that ended left behind notices that by itself."""
+        """Kill it with its process group; after a normal exit, its children notice that by themselves."""
         if self.is_up:
             with suppress(ProcessLookupError):
-                os.killpg(self.pid, signal.SIGKILL)  # its session is its own
+                os.killpg(self.pid, signal.SIGKILL)  # it leads its own session
             self.process.wait()
         self._close_pipe()
 
@@ -93,7 +93,7 @@ class Child:
 
 
 def end_all(children: Iterable[Child], grace_s: float = GRACE_S) -> list[str]:
-    """Asks all to end, waits, and ends those that do not; returns the names of these."""
+    """Terminate all, wait, then kill the rest; return the names of those killed."""
     waiting = list(children)
     for child in waiting:
         child.ask_to_end()
@@ -107,7 +107,7 @@ def end_all(children: Iterable[Child], grace_s: float = GRACE_S) -> list[str]:
 
 
 def watch_input(on_end: Callable[[], None]) -> None:
-    """Calls `on_end` from another thread when standard input ends, which is when its other end's owner is gone."""
+    """Call `on_end` from another thread when standard input closes: the supervisor has gone."""
 
     def wait() -> None:
         with suppress(OSError):

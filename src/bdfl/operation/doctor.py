@@ -1,4 +1,4 @@
-"""Everything that may keep a node from running, looked for before it runs or while: one line each, with advice."""
+"""Diagnosis of a node, before or while it runs: one finding per check, with advice."""
 
 import shutil
 import time
@@ -35,11 +35,11 @@ from bdfl.transports.live.event_log import EVENTS_FILE
 
 __all__ = ["Finding", "Patient", "Verdict", "examine"]
 
-_PACKAGES = {"eclipse-zenoh": "live", "torch": "learn", "prometheus-client": "live", "psutil": "live"}  # and extras
-_DATA_S = 120.0  # for loading them and trying the model on a batch
-_LEAST_ROOM = 64 * 2**20  # for logs and the rest
-_BLOCK_BYTES = 4096  # of a block without its members
-_MEMBER_BYTES = 1024  # of votes, conditions and the like, each
+_PACKAGES = {"eclipse-zenoh": "live", "torch": "learn", "prometheus-client": "live", "psutil": "live"}  # by extra
+_DATA_S = 120.0  # to load the data and run the model on one batch
+_LEAST_ROOM = 64 * 2**20  # for logs and other files
+_BLOCK_BYTES = 4096  # of a block, without its members' part
+_MEMBER_BYTES = 1024  # of votes, conditions and the like, per member
 _SOON_DAYS = 14
 _BEGIN_ANEW = (
     f"put {CHAIN_FOLDER} and {EVENTS_FILE} aside and keep the rest of the folder, above all the file {LIFE_FILE}; "
@@ -48,8 +48,8 @@ _BEGIN_ANEW = (
 
 
 def examine(patient: Patient, now_s: float | None = None) -> Iterator[Finding]:
-    """Everything that can be found out without starting the node, in the order in which it would matter."""
-    shift_s = 0.0 if now_s is None else now_s - time.time()  # time goes on while the data are tried
+    """Run every check that does not need the node started, most important first."""
+    shift_s = 0.0 if now_s is None else now_s - time.time()  # the clock advances while the data are tested
     has_packages = yield from _check_packages()
     signer = yield from _check_key(patient.key)
     genesis = yield from _check_genesis(patient)
@@ -150,7 +150,7 @@ def _check_membership(members: Federation) -> Finding:
 
 
 def _check_certificates(members: Federation, now_s: float) -> Iterator[Finding]:
-    """Members' certificates and access points'; those of others keep others out, one's own this node."""
+    """Check validity of all certificates: an invalid one is BAD if it is this node's own, else a warning."""
     genesis, own = members.genesis, members.number
     now = datetime.fromtimestamp(now_s, UTC)
     names = [(f"member {number}", data, number == own) for number, data in sorted(members.authorities.items())]
@@ -213,16 +213,16 @@ def _check_quota(patient: Patient, genesis: GenesisFile, scenario: Scenario) -> 
 
 
 def _round_bytes(genesis: GenesisFile, scenario: Scenario, height: int) -> int:
-    """Storage that the rounds to come take; blocks stay."""
+    """Estimate the storage needed for the remaining rounds; blocks are never pruned."""
     num_rounds = max(scenario.rounds - height, 0)
     blocks = num_rounds * (_BLOCK_BYTES + _MEMBER_BYTES * len(genesis.public_keys))
     return _model_bytes(genesis, scenario, height) + blocks
 
 
 def _model_bytes(genesis: GenesisFile, scenario: Scenario, height: int) -> int:
-    """Size of the clients' models and the global ones of the rounds to come, as far as they are kept.
+    """Estimate the size of client and global models retained over the remaining rounds.
 
-    As many train in each as in the first.
+    Assumes that as many clients train in each round as in the first.
     """
     begin = genesis.genesis
     num_rounds = max(scenario.rounds - height, 0)
@@ -243,12 +243,12 @@ def _is_writable(folder: Path) -> bool:
 
 
 def _check_store(path: Path, members: Federation | None, *, is_running: bool) -> Generator[Finding, None, int]:
-    """The chain so far, and this member's place in it; its height comes out."""
+    """Check the stored chain and this node's membership in it; return the chain's height."""
     if not (path / DATABASE_FILE).is_file():
         yield Finding("store", Verdict.OK, f"{path}: none yet")
         return 0
     try:
-        with ChainStore.open(path, read_only=is_running) as store:  # for writing everything is checked
+        with ChainStore.open(path, read_only=is_running) as store:  # opening for writing verifies everything
             height, begin, roll = store.height, store.genesis, read_roll(store.genesis, store.blocks())
     except StoreInUse as error:
         yield Finding("store", Verdict.BAD, str(error), "end the other process")
@@ -273,7 +273,7 @@ def _check_removal(number: int | None, roll: Roll) -> Iterator[Finding]:
 
 
 def _check_data(patient: Patient, members: Federation, scenario: Scenario) -> Iterator[Finding]:
-    """Data, model and card, tried as the node does at its start."""
+    """Check data, model and card as the node does at startup."""
     number = members.number
     if patient.data is None or members.signer is None or number is None:
         return
@@ -290,7 +290,7 @@ def _check_data(patient: Patient, members: Federation, scenario: Scenario) -> It
 
 
 def _check_clock(patient: Patient, members: Federation | None, now_s: float) -> Finding:
-    """Blocks and certificates need the wall clock: those here were made, and the node ran, in the past."""
+    """Check that the wall clock is not behind the card's issue, the node's last log line or its last start."""
     latest_s, what = 0.0, ""
     if members is not None and members.number is not None:
         certificate = x509.load_der_x509_certificate(members.authorities[members.number])

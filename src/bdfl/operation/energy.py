@@ -1,6 +1,6 @@
-"""What a machine spends: read from its processor's counters or its battery where it has them, else estimated.
+"""Energy meter: RAPL counters or the battery if the machine has them, else an estimate.
 
-Counters and batteries are those of the whole machine; an estimate is of this node's own work.
+Counters and batteries cover the whole machine; an estimate covers this node's own work.
 """
 
 from collections.abc import Callable
@@ -15,22 +15,22 @@ from bdfl.compute import training_energy
 ROOT = Path("/")
 _ZONES = Path("sys/class/powercap")
 _SUPPLIES = Path("sys/class/power_supply")
-_COUNTED = ("package", "dram")  # zones that do not contain each other
+_COUNTED = ("package", "dram")  # zones that do not overlap
 _MICRO = 1e-6
 _HOUR_S = 3600.0
 
 
 class EnergySource(StrEnum):
-    """Where a figure of energy comes from."""
+    """Source of an energy figure."""
 
     RAPL = "rapl"  # the processor's own counters
     BATTERY = "battery"
-    ESTIMATED = "estimated"  # by the cost model from the time that was computed
+    ESTIMATED = "estimated"  # by the cost model, from computing time
 
 
 @dataclass(frozen=True)
 class Energy:
-    """What was spent, and how that is known."""
+    """Energy spent, and the source of the figure."""
 
     energy_j: float
     source: EnergySource
@@ -38,17 +38,17 @@ class Energy:
 
 @dataclass(frozen=True)
 class Battery:
-    """A battery as it is now."""
+    """Charge and state of a battery."""
 
     remaining_j: float
     is_discharging: bool
 
 
 class EnergyMeter:
-    """Says what was spent since it was last asked."""
+    """Measures the energy spent between laps."""
 
     def __init__(self, estimate_j: Callable[[], float], *, root: Path = ROOT) -> None:
-        """`estimate_j` is what this node spent in all, for where nothing is measured."""
+        """`estimate_j` returns this node's total energy by the cost model, used if nothing is measured."""
         self._estimate_j = estimate_j
         self._root = root
         self._zones = _find_zones(root)
@@ -56,14 +56,14 @@ class EnergyMeter:
 
     @property
     def source(self) -> EnergySource:
-        """Where figures come from as the machine is now."""
+        """The best source available now."""
         last = self._look()
         if last.counters_j is not None:
             return EnergySource.RAPL
         return EnergySource.ESTIMATED if last.battery is None else EnergySource.BATTERY
 
     def lap(self) -> Energy:
-        """What was spent since the last lap, by the best source that was there all the time."""
+        """Return the energy since the last lap, from the best source available at both ends of it."""
         before, self._last = self._last, self._look()
         now = self._last
         if before.counters_j is not None and now.counters_j is not None:
@@ -91,7 +91,7 @@ def estimate_energy(capacitance: float, cpu_hz: float, busy_s: float) -> float:
 
 
 def read_battery(root: Path = ROOT) -> Battery | None:
-    """All batteries of the machine together; none where there is none that says what it holds."""
+    """Sum up all batteries of the machine; None if no battery reports its charge."""
     found = [battery for battery in map(_read_supply, _folders(root / _SUPPLIES)) if battery is not None]
     if not found:
         return None
@@ -100,16 +100,16 @@ def read_battery(root: Path = ROOT) -> Battery | None:
 
 @dataclass(frozen=True)
 class _Look:
-    """What the sources say at one moment; none: that source says nothing now."""
+    """Readings of all sources at one moment; None: that source is unavailable."""
 
-    counters_j: tuple[float, ...] | None  # of each zone
+    counters_j: tuple[float, ...] | None  # by zone
     battery: float | None
     estimated_j: float
 
 
 @dataclass(frozen=True)
 class _Zone:
-    """A counter of energy, which begins again at 0 after its range."""
+    """An energy counter that wraps around after `range_j`."""
 
     path: Path
     range_j: float
@@ -125,7 +125,7 @@ def _find_zones(root: Path) -> tuple[_Zone, ...]:
 
 
 def _read_counters(zones: tuple[_Zone, ...]) -> tuple[float, ...] | None:
-    """None where there is no counter, or one may not be read: that is often for root alone."""
+    """Read all counters (J); None if there are none or one is unreadable, often because only root may read it."""
     found = [_read_number(zone.path) for zone in zones]
     values = tuple(value * _MICRO for value in found if value is not None)
     return values if zones and len(values) == len(zones) else None
@@ -136,7 +136,7 @@ def _difference(zone: _Zone, old_j: float, new_j: float) -> float:
 
 
 def _read_supply(folder: Path) -> Battery | None:
-    if _read_text(folder / "type") != "Battery" or _read_text(folder / "scope") == "Device":  # such as a mouse's
+    if _read_text(folder / "type") != "Battery" or _read_text(folder / "scope") == "Device":  # like a mouse
         return None
     energy_uwh = _read_number(folder / "energy_now")
     if energy_uwh is None:

@@ -1,4 +1,4 @@
-"""The findings of the doctor, and the node that it looks at."""
+"""Findings of `bdfl doctor`, and the node under examination."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,21 +16,21 @@ from bdfl.transports.live.certificates import is_issued_by
 
 
 class Verdict(StrEnum):
-    """The weight of a finding."""
+    """Severity of a finding."""
 
     OK = "ok"
-    WARN = "warn"  # works, but not as it should
+    WARN = "warn"  # works, but not as intended
     BAD = "bad"  # a node would not run
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at."""
+    """Result of one check."""
 
     check: str
     verdict: Verdict
     found: str
-    advice: str = ""  # what to do
+    advice: str = ""  # remedy
 
     def __str__(self) -> str:
         return f"{self.verdict:<4} {self.check}: {self.found}" + (f"; {self.advice}" if self.advice else "")
@@ -38,7 +38,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Patient:
-    """A node as it would be started; what is not given is not looked at."""
+    """The node under examination, as it would be started; fields not given are not checked."""
 
     genesis: Path | None = None
     key: Path | None = None
@@ -56,10 +56,10 @@ class Patient:
 
 @dataclass(frozen=True)
 class Federation:
-    """The members, and which of them the patient is."""
+    """The members, and the identity of the examined node among them."""
 
     genesis: GenesisFile
-    admissions: tuple[ChangeFile, ...]  # of members who came later
+    admissions: tuple[ChangeFile, ...]  # of members admitted after genesis
     signer: Signer | None
 
     @property
@@ -69,12 +69,12 @@ class Federation:
 
     @property
     def number(self) -> int | None:
-        """The patient's; none: not known, or no member's."""
+        """The examined node's member number; None: unknown, or not a member."""
         return None if self.signer is None else find_number(self.genesis, self.admissions, self.signer.public_key)
 
     @property
     def quorum(self) -> int:
-        """Votes of the founders that make a block final."""
+        """Votes of the founders that finalise a block."""
         return quorum_size(self.genesis.genesis.law.quorum, len(self.genesis.public_keys))
 
     def name_of(self, number: int) -> str:
@@ -82,6 +82,6 @@ class Federation:
         return {**newcomers, **dict(enumerate(self.genesis.names))}[number]
 
     def holder_of(self, leaf: x509.Certificate) -> int | None:
-        """The member whose key issued a TLS certificate, whatever name is in it; none: an access point."""
+        """Return the member whose key issued a TLS certificate, regardless of the name in it; None: an access point."""
         issuers = ((number, x509.load_der_x509_certificate(data)) for number, data in self.authorities.items())
         return next((number for number, issuer in issuers if is_issued_by(leaf, issuer)), None)

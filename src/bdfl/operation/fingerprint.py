@@ -1,4 +1,4 @@
-"""Keys and digests as people read them out: five letters for two bytes, consonant and vowel in turn."""
+"""Human-readable fingerprints: proquints of five letters for two bytes, alternating consonants and vowels."""
 
 from bdfl.encoding import digest
 
@@ -9,17 +9,17 @@ _GROUP = 8  # hexadecimal digits
 
 
 def speakable(data: bytes) -> str:
-    """An even number of bytes as words, such as `lusab-babad`: a proquint for every two bytes."""
+    """Encode an even number of bytes as proquints, such as `lusab-babad`, one for every two bytes."""
     return "-".join(_word(int.from_bytes(data[place : place + 2])) for place in range(0, len(data), 2))
 
 
 def key_fingerprint(public_key: bytes) -> str:
-    """Four words that tell a public key from others: the first 64 bits of its digest."""
+    """Return four words that identify a public key: the first 64 bits of its digest."""
     return speakable(digest(public_key)[:_KEY_BYTES])
 
 
 def in_groups(data: bytes) -> str:
-    """All of a digest in hexadecimal, in groups of eight."""
+    """Format a digest in hexadecimal, in groups of eight."""
     text = data.hex()
     return " ".join(text[place : place + _GROUP] for place in range(0, len(text), _GROUP))
 

@@ -1,4 +1,4 @@
-"""How large a folder is whose files are many: looked at now and then, by a thread of its own, so that nobody waits."""
+"""Cached size of a folder with many files, measured in the background so that readers never wait."""
 
 import math
 import os
@@ -7,22 +7,22 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-_EVERY_S = 15.0  # it is measured no more often
-_SHARE = 0.01  # of the time that passes, at most, it is being measured
+_EVERY_S = 15.0  # shortest interval between measurements
+_SHARE = 0.01  # largest fraction of the time spent on measuring
 
 
 class FolderSize:
-    """The size of a folder as it was not long ago. For any thread."""
+    """Recently measured size of a folder. Thread-safe."""
 
     def __init__(self, folder: Path) -> None:
-        """Measures it for the first time."""
+        """Take the first measurement, which blocks."""
         self._folder = folder
         self._size, self._due_s = 0, math.inf
         self._lock = threading.Lock()
         self._measure()
 
     def read(self) -> int:
-        """In bytes, as last measured; begins to measure it again when it is time to."""
+        """Return the last measurement in bytes; start a new one in the background if it is due."""
         with self._lock:
             is_due = time.monotonic() >= self._due_s
             if is_due:
@@ -40,7 +40,7 @@ class FolderSize:
 
 
 def folder_bytes(folder: Path) -> int:
-    """Size of all files in a folder, as far as they are still there when it is looked at them."""
+    """Sum up the sizes of all files in a folder, skipping files that vanish meanwhile."""
     total = 0
     pending = [os.fspath(folder)]
     while pending:
@@ -49,6 +49,6 @@ def folder_bytes(folder: Path) -> int:
                 if entry.is_dir(follow_symlinks=False):
                     pending.append(entry.path)
                 else:
-                    with suppress(OSError):  # a temporary file that is gone meanwhile
+                    with suppress(OSError):  # a temporary file, already deleted
                         total += entry.stat(follow_symlinks=False).st_size
     return total

@@ -1,6 +1,6 @@
-"""Founding a federation: the untrained model, members' cards, and all of it in one call for a network on one machine.
+"""Create a federation: untrained model, member cards, and a complete genesis for a network on one machine.
 
-Where radio and processors are emulated the chain begins exactly as that of the simulated run with the same keys does.
+In emulated mode the chain starts exactly like that of the simulated run with the same keys.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ from bdfl.scenario import LiveMode, Scenario, scenario_digest
 
 
 def agree_on_data(scenario: Scenario, data: DataSet | FlowerClients) -> Scenario:
-    """The scenario for a federation with data like these: their number of labels, and what every input must be."""
+    """Return the scenario with this data's number of labels, input form and input range."""
     partition = msgspec.structs.replace(scenario.partition, num_labels=data.num_labels)
     scenario = msgspec.structs.replace(scenario, partition=partition)
     if not isinstance(data, DataSet):
@@ -36,7 +36,7 @@ def agree_on_data(scenario: Scenario, data: DataSet | FlowerClients) -> Scenario
 
 
 def draft_federation(scenario: Scenario, data: DataSet | FlowerClients) -> Draft:
-    """A draft with the scenario's untrained model for data like these: their shape and number of labels count."""
+    """Draft a genesis with the scenario's untrained model; only shape and number of labels of the data matter."""
     nobody = Partition((), np.zeros((0, data.num_labels), dtype=np.int64))
     with open_trainer(scenario, _only_one(data) if isinstance(data, DataSet) else data, nobody) as trainer:
         initial = encode_weights(trainer.initial_weights(), trainer.layout)
@@ -54,7 +54,7 @@ def _only_one(data: DataSet) -> DataSet:
 
 
 def sign_share(signer: Signer, scenario: Scenario, name: str, client: int | None, share: Share) -> SignedCard:
-    """The card with which somebody joins."""
+    """Make the card with which a member joins."""
     return make_card(
         signer,
         bytes.fromhex(scenario_digest(scenario)),
@@ -75,10 +75,10 @@ def found_federation(
     shares: Sequence[Share] | None = None,
     federated: Federated | None = None,
 ) -> GenesisFile:
-    """A federation of all clients of the scenario, founded and signed by all at once: for members on one machine.
+    """Create a federation of all clients of the scenario on one machine, signed by every member.
 
-    Unless `shares` says otherwise members have their parts of the scenario's data, and are emulated or as fast as this
-    machine, as the scenario says. `access_points` are certificates in DER; `federated` saves preparing the data again.
+    By default each member holds its part of the scenario's data. Its speed is emulated or that of this machine, as the
+    scenario says. `access_points` are certificates in DER; `federated` saves preparing the data again.
     """
     if len(signers) != scenario.clients.count:
         raise BadDraft(f"{len(signers)} keys given, {scenario.clients.count} expected, as clients.count says")
@@ -97,7 +97,7 @@ def found_federation(
 
 
 def find_shares(federated: Federated, model_size: int, calibration: Calibration | None = None) -> list[Share]:
-    """What all clients of a scenario bring; where measured, each has this machine, calibrated now unless given."""
+    """Return all clients' profiles; in measured mode with this machine's speed, calibrated now unless given."""
     scenario = federated.scenario
     clients = range(scenario.clients.count)
     if scenario.live.mode is LiveMode.EMULATE:

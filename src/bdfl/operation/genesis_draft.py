@@ -1,4 +1,4 @@
-"""A genesis in the making: the agreed scenario and the untrained model, and the cards collected so far."""
+"""Draft of a genesis: the agreed scenario, the untrained model and the cards collected so far."""
 
 import time
 from pathlib import Path
@@ -31,18 +31,18 @@ from bdfl.scenario.files import named_functions
 
 
 class BadDraft(BdflError):
-    """A draft that does not fit what is to be added to it, or is not ready."""
+    """A draft that is incomplete, or does not fit an addition."""
 
 
 class Draft(Record, frozen=True):
-    """What is agreed on so far; it is the organiser's, and binds nobody."""
+    """The organiser's state before the genesis; it binds no member."""
 
     form: Literal["bdfl draft 1"]
     scenario: ScenarioText
     tensors: Annotated[tuple[Tensor, ...], Meta(max_length=4096)]
     initial_model: ModelBytes
     num_labels: Annotated[int, Meta(ge=1, le=MAX_LABELS)]
-    cards: Cards  # in the order in which they came
+    cards: Cards  # in order of arrival
     access_points: Certificates
 
     @property
@@ -51,7 +51,7 @@ class Draft(Record, frozen=True):
 
 
 def begin_draft(scenario: Scenario, layout: Layout, initial_model: bytes, num_labels: int) -> Draft:
-    """A draft without members."""
+    """Start a draft without members."""
     return Draft(
         form="bdfl draft 1",
         scenario=write_scenario(scenario),
@@ -64,7 +64,7 @@ def begin_draft(scenario: Scenario, layout: Layout, initial_model: bytes, num_la
 
 
 def draft_again(file: GenesisFile) -> Draft:
-    """The draft of a genesis before anybody had joined: for those who come later."""
+    """Recreate the draft of a genesis without its members, for admissions after genesis."""
     return Draft(
         form="bdfl draft 1",
         scenario=file.scenario,
@@ -77,7 +77,7 @@ def draft_again(file: GenesisFile) -> Draft:
 
 
 def read_draft(path: Path, *, allowed: frozenset[str] = frozenset()) -> tuple[Draft, Scenario]:
-    """The draft in a file and its scenario, everything checked."""
+    """Read a draft and its scenario, and validate both."""
     draft = read_record(path, Draft, "draft", MAX_GENESIS_SIZE)
     try:
         scenario = read_scenario(draft.scenario, allowed)
@@ -93,12 +93,12 @@ def read_draft(path: Path, *, allowed: frozenset[str] = frozenset()) -> tuple[Dr
 
 
 def write_draft(path: Path, draft: Draft, *, replaces: bool = False) -> None:
-    """Writes a draft whole or not at all; over another only if it `replaces` it."""
+    """Write a draft atomically; overwrite an existing file only if `replaces`."""
     write_record(path, draft, replaces=replaces)
 
 
 def add_card(draft: Draft, scenario: Scenario, signed: SignedCard) -> Draft:
-    """The draft with another member; a card of the same key is replaced by the newer one."""
+    """Add a member to the draft; a newer card replaces one of the same key."""
     validate_card(signed)
     _validate_fit(draft, scenario, signed)
     key = signed.card.public_key
@@ -110,16 +110,16 @@ def add_card(draft: Draft, scenario: Scenario, signed: SignedCard) -> Draft:
 
 
 def add_access_point(draft: Draft, certificate: bytes) -> Draft:
-    """The draft with another access point, given by its certificate in DER."""
+    """Add an access point, given by its certificate in DER."""
     grown = msgspec.structs.replace(draft, access_points=(*draft.access_points, certificate))
     describe_access_points(grown.access_points)
     return grown
 
 
 def seat_cards(draft: Draft, scenario: Scenario) -> list[SignedCard | None]:
-    """Who will be which member: those that play a certain client in its place, the others in the places left.
+    """Assign cards to member numbers: first cards that name a client, then the others in the free places.
 
-    None where nobody is yet. Raises `BadDraft` if two want one place or there are more cards than places.
+    None marks a free place. Raises `BadDraft` for two cards with one client, or more cards than places.
     """
     seats: list[SignedCard | None] = [None] * scenario.clients.count
     for signed in draft.cards:
@@ -139,9 +139,9 @@ def seat_cards(draft: Draft, scenario: Scenario) -> list[SignedCard | None]:
 
 
 def finish_draft(draft: Draft, scenario: Scenario) -> GenesisFile:
-    """The genesis that the draft makes, checked and signed by nobody yet; raises `BadDraft` where members are missing.
+    """Build and validate the genesis, without signatures; raises `BadDraft` if members are missing.
 
-    Participation rates follow from the labels of all; the first round is planned with them.
+    Participation rates follow from all members' labels; the first round is scheduled with them.
     """
     seats = seat_cards(draft, scenario)
     cards = tuple(signed for signed in seats if signed is not None)

@@ -1,8 +1,7 @@
-"""What every member holds before a network starts: the genesis and all that it rests on, signed by everybody.
+"""Genesis file: the genesis, the parts it names by digest, and every member's signature.
 
-The genesis names its parts by digest; the file has them whole. Whoever reads it believes nothing: every card is signed
-by its member, the members of the genesis are those of the cards, its rules follow from the scenario, and a signature
-counts only if it is of this very genesis.
+A reader trusts nothing in it. Every card is signed by its member, and the genesis lists the members of the cards. Its
+rules follow from the scenario, and a signature counts only for this genesis.
 """
 
 import re
@@ -31,7 +30,7 @@ from bdfl.transports.live.certificates import common_name_of, validate_access_po
 MAX_GENESIS_SIZE = MAX_MODEL_SIZE + MAX_BLOCK_SIZE
 _MAX_SIGNATURE_FILE = 4096
 _POINT_NAME = re.compile(r"(?!member-)[A-Za-z0-9.-]{1,60}")
-_RATE_SLACK = 1  # 1e-9: the last bits of means and deviations differ between processors
+_RATE_SLACK = 1  # 1e-9: floating-point means and deviations differ between processors
 
 SignatureOrNone: TypeAlias = Annotated[bytes, Meta(max_length=SIGNATURE_SIZE)]
 ScenarioText: TypeAlias = Annotated[str, Meta(max_length=MAX_SCENARIO_SIZE)]
@@ -41,23 +40,23 @@ Certificates: TypeAlias = Annotated[tuple[CertificateBytes, ...], Meta(max_lengt
 
 
 class BadGenesisFile(BdflError):
-    """A genesis file whose parts do not belong together, or a signature that is not of its genesis."""
+    """A genesis file with inconsistent parts, or a signature for another genesis."""
 
 
 class GenesisFile(Record, frozen=True):
-    """A genesis, what it rests on, and who agreed to it."""
+    """A genesis, the parts it names by digest, and its signatures."""
 
     form: Literal["bdfl genesis 3"]
     genesis: Genesis
     scenario: ScenarioText  # TOML
     initial_model: ModelBytes  # safetensors
-    cards: Cards  # of the members, in their order
+    cards: Cards  # by member
     access_points: Certificates  # X.509 in DER, in the order of the genesis
-    signatures: Annotated[tuple[SignatureOrNone, ...], Meta(max_length=MAX_MEMBERS)]  # by member; empty: not yet
+    signatures: Annotated[tuple[SignatureOrNone, ...], Meta(max_length=MAX_MEMBERS)]  # by member; empty: not signed yet
 
     @property
     def chain(self) -> bytes:
-        """The digest that everybody signs: the chain's id."""
+        """The chain's id: the digest that every member signs."""
         return chain_id(self.genesis)
 
     @property
@@ -79,12 +78,12 @@ class GenesisFile(Record, frozen=True):
         return [number for number, signature in enumerate(self.signatures) if not signature]
 
     def number_of(self, public_key: bytes) -> int | None:
-        """The member with that key; none: it is not of this federation."""
+        """Return the number of the member with that key; None: not a member."""
         return self.public_keys.index(public_key) if public_key in self.public_keys else None
 
 
 class GenesisSignature(Record, frozen=True):
-    """One member's signature by itself: small enough for any message."""
+    """One member's detached signature, small enough for any message."""
 
     form: Literal["bdfl signature 1"]
     chain: Digest
@@ -93,9 +92,9 @@ class GenesisSignature(Record, frozen=True):
 
 
 def read_genesis(path: Path, *, allowed: frozenset[str] = frozenset()) -> GenesisFile:
-    """The genesis file at `path`, everything in it checked; signatures may be missing, none is wrong.
+    """Read and validate a genesis file; signatures may be missing, but none is invalid.
 
-    Functions that its scenario names run only if they are `allowed`.
+    Functions named by its scenario must be `allowed`.
     """
     file = read_record(path, GenesisFile, "genesis", MAX_GENESIS_SIZE)
     try:
@@ -106,12 +105,12 @@ def read_genesis(path: Path, *, allowed: frozenset[str] = frozenset()) -> Genesi
 
 
 def write_genesis(path: Path, file: GenesisFile, *, replaces: bool = False) -> None:
-    """Writes a genesis file whole or not at all; over another only if it `replaces` it."""
+    """Write a genesis file atomically; overwrite an existing file only if `replaces`."""
     write_record(path, file, replaces=replaces)
 
 
 def validate_genesis_file(file: GenesisFile, *, allowed: frozenset[str] = frozenset()) -> Scenario:
-    """The scenario agreed on; raises a `BdflError` at the first thing in the file that does not fit the others."""
+    """Return the agreed scenario; raises a `BdflError` at the first inconsistency in the file."""
     num_members = len(file.genesis.members)
     if not num_members == len(file.cards) == len(file.signatures):
         found = f"{len(file.cards)} cards and {len(file.signatures)} signatures or places for them"
@@ -134,7 +133,7 @@ def validate_genesis_file(file: GenesisFile, *, allowed: frozenset[str] = frozen
 
 
 def members_of(cards: Sequence[SignedCard], scenario: Scenario) -> list[Member]:
-    """The members that these cards make, each with the participation rate that follows from everybody's labels."""
+    """Build the members from their cards, with participation rates that follow from all members' labels."""
     rates = _rates_of(cards, scenario)
     return [
         Member(
@@ -147,7 +146,7 @@ def members_of(cards: Sequence[SignedCard], scenario: Scenario) -> list[Member]:
 
 
 def describe_access_points(certificates: Iterable[bytes]) -> tuple[AccessPoint, ...]:
-    """How a genesis lists access points with these certificates; raises `BadGenesisFile` for names that cannot be."""
+    """Build the genesis entries of access points; raises `BadGenesisFile` for invalid or duplicate names."""
     found: list[AccessPoint] = []
     for certificate in certificates:
         name = _read_name(certificate)
@@ -162,7 +161,7 @@ def describe_access_points(certificates: Iterable[bytes]) -> tuple[AccessPoint, 
 
 
 def sign_genesis(file: GenesisFile, signer: Signer) -> GenesisFile:
-    """The file with that member's signature; raises `BadGenesisFile` if its key is not among the members'."""
+    """Add a member's signature; raises `BadGenesisFile` if the key is not a member's."""
     number = file.number_of(signer.public_key)
     if number is None:
         raise BadGenesisFile("your key: not among the members of this genesis; is it the key your card was made with?")
@@ -170,14 +169,14 @@ def sign_genesis(file: GenesisFile, signer: Signer) -> GenesisFile:
 
 
 def take_signature(file: GenesisFile, signer: Signer) -> GenesisSignature:
-    """That member's signature by itself, for `add_signature`."""
+    """Make a member's detached signature, for `add_signature`."""
     number = file.number_of(signer.public_key)
     signature = sign_genesis(file, signer).signatures[number or 0]
     return GenesisSignature("bdfl signature 1", file.chain, signer.public_key, signature)
 
 
 def add_signature(file: GenesisFile, one: GenesisSignature) -> GenesisFile:
-    """The file with a signature that came by itself."""
+    """Add a detached signature after verifying it."""
     if one.chain != file.chain:
         found = f"{one.chain.hex()[:16]}, signatures of {file.chain.hex()[:16]}"
         raise BadGenesisFile(f"signature: of another genesis, {found} expected")
@@ -188,7 +187,7 @@ def add_signature(file: GenesisFile, one: GenesisSignature) -> GenesisFile:
 
 
 def merge_signatures(file: GenesisFile, other: GenesisFile) -> GenesisFile:
-    """The file with all signatures of another copy of it."""
+    """Add all signatures from another copy of the file."""
     for number, signature in enumerate(other.signatures):
         if signature:
             one = GenesisSignature("bdfl signature 1", other.chain, other.public_keys[number], signature)
@@ -197,12 +196,12 @@ def merge_signatures(file: GenesisFile, other: GenesisFile) -> GenesisFile:
 
 
 def read_signature(path: Path) -> GenesisSignature:
-    """A signature that came by itself; whether it is right is for `add_signature` to find out."""
+    """Read a detached signature; `add_signature` verifies it."""
     return read_record(path, GenesisSignature, "signature", _MAX_SIGNATURE_FILE)
 
 
 def is_agreed(genesis: Genesis, public_key: bytes, signature: bytes) -> bool:
-    """Whether `signature` is that key's for this genesis."""
+    """Return whether `signature` is that key's for this genesis."""
     return is_signed(public_key, signature, statement_digest(Meaning.GENESIS, _place(genesis), encode(genesis)))
 
 
@@ -244,7 +243,7 @@ def _validate_members(file: GenesisFile, scenario: Scenario) -> None:
 def _read_name(certificate: bytes) -> str:
     try:
         return common_name_of(validate_access_point(certificate))
-    except ValueError as error:  # what cryptography says of odd certificates
+    except ValueError as error:  # cryptography's message on a malformed certificate
         raise BadGenesisFile(f"access point: {error}, a certificate in DER expected") from None
 
 
@@ -257,7 +256,7 @@ def _validate_access_points(file: GenesisFile) -> None:
 
 
 def _validate_rules(file: GenesisFile, scenario: Scenario) -> None:
-    """Raises unless everything but the first schedule is what the scenario and the cards make of it."""
+    """Raise unless every field follows from scenario and cards, except schedule and scheduler version."""
     genesis = file.genesis
     expected = draft_genesis(
         scenario,

@@ -1,4 +1,4 @@
-"""A genesis in plain words: who takes part with what, by which rules, and what each would have to trust."""
+"""Plain-language summary of a genesis or draft: members, rules and trust assumptions."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -19,15 +19,15 @@ _SPOKEN_BYTES = 12
 
 @dataclass(frozen=True)
 class SeatSummary:
-    """A place among the members, and whoever has it."""
+    """A member number and the card that holds it."""
 
     member: int
-    name: str | None  # none: nobody yet
+    name: str | None  # none: free
     fingerprint: str | None
     public_key: str | None
     samples: int | None
     label_counts: tuple[int, ...] | None
-    rate: float | None  # beta_i; none before all are there
+    rate: float | None  # beta_i; none until all members have joined
     is_signed: bool
 
 
@@ -45,9 +45,9 @@ class FoundingSummary:
 
     kind: str  # genesis or draft
     name: str
-    digest: str | None  # what everybody signs; none: not made yet
+    digest: str | None  # the digest that members sign; none for a draft
     digest_groups: str | None
-    digest_words: str | None  # its first 96 bits, for reading out
+    digest_words: str | None  # its first 96 bits as words
     scenario: str  # SHA-256
     mode: str
     rounds: int
@@ -56,23 +56,23 @@ class FoundingSummary:
     model: str
     num_parameters: int
     model_bytes: int
-    data: str  # what the scenario says that is learned from
-    inputs: str | None  # type and shape of every member's inputs; none: whatever fits the model
+    data: str  # the scenario's data source
+    inputs: str | None  # type and shape of every member's inputs; none: anything that fits the model
     num_labels: int
     scheduler: str
     aggregation: str
-    faulty: int  # wrong updates that it bears
+    faulty: int  # number of malicious updates tolerated
     quorum: int
     quorum_rule: str
     work: str
-    privacy: str | None  # how everybody trains privately; none: not
-    first_round: tuple[int, ...] | None  # who trains in it
-    missing: tuple[int, ...]  # whose card (draft) or signature (genesis) is not there
+    privacy: str | None  # differential privacy settings; none: off
+    first_round: tuple[int, ...] | None  # clients selected to train
+    missing: tuple[int, ...]  # members whose card (draft) or signature (genesis) is missing
     trust: tuple[str, ...]
 
 
 def summarise_draft(draft: Draft, scenario: Scenario) -> FoundingSummary:
-    """What stands in a draft that was read and checked."""
+    """Summarise a draft that was validated."""
     found = seat_cards(draft, scenario)
     seats = tuple(_describe_seat(number, signed) for number, signed in enumerate(found))
     missing = tuple(number for number, signed in enumerate(found) if signed is None)
@@ -80,7 +80,7 @@ def summarise_draft(draft: Draft, scenario: Scenario) -> FoundingSummary:
 
 
 def summarise_genesis(file: GenesisFile, scenario: Scenario) -> FoundingSummary:
-    """What stands in a genesis file that was read and checked."""
+    """Summarise a genesis file that was validated."""
     genesis, missing = file.genesis, tuple(file.missing_signatures)
     seats = tuple(
         replace(
@@ -101,7 +101,7 @@ def summarise_genesis(file: GenesisFile, scenario: Scenario) -> FoundingSummary:
 
 
 def spoken_digest(chain: bytes) -> str:
-    """The first 96 bits of a digest as words, for reading out; signatures are of all of it."""
+    """Encode the first 96 bits of a digest as words; signatures cover all of it."""
     return speakable(chain[:_SPOKEN_BYTES])
 
 
@@ -170,7 +170,7 @@ def _describe_seat(number: int, signed: SignedCard | None) -> SeatSummary:
 
 
 def _list_trust(scenario: Scenario, *, num_access_points: int) -> Iterator[str]:
-    """What nobody can check for a member, one sentence each."""
+    """List the assumptions that a member cannot verify, one sentence each."""
     num_members = scenario.clients.count
     quorum = quorum_size(scenario.ledger.quorum, num_members)
     liars = (num_members - 1) // 3 if scenario.ledger.quorum is QuorumRule.BFT else 0

@@ -1,4 +1,4 @@
-"""Judging what a network left: whether all its chains are one, and whether that one is valid."""
+"""Verify and compare the chains of all nodes of a network."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -24,16 +24,16 @@ from bdfl.transports.live.delay_summary import DelaySummary, summarise
 
 @dataclass(frozen=True)
 class NetworkVerdict:
-    """What was found in the stores of all nodes."""
+    """Result of comparing and verifying all nodes' stores."""
 
-    heights: tuple[int, ...]  # by node
-    tip: str  # digest of the newest block that all have; empty: none
-    difference: str | None  # where two chains part
-    failures: tuple[tuple[int, Failure], ...]  # node, and what is wrong with its chain
+    heights: tuple[int, ...]  # by node, without stores that could not be opened
+    tip: str  # digest of the newest common block; empty: none
+    difference: str | None  # first difference between two chains
+    failures: tuple[tuple[int, Failure], ...]  # node, and the fault in its chain
 
     @property
     def height(self) -> int:
-        """Of the newest block that all have."""
+        """Height of the newest common block."""
         return min(self.heights, default=0)
 
     @property
@@ -47,7 +47,7 @@ def judge_network(
     own_functions: frozenset[str] = frozenset(),
     on_progress: Callable[[int, int], None] | None = None,
 ) -> NetworkVerdict:
-    """Compares the bytes of all nodes' blocks, up to the newest that all have, and verifies every chain by itself."""
+    """Compare all nodes' blocks byte for byte, up to the newest common one, and verify each chain independently."""
     num_nodes = read_network(folder).num_nodes
     failures: list[tuple[int, Failure]] = []
     with ExitStack() as resources:
@@ -73,15 +73,15 @@ def judge_network(
 
 
 class NetworkSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """What came out of a network."""
+    """Results of a network run."""
 
     folder: str
     scenario: str
     num_nodes: int
     num_access_points: int
-    height: int  # of the newest block that all have
+    height: int  # of the newest common block
     tip: str
-    seconds: float  # from its start to its end
+    seconds: float  # from start to end
     accuracy: float | None  # of the model after the newest block
     loss: float | None
     empty_blocks: int
@@ -95,7 +95,7 @@ class NetworkSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def summarise_network(folder: Path, verdict: NetworkVerdict, took_s: float) -> NetworkSummary:
-    """What came out, with the last model tried on the scenario's test data."""
+    """Summarise a network run, with the last model evaluated on the scenario's test data."""
     network = read_network(folder)
     scenario = load_scenario(folder / SCENARIO_FILE)
     accuracy = loss = None
@@ -127,7 +127,7 @@ def summarise_network(folder: Path, verdict: NetworkVerdict, took_s: float) -> N
 
 
 def judge_model(scenario: Scenario, model: bytes) -> tuple[float, float]:
-    """Accuracy and loss of a model on the scenario's test data."""
+    """Return accuracy and loss of a model on the scenario's test data."""
     federated = prepare_run(scenario)
     with open_trainer(scenario, federated.data, federated.partition) as trainer:
         found = trainer.evaluate(decode_weights(model, trainer.layout))
@@ -141,7 +141,7 @@ def _summarise_delays(folder: Path, num_nodes: int) -> DelaySummary | None:
 
 
 def _find_difference(stores: list[ChainStore], height: int) -> str | None:
-    """Where the first two chains part; none: they are the same bytes."""
+    """Describe the first difference between two chains; None if all are identical."""
     if len({encode(store.genesis) for store in stores}) > 1:
         return "different genesis blocks"
     for number in range(1, height + 1):

@@ -1,4 +1,4 @@
-"""A member's signing key in a file that only its owner can read."""
+"""A member's private signing key, in a file that only its owner can read."""
 
 import os
 import stat
@@ -22,18 +22,18 @@ _MAX_SIZE = 4096  # bytes; a key has about 120
 
 
 class BadKeyFile(BdflError):
-    """A key that cannot be made, read or trusted to be secret."""
+    """A key file that cannot be created or read, or is not secret."""
 
 
 def create_key(path: Path) -> Signer:
-    """A new key, written to a new file as PEM (PKCS 8); one that exists is never overwritten."""
+    """Create a key and write it to a new file as PEM (PKCS 8); an existing file is never overwritten."""
     key = Ed25519PrivateKey.generate()
     write_secret(path, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     return Signer(key.private_bytes_raw())
 
 
 def load_key(path: Path) -> Signer:
-    """The key in a file; raises `BadKeyFile` unless it is this user's and nobody else may read or write it."""
+    """Load a key; raises `BadKeyFile` unless the file is this user's and inaccessible to others."""
     data = read_secret(path)
     try:
         key = load_pem_private_key(data, password=None)
@@ -45,7 +45,7 @@ def load_key(path: Path) -> Signer:
 
 
 def write_secret(path: Path, data: bytes) -> None:
-    """Writes a new file that only this user can read, durably; raises `BadKeyFile` where there is one already."""
+    """Write a new file that only this user can read, with fsync; raises `BadKeyFile` if it exists."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
     try:
         descriptor = os.open(path, flags, SECRET_MODE)
@@ -65,7 +65,7 @@ def write_secret(path: Path, data: bytes) -> None:
 
 
 def read_secret(path: Path) -> bytes:
-    """The bytes of a small file that is this user's alone; raises `BadKeyFile` where it is not."""
+    """Read a small file; raises `BadKeyFile` unless it is this user's and inaccessible to others."""
     try:
         with open(path, "rb", opener=_open_at_once) as file:
             _validate_secrecy(path, os.fstat(file.fileno()))
@@ -75,7 +75,7 @@ def read_secret(path: Path) -> bytes:
 
 
 def _open_at_once(path: str, flags: int) -> int:
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # a pipe would wait for its other end
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # do not block on a FIFO
 
 
 def _validate_secrecy(path: Path, found: os.stat_result) -> None:
@@ -83,7 +83,7 @@ def _validate_secrecy(path: Path, found: os.stat_result) -> None:
         raise BadKeyFile(f"{path}: not a file, a key file expected")
     if found.st_size > _MAX_SIZE:
         raise BadKeyFile(f"{path}: {found.st_size} bytes, a key has at most {_MAX_SIZE}")
-    if not hasattr(os, "geteuid"):  # Windows has other rights, which say nothing here
+    if not hasattr(os, "geteuid"):  # Windows: mode bits mean nothing
         return
     if found.st_uid != os.geteuid():
         raise BadKeyFile(f"{path}: belongs to user {found.st_uid}, a key of your own (user {os.geteuid()}) expected")

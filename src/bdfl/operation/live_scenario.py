@@ -1,4 +1,4 @@
-"""The scenario that the members of a live network agree on: its own defaults, and what others' scenarios may not do."""
+"""Scenario of a live network: its defaults, and limits on scenarios that come from other members."""
 
 import tomllib
 from collections.abc import Sequence
@@ -11,19 +11,19 @@ from bdfl.scenario.files import validate_allowed
 from bdfl.scenario.toml_text import MAX_TOML_SIZE, parse_toml
 
 MAX_SCENARIO_SIZE = 2**20  # characters
-_AMONG_MACHINES = ("ledger.quorum=bft", "ledger.work=argon2id")  # which may lie, and mine with what they have
-_MEASURED = "radio.bandwidth_hz=1e9"  # room for the speed of any network card
+_AMONG_MACHINES = ("ledger.quorum=bft", "ledger.work=argon2id")  # machines may be malicious, and mine on any hardware
+_MEASURED = "radio.bandwidth_hz=1e9"  # enough for any network card
 
 
 class BadAgreement(BdflError):
-    """A scenario that no live network can be founded on."""
+    """A scenario that cannot found a live network."""
 
 
 def load_live_scenario(path: Path, overrides: Sequence[str] = ()) -> Scenario:
-    """As `load_scenario`, but what the file leaves open suits a network of real machines.
+    """Load a scenario as `load_scenario` does, with defaults for a network of real machines.
 
-    That is `ledger.quorum = "bft"` and `ledger.work = "argon2id"`; where machines are measured, `radio.bandwidth_hz` is
-    1 GHz, so that the model's uplink can be as fast as the real one.
+    They are `ledger.quorum = "bft"` and `ledger.work = "argon2id"`. In measured mode `radio.bandwidth_hz` is 1 GHz, so
+    that the modelled uplink can be as fast as the real one.
     """
     defaults = [default for default in _AMONG_MACHINES if not _is_set(path, default)]
     scenario = load_scenario(path, [*defaults, *overrides])
@@ -33,16 +33,16 @@ def load_live_scenario(path: Path, overrides: Sequence[str] = ()) -> Scenario:
 
 
 def write_scenario(scenario: Scenario) -> str:
-    """The scenario as all members have it; raises `BadAgreement` for one that cannot be agreed on."""
+    """Encode the scenario as all members store it; raises `BadAgreement` if it uses files others do not have."""
     if scenario.radio.trace is not None:
         raise BadAgreement(f"radio.trace: {scenario.radio.trace} given, which the others do not have; none expected")
     return dump_scenario(scenario)
 
 
 def read_scenario(text: str, allowed: frozenset[str] = frozenset()) -> Scenario:
-    """The scenario in somebody's text, which must be as `write_scenario` writes it.
+    """Parse an untrusted scenario, which must be encoded as by `write_scenario`.
 
-    Functions that it names would run here, so each must be among those `allowed`.
+    Functions that it names would run here, so each must be `allowed`.
     """
     try:
         scenario = parse_scenario(parse_toml(text))
@@ -67,12 +67,12 @@ def read_scenario(text: str, allowed: frozenset[str] = frozenset()) -> Scenario:
 
 
 def mining_target_ms(scenario: Scenario) -> int:
-    """How long mining a block should take (ms); 0 where mining is modelled and its difficulty stays."""
+    """Return the target time to mine a block (ms); 0 if mining is modelled at constant difficulty."""
     return 0 if scenario.live.mode is LiveMode.EMULATE else max(1, round(scenario.live.block_s * 1000))
 
 
 def _is_set(path: Path, override: str) -> bool:
-    """Whether a file sets the key of an override; what is wrong with the file is for `load_scenario` to say."""
+    """Return whether a file sets the key of an override; False for an invalid file, which `load_scenario` reports."""
     section, _, key = override.partition("=")[0].partition(".")
     try:
         table = parse_toml(read_regular(path, 4 * MAX_TOML_SIZE).decode()).get(section)

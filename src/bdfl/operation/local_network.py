@@ -1,4 +1,4 @@
-"""A whole network on one machine: a folder with keys, genesis and a store for each member, and real processes in it."""
+"""A network of real processes on one machine, in a folder with keys, genesis and a store for each member."""
 
 import os
 import shutil
@@ -39,12 +39,12 @@ from bdfl.scenario.files import load_foreign_scenario, named_functions, refuse_f
 OUTPUT_FILE = "output.log"
 _LEAST_DISK = 256 * 2**20
 
-# Under which addresses a node finds the access points, given its number and theirs.
+# Maps a node's number and the access points' addresses to the addresses at which it reaches them.
 Route: TypeAlias = Callable[[int, Sequence[str]], Sequence[str]]
 
 
 class NetworkView(msgspec.Struct, frozen=True, kw_only=True):
-    """A network at one moment."""
+    """Status of a network at one moment."""
 
     folder: str
     scenario: str
@@ -55,25 +55,25 @@ class NetworkView(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def heights(self) -> list[int]:
-        """Of the nodes that answer."""
+        """Heights of the nodes that answer."""
         return [view.snapshot.height for view in self.nodes if view.snapshot is not None]
 
     @property
     def is_done(self) -> bool:
-        """Whether every node has the last block."""
+        """True if every node has the last block."""
         heights = self.heights
         return self.blocks is not None and len(heights) == len(self.nodes) and min(heights) >= self.blocks
 
 
 def found_network(folder: Path, scenario: Scenario, num_access_points: int, blocks: int | None) -> NetworkFile:
-    """Makes a folder with a new network in it: a key for each member, certificates, and a genesis that all signed."""
+    """Create a network in a new folder: a key for each member, certificates, and a fully signed genesis."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise BadNetwork(f"{folder}: exists already; go on with --resume {folder}, or choose another with --out")
     folder.mkdir(parents=True, exist_ok=True)
     try:
         return _found(folder, scenario, num_access_points, blocks)
     except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)  # nothing was in it before
+        shutil.rmtree(folder, ignore_errors=True)  # it was empty before
         raise
 
 
@@ -103,11 +103,11 @@ def _found(folder: Path, scenario: Scenario, num_access_points: int, blocks: int
 
 
 def view_network(folder: Path) -> NetworkView:
-    """What can be seen of a network from outside."""
+    """Query the status of all processes of a network."""
     network = read_network(folder)
     nodes = [node_folder(folder, number) for number in range(network.num_nodes)]
     points = [access_point_folder(folder, number) for number in range(network.num_access_points)]
-    with ThreadPoolExecutor(max(1, len(nodes)), thread_name_prefix="look") as pool:  # a frozen one holds up none
+    with ThreadPoolExecutor(max(1, len(nodes)), thread_name_prefix="look") as pool:  # a hung node delays no other
         views = tuple(pool.map(look_at, nodes))
     return NetworkView(
         folder=str(folder),
@@ -120,14 +120,14 @@ def view_network(folder: Path) -> NetworkView:
 
 
 def validate_network(folder: Path, allowed: frozenset[str]) -> None:
-    """Raises `NotAllowed` if a network's folder, which may be anybody's, names a function that is not `allowed`."""
+    """Raise `NotAllowed` if an untrusted network folder names a function that is not `allowed`."""
     for name in read_network(folder).functions:
         refuse_function(NETWORK_FILE, name, allowed)
     load_foreign_scenario(folder / SCENARIO_FILE, allowed)
 
 
 class LocalNetwork:
-    """The processes of a network; they end with this one, however it ends."""
+    """Supervisor of a network's processes, which exit when this process does, even if it crashes."""
 
     def __init__(
         self,
@@ -139,9 +139,9 @@ class LocalNetwork:
         route: Route | None = None,
         modules: Mapping[int, str] | None = None,
     ) -> None:
-        """`restarts`: a node that ends is started again. `evaluates`: node 0 tries every model on the test data.
+        """`restarts`: restart any process that exits. `evaluates`: node 0 evaluates every model on the test data.
 
-        `modules`: nodes that run another module than the command line, with its arguments.
+        `modules`: nodes that run another module with the command line's arguments.
         """
         self.folder = folder
         self.network = network
@@ -154,7 +154,7 @@ class LocalNetwork:
         self.nodes: list[Child] = []
 
     def start(self) -> None:
-        """Starts everything; those that are slow to come are waited for by the others."""
+        """Start all processes; fast ones wait for slow ones."""
         num_points, num_nodes = self.network.num_access_points, self.network.num_nodes
         ports = find_ports(num_points + num_nodes)
         point_ports, node_ports = ports[:num_points], ports[num_points:]
@@ -181,7 +181,7 @@ class LocalNetwork:
             "node", "--genesis", str(self.folder / GENESIS_FILE), "--key", str(place / KEY_FILE),
             "--data", "dealt", "--folder", str(place), "--metrics", "0", "--while-input",
         ]  # fmt: skip
-        if not points:  # else it is behind them, as a client on the air would be
+        if not points:  # otherwise only reachable through them, like a wireless client
             arguments += ["--listen", ports[number]]
         for peer in _peers_of(number, ports, points):
             arguments += ["--peer", peer]
@@ -196,7 +196,7 @@ class LocalNetwork:
         return [word for function in self.network.functions for word in ("--allow", function)]
 
     def look(self) -> NetworkView:
-        """How all are; those that ended are started again where that is wanted."""
+        """Return the status of all processes, after restarting those that exited if `restarts` is set."""
         if self._restarts:
             for child in (*self.access_points, *self.nodes):
                 if not child.is_up:
@@ -205,11 +205,11 @@ class LocalNetwork:
 
     @property
     def fallen(self) -> list[Child]:
-        """Nodes and access points that ended."""
+        """Nodes and access points that have exited."""
         return [child for child in (*self.access_points, *self.nodes) if not child.is_up]
 
     def stop(self, grace_s: float = GRACE_S) -> list[str]:
-        """Ends all, nodes first; returns the names of those that had to be killed."""
+        """Stop all, nodes first; return the names of those that had to be killed."""
         return end_all(self.nodes, grace_s) + end_all(self.access_points, grace_s)
 
 
@@ -223,7 +223,7 @@ def run_network(
     route: Route | None = None,
     modules: Mapping[int, str] | None = None,
 ) -> Iterator[LocalNetwork]:
-    """Inside, the network in a folder runs; `blocks` is the last one, if that is to be another than before."""
+    """Run the network of a folder inside the `with` block; `blocks` changes the last block."""
     network = read_network(folder)
     with ExitStack() as resources:
         resources.enter_context(lock_folder(folder))
@@ -239,7 +239,7 @@ def run_network(
 
 
 def find_ports(count: int, host: str = LOOPBACK) -> list[str]:
-    """Addresses on this machine that nobody listened on a moment ago."""
+    """Return addresses on this machine whose ports were free a moment ago."""
     with ExitStack() as resources:
         sockets = [resources.enter_context(socket.socket()) for _ in range(count)]
         for one in sockets:
@@ -248,7 +248,7 @@ def find_ports(count: int, host: str = LOOPBACK) -> list[str]:
 
 
 def wait_until_over(folder: Path, timeout_s: float) -> bool:
-    """Whether whoever runs the network in a folder is gone, at the latest after `timeout_s`."""
+    """Wait until no process runs the folder's network; return False after `timeout_s`."""
     deadline_s = time.monotonic() + timeout_s
     while is_locked(folder):
         if time.monotonic() > deadline_s:
@@ -258,7 +258,7 @@ def wait_until_over(folder: Path, timeout_s: float) -> bool:
 
 
 def _peers_of(number: int, ports: Sequence[str], points: Sequence[str]) -> list[str]:
-    """Whom a node connects to: its access point, or the next where that is gone; without any, the nodes before it."""
+    """Return a node's peers: the access points, its own first; or, if there are none, all nodes before it."""
     if not points:
         return list(ports[:number])
     first = number % len(points)
@@ -266,7 +266,7 @@ def _peers_of(number: int, ports: Sequence[str], points: Sequence[str]) -> list[
 
 
 def _validate_blocks(network: LocalNetwork) -> None:
-    """Raises if the last block is one that nobody would train for."""
+    """Raise if an emulated network is asked for more blocks than it has rounds of training."""
     functions = frozenset(network.network.functions)
     scenario, blocks = read_scenario(network.genesis.scenario, functions), network.network.blocks
     if blocks is not None and blocks > scenario.rounds and scenario.live.mode is LiveMode.EMULATE:

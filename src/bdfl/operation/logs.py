@@ -1,6 +1,6 @@
-"""What a node writes down: JSON lines in a file that is rotated by size, and short lines for people.
+"""Node log: JSON lines in a file rotated by size, and short lines for the terminal.
 
-A fact is a number, a truth value or a short text: there is no way to put a key or a model into a log.
+Values are numbers, booleans or short texts, so a log cannot contain a key or a model.
 """
 
 import os
@@ -23,7 +23,7 @@ Fact: TypeAlias = str | int | float | bool | None
 
 
 class Level(StrEnum):
-    """How much a line matters."""
+    """Severity of a line."""
 
     INFO = "info"
     WARNING = "warning"
@@ -31,12 +31,12 @@ class Level(StrEnum):
 
 
 class NodeLog:
-    """Lines from any thread. A disk that takes none does not stop the node: what is lost is counted."""
+    """Thread-safe logger. A failing disk does not stop the node; lost lines are counted."""
 
     def __init__(
         self, path: Path | None, *, echo: TextIO | None = None, max_bytes: int = MAX_LOG_BYTES, name: str = ""
     ) -> None:
-        """`echo` is where people read along; `name` begins their lines."""
+        """`echo` receives the short lines, each prefixed with `name`."""
         self._path = path
         self._echo = echo
         self._max_bytes = max_bytes
@@ -55,7 +55,7 @@ class NodeLog:
 
     def _say(self, level: Level, event: str, facts: Mapping[str, Fact]) -> None:
         shown = {key: _short(value) for key, value in facts.items()}
-        clock = round(time.monotonic(), 3)  # which nobody sets: it orders lines of one machine
+        clock = round(time.monotonic(), 3)  # monotonic: orders the lines of one machine
         line = {"time": _utc(time.time()), "clock": clock, "level": level.value, "event": _short(event), **shown}
         with self._lock:
             try:
@@ -79,12 +79,12 @@ class NodeLog:
         rest = ", ".join(f"{key} {value}" for key, value in facts.items())
         try:
             print(f"{self._name}{mark}{_short(event)}" + (f" ({rest})" if rest else ""), file=self._echo, flush=True)
-        except (OSError, ValueError):  # nobody reads along any more
+        except (OSError, ValueError):  # the reader has closed it
             self._echo = None
 
 
 def rotate(path: Path, num_old: int = NUM_OLD_LOGS) -> None:
-    """Makes `path` its first old copy, the first the second and so on; the last one is dropped."""
+    """Rename `path` to `path.1`, `path.1` to `path.2` and so on, overwriting the oldest."""
     names = [path, *(path.with_name(f"{path.name}.{number}") for number in range(1, num_old + 1))]
     for younger, older in zip(names[-2::-1], names[:0:-1], strict=True):
         if younger.exists():
@@ -92,7 +92,7 @@ def rotate(path: Path, num_old: int = NUM_OLD_LOGS) -> None:
 
 
 def stderr_of(is_quiet: bool) -> TextIO | None:
-    """Where people read along, unless told to be quiet."""
+    """Return standard error, or None if quiet."""
     return None if is_quiet else sys.stderr
 
 

@@ -1,4 +1,4 @@
-"""Work as the machine has it: nothing waits, and what is reported to the chain is measured, or said to be estimated."""
+"""Work in measured mode: no emulated waits, and receipts with measured or explicitly estimated figures."""
 
 import threading
 from collections.abc import Callable
@@ -20,11 +20,11 @@ from bdfl.transports.live.workshop import AT_ONCE, OnFailure, Spent, Workshop
 from bdfl.transports.world import ModelledRound, ScenarioTimes
 
 _BITS = 8
-_WEIGHT = 0.25  # of the newest transfer in what the uplink is taken to be
+_WEIGHT = 0.25  # of the newest transfer in the moving average
 
 
 class UplinkGauge:
-    """The uplink's speed as transfers show it, smoothed; from any thread."""
+    """Exponential moving average of the uplink's speed. Thread-safe."""
 
     def __init__(self, bytes_per_s: float) -> None:
         self._bytes_per_s = bytes_per_s
@@ -35,14 +35,14 @@ class UplinkGauge:
         return self._bytes_per_s
 
     def note(self, num_bytes: int, duration_s: float) -> None:
-        """Takes in a transfer that the uplink was the limit of."""
+        """Record a transfer that was limited by the uplink."""
         if num_bytes > 0 and duration_s > 0:
             with self._lock:
                 self._bytes_per_s += _WEIGHT * (num_bytes / duration_s - self._bytes_per_s)
 
 
 class MeasuredWork:
-    """A `Work` whose durations, conditions and receipts are the machine's own."""
+    """A `Work` with the machine's real durations, conditions and receipts."""
 
     def __init__(
         self,
@@ -57,11 +57,12 @@ class MeasuredWork:
         on_failure: OnFailure | None = None,
         root: Path = ROOT,
     ) -> None:
-        """`energy_budget_j` is for each round; without it the battery is shared out over the rounds that are left, and
-        a machine without one keeps the budget that the member joined with.
+        """`energy_budget_j` is per round. By default a discharging battery is divided over the remaining rounds.
+
+        Without either, the member keeps the budget it joined with.
         """
         self.uplink = UplinkGauge(calibration.uplink.value) if uplink is None else uplink
-        self.last_energy: Energy | None = None  # of the last round that was seen from begin to end
+        self.last_energy: Energy | None = None  # of the last round observed from start to end
         self._number = number
         self._calibration = calibration
         self._rounds = scenario.rounds
@@ -69,9 +70,9 @@ class MeasuredWork:
         self._root = root
         self._workshop = Workshop(training, miner, on_failure=on_failure)
         self._times = ScenarioTimes(scenario, lambda round, client: None)
-        self._capacitance = 0.0  # known with the first chain
+        self._capacitance = 0.0  # set with the first chain
         self._meter = EnergyMeter(self._estimate_j, root=root)
-        self._height: int | None = None  # of the chain when the meter was last asked
+        self._height: int | None = None  # of the chain at the last lap
 
     @property
     def time_scale(self) -> float:
@@ -107,19 +108,19 @@ class MeasuredWork:
         energy, before = self._meter.lap(), self._height
         self._height = chain.height
         if tip is None or before != chain.height - 1:
-            return conditions, None  # the round's beginning was not seen
+            return conditions, None  # the start of the round was not observed
         return conditions, self._receipt(chain, tip, limits, energy)
 
     def upload(self, chain: ChainState) -> int:
-        """The network itself decides how long an update takes."""
+        """Return 0: the real network determines the duration."""
         return 0
 
     def modelled(self, chain: ChainState) -> ModelledRound:
-        """The round after `chain` by the model, from what everybody measured."""
+        """Model the round after `chain` from all members' measurements."""
         return self._times.modelled(self._number, chain)
 
     def spent(self, height: int) -> Spent:
-        """What the work for a height really took so far."""
+        """Return the real time spent on a height so far."""
         return self._workshop.spent(height)
 
     def close(self) -> None:
@@ -141,7 +142,7 @@ class MeasuredWork:
         )
 
     def _budget_pj(self, chain: ChainState) -> int:
-        """What the member may spend in the round after the next."""
+        """Return the energy budget (pJ) for the round after the next."""
         if self._energy_budget_j is not None:
             return _count(self._energy_budget_j, PICOJOULE, MAX_BUDGET_PJ)
         battery = read_battery(self._root)
@@ -151,7 +152,7 @@ class MeasuredWork:
         return chain.members[self._number].conditions.energy_budget_pj
 
     def _estimate_j(self) -> float:
-        """What training and hashing cost so far, by the cost model at the processor's own frequency."""
+        """Estimate the energy (J) of training and hashing so far, by the cost model at the measured frequency."""
         total = self._workshop.total()
         cpu_hz = self._calibration.cpu_hz.value
         busy_s = (total.training_ns * self._calibration.threads + total.hashing_ns) / NANO
@@ -159,9 +160,9 @@ class MeasuredWork:
 
 
 def measured_gain(physics: Physics, limits: Limits, bytes_per_s: float) -> int:
-    """The channel gain (1e-18) at which the model's uplink is as fast as the real one, as far as the chain has numbers.
+    """Return the channel gain (1e-18) at which the modelled uplink is as fast as the real one.
 
-    A model with little bandwidth has no gain for a fast network: its members then all have the greatest there is.
+    Clipped to the chain's largest number: with little bandwidth no gain is enough for a fast network.
     """
     gain = gain_for_rate(
         float(physics.bandwidth_hz),
@@ -173,5 +174,5 @@ def measured_gain(physics: Physics, limits: Limits, bytes_per_s: float) -> int:
 
 
 def _count(value: float, per_one: int, most: int) -> int:
-    """Whole units, at most so many; infinity is the most."""
+    """Convert to whole units, clipped to 0 and `most`."""
     return most if value * per_one >= most else max(0, round(value * per_one))

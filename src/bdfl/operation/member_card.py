@@ -1,4 +1,4 @@
-"""What an operator brings to a federation: a key, the size of its data and what its machine can do, signed."""
+"""Member card: a future member's key, label counts and machine limits, signed by its operator."""
 
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
@@ -23,24 +23,24 @@ CertificateBytes: TypeAlias = Annotated[bytes, Meta(min_length=1, max_length=MAX
 
 
 class BadCard(BdflError):
-    """A card that says what cannot be, or was not signed by whom it names."""
+    """A card that is inconsistent, or not signed by the key it names."""
 
 
 class Card(Record, frozen=True):
-    """A future member, in its own words. All of it becomes public, the number of samples of every label too."""
+    """A future member's self-description. All of it becomes public, including the number of samples of each label."""
 
-    scenario: Digest  # the agreement that it is for
-    client: MemberNumber | None  # which of the scenario's clients it plays; none: any
-    name: Text  # how people call it
+    scenario: Digest  # for which it was made
+    client: MemberNumber | None  # the scenario's client that it emulates; none: any
+    name: Text  # for display
     public_key: Digest
-    authority: CertificateBytes  # X.509 in DER: the key as issuer of its TLS certificates
+    authority: CertificateBytes  # X.509 in DER: the member's CA, which issues its TLS certificates
     label_counts: LabelCounts
-    limits: Limits  # with participation rate 0: rates follow from everybody's labels
+    limits: Limits  # with participation rate 0: rates follow from all members' labels
     conditions: Conditions  # of round 1
 
 
 class SignedCard(Record, frozen=True):
-    """Signed as CARD for the scenario."""
+    """A card, signed as CARD in the context of the scenario."""
 
     form: Literal["bdfl card 1"]
     card: Card
@@ -57,9 +57,9 @@ def make_card(
     limits: Limits,
     conditions: Conditions,
 ) -> SignedCard:
-    """The signed card of a member of the federation with that scenario digest; raises `BadCard` if it makes no sense.
+    """Make a signed card for the federation with that scenario digest; raises `BadCard` if it is inconsistent.
 
-    Its certificate is valid from now on, for as long as certificates are.
+    Its CA certificate is valid from now on.
     """
     card = Card(
         scenario=scenario,
@@ -77,7 +77,7 @@ def make_card(
 
 
 def validate_card(signed: SignedCard) -> None:
-    """Raises `BadCard` unless the card makes sense and is signed by the key that it names."""
+    """Raise `BadCard` unless the card is consistent and signed by the key it names."""
     card = signed.card
     if not card.name.isprintable() or not card.name.strip() or len(card.name) > MAX_NAME:
         raise BadCard(f"name: {card.name[:MAX_NAME]!r} given, 1 to {MAX_NAME} characters that can be printed expected")
@@ -88,7 +88,7 @@ def validate_card(signed: SignedCard) -> None:
         raise BadCard(f"card of {card.name!r}: not signed by the key that it names: changed, or somebody else's")
     try:
         validate_authority(card.authority, card.public_key)
-    except ValueError as error:  # what cryptography says of odd certificates
+    except ValueError as error:  # cryptography's message on a malformed certificate
         raise BadCard(f"card of {card.name!r}: certificate: {error}") from None
     if sum(card.label_counts) != card.limits.samples:
         found = f"{sum(card.label_counts)} samples by label and {card.limits.samples} in all"
@@ -98,7 +98,7 @@ def validate_card(signed: SignedCard) -> None:
 
 
 def read_card(path: Path) -> SignedCard:
-    """The card in a file, checked."""
+    """Read and validate a card."""
     signed = read_record(path, SignedCard, "card", _MAX_SIZE)
     try:
         validate_card(signed)
@@ -108,7 +108,7 @@ def read_card(path: Path) -> SignedCard:
 
 
 def write_card(path: Path, signed: SignedCard) -> None:
-    """Writes a card to a new file."""
+    """Write a card to a new file."""
     write_record(path, signed)
 
 

@@ -1,6 +1,6 @@
-"""A change of the members of a running chain, as a file that goes from one to the other until a quorum has signed.
+"""Membership change of a running chain: a file that members pass on until a quorum has signed.
 
-Whether a block may carry it is for the chain's rules to say; here mistakes are found before anybody waits for that.
+The chain's rules decide whether a block may carry it; the checks here report mistakes earlier.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,18 +28,18 @@ from bdfl.operation.run_file import OWN_FOLDER
 from bdfl.operation.set_up_file import read_record, write_record
 from bdfl.scenario import Scenario
 
-INBOX = "inbox"  # in a node's folder: changes that its operator gives it
+INBOX = "inbox"  # in a node's folder: changes submitted by its operator
 _SUFFIX = ".change"
 _MAX_SIZE = 4 * 2**20
 _CHAIN_FOLDER = "chain"
 
 
 class BadMemberChange(BdflError):
-    """A change that cannot be made, or a file of one that was tampered with."""
+    """An invalid membership change, or a file that was tampered with."""
 
 
 class ChangeFile(Record, frozen=True):
-    """A proposed change and who agreed so far; with a newcomer's card, whose certificate the others need for TLS."""
+    """A proposed change with its assents; an admission includes the new member's card for its TLS certificate."""
 
     form: Literal["bdfl change 1"]
     chain: Digest
@@ -50,13 +50,13 @@ class ChangeFile(Record, frozen=True):
 
     @property
     def membership_change(self) -> MembershipChange:
-        """What a block carries."""
+        """The record that a block carries."""
         return MembershipChange(self.change, self.expires, self.assents)
 
 
 @dataclass(frozen=True)
 class Standing:
-    """What a chain says about its members now."""
+    """A chain's current members and quorum."""
 
     chain: bytes
     height: int
@@ -64,12 +64,12 @@ class Standing:
     quorum: int
 
     def number_of(self, public_key: bytes) -> int | None:
-        """The member with that key; none: it is no member now."""
+        """Return the number of the active member with that key; None: not a member now."""
         return next((one for one in sorted(self.roll.active) if self.roll.members[one].public_key == public_key), None)
 
 
 def read_standing(path: Path) -> Standing:
-    """The members of the chain in a node's folder, or in a chain's; it may be running."""
+    """Read the current members from a node's or a chain's folder, even while the node runs."""
     folder = path / _CHAIN_FOLDER if (path / _CHAIN_FOLDER / DATABASE_FILE).is_file() else path
     with ChainStore.open(folder, read_only=True) as store:
         genesis, height = store.genesis, store.height
@@ -80,7 +80,7 @@ def read_standing(path: Path) -> Standing:
 def propose_admission(
     standing: Standing, genesis: GenesisFile, scenario: Scenario, signed: SignedCard, expires: int
 ) -> ChangeFile:
-    """The admission of whoever signed the card; how often it should train follows from its labels and the founders'."""
+    """Propose to admit the signer of a card, with a participation rate from its labels and the founders'."""
     validate_card(signed)
     card = signed.card
     if genesis.chain != standing.chain:
@@ -104,7 +104,7 @@ def propose_admission(
 
 
 def propose_removal(standing: Standing, number: int, expires: int) -> ChangeFile:
-    """The removal of a member; its number and key stay its own."""
+    """Propose to remove a member; its number and key are never reused."""
     if number not in standing.roll.active:
         numbers = ", ".join(map(str, sorted(standing.roll.active)))
         raise BadMemberChange(f"member {number}: not one of the members {numbers}")
@@ -112,7 +112,7 @@ def propose_removal(standing: Standing, number: int, expires: int) -> ChangeFile
 
 
 def newcomer_rate(genesis: GenesisFile, scenario: Scenario, signed: SignedCard) -> int:
-    """How often (1e-9) a newcomer should train, by its labels among the founders'; their mean where rates are given."""
+    """Return a new member's participation rate (1e-9) from all labels; the founders' mean if rates are set."""
     if scenario.participation.rates is not None:
         founders = [member.limits.rate_nano for member in genesis.genesis.members]
         return sum(founders) // len(founders)
@@ -124,7 +124,7 @@ def newcomer_rate(genesis: GenesisFile, scenario: Scenario, signed: SignedCard) 
 
 
 def validate_change_file(file: ChangeFile) -> None:
-    """Raises unless a newcomer's card is its own and says what the change says."""
+    """Raise unless an admission agrees with the new member's valid card."""
     if isinstance(file.change, Removal):
         if file.card is not None:
             raise BadMemberChange("a removal with a card, none expected")
@@ -141,7 +141,7 @@ def validate_change_file(file: ChangeFile) -> None:
 
 
 def validate_timely(file: ChangeFile, standing: Standing) -> None:
-    """Raises unless the next block of this chain could carry the change, were it agreed to."""
+    """Raise unless the next block of this chain could carry the change once a quorum has signed."""
     if file.chain != standing.chain:
         raise BadMemberChange(f"change: of chain {file.chain.hex()[:16]}, {standing.chain.hex()[:16]} expected")
     if file.expires <= standing.height:
@@ -164,7 +164,7 @@ def validate_timely(file: ChangeFile, standing: Standing) -> None:
 
 
 def sign_change_file(file: ChangeFile, standing: Standing, signer: Signer) -> ChangeFile:
-    """The file with that member's assent."""
+    """Add a member's assent to the file."""
     validate_timely(file, standing)
     number = standing.number_of(signer.public_key)
     if number is None:
@@ -173,14 +173,14 @@ def sign_change_file(file: ChangeFile, standing: Standing, signer: Signer) -> Ch
 
 
 def merge_changes(file: ChangeFile, other: ChangeFile) -> ChangeFile:
-    """The file with the assents of another copy of it."""
+    """Add the assents from another copy of the file."""
     if msgspec.structs.replace(other, assents=()) != msgspec.structs.replace(file, assents=()):
         raise BadMemberChange("change: another one, assents to the same change expected")
     return _with_assents(file, other.assents)
 
 
 def read_change(path: Path) -> ChangeFile:
-    """The change in a file, checked as far as that is possible without the chain."""
+    """Read a change, validated as far as possible without the chain."""
     file = read_record(path, ChangeFile, "change", _MAX_SIZE)
     try:
         validate_change_file(file)
@@ -190,12 +190,12 @@ def read_change(path: Path) -> ChangeFile:
 
 
 def write_change(path: Path, file: ChangeFile, *, replaces: bool = False) -> None:
-    """Writes a change whole or not at all."""
+    """Write a change atomically."""
     write_record(path, file, replaces=replaces)
 
 
 def submit_change(folder: Path, file: ChangeFile, standing: Standing) -> Path:
-    """Gives a change that a quorum signed to the node whose folder it is; returns where it lies until it is taken."""
+    """Submit a change signed by a quorum to the node of a folder; return the file's path in its inbox."""
     validate_timely(file, standing)
     missing = standing.quorum - len(file.assents)
     if missing > 0:
@@ -214,9 +214,9 @@ def submit_change(folder: Path, file: ChangeFile, standing: Standing) -> Path:
 
 @contextmanager
 def taking_changes(folder: Path) -> Iterator[list[ChangeFile]]:
-    """Changes that were given to the node of a folder; they are gone from its inbox when the block was left well.
+    """Yield the changes submitted to a node; delete them if the `with` block succeeds.
 
-    What cannot be read is set aside under another name.
+    Unreadable files are renamed.
     """
     found: list[ChangeFile] = []
     paths = sorted((folder / INBOX).glob(f"*{_SUFFIX}")) if (folder / INBOX).is_dir() else []

@@ -21,7 +21,7 @@ ReadSnapshot = Callable[[], Snapshot]
 
 
 class NodeMetrics:
-    """All figures of one node, in a registry of its own."""
+    """All metrics of one node, in a registry of its own."""
 
     def __init__(self, read: ReadSnapshot) -> None:
         self._read = read
@@ -38,7 +38,7 @@ class NodeMetrics:
         self._rounds.observe(seconds)
 
     def open_window(self, *, host: str = LOOPBACK, port: int = 0, chain: ChainPages | None = None) -> Window:
-        """Serves /metrics, /healthz, /readyz and /status.json, and the chain where there is one to look at."""
+        """Serve /metrics, /healthz, /readyz, /status.json and, if `chain` is given, the chain."""
         pages = {
             "/metrics": self.metrics,
             "/healthz": self.liveness,
@@ -53,12 +53,12 @@ class NodeMetrics:
         return Page(generate_latest(self._registry), CONTENT_TYPE_LATEST)
 
     def liveness(self) -> Page:
-        """200 while the event loop turns: otherwise only a restart helps."""
+        """Answer 200 while the event loop runs; otherwise only a restart helps."""
         found = self._read()
         return _probe(found, is_ok=found.is_alive)
 
     def readiness(self) -> Page:
-        """200 while the node does all that is expected of it."""
+        """Answer 200 while the node is fully operational."""
         found = self._read()
         return _probe(found, is_ok=found.state.is_ready)
 
@@ -73,7 +73,7 @@ def _probe(found: Snapshot, *, is_ok: bool) -> Page:
 
 
 class _SnapshotCollector(Collector):
-    """Reads a node when it is asked, so that figures cost nothing between two questions."""
+    """Reads the node's snapshot on each scrape, so metrics cost nothing in between."""
 
     def __init__(self, read: ReadSnapshot) -> None:
         self._read = read

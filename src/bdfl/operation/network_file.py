@@ -1,4 +1,4 @@
-"""What the folder of a network on one machine consists of."""
+"""Layout and settings file of a network's folder on one machine."""
 
 from pathlib import Path
 from typing import Annotated
@@ -18,19 +18,19 @@ _MAX_PROCESSES = 10_000
 
 
 class BadNetwork(BdflError):
-    """A folder that is no network's, or a network that cannot be started there."""
+    """A folder without a network, or a network that cannot be started."""
 
 
 class NetworkFile(msgspec.Struct, frozen=True, kw_only=True):
-    """What a network's folder consists of; its genesis says the rest."""
+    """Settings of a network beyond its genesis."""
 
     scenario: str  # its name
     chain: str
     num_nodes: Annotated[int, Meta(ge=0, le=_MAX_PROCESSES)]
     num_access_points: Annotated[int, Meta(ge=0, le=_MAX_PROCESSES)]
-    blocks: int | None = None  # after which all is done
-    pid: int | None = None  # of whoever runs it, or did
-    functions: tuple[str, ...] = ()  # of the scenario's author, that may run
+    blocks: int | None = None  # the last height
+    pid: int | None = None  # of the supervisor, running or not
+    functions: tuple[str, ...] = ()  # of the scenario's author, allowed to run
 
 
 def node_folder(folder: Path, number: int) -> Path:
@@ -46,7 +46,7 @@ def write_network(folder: Path, network: NetworkFile) -> None:
 
 
 def read_network(folder: Path) -> NetworkFile:
-    """What is in a network's folder."""
+    """Read the settings of a network's folder."""
     try:
         return msgspec.json.decode(read_regular(folder / NETWORK_FILE, _MAX_BYTES), type=NetworkFile)
     except OSError:

@@ -1,4 +1,4 @@
-"""Members who came after the genesis: their certificates, which the chain does not carry, and changes on their way."""
+"""Members admitted after genesis: their certificates, which the chain does not carry, and submitted changes."""
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,15 +14,15 @@ from bdfl.operation.member_card import SignedCard
 from bdfl.operation.member_change import ChangeFile, read_change, taking_changes, write_change
 from bdfl.operation.run_file import OWN_FOLDER
 
-ADMISSIONS = "admissions"  # in a node's folder: those it was told of
+ADMISSIONS = "admissions"  # in a node's folder: admissions known to it
 _SUFFIX = ".change"
 _POLL_S = 1.0
 
 
 def read_admissions(folder: Path | None, given: Iterable[Path], genesis: GenesisFile) -> tuple[ChangeFile, ...]:
-    """The admissions that the node of a folder, if any, was told of before, and then those given.
+    """Read the admissions stored in a node's folder, if any, then those given.
 
-    Several may be of one number: which of them came about is for the chain to say.
+    Several may have one number; the chain decides which of them took effect.
     """
     known = [] if folder is None else sorted((folder / ADMISSIONS).glob(f"*{_SUFFIX}"))
     files = [read_change(path) for path in (*known, *given)]
@@ -30,13 +30,13 @@ def read_admissions(folder: Path | None, given: Iterable[Path], genesis: Genesis
 
 
 def find_admission(admissions: Iterable[ChangeFile], public_key: bytes) -> tuple[int, SignedCard] | None:
-    """Under which number the last of the admissions lets that key in, and with which card."""
+    """Return the member number and card of the last admission of that key."""
     found = [(number, card) for number, key, card in _newcomers(admissions) if key == public_key]
     return found[-1] if found else None
 
 
 def keep_admission(folder: Path, file: ChangeFile) -> None:
-    """Keeps a newcomer's card for as long as the node lives."""
+    """Store an admission in the node's folder."""
     place = folder / ADMISSIONS
     place.mkdir(mode=OWN_FOLDER, exist_ok=True)
     write_change(place / f"{record_digest(file).hex()[:16]}{_SUFFIX}", file, replaces=True)
@@ -45,10 +45,10 @@ def keep_admission(folder: Path, file: ChangeFile) -> None:
 def authorities_of(
     genesis: GenesisFile, admissions: Iterable[ChangeFile], public_keys: Sequence[bytes | None] = ()
 ) -> dict[int, bytes]:
-    """CA certificates (DER) of the members, by number.
+    """Return the members' CA certificates (DER) by number.
 
-    `public_keys` are the chain's, by number: whom it removed, and who was to have a number that another has, is left
-    out; whom it does not know yet is not.
+    `public_keys` are the chain's, by number. Removed members and admissions that lost their number are left out;
+    members not yet in the chain are included.
     """
     founders = zip(count(), genesis.public_keys, genesis.authorities)
     newcomers = ((number, key, card.card.authority) for number, key, card in _newcomers(admissions))
@@ -60,27 +60,27 @@ def authorities_of(
 
 
 def names_of(genesis: GenesisFile, admissions: Iterable[ChangeFile], public_keys: Sequence[bytes | None]) -> list[str]:
-    """Names of the members by their cards, by number; of whom there is no card, the number."""
+    """Return the members' names by number, as on their cards; without a card, the number."""
     cards = {card.card.public_key: card.card.name for _, _, card in _newcomers(admissions)}
     cards |= {card.card.public_key: card.card.name for card in genesis.cards}
     return [cards.get(key or b"", f"member {number}") for number, key in enumerate(public_keys)]
 
 
 def _newcomers(admissions: Iterable[ChangeFile]) -> Iterator[tuple[int, bytes, SignedCard]]:
-    """Number, key and card of each."""
+    """Yield number, key and card of each admission."""
     for file in admissions:
         if isinstance(file.change, Admission) and file.card is not None:
             yield file.change.number, file.change.member.public_key, file.card
 
 
 def find_number(genesis: GenesisFile, admissions: Iterable[ChangeFile], public_key: bytes) -> int | None:
-    """The member with that key, of the genesis or come later; none: nobody's."""
+    """Return the number of the member with that key, a founder or admitted later; None: not a member."""
     newcomer = find_admission(admissions, public_key)
     return genesis.number_of(public_key) if newcomer is None else newcomer[0]
 
 
 class ChangeInbox:
-    """Takes changes that an operator puts into the node's folder, until it is closed."""
+    """Polls the node's folder for submitted changes until closed."""
 
     def __init__(self, folder: Path, take: Callable[[Sequence[ChangeFile]], None], log: NodeLog) -> None:
         self._folder = folder

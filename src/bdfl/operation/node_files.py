@@ -1,4 +1,4 @@
-"""What is in a node's folder: its chain, what TLS needs, its log, its events and its rounds."""
+"""Layout of a node's folder: chain, TLS files, quota and ownership."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,7 +23,7 @@ LEAF_FILE = "certificate.pem"
 
 
 class WrongChain(BdflError):
-    """A folder whose chain began with another genesis, or of another member's node."""
+    """A folder with the chain of another genesis, or of another member's node."""
 
 
 def write_tls(
@@ -34,9 +34,9 @@ def write_tls(
     hosts: Sequence[str] = (LOOPBACK, "localhost"),
     authorities: Mapping[int, bytes] | None = None,
 ) -> TlsFiles:
-    """A new TLS key, its certificate by the member's own authority, and the certificates of all others.
+    """Write a new TLS key, its certificate issued by the member's own CA, and all trusted roots.
 
-    `authorities` are those of the members by number, where they are more than the genesis has.
+    `authorities` are the members' CAs by number, if there are more than in the genesis.
     """
     known = dict(enumerate(genesis.authorities)) if authorities is None else authorities
     key, certificate = issue_leaf(signer, known[number], member_name(number), hosts)
@@ -44,16 +44,16 @@ def write_tls(
 
 
 def roots_of(genesis: GenesisFile, authorities: Mapping[int, bytes] | None = None) -> bytes:
-    """Whose certificates count (PEM): all members' authorities, and the access points' own."""
+    """Return the trusted roots (PEM): the CAs of all members and the certificates of the access points."""
     known = genesis.authorities if authorities is None else authorities.values()
     return roots_pem([*known, *genesis.access_points])
 
 
 def validate_owner(folder: Path, signer: Signer) -> None:
-    """Raises `WrongChain` where another key's node worked in the folder: its votes and start numbers are in it."""
+    """Raise `WrongChain` if the folder belongs to another key's node, with its votes and restart counter."""
     try:
         leaf = x509.load_pem_x509_certificate((folder / TLS_FOLDER / LEAF_FILE).read_bytes())
-    except (OSError, ValueError):  # nobody yet, or what the next start replaces
+    except (OSError, ValueError):  # new folder, or a file that the next start replaces
         return
     owner, own = issuer_of(leaf), key_fingerprint(signer.public_key)
     if owner != own:
@@ -62,10 +62,10 @@ def validate_owner(folder: Path, signer: Signer) -> None:
 
 
 def default_quota(genesis: GenesisFile, scenario: Scenario, last_height: int | None = None) -> int:
-    """Bytes of models that a node keeps at most unless its operator says otherwise.
+    """Return the default quota (bytes) of models that a node keeps.
 
-    As many as the rounds that are kept can hold with twice the first members, and three rounds more: the one to be
-    pruned, the open one, and what a restart left of it.
+    Enough for the retained rounds with twice the founders, and three more rounds: the one to be pruned, the open one,
+    and its remains from before a restart.
     """
     num_kept = scenario.ledger.keep_blocks or max(last_height or 0, scenario.rounds)
     return genesis.genesis.model.size * (num_kept + 3) * (2 * len(genesis.public_keys) + 1)
@@ -73,7 +73,7 @@ def default_quota(genesis: GenesisFile, scenario: Scenario, last_height: int | N
 
 @contextmanager
 def open_chain(path: Path, genesis: GenesisFile, max_bytes: int | None = None) -> Iterator[ChainStore]:
-    """The chain of a genesis in a folder, begun there if there is none; one of another genesis is refused.
+    """Open the chain of a genesis in a folder, created if there is none; another genesis is rejected.
 
     `max_bytes` is the quota of its models.
     """
@@ -88,6 +88,6 @@ def open_chain(path: Path, genesis: GenesisFile, max_bytes: int | None = None) -
 
 
 def hosts_of(addresses: Sequence[str]) -> list[str]:
-    """Host names and addresses of host:port, for a certificate; those of this machine are always there."""
+    """Return the hosts of HOST:PORT addresses for a certificate, with loopback always included."""
     named = [address.rpartition(":")[0].removeprefix("[").removesuffix("]") for address in addresses]
     return list(dict.fromkeys([*(host for host in named if host not in ("", "0.0.0.0", "::")), LOOPBACK, "localhost"]))

@@ -1,4 +1,4 @@
-"""Who a node is: what its operator decided, its key, its genesis, and who the others are."""
+"""Identity of a node: its operator's settings, its key, its genesis and the other members."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,18 +19,18 @@ from bdfl.transports.live.training_process import DEALT, TrainingProcess
 
 
 class NotRunnable(BdflError):
-    """A node that cannot be started with what was given."""
+    """A node that cannot be started with these settings."""
 
 
 @dataclass(frozen=True)
 class NodeSettings:
-    """What an operator decides about a node; all else is agreed on in its genesis."""
+    """Operator's settings of a node; the genesis determines everything else."""
 
     genesis: Path
     key: Path
     folder: Path
     data: str = DEALT  # or a file or folder
-    flower: str | None = None  # an own Flower client instead of the one that the genesis names
+    flower: str | None = None  # the member's own Flower client instead of the one that the genesis names
     listen: tuple[str, ...] = ()  # host:port
     peers: tuple[str, ...] = ()
     metrics: tuple[str, int] | None = (LOOPBACK, 0)  # port 0: any
@@ -39,29 +39,29 @@ class NodeSettings:
     evaluates: bool = False
     records: bool = True  # all events, for a replay
     is_unsigned_allowed: bool = False
-    allowed: frozenset[str] = frozenset()  # functions of the scenario's author that may run
-    admissions: tuple[Path, ...] = ()  # of members who came later, this one perhaps among them
+    allowed: frozenset[str] = frozenset()  # functions of the scenario's author, allowed to run
+    admissions: tuple[Path, ...] = ()  # of members admitted after genesis, possibly including this one
 
 
 @dataclass(frozen=True)
 class Identity:
-    """Who a node is, and who the others are."""
+    """A node's key, number, genesis and scenario."""
 
     signer: Signer
     genesis: GenesisFile
     scenario: Scenario
     number: int
-    admissions: tuple[ChangeFile, ...]  # of members who came later
+    admissions: tuple[ChangeFile, ...]  # of members admitted after genesis
 
     @property
     def card(self) -> Card:
-        """What the member said of itself."""
+        """The member's own card."""
         newcomer = find_admission(self.admissions, self.signer.public_key)
         return (self.genesis.cards[self.number] if newcomer is None else newcomer[1]).card
 
 
 def identify(settings: NodeSettings) -> Identity:
-    """Who a node with these settings would be; raises a `BdflError` where it may not take part."""
+    """Determine a node's identity from its settings; raises a `BdflError` if it may not take part."""
     signer = load_key(settings.key)
     allowed = settings.allowed | ({settings.flower} if settings.flower is not None else set())
     genesis = read_genesis(settings.genesis, allowed=allowed)
@@ -84,14 +84,14 @@ def identify(settings: NodeSettings) -> Identity:
 
 
 def own_learning(scenario: Scenario, flower: str | None) -> Scenario:
-    """The scenario as a node trains by it: what was agreed on, with its own Flower client if it brings one."""
+    """Return the agreed scenario, with the member's own Flower client if it has one."""
     if flower is None:
         return scenario
     return msgspec.structs.replace(scenario, learning=msgspec.structs.replace(scenario.learning, flower=flower))
 
 
 def begin_training(identity: Identity, data: str, flower: str | None) -> TrainingProcess:
-    """The node's training process, which first finds out whether its data fit the agreed model and its card."""
+    """Start the training process, which first checks the data against the agreed model and the card."""
     card = identity.card
     return TrainingProcess(
         own_learning(identity.scenario, flower),
@@ -103,9 +103,9 @@ def begin_training(identity: Identity, data: str, flower: str | None) -> Trainin
 
 
 def num_awaited(identity: Identity, height: int) -> int:
-    """How many others a node with so many blocks waits for before it takes part: the other founders, or nobody.
+    """Return the number of peers to wait for before taking part: all other founders at height 0, else none.
 
-    Only founders begin together. Who came later finds a network that goes on, perhaps without those who founded it.
+    Only founders start together. A member admitted later joins a running network, perhaps without its founders.
     """
     num_founders = len(identity.genesis.public_keys)
     return num_founders - 1 if not height and identity.number < num_founders else 0

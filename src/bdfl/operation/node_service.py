@@ -1,4 +1,4 @@
-"""A node as a service: everything checked and opened in order, run until it is asked to stop, and closed again."""
+"""Node service: validates and opens everything in order, runs until stopped, and closes it."""
 
 import os
 import threading
@@ -78,19 +78,19 @@ from bdfl.transports.live.zenoh_link import ZenohLink
 from bdfl.transports.live.zenoh_session import LinkSettings
 
 _POLL_S = 0.5
-_REFUSED = "refused_"  # begins the link's counters of what it dropped
+_REFUSED = "refused_"  # prefix of the link's counters of rejected messages
 
 
 class NodeFailed(BdflError):
-    """Why a running node ended without being asked to."""
+    """The error that ended a running node."""
 
 
 class ThreadFailed(BdflError):
-    """A thread of a running node that ended by an error."""
+    """An exception that ended a thread of a running node."""
 
 
 class NodeService:
-    """A running node and all around it; made by `open_node`."""
+    """A running node and its services, created by `open_node`."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class NodeService:
         training: TrainingProcess,
         log: NodeLog,
     ) -> None:
-        """All but `settings` and `identity` are open until the service is over."""
+        """All arguments but `settings` and `identity` stay open until the service is closed."""
         genesis, scenario = identity.genesis, identity.scenario
         self._settings = settings
         self._identity = identity
@@ -113,7 +113,7 @@ class NodeService:
         self._process = psutil.Process()
         self._size = FolderSize(settings.folder / CHAIN_FOLDER)
         self._accuracy: float | None = None
-        self._training_failure: str | None = None  # of the last training that failed
+        self._training_failure: str | None = None  # of the last failed training
         self._track = StateTrack(self._tell_state)
         self._is_judging = self._has_run = False
         self._is_stopping = threading.Event()
@@ -155,16 +155,16 @@ class NodeService:
             ),
         )
         self._watch.begin(self._node.state, store.block(store.height) if store.height else None)
-        self._public_keys = self._node.state.chain.public_keys  # some may have come since the genesis, or gone
+        self._public_keys = self._node.state.chain.public_keys  # members may have changed since genesis
         self._replace_roots()
 
     def run(self) -> None:
-        """Takes part until `stop`; raises `NodeFailed` where something else ends it."""
+        """Take part until `stop`; raises `NodeFailed` if an error ends the node."""
         with self._minding_threads(), self._open_window():
             with looking_on(self.snapshot):
                 if not self._store.height:
                     self._wait_for_training()
-                else:  # others may need its vote before its data are there
+                else:  # peers may need its vote before its data are loaded
                     threading.Thread(target=self._follow_training, name="data", daemon=True).start()
             if self._is_stopping.is_set():
                 return
@@ -176,7 +176,7 @@ class NodeService:
                     self._node.run()
             except KeyboardInterrupt:
                 raise
-            except BaseException as error:  # also what native code panics with
+            except BaseException as error:  # including panics of native code
                 self._log.error("stopped", {"why": _reason(error)})
                 raise NodeFailed(_reason(error)) from error
             finally:
@@ -184,17 +184,17 @@ class NodeService:
             self._log.info("stopped", {"height": self._store.height})
 
     def stop(self) -> None:
-        """Lets `run` return soon; from any thread."""
+        """Make `run` return soon. Thread-safe."""
         self._is_stopping.set()
         self._node.stop()
 
     def close(self) -> None:
-        """Closes what a node that was run has closed itself."""
+        """Close a node that was never run; a run closes it itself."""
         if not self._has_run:
             self._node.close()
 
     def snapshot(self) -> Snapshot:
-        """How the node is now; from any thread."""
+        """Return the node's status. Thread-safe."""
         status, moment, now_ns = self._node.status(), self._watch.moment, time.monotonic_ns()
         identity, genesis, chain = self._identity, self._identity.genesis, moment.state.chain
         number, began_ns, deadline_s = identity.number, round(self._began_s * NANO), self._deadline_s(chain)
@@ -281,7 +281,7 @@ class NodeService:
             return Stage.RUNNING
         return Stage.GATHERING if self._has_run else Stage.PREPARING
 
-    # What it consists of
+    # Components
 
     def _make_work(self) -> EmulatedWork | MeasuredWork:
         number, scenario = self._identity.number, self._identity.scenario
@@ -311,7 +311,7 @@ class NodeService:
 
     @contextmanager
     def _open_window(self) -> Iterator[None]:
-        """Inside, others on this machine can see how the node is."""
+        """Serve status pages and write the run file inside the `with` block."""
         settings = self._settings
         window = None
         chain = ChainPages(settings.folder / CHAIN_FOLDER)
@@ -329,7 +329,7 @@ class NodeService:
 
     @contextmanager
     def _minding_threads(self) -> Iterator[None]:
-        """Inside, the node ends with any of its threads that fails: without it, it might be deaf or mute."""
+        """Stop the node if any of its threads fails: it could otherwise no longer send or receive."""
         before = threading.excepthook
         threading.excepthook = self._end_with_thread
         try:
@@ -347,7 +347,7 @@ class NodeService:
             self._node.fail(ThreadFailed(f"thread {name}: {_reason(error)}"))
 
     def _wait_for_training(self) -> None:
-        """Until the data are there; raises `NodeFailed` where they never will be."""
+        """Block until the data are loaded; raises `NotRunnable` if that fails for good."""
         while not self._is_stopping.is_set() and self._node.status().stopped_by is None:
             try:
                 ready = self._training.wait_ready(_POLL_S)
@@ -364,10 +364,10 @@ class NodeService:
         except NotRunnable as error:
             self._log.error("data", {"why": str(error), "advice": "this node votes and does not train"})
 
-    # Members who come and go
+    # Membership
 
     def _take_changes(self, files: Sequence[ChangeFile]) -> None:
-        """Passes on what the operator gave the node, and remembers newcomers' certificates."""
+        """Offer submitted changes to the node, and store the certificates of new members."""
         for file in files:
             if isinstance(file.change, Admission):
                 keep_admission(self._settings.folder, file)
@@ -382,7 +382,7 @@ class NodeService:
             threading.Thread(target=self._change_members, name="members", daemon=True).start()
 
     def _change_members(self) -> None:
-        """Connects anew, so that newcomers' certificates count, and no longer those of who was removed."""
+        """Reconnect, so that TLS accepts new members and rejects removed ones."""
         with self._members_lock:
             try:
                 self._replace_roots()
@@ -393,7 +393,7 @@ class NodeService:
             self._log.info("members", {"in all": self._num_members})
 
     def _replace_roots(self) -> None:
-        """Writes down whose certificates count, by the chain as it is now."""
+        """Write the trusted roots for the chain's current members."""
         genesis, public_keys = self._identity.genesis, self._public_keys
         authorities = authorities_of(genesis, self._admissions, public_keys)
         self._num_members = sum(key is not None for key in public_keys)
@@ -405,10 +405,10 @@ class NodeService:
             self._log.warn("no certificate", {"members": " ".join(unknown), "advice": advice})
         replace_file(self._settings.folder / TLS_FOLDER / ROOTS_FILE, roots_of(genesis, authorities))
 
-    # What is told
+    # Evaluation and logs
 
     def _judge(self, block: Block) -> None:
-        """Tries the newest model on the test data, unless an older one is still being tried."""
+        """Evaluate the newest model on the test data, unless an evaluation is still running."""
         if not self._settings.evaluates or self._is_judging:
             return
         model = self._store.read_unchecked(block.body.model)
@@ -424,7 +424,7 @@ class NodeService:
             self._log.info("accuracy", {"height": height, "accuracy": round(answer.accuracy, 4)})
 
     def _tell_state(self, found: Snapshot) -> None:
-        """Logs a new state; the end has a line of its own."""
+        """Log a state change; `run` logs the end."""
         if found.state is ServiceState.STOPPED:
             return
         facts = {"now": found.state.value, "why": found.reason}
@@ -439,7 +439,7 @@ class NodeService:
         self._log.error("training", {"why": reason})
 
     def _deadline_s(self, chain: ChainState) -> float:
-        """Longest time of a round that goes well: until an idle block may end it, and a first attempt."""
+        """Return the longest duration of a normal round: until an idle block is allowed, plus a first attempt."""
         timing, toolbox = self._context.timing, self._context.toolbox
         costs = toolbox.once((modelled_costs, chain), lambda: modelled_costs(chain, toolbox))
         mining_ns = costs.mining_ns * timing.time_scale
@@ -448,12 +448,12 @@ class NodeService:
 
 @contextmanager
 def open_node(settings: NodeSettings, *, echo: TextIO | None = None) -> Iterator[NodeService]:
-    """A node that can be run once, with everything open that it needs; raises a `BdflError` in one line otherwise."""
+    """Open everything a node needs, to be run once; raises a `BdflError` with a one-line message."""
     identity = identify(settings)
     with ExitStack() as resources:
         resources.enter_context(lock_folder(settings.folder))
         validate_owner(settings.folder, identity.signer)
-        for address in settings.listen:  # before anything takes long, and in plainer words than zenoh's
+        for address in settings.listen:  # before slow steps, and with a clearer message than zenoh's
             try:
                 bind(address).close()
             except OSError as error:
@@ -494,7 +494,7 @@ def _describe_run(settings: NodeSettings, identity: Identity) -> RunFile:
 
 
 def _reason(error: BaseException) -> str:
-    """What ended a node, in one line."""
+    """Explain in one line what ended a node."""
     text = one_line(error)
     if isinstance(error, QuotaExceeded):
         text += "; start it with a larger --quota, or agree on ledger.keep_blocks, which drops old models"

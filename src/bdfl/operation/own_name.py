@@ -1,4 +1,4 @@
-"""Under which names this machine may be asked: a page elsewhere whose name is made to point here is refused."""
+"""Host header check of local HTTP servers, against DNS rebinding."""
 
 from ipaddress import ip_address
 
@@ -6,7 +6,7 @@ LOOPBACK = "127.0.0.1"
 
 
 def is_own_name(name: str, host: str, port: int) -> bool:
-    """Whether a Host header names the window at `host`; a bare address does where it is open on all of them."""
+    """Return whether a Host header names the server at `host`; if it listens everywhere, any bare address does."""
     plain, colon, number = name.rpartition(":")
     plain = plain if colon and number == str(port) else name
     plain = plain.removeprefix("[").removesuffix("]")

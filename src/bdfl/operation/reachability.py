@@ -1,4 +1,4 @@
-"""Reachability, tried: own addresses are bound and called, peers answer with TLS, and their clocks are compared."""
+"""Reachability checks: bind and call own addresses, complete TLS handshakes with peers, compare clocks."""
 
 import socket
 import ssl
@@ -27,30 +27,30 @@ from bdfl.transports.live.certificates import (
     write_tls,
 )
 
-SKEW_S = 5.0  # between two clocks that is no news
-WRONG_S = TIME_TOLERANCE_MS / 1000  # between two clocks: members vote for no block that is further off at first
-_PATIENCE_S = 3.0  # with a peer
-_REFUSAL_S = 1.0  # in which a peer refuses a certificate; TLS 1.3 says so only after the handshake
+SKEW_S = 5.0  # normal difference between two clocks
+WRONG_S = TIME_TOLERANCE_MS / 1000  # members prevote for no block whose time is further off
+_PATIENCE_S = 3.0  # per peer
+_REFUSAL_S = 1.0  # to wait for a rejected certificate: TLS 1.3 reports it after the handshake
 _EVERYWHERE = {"0.0.0.0": LOOPBACK, "::": "::1"}
 _CLOCK_ADVICE = "set both, best by NTP"
 _PEER_ADVICE = "network, firewall, or it is not started yet"
 
 
 class Refused(BdflError):
-    """A peer that ended the connection over this node's certificate."""
+    """A peer that rejected this node's certificate."""
 
 
 @dataclass(frozen=True)
 class Reached:
-    """A peer that was tried."""
+    """Result of calling a peer."""
 
     finding: Finding
     number: int | None = None  # the member that answered
-    is_there: bool = False  # also an access point
+    is_there: bool = False  # also true of an access point
 
 
 def bind(address: str) -> socket.socket:
-    """A socket that listens on HOST:PORT, to be closed; raises `OSError` or `BadAddress`."""
+    """Listen on HOST:PORT and return the socket, to be closed; raises `OSError` or `BadAddress`."""
     host, port = split_address(address)
     one = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     try:
@@ -64,7 +64,7 @@ def bind(address: str) -> socket.socket:
 
 
 def check_port(address: str, *, is_running: bool) -> Finding:
-    """Binds an address and calls it, as far as one machine can: whether others get through only they can tell."""
+    """Bind an address and call it from this machine; reachability from other machines is not tested."""
     try:
         with bind(address) as one:
             host, port = one.getsockname()[:2]
@@ -85,7 +85,7 @@ def check_peers(
     own_leaf: Path | None,
     is_listening: bool,
 ) -> Iterator[Finding]:
-    """Calls every peer, and counts the votes that can be had; `present` are those that the running node sees."""
+    """Call every peer and count the reachable votes; `present` are the members connected to the running node."""
     with TemporaryDirectory() as folder:
         reached = [_reach(peer, members, Path(folder), now_s, own_leaf) for peer in peers]
         yield from (one.finding for one in reached)
@@ -100,7 +100,7 @@ def check_peers(
 
 
 def issued_s(certificate: x509.Certificate, days: int) -> float:
-    """Time at which a certificate of so many days was made; it says that it was valid a day before already."""
+    """Return the time at which a certificate of so many days was made: its validity starts a day earlier."""
     return (certificate.not_valid_after_utc - timedelta(days=days)).timestamp()
 
 
@@ -112,7 +112,7 @@ def _count_votes(
     has_peers: bool,
     is_listening: bool,
 ) -> Finding:
-    """Votes that this node can have now, of those that it needs."""
+    """Compare the votes that can be reached now with the quorum."""
     needed = members.quorum
     others = {one.number for one in reached if one.number not in (None, members.number)}
     if present is not None:
@@ -136,7 +136,7 @@ def _count_votes(
 
 
 def _reach(address: str, members: Federation | None, folder: Path, now_s: float, own_leaf: Path | None) -> Reached:
-    """Tries that somebody answers, is of this network and not this node again, and takes its certificate."""
+    """Check that a peer answers, belongs to this network, is not this node, and accepts its certificate."""
     tls = _write_tls(folder / "now", members, now_s)
     try:
         certificate = _shake_hands(address, tls)
@@ -146,7 +146,7 @@ def _reach(address: str, members: Federation | None, folder: Path, now_s: float,
             return _unreached(f"{address}: its certificate begins in the future", "compare the clocks")
         return _unreached(f"{address}: not of this network: {reason}", "the same genesis there?")
     except Refused as error:
-        is_time = "EXPIRED" in str(error)  # also said of one that is not valid yet
+        is_time = "EXPIRED" in str(error)  # also reported for a certificate not yet valid
         advice = _CLOCK_ADVICE if is_time else "the same genesis there? were you removed?"
         return _unreached(f"{address}: refuses this node{' by its clock' if is_time else ''}: {error}", advice)
     except (OSError, BadAddress) as error:
@@ -162,7 +162,7 @@ def _reach(address: str, members: Federation | None, folder: Path, now_s: float,
         advice = "end one of them: two with one key are taken for a liar"
         return Reached(Finding("peer", Verdict.BAD, found, advice), is_there=True)
     ahead_s = issued_s(certificate, AUTHORITY_DAYS if number is None else LEAF_DAYS) - now_s
-    if ahead_s > SKEW_S:  # made when it was started, so before now
+    if ahead_s > SKEW_S:  # issued at its start, so in the past
         found = f"{address}: {name}, whose clock is at least {ahead_s:,.0f} s ahead of this one"
         verdict = Verdict.BAD if ahead_s > WRONG_S else Verdict.WARN
         return Reached(Finding("peer", verdict, found, _CLOCK_ADVICE), number, is_there=True)
@@ -172,7 +172,7 @@ def _reach(address: str, members: Federation | None, folder: Path, now_s: float,
 def _compare_clocks(
     peers: Sequence[str], reached: Sequence[Reached], members: Federation, folder: Path, now_s: float
 ) -> Iterator[Finding]:
-    """Shows peers that took our certificate one that began just now: it is refused where our clock is ahead."""
+    """Present each peer a certificate valid from just now: it is rejected if this node's clock is ahead."""
     tls = _write_tls(folder / "young", members, now_s + EARLY.total_seconds() - WRONG_S)
     for address, one in zip(peers, reached, strict=True):
         if tls is None or one.finding.verdict is not Verdict.OK:
@@ -182,12 +182,12 @@ def _compare_clocks(
         except Refused:
             found = f"more than {WRONG_S:.0f} s ahead of the peer's at {address}"
             yield Finding("clock", Verdict.BAD, found, _CLOCK_ADVICE)
-        except OSError:  # it is gone since then
+        except OSError:  # the peer has gone meanwhile
             continue
 
 
 def _shake_hands(address: str, tls: TlsFiles | None) -> x509.Certificate | None:
-    """The certificate of whoever answers there, once it took ours; none where we have none to show."""
+    """Return the peer's certificate once it accepted this node's; None without a certificate to present."""
     with socket.create_connection(split_address(address), timeout=_PATIENCE_S) as connection:
         if tls is None:
             return None
@@ -204,14 +204,14 @@ def _shake_hands(address: str, tls: TlsFiles | None) -> x509.Certificate | None:
 
 
 def _write_tls(folder: Path, members: Federation | None, at_s: float) -> TlsFiles | None:
-    """A certificate of this member made at that time, for TLS; none where it is no member."""
+    """Issue this member's TLS certificate as of that time; None if it is not a member."""
     if members is None or members.signer is None or members.number is None:
         return None
     authority = members.authorities[members.number]
     at = datetime.fromtimestamp(at_s, UTC)
     try:
         key, leaf = issue_leaf(members.signer, authority, member_name(members.number), (LOOPBACK,), at=at)
-    except BdflError:  # its own certificate is not valid then, which has a finding of its own
+    except BdflError:  # its CA is not valid then, which is reported elsewhere
         return None
     return write_tls(folder, key, leaf, roots_of(members.genesis, members.authorities))
 

@@ -1,4 +1,4 @@
-"""The folder of a running process: who may work in it, the number of its start, and how to reach whoever does."""
+"""Folder of a running process: its lock, its restart counter and its run file."""
 
 import os
 import time
@@ -15,29 +15,29 @@ from bdfl.foreign_files import open_regular, read_regular
 RUN_FILE = "run.json"
 LIFE_FILE = "life"
 LOCK_FILE = ".lock"
-OWN_FOLDER = 0o700  # what a node says, hears and keeps is nobody else's on this machine
+OWN_FOLDER = 0o700  # owner only: messages, keys and models are private
 MAX_LIFE = 2**31 - 1
-_FIRST_S = 1_767_225_600  # the wall clock at the beginning of 2026, since 1970
+_FIRST_S = 1_767_225_600  # Unix time of the start of 2026
 _MAX_RUN_BYTES = 2**20
 
 
 class BadFolder(BdflError):
-    """A folder that another process works in, or whose files are not what they should be."""
+    """A folder in use by another process, or with damaged files."""
 
 
 class RunFile(msgspec.Struct, frozen=True, kw_only=True):
-    """What a process says of itself to others on this machine."""
+    """Self-description of a process for others on this machine."""
 
     kind: str  # node or access point
     pid: int
-    started: float  # seconds since 1970, for people
+    started: float  # Unix time, for display
     version: str
     chain: str  # its id
     number: int | None = None  # of the member
     listen: tuple[str, ...] = ()
     metrics: str | None = None  # host:port
-    ended: float | None = None  # seconds since 1970; none: it runs, or was killed
-    why: str = ""  # it ended
+    ended: float | None = None  # Unix time; none: running, or killed
+    why: str = ""  # the reason for its end
 
     @property
     def status_url(self) -> str | None:
@@ -46,7 +46,7 @@ class RunFile(msgspec.Struct, frozen=True, kw_only=True):
 
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Inside, the folder is this process's; the lock ends with the process, however it ends."""
+    """Hold the folder's lock inside the `with` block; the OS releases it if the process dies."""
     try:
         folder.mkdir(mode=OWN_FOLDER, parents=True, exist_ok=True)
         with (folder / LOCK_FILE).open("ab") as file:
@@ -60,7 +60,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
 
 
 def is_locked(folder: Path) -> bool:
-    """Whether a process works in the folder now."""
+    """Return whether a process holds the folder's lock."""
     try:
         with open_regular(folder / LOCK_FILE, _MAX_RUN_BYTES) as file:
             return not try_lock(file)
@@ -69,10 +69,10 @@ def is_locked(folder: Path) -> bool:
 
 
 def raise_life(folder: Path, now_s: float | None = None) -> int:
-    """The number of this start, one more than the last; on the disk before it is used: messages are numbered by it.
+    """Increment the restart counter and return it; written with fsync before use, since messages are numbered by it.
 
-    In a new folder it is the wall clock's second, since others refuse what is not above all they heard of this key: a
-    member that begins anew must not count from 1 again. Nobody starts a node every second, so the clock stays ahead.
+    In a new folder it starts at the wall clock's second. Peers reject anything not above the last number of this key,
+    so a member that starts anew must not count from 1. Restarts are rarer than seconds, so the clock stays ahead.
     """
     path = folder / LIFE_FILE
     last = read_life(folder)
@@ -84,7 +84,7 @@ def raise_life(folder: Path, now_s: float | None = None) -> int:
 
 
 def read_life(folder: Path) -> int:
-    """The number of the last start of the folder's node; 0: there was none."""
+    """Return the restart counter of the folder's node; 0: never started."""
     path = folder / LIFE_FILE
     if not path.exists():
         return 0
@@ -99,13 +99,13 @@ def write_run(folder: Path, run: RunFile) -> None:
 
 
 def forget_run(folder: Path) -> None:
-    """What an earlier process said of itself counts no more."""
+    """Delete the run file of an earlier process."""
     (folder / RUN_FILE).unlink(missing_ok=True)
 
 
 @contextmanager
 def noting_end(folder: Path, run: RunFile, explain: Callable[[BaseException], str]) -> Iterator[None]:
-    """Leaves in the folder when and why a process ended, unless it is killed."""
+    """Record in the run file when and why the process ended, unless it is killed."""
     why = "asked to stop"
     try:
         yield
@@ -113,12 +113,12 @@ def noting_end(folder: Path, run: RunFile, explain: Callable[[BaseException], st
         why = explain(error)
         raise
     finally:
-        with suppress(OSError):  # the disk may be what failed
+        with suppress(OSError):  # the disk may have failed
             write_run(folder, msgspec.structs.replace(run, ended=time.time(), why=why))
 
 
 def read_run(folder: Path) -> RunFile | None:
-    """What the process that works in the folder, or did, says of itself; none if none ever did."""
+    """Read the run file of the folder's current or last process; None: never started."""
     path = folder / RUN_FILE
     try:
         return msgspec.json.decode(_read(path), type=RunFile) if path.exists() else None
@@ -134,7 +134,7 @@ def _read(path: Path) -> bytes:
 
 
 def replace_file(path: Path, content: bytes, *, mode: int = 0o644, durable: bool = False) -> None:
-    """Writes a file such that there is never half of it, and nobody else ever reads what is not for them."""
+    """Replace a file atomically; `mode` applies from its creation, and `durable` adds fsync."""
     temporary = path.with_name(f".{path.name}.tmp")
     temporary.unlink(missing_ok=True)
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
@@ -144,7 +144,7 @@ def replace_file(path: Path, content: bytes, *, mode: int = 0o644, durable: bool
             file.flush()
             os.fsync(file.fileno())
     os.replace(temporary, path)
-    if durable and os.name != "nt":  # Windows opens no folders
+    if durable and os.name != "nt":  # Windows cannot open folders
         folder = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(folder)

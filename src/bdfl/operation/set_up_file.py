@@ -1,6 +1,6 @@
-"""Files that people send each other before a network starts: one record each, in its canonical encoding.
+"""Files that operators exchange before a network starts: one record each, canonically encoded.
 
-They come from elsewhere: nothing in them is believed before size and form are checked.
+They are untrusted: size and format are checked before anything is used.
 """
 
 import os
@@ -13,17 +13,17 @@ from bdfl.encoding import BadEncoding, Record, decode, encode
 from bdfl.errors import BdflError, other_format
 
 _Record = TypeVar("_Record", bound=Record)
-FORMATS = {"draft": 1, "card": 1, "genesis": 3, "signature": 1, "change": 1}  # by kind; "bdfl card 1" says both
+FORMATS = {"draft": 1, "card": 1, "genesis": 3, "signature": 1, "change": 1}  # in files: "bdfl card 1"
 _FORM = re.compile(rf"bdfl ({'|'.join(FORMATS)}) (\d+)".encode())
-_HEAD = 32  # bytes in which a file says what it is
+_HEAD = 32  # bytes that contain kind and format
 
 
 class BadSetUpFile(BdflError):
-    """A file of the set-up that cannot be read, written or believed."""
+    """A set-up file that cannot be read or written, or is invalid."""
 
 
 def read_record(path: Path, kind: type[_Record], name: str, max_size: int) -> _Record:
-    """The record in a file of one of these kinds; raises `BadSetUpFile` where it is another, damaged or too large."""
+    """Read a record of the named kind; raises `BadSetUpFile` if it is another kind, damaged or too large."""
     data = _read(path, max_size + 1)
     if len(data) > max_size:
         raise BadSetUpFile(f"{path}: more than {max_size} bytes, {_article(name)} file expected")
@@ -39,18 +39,18 @@ def read_record(path: Path, kind: type[_Record], name: str, max_size: int) -> _R
 
 
 def find_kind(path: Path) -> str | None:
-    """Which kind a file says it is; none: no file of the set-up."""
+    """Return the kind a file claims to be; None: not a set-up file."""
     return _form_of(_read(path, _HEAD))[0]
 
 
 def _form_of(data: bytes) -> tuple[str | None, int]:
-    """Kind and format that a file says it has; no kind: no file of the set-up."""
+    """Parse kind and format from a file's first bytes; None: not a set-up file."""
     form = _FORM.search(data[:_HEAD])
     return (None, 0) if form is None else (form[1].decode(), int(form[2]))
 
 
 def write_record(path: Path, record: Record, *, replaces: bool = False) -> None:
-    """Writes a record whole or not at all; an existing file only where it is to be replaced."""
+    """Write a record atomically, with fsync; overwrite an existing file only if `replaces`."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         if path.exists() and not replaces:
@@ -67,7 +67,7 @@ def write_record(path: Path, record: Record, *, replaces: bool = False) -> None:
 
 
 def _read(path: Path, num_bytes: int) -> bytes:
-    """The first bytes of a file, all if there are fewer."""
+    """Read at most so many bytes."""
     try:
         with path.open("rb") as file:
             return file.read(num_bytes)

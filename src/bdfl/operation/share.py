@@ -1,4 +1,4 @@
-"""What a member brings to a federation beside its key: by the scenario's draws where it is emulated, else measured."""
+"""Member profile: data, machine limits and first conditions, emulated by the scenario or measured."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,24 +22,24 @@ from bdfl.transports.live.training_orders import DEALT
 from bdfl.transports.live.training_process import TrainingProcess
 
 _BITS = 8
-_ROOM = 2.0  # a machine on the mains may spend so many times what a round at full speed takes
+_ROOM = 2.0  # mains-powered budget, in multiples of a round at full speed
 
 
 class BadShare(BdflError):
-    """What nobody can bring to the federation."""
+    """A profile that does not fit the federation."""
 
 
 @dataclass(frozen=True)
 class Share:
-    """A member's data, machine and first round, in the chain's units."""
+    """A member's data, machine and first conditions, in the chain's units."""
 
     label_counts: tuple[int, ...]
-    limits: Limits  # with participation rate 0: rates follow from everybody's labels
+    limits: Limits  # with participation rate 0: rates follow from all members' labels
     conditions: Conditions  # of round 1
 
 
 def emulated_share(federated: Federated, client: int) -> Share:
-    """What the scenario gives to a client: its part of the data, its processor and radio, its first round."""
+    """Return a client's profile as the scenario draws it."""
     validate_client(federated.scenario, client)
     return Share(
         label_counts=_to_counts(federated.partition.label_counts[client]),
@@ -49,7 +49,7 @@ def emulated_share(federated: Federated, client: int) -> Share:
 
 
 def emulated_share_of(scenario: Scenario, client: int, label_counts: NDArray[np.int64]) -> Share:
-    """What the scenario gives to a client that has data of its own: so many samples of each label, (labels,)."""
+    """Return a client's profile as the scenario draws it, but with its own label counts, (labels,)."""
     validate_client(scenario, client)
     samples = draw_samples(scenario)
     samples[client] = label_counts.sum()
@@ -68,10 +68,10 @@ def measured_share(
     energy_budget_j: float | None = None,
     root: Path = ROOT,
 ) -> Share:
-    """What a machine that was calibrated brings, with so many samples of each label, (labels,).
+    """Return the profile of a calibrated machine with these label counts, (labels,).
 
-    Cycles, frequencies and uplink are the calibration's; capacitance and power, which nothing measures, the scenario's
-    for that client. A round's energy is what is given, else a battery's shared out over all rounds, else plenty.
+    Cycles, frequencies and uplink come from the calibration; capacitance and power cannot be measured and come from the
+    scenario. The energy budget is the given one, else a fraction of a discharging battery, else ample.
     """
     validate_client(scenario, client)
     federation = draw_federation(scenario)
@@ -106,13 +106,13 @@ def measured_share(
 
 
 def calibrate_here(scenario: Scenario, client: int, data: str = DEALT) -> Calibration:
-    """What this machine can do, by training on that client's part of the data, or on data of its own."""
+    """Calibrate this machine by training on that client's partition, or on the member's own data."""
     with TrainingProcess(scenario, client, data) as training:
         return calibrate(training, scenario.ledger.work, threads=scenario.learning.threads)
 
 
 def samples_seen(scenario: Scenario, num_samples: int) -> int:
-    """Samples, one by one, that local training of a round sees; of a Flower client only how many it has is known."""
+    """Return how many samples a round of local training sees; for a Flower client only its data size is known."""
     learning, steps = scenario.learning, num_local_steps(scenario)
     if learning.flower is not None:
         return num_samples
@@ -120,7 +120,7 @@ def samples_seen(scenario: Scenario, num_samples: int) -> int:
 
 
 def _find_budget_j(scenario: Scenario, limits: Limits, model_size: int, uplink: float, root: Path) -> float:
-    """A round's share of the battery; on the mains some more than a round at full speed takes, mining alone."""
+    """Return a round's fraction of the battery; on mains power, `_ROOM` times a round at full speed, mining alone."""
     battery = read_battery(root)
     if battery is not None and battery.is_discharging:
         return battery.remaining_j / scenario.rounds
@@ -132,7 +132,7 @@ def _find_budget_j(scenario: Scenario, limits: Limits, model_size: int, uplink: 
 
 
 def validate_client(scenario: Scenario, client: int) -> None:
-    """Raises `BadShare` unless the scenario has that client."""
+    """Raise `BadShare` unless the scenario has that client."""
     if not 0 <= client < scenario.clients.count:
         raise BadShare(f"client {client}: 0 to {scenario.clients.count - 1} expected, as clients.count says")
 

@@ -1,4 +1,4 @@
-"""Status of a node for people: one snapshot, one state with its reason, and how to ask a running node for both."""
+"""Node status: a snapshot, a state with its reason, and a client that queries both."""
 
 import http.client
 import threading
@@ -13,11 +13,11 @@ import msgspec
 from bdfl.ledger.block import TIME_TOLERANCE_MS
 from bdfl.operation.run_file import BadFolder, RunFile, is_locked, read_run
 
-STALLED_AFTER = 3.0  # deadlines without a block while a quorum is there
-BEHIND_AFTER = 2  # blocks that others have and this node lacks: one is usual for a moment
+STALLED_AFTER = 3.0  # deadlines without a block despite a quorum
+BEHIND_AFTER = 2  # blocks that peers have and this node lacks: one is normal
 MISSED_AFTER = 2  # updates missed in a row: one may have been late
 CLOCK_TOLERANCE_S = TIME_TOLERANCE_MS / 1000
-WEDGED_S = 60.0  # an event loop that did not turn for so long will not do so by itself
+WEDGED_S = 60.0  # an event loop blocked this long does not recover
 _LOOK_S = 1.0
 _MAX_NAMED = 4  # members in one sentence
 _MAX_ANSWER = 2**22  # bytes
@@ -31,7 +31,7 @@ class ServiceState(StrEnum):
     WORKING = "working"
     CATCHING_UP = "catching-up"
     NOT_TRAINING = "not-training"
-    MISCONFIGURED = "misconfigured"  # a clock or a key that keeps the others from believing it
+    MISCONFIGURED = "misconfigured"  # wrong clock or duplicate key: peers reject it
     STALLED = "stalled"
     FINISHED = "finished"
     REMOVED = "removed"  # by the other members
@@ -39,39 +39,39 @@ class ServiceState(StrEnum):
 
     @property
     def is_ready(self) -> bool:
-        """The node does all that is expected of it now."""
+        """True if the node is fully operational."""
         return self in (ServiceState.WORKING, ServiceState.CATCHING_UP, ServiceState.FINISHED)
 
     @property
     def is_well(self) -> bool:
-        """Nobody needs to do anything about it."""
+        """True if no action is needed."""
         return self.is_ready or self is ServiceState.STARTING
 
 
 class Stage(StrEnum):
     """Progress of a node's process."""
 
-    PREPARING = "preparing"  # loads its data
-    GATHERING = "gathering"  # connected as far as it goes, before its first event
+    PREPARING = "preparing"  # loading its data
+    GATHERING = "gathering"  # connecting, before its first event
     RUNNING = "running"
     ENDING = "ending"
 
 
 class LastBlock(msgspec.Struct, frozen=True, kw_only=True):
-    """The newest block that a node has."""
+    """The newest block of a node."""
 
     height: int
     digest: str
     proposer: int
     attempt: int
-    age_s: float | None  # since it was committed here; none: before this start
-    round_s: float | None  # from the block before it; none: not known
+    age_s: float | None  # since its commit here; none: before this start
+    round_s: float | None  # since the previous block; none: unknown
     is_empty: bool
     num_updates: int
 
 
 class Absentee(msgspec.Struct, frozen=True, kw_only=True):
-    """A member that is not connected, or from which nothing came for a deadline."""
+    """A member that is disconnected, or silent for a deadline."""
 
     number: int
     name: str
@@ -80,7 +80,7 @@ class Absentee(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """A node at one moment."""
+    """Status of a node at one moment."""
 
     number: int
     name: str
@@ -88,51 +88,51 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     pid: int
     up_s: float
-    life: int  # the number of this start, above those of all before it
+    life: int  # restart counter
     height: int
-    last_height: int | None  # after which all is done
+    last_height: int | None  # the end of the run
     phase: str
     attempt: int
     is_training: bool
     is_mining: bool
-    present: tuple[int, ...]  # other members that are there
+    present: tuple[int, ...]  # other members that are connected
     num_members: int
     queues: Mapping[str, int]  # lengths
     counters: Mapping[str, int]  # of the link and the node, by name
-    refused: Mapping[str, int]  # what was dropped, by reason
+    refused: Mapping[str, int]  # dropped messages, by reason
     last_block: LastBlock | None
-    accuracy: float | None  # of the newest model, where somebody evaluates
-    deadline_s: float  # a block should take no longer than this
+    accuracy: float | None  # of the newest model, if the node evaluates
+    deadline_s: float  # longest expected time for a block
     memory_bytes: int
     num_threads: int
     store_bytes: int
-    model_bytes: int = 0  # of them, in models
-    quota_bytes: int = 0  # that models may have; 0: no limit
-    training_s: float  # in this life
+    model_bytes: int = 0  # part of them, in models
+    quota_bytes: int = 0  # limit on models; 0: none
+    training_s: float  # since this start
     mining_s: float
     stage: Stage = Stage.RUNNING
-    loop_s: float = 0.0  # since the event loop last turned
+    loop_s: float = 0.0  # since the event loop last ran
     is_member: bool = True  # at the next height
     is_removed: bool = False
-    num_trusted: int = 0  # blocks on its chain whose model it never recomputed
-    end: str = ""  # why it has nothing left to do on its chain, or why its process ends
+    num_trusted: int = 0  # blocks whose model it never recomputed
+    end: str = ""  # reason why its part of the chain is complete, or its process ends
     voters: tuple[int, ...] = ()  # members whose votes can reach this node, itself included
     quorum: int = 0  # votes needed
-    able_s: float | None = None  # since when blocks can come: from a quorum, or from others who are ahead
+    able_s: float | None = None  # time during which blocks could come: from a quorum, or from peers ahead
     missing: tuple[Absentee, ...] = ()
     num_connections: int = 0  # to members and access points
-    peers: tuple[str, ...] = ()  # addresses it was told to connect to
+    peers: tuple[str, ...] = ()  # configured addresses to connect to
     listen: tuple[str, ...] = ()
-    others_height: int = 0  # blocks that more others claim to have than may lie
-    training_failure: str | None = None  # of the last training; none: it went well
-    num_failures: int = 0  # of training, in a row
-    num_scheduled: int = 1  # members that are to train in this round
-    num_missed: int = 0  # updates that the chain lacks, in a row
-    is_offender: bool = False  # evidence against it is in the chain
-    has_twin: bool = False  # another node says that it is this member
-    clock_offset_s: float | None = None  # that its wall clock is ahead of the members' median; none: not known
+    others_height: int = 0  # a height claimed by more peers than may be faulty
+    training_failure: str | None = None  # of the last training; none: it succeeded
+    num_failures: int = 0  # consecutive failures of training
+    num_scheduled: int = 1  # members selected to train in this round
+    num_missed: int = 0  # consecutive updates missing from the chain
+    is_offender: bool = False  # the chain has evidence against it
+    has_twin: bool = False  # another node runs with this member's key
+    clock_offset_s: float | None = None  # wall clock minus the members' median; none: unknown
     state: ServiceState = ServiceState.STARTING
-    reason: str = ""  # one sentence, with what to do where there is something to do
+    reason: str = ""  # one sentence, with advice if action is needed
     since_s: float = 0.0  # in this state
 
     @property
@@ -141,21 +141,21 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def behind(self) -> int:
-        """Blocks that others have and this node lacks; 0 if they are too few to matter or nobody can give them."""
+        """Blocks that peers have and this node lacks; 0 if too few to matter, or if no peer is connected."""
         lacking = self.others_height - self.height
         return lacking if lacking >= BEHIND_AFTER and self.present else 0
 
     @property
     def is_alive(self) -> bool:
-        """The event loop turns; before the first event there is none to turn."""
+        """True if the event loop runs; before the first event there is none."""
         return self.stage is not Stage.RUNNING or self.loop_s < WEDGED_S
 
 
 def judge_state(found: Snapshot) -> tuple[ServiceState, str]:
-    """State of a node and the reason for it, from the rest of its snapshot.
+    """Derive a node's state and the reason from its snapshot.
 
-    The first rule that holds counts. Blocks that others decided can be fetched without a quorum, so a node that is
-    behind catches up even while it cannot vote.
+    The first matching rule applies. Decided blocks can be fetched without a quorum, so a node that is behind catches up
+    even while it cannot vote.
     """
     if found.stage is Stage.ENDING:
         return ServiceState.STOPPED, found.end or "asked to stop"
@@ -192,10 +192,10 @@ def judge_state(found: Snapshot) -> tuple[ServiceState, str]:
 
 
 class StateTrack:
-    """Knows since when a node is in its state. For any thread."""
+    """Tracks how long a node has been in its state. Thread-safe."""
 
     def __init__(self, on_change: Callable[[Snapshot], None]) -> None:
-        """`on_change` hears of every new state, and of a wait for other members than before."""
+        """`on_change` is called for every new state, and for a wait with other voters than before."""
         self._on_change = on_change
         self._lock = threading.Lock()
         self._able_since_s: float | None = None
@@ -204,12 +204,12 @@ class StateTrack:
         self._news: tuple[ServiceState, tuple[int, ...]] | None = None
 
     def judge(self, found: Snapshot, now_s: float) -> Snapshot:
-        """The snapshot with state, reason and since when; `now_s` is a clock that never goes back."""
+        """Return the snapshot with state, reason and duration; `now_s` is a monotonic clock."""
         with self._lock:
             if len(found.voters) < found.quorum and not found.behind:
                 self._able_since_s = None
             elif self._able_since_s is None or found.stage is not Stage.RUNNING:
-                self._able_since_s = now_s  # before the first event no block could come
+                self._able_since_s = now_s  # before the first event no block can come
             able_s = None if self._able_since_s is None else max(0.0, now_s - self._able_since_s)
             found = msgspec.structs.replace(found, able_s=able_s)
             state, reason = judge_state(found)
@@ -226,7 +226,7 @@ class StateTrack:
 
 @contextmanager
 def looking_on(look: Callable[[], object]) -> Iterator[None]:
-    """Inside, a thread takes a look every second, so that changes are noticed while nobody asks."""
+    """Poll `look` every second from a thread inside the `with` block, so that changes are noticed without queries."""
     is_over = threading.Event()
 
     def run() -> None:
@@ -270,7 +270,7 @@ def _describe_stall(found: Snapshot, block_s: float, limit_s: float) -> str:
 
 
 def _describe_misconfiguration(found: Snapshot) -> str:
-    """Empty: nothing is known to be wrong."""
+    """Describe a wrong clock or duplicate key; empty if none is known."""
     if found.has_twin:
         return "another node runs as this member: two with one key vote against each other; stop one of them"
     offset_s = found.clock_offset_s or 0.0
@@ -281,7 +281,7 @@ def _describe_misconfiguration(found: Snapshot) -> str:
 
 
 def _describe_no_training(found: Snapshot) -> str:
-    """Reason why a member that should train gives no updates; empty: nothing is known to be wrong."""
+    """Describe why a member that should train gives no updates; empty if nothing is known to be wrong."""
     if found.training_failure is not None:
         times = "" if found.num_failures < 2 else f" {found.num_failures} times in a row"
         return f"training failed{times}: {found.training_failure}"
@@ -309,37 +309,37 @@ def _name(one: Absentee) -> str:
 
 
 def _list(names: Iterable[str]) -> str:
-    """The first few of many, and how many more there are."""
+    """Join the first few names, and count the rest."""
     listed = list(names)
     more = len(listed) - _MAX_NAMED
     return ", ".join(listed[:_MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def say_seconds(seconds: float) -> str:
-    """A duration for people: 40 s, 12 min, 3.5 h."""
+    """Format a duration: 40 s, 12 min, 3.5 h."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-# Asking a node from outside
+# Status client
 
 
 class NodeView(msgspec.Struct, frozen=True, kw_only=True):
-    """A process as its folder and its status page show it."""
+    """Status of a process from its folder and its status page."""
 
     folder: str
     is_up: bool
     pid: int | None
-    state: ServiceState | None  # none: it cannot be told, the reason says why
+    state: ServiceState | None  # none: unknown, for the given reason
     reason: str
     since_s: float | None = None
-    snapshot: Snapshot | None = None  # none: a process that is down, does not answer, or is no node
-    listen: tuple[str, ...] = ()  # where others reach it
+    snapshot: Snapshot | None = None  # none: the process is down, does not answer, or is not a node
+    listen: tuple[str, ...] = ()  # addresses at which peers reach it
 
 
 def look_at(folder: Path, timeout_s: float = 1.0) -> NodeView:
-    """A folder's process as it can be seen from outside."""
+    """Return the status of a folder's process."""
     name, is_up = str(folder), is_locked(folder)
     try:
         run = read_run(folder)
@@ -381,7 +381,7 @@ def _view_stopped(folder: str, run: RunFile | None, *, is_up: bool) -> NodeView:
 
 
 def ask_status(address: str, timeout_s: float = 1.0) -> Snapshot | None:
-    """Snapshot of the node whose status page is at host:port; none: no answer."""
+    """Query the status page at HOST:PORT; None: no answer."""
     host, _, port = address.rpartition(":")
     connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=timeout_s)
     try:
@@ -395,5 +395,5 @@ def ask_status(address: str, timeout_s: float = 1.0) -> Snapshot | None:
 
 
 def advise_end(folder: Path | str) -> str:
-    """Advice on looking at a finished chain."""
+    """Advise how to view and verify a finished chain."""
     return f"look at it with bdfl explore {folder}, verify it with bdfl chain verify {folder}"

@@ -1,4 +1,4 @@
-"""Observer of a running node: its state and blocks at one moment, what others claim, and what it dropped."""
+"""Observer of a running node: its current state and blocks, heights claimed by peers, and dropped messages."""
 
 import re
 import threading
@@ -24,14 +24,14 @@ from bdfl.protocol.events import (
 from bdfl.protocol.state import NodeState
 from bdfl.transports.live.observer import LiveObserver
 
-_MAX_REASONS = 64  # that are counted apart
+_MAX_REASONS = 64  # counted separately
 _SAY_AGAIN_S = 60.0
 _NUMBERS = re.compile(r"\b[0-9a-f]{8,}\b|\d+")
 
 
 @dataclass
 class _Reason:
-    """Something that is dropped again and again, and is not worth a line each time."""
+    """A reason for drops that recurs, logged at most once per interval."""
 
     count: int = 0
     said_count: int = 0
@@ -40,14 +40,14 @@ class _Reason:
 
 @dataclass(frozen=True)
 class Moment:
-    """A node after one event; all of it is of that event, whatever is written to the disk meanwhile."""
+    """A node's state after one event, consistent even while its effects are still being written."""
 
     state: NodeState
     block: Block | None  # the newest
-    came_ns: int | None  # when it was decided here; none: before this start
-    round_s: float | None  # from the block before it
-    num_commits: int  # in this life
-    num_failures: int  # trainings in a row that gave nothing
+    came_ns: int | None  # time of its decision here; none: before this start
+    round_s: float | None  # since the previous block
+    num_commits: int  # since this start
+    num_failures: int  # consecutive trainings without a model
 
     @property
     def last_block(self) -> LastBlock | None:
@@ -67,7 +67,7 @@ class Moment:
 
 
 class Stopwatch:
-    """Seconds in which something was under way."""
+    """Total time (s) of an activity."""
 
     def __init__(self) -> None:
         self._total_ns = 0
@@ -87,12 +87,12 @@ class Stopwatch:
         return self._since_ns is not None
 
     def seconds(self, now_ns: int) -> float:
-        since_ns = self._since_ns  # another thread may stop it meanwhile
+        since_ns = self._since_ns  # another thread may reset it
         return (self._total_ns + (0 if since_ns is None else max(0, now_ns - since_ns))) / 1e9
 
 
 class NodeWatch(LiveObserver):
-    """Notices what people want to know of a node. Read from any thread."""
+    """Collects a node's status for its operator. Readable from any thread."""
 
     def __init__(
         self,
@@ -101,21 +101,21 @@ class NodeWatch(LiveObserver):
         on_round: Callable[[float], None] | None = None,
         on_block: Callable[[Block, ChainState], None] | None = None,
     ) -> None:
-        """`on_round` hears how long (s) it took from one block to the next, `on_block` of every block and its chain."""
+        """`on_round` gets the time (s) between two blocks, `on_block` every block and its chain."""
         self._log = log
         self._on_round = on_round
         self._on_block = on_block
         self._lock = threading.Lock()
-        self._kept_ns: int | None = None  # when the newest block was on the disk
-        self._heard: dict[int, tuple[int, int]] = {}  # by member: the highest height it spoke of, when it last spoke
+        self._kept_ns: int | None = None  # when the newest block was stored
+        self._heard: dict[int, tuple[int, int]] = {}  # by member: highest height, time of last message
         self._reasons: dict[str, _Reason] = {}
         self.moment: Moment
-        self.has_begun = False  # the first event was taken in
+        self.has_begun = False  # the first event was processed
         self.training = Stopwatch()
         self.mining = Stopwatch()
 
     def begin(self, state: NodeState, tip: Block | None) -> None:
-        """Takes in a node before its first event, with the newest block of an earlier life."""
+        """Initialise with the node before its first event, and its newest stored block."""
         self.moment = Moment(state, tip, None, None, 0, 0)
 
     def stepped(
@@ -150,13 +150,13 @@ class NodeWatch(LiveObserver):
         self.has_begun = True
 
     def silences(self, members: Collection[int], now_ns: int, since_ns: int) -> dict[int, float]:
-        """Seconds since the last message of each member, or since `since_ns`."""
+        """Return seconds since each member's last message, or since `since_ns` if there was none."""
         return {one: max(0, now_ns - self._heard.get(one, (0, since_ns))[1]) / 1e9 for one in members}
 
     def claimed_height(self, members: Collection[int], num_faulty: int) -> int:
-        """Blocks that more of these members than may be faulty claim to have: one of them says the truth.
+        """Return the height claimed by more than `num_faulty` of these members: at least one claim is true.
 
-        Whoever speaks of a height has all blocks below it.
+        A member that mentions a height has all blocks below it.
         """
         claims = sorted((self._heard[one][0] - 1 for one in members if one in self._heard), reverse=True)
         return max(0, claims[num_faulty]) if num_faulty < len(claims) else 0

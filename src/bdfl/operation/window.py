@@ -1,7 +1,7 @@
-"""A window into a process: a few pages over HTTP, to be looked at and nothing else.
+"""Read-only HTTP status server.
 
-Only on the address it is told, only GET, and only under a name of this machine: a web page elsewhere that has its own
-name point here is refused, so that no browser can be made to read it.
+It binds only the given address, serves only GET, and checks the Host header. That prevents DNS rebinding: a foreign web
+page cannot make a browser read it.
 """
 
 import io
@@ -20,7 +20,7 @@ from bdfl.errors import BdflError
 from bdfl.operation.own_name import LOOPBACK, is_own_name
 
 MAX_CONNECTIONS = 16
-_PATIENCE_S = 5.0  # with whoever asks slowly: for the whole request
+_PATIENCE_S = 5.0  # for a whole request, against slow clients
 _MAX_REQUEST = 16_384  # bytes
 _NUMBER = re.compile(r"[0-9]{1,9}", re.ASCII)
 JSON = "application/json"
@@ -28,12 +28,12 @@ TEXT = "text/plain; charset=utf-8"
 
 
 class CannotListen(BdflError):
-    """An address that cannot be listened on."""
+    """An address on which the server cannot listen."""
 
 
 @dataclass(frozen=True)
 class Page:
-    """An answer."""
+    """An HTTP response."""
 
     content: bytes
     kind: str = JSON
@@ -41,7 +41,7 @@ class Page:
 
 
 class Window:
-    """Serves pages in threads of its own until it is closed."""
+    """Serves pages from threads of its own until closed."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Window:
         port: int = 0,
         numbered: Mapping[str, Callable[[int], Page]] | None = None,
     ) -> None:
-        """`port` 0 is any free one. `numbered` pages have a number after their path."""
+        """`port` 0 picks a free one. `numbered` pages have a number after their path."""
         try:
             self._server = _Server(pages, numbered or {}, host, port)
         except OSError as error:
@@ -82,13 +82,13 @@ class _Server(ThreadingHTTPServer):
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self.pages = pages
         self.numbered = numbered
-        self._asking: list[Any] = []  # connections in the order they came
+        self._asking: list[Any] = []  # open connections, oldest first
         self._turn = threading.Lock()
         super().__init__((host, port), _Handler)
         self.host, self.port = host, self.server_address[1]
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Where all places are taken the longest waiting one is hung up on: honest questions end in no time."""
+        """Drop the oldest connection at the limit: honest requests are short."""
         with self._turn:
             if len(self._asking) == MAX_CONNECTIONS:
                 _hang_up(self._asking.pop(0))
@@ -102,16 +102,16 @@ class _Server(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Whoever hangs up in the middle is no news."""
+        """Ignore clients that disconnect during a request."""
 
 
 def _hang_up(connection: Any) -> None:
-    with suppress(OSError):  # it did so itself
+    with suppress(OSError):  # already closed by the client
         connection.shutdown(socket.SHUT_RDWR)
 
 
 class _Question(io.RawIOBase):
-    """What somebody sends, as long as all of it is short and comes soon."""
+    """A request, limited in total size and time."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -179,9 +179,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(page.content)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Who looks is not written down."""
+        """Keep no access log."""
 
 
 def refusal(status: HTTPStatus, why: str) -> Page:
-    """An answer that there is none, in one line."""
+    """Make an error page with a one-line text."""
     return Page(why.encode() + b"\n", TEXT, status)
