@@ -1,4 +1,4 @@
-"""An agent's way: what it reaches run by run, beside schedulers on the same runs."""
+"""Learning curve of an agent over runs, beside schedulers on the same runs."""
 
 from collections.abc import Mapping
 
@@ -7,11 +7,11 @@ import numpy as np
 from bdfl.records import PerRound
 from bdfl.report.style import Picture, Sheet, colour_of, house_style, label_ends, new_figure
 
-_OWN_COLOUR = 2  # place in the cycle for whoever is no scheduler with a colour of its own
+_OWN_COLOUR = 2  # place in the colour cycle for names without a colour of their own
 
 
 def draw_agents(values: Mapping[str, PerRound], *, label: str) -> Picture:
-    """A line over runs for everybody in `values`, which has one number per run for each; `label` says of what."""
+    """Draw a line for every entry of `values`, which has one number per run; `label` names the quantity."""
     with house_style():
         figure = new_figure(6.4, 3.4)
         axes = figure.subplots()

@@ -1,4 +1,4 @@
-"""Committees and aggregation trees as one figure: how large, how much is heard, how long it takes."""
+"""Figure of committees and aggregation trees: committee size, traffic and exchange time."""
 
 from collections.abc import Sequence
 from dataclasses import astuple, fields
@@ -18,7 +18,7 @@ def draw_scaling(
     growing: Sequence[ExchangePoint],
     fanning: Sequence[ExchangePoint],
 ) -> Picture:
-    """Committee sizes, bytes heard, and the exchange of models over members (`growing`) and fan-outs (`fanning`)."""
+    """Draw committee sizes, traffic, and the exchange of models over members (`growing`) and fan-outs (`fanning`)."""
     with house_style():
         figure = new_figure(10.4, 7.4)
         panels = figure.subplot_mosaic([["committee", "traffic"], ["members", "fan"]])

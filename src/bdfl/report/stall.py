@@ -1,4 +1,4 @@
-"""The stall of the paper's alternation as a picture: mining frequencies that never leave where they start."""
+"""Figure of the stall of the paper's alternation: mining frequencies stay at their start values."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +24,7 @@ _START_COLOURS = (CYCLE[2], COLOURS["drc"], CYCLE[3])
 
 @dataclass(frozen=True, eq=False)
 class StallTrace:
-    """The alternation from one start: the set it ends with, F before the first and after every pass, and the delay."""
+    """The alternation from one start: its final set, F before the first and after every pass, and the delay."""
 
     start_hz: float
     selected: PerClientMask
@@ -33,7 +33,7 @@ class StallTrace:
 
 
 def trace_alternation(problem: RoundProblem, start_hz: float, num_passes: int = NUM_PASSES) -> StallTrace:
-    """The first passes of P4, P5 and P6 where everybody begins mining at `start_hz`; the round must be feasible."""
+    """Run the first passes of P4, P5 and P6 with all clients starting at `start_hz`; the round must be feasible."""
     started = replace(problem, initial_mining_hz=np.full(problem.num_clients, start_hz))
     iterates = list(islice(iterate_drc(started), num_passes))
     decisions = [
@@ -54,15 +54,15 @@ def trace_alternation(problem: RoundProblem, start_hz: float, num_passes: int = 
 
 
 def best_frequencies(problem: RoundProblem, members: PerClientMask) -> Decision:
-    """The optimum if exactly `members` train: all of them are needed, and nobody else gets a processor."""
+    """Return the optimum if exactly `members` train: all are required, and all others have a CPU limit of 0."""
     num_members = int(np.count_nonzero(members))
     return exact(replace(problem, cpu_max_hz=np.where(members, problem.cpu_max_hz, 0.0), min_clients=num_members))
 
 
 def draw_stall(problem: RoundProblem, starts_hz: Sequence[float] = STARTS_HZ) -> Picture:
-    """F and round delay over the passes of the alternation from several starts, beside the optimum for the same set.
+    """Draw F and delay over the passes of the alternation from several starts, beside the optimum for the same set.
 
-    Starts that end with another set than the first are left out, so that only frequencies differ.
+    Starts that end with a set other than the first one's are left out, so that only frequencies differ.
     """
     traces = [trace_alternation(problem, start_hz) for start_hz in starts_hz]
     members = traces[0].selected
@@ -142,7 +142,7 @@ def _draw_delays(axes: Axes, traces: Sequence[StallTrace], delay_s: float) -> No
 
 
 def _spread_ties(values: PerRound) -> PerRound:
-    """Sideways offsets that keep points of nearly equal height apart; `values` ascend."""
+    """Return horizontal offsets that separate points of nearly equal height; `values` ascend."""
     offsets = np.zeros(len(values))
     for group in np.split(np.arange(len(values)), np.flatnonzero(np.diff(values) > 0.05) + 1):
         offsets[group] = 0.45 * (np.arange(len(group)) - 0.5 * (len(group) - 1))
