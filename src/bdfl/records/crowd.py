@@ -99,7 +99,7 @@ class CrowdRecord:
 
 
 class CrowdBook:
-    """Aggregate a run round by round, with one row per round and no matrix of rounds and clients."""
+    """Accumulator of an aggregate record: one row per round and sums per client."""
 
     def __init__(self, participation_rate: PerClient) -> None:
         num_clients = len(participation_rate)
