@@ -1,4 +1,4 @@
-"""What hostile peers did to a network, as a table for a terminal of 80 columns and for the documentation."""
+"""Results of attacks by hostile peers, as a table for a terminal of 80 columns and for the documentation."""
 
 from rich.table import Table
 from rich.text import Text
@@ -11,7 +11,7 @@ _COLUMNS = ("attack", "sent", "us each", "quiet", "control", "attack", "fall", "
 
 
 def tabulate_hostile(result: HostileResult) -> Table:
-    """One row for each attack, and one for each kind of peer."""
+    """Tabulate one row for each attack, and one for each kind of peer."""
     table = new_table(f"Hostile peers of {result.num_nodes} nodes", _COLUMNS)
     for one in result.attacks:
         name, sent, cost, _, *rest = _cells(one)
@@ -32,7 +32,7 @@ def tabulate_hostile(result: HostileResult) -> Table:
 
 
 def summarise_hostile(result: HostileResult) -> list[str]:
-    """What must hold, and whether it does, a line each."""
+    """List the faults found, a line each, or the confirmed results."""
     if result.faults:
         return [f"NOT GOOD: {fault}" for fault in result.faults]
     return [
@@ -42,7 +42,7 @@ def summarise_hostile(result: HostileResult) -> list[str]:
 
 
 def hostile_markdown(result: HostileResult, command: str, machine: str) -> str:
-    """The same as a page of the documentation."""
+    """Return the results as a page of the documentation."""
     lines = [
         "# Hostile peers",
         "",

@@ -1,4 +1,4 @@
-"""Networks of real processes in trouble, as tables for a terminal of 80 columns and for the documentation."""
+"""Results of fault injection in live networks, as tables for a terminal of 80 columns and for the documentation."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ _COLUMNS = ("trouble", "quorum", "times", "blocks", "gap", "at most", "back", "s
 
 
 def tabulate_live_campaign(campaign: LiveCampaign) -> Table:
-    """One row for each kind of trouble and quorum rule."""
+    """Tabulate one row for each kind of fault and quorum rule."""
     sizes = sorted({outcome.num_nodes for outcome in campaign.outcomes})
     seconds = sum(outcome.seconds for outcome in campaign.outcomes)
     title = f"Real networks in trouble: {', '.join(map(str, sizes))} nodes, {seconds:.0f} s"
@@ -31,7 +31,7 @@ def tabulate_live_campaign(campaign: LiveCampaign) -> Table:
 
 
 def live_campaign_markdown(campaign: LiveCampaign, command: str, machine: str) -> str:
-    """The same as a page of the documentation."""
+    """Return the results as a page of the documentation."""
     broken = len(campaign.failures)
     lines = [
         "# Real networks in trouble",
@@ -94,7 +94,7 @@ def _cells(group: Sequence[LiveOutcome]) -> list[str]:
 
 
 def _details(groups: Sequence[Sequence[LiveOutcome]], kind: TroubleKind) -> str:
-    """What else there is to say."""
+    """Return the notes of a kind of fault."""
     said = []
     for group in groups:
         for outcome in group:

@@ -1,4 +1,4 @@
-"""A network that ran for long, as a table for a terminal of 80 columns, a figure and a page."""
+"""Results of a soak test as a table for a terminal of 80 columns, a figure and a page."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ _KIB = 1024
 
 
 def tabulate_soak(soak: Soak) -> Table:
-    """A row for each quantity."""
+    """Tabulate a row for each quantity."""
     table = new_table(
         f"{soak.rounds} rounds of {soak.num_nodes} nodes", ("a node's", "at first", "at last", "a round", "allowed")
     )
@@ -30,7 +30,7 @@ def tabulate_soak(soak: Soak) -> Table:
 
 
 def soak_markdown(soak: Soak, command: str, machine: str) -> str:
-    """The same as a page of the documentation."""
+    """Return the results as a page of the documentation."""
     lines = [
         "# Many rounds",
         "",
@@ -59,7 +59,7 @@ _ALL_IS_WELL = "All chains are valid and the same bytes."
 
 
 def draw_soak(soak: Soak) -> Picture:
-    """Memory, open files and threads over rounds."""
+    """Draw memory, open files and threads over rounds."""
     with house_style():
         figure = new_figure(9.6, 3.0)
         memory, files, threads = figure.subplots(1, 3)

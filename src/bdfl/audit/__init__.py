@@ -1,1 +1,1 @@
-"""Questions to a stored chain: who is in a model and how much, who helped and who harmed, and what without somebody."""
+"""Analyses of a stored chain: model lineage, the influence of each client, privacy, summaries and exports."""

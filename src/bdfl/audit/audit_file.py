@@ -1,4 +1,4 @@
-"""An audit report as a file: JSON in one line, with its digest and, if wanted, the auditor's signature."""
+"""An audit report as a file: JSON in one line, with its digest and optionally the auditor's signature."""
 
 from pathlib import Path
 from typing import Annotated
@@ -15,7 +15,7 @@ _MAX_SIZE = 256 * 2**20
 
 
 class BadAudit(BdflError):
-    """A file that is no audit report, or not as it was written or signed."""
+    """A file that is not an audit report, or was changed after it was written or signed."""
 
 
 class AuditSignature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -26,14 +26,14 @@ class AuditSignature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AuditFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A report, SHA-256 of its bytes as they stand in the file, and who signed it."""
+    """A report, the SHA-256 of its bytes in the file, and its signature if it has one."""
 
     report: AuditReport
     digest: Hex
     signature: AuditSignature | None
 
     def to_json(self) -> bytes:
-        """The whole file."""
+        """Return the bytes of the file."""
         return msgspec.json.encode(self) + b"\n"
 
 
@@ -48,13 +48,13 @@ class _Numbered(msgspec.Struct):
 
 
 class _Head(msgspec.Struct):
-    """All that files of other formats have in common."""
+    """The part that files of all formats share."""
 
     report: _Numbered
 
 
 def seal_audit(report: AuditReport, signer: Signer | None = None) -> AuditFile:
-    """The file of a report, signed if there is a key."""
+    """Return the file of a report, signed if a signer is given."""
     found = digest(msgspec.json.encode(report))
     if signer is None:
         return AuditFile(report, found.hex(), None)
@@ -63,7 +63,7 @@ def seal_audit(report: AuditReport, signer: Signer | None = None) -> AuditFile:
 
 
 def read_audit(path: Path) -> AuditFile:
-    """The file at `path`; raises `BadAudit` unless every byte is as written and the signature, if any, is right."""
+    """Read the file at `path`; raise `BadAudit` if any byte was changed or a signature is invalid."""
     try:
         with path.open("rb") as opened:
             data = opened.read(_MAX_SIZE + 1)
@@ -78,7 +78,7 @@ def read_audit(path: Path) -> AuditFile:
 
 
 def decode_audit(data: bytes) -> AuditFile:
-    """The file in these bytes; raises `BadAudit` unless they are as written, and signed by the key that they name."""
+    """Decode the file; raise `BadAudit` if any byte was changed or a signature is not by the key it names."""
     try:
         number = msgspec.json.decode(data, type=_Head).report.format
         if number != FORMAT:

@@ -1,4 +1,4 @@
-"""Who helped and who harmed: what a client's update did to the test loss of each block's model."""
+"""Leave-one-out influence: the effect of a client's update on the test loss of each block's model."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ LossOf = Callable[[Vector], float]  # test loss of a model
 
 @dataclass(frozen=True)
 class Effect:
-    """What one update did to one block's model."""
+    """Effect of one update on one block's model."""
 
     block: int
     client: int
@@ -27,7 +27,7 @@ class Effect:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a client's updates did over all blocks looked at."""
+    """Influence of a client's updates over all blocks of the range."""
 
     client: int
     num_blocks: int  # with an update of this client
@@ -56,11 +56,11 @@ def blame_clients(
     own_functions: frozenset[str] = frozenset(),
     on_judged: Callable[[int, int], None] | None = None,
 ) -> Blame:
-    """Every update's marginal effect in the blocks `first` to `last` (the tip unless given).
+    """Return every update's marginal effect in the blocks `first` to `last` (default: the tip).
 
     The effect is the loss of the block's model aggregated without the update, minus the loss of the model as it is.
-    The other updates of that block are taken as they are: they do not depend on this one. `on_judged` hears of (models
-    judged, in all).
+    The other updates of that block do not depend on this one and stay the same. `on_judged` is called with the number
+    of models evaluated and their total.
     """
     last = chain.height if last is None else last
     for height in (first, last):

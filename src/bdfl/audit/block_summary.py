@@ -1,4 +1,4 @@
-"""A block in one line, as it says itself."""
+"""A block in one line, from its own contents."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -27,28 +27,28 @@ class BlockSummary:
     time: str  # in UTC, by its proposer's clock
     proposer: int
     attempt: int
-    trained: tuple[int, ...]  # whose updates count
-    declined: tuple[int, ...]  # who trained and had nothing to give
-    missing: tuple[int, ...]  # who was scheduled and not heard of
+    trained: tuple[int, ...]  # clients whose updates count
+    declined: tuple[int, ...]  # clients that trained and declined to give an update
+    missing: tuple[int, ...]  # scheduled clients without an update
     num_reports: int
     num_votes: int  # of its certificate
-    is_empty: bool  # the model stayed
-    offenders: tuple[int, ...]  # against whom it holds evidence
+    is_empty: bool  # the model is unchanged
+    offenders: tuple[int, ...]  # members that its evidence convicts
     change: str  # of membership, in words; empty: none
     delay_s: float  # of the round by the cost model
     mean_queue: float  # after the round
-    reason: str  # why nobody was scheduled; empty where somebody was
+    reason: str  # why no client was scheduled; empty if one was
     model: str
 
 
 def show_utc(time_ms: int) -> str:
-    """Milliseconds since 1970 as people write a time, such as 2026-01-01 00:00:05.250 UTC."""
+    """Format milliseconds since 1970, as in 2026-01-01 00:00:05.250 UTC."""
     moment = datetime.fromtimestamp(time_ms // 1000, UTC)
     return f"{moment:%Y-%m-%d %H:%M:%S}.{time_ms % 1000:03} UTC"
 
 
 def describe_change(block: Block) -> str:
-    """The change of membership in a block, in words; empty: none."""
+    """Describe the change of membership in a block; empty if there is none."""
     found = find_change(block.body.entries)
     if found is None:
         return ""
@@ -59,7 +59,7 @@ def describe_change(block: Block) -> str:
 
 
 def describe_offence(evidence: Evidence) -> str:
-    """The offence that evidence proves, in a sentence."""
+    """Describe the offence that evidence proves, in a sentence."""
     who = f"client {offender_of(evidence)}"
     match evidence:
         case TwoVotes():
@@ -78,7 +78,7 @@ def describe_offence(evidence: Evidence) -> str:
 
 
 def summarise_block(block: Block, certificate: Certificate) -> BlockSummary:
-    """A block in one line."""
+    """Summarise a block in one line."""
     body = block.body
     heard = {signed.update.client for signed in body.updates}
     queue = body.queue_nano
@@ -104,7 +104,7 @@ def summarise_block(block: Block, certificate: Certificate) -> BlockSummary:
 
 
 def aggregated_updates(block: Block) -> list[ModelUpdate]:
-    """The updates that the model of a block is made of, in client order; none if the block is empty."""
+    """Return the updates aggregated into the model of a block, in client order; none if the block is empty."""
     if block.body.is_empty:
         return []
     updates = (signed.update for signed in block.body.updates)
@@ -112,6 +112,6 @@ def aggregated_updates(block: Block) -> list[ModelUpdate]:
 
 
 def sample_weights(block: Block) -> dict[int, float]:
-    """By client, the weight of its update in the weighted mean of a block's updates."""
+    """Return the weight of each client's update in the weighted mean of a block's updates."""
     samples = {update.client: update.samples for update in aggregated_updates(block)}
     return {client: count / sum(samples.values()) for client, count in samples.items()}

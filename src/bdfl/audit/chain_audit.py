@@ -1,4 +1,4 @@
-"""An audit of a stored chain: what was verified, what is taken on trust, and every member's part, as one record."""
+"""Audit of a stored chain as one record: verified checks, trusted assumptions and every member's part."""
 
 from collections.abc import Callable
 from typing import Annotated, TypeAlias
@@ -36,16 +36,16 @@ class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Check(_Part, frozen=True):
-    """Something that was verified."""
+    """A property that was verified."""
 
     subject: str
     count: int
-    of: int | None  # so many there are; none: all that there are
+    of: int | None  # the total; none: all of them
     what: str
 
 
 class Trust(_Part, frozen=True):
-    """Something that a chain cannot prove, or that this audit could not verify."""
+    """An assumption that a chain cannot prove, or that this audit could not verify."""
 
     subject: str
     why: str
@@ -87,7 +87,7 @@ class Event(_Part, frozen=True):
 
 
 class AuditReport(_Part, frozen=True):
-    """A chain as an auditor finds it; everything but `height` and `failure` is of the verified blocks alone."""
+    """An auditor's report on a chain; all but `height` and `failure` covers the verified blocks only."""
 
     format: int
     auditor: Auditor  # software and version
@@ -114,7 +114,7 @@ class AuditReport(_Part, frozen=True):
 
     @property
     def is_right(self) -> bool:
-        """Every block is valid and no member stated a wrong epsilon."""
+        """True if every block is valid and no member stated a wrong epsilon."""
         stated = [one.privacy.judgement for one in self.members if one.privacy is not None]
         return self.failure is None and all(one in (Judgement.RIGHT, Judgement.SILENT) for one in stated)
 
@@ -128,10 +128,10 @@ def audit_chain(
     known: KnownHeight | None = None,
     on_progress: OnProgress | None = None,
 ) -> AuditReport:
-    """Verifies a chain and reports on the blocks up to its end or the first failure, reading one at a time.
+    """Verify a chain and report on the blocks up to its end or the first failure, reading one at a time.
 
     `genesis_file` has the members' names and signatures. `own_functions` may be run, see `Toolbox`.
-    A chain that is shorter than the `known` height was cut short.
+    A chain shorter than the `known` height was truncated.
     """
     genesis, name = chain.genesis, chain_id(chain.genesis)
     if genesis_file is not None and genesis_file.chain != name:
@@ -197,7 +197,7 @@ def _events_of(block: Block) -> list[Event]:
 
 
 def _recompute_privacy(chain: Store, verified: int) -> PrivacyAudit | None:
-    """None where nothing is private, or Opacus is not installed."""
+    """Return None if training is not private or Opacus is not installed."""
     if chain.genesis.privacy is None:
         return None
     try:

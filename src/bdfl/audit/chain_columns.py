@@ -1,6 +1,6 @@
-"""A chain as tables: rows with names and units in them, for spreadsheets and data frames.
+"""A chain as tables for spreadsheets and data frames; column names contain the units.
 
-Digests, keys and signatures are hexadecimal text; what there is not is null.
+Digests, keys and signatures are hexadecimal text; missing values are null.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -123,7 +123,7 @@ SCHEMAS: dict[str, pyarrow.Schema] = {
 
 
 def chain_rows(chain: Store, table: str) -> Rows:
-    """The rows of one of the tables that `SCHEMAS` names, by height and then by member."""
+    """Return the rows of one of the tables in `SCHEMAS`, by height and then by member."""
     if table == "members":
         return (asdict(member) for member in summarise_members(chain, chain.height))
     rows_of = _ROWS[table]
@@ -191,7 +191,7 @@ def _schedule_rows(_: Store, block: Block) -> Rows:
 
 
 def _at(values: Sequence[int], place: int | None) -> int | None:
-    """A chain is taken at its word, also one that says too little."""
+    """Return the value at a place; None if an invalid chain has too few."""
     return None if place is None or place >= len(values) else values[place]
 
 

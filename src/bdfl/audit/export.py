@@ -1,4 +1,4 @@
-"""A chain as JSON lines: genesis first, then block after block, everything by name."""
+"""A chain as JSON lines: the genesis, then every block, with field names."""
 
 from collections.abc import Iterator
 
@@ -10,9 +10,9 @@ from bdfl.ledger.keeping import Store
 
 
 def export_lines(chain: Store) -> Iterator[bytes]:
-    """JSON documents without line ends: `{"type": "genesis", ...}`, then `{"type": "block", ...}` for every block.
+    """Yield JSON documents without line ends: `{"type": "genesis", ...}`, then `{"type": "block", ...}` per block.
 
-    A block comes with the certificate it was stored with, which may name other voters than the one its child carries.
+    A block has its stored certificate, which may contain other voters than the certificate in the next block.
     """
     genesis: dict[str, Plain] = {"type": "genesis", "chain": chain_id(chain.genesis).hex()}
     yield msgspec.json.encode(genesis | {"genesis": to_plain(chain.genesis)})
@@ -21,7 +21,7 @@ def export_lines(chain: Store) -> Iterator[bytes]:
 
 
 def plain_block(block: Block, certificate: Certificate) -> dict[str, Plain]:
-    """A block with its digest and its certificate."""
+    """Return a block with its digest and its certificate."""
     return {
         "height": block.header.height,
         "digest": block.digest.hex(),

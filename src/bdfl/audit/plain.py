@@ -1,4 +1,4 @@
-"""Records of a chain with names instead of places: what JSON can show."""
+"""Records of a chain as plain JSON values with field names."""
 
 from enum import Enum
 from typing import TypeAlias
@@ -9,7 +9,7 @@ Plain: TypeAlias = "bool | int | str | list[Plain] | dict[str, Plain] | None"
 
 
 def to_plain(value: object) -> Plain:
-    """A record as a dictionary of its fields, bytes as hexadecimal text; a record of several kinds says which it is."""
+    """Return a record as a dictionary of its fields, bytes as hexadecimal text; a tagged record has a `kind`."""
     if isinstance(value, Record):
         tag = value.__struct_config__.tag
         kind: dict[str, Plain] = {} if tag is None else {"kind": str(tag)}

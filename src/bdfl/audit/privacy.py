@@ -1,4 +1,4 @@
-"""What members say that their updates have told of their data, against what the accountant makes of it."""
+"""Epsilon as stated by the members against epsilon as recomputed by the privacy accountant."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -11,11 +11,11 @@ from bdfl.ledger.roll import read_roll
 from bdfl.ledger.spending import mechanism_on
 from bdfl.scenario.privacy import ATTO, MICRO
 
-_ROUNDING_MICRO = 1  # what another machine's floats may differ by
+_ROUNDING_MICRO = 1  # tolerance for floating point on another machine
 
 
 class Judgement(StrEnum):
-    """Whether what a member stated is what it spent."""
+    """Comparison of a member's stated epsilon with the recomputed one."""
 
     RIGHT = "right"
     TOO_LOW = "too low"
@@ -29,20 +29,20 @@ class Spending:
 
     client: int
     samples: int
-    rate: float  # probability with which a step takes a sample
-    rounds: int  # that it was to train in, heard of or not
+    rate: float  # probability that a step takes a sample
+    rounds: int  # that it was scheduled in, with or without an update
     steps: int  # noisy steps in them
-    updates: int  # of it that are in blocks
+    updates: int  # of this member in blocks
     stated: float  # epsilon, by its last update; 0 before its first
-    recomputed: float  # epsilon up to and with the round of its last update
-    spent: float  # epsilon of all rounds, also those that it was not heard of in since
+    recomputed: float  # epsilon up to and including the round of its last update
+    spent: float  # epsilon of all scheduled rounds, also those after its last update
     judgement: Judgement
-    block: int | None  # the first whose update is not right
+    block: int | None  # the first with a wrong statement
 
 
 @dataclass(frozen=True)
 class PrivacyAudit:
-    """A private chain, member by member."""
+    """Epsilons of a private chain, member by member."""
 
     noise_multiplier: float
     max_grad_norm: float
@@ -63,7 +63,7 @@ class PrivacyAudit:
 
 @dataclass
 class _Account:
-    """A member on the way along the chain."""
+    """Running account of a member while the chain is read."""
 
     mechanism: Mechanism
     rounds: int = 0
@@ -74,7 +74,7 @@ class _Account:
     block: int | None = None
 
     def take(self, height: int, update: ModelUpdate) -> None:
-        """The update of a round that is counted already; the first that is wrong decides."""
+        """Check the update of a round that is already counted; the first wrong one sets the judgement."""
         self.updates += 1
         self.recomputed_micro = spent_micro(self.mechanism, self.rounds)
         judgement = self._judge(update)
@@ -84,18 +84,18 @@ class _Account:
             self.block = None if judgement is Judgement.RIGHT else height
 
     def _judge(self, update: ModelUpdate) -> Judgement:
-        due_micro = max(self.recomputed_micro, self.stated_micro)  # a sum never falls, an estimate may
+        due_micro = max(self.recomputed_micro, self.stated_micro)  # the stated sum never falls, an estimate may
         if update.is_declined and update.epsilon_micro == self.stated_micro:
-            return Judgement.RIGHT  # nothing was let out
+            return Judgement.RIGHT  # no update was released
         if update.epsilon_micro < due_micro - _ROUNDING_MICRO:
             return Judgement.TOO_LOW
         return Judgement.TOO_HIGH if update.epsilon_micro > due_micro + _ROUNDING_MICRO else Judgement.RIGHT
 
 
 def audit_privacy(chain: Store, last: int | None = None) -> PrivacyAudit:
-    """Every member's stated and recomputed epsilon after the block `last` (the tip unless given).
+    """Return every member's stated and recomputed epsilon after the block `last` (default: the tip).
 
-    Raises `NotOnChain` where training is not private.
+    Raises `NotOnChain` if training is not private.
     """
     privacy = chain.genesis.privacy
     if privacy is None:

@@ -1,4 +1,4 @@
-"""That a client's update is in a block: something to hand to others, who need nothing but the chain's genesis."""
+"""Proof that a client's update is in a block; a verifier needs only the chain's genesis."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from bdfl.ledger.merkle import MerkleProof, proven_root
 
 @dataclass(frozen=True)
 class UpdateProof:
-    """An update, the way from it to the header of its block, and the votes that made the block final."""
+    """An update, its Merkle path to the header of its block, and the block's certificate."""
 
     update: SignedUpdate
     proof: MerkleProof
@@ -20,7 +20,7 @@ class UpdateProof:
     certificate: Certificate
 
     def to_plain(self) -> dict[str, Plain]:
-        """All of it by name, with the exact bytes that are hashed."""
+        """Return all fields by name, with the exact bytes that are hashed."""
         return {
             "update": to_plain(self.update),
             "leaf": encode(self.update).hex(),
@@ -34,7 +34,7 @@ class UpdateProof:
 
 
 def prove_update(chain: Store, height: int, client: int) -> UpdateProof:
-    """The proof that the client's update is in the block of a height; raises `NotOnChain` if it is not."""
+    """Prove that the client's update is in the block at a height; raise `NotOnChain` if it is not."""
     block = get_block(chain, height)
     validate_client(chain, client)
     found = next((signed for signed in block.body.updates if signed.update.client == client), None)

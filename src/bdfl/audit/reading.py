@@ -14,59 +14,59 @@ from bdfl.scenario.learning import is_function
 
 
 class NotOnChain(BdflError):
-    """A block, a client or bytes that were asked for and are not there."""
+    """A requested block, client or blob that is not on the chain."""
 
 
 def get_block(chain: Store, height: int) -> Block:
-    """The block at a height from 1 on; raises `NotOnChain` if there is none."""
+    """Return the block at a height from 1 on; raise `NotOnChain` if there is none."""
     if not 1 <= height <= chain.height:
         raise NotOnChain(f"block {height}: not on the chain, {_expected_heights(chain.height)} expected")
     return chain.block(height)
 
 
 def roll_of(chain: Store) -> Roll:
-    """All who were ever admitted to the chain, by number."""
+    """Return all members ever admitted to the chain, by number."""
     return read_roll(chain.genesis, chain.blocks())
 
 
 def validate_client(chain: Store, client: int) -> None:
-    """Raises `NotOnChain` unless the client is, or was, a member."""
+    """Raise `NotOnChain` unless the client is, or was, a member."""
     if 0 <= client < len(chain.genesis.members):
-        return  # most are: nobody else's admission has to be looked for
+        return  # a member of the genesis: no need to read all blocks for admissions
     num_members = len(roll_of(chain).members)
     if not 0 <= client < num_members:
         raise NotOnChain(f"client {client}: no member of the chain, 0 to {num_members - 1} expected")
 
 
 def iter_blocks(chain: Store, first: int, last: int) -> Iterator[Block]:
-    """The blocks of these heights, both included."""
+    """Return the blocks of these heights, both included."""
     return (get_block(chain, height) for height in range(first, last + 1))
 
 
 def layout_of(genesis: Genesis) -> Layout:
-    """Where the tensors of every model of the chain stand in its vector."""
+    """Return the position of each tensor in the vector of the chain's models."""
     tensors = genesis.model.tensors
     return Layout(tuple(tensor.name for tensor in tensors), tuple(tensor.shape for tensor in tensors))
 
 
 def rule_of(genesis: Genesis) -> Aggregation:
-    """How the chain makes one model of many."""
+    """Return the aggregation rule of the chain."""
     return Aggregation(rule=genesis.law.aggregation, faulty=genesis.law.faulty)
 
 
 def model_digest(chain: Store, height: int) -> bytes:
-    """Which model the chain has after a block; 0: the untrained one."""
+    """Return the digest of the model after a block; 0: the untrained one."""
     return chain.genesis.model.initial if height == 0 else get_block(chain, height).body.model
 
 
 def read_model(chain: Store, height: int) -> Vector:
-    """The model after a block, (parameters,); 0: the untrained one."""
+    """Return the model after a block, (parameters,); 0: the untrained one."""
     name = model_digest(chain, height)
     return _read_vector(chain, name, f"the model after block {height}")
 
 
 def read_updates(chain: Store, block: Block) -> list[Update]:
-    """The updates that the model of a block is made of, in client order; raises `NotOnChain` where one was pruned."""
+    """Read the updates aggregated into the model of a block, in client order; raise `NotOnChain` if one was pruned."""
     height = block.header.height
     return [
         Update(update.client, _read_vector(chain, update.model, _update_name(update.client, height)), update.samples)
@@ -77,9 +77,9 @@ def read_updates(chain: Store, block: Block) -> list[Update]:
 def aggregate_without(
     chain: Store, block: Block, updates: list[Update], client: int, own_functions: frozenset[str] = frozenset()
 ) -> Vector:
-    """The model that the block would have without the client's update, (parameters,).
+    """Return the model that the block would have without the client's update, (parameters,).
 
-    Where too few updates are left for the chain's rule, the block would have been empty: the model before it.
+    If fewer than `min_updates` are left, the block would have been empty: the result is the model before it.
     """
     others = [update for update in updates if update.client != client]
     if len(others) < chain.genesis.law.min_updates:
@@ -88,7 +88,7 @@ def aggregate_without(
 
 
 def aggregator_of(genesis: Genesis, own_functions: frozenset[str] = frozenset()) -> Aggregator:
-    """The chain's rule as a function; somebody's own only if it is among those that may run here."""
+    """Return the chain's rule as a function; a custom function must be in `own_functions`."""
     rule = rule_of(genesis)
     if is_function(rule.rule) and rule.rule not in own_functions:
         raise NotOnChain(f"aggregation {rule.rule!r}: somebody's own function, which runs only if it is allowed to")

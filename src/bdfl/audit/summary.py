@@ -26,17 +26,17 @@ class MemberSummary:
     member: int
     public_key: str
     samples: int
-    rate: float  # of rounds that it is to take part in
+    rate: float  # share of rounds that it is to take part in
     since: int  # first height as a member
-    until: int | None  # last one; none: no end is agreed on
+    until: int | None  # last height as a member; none: no removal is agreed on
     scheduled: int  # rounds
-    trained: int  # blocks with an update of its that counts
-    declined: int  # rounds that it trained in with nothing to give
-    missing: int  # rounds that it was scheduled in and not heard of
+    trained: int  # blocks with its update that counts
+    declined: int  # rounds in which it trained and declined to give an update
+    missing: int  # rounds in which it was scheduled and sent no update
     reports: int
     proposed: int  # blocks
     in_certificates: int  # blocks with its precommit in the certificate or the next block; see `CERTIFICATES_NOTE`
-    epsilon: float  # that its last update states; 0: none
+    epsilon: float  # as its last update states; 0: none
     queue: float  # after the last block
 
 
@@ -46,7 +46,7 @@ class ChainSummary:
 
     chain: str
     name: str
-    founded: str  # when, in UTC
+    founded: str  # time in UTC
     height: int
     checkpoint: int  # last block whose updates were pruned; 0: none
     trusted: tuple[int, ...]  # blocks whose model was never aggregated by the node that stored them
@@ -60,7 +60,7 @@ class ChainSummary:
     min_updates: int
     model_bytes: int
     num_parameters: int
-    privacy: str | None  # how everybody trains privately; none: not
+    privacy: str | None  # settings of private training; none: not private
     tip: str
     model: str
     blocks: tuple[BlockSummary, ...]
@@ -68,7 +68,7 @@ class ChainSummary:
 
 
 def summarise_chain(chain: Store) -> ChainSummary:
-    """What stands in a chain, without asking whether it keeps the rules."""
+    """Summarise a chain without verifying it."""
     genesis = chain.genesis
     blocks = tuple(summarise_block(block, chain.certificate(block.header.height)) for block in chain.blocks())
     members = summarise_members(chain, chain.height)
@@ -103,7 +103,7 @@ def summarise_chain(chain: Store) -> ChainSummary:
 def summarise_members(
     chain: Store, last: int, on_block: Callable[[Block], None] | None = None
 ) -> tuple[MemberSummary, ...]:
-    """Every member's part in the blocks 1 to `last`, read one at a time; `on_block` hears of each."""
+    """Return every member's part in the blocks 1 to `last`, read one at a time; call `on_block` with each."""
     counts: dict[str, Counter[int]] = defaultdict(Counter)
     epsilon_micro: Counter[int] = Counter()
     queue_nano: tuple[int, ...] = ()
@@ -154,6 +154,6 @@ def summarise_members(
 
 
 def describe_privacy(privacy: Privacy) -> str:
-    """How members of a chain train privately, in a line."""
+    """Describe the settings of private training in a line."""
     noise, norm, delta = privacy.noise_micro / MICRO, privacy.clip_micro / MICRO, privacy.delta_atto / ATTO
     return f"noise {noise:g}, clipped to {norm:g}, delta {delta:g} ({privacy.accountant.value})"

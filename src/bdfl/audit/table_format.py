@@ -1,10 +1,10 @@
-"""How a table is written."""
+"""File formats of exported tables."""
 
 from enum import StrEnum
 
 
 class Format(StrEnum):
-    """Also the end of the file's name."""
+    """A file format; its value is also the file extension."""
 
     CSV = "csv"
     PARQUET = "parquet"

@@ -1,6 +1,6 @@
-"""The tables that a folder has, and how they are written as CSV, Parquet or JSON.
+"""The tables of a folder, written as CSV, Parquet or JSON.
 
-A table is read and written in parts, so that it may be larger than the memory.
+A table is read and written in parts, so it may be larger than memory.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,12 +24,12 @@ _ROWS_AT_A_TIME = 2**14
 
 
 class BadTable(BdflError):
-    """A file that is no table, or a table that is not there."""
+    """A file that is not a table, or a table that cannot be written."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """Columns and a way to read the rows, part by part, as often as one likes."""
+    """A table: its columns and a function that reads the rows in parts, any number of times."""
 
     name: str
     schema: pyarrow.Schema
@@ -37,7 +37,7 @@ class Table:
 
 
 def find_tables(folder: Path, chain: Store | None) -> dict[str, Table]:
-    """Every Parquet file in a folder by its name, and the tables of a chain."""
+    """Return every Parquet file in a folder by its name, and the tables of a chain."""
     found = {path.stem: _parquet_table(path) for path in sorted(folder.glob("*.parquet"))}
     if chain is not None:
         found = {name: _chain_table(chain, name) for name in SCHEMAS} | found
@@ -45,7 +45,7 @@ def find_tables(folder: Path, chain: Store | None) -> dict[str, Table]:
 
 
 def write_table(table: Table, format: Format, file: BinaryIO, on_rows: Callable[[int], None] | None = None) -> int:
-    """Writes a table and returns its number of rows; `on_rows` hears how many there are so far."""
+    """Write a table and return its number of rows; call `on_rows` with the number written so far."""
     num_rows = 0
     write = {Format.CSV: _write_csv, Format.PARQUET: _write_parquet, Format.JSON: _write_json}[format]
 
@@ -94,7 +94,7 @@ def _write_parquet(schema: pyarrow.Schema, batches: Iterator[pyarrow.RecordBatch
 
 
 def _write_csv(schema: pyarrow.Schema, batches: Iterator[pyarrow.RecordBatch], file: BinaryIO) -> None:
-    """Null is an empty cell, text is in quotes, a list is JSON."""
+    """Write CSV: null is an empty cell, text is in quotes, a list is JSON."""
     plain = pyarrow.schema([_csv_field(field) for field in schema])
     with pyarrow.csv.CSVWriter(file, plain) as writer:
         for batch in batches:
@@ -114,7 +114,7 @@ def _csv_column(column: pyarrow.Array) -> pyarrow.Array:
 
 
 def _write_json(_: pyarrow.Schema, batches: Iterator[pyarrow.RecordBatch], file: BinaryIO) -> None:
-    """A list of objects, one to a line."""
+    """Write a JSON list of objects, one per line."""
     file.write(b"[")
     between = b"\n"
     for batch in batches:

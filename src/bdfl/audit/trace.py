@@ -1,4 +1,4 @@
-"""Which client entered a model, with which weight and since when."""
+"""Lineage of a model: its contributing clients, their weights and first blocks."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -19,32 +19,32 @@ _BLOCK_ENTRIES = 2**20  # numbers sorted at a time
 
 @dataclass(frozen=True)
 class Contribution:
-    """What a client has to do with a model."""
+    """Contribution of a client to a model."""
 
     client: int
-    samples: int | None  # of its update in the block that made the model; none: it gave none, or none that counted
+    samples: int | None  # of its update in the block that made the model; none: no update there that counts
     weight: float | None  # of its update in that model, see `update_weights`; none: not in it, or the rule is unknown
     update: str | None  # SHA-256 of it
     since: int | None  # first block whose model it entered; none: it is in no part of this model
     last: int | None  # latest such block
-    num_blocks: int  # how many such blocks there are
+    num_blocks: int  # number of such blocks
 
 
 @dataclass(frozen=True)
 class Trace:
-    """A model and where it comes from."""
+    """The lineage of a model."""
 
-    block: int  # that was asked about
-    made_in: int  # block that made its model: an earlier one if blocks since were empty; 0: nobody has trained it
+    block: int  # the requested height
+    made_in: int  # block that made its model: an earlier one if blocks since were empty; 0: the untrained model
     model: str  # SHA-256
     rule: str
-    contributions: tuple[Contribution, ...]  # by client, of all who were admitted by then
+    contributions: tuple[Contribution, ...]  # by client, of all members admitted by then
 
 
 def trace_model(chain: Store, height: int, *, with_weights: bool = True) -> Trace:
-    """Contributors to the model of a block: through its own aggregate, and since when through the models it grew from.
+    """Return the contributors to the model of a block, by its own aggregate and by the models before it.
 
-    Weights under another rule than the mean need the updates' bytes; raises `NotOnChain` where they were pruned.
+    Weights under rules other than the mean need the updates' bytes; raises `NotOnChain` if they were pruned.
     """
     model = get_block(chain, height).body.model
     first: dict[int, int] = {}
@@ -81,12 +81,12 @@ def trace_model(chain: Store, height: int, *, with_weights: bool = True) -> Trac
 
 
 def weights_in(chain: Store, height: int) -> dict[int, float]:
-    """The weight of every client's update in the model that a block made; empty if it made none or nobody knows."""
+    """Return the weight of every client's update in the model that a block made; empty if none or for a custom rule."""
     if height == 0:
         return {}
     block = get_block(chain, height)
     rule = rule_of(chain.genesis)
-    if rule.rule == "mean":  # the samples say it all: works on a pruned chain too
+    if rule.rule == "mean":  # sample counts suffice, so a pruned chain works too
         return sample_weights(block)
     updates = read_updates(chain, block)
     weights = update_weights(rule, updates)
@@ -96,10 +96,10 @@ def weights_in(chain: Store, height: int) -> dict[int, float]:
 
 
 def update_weights(rule: Aggregation, updates: Sequence[Update]) -> NDArray[np.float64] | None:
-    """The weight of every update in the aggregate, (updates,); they sum to 1. None for a rule that is not ours.
+    """Return the weight of every update in the aggregate, (updates,), with sum 1; None for a custom rule.
 
-    Every rule here gives a weighted mean of the updates in each coordinate, with weights that may differ from one to
-    the next (the median takes the middle one, whoever that is): this is their mean over all coordinates.
+    Every rule here is a weighted mean of the updates in each coordinate. Its weights may differ between coordinates, as
+    with the median: the result is their mean over all coordinates.
     """
     vectors = [update.weights for update in updates]
     count, faulty = len(updates), rule.faulty
@@ -128,7 +128,7 @@ def update_weights(rule: Aggregation, updates: Sequence[Update]) -> NDArray[np.f
 
 
 def _weights_of_ranks(vectors: Sequence[NDArray[np.float32]], ranks: NDArray[np.intp]) -> NDArray[np.float64]:
-    """How often each update's value has one of these ranks among all values of a coordinate, as shares."""
+    """Return the share of each update among the values with these ranks, over all coordinates, (updates,)."""
     counts = np.zeros(len(vectors), dtype=np.int64)
     step = max(1, _BLOCK_ENTRIES // len(vectors))
     for start in range(0, vectors[0].size, step):

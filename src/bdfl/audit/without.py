@@ -1,11 +1,11 @@
-"""The model of a block as it would be without a client's updates, as far as stored updates can tell.
+"""The model of a block without a client's updates, estimated from the stored updates.
 
-Every block in which the client took part is aggregated again without its update, by the chain's own rule: model R_t
-instead of W_t. What that changed is carried on: W'_N = W_N + sum over these blocks of (R_t - W_t). With `since` = N
-only the last block is done again, and the result is R_N itself.
+Every block with an update of the client is aggregated again without it, by the chain's own rule: model R_t instead of
+W_t. The differences are summed: W'_N = W_N + sum over these blocks of (R_t - W_t). With `since` = N only the last block
+is aggregated again, and the result is R_N itself.
 
-What this is not: the model that would have been learned without the client. The others' updates are taken as they were
-sent, and from the first such block on they were trained on models that knew the client. Only training again shows that.
+This is not the model that would have been learned without the client. The other updates are taken as they were sent;
+after the first such block they were trained on models that contain the client. Only training again shows that model.
 """
 
 from collections.abc import Callable
@@ -36,7 +36,7 @@ class Without:
     since: int
     weights: Vector
     changed_in: tuple[int, ...]  # blocks that were aggregated again: those the client's update was in
-    distance: float  # from the chain's model, Euclidean
+    distance: float  # Euclidean distance from the chain's model
     relative_distance: float  # the same over the norm of the chain's model
 
 
@@ -49,9 +49,9 @@ def leave_out(
     own_functions: frozenset[str] = frozenset(),
     on_block: Callable[[int, int], None] | None = None,
 ) -> Without:
-    """The model of `block` (the tip unless given) without the client's updates in the blocks `since` to `block`.
+    """Return the model of `block` (default: the tip) without the client's updates in the blocks `since` to `block`.
 
-    `on_block` hears of (blocks done, in all).
+    `on_block` is called with the number of blocks done and their total.
     """
     last = chain.height if block is None else block
     validate_client(chain, client)
@@ -70,7 +70,7 @@ def leave_out(
         height = one.header.height
         again = aggregate_without(chain, one, read_updates(chain, one), client, own_functions)
         if height == last:
-            model = again  # as it is, without rounding
+            model = again  # exact, without rounding
         else:
             deviation += again.astype(np.float64) - read_model(chain, height)
         changed_in.append(height)

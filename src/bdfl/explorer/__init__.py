@@ -1,1 +1,1 @@
-"""Web pages over chains and records, live and in replay; every page has a JSON twin."""
+"""Web pages about chains and records, live and in replay; every page has a JSON document."""

@@ -1,6 +1,6 @@
-"""The explorer's process, told in one JSON argument what to open and where to listen.
+"""Process of the explorer; its settings are one JSON argument.
 
-`bdfl explore` becomes this process: what its command line needs in memory, the server does not.
+`bdfl explore` executes this process, so that the server does not keep the command line's modules in memory.
 """
 
 import os
@@ -26,18 +26,18 @@ LOOPBACK_NAMES = (LOOPBACK, "localhost", "::1")
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What to show, and where."""
+    """Runs to show, and the address to listen on."""
 
     paths: list[str]
     node: str | None = None
     host: str = LOOPBACK
     port: int | None = None
     opens: bool = False  # a browser
-    while_input: bool = False  # ends when standard input does
+    while_input: bool = False  # stop at the end of standard input
 
 
 def main() -> int:
-    """Serves until it is stopped; an exit code."""
+    """Serve until stopped and return an exit code."""
     try:
         serve(msgspec.json.decode(sys.argv[1], type=Settings))
     except BdflError as error:
@@ -47,7 +47,7 @@ def main() -> int:
 
 
 def serve(settings: Settings) -> None:
-    """Opens everything, says where it is, and serves."""
+    """Open all runs, print the address, and serve."""
     owner = _Owner() if settings.while_input else None
     with _open(settings, is_patient=owner is not None) as library:
         server = ExplorerServer(library, host=settings.host, port=settings.port)
@@ -67,18 +67,18 @@ def serve(settings: Settings) -> None:
 
 
 class _Owner:
-    """Whoever started this process: when it is gone, this one ends."""
+    """The parent process; this process stops when the parent exits."""
 
     def __init__(self) -> None:
         from bdfl.operation.children import watch_input
 
-        self.stop: Callable[[], None] = lambda: os._exit(0)  # until there is something to end
+        self.stop: Callable[[], None] = lambda: os._exit(0)  # until there is a server to stop
         watch_input(lambda: self.stop())
 
 
 @contextmanager
 def _open(settings: Settings, *, is_patient: bool) -> Iterator[Library]:
-    """The library; who is patient waits a while for what is not there yet, such as a network that starts just now."""
+    """Open the library; if patient, retry for a while, such as for a network that is just starting."""
     deadline_s = time.monotonic() + (_STARTING_S if is_patient else 0.0)
     with ExitStack() as resources:
         while True:
@@ -95,7 +95,7 @@ def _open(settings: Settings, *, is_patient: bool) -> Iterator[Library]:
 
 @contextmanager
 def _ending_by_signals(server: ExplorerServer) -> Iterator[None]:
-    """Inside, signals end the server, also before it has begun; it hears them itself while it runs."""
+    """Stop the server on signals, also before it runs; while it runs it handles them itself."""
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = {number: signal.signal(number, lambda *_: server.stop()) for number in numbers}
     try:

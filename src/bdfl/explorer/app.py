@@ -1,7 +1,7 @@
-"""The explorer's addresses: a shell of HTML for every page, and what is in it as JSON at the same address.
+"""Routes of the explorer: an HTML shell for every page, and its content as JSON beside it.
 
-A library is asked in threads, a few questions at a time; those that may take seconds (the desk, whole models) wait in a
-line of their own.
+Threads query the library, with a limit on concurrent requests. Slow requests (the what-if desk, whole models) have a
+limit of their own.
 """
 
 import zlib
@@ -26,10 +26,10 @@ from bdfl.explorer.static_files import SHELL, StaticFile, StaticFiles
 
 JSON = "application/json"
 BYTES = "application/octet-stream"
-_NUM_QUICK = 2  # questions at a time: more would take turns anyway, and memory
+_NUM_QUICK = 2  # concurrent requests: more would only cost memory
 _NUM_SLOW = 4
-_MAX_WAITING = 128  # questions in a line
-_LEAST_COMPRESSED = 8192  # bytes; what is smaller is not worth it
+_MAX_WAITING = 128  # queued requests
+_LEAST_COMPRESSED = 8192  # bytes
 _STATUS_OF: Mapping[type[BdflError], HTTPStatus] = {
     NotHere: HTTPStatus.NOT_FOUND,
     BadRequest: HTTPStatus.BAD_REQUEST,
@@ -40,7 +40,7 @@ _STATUS_OF: Mapping[type[BdflError], HTTPStatus] = {
 Ask = Callable[[Library, Request], object]
 Endpoint = Callable[[Request], Awaitable[Response]]
 
-# The twins: what each address asks the library. Numbers in paths are text until `path_number` has seen them.
+# JSON routes and their queries to the library. Numbers in paths are text until `path_number` has parsed them.
 _QUICK: Mapping[str, Ask] = {
     "/index.json": lambda library, request: library.overview(run_of(request)),
     "/story.json": lambda library, request: _story(library, run_of(request), request.query_params),
@@ -59,13 +59,13 @@ _SLOW: Mapping[str, Ask] = {
     "/compare.json": lambda library, request: library.compare(),
     "/verify.json": lambda library, request: library.verify(run_of(request)),
 }
-# The pages, each with the numbers that it may be asked for: from the first, up to the last in the run's overview.
+# HTML pages; valid numbers follow from the run's overview.
 _PAGES = ("/", "/network", "/blocks", "/desk", "/compare")
 _NUMBERED_PAGES = ("/block/{number}", "/model/{number}", "/desk/{number}", "/client/{number}")
 
 
 def make_app(library: Library, feed: Feed, files: StaticFiles) -> ASGIApp:
-    """The application that answers for all open runs; a guard must stand before it."""
+    """Return the ASGI application for all open runs; it must be wrapped in a `Guard`."""
     asker = _Asker(library)
     pages = _Pages(asker, files)
     routes = [Route(path, asker.endpoint(ask, is_slow=False)) for path, ask in _QUICK.items()]
@@ -90,7 +90,7 @@ def make_app(library: Library, feed: Feed, files: StaticFiles) -> ASGIApp:
 
 
 class _Asker:
-    """Asks the library in threads."""
+    """Thread pools that query the library, with limits."""
 
     def __init__(self, library: Library) -> None:
         self.library = library
@@ -103,7 +103,7 @@ class _Asker:
         return answer
 
     async def answer(self, ask: Ask, request: Request, *, is_slow: bool) -> Response:
-        """What the library says, encoded and perhaps compressed."""
+        """Return the library's answer, encoded and compressed if large enough."""
         limiter = self._slow if is_slow else self._quick
         if limiter.statistics().tasks_waiting >= _MAX_WAITING:
             raise Busy(f"{_MAX_WAITING} questions wait already, try again")
@@ -120,14 +120,14 @@ class _Asker:
         return Response(content, media_type=kind, headers=_packing(was_packed))
 
     async def check_run(self, request: Request) -> int:
-        """The run that a request is about, which is there."""
+        """Return the run of a request; raise `NotHere` if it is not open."""
         run = run_of(request)
         if run >= self.library.num_runs:
             raise NotHere(f"run {run}: not here, 0 to {self.library.num_runs - 1} expected")
         return run
 
     async def last_number(self, page: str, run: int) -> int:
-        """The last number that a page of that kind may have."""
+        """Return the last valid number of a page of that kind."""
         overview = await to_thread.run_sync(self.library.overview, run, limiter=self._quick)
         if page == "client":
             return len(overview.clients) - 1
@@ -135,13 +135,13 @@ class _Asker:
 
 
 class _Pages:
-    """HTML and what belongs to it."""
+    """HTML pages and static files."""
 
     def __init__(self, asker: _Asker, files: StaticFiles) -> None:
         self._asker, self._files = asker, files
 
     async def show(self, request: Request) -> Response:
-        """The shell of a page; it says itself where its run is not there."""
+        """Return the shell of a page, with an error status if the run is not open."""
         try:
             await self._asker.check_run(request)
         except BdflError as error:
@@ -149,7 +149,7 @@ class _Pages:
         return self._shell(request, HTTPStatus.OK)
 
     async def show_numbered(self, request: Request) -> Response:
-        """Likewise, of a block, model, round or client."""
+        """Return the shell of the page of a block, model, round or client."""
         page = request.url.path.split("/")[1]
         try:
             run, number = await self._asker.check_run(request), number_of(request)
@@ -179,7 +179,7 @@ class _Pages:
 
 
 def _file_response(request: Request, file: StaticFile, status: HTTPStatus = HTTPStatus.OK) -> Response:
-    """The file, or that it has not changed since it was asked for last."""
+    """Return the file, or 304 if the client's copy is current."""
     headers = {"Cache-Control": "no-cache", "ETag": file.tag}
     if status is HTTPStatus.OK and request.headers.get("if-none-match") == file.tag:
         return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
@@ -199,7 +199,7 @@ def _events_endpoint(asker: _Asker, feed: Feed) -> Endpoint:
 
 
 class _StreamResponse(Response):
-    """An answer that is an application of its own."""
+    """A response that delegates to an `EventStream`."""
 
     def __init__(self, stream: EventStream) -> None:
         self._stream = stream
@@ -210,12 +210,12 @@ class _StreamResponse(Response):
 
 
 def run_of(request: Request) -> int:
-    """The run that a request is about, the first unless it says."""
+    """Return the run of a request (default: 0)."""
     return whole(request.query_params, "run") or 0
 
 
 def number_of(request: Request) -> int:
-    """The block, client or round in a request's path."""
+    """Return the number of the block, client or round in a request's path."""
     return path_number(request.path_params["number"])
 
 
@@ -238,7 +238,7 @@ def _desk(library: Library, request: Request, height: int | None) -> object:
 
 
 def compress(content: bytes) -> bytes:
-    """As gzip: the quick kind, for a line that is usually a short one."""
+    """Compress with gzip at its fastest level: connections are usually local."""
     packer = zlib.compressobj(1, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
     return packer.compress(content) + packer.flush()
 
@@ -251,13 +251,13 @@ def _packing(is_packed: bool) -> dict[str, str]:
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """Why there is no answer."""
+    """Body of an error response."""
 
     error: str
 
 
 def status_for(error: BdflError) -> HTTPStatus:
-    """The status of an answer that there is none, for this reason."""
+    """Return the HTTP status of an error."""
     return _STATUS_OF.get(type(error), HTTPStatus.INTERNAL_SERVER_ERROR)
 
 

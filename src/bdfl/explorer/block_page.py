@@ -1,4 +1,4 @@
-"""A block in plain words, with everything that stands in it."""
+"""Page of a block: sentences and all of its fields."""
 
 import math
 from collections.abc import Sequence
@@ -57,7 +57,7 @@ def show_block(
     accuracy: float | None,
     quorum: int | None,
 ) -> BlockDocument:
-    """The page of a block; `queue_nano` are the queues before it, `height` is the chain's."""
+    """Return the page of a block; `queue_nano` are the queues before it, `height` is the chain's."""
     block = found.block
     frame = BlockDocument(
         height=found.height,
@@ -151,7 +151,7 @@ def _fill(
 
 
 def show_row(found: Found, problem: str | None, accuracy: float | None) -> BlockRow:
-    """A block in one line."""
+    """Return the row of a block in the list of blocks."""
     if found.block is None:
         return BlockRow(
             height=found.height,
@@ -197,7 +197,7 @@ def show_row(found: Found, problem: str | None, accuracy: float | None) -> Block
 
 
 def show_schedule(schedule: Schedule) -> ScheduleDocument:
-    """A schedule with one entry per client, 0 where idle; in SI units."""
+    """Return a schedule with one entry per client, 0 where idle, in SI units."""
     cpu_hz, power_w = [0.0] * len(schedule.mining_hz), [0.0] * len(schedule.mining_hz)
     for client, hz, power_uw in zip(schedule.selected, schedule.cpu_hz, schedule.power_uw, strict=False):
         if client < len(cpu_hz):
@@ -253,7 +253,7 @@ def _show_receipt(receipt: Receipt) -> ReceiptDocument:
 
 
 def show_entry(entry: Entry, block: Block) -> EntryRow:
-    """Evidence or a change of membership, in words and in full."""
+    """Return evidence or a change of membership, with a sentence and all fields."""
     if isinstance(entry, MembershipChange):
         what = f"{describe_change(block)}, as {len(entry.assents)} members agreed"
         return EntryRow(kind="membership", offender=None, what=what, plain=to_plain(entry))
@@ -262,7 +262,7 @@ def show_entry(entry: Entry, block: Block) -> EntryRow:
 
 
 def describe_block(found: Found, accuracy: float | None) -> list[str]:
-    """A block in a few sentences."""
+    """Describe a block in a few sentences."""
     block = found.block
     assert block is not None
     summary = summarise_block(block, found.certificate)
@@ -330,5 +330,5 @@ def _list(numbers: Sequence[int]) -> str:
 
 
 def to_db(ratio: float) -> float | None:
-    """A power ratio in dB; none for zero, which has none."""
+    """Convert a power ratio to dB; None unless it is positive."""
     return round(10.0 * math.log10(ratio), 2) if ratio > 0 else None

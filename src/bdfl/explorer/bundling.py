@@ -1,7 +1,7 @@
-"""The pages' modules as one classic script: what a page that is opened from a disk may run.
+"""Bundle the pages' JavaScript modules into one classic script, for pages opened from a disk.
 
-Browsers load no modules from `file://`. Ours use a few plain forms of import and export only; whatever else stands in
-them is refused here, so that what an export does is what the server's pages do.
+Browsers load no modules from `file://`. Our modules use a few plain forms of import and export only. All other forms
+are rejected, so that an export behaves like the server's pages.
 """
 
 import re
@@ -15,7 +15,7 @@ _EXPORT = re.compile(rf"export ((?:async function|function|class|const)\b\s+({_N
 _DECLARATION = re.compile(rf"(?:async function\*?|function\*?|class|const|let|var)\s+({_NAME})\b")
 _DECLARING = re.compile(r"(?:async function|function|class|const|let|var)\b")
 _FORBIDDEN = (
-    (re.compile(r"^(?!\s*(?:/\*|\*|//)).*\bimport\s*[(.]"), "import( or import."),  # but for types in comments
+    (re.compile(r"^(?!\s*(?:/\*|\*|//)).*\bimport\s*[(.]"), "import( or import."),  # except types in comments
     (re.compile(r"</script|<!--", re.IGNORECASE), "</script or <!--"),
     (re.compile(r"^await\b"), "await outside a function"),
     (re.compile(r"\r"), "a carriage return"),
@@ -25,11 +25,11 @@ ReadModule = Callable[[str], str]
 
 
 class CannotBundle(BdflError):
-    """A module with something in it that cannot be part of a classic script."""
+    """A module with a construct that cannot be part of a classic script."""
 
 
 def bundle(first: str, read: ReadModule) -> str:
-    """A classic script that does what the module `first` does; `read` gives the text of a module by its name."""
+    """Return a classic script equivalent to the module `first`; `read` returns the text of a module by its name."""
     bundler = _Bundler(read)
     bundler.add(first, ())
     body = "\n".join(bundler.parts)
@@ -37,7 +37,7 @@ def bundle(first: str, read: ReadModule) -> str:
 
 
 class _Bundler:
-    """Modules in the order of their dependencies, none of them twice."""
+    """Modules in dependency order, each once."""
 
     def __init__(self, read: ReadModule) -> None:
         self._read = read
@@ -46,7 +46,7 @@ class _Bundler:
         self.parts: list[str] = []
 
     def add(self, module: str, users: tuple[str, ...]) -> None:
-        """Adds a module after all that it uses."""
+        """Add a module after all its dependencies."""
         if module in users:
             raise CannotBundle(f"{module}: uses itself through {' and '.join(users[users.index(module) + 1 :])}")
         if module in self._exported:
@@ -80,7 +80,7 @@ class _Bundler:
             raise CannotBundle(f"{where}: {module} exports no {' and no '.join(sorted(missing))}")
 
     def _declare(self, where: str, module: str, line: str) -> None:
-        """Takes note of a name at the top level, which all modules share in the end."""
+        """Record a top-level name; all modules share one scope in the bundle."""
         if _DECLARING.match(line) is None:
             return
         found = _DECLARATION.match(line)

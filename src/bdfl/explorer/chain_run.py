@@ -1,4 +1,4 @@
-"""A run on a chain: followed as far as it goes, with all that files and processes beside it tell."""
+"""A run on a chain: its blocks, and the files and processes beside it."""
 
 import math
 import threading
@@ -50,36 +50,36 @@ from bdfl.scenario import MiningMode, Scenario
 from bdfl.scheduling.problem import Decision, RoundProblem
 
 PAGE = 50  # blocks in a list
-_OPENING_S = 15.0  # for what a chain has when it is opened; the rest comes as if it grew
+_OPENING_S = 15.0  # to read a chain when it is opened; later blocks are read in steps
 _STEP_S = 0.3
-_CHECK_EVERY_S = 30.0  # signatures of new blocks
-_WITHOUT_RECEIPTS = 2  # rounds at the end of a run: its last block has no reports for a round after it
-_FRESH_S = 0.2  # what was read so recently is not read again
-_MAX_PROBLEMS = 100  # that are told of one by one
+_CHECK_EVERY_S = 30.0  # interval of signature checks
+_WITHOUT_RECEIPTS = 2  # last rounds of a run, whose receipts are in no block
+_FRESH_S = 0.2  # least time between two reads
+_MAX_PROBLEMS = 100  # listed at most
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Surroundings:
-    """What there is beside a chain."""
+    """Files and processes beside a chain."""
 
     folder: Path | None = None
     scenario: Scenario | None = None
-    scenario_path: Path | None = None  # none: there is none that can be read
+    scenario_path: Path | None = None  # none: missing or unreadable
     planned_rounds: int | None = None
     journal: Journal | None = None
     logs: NodeLogs | None = None
     times: MeasuredTimes | None = None
     watcher: Watcher | None = None
-    is_worked_on: Callable[[], bool] = lambda: False  # whether a process writes to it
-    problem: str | None = None  # with what is beside the chain
+    is_worked_on: Callable[[], bool] = lambda: False  # true if a process writes to the chain
+    problem: str | None = None  # with the files beside the chain
 
 
 class OwnedSource(BlockSource, Protocol):
-    """A source that is closed in the end."""
+    """A block source that must be closed."""
 
     @property
     def folder(self) -> Path | None:
-        """Where its chain is stored; none: elsewhere."""
+        """Folder of its chain; none: not on this machine."""
         ...
 
     @property
@@ -91,10 +91,10 @@ class OwnedSource(BlockSource, Protocol):
 
 
 class Tallies:
-    """How often everybody did what, by number; and who is convicted where."""
+    """Counts of votes and reports by member, and the heights of proven offences."""
 
     def __init__(self) -> None:
-        self.votes: Counter[int] = Counter()  # in the certificate of a block, or in what the next block carries of it
+        self.votes: Counter[int] = Counter()  # in the certificate of a block, stored or in the next block
         self._voters: frozenset[int] = frozenset()  # in the certificate of the last block
         self.reports: Counter[int] = Counter()
         self.offences: dict[int, list[int]] = {}  # heights
@@ -159,18 +159,18 @@ class ChainRun:
     # Following
 
     def read_all(self) -> None:
-        """Takes in all that there is, however long that takes."""
+        """Read the whole chain, without a time limit."""
         with self.lock:
             self._read(float("inf"))
 
     def refresh(self, *, at_once: bool = False) -> None:
-        """Takes in what is new."""
+        """Read new blocks and files."""
         with self.lock:
             if at_once or time.monotonic() - self._read_s >= _FRESH_S:
                 self._read(_STEP_S)
 
     def _read(self, patience_s: float) -> None:
-        """Takes in what is new; a long chain bit by bit, as if it grew."""
+        """Read new blocks for at most `patience_s` seconds, then the files beside the chain."""
         try:
             self.is_live = self.around.is_worked_on()
             is_all = self._take_blocks(time.monotonic() + patience_s)
@@ -185,7 +185,7 @@ class ChainRun:
         self._read_s = time.monotonic()
 
     def _check_signatures(self) -> None:
-        """Has those of new blocks checked by a process of its own, now and then."""
+        """Start a process that checks the signatures of new blocks, unless one was started recently."""
         path, last = self.chain_path, self.height
         is_due = time.monotonic() - self._checked_s >= _CHECK_EVERY_S
         if path is None or last == self._num_checked or not is_due or self._is_closed:
@@ -200,7 +200,7 @@ class ChainRun:
         threading.Thread(target=check, daemon=True, name="signatures").start()
 
     def note_problem(self, height: int, what: str) -> None:
-        """Something is wrong with a block that was taken in."""
+        """Record a problem of a block that was read."""
         if height not in self.problems and 1 <= height <= self.height:
             self.problems[height] = what
             self.columns["flags"][height - 1] |= FLAG_PROBLEM
@@ -210,13 +210,13 @@ class ChainRun:
         return self.columns.num_rows
 
     def _take_blocks(self, until_s: float) -> bool:
-        """Whether all were taken in."""
+        """Read blocks until `until_s`; return whether all were read."""
         journal = self.around.journal
         last = self.source.height()
         if journal is not None:
             journal.refresh()
             if self.is_live and journal.is_begun and journal.problem is None:
-                last = min(last, journal.num_rounds)  # a round counts once its line is there
+                last = min(last, journal.num_rounds)  # a round counts once its journal line is written
         while self.follower.height < last:
             if time.monotonic() > until_s:
                 return False
@@ -228,14 +228,14 @@ class ChainRun:
             if found.block is not None:
                 self.tallies.take(found)
                 self._take_receipts(found.block)
-            if self.chain_path is None:  # from afar: nothing is believed
+            if self.chain_path is None:  # remote chain: check signatures here
                 forged = find_forgery(found, self.follower.roll)
                 if forged is not None:
                     self.note_problem(found.height, forged)
         return True
 
     def _take_receipts(self, block: Block) -> None:
-        """Where mining is drawn, the receipts of the round before say how long it took."""
+        """Set the mining time of the round before from its receipts, if mining is sampled."""
         if not self._is_sampled:
             return
         receipts = [signed.report.receipt for signed in block.body.reports]
@@ -249,7 +249,7 @@ class ChainRun:
         return self.kind == "run" and scenario is not None and scenario.mining.mode is MiningMode.SAMPLED
 
     def open_races(self) -> list[MinedIn]:
-        """What tells how long mining took in the last rounds, of which no block carries receipts."""
+        """Return requests for the sampled mining times of the last rounds, whose receipts are in no block."""
         if not self._is_sampled or self.scenario_path is None:
             return []
         races = []
@@ -269,7 +269,7 @@ class ChainRun:
         return races
 
     def set_mining(self, place: int, mining_s: float) -> None:
-        """The round at `place` (from 0) took so long to mine; everybody paid for it."""
+        """Set the mining time of the round at `place` (from 0), and scale all clients' mining energy."""
         columns = self.columns
         training_s, upload_s = float(columns["training_s"][place]), float(columns["upload_s"][place])
         planned_s = float(columns["mining_s"][place])
@@ -277,7 +277,7 @@ class ChainRun:
             return
         columns.measure(place, training_s, upload_s, mining_s, float(columns["rest_s"][place]))
         paid_j = columns["client_mining_j"][place]
-        paid_j *= mining_s / planned_s  # Eq. 12: at the same frequencies energy goes with time
+        paid_j *= mining_s / planned_s  # Eq. 12: at fixed frequencies energy is proportional to time
         self._num_changes += 1
 
     def _take_files(self) -> None:
@@ -296,7 +296,7 @@ class ChainRun:
             return around.journal.learning
         return None if around.logs is None else around.logs.learning
 
-    # What all pages need
+    # Data of all pages
 
     def clients(self) -> list[ClientRow]:
         roll = self.follower.roll
@@ -321,7 +321,7 @@ class ChainRun:
         return [AccessPointRow(name=f"access point {number}") for number in range(count)]
 
     def told_problems(self) -> list[Problem]:
-        """What is wrong, and where; height 0 is not about a block."""
+        """Return the problems found; height 0 is not about a block."""
         found = [Problem(height=height, what=what) for height, what in list(self.problems.items())[:_MAX_PROBLEMS]]
         journal = self.around.journal
         beside = (self.around.problem, None if journal is None else journal.problem, self.gone)
@@ -370,7 +370,7 @@ class ChainRun:
         return len(self.follower.roll.members)
 
     def blocks(self, first: int | None, last: int | None) -> BlockList:
-        """By falling height."""
+        """Return a page of blocks by descending height."""
         with self.lock:
             last = self.height if last is None else min(last, self.height)
             first = max(1, last - PAGE + 1 if first is None else max(first, last - PAGE + 1))
@@ -381,7 +381,7 @@ class ChainRun:
             return BlockList(first=first, last=max(last, 0), height=self.height, blocks=rows)
 
     def accuracy(self, height: int) -> float | None:
-        """Of the model after a block; none: not known."""
+        """Return the accuracy of the model after a block; None if unknown."""
         if not 1 <= height <= self.height:
             return None
         found = float(self.columns["accuracy"][height - 1])
@@ -424,7 +424,7 @@ class ChainRun:
 
     @property
     def newest_round(self) -> int:
-        """The one that is being played; of a run that is over, the last one."""
+        """The round in progress; of a finished run, the last one."""
         planned = self.around.planned_rounds
         is_over = (planned is not None and self.height >= planned) or not self.follower.conditions
         return max(self.height, 1) if is_over else self.height + 1
@@ -460,7 +460,7 @@ class ChainRun:
             )
 
     def _round_at(self, round: int) -> tuple[Schedule, Mapping[int, Conditions], Block | None]:
-        """What was planned for a round, how everybody found it, and the block it ended in, if any."""
+        """Return the schedule of a round, the clients' reported conditions, and its block if it has one."""
         if not 1 <= round <= self.height + 1:
             raise NotHere(f"round {round}: 1 to {self.height + 1} expected")
         if round == self.height + 1:
@@ -477,7 +477,7 @@ class ChainRun:
         return block.body.schedule, reports, block
 
     def problem_at(self, round: int) -> tuple[RoundProblem, Decision | None]:
-        """A round's problem and what stands on the chain for it."""
+        """Return a round's problem and the decision on the chain."""
         with self.lock:
             schedule, conditions, _ = self._round_at(round)
             if round == self.height + 1:
@@ -491,7 +491,7 @@ class ChainRun:
     def _past_problem(
         self, round: int, schedule: Schedule, conditions: Mapping[int, Conditions]
     ) -> RoundProblem | None:
-        """Who could be scheduled then is known from the columns; queues stand in the block before."""
+        """Return the problem of a past round: candidates from the columns, queues from the block before."""
         num = len(schedule.mining_hz)
         base = self.follower.base(num)
         before = None if round == 1 else self.find(round - 1).block

@@ -1,8 +1,8 @@
-"""A chain's blocks as they are found: read one by one, looked at for themselves, and never trusted.
+"""Blocks of a chain, read and checked one by one.
 
-A block that was changed is found broken at its own height: its row, its form, its parent, the root of its body, its
-proof of work where that is cheap, and whom its certificate's votes are for. Its signature is looked at by a process of
-its own, see `signature_check`. Whether it keeps all rules is for `bdfl chain verify` to say.
+The checks find a changed block at its own height: its row, its encoding, its parent, the root of its body, its proof
+of work if cheap to check, and the block its certificate's votes are for. A separate process checks its signature, see
+`signature_check`. `bdfl chain verify` checks all other rules.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from bdfl.scenario.ledger import WorkKind
 
 @dataclass(frozen=True)
 class Stored:
-    """A block's and its certificate's bytes; `damage` says what is wrong with the row they stand in."""
+    """Bytes of a block and its certificate; `damage` describes damage to their row in the store."""
 
     block: bytes
     certificate: bytes
@@ -29,23 +29,23 @@ class Stored:
 
 
 class BlockSource(Protocol):
-    """Where blocks come from."""
+    """A source of blocks."""
 
     @property
     def genesis(self) -> Genesis: ...
 
     def height(self) -> int:
-        """The newest block's; raises `StoreError` where nothing can be read any more."""
+        """Return the height of the newest block; raise `StoreError` if the chain cannot be read any more."""
         ...
 
     def read(self, height: int) -> Stored:
-        """Raises `StoreError` where that block cannot be read."""
+        """Read a block; raise `StoreError` if it cannot be read."""
         ...
 
 
 @dataclass(frozen=True)
 class Found:
-    """A block as it was found; `problem` says why it is broken."""
+    """A block as read; `problem` is the reason why it is invalid."""
 
     height: int
     block: Block | None  # none: it cannot be read
@@ -55,7 +55,7 @@ class Found:
 
 
 def find_block(source: BlockSource, height: int) -> Found:
-    """The block of a height by itself."""
+    """Read and decode the block at a height."""
     try:
         stored = source.read(height)
     except StoreError as error:
@@ -73,7 +73,7 @@ def find_block(source: BlockSource, height: int) -> Found:
 
 
 def find_problem(found: Found, genesis: Genesis, roll: Roll, parent: bytes | None) -> str | None:
-    """What is wrong with a block but for its signature; `parent` is the digest of the one before, none if broken."""
+    """Return a block's problem, signature aside; `parent` is the digest of the block before, None if it is invalid."""
     block = found.block
     if found.problem is not None or block is None:
         return found.problem
@@ -98,7 +98,7 @@ def find_problem(found: Found, genesis: Genesis, roll: Roll, parent: bytes | Non
 
 
 def find_forgery(found: Found, roll: Roll) -> str | None:
-    """Whether a block is signed by somebody else than its proposer; what is in it is bound by that signature."""
+    """Return a problem unless a block is signed by its proposer; the signature covers all of its contents."""
     block = found.block
     if block is None or not block.header.proposer < len(roll.members):
         return None

@@ -1,4 +1,4 @@
-"""A client's page: its part in every round, what it mined, gave and did wrong."""
+"""Page of a client: its rounds, mined blocks, contributions and offences."""
 
 from collections.abc import Callable, Sequence
 
@@ -32,7 +32,7 @@ def show_client(
     convicted_in: Sequence[int],
     is_mean: bool,
 ) -> ClientDocument:
-    """The page; `find` reads a block, `is_mean` says whether weights follow from sample counts."""
+    """Return the page; `find` reads a block, `is_mean` is true if weights follow from sample counts."""
     number, num_rounds = client.client, columns.num_rows
     states = columns["client_state"][:, number] if num_rounds else np.zeros(0, np.uint8)
     given = np.flatnonzero(states == DELIVERED) + 1
@@ -76,7 +76,7 @@ def _contribution(client: int, found: Found, is_mean: bool) -> ContributionRow:
 
 
 def _epsilon(client: int, found: Found) -> float | None:
-    """What the client's update in that block says that it has spent; none where it is not private."""
+    """Return the epsilon stated by the client's update in that block; None if training is not private."""
     if found.block is None:
         return None
     spent_micro = {signed.update.client: signed.update.epsilon_micro for signed in found.block.body.updates}

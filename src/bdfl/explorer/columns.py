@@ -1,6 +1,6 @@
-"""The rounds of a run as columns of numbers: small enough to keep for every round, enough to draw every curve.
+"""The rounds of a run as compact numeric columns.
 
-What is not known is NaN, of a proposer `NOBODY`.
+Unknown values are NaN, an unknown proposer is `NOBODY`.
 """
 
 from collections.abc import Mapping
@@ -14,13 +14,13 @@ from bdfl.records import NOBODY
 
 Values: TypeAlias = NDArray[Any]
 
-# A client in a round, one character each.
-IDLE = ord(".")  # could have been scheduled
+# State of a client in a round, one character each.
+IDLE = ord(".")  # eligible, not scheduled
 DELIVERED = ord("s")
-DECLINED = ord("d")  # trained and had nothing to give
-MISSED = ord("m")  # was scheduled and not heard of
-RESTING = ord("r")  # could not be scheduled: did not report, is out of reach, or rests
-OUTSIDE = ord("-")  # no member
+DECLINED = ord("d")  # trained and declined to give an update
+MISSED = ord("m")  # scheduled, no update received
+RESTING = ord("r")  # not eligible: no report, unreachable, or in back-off
+OUTSIDE = ord("-")  # not a member
 UNKNOWN = ord("?")  # the block cannot be read
 
 PER_ROUND: Mapping[str, DTypeLike] = {
@@ -60,7 +60,7 @@ _LEAST_ROWS = 64
 
 @dataclass(kw_only=True)
 class Row:
-    """A round; lists have one entry per client, as many as are known by then."""
+    """One round; arrays have one entry per client known by then."""
 
     delay_s: float = np.nan
     training_s: float = np.nan  # of the slowest client
@@ -102,7 +102,7 @@ class Columns:
 
     @classmethod
     def of(cls, arrays: Mapping[str, Values]) -> "Columns":
-        """Columns that are there already, and stay as they are."""
+        """Return read-only columns over existing arrays."""
         found = cls(arrays["client_queue"].shape[1])
         found._arrays = dict(arrays)
         found.num_rows = len(arrays["delay_s"])
@@ -112,7 +112,7 @@ class Columns:
         return self._arrays[name][: self.num_rows]
 
     def append(self, row: Row) -> None:
-        """Adds the next round; clients that are new were outside before."""
+        """Append the next round; new clients are `OUTSIDE` in earlier rounds."""
         self._widen(len(row.client_state))
         if self.num_rows == len(self._arrays["delay_s"]):
             self._lengthen(max(_LEAST_ROWS, 2 * self.num_rows))
@@ -125,12 +125,12 @@ class Columns:
         self.num_rows += 1
 
     def learn(self, place: int, accuracy: float, loss: float) -> None:
-        """What the model after the round at `place` (from 0) can do."""
+        """Set accuracy and loss of the model after the round at `place` (from 0)."""
         self._arrays["accuracy"][place] = accuracy
         self._arrays["loss"][place] = loss
 
     def measure(self, place: int, training_s: float, upload_s: float, mining_s: float, rest_s: float) -> None:
-        """How long the round at `place` (from 0) really took; later ones end so much later."""
+        """Set the measured times of the round at `place` (from 0); the ends of later rounds shift accordingly."""
         arrays = self._arrays
         took_s = training_s + upload_s + mining_s + rest_s
         more_s = took_s - _known(float(arrays["delay_s"][place]))

@@ -1,4 +1,4 @@
-"""Runs side by side: their numbers, their curves, and paired differences over the rounds that both have."""
+"""Comparison of runs: summaries, curves, and paired differences over common rounds."""
 
 from collections.abc import Callable, Sequence
 from itertools import combinations
@@ -11,14 +11,14 @@ from bdfl.explorer.orders import Pair, Paired
 from bdfl.explorer.story import Window, rounded
 
 _POINTS = 500
-_MAX_RUNS = 8  # all pairs of which are compared
+_MAX_RUNS = 8  # compared in pairs
 _METRICS = (("accuracy", ""), ("loss", ""), ("delay_s", "s"), ("mining_s", "s"), ("mean_queue", ""))
 
 
 def compare_runs(
     runs: Sequence[ComparedRun], columns: Sequence[Columns], pair: Callable[[Pair], Paired] | None
 ) -> CompareDocument:
-    """The runs side by side; `pair` has intervals worked out elsewhere, without it there are none."""
+    """Compare the runs; `pair` computes the intervals in the worker process, without it there are none."""
     wanted = [
         (a, b, metric, unit, found)
         for a, b in combinations(range(min(len(runs), _MAX_RUNS)), 2)
@@ -45,7 +45,7 @@ def compare_runs(
 
 
 def _differences(first: Columns, second: Columns, metric: str) -> Values:
-    """By round, where both are known."""
+    """Return the differences by round, where both values are known."""
     last = min(first.num_rows, second.num_rows)
     found = first[metric][:last] - second[metric][:last]
     known: Values = found[np.isfinite(found)]

@@ -1,4 +1,4 @@
-"""The scheduler's desk: a round's problem, what was decided, and what else could be if the problem were another."""
+"""Analysis of a round with changed settings: its problem, the recorded decision, and new decisions."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -28,7 +28,7 @@ _FEW_STEPS = (0.01, 0.1, 1.0, 10.0, 100.0)
 
 
 def limits_of(problem: RoundProblem) -> list[Limit]:
-    """What every setting may be, and what it is."""
+    """Return the range and the recorded value of every setting."""
     reachable = problem.reachable
     budget_j = float(np.mean(problem.energy_budget_j[reachable])) if reachable.any() else 0.0
     return [
@@ -43,7 +43,7 @@ def limits_of(problem: RoundProblem) -> list[Limit]:
 
 
 def change_problem(problem: RoundProblem, settings: DeskSettings) -> RoundProblem:
-    """The problem with these settings; raises `BadRequest` for one outside its limits."""
+    """Return the problem with these settings; raise `BadRequest` if one is outside its limits."""
     for limit in limits_of(problem):
         value = getattr(settings, limit.name)
         if value is not None and not limit.least <= value <= limit.most:
@@ -81,7 +81,7 @@ def open_desk(
     is_next: bool,
     solve: Callable[[Solve], Solved],
 ) -> DeskDocument:
-    """The desk of a round; `solve` has it worked out elsewhere."""
+    """Return the what-if page of a round; `solve` runs in the worker process."""
     changed = change_problem(problem, settings)
     steps = _STEPS if problem.num_clients <= _MANY else _FEW_STEPS
     order = Solve(
@@ -115,7 +115,7 @@ def open_desk(
 
 
 def certify(solved: Solved) -> DeskCertificate:
-    """What is proven of the best choice at the recorded transmit powers."""
+    """Return the proven bound and gap of the exact choice at the recorded transmit powers."""
     exact = next((one for one in solved.choices if one.scheduler == "exact"), None)
     if exact is None or exact.objective is None:
         why = "nobody can be scheduled" if exact is None or exact.reason is None else exact.reason

@@ -1,4 +1,4 @@
-"""The explorer's child process: takes orders from its standard input until that ends."""
+"""Worker process of the explorer: reads requests from standard input until it ends."""
 
 import os
 import signal
@@ -72,8 +72,8 @@ from bdfl.scheduling.problem import Decision, RoundProblem, validate_problem
 from bdfl.transports.mining import MiningRaces
 
 _MAX_PARENTS = 200
-_MAX_DISTANCES = 20  # models that are read to say how far each moved
-_MAX_DISTANCE_BYTES = 2**23  # of a model; larger ones take too long to read so many of
+_MAX_DISTANCES = 20  # models that are read to compute distances
+_MAX_DISTANCE_BYTES = 2**23  # of a model; reading larger ones takes too long
 _SWEPT_ROUNDS = 100
 SWEPT_SEEDS = 3
 _SWEPT_TRADEOFFS = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
@@ -85,11 +85,11 @@ _ENCODER = msgspec.msgpack.Encoder()
 
 @singledispatch
 def work_out(order: object) -> object:
-    """The answer to an order; raises `NotOnChain` where something is missing, another `BdflError` where it fails."""
+    """Return the answer to a request; raise `NotOnChain` if something is missing, another `BdflError` if it fails."""
     raise TypeError(type(order))
 
 
-# Where everybody is
+# Positions
 
 
 @work_out.register
@@ -116,7 +116,7 @@ def _find_places(order: Positions) -> Places:
     )
 
 
-# The desk
+# What-if analysis
 
 
 @work_out.register
@@ -238,7 +238,7 @@ def _trace(order: Lineage) -> Traced:
 
 
 def _find_parents(chain: Store, made_in: int) -> list[Parent]:
-    """The models that a model grew from, itself first."""
+    """Return the chain of models that led to a model, itself first."""
     makers: list[int] = []
     for height in range(made_in, 0, -1):
         if len(makers) == _MAX_PARENTS:
@@ -309,11 +309,11 @@ def _leave_out(chain: Store, height: int, client: int) -> LeftOut:
     )
 
 
-# What takes long goes on beside everything else
+# Background threads for long computations
 
 
 class _Verifying:
-    """A chain being judged."""
+    """Verification of a chain in a background thread."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -326,7 +326,7 @@ class _Verifying:
 
     @property
     def is_stale(self) -> bool:
-        """Whether the chain has grown since it was judged."""
+        """True if the chain has grown since it was verified."""
         verdict = self._verdict
         if verdict is None or verdict.failure is not None:
             return False
@@ -363,7 +363,7 @@ class _Verifying:
 
 
 class _Sweeping:
-    """Runs of a scenario being played at several V."""
+    """Simulation of a scenario at several V in a background thread."""
 
     def __init__(self, path: Path) -> None:
         self._result: Swept | None = None
@@ -405,7 +405,7 @@ def _sweep(scenario: Scenario) -> Swept:
 
 
 class _Background:
-    """What goes on or is done, by path."""
+    """Running and finished computations, by path."""
 
     def __init__(self) -> None:
         self.verifying: dict[str, _Verifying] = {}
@@ -432,16 +432,16 @@ def _play(order: Sweep) -> Swept:
 
 @work_out.register
 def _read_record(order: ReadRecord) -> object:
-    from bdfl.explorer.record_columns import split_record  # here: pyarrow is large, and most have no record
+    from bdfl.explorer.record_columns import split_record  # here: pyarrow is large and needed only for records
 
     return split_record(Path(order.folder), Path(order.into))
 
 
-# Taking orders
+# Requests
 
 
 def serve(orders: BinaryIO, replies: BinaryIO) -> None:
-    """Works out order after order until there are no more."""
+    """Answer requests until the input ends."""
     _write(replies, b"")  # ready
     while True:
         size = orders.read(LENGTH_SIZE)
@@ -469,9 +469,9 @@ def _write(file: BinaryIO, content: bytes) -> None:
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, and the end of the input for this
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server; this process stops at the end of input
     replies = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what some library prints is no reply
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # output of libraries must not mix with replies
     serve(sys.stdin.buffer, replies)
 
 

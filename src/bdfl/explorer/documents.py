@@ -1,4 +1,4 @@
-"""The JSON twins of the explorer's pages. Units stand in the names, what is not known is `null`, arrays are columns."""
+"""JSON documents of the explorer's pages. Names contain the units, unknown values are `null`, arrays are columns."""
 
 from typing import Literal, TypeAlias
 
@@ -17,11 +17,11 @@ FLAG_PROBLEM = 8
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that is shown."""
+    """Base of all documents."""
 
 
 class RunName(Document, frozen=True):
-    """One of the runs that are open."""
+    """An open run."""
 
     run: int
     name: str
@@ -29,7 +29,7 @@ class RunName(Document, frozen=True):
 
 
 class ClientRow(Document, frozen=True):
-    """A client, as it is all run long."""
+    """Constant facts of a client."""
 
     client: int
     name: str
@@ -37,7 +37,7 @@ class ClientRow(Document, frozen=True):
     rate: float  # beta_i
     public_key: str | None
     since: int  # first height as a member
-    until: int | None  # last one; none: no end is agreed on
+    until: int | None  # last height as a member; none: no removal is agreed on
 
 
 class AccessPointRow(Document, frozen=True):
@@ -45,7 +45,7 @@ class AccessPointRow(Document, frozen=True):
 
 
 class Problem(Document, frozen=True):
-    """What is wrong with a chain, and where; height 0: not with a block."""
+    """A problem of a chain; height 0: not about a block."""
 
     height: int
     what: str
@@ -54,7 +54,7 @@ class Problem(Document, frozen=True):
 class Summary(Document, frozen=True):
     """A run in a few numbers."""
 
-    accuracy: float | None  # of the newest model that was evaluated
+    accuracy: float | None  # of the newest evaluated model
     best_accuracy: float | None
     best_round: int | None
     total_s: float
@@ -75,7 +75,7 @@ class NodeStatus(Document, frozen=True):
     is_training: bool
     is_mining: bool
     age_s: float | None  # of its newest block
-    state: str | None  # as in bdfl node status; none: it cannot be told
+    state: str | None  # as in bdfl node status; none: unknown
     reason: str
 
 
@@ -89,8 +89,8 @@ class Status(Document, frozen=True):
 
     nodes: list[NodeStatus]
     access_points: list[AccessPointStatus]
-    phase: str | None  # of the node that is furthest
-    round: int  # that is under way
+    phase: str | None  # of the node with the greatest height
+    round: int  # in progress
 
 
 class Overview(Document, frozen=True):
@@ -124,16 +124,16 @@ class Overview(Document, frozen=True):
 
 
 class ClientColumns(Document, frozen=True):
-    """Row-major: one list per row, one value per client; as JSON already, as objects they would fill the memory."""
+    """Row-major: one list per row, one value per client; encoded as JSON, since objects would need too much memory."""
 
     energy_share: msgspec.Raw  # list[Column]: energy over budget, mean of the bucket; null without a budget
     queue: msgspec.Raw  # list[Column]: after the row
     count: msgspec.Raw  # list[Counts]: rounds up to the row's end with an update that counts
-    state: list[str] | None  # a character per client, see `chain_view`; none: buckets
+    state: list[str] | None  # a character per client, see `columns`; none: buckets
 
 
 class StoryDocument(Document, frozen=True):
-    """`/story.json`: rounds `first` to `last` in rows of `bucket` rounds each, the last one perhaps of fewer."""
+    """`/story.json`: rounds `first` to `last` in rows of `bucket` rounds each; the last row may have fewer."""
 
     first: int
     last: int
@@ -155,7 +155,7 @@ class StoryDocument(Document, frozen=True):
     num_selected: Column
     proposer: list[int | None]
     attempt: Counts  # the highest
-    is_empty: Counts  # how many blocks are
+    is_empty: Counts  # number of empty blocks
     flags: Counts
     digest: list[str | None] | None
     mean_queue: Column
@@ -164,7 +164,7 @@ class StoryDocument(Document, frozen=True):
 
 
 class BlockRow(Document, frozen=True):
-    """A block in one line; of a broken one only what can be read."""
+    """A row in the list of blocks; of an invalid block, only the readable fields."""
 
     height: int
     digest: str | None
@@ -196,7 +196,7 @@ class BlockList(Document, frozen=True):
 
 
 class ScheduleDocument(Document, frozen=True):
-    """Who trains in a round and how fast; lists have one entry per client, 0 where idle."""
+    """A round's schedule; lists have one entry per client, 0 where idle."""
 
     round: int
     selected: list[int]
@@ -204,7 +204,7 @@ class ScheduleDocument(Document, frozen=True):
     power_w: list[float]
     mining_hz: list[float]
     objective: float | None
-    reason: str  # why nobody trains; empty where somebody does
+    reason: str  # why no client trains; empty if one does
 
 
 class UpdateRow(Document, frozen=True):
@@ -215,7 +215,7 @@ class UpdateRow(Document, frozen=True):
     epsilon: float  # spent so far; 0: not private
     signature: str
     outcome: str | None  # trained, no-samples, diverged or declined
-    weight: float | None  # in the block's model; none: not in it, or only the child process can tell
+    weight: float | None  # in the block's model; none: not in it, or known to the worker process only
 
 
 class ReceiptDocument(Document, frozen=True):
@@ -274,7 +274,7 @@ class MemberRow(Document, frozen=True):
 
 
 class BlockDocument(Document, frozen=True):
-    """`/block/<h>.json`; of a broken block only `height`, `problem` and what can be read."""
+    """`/block/<h>.json`; of an invalid block, only `height`, `problem` and the readable fields."""
 
     height: int
     has_previous: bool
@@ -291,7 +291,7 @@ class BlockDocument(Document, frozen=True):
     difficulty: int | None = None
     work: str | None = None
     work_hash: str | None = None
-    target: str | None = None  # the hash must be below
+    target: str | None = None  # upper limit of the hash
     nonce: str | None = None
     signature: str | None = None
     body: str | None = None  # Merkle root
@@ -399,7 +399,7 @@ class ClientDocument(Document, frozen=True):
     since: int
     until: int | None
     share: float | None  # of its rounds as a member with an update that counts
-    epsilon: float | None  # spent so far, by its newest update; none: not private, or only records are here
+    epsilon: float | None  # spent so far, by its newest update; none: not private, or no chain
     cycles: float | None
     capacitance: float | None
     power_w: float | None
@@ -408,11 +408,11 @@ class ClientDocument(Document, frozen=True):
     cpu_max_hz: float | None
     mining_max_hz: float | None
     mined: list[int]  # heights
-    contributions: list[ContributionRow]  # the newest first, at most 200
+    contributions: list[ContributionRow]  # the newest first, at most 100
     num_contributions: int
     num_declined: int
     num_missed: int
-    num_votes: int  # certificates that it is in
+    num_votes: int  # blocks with its vote in the certificate or the next block
     num_reports: int
     offences: list[OffenceRow]
     rounds: ClientStory
@@ -429,11 +429,11 @@ class LineageContribution(Document, frozen=True):
 
 
 class Ancestor(Document, frozen=True):
-    """A model that a model grew from."""
+    """An earlier model in the lineage of a model."""
 
     height: int  # of the block that made it; 0: the untrained model
     digest: str
-    clients: list[int]  # whose updates it is made of
+    clients: list[int]  # clients whose updates were aggregated
     is_stored: bool
     accuracy: float | None
     distance: float | None  # to the model before it
@@ -469,12 +469,12 @@ class ModelDocument(Document, frozen=True):
     """`/model/<h>.json?without=<client>&other=<height>`"""
 
     height: int
-    made_in: int  # block that made the model; 0: nobody has trained it
+    made_in: int  # block that made the model; 0: the untrained model
     model: str
     rule: str
     is_stored: bool
     pruned_to: int  # updates up to this block are pruned
-    is_trusted: bool  # the node that stored the chain took it on the word of a quorum
+    is_trusted: bool  # the node that stored the chain never recomputed it; a quorum voted for it
     accuracy: float | None
     contributions: list[LineageContribution]
     parents: list[Ancestor]  # the newest first, at most 200
@@ -484,7 +484,7 @@ class ModelDocument(Document, frozen=True):
 
 
 class Limit(Document, frozen=True):
-    """What a setting may be, and is on the chain."""
+    """Range of a setting, and its value on the chain."""
 
     name: str
     least: float
@@ -494,14 +494,14 @@ class Limit(Document, frozen=True):
 
 
 class DeskSettings(Document, frozen=True):
-    """What is changed of a round's problem; none: as recorded."""
+    """Changed settings of a round's problem; none: as recorded."""
 
     tradeoff: float | None = None
     budget_scale: float | None = None
     energy_budget_j: float | None = None  # of all clients
     bandwidth_hz: float | None = None
     work_scale: float | None = None
-    client: int | None = None  # whose channel is changed
+    client: int | None = None  # with the changed channel
     gain_db: float | None = None
 
 
@@ -530,7 +530,7 @@ class DeskProblem(Document, frozen=True):
 
 
 class DeskChoice(Document, frozen=True):
-    """What a scheduler would choose and what it costs; lists have one entry per client."""
+    """A scheduler's decision and its costs; lists have one entry per client."""
 
     scheduler: str
     status: str
@@ -545,7 +545,7 @@ class DeskChoice(Document, frozen=True):
     cpu_hz: list[float]
     mining_hz: list[float]
     power_w: list[float]
-    seconds: float  # it took to solve
+    seconds: float  # to solve
     reason: str | None
 
 
@@ -573,7 +573,7 @@ class DeskDocument(Document, frozen=True):
     settings: DeskSettings
     limits: list[Limit]
     problem: DeskProblem
-    recorded: DeskChoice | None  # as it stands on the chain, for the recorded problem
+    recorded: DeskChoice | None  # on the chain, for the recorded problem
     choices: list[DeskChoice]
     certificate: DeskCertificate
     frontier: list[FrontierPoint]
@@ -642,9 +642,9 @@ class CompareDocument(Document, frozen=True):
 class VerifyFailure(Document, frozen=True):
     height: int
     rule: str
-    what: str  # both of these in a line
-    expected: str  # what the rules require
-    found: str  # what the block or the file says
+    what: str  # `expected` and `found` in one line
+    expected: str  # by the rules
+    found: str  # in the block or file
 
 
 class VerifyDocument(Document, frozen=True):
@@ -652,7 +652,7 @@ class VerifyDocument(Document, frozen=True):
 
     state: Literal["computing", "done", "failed"]
     is_valid: bool | None = None
-    height: int | None = None  # blocks judged so far
+    height: int | None = None  # blocks verified so far
     num_signatures: int | None = None
     failure: VerifyFailure | None = None
     seconds: float | None = None
@@ -660,7 +660,7 @@ class VerifyDocument(Document, frozen=True):
 
 
 class Growth(Document, frozen=True):
-    """What of the overview a new block changes."""
+    """Fields of the overview that a new block changes."""
 
     height: int
     summary: Summary
@@ -687,7 +687,7 @@ class GoneNews(Document, frozen=True, tag_field="event", tag="gone"):
 
 
 class BackNews(Document, frozen=True, tag_field="event", tag="back"):
-    """`event: back`: it can again."""
+    """`event: back`: the run can be read again."""
 
 
 News: TypeAlias = BlockNews | StatusNews | GoneNews | BackNews

@@ -1,19 +1,19 @@
-"""Why a question to the explorer has no answer."""
+"""Errors of the explorer."""
 
 from bdfl.errors import BdflError
 
 
 class CannotOpen(BdflError):
-    """A path or an address that is nothing the explorer can show."""
+    """A path or an address that the explorer cannot show."""
 
 
 class NotHere(BdflError):
-    """A run, block or client that was asked for and is not there."""
+    """A requested run, block or client that does not exist."""
 
 
 class BadRequest(BdflError):
-    """A parameter that has no meaning, or a value outside its limits."""
+    """An invalid parameter, or a value outside its limits."""
 
 
 class Busy(BdflError):
-    """An answer that takes too long, or too many that are waited for."""
+    """An answer that takes too long, or too many waiting requests."""

@@ -1,7 +1,7 @@
-"""The explorer as a folder: one page that needs no server, with all its data inside, and the JSON twins beside it.
+"""Static export of the explorer: one page with all its data, and the JSON documents beside it.
 
-The page opens from a disk or any web host. Its policy lets nothing run but the one script written here, known by its
-hash, and nothing be fetched from anywhere.
+The page opens from a disk or any web host. Its content security policy allows only the script written here, by its
+hash, and no requests.
 """
 
 import base64
@@ -25,10 +25,10 @@ from bdfl.explorer.static_files import SHELL, StaticFiles
 
 PAGE = "index.html"
 MANIFEST = "export.json"
-MAX_BYTES = 64 * 2**20  # of data in the page, unless told how many blocks there shall be
-CHUNK = 500  # rounds in one piece of a long story, as the pages ask for them
-_DESK_S = 30.0  # for the desks of one run
-_WAIT_S = 20.0  # for what a child process computes
+MAX_BYTES = 64 * 2**20  # of data in the page, unless the number of blocks is given
+CHUNK = 500  # rounds in one part of a long time series, as the pages request them
+_DESK_S = 30.0  # for the what-if pages of one run
+_WAIT_S = 20.0  # for results of the worker process
 _POLL_S = 0.2
 _SCRIPTS = ("vendor/uPlot.iife.min.js",)
 _STYLES = ("vendor/uPlot.min.css", "style.css")
@@ -42,11 +42,11 @@ OnProgress = Callable[[int, int], None]
 
 
 class CannotExport(BdflError):
-    """A folder that holds something else, or pages that do not fit into one."""
+    """A folder with other contents, or pages that cannot be exported."""
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What an export consists of, so that the next one can replace it."""
+    """Files of an export, so that the next one can replace them."""
 
     bdfl: str
     files: list[str]
@@ -54,25 +54,25 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written."""
+    """Result of an export."""
 
     page: Path
     num_files: int
     num_bytes: int
-    notes: tuple[str, ...]  # what is not in it
+    notes: tuple[str, ...]  # parts left out
 
 
 @dataclass(frozen=True)
 class _Piece:
-    """A document under the address that the pages ask for."""
+    """A document and the address under which pages request it."""
 
     address: str
     content: bytes
-    file: str | None  # beside the page; none: in the page alone
+    file: str | None  # beside the page; none: in the page only
     is_raw: bool = False
 
     def in_page(self) -> bytes:
-        """JSON that cannot end the element it stands in."""
+        """Return JSON that cannot close the enclosing element."""
         if self.is_raw:
             return b'"' + base64.b64encode(self.content) + b'"'
         return self.content.replace(b"<", b"\\u003c")
@@ -80,7 +80,7 @@ class _Piece:
 
 @dataclass
 class _Account:
-    """How far an export is, and what it leaves out."""
+    """Progress of an export, and notes on parts left out."""
 
     last: int | None
     on_progress: OnProgress
@@ -102,7 +102,7 @@ class _Account:
 def export_site(
     library: Library, folder: Path, *, last: int | None = None, on_progress: OnProgress = lambda done, total: None
 ) -> Exported:
-    """Writes all runs into `folder`, the details of their `last` blocks; as many as are sensible unless given."""
+    """Write all runs into `folder`, with details of their `last` blocks (default: up to `MAX_BYTES`)."""
     files = StaticFiles()
     opening, ending = _page_parts(files, library.overview(0).name)
     _clear(folder)
@@ -135,7 +135,7 @@ def export_site(
 
 
 def _clear(folder: Path) -> None:
-    """Makes the folder, or takes an older export out of it; raises where it holds anything else."""
+    """Create the folder, or remove an older export from it; raise if it has other contents."""
     if not folder.exists():
         folder.mkdir(parents=True)
         return
@@ -156,7 +156,7 @@ def _clear(folder: Path) -> None:
 
 
 def _has_no_links(folder: Path, path: PurePosixPath) -> bool:
-    """Whether no folder on the way to a file is a link elsewhere."""
+    """Return whether no parent folder of a file is a symbolic link."""
     return not any((folder / parent).is_symlink() for parent in path.parents)
 
 
@@ -172,7 +172,7 @@ def _write(folder: Path, name: str, content: bytes) -> None:
 
 
 def _page_parts(files: StaticFiles, title: str) -> tuple[bytes, bytes]:
-    """What stands before the data in the page, and what after."""
+    """Return the page before the data and after it."""
     scripts = [_text(files, name) for name in _SCRIPTS]
     scripts.append(bundle(_FIRST_MODULE, lambda name: _text(files, _MODULES + name)))
     script = "\n" + ";\n".join(part.rstrip().removesuffix(";") for part in scripts) + "\n"
@@ -213,7 +213,7 @@ def _text(files: StaticFiles, name: str) -> str:
 
 
 def _hash(text: str) -> str:
-    """How a policy names an inline script or style."""
+    """Return the source expression of an inline script or style in a content security policy."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
@@ -229,13 +229,13 @@ def _all_pieces(library: Library, account: _Account) -> Iterator[_Piece]:
 
 
 def _count_pieces(overview: Overview, last: int | None) -> int:
-    """About how many documents a run has."""
+    """Estimate the number of documents of a run."""
     num_blocks = overview.height if last is None else min(last, overview.height)
     return 6 + len(overview.clients) + 5 * num_blocks
 
 
 def _run_pieces(library: Library, run: int, overview: Overview, account: _Account) -> Iterator[_Piece]:
-    """All documents of a run: the whole of it first, then its blocks from the newest on."""
+    """Yield all documents of a run: those of the whole run first, then its blocks from the newest on."""
     place = "" if run == 0 else f"run-{run}/"
     height = overview.height
 
@@ -279,7 +279,7 @@ def _run_pieces(library: Library, run: int, overview: Overview, account: _Accoun
 def _story_chunks(
     library: Library, run: int, first: int, height: int, take: Callable[..., Iterator[_Piece]]
 ) -> Iterator[_Piece]:
-    """Single rounds of a long run, as far back as its blocks go."""
+    """Yield single rounds of a long run, as far back as its exported blocks."""
     for start in range((first - 1) // CHUNK * CHUNK + 1, height + 1, CHUNK):
         end = min(start + CHUNK - 1, height)
         query = f"story.json?first={start}&last={end}&points={CHUNK}"
@@ -287,7 +287,7 @@ def _story_chunks(
 
 
 def _block_rows(library: Library, run: int, first: int, last: int) -> object:
-    """The table of all blocks from `first` on, which the library gives in pages."""
+    """Return the list of all blocks from `first` on, which the library returns in pages."""
     newest = library.blocks(run)
     rows = []
     while last >= first:
@@ -300,10 +300,10 @@ def _block_rows(library: Library, run: int, first: int, last: int) -> object:
 
 
 def _take(account: _Account, address: str, file: str, read: Callable[[], object]) -> Iterator[_Piece]:
-    """The document that `read` gives, unless there is none."""
+    """Yield the document returned by `read`, unless it raises."""
     try:
         found = read()
-    except BdflError:  # a damaged block, a record without a chain: the pages say so where it is missed
+    except BdflError:  # a damaged block, a record without a chain: the pages show that it is missing
         account.count(None)
         return
     is_raw = isinstance(found, bytes)
@@ -313,7 +313,7 @@ def _take(account: _Account, address: str, file: str, read: Callable[[], object]
 
 
 def _wait_for(read: Callable[[], object]) -> object:
-    """What a child process computes, if it is done in time; else that it is not."""
+    """Poll a result of the worker process until it is done or time is out; return the last state."""
     deadline_s = time.monotonic() + _WAIT_S
     while True:
         found = read()

@@ -1,7 +1,7 @@
-"""What happens in the runs, passed on to all who watch as server-sent events.
+"""Events of the runs, broadcast to viewers as server-sent events.
 
-Each run is polled once for all its viewers, and only while it has any; each message is encoded once. A viewer that does
-not keep up is dropped: its browser connects again and reads what it missed.
+Each run is polled once for all its viewers, and only while it has any; each message is encoded once. A viewer that
+falls behind is dropped: its browser reconnects and reads the missed rounds.
 """
 
 import asyncio
@@ -21,11 +21,11 @@ from bdfl.explorer.documents import News, StatusNews
 POLL_S = 0.5
 HEARTBEAT_S = 10.0
 MAX_VIEWERS = 256
-MAX_WAITING = 32  # messages that a viewer may be behind
+MAX_WAITING = 32  # messages queued for a viewer
 _HEARTBEAT = b":\n\n"
 _GREETING = b"retry: 1000\n\n"
 _log = logging.getLogger("bdfl.explorer")
-_KEPT = ("status", "gone")  # what a newcomer is told at once
+_KEPT = ("status", "gone")  # events that a new viewer gets at once
 
 
 class TooManyViewers(BdflError):
@@ -36,7 +36,7 @@ Poll = Callable[[int], Sequence[News]]
 
 
 class Viewer:
-    """Messages on their way to somebody who watches a run."""
+    """Bounded message queue of one viewer of a run."""
 
     def __init__(self, run: int) -> None:
         self.run = run
@@ -45,7 +45,7 @@ class Viewer:
         self._has_news = asyncio.Event()
 
     def put(self, message: bytes) -> None:
-        """Adds a message; a viewer that is too far behind gets nothing more."""
+        """Add a message; close a viewer that is too far behind."""
         if len(self._waiting) >= MAX_WAITING:
             self.close()
         if not self.is_closed:
@@ -58,7 +58,7 @@ class Viewer:
         self._has_news.set()
 
     async def next(self) -> bytes | None:
-        """All that came since, as soon as anything has; none: it is over."""
+        """Wait for messages and return all that are queued; None if the viewer is closed."""
         await self._has_news.wait()
         if self.is_closed:
             return None
@@ -72,7 +72,7 @@ class Feed:
     """Polls runs for their viewers. All but `poll` happens in one event loop."""
 
     def __init__(self, poll: Poll, *, poll_s: float = POLL_S, heartbeat_s: float = HEARTBEAT_S) -> None:
-        """`poll` gives what happened in a run since it was asked last; it is called in a thread."""
+        """Create a feed; `poll` returns the events of a run since its last call, and runs in a thread."""
         self._poll = poll
         self._poll_s, self._heartbeat_s = poll_s, heartbeat_s
         self._viewers: dict[int, set[Viewer]] = {}
@@ -85,7 +85,7 @@ class Feed:
         return sum(map(len, self._viewers.values()))
 
     def join(self, run: int) -> Viewer:
-        """A new viewer of a run, who must `leave`."""
+        """Return a new viewer of a run, to be passed to `leave` at the end."""
         if self.num_viewers >= MAX_VIEWERS:
             raise TooManyViewers(f"events: {MAX_VIEWERS} watch already, fewer expected")
         viewer = Viewer(run)
@@ -104,7 +104,7 @@ class Feed:
         self._viewers.get(viewer.run, set()).discard(viewer)
 
     def close(self) -> None:
-        """Lets all viewers go, and takes no more."""
+        """Close all viewers, and accept no more."""
         self._is_closed = True
         for viewers in self._viewers.values():
             for viewer in viewers:
@@ -113,7 +113,7 @@ class Feed:
             poller.cancel()
 
     async def _watch(self, run: int) -> None:
-        """Passes on a run's events until nobody watches it."""
+        """Broadcast a run's events until it has no viewers."""
         limiter = CapacityLimiter(1)
         viewers = self._viewers[run]
         beat_s = time.monotonic()
@@ -128,7 +128,7 @@ class Feed:
                     for viewer in tuple(viewers):
                         viewer.put(message)
                 await asyncio.sleep(self._poll_s)
-        except Exception:  # the viewers' browsers come again, and with them a new poller
+        except Exception:  # browsers reconnect, which starts a new poller
             _log.exception("run %d cannot be followed", run)
         finally:
             del self._pollers[run]
@@ -136,7 +136,7 @@ class Feed:
                 viewer.close()
 
     def _keep(self, run: int, news: News) -> bytes:
-        """The news as a message; what a newcomer is told is remembered."""
+        """Encode an event; store it if new viewers get it."""
         name, message = name_of(news), encode_news(news)
         kept = self._kept.setdefault(run, {})
         if name == "back":
@@ -147,18 +147,18 @@ class Feed:
 
 
 def name_of(news: News) -> str:
-    """The name of the event, such as block."""
+    """Return the name of the event, such as block."""
     return str(type(news).__struct_config__.tag)
 
 
 def encode_news(news: News) -> bytes:
-    """The news as they go over the wire."""
+    """Encode an event as a server-sent event."""
     document = news.status if isinstance(news, StatusNews) else news
     return b"event: " + name_of(news).encode() + b"\ndata: " + msgspec.json.encode(document) + b"\n\n"
 
 
 class EventStream:
-    """An answer that goes on while its viewer watches."""
+    """A response that streams events until its viewer disconnects."""
 
     def __init__(self, feed: Feed, run: int) -> None:
         self._feed, self._run = feed, run
@@ -183,6 +183,6 @@ class EventStream:
 
 
 async def _await_end(receive: Receive) -> None:
-    """Returns when the viewer is gone."""
+    """Return when the viewer has disconnected."""
     while (await receive())["type"] != "http.disconnect":
         pass

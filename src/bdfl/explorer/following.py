@@ -1,4 +1,4 @@
-"""A chain followed block after block: what each round cost, by the cost model itself, and where it left everybody."""
+"""Follow a chain block by block: the cost of each round by the cost model, and the state of each member."""
 
 from collections.abc import Mapping
 
@@ -30,13 +30,13 @@ _DIGEST_SHOWN = 12  # characters
 
 
 def is_member(roll: Roll, number: int, height: int) -> bool:
-    """Whether that number is a member at a height."""
+    """Return whether that number is a member at a height."""
     last = roll.last_heights[number]
     return roll.first_heights[number] <= height and (last is None or height <= last)
 
 
 class Follower:
-    """Where everybody stands after the blocks taken so far; a block that cannot be read leaves all as it was."""
+    """State of all members after the blocks read so far; an unreadable block leaves it unchanged."""
 
     def __init__(self, genesis: Genesis) -> None:
         self.genesis = genesis
@@ -52,16 +52,16 @@ class Follower:
         self.rests_until: tuple[int, ...] = (0,) * num_members
         self.offenders: frozenset[int] = frozenset()
         self.counts: Values = np.zeros(num_members, np.int32)
-        self._parent: bytes | None = chain_id(genesis)  # none: the block before is broken
+        self._parent: bytes | None = chain_id(genesis)  # none: the block before is invalid
         self._bases: dict[int, RoundProblem | None] = {}
 
     @property
     def num_members(self) -> int:
-        """Numbers ever given, also to those about to join."""
+        """Number of members ever admitted, including those about to join."""
         return len(self.roll.members)
 
     def take(self, found: Found) -> tuple[Row, str | None]:
-        """The row of the next block, and what is wrong with it."""
+        """Return the row of the next block, and its problem if it has one."""
         problem = find_problem(found, self.genesis, self.roll, self._parent)
         self.height += 1
         block = found.block
@@ -79,7 +79,7 @@ class Follower:
         return row, problem
 
     def next_problem(self) -> RoundProblem | None:
-        """The problem that the schedule of the next round answers; none where the genesis has no meaning."""
+        """Return the scheduling problem of the next round; None if the genesis is invalid."""
         return self._problem(self.schedule, self.height + 1)
 
     def _problem(self, schedule: Schedule, round: int) -> RoundProblem | None:
@@ -92,7 +92,7 @@ class Follower:
         return problem_of(base, round, self.queue_nano[:num_clients], candidates)
 
     def base(self, num_clients: int) -> RoundProblem | None:
-        """The problem of no round, of the first so many members; none where the genesis has no meaning."""
+        """Return the constant part of a problem of the first `num_clients` members; None for an invalid genesis."""
         if num_clients not in self._bases:
             try:
                 base = base_problem(self.genesis, self.roll.members[:num_clients])
@@ -111,7 +111,7 @@ class Follower:
         counts = self.counts.copy()
         counts[delivered] += 1
         row.client_state = self._states(block, problem, heard, delivered)
-        # From here on all is known to fit: what this block changes is taken over as a whole.
+        # Everything was checked: apply all changes of this block together.
         roll = self._next_roll(block)
         offenders = self.offenders.union(map(offender_of, find_evidence(body.entries)))
         newcomers = (0,) * (len(roll.members) - len(self.misses))
@@ -131,7 +131,7 @@ class Follower:
         return self.roll if found is None else self.roll.after(found.change, block.header.height + BINDS_AFTER)
 
     def _cost(self, block: Block, problem: RoundProblem | None, outcome: Outcome | None) -> Row:
-        """What the round cost; as the block says where it cannot be worked out here."""
+        """Return the costs of the round; as stated by the block if they cannot be computed here."""
         body, num = block.body, self.num_members
         modelled = body.modelled
         training_s, upload_s = np.nan, np.nan
@@ -213,7 +213,7 @@ class Follower:
 
 
 def _widen(values: Values, num_clients: int) -> Values:
-    """One value per client, NaN for those that have none."""
+    """Return one value per client, NaN for missing ones."""
     full = np.full(num_clients, np.nan)
     kept = min(num_clients, len(values))
     full[:kept] = values[:kept]

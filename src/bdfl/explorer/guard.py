@@ -1,7 +1,7 @@
-"""What every request passes before anything else looks at it, and what every answer says.
+"""Checks of every request, and security headers of every response.
 
-Only under a name of this machine, only GET and HEAD; a browser may use nothing but what this server itself serves, show
-it in no other page's frame, and guess no kinds of content.
+Requests must have this machine's name as Host and be GET or HEAD. Browsers load resources from this server only, show
+the pages in no frame, and do not guess content types.
 """
 
 from collections.abc import Iterable
@@ -26,7 +26,7 @@ _METHODS = ("GET", "HEAD")
 
 
 class Guard:
-    """An application behind its guard, listening at `host` and `port`."""
+    """ASGI middleware with these checks, for a server at `host` and `port`."""
 
     def __init__(self, application: ASGIApp, *, host: str, port: int) -> None:
         self._application = application
@@ -53,7 +53,7 @@ class Guard:
 
 
 def _guarded(send: Send) -> Send:
-    """`send`, with the headers that every answer has."""
+    """Return `send` with the security headers added to every response."""
 
     async def send_guarded(message: Message) -> None:
         if message["type"] == "http.response.start":

@@ -1,4 +1,4 @@
-"""The one child process, for everything heavy: started on first need, given up on when it takes too long."""
+"""Client of the worker process, which is started on first use and killed after a timeout."""
 
 import os
 import select
@@ -14,7 +14,7 @@ from bdfl.explorer.errors import Busy, NotHere
 from bdfl.explorer.orders import LENGTH_SIZE, MAX_FRAME, AnyOrder, Reply
 from bdfl.process_pool import THREAD_VARIABLES
 
-PATIENCE_S = 10.0  # with an order
+PATIENCE_S = 10.0  # for an answer
 _START_S = 60.0  # to import everything
 _MAX_WAITING = 4
 _END_S = 2.0
@@ -25,7 +25,7 @@ _REPLY = msgspec.msgpack.Decoder(Reply)
 
 
 class Helper:
-    """Asks the child process; one order at a time, few may wait."""
+    """Client of the worker process: one request at a time, few may wait."""
 
     def __init__(self, patience_s: float = PATIENCE_S) -> None:
         self._patience_s = patience_s
@@ -36,11 +36,11 @@ class Helper:
 
     @property
     def pid(self) -> int | None:
-        """Of the child, once it was needed."""
+        """Process id of the worker; None before its first use."""
         return None if self._process is None else self._process.pid
 
     def ask(self, order: AnyOrder, answer: type[_Answer], patience_s: float | None = None) -> _Answer:
-        """The child's answer; raises `NotHere` where it says so, `Busy` where there is none in time."""
+        """Return the worker's answer; raise `NotHere` if something is missing, `Busy` if it fails or is late."""
         patience_s = self._patience_s if patience_s is None else patience_s
         if not self._places.acquire(blocking=False):
             raise Busy("too many questions wait for an answer; try again in a moment")
@@ -58,7 +58,7 @@ class Helper:
         return msgspec.msgpack.decode(reply.answer, type=answer)
 
     def close(self) -> None:
-        """Ends the child, whatever it is at; who waits for it is told."""
+        """Kill the worker; waiting callers get `Busy`."""
         self._is_closed = True
         process = self._process
         if process is not None:
@@ -73,7 +73,7 @@ class Helper:
             process.stdin.write(len(order).to_bytes(LENGTH_SIZE, "big") + order)
             process.stdin.flush()
             return _REPLY.decode(self._read(process, patience_s))
-        except TimeoutError:  # which is an OSError too
+        except TimeoutError:  # a subclass of OSError
             self._end()
             raise Busy(f"no answer within {patience_s:g} s") from None
         except (OSError, EOFError):
@@ -86,7 +86,7 @@ class Helper:
         self._end()
         if self._is_closed:
             raise EOFError
-        environment = dict.fromkeys(THREAD_VARIABLES, "1") | os.environ  # many threads gain nothing on small problems
+        environment = dict.fromkeys(THREAD_VARIABLES, "1") | os.environ  # more threads gain nothing on small problems
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "bdfl.explorer.desk_worker"],
             stdin=subprocess.PIPE,
@@ -94,7 +94,7 @@ class Helper:
             stderr=subprocess.DEVNULL,
             env=environment,
         )
-        self._read(self._process, _START_S)  # an empty frame: it is ready
+        self._read(self._process, _START_S)  # an empty frame: the worker is ready
         return self._process
 
     def _read(self, process: subprocess.Popen[bytes], patience_s: float) -> bytes:
@@ -114,7 +114,7 @@ class Helper:
                 try:
                     pipe.close()
                 except OSError:
-                    continue  # what it was to be told is not told
+                    continue  # unsent bytes are lost
         process.wait(_END_S)
 
 

@@ -1,7 +1,7 @@
-"""All runs that are open, and a function for every page: what it shows, as a document.
+"""All open runs, with a method for the document of every page.
 
-Any method may be called from any thread. What does not exist raises `NotHere`, a bad parameter `BadRequest`, what takes
-too long `Busy`.
+All methods are thread-safe. They raise `NotHere` for missing things, `BadRequest` for a bad parameter, and `Busy` if an
+answer takes too long.
 """
 
 import threading
@@ -64,18 +64,18 @@ from bdfl.explorer.record_run import RecordRun
 from bdfl.explorer.run import Run
 from bdfl.explorer.story import MAX_POINTS, tell_story
 
-_MAX_PLACES = 64  # rounds whose map is remembered
-_MAX_NEWS = 20  # blocks that a poll tells of; whoever misses more reads the story again
+_MAX_PLACES = 64  # cached maps of rounds
+_MAX_NEWS = 20  # blocks reported by a poll; a viewer that misses more reloads the time series
 
 
 class _Told:
-    """What the pollers of a run know."""
+    """State of a run already reported by `poll`."""
 
     def __init__(self, height: int, num_problems: int) -> None:
         self.height = height
         self.status: Status | None = None
         self.is_gone = False
-        self.learned = height  # rounds whose accuracy was told
+        self.learned = height  # last round whose accuracy was reported
         self.num_problems = num_problems
 
 
@@ -86,7 +86,7 @@ class Library:
         self._runs = list(runs)
         self._helper = helper
         self._places: OrderedDict[tuple[int, int], Places] = OrderedDict()  # by run and round
-        self._turn = threading.Lock()  # of those who poll
+        self._turn = threading.Lock()  # serialises polls
         self._map_turn = threading.Lock()
         self._told = [_Told(run.height, len(run.told_problems())) for run in runs]
         named = Counter(run.name for run in runs)
@@ -95,7 +95,7 @@ class Library:
         ]
 
     def measure_ends(self) -> None:
-        """Has the last rounds' mining drawn again where it was drawn: no block tells of it."""
+        """Recompute sampled mining times of the last rounds, whose receipts are in no block."""
         for run in self._runs:
             with run.lock:
                 races = run.open_races()
@@ -103,7 +103,7 @@ class Library:
                 try:
                     mined = self._helper.ask(race, Mined)
                 except BdflError:
-                    continue  # it stays as modelled
+                    continue  # keep the modelled time
                 with run.lock:
                     run.set_mining(race.round - 1, mined.mining_s)
 
@@ -117,14 +117,14 @@ class Library:
         return self._runs[number]
 
     def read_all(self, run: int) -> None:
-        """Takes in the whole of a long chain at once, which otherwise comes bit by bit: for exports."""
+        """Read a whole chain at once, for exports; otherwise a long chain is read in steps."""
         self._run(run).read_all()
 
     def poll(self, run: int) -> list[News]:
-        """What is new since the last poll: blocks (of many only the newest), status, gone, back.
+        """Return the events since the last poll: blocks (at most the newest few), status, gone, back.
 
-        Cheap where nothing happened; to be called every half second or so by one thread for all viewers. A block is
-        told again when its accuracy becomes known.
+        It is cheap if nothing happened. One thread polls for all viewers, about twice a second. A block is reported
+        again when its accuracy becomes known.
         """
         found, told = self._run(run), self._told[run]
         with self._turn:
@@ -162,7 +162,7 @@ class Library:
     def overview(self, run: int) -> Overview:
         found = self._run(run)
         found.refresh()
-        status = found.status()  # which may take a moment: nobody else is to wait for it
+        status = found.status()  # may be slow, so outside the lock
         with found.lock:
             facts = found.facts
             return Overview(
@@ -197,7 +197,7 @@ class Library:
             )
 
     def story(self, run: int, first: int = 1, last: int | None = None, points: int = 2000) -> StoryDocument:
-        """Rounds `first` to `last` in at most `points` rows; no round in there gives empty columns."""
+        """Return rounds `first` to `last` in at most `points` rows; an empty range gives empty columns."""
         if not 1 <= points <= MAX_POINTS:
             raise BadRequest(f"points: {points} given, 1 to {MAX_POINTS} expected")
         found = self._run(run)
@@ -209,7 +209,7 @@ class Library:
                 _let_go(found)
 
     def blocks(self, run: int, first: int | None = None, last: int | None = None) -> BlockList:
-        """At most 50 blocks, the newest unless said otherwise, by falling height."""
+        """Return at most 50 blocks by descending height (default: the newest)."""
         found = self._run(run)
         found.refresh()
         return found.blocks(first, last)
@@ -220,17 +220,17 @@ class Library:
         return found.block(height)
 
     def raw_block(self, run: int, height: int) -> bytes:
-        """A MessagePack array of the block's and its certificate's bytes, as they are stored."""
+        """Return a MessagePack array of the block's and its certificate's stored bytes."""
         found = self._run(run)
         found.refresh()
         return found.raw_block(height)
 
     def raw_genesis(self, run: int) -> bytes:
-        """The canonical bytes of the genesis."""
+        """Return the canonical bytes of the genesis."""
         return self._run(run).raw_genesis()
 
     def network(self, run: int, round: int | None = None) -> NetworkDocument:
-        """The round that is being played unless said otherwise; of a run that is over, the last one."""
+        """Return the map of a round (default: the round in progress; of a finished run, the last one)."""
         found = self._run(run)
         found.refresh()
         view = found.view_round(found.newest_round if round is None else round)
@@ -288,7 +288,7 @@ class Library:
         )
 
     def desk(self, run: int, height: int | None, settings: DeskSettings) -> DeskDocument:
-        """The problem of round `height`; none: of the round being played, or the last one of a run that is over."""
+        """Return the what-if page of a round (default: the round in progress; of a finished run, the last one)."""
         found = self._run(run)
         found.refresh()
         newest = min(found.newest_round, MAX_DRAWN) if found.kind == "record" else found.newest_round
@@ -360,7 +360,7 @@ def _let_go(found: Run) -> None:
 
 @contextmanager
 def open_library(paths: Sequence[Path], node: str | None = None) -> Iterator[Library]:
-    """The runs at these paths, then the node behind a window at host:port; raises `CannotOpen` for what is none."""
+    """Open the runs at these paths, then the node with a status server at host:port; raise `CannotOpen`."""
     with ExitStack() as resources:
         helper = Helper()
         resources.callback(helper.close)

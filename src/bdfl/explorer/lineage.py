@@ -1,4 +1,4 @@
-"""A model's page: who is in it, what it grew from, how far it is from another and from itself without somebody."""
+"""Page of a model: contributors, lineage, and distances to another model and to itself without a client."""
 
 from collections.abc import Callable
 
@@ -22,7 +22,7 @@ def show_model(
     pruned_to: int,
     accuracy_of: Callable[[int], float | None],
 ) -> ModelDocument:
-    """The page; accuracies are known to the server alone."""
+    """Return the page; `accuracy_of` returns the accuracy of the model after a block."""
     return ModelDocument(
         height=height,
         made_in=traced.made_in,

@@ -1,4 +1,4 @@
-"""The map of a round: who is where, how well heard, chosen, delivering and mining."""
+"""Map of a round: positions and channels of clients, selected, delivering and winning ones."""
 
 from collections.abc import Mapping, Sequence
 
@@ -27,7 +27,7 @@ def draw_map(
     status: Status | None,
     why: str | None,
 ) -> NetworkDocument:
-    """The map; `places` none: nobody knows where anything is, because of `why`."""
+    """Return the map; without `places` positions are unknown, for the reason `why`."""
     online = {} if status is None else {node.number: node.is_online for node in status.nodes}
     points_online = [] if status is None else [point.is_online for point in status.access_points]
     num_points = len(access_points) if places is None else max(len(access_points), len(places.access_point_m))

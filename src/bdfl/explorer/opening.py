@@ -1,4 +1,4 @@
-"""What a path or an address leads to: a run, a chain, a node, a network, a record, or the window of a live node."""
+"""Open a path or an address: a run, a chain, a node, a network, a record, or the status server of a live node."""
 
 import time
 from pathlib import Path
@@ -28,7 +28,7 @@ _EXPECTED = "the folder of a run, a chain, a node, a network or a record expecte
 
 
 def open_path(path: Path, helper: Helper) -> Run:
-    """The run at a path; raises `CannotOpen`."""
+    """Open the run at a path; raise `CannotOpen`."""
     if not path.is_dir():
         raise CannotOpen(f"{path}: {'no folder' if path.exists() else 'not there'}, {_EXPECTED}")
     try:
@@ -49,7 +49,7 @@ def open_path(path: Path, helper: Helper) -> Run:
 
 
 def open_node(address: str) -> ChainRun:
-    """The chain of the node behind a window at host:port; raises `CannotOpen`."""
+    """Open the chain of the node with a status server at host:port; raise `CannotOpen`."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 2**16:
         raise CannotOpen(f"{address}: host:port of a node's window expected, as its --metrics says")
@@ -112,7 +112,7 @@ def _open_network(path: Path) -> ChainRun:
 
 
 def _read_scenario(path: Path) -> tuple[Scenario | None, str | None]:
-    """The scenario beside a chain; where it cannot be read, why."""
+    """Return the scenario beside a chain, or the reason why it cannot be read."""
     try:
         return load_foreign_scenario(path), None
     except (BdflError, OSError) as error:
@@ -120,7 +120,7 @@ def _read_scenario(path: Path) -> tuple[Scenario | None, str | None]:
 
 
 def _is_fresh(path: Path) -> bool:
-    """Whether an unfinished run was written to a moment ago."""
+    """Return whether an unfinished run was written to recently."""
     try:
         age_s = time.time() - (path / JOURNAL_FILE).stat().st_mtime
     except OSError:

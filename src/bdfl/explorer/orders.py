@@ -1,6 +1,6 @@
-"""What the explorer's server asks of its one child process, and what it hears: MessagePack after four bytes of length.
+"""Messages between the explorer's server and its worker process: MessagePack after four bytes of length.
 
-The child has what the server must not: solvers, draws of the environment, Parquet, models.
+The worker imports heavy modules that the server must not: solvers, the environment, Parquet, models.
 """
 
 from dataclasses import replace
@@ -15,15 +15,15 @@ from bdfl.scheduling.problem import RoundProblem
 
 LENGTH_SIZE = 4
 MAX_FRAME = 2**28  # bytes
-MAX_DRAWN = 10_000  # rounds of a scenario that are drawn again to find the problem of the last of them
+MAX_DRAWN = 10_000  # rounds of a scenario that are drawn again to find the problem of the last one
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """Something to work out."""
+    """A request to the worker."""
 
 
 class Positions(Order, frozen=True, tag=True):
-    """Where clients and access points are in a round, and who is linked to whom."""
+    """Request for the positions of clients and access points in a round, and the links between them."""
 
     scenario: str  # the file's path
     round: int
@@ -64,14 +64,14 @@ class ProblemOrder(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, problem: RoundProblem) -> "ProblemOrder":
-        """The problem as it travels."""
+        """Convert a problem for encoding."""
         values = {name: getattr(problem, name) for name in cls.__struct_fields__}
         return cls(
             **{name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in values.items()}
         )
 
     def to_problem(self, queue: PerClient | None = None) -> RoundProblem:
-        """The problem itself, with other queues if any are given."""
+        """Return the problem, with other queues if given."""
         values: dict[str, object] = {}
         for name in self.__struct_fields__:
             value = getattr(self, name)
@@ -84,14 +84,14 @@ class ProblemOrder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DrawProblem(Order, frozen=True, tag=True):
-    """The problem that chance brings to a round of a scenario; the queues are empty."""
+    """Request for the problem drawn for a round of a scenario; its queues are empty."""
 
     scenario: str
     round: int
 
 
 class DecisionOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """A `Decision` that was made."""
+    """A recorded `Decision`."""
 
     selected: list[bool]
     cpu_hz: list[float]
@@ -101,7 +101,7 @@ class DecisionOrder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Solve(Order, frozen=True, tag=True):
-    """What these schedulers make of a problem, and what V does to it."""
+    """Request for these schedulers' decisions for a problem, and their decisions over V."""
 
     problem: ProblemOrder
     recorded_problem: ProblemOrder
@@ -138,7 +138,7 @@ class Solved(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Lineage(Order, frozen=True, tag=True):
-    """Who is in a model, what it grew from, how far it is from another and from itself without somebody."""
+    """Request for a model's contributors, lineage, and distances to another model and to itself without a client."""
 
     chain: str  # the folder's path
     height: int
@@ -200,23 +200,23 @@ class Traced(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verify(Order, frozen=True, tag=True):
-    """The law's verdict on a chain; begun if it is not under way, and again where the chain has grown since."""
+    """Request to verify a chain; started unless running or done, and again if the chain has grown since."""
 
     chain: str
 
 
 class Judged(msgspec.Struct, frozen=True, kw_only=True):
     is_done: bool
-    height: int  # blocks judged so far
+    height: int  # blocks verified so far
     is_valid: bool | None
     num_signatures: int
     failure: VerifyFailure | None
-    why: str | None  # why it could not be judged
+    why: str | None  # why it could not be verified
     seconds: float
 
 
 class Sweep(Order, frozen=True, tag=True):
-    """Delay against shortfall of whole runs over V; begun if it is not under way."""
+    """Request for delay against shortfall of whole runs over V; started unless running or done."""
 
     scenario: str
 
@@ -238,7 +238,7 @@ class Swept(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pair(Order, frozen=True, tag=True):
-    """Means of lists of differences, with half their 95 % intervals."""
+    """Request for means of lists of differences, with half their 95 % intervals."""
 
     differences: list[list[float]]
 
@@ -249,7 +249,7 @@ class Paired(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MinedIn(Order, frozen=True, tag=True):
-    """How long mining took in a round of a run where that is drawn."""
+    """Request for the mining time of a round in a run with sampled mining."""
 
     scenario: str
     round: int
@@ -263,7 +263,7 @@ class Mined(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReadRecord(Order, frozen=True, tag=True):
-    """The columns of a record folder, each written into a file of its own in `into`."""
+    """Request to write the columns of a record folder into `into`, one file each."""
 
     folder: str
     into: str
@@ -279,17 +279,17 @@ class RecordFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
-    """No answer."""
+    """An error instead of an answer."""
 
     what: str
-    is_missing: bool  # what was asked for is not there; else it failed
+    is_missing: bool  # the requested thing does not exist; else the request failed
 
 
 AnyOrder: TypeAlias = Positions | Solve | DrawProblem | Lineage | Verify | Sweep | Pair | MinedIn | ReadRecord
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer, or why there is none."""
+    """An answer or a refusal."""
 
     answer: msgspec.Raw = msgspec.Raw(b"\xc0")  # nil
     refusal: Refusal | None = None

@@ -1,4 +1,4 @@
-"""Numbers in addresses: anything else than a plain number in its range is refused before it is used."""
+"""Parse numbers in URLs; all other text is rejected."""
 
 import math
 import re
@@ -9,20 +9,20 @@ from bdfl.explorer.errors import BadRequest, NotHere
 
 _WHOLE = re.compile(r"[0-9]{1,9}", re.ASCII)
 _NUMBER = re.compile(r"[+-]?[0-9]{1,20}(\.[0-9]{0,20})?([eE][+-]?[0-9]{1,3})?|[+-]?\.[0-9]{1,20}", re.ASCII)
-_MAX_SHOWN = 40  # characters of a bad value that its refusal repeats
+_MAX_SHOWN = 40  # characters of a bad value in an error message
 
 Query = Mapping[str, str]
 
 
 def path_number(text: str) -> int:
-    """The number that a path ends with; raises `NotHere`: no other address names anything."""
+    """Return the number at the end of a path; raise `NotHere` for other text."""
     if _WHOLE.fullmatch(text) is None:
         raise NotHere(f"{text[:_MAX_SHOWN]}: a number expected")
     return int(text)
 
 
 def whole(query: Query, name: str) -> int | None:
-    """A parameter that is a whole number; none: not given."""
+    """Return a parameter that is a whole number; None if not given."""
     text = query.get(name, "")
     if not text:
         return None
@@ -32,7 +32,7 @@ def whole(query: Query, name: str) -> int | None:
 
 
 def number(query: Query, name: str) -> float | None:
-    """A parameter that is a finite number; none: not given."""
+    """Return a parameter that is a finite number; None if not given."""
     text = query.get(name, "")
     if not text:
         return None
@@ -43,7 +43,7 @@ def number(query: Query, name: str) -> float | None:
 
 
 def desk_settings(query: Query) -> DeskSettings:
-    """What the desk's controls are set to."""
+    """Return the settings of the what-if page."""
     return DeskSettings(
         tradeoff=number(query, "tradeoff"),
         budget_scale=number(query, "budget_scale"),

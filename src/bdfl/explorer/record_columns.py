@@ -1,4 +1,4 @@
-"""A record folder's Parquet tables as columns in files of their own, which the server maps instead of reading."""
+"""Convert a record folder's Parquet tables into one file per column, which the server memory-maps."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ DECIDED = ("cpu_hz", "mining_hz", "power_w")  # by client, as `client_cpu_hz` an
 
 
 def split_record(folder: Path, into: Path) -> RecordFacts:
-    """Writes every column into `into`, as `name.npy`; raises `NotOnChain` for what is no record."""
+    """Write every column into `into` as `name.npy`; raise `NotOnChain` if the folder is not a record."""
     try:
         rounds, clients = open_parquet(folder / ROUNDS_FILE), open_parquet(folder / CLIENTS_FILE)
         for table in (rounds, clients):
@@ -45,7 +45,7 @@ class _Table:
             raise NotOnChain(other_format(found, FORMAT))
 
     def numbers(self, name: str) -> Values:
-        """NaN for null."""
+        """Return a column of numbers, NaN for null."""
         column = self._file.read(columns=[name]).column(name)
         found: Values = column.to_numpy(zero_copy_only=False)
         return found

@@ -1,4 +1,4 @@
-"""A run that was played without a chain: its records alone, mapped from files."""
+"""A run simulated without a chain: its records, memory-mapped from files."""
 
 import mmap
 import tempfile
@@ -40,7 +40,7 @@ _PAGE = 50
 
 
 class RecordRun:
-    """The records in a folder; nothing of them changes."""
+    """The records in a folder, which do not change."""
 
     def __init__(self, path: Path, helper: Helper) -> None:
         self.kind: Kind = "record"
@@ -87,7 +87,7 @@ class RecordRun:
         self._place.cleanup()
 
     def let_go(self) -> None:
-        """Gives back the memory of what was read: the files are there to be read again."""
+        """Release the memory of mapped pages; they are read from the files again when needed."""
         for values in self._arrays.values():
             base = getattr(values, "_mmap", None)
             if isinstance(base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
@@ -99,16 +99,16 @@ class RecordRun:
         return int(known[np.argmax(accuracy[known])]) + 1 if known.size else None
 
     def read_all(self) -> None:
-        """Nothing: it is read."""
+        """Do nothing: records are read when opened."""
 
     def open_races(self) -> list[MinedIn]:
         return []
 
     def set_mining(self, place: int, mining_s: float) -> None:
-        """Nothing: it is known."""
+        """Do nothing: mining times are known."""
 
     def refresh(self, *, at_once: bool = False) -> None:
-        """Nothing: it is as it is."""
+        """Do nothing: records do not change."""
 
     @property
     def height(self) -> int:
@@ -170,7 +170,7 @@ class RecordRun:
         raise NotHere("a record of a simulation has no chain")
 
     def blocks(self, first: int | None, last: int | None) -> BlockList:
-        """Its rounds, as blocks would be listed."""
+        """Return a page of rounds in the form of blocks, by descending height."""
         last = self.height if last is None else min(last, self.height)
         first = max(1, last - _PAGE + 1 if first is None else max(first, last - _PAGE + 1))
         rows = [self._row(height) for height in range(last, first - 1, -1)]

@@ -1,4 +1,4 @@
-"""One round as everybody found it and played it."""
+"""One round: conditions, schedule and result of every client."""
 
 from dataclasses import dataclass
 
@@ -7,11 +7,11 @@ from bdfl.explorer.documents import ClientRow
 
 @dataclass(frozen=True, kw_only=True)
 class RoundView:
-    """Lists have one entry per client; NaN where nothing is known."""
+    """State of a round; lists have one entry per client, NaN where unknown."""
 
     round: int
     gain: list[float]
-    power_w: list[float]  # what it sends with, or would
+    power_w: list[float]  # transmit power, if it sends
     cpu_hz: list[float]
     mining_hz: list[float]
     reachable: frozenset[int]
@@ -22,5 +22,5 @@ class RoundView:
     noise_w_per_hz: float | None
 
     def is_there(self, client: ClientRow) -> bool:
-        """Whether the client takes part in the network of this round."""
+        """Return whether the client is a member in this round."""
         return client.since <= self.round and (client.until is None or self.round <= client.until)

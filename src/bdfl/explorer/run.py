@@ -1,4 +1,4 @@
-"""What every run can be asked, whatever it is read from."""
+"""Protocol of a run, for all kinds of sources."""
 
 import threading
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from bdfl.scheduling.problem import Decision, RoundProblem
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What stays the same all run long."""
+    """Constant facts of a run."""
 
     chain: str | None
     planned_rounds: int | None
@@ -40,7 +40,7 @@ class Facts:
 
 
 class Run(Protocol):
-    """One open run; every method may be called from any thread."""
+    """One open run; all methods are thread-safe."""
 
     kind: Kind
     name: str
@@ -57,27 +57,27 @@ class Run(Protocol):
 
     @property
     def newest_round(self) -> int:
-        """The one that is being played; of a run that is over, the last one."""
+        """The round in progress; of a finished run, the last one."""
         ...
 
     @property
     def chain_path(self) -> Path | None:
-        """The folder of its chain; none: it has none on this machine."""
+        """Folder of its chain; none: not on this machine."""
         ...
 
     @property
     def pruned_to(self) -> int: ...
 
     def read_all(self) -> None:
-        """Takes in all that there is, however long that takes."""
+        """Read the whole run, without a time limit."""
         ...
 
     def open_races(self) -> list[MinedIn]:
-        """What tells how long mining took in the last rounds; none: it is known, or nothing does."""
+        """Return requests for sampled mining times of the last rounds; empty if known or unavailable."""
         ...
 
     def set_mining(self, place: int, mining_s: float) -> None:
-        """The round at `place` (from 0) took so long to mine."""
+        """Set the mining time of the round at `place` (from 0)."""
         ...
 
     def refresh(self, *, at_once: bool = False) -> None: ...
@@ -107,9 +107,9 @@ class Run(Protocol):
     def client(self, number: int) -> ClientDocument: ...
 
     def view_round(self, round: int) -> RoundView:
-        """Round 1 to the one after the newest block."""
+        """Return a round from 1 to the one after the newest block."""
         ...
 
     def problem_at(self, round: int) -> tuple[RoundProblem, Decision | None]:
-        """A round's problem, and what was decided."""
+        """Return a round's problem and its recorded decision."""
         ...

@@ -1,4 +1,4 @@
-"""The explorer's server: one process, one address, on loopback unless told otherwise."""
+"""HTTP server of the explorer: one address, by default on loopback."""
 
 import asyncio
 import socket
@@ -19,9 +19,9 @@ from bdfl.operation.own_name import LOOPBACK
 
 PREFERRED_PORTS = tuple(range(8080, 8090))
 MAX_CONNECTIONS = 512
-_PATIENCE_S = 20.0  # with whoever connects and asks nothing, or does not read the answer
-_SEND_BUFFER = 2**18  # bytes on the way to one viewer, whether it reads or not
-_GRACE_S = 2  # for answers under way when the server ends
+_PATIENCE_S = 20.0  # timeout of a client that sends no request or does not read the response
+_SEND_BUFFER = 2**18  # bytes, per connection
+_GRACE_S = 2  # for responses in progress at shutdown
 _STARTING_S = 30.0
 
 
@@ -30,12 +30,12 @@ class CannotServe(BdflError):
 
 
 class ExplorerServer:
-    """Serves a library at one address until it is stopped."""
+    """HTTP server of a library at one address."""
 
     def __init__(
         self, library: Library, *, host: str = LOOPBACK, port: int | None = None, poll_s: float = POLL_S
     ) -> None:
-        """`port` none: a usual one that is free; 0: any free one."""
+        """Bind the address; `port` None: a free one, preferably of `PREFERRED_PORTS`; 0: any free one."""
         self._socket = _bind(host, PREFERRED_PORTS if port is None else (port,))
         self.port: int = self._socket.getsockname()[1]
         self.address = f"http://{_in_address(host)}:{self.port}/"
@@ -58,11 +58,11 @@ class ExplorerServer:
         self._server = _Server(settings, feed)
 
     def run(self) -> None:
-        """Serves until `stop`, or Ctrl-C where this is the main thread."""
+        """Serve until `stop`, or until Ctrl-C in the main thread."""
         self._server.run(sockets=[self._socket])
 
     def stop(self) -> None:
-        """Lets `run` return soon; from any thread."""
+        """Make `run` return soon; thread-safe."""
         self._server.should_exit = True
 
     @property
@@ -70,7 +70,7 @@ class ExplorerServer:
         return self._server.started
 
     def close(self) -> None:
-        """Frees the address of a server that was not run."""
+        """Close the socket of a server that was not run."""
         self._socket.close()
 
 
@@ -78,7 +78,7 @@ class ExplorerServer:
 def serve_in_background(
     library: Library, *, host: str = LOOPBACK, port: int = 0, poll_s: float = POLL_S
 ) -> Iterator[ExplorerServer]:
-    """Inside, the library is served by a thread."""
+    """Serve the library in a thread inside the context."""
     server = ExplorerServer(library, host=host, port=port, poll_s=poll_s)
     thread = threading.Thread(target=server.run, name="explorer", daemon=True)
     thread.start()
@@ -94,7 +94,7 @@ def serve_in_background(
 
 
 class _Server(uvicorn.Server):
-    """Lets its viewers go before it waits for all answers to end."""
+    """A uvicorn server that closes its event streams before it waits for responses at shutdown."""
 
     def __init__(self, config: uvicorn.Config, feed: Feed) -> None:
         super().__init__(config)
@@ -106,7 +106,7 @@ class _Server(uvicorn.Server):
 
 
 class _PatientProtocol(H11Protocol):
-    """A connection that is closed where the other side says nothing at first, or stops reading."""
+    """A connection that is closed if the client sends no request in time, or stops reading."""
 
     _timer: asyncio.TimerHandle | None = None
 
@@ -120,7 +120,7 @@ class _PatientProtocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self.cycle is not None:  # a whole request came
+        if self.cycle is not None:  # a whole request was received
             self._wait_no_more()
 
     def pause_writing(self) -> None:
@@ -142,7 +142,7 @@ class _PatientProtocol(H11Protocol):
 
 
 def _bind(host: str, ports: Sequence[int]) -> socket.socket:
-    """A socket at the first of the ports that is free; at any free one, if several were wanted and none is."""
+    """Return a socket at the first free port; if several were given and none is free, at any free one."""
     reason = ""
     for port in (*ports, *([0] if len(ports) > 1 else [])):
         listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)

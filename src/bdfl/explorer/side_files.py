@@ -1,6 +1,6 @@
-"""Files beside a chain that say what it does not: the journal of a run, the times and the log of a node.
+"""Readers of the files beside a chain: the journal of a run, the round times and the log of a node.
 
-They are read from where the last reading ended, whole lines only: another process may be writing.
+Reading continues at the last position, by complete lines: another process may be writing.
 """
 
 import os
@@ -26,7 +26,7 @@ _TIMES = msgspec.json.Decoder(RoundTimes)
 
 
 class LineTail:
-    """The lines of a file that grows."""
+    """Reader of the new lines of a growing file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -34,7 +34,7 @@ class LineTail:
         self._offset = 0
 
     def read(self) -> tuple[bool, list[tuple[int, bytes]]]:
-        """Whether the file is another one, or was cut, since last time; and the new whole lines with their places."""
+        """Return whether the file was replaced or truncated since the last call, and new complete lines by offset."""
         try:
             with open_regular(self.path, _MAX_FILE) as file:
                 found = os.fstat(file.fileno())
@@ -57,7 +57,7 @@ class LineTail:
 
 
 class Learning:
-    """What a run's models can do, by round; what is learned of a round once goes into the columns."""
+    """Accuracy and loss of a run's models by round; new values are written into the columns once."""
 
     def __init__(self) -> None:
         self._known: list[tuple[float | None, float | None]] = []  # accuracy and loss by round
@@ -80,7 +80,7 @@ class Learning:
         self.best = None
 
     def tell(self, columns: Columns) -> None:
-        """Puts what is new into the columns."""
+        """Write new values into the columns."""
         last = min(len(self._known), columns.num_rows)
         for place in range(self._num_told, last):
             accuracy, loss = self._known[place]
@@ -96,7 +96,7 @@ class Journal:
         self.header: JournalHeader | None = None
         self.problem: str | None = None
         self.learning = Learning()
-        self._places: list[int] = []  # of the rounds' lines
+        self._places: list[int] = []  # offsets of the rounds' lines
 
     @property
     def num_rounds(self) -> int:
@@ -117,7 +117,7 @@ class Journal:
 
     def _take(self, place: int, line: bytes) -> None:
         if self.problem is not None:
-            return  # what follows a damaged line has no number
+            return  # lines after a damaged one have no number
         try:
             if self.header is None:
                 self.header = _HEADER.decode(line)
@@ -133,7 +133,7 @@ class Journal:
         self.learning.note(row.round, row.accuracy, row.loss)
 
     def row(self, round: int) -> LearningRound | None:
-        """One round's line; none: not there."""
+        """Return one round's line; None if missing."""
         if not 1 <= round <= len(self._places):
             return None
         try:
@@ -145,7 +145,7 @@ class Journal:
 
 
 class NodeLogs:
-    """Accuracies that evaluating nodes wrote into their logs."""
+    """Accuracies from the logs of evaluating nodes."""
 
     def __init__(self, folders: Sequence[Path]) -> None:
         self.learning = Learning()
@@ -179,11 +179,11 @@ class _AccuracyFact(msgspec.Struct):
 
 
 class MeasuredTimes:
-    """How long rounds took, from the files of one or more nodes; of several the first that says so counts."""
+    """Measured round times from the files of one or more nodes; the first file with a round counts."""
 
     def __init__(self, folders: Sequence[Path]) -> None:
         self._tails = [LineTail(folder / ROUNDS_FILE) for folder in folders]
-        self._waiting: dict[int, RoundTimes] = {}  # rounds that the columns do not have yet
+        self._waiting: dict[int, RoundTimes] = {}  # rounds that are not in the columns yet
         self._told: set[int] = set()
         for tail in self._tails:
             former = former_rounds(tail.path)
@@ -191,7 +191,7 @@ class MeasuredTimes:
                 self._take(LineTail(former).read()[1])
 
     def refresh(self, columns: Columns) -> None:
-        """Puts what is new into the columns."""
+        """Write new values into the columns."""
         for tail in self._tails:
             self._take(tail.read()[1])
         for round in [one for one in self._waiting if one <= columns.num_rows]:
@@ -214,7 +214,7 @@ def _decode_times(lines: Sequence[tuple[int, bytes]]) -> Iterator[RoundTimes]:
 
 
 def _measure(columns: Columns, place: int, times: RoundTimes) -> None:
-    """The measured exchange is split into training and upload as the model splits it for the slowest client."""
+    """Write measured times; the exchange is split into training and upload as modelled for the slowest client."""
     exchange_s = times.exchange_ns / _NANO
     training_s, upload_s = float(columns["training_s"][place]), float(columns["upload_s"][place])
     share = training_s / (training_s + upload_s) if training_s + upload_s > 0 else 1.0

@@ -1,4 +1,4 @@
-"""The proposers' signatures of a chain, checked by a process of its own: the server saves the memory that takes."""
+"""Check the proposers' signatures of a chain in a separate process, which saves memory in the server."""
 
 import subprocess
 import sys
@@ -15,7 +15,7 @@ _PATIENCE_S = 600.0
 
 
 def find_forgeries(path: Path, first: int, last: int) -> dict[int, str]:
-    """Blocks that are signed by somebody else than their proposer, by height; what cannot be read is left out."""
+    """Return the blocks that are not signed by their proposer, by height; unreadable blocks are left out."""
     source = StoreSource(path)
     try:
         roll, forged = first_roll(source.genesis), {}
@@ -34,7 +34,7 @@ def find_forgeries(path: Path, first: int, last: int) -> dict[int, str]:
 
 
 def ask_for_forgeries(path: Path, first: int, last: int) -> dict[int, str]:
-    """As `find_forgeries`, by a process that is started for it; nothing where that fails."""
+    """Run `find_forgeries` in a new process; empty if that fails."""
     command = [sys.executable, "-P", "-m", "bdfl.explorer.signature_check", str(path), str(first), str(last)]
     try:
         done = subprocess.run(

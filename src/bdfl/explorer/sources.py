@@ -1,4 +1,4 @@
-"""Where chains are read from: a store in a folder, which another process may write to, or the window of a live node."""
+"""Sources of blocks: a store in a folder, which another process may write to, or the status server of a live node."""
 
 import http.client
 import os
@@ -22,11 +22,11 @@ _PAIR = msgspec.msgpack.Decoder(tuple[bytes, bytes])
 
 
 class Unreachable(StoreError):
-    """A node's window that does not answer."""
+    """A node's status server that does not answer."""
 
 
 class StoreSource:
-    """The chain in a folder; opened again where the file was replaced."""
+    """The chain in a folder; reopened if the file was replaced."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -72,7 +72,7 @@ class StoreSource:
         return ChainStore.open(self.path, read_only=True), file
 
     def _follow(self) -> None:
-        """Goes on with the file that is there now; raises `StoreError` where none is, or one of another chain."""
+        """Reopen the file if it was replaced; raise `StoreError` if it is missing or of another chain."""
         file = _identity(self.path / DATABASE_FILE)
         if file == self._file:
             return
@@ -84,12 +84,12 @@ class StoreSource:
         self._store, self._file = store, file
 
     def _bare(self, error: StoreError) -> str:
-        """What went wrong, without the folder's name: that is nobody's business."""
+        """Return the error without the folder's path, which pages must not reveal."""
         return one_line(error).replace(f"{self.path}: ", "").replace(f"{self.path / DATABASE_FILE}: ", "")
 
 
 class NetworkSource:
-    """The chain of a network in a folder: of all its nodes' stores, the one that is highest."""
+    """The chain of a local network: the highest of all its nodes' stores."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self._paths = list(paths)
@@ -111,7 +111,7 @@ class NetworkSource:
                 source = self._sources.get(path) or self._sources.setdefault(path, StoreSource(path))
                 heights[source] = source.height()
             except StoreError:
-                continue  # not begun, or gone: there are others
+                continue  # not started, or gone: use the others
         if not heights:
             raise NotAStore("no node's chain can be read")
         self._best = max(heights, key=lambda source: (heights[source], source is self._best))
@@ -135,7 +135,7 @@ class NetworkSource:
 
 
 class WindowSource:
-    """The chain of a live node, through its window; nothing that it says is believed unseen."""
+    """The chain of a live node, read from its status server and not trusted."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -176,7 +176,7 @@ class WindowSource:
 
     def _get(self, path: str) -> bytes:
         with self._turn:
-            for is_last in (False, True):  # a connection that was left open may be gone
+            for is_last in (False, True):  # retry once: an idle connection may be closed
                 try:
                     return self._ask(path)
                 except (OSError, http.client.HTTPException) as error:

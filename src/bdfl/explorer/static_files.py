@@ -1,7 +1,7 @@
-"""The files that pages consist of: a fixed list, made when the server starts.
+"""Static files of the pages: a fixed list, made when the server starts.
 
-A request's path is looked up in the list and never becomes a path on the disk, so none can lead out of the folder;
-links are not followed.
+A request's path is looked up in the list and never used as a path on the disk, so path traversal is impossible;
+symbolic links are not followed.
 """
 
 import gzip
@@ -33,7 +33,7 @@ class StaticFile:
 
     content: bytes
     kind: str
-    tag: str  # changes with the content
+    tag: str  # ETag
 
     @cached_property
     def packed(self) -> bytes:
@@ -53,7 +53,7 @@ class StaticFiles:
         return tuple(self._paths)
 
     def find(self, name: str) -> StaticFile | None:
-        """The file of that name as it is on the disk now; none: not on the list, or gone."""
+        """Return the file's current content; None if it is not on the list or was removed."""
         path = self._paths.get(name)
         if path is None:
             return None

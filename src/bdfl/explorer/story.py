@@ -1,4 +1,4 @@
-"""A run's rounds as curves: single rounds where they fit, else rows of equally many rounds that keep sums and ends."""
+"""Downsampled time series of a run: single rounds if they fit, else buckets of equally many rounds."""
 
 import math
 from collections.abc import Sequence
@@ -40,16 +40,16 @@ class Window:
 
     @property
     def rounds(self) -> list[int]:
-        """The last one of each row."""
+        """Last round of each row."""
         found: list[int] = (self._ends + self.first).tolist()
         return found
 
     def values(self, name: str) -> Values:
-        """One column as it is."""
+        """Return a column without downsampling."""
         return self._columns[name][self.first - 1 : self.last]
 
     def means(self, values: Values) -> Values:
-        """Mean of what is known in each row; NaN where nothing is."""
+        """Return the mean of the known values of each row; NaN if there are none."""
         if self.bucket == 1:
             return values
         known = np.isfinite(values)
@@ -60,12 +60,12 @@ class Window:
         return found
 
     def ends(self, values: Values) -> Values:
-        """The last value of each row."""
+        """Return the last value of each row."""
         found: Values = values[self._ends]
         return found
 
     def latest(self, values: Values) -> Values:
-        """The last known value of each row; NaN where none is."""
+        """Return the last known value of each row; NaN if there is none."""
         if self.bucket == 1:
             return values
         places = np.where(np.isfinite(values), np.arange(len(values)), -1)
@@ -74,13 +74,13 @@ class Window:
         return found
 
     def merge(self, how: np.ufunc, values: Values) -> Values:
-        """Each row's values taken together."""
+        """Reduce the values of each row by a ufunc."""
         found: Values = how.reduceat(values, self._starts)
         return found
 
 
 def tell_story(columns: Columns, first: int, last: int, points: int) -> StoryDocument:
-    """Rounds `first` to `last` in at most `points` rows."""
+    """Return rounds `first` to `last` in at most `points` rows."""
     window = Window(columns, first, last, points)
     is_single = window.bucket == 1
     if window.last < window.first:
@@ -161,7 +161,7 @@ def _empty_story(columns: Columns, window: Window) -> StoryDocument:
 
 
 def tell_client(columns: Columns, client: int, points: int) -> ClientStory:
-    """All rounds of one client in at most `points` rows."""
+    """Return all rounds of one client in at most `points` rows."""
     window = Window(columns, 1, columns.num_rows, points)
     is_single = window.bucket == 1
 
@@ -207,7 +207,7 @@ def tell_client(columns: Columns, client: int, points: int) -> ClientStory:
 
 
 def energy_shares(window: Window) -> Values:
-    """Energy over budget of every client in every round; NaN without a budget."""
+    """Return energy over budget of every client in every round; NaN without a budget."""
     spent_j = window.values("client_training_j") + window.values("client_upload_j") + window.values("client_mining_j")
     budget_j = window.values("client_budget_j")
     shares: Values = np.divide(spent_j, budget_j, out=np.full_like(spent_j, np.nan), where=budget_j > 0)
@@ -215,7 +215,7 @@ def energy_shares(window: Window) -> Values:
 
 
 def summarise(columns: Columns, clients: Sequence[ClientRow], best_round: int | None) -> Summary:
-    """A run in a few numbers."""
+    """Summarise a run in a few numbers."""
     num_rounds = columns.num_rows
     accuracy = columns["accuracy"]
     known = np.flatnonzero(np.isfinite(accuracy))
@@ -238,7 +238,7 @@ def summarise(columns: Columns, clients: Sequence[ClientRow], best_round: int | 
 
 
 def _worst_shortfall(columns: Columns, clients: Sequence[ClientRow]) -> float | None:
-    """max_i (beta_i - share_i), at least 0; the share is over the rounds that a client was a member in."""
+    """Return max_i (beta_i - share_i), at least 0; the share is over the client's rounds as a member."""
     num_rounds = columns.num_rows
     if not num_rounds:
         return None
@@ -252,19 +252,19 @@ def _worst_shortfall(columns: Columns, clients: Sequence[ClientRow]) -> float | 
 
 
 def member_rounds(client: ClientRow, num_rounds: int) -> int:
-    """How many of the first rounds a client was a member in."""
+    """Return in how many of the first `num_rounds` rounds a client was a member."""
     last = num_rounds if client.until is None else min(client.until, num_rounds)
     return max(0, last - client.since + 1)
 
 
 def rounded(values: Values, digits: int) -> list[float | None]:
-    """The values with so many significant digits; NaN becomes null in JSON."""
+    """Return the values with `digits` significant digits; NaN becomes null in JSON."""
     found: list[float | None] = _round(values, digits).tolist()
     return found
 
 
 def encode_rows(values: Values, digits: int | None = None) -> msgspec.Raw:
-    """A table as JSON, a part at a time: all of it as Python objects would need twenty times its size."""
+    """Encode a table as JSON in parts: as Python objects it would need twenty times its size."""
     parts = []
     for begin in range(0, len(values), _ROWS_AT_A_TIME):
         some = values[begin : begin + _ROWS_AT_A_TIME]
@@ -273,7 +273,7 @@ def encode_rows(values: Values, digits: int | None = None) -> msgspec.Raw:
 
 
 def _round(values: Values, digits: int) -> NDArray[np.float64]:
-    """Decimal numbers of so many digits, so that their shortest text is short."""
+    """Round to `digits` significant decimal digits, so that the text is short."""
     wide = np.asarray(values, dtype=np.float64)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         places = digits - 1 - np.floor(np.log10(np.abs(wide)))

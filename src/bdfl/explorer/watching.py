@@ -1,4 +1,4 @@
-"""Status of the processes behind a chain at this moment."""
+"""Current status of the nodes and access points behind a chain."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ _SIDE_BY_SIDE = 8
 
 
 class Watcher:
-    """Asks processes how they are, at most once a second."""
+    """Poller of the status of processes, at most once a second."""
 
     def __init__(self, ask: Callable[[], Status]) -> None:
         self._ask = ask
@@ -34,10 +34,10 @@ class Watcher:
 
 
 def watch_folders(nodes: Sequence[Path], access_points: Sequence[Path]) -> Watcher:
-    """Of the processes that work in these folders."""
+    """Return a watcher of the processes that work in these folders."""
 
     def ask() -> Status:
-        with ThreadPoolExecutor(_SIDE_BY_SIDE, thread_name_prefix="look") as pool:  # a frozen one holds up none
+        with ThreadPoolExecutor(_SIDE_BY_SIDE, thread_name_prefix="look") as pool:  # a frozen node delays no other
             views = list(pool.map(lambda folder: look_at(folder, _PATIENCE_S), nodes))
         points = [look_at(folder, _PATIENCE_S) for folder in access_points]
         return _conclude(
@@ -49,7 +49,7 @@ def watch_folders(nodes: Sequence[Path], access_points: Sequence[Path]) -> Watch
 
 
 def watch_window(address: str) -> Watcher:
-    """Of the node behind a window."""
+    """Return a watcher of the node with a status server at this address."""
     last: list[NodeStatus] = []
 
     def ask() -> Status:

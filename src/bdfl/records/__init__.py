@@ -1,4 +1,4 @@
-"""What happened in a run, as typed columns: everything shown to people comes from these values."""
+"""Records of a run as typed columns; every table, figure and page is made from them."""
 
 from bdfl.records.crowd import CrowdBook, CrowdRecord, encode_crowd, summarise_crowd
 from bdfl.records.learning import LearningRecord, LearningRound, collect_learning

@@ -1,7 +1,7 @@
-"""A run with too many clients to keep what each did in every round: columns per round, and sums per client.
+"""Aggregate record of a run with very many clients: columns per round and sums per client.
 
-As JSON such a run is one object: who played what, the same `summary` as of any run, `clients`, the spread of what each
-client did in the whole run, and `rounds`, a list with one object per round whose fields are those of `CrowdRound`.
+As JSON the run is one object: scenario, scheduler and seed, the `summary` of any run, `clients` and `rounds`. `clients`
+is the spread of each client's totals. `rounds` is a list with one object per round, with the fields of `CrowdRound`.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ QUANTILES = (0.0, 0.05, 0.5, 0.95, 1.0)
 
 
 class CrowdRound(msgspec.Struct, frozen=True, kw_only=True):
-    """One round of many clients; the fields of `RoundRecord` that are no lists, and sums and extremes of those."""
+    """One round of many clients: the scalar fields of `RoundRecord`, and sums and extremes of its lists."""
 
     round: int
     status: Status
@@ -37,13 +37,13 @@ class CrowdRound(msgspec.Struct, frozen=True, kw_only=True):
     objective: float
     gap: float
     iterations: int
-    mean_cpu_hz: float  # of those who train; NaN, in JSON null, if nobody does
+    mean_cpu_hz: float  # of selected clients; NaN, in JSON null, if there are none
     total_mining_hz: float
     training_j: float  # of all clients together
     upload_j: float
     mining_j: float
-    num_with_budget: int  # clients that may spend anything
-    mean_energy_use: float  # share of its budget that one of these spends; NaN, in JSON null, if there are none
+    num_with_budget: int  # clients with a positive energy budget
+    mean_energy_use: float  # share of its budget that such a client spends; NaN, in JSON null, if there are none
     highest_energy_use: float
     mean_queue: float  # after the round
     highest_queue: float
@@ -57,7 +57,7 @@ class CrowdRound(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ClientTotals:
-    """What each client did in a whole run, (clients,) each."""
+    """Totals of each client over a whole run, (clients,) each."""
 
     participation_rate: PerClient  # beta_i
     participation: PerClient  # share of all rounds with an update that counts
@@ -69,7 +69,7 @@ class ClientTotals:
 
 
 class Spread(msgspec.Struct, frozen=True, kw_only=True):
-    """How a quantity is spread over clients."""
+    """Distribution of a quantity over clients."""
 
     quantity: str  # a field of `ClientTotals`
     mean: float
@@ -82,7 +82,7 @@ class Spread(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class CrowdRecord:
-    """A whole run."""
+    """Aggregate record of a whole run."""
 
     scenario: str
     scenario_digest: str
@@ -99,7 +99,7 @@ class CrowdRecord:
 
 
 class CrowdBook:
-    """Sums up a run round by round: what it keeps does not grow with the rounds."""
+    """Accumulator of an aggregate record: one row per round and sums per client."""
 
     def __init__(self, participation_rate: PerClient) -> None:
         num_clients = len(participation_rate)
@@ -111,7 +111,7 @@ class CrowdBook:
         self._queue: PerClient = np.zeros(num_clients)
 
     def add(self, record: RoundRecord) -> None:
-        """Takes in the next round."""
+        """Add the next round."""
         has_budget = record.energy_budget_j > 0
         use = np.divide(record.energy_j, record.energy_budget_j, out=np.zeros(len(self._rate)), where=has_budget)
         num_with_budget = int(np.count_nonzero(has_budget))
@@ -165,7 +165,7 @@ class CrowdBook:
         return tuple(self._rows)
 
     def totals(self) -> ClientTotals:
-        """What every client did so far; at least one round is needed."""
+        """Return the totals of every client so far; at least one round is needed."""
         if not self._rows:
             raise InvalidRecord("rounds: a run needs at least one, none given")
         return ClientTotals(
@@ -180,7 +180,7 @@ class CrowdBook:
 
 
 def summarise_crowd(record: CrowdRecord) -> RunSummary:
-    """The run's means, over the rounds that took place: as `summarise_run` of a run whose every cell was kept."""
+    """Return the run's means over the rounds that took place, equal to `summarise_run` of the full record."""
     held = [row for row in record.rounds if row.status is not Status.INFEASIBLE]
     clients = record.clients
     return RunSummary(
@@ -198,7 +198,7 @@ def summarise_crowd(record: CrowdRecord) -> RunSummary:
 
 
 def spread_clients(totals: ClientTotals) -> list[Spread]:
-    """How everything that clients did is spread over them."""
+    """Return the distribution over clients of every field of `ClientTotals`."""
     found = []
     for quantity in ClientTotals.__dataclass_fields__:
         values: PerClient = getattr(totals, quantity)
@@ -218,7 +218,7 @@ def spread_clients(totals: ClientTotals) -> list[Spread]:
 
 
 class CrowdDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """A run of many clients as it stands in JSON."""
+    """JSON form of a `CrowdRecord`."""
 
     scenario: str
     scenario_digest: str
@@ -233,7 +233,7 @@ class CrowdDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encode_crowd(record: CrowdRecord) -> bytes:
-    """The run as JSON: a `CrowdDocument`, whose length does not depend on the number of clients."""
+    """Return the run as JSON: a `CrowdDocument`, whose length does not depend on the number of clients."""
     document = CrowdDocument(
         scenario=record.scenario,
         scenario_digest=record.scenario_digest,
@@ -257,7 +257,7 @@ def _mean_energy_use(rounds: list[CrowdRound]) -> float:
 
 
 def _mean(values: list[float] | list[int]) -> float:
-    """The mean of the numbers among them; NaN if there is none."""
+    """Return the mean of the values that are not NaN; NaN if there are none."""
     known = np.array(values, dtype=np.float64)
     known = known[~np.isnan(known)]
     return float(np.mean(known)) if known.size else float("nan")

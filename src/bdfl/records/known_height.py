@@ -1,4 +1,4 @@
-"""The height that a chain has reached by what is written beside its blocks: a shorter one was cut."""
+"""Height that a chain is known to have reached; a shorter chain was truncated."""
 
 from pathlib import Path
 
@@ -11,14 +11,14 @@ from bdfl.records.round_times import ROUNDS_FILE, RoundTimes
 from bdfl.records.run_files import CHAIN_FOLDER, JOURNAL_FILE
 
 _MAX_JOURNAL = 2**30  # bytes
-_TAIL = 2**16  # bytes in which the last line of a file ends
+_TAIL = 2**16  # bytes read from the end of a file to find its last line
 _TIMES = msgspec.json.Decoder(RoundTimes)
 
 
 def known_height(chain: ChainStore, path: Path) -> KnownHeight:
-    """The height of the chain in the folder `path`, by its own rows and by the journals of a run or node beside it.
+    """Return the height by the database of the chain at `path` and by the journals beside it, the highest one.
 
-    To be asked before the chain is read: others may be writing, and every journal follows the chain.
+    Call it before reading the chain: another process may be writing, and every journal is written after the chain.
     """
     rounds = {DATABASE_FILE: chain.known_height}
     if path.resolve().name == CHAIN_FOLDER:
@@ -32,7 +32,7 @@ def known_height(chain: ChainStore, path: Path) -> KnownHeight:
 
 
 def _count_lines(path: Path) -> int:
-    """Whole lines of a file; 0: it is not there or cannot be read."""
+    """Return the number of complete lines of a file; 0 if it is missing or unreadable."""
     try:
         with open_regular(path, _MAX_JOURNAL) as file:
             return sum(part.count(b"\n") for part in iter(lambda: file.read(_TAIL), b""))
@@ -41,7 +41,7 @@ def _count_lines(path: Path) -> int:
 
 
 def _last_round(path: Path) -> int:
-    """The round of the last whole line of a node's rounds; 0: none can be read."""
+    """Return the round of the last complete line of a node's rounds file; 0 if it is missing or unreadable."""
     try:
         with open_regular(path, _MAX_JOURNAL) as file:
             file.seek(max(0, file.seek(0, 2) - _TAIL))

@@ -1,7 +1,7 @@
-"""What a run learned, round by round: rows as a journal keeps them, columns as people look at them.
+"""Learning results of a run, round by round: rows for the journal, columns for tables and figures.
 
-A number that is not known (no evaluation in this round, no loss of a client without data) is `None` in a row and NaN in
-a column.
+An unknown number (no evaluation in this round, no loss of a client without data) is `None` in a row and NaN in a
+column.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ class LearningRound(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     local_loss: list[float | None]  # mean loss over the local steps
     local_gradient_norm: list[float | None]  # largest norm of a mini-batch gradient
     epsilon: list[float | None]  # spent so far, as the update in the block states; none: no update, or not private
-    update_norm: float  # how far the global model moved, |W(t) - W(t-1)|
+    update_norm: float  # change of the global model, |W(t) - W(t-1)|
     accuracy: float | None  # of the model after the round, on the test set
     loss: float | None
     recall: list[float | None] | None  # per label
@@ -36,7 +36,7 @@ class LearningRound(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class LearningRecord:
-    """What a run learned, as columns with one row per round; rounds are those of the `RunRecord` beside it."""
+    """Learning results of a run as columns, one row per round of the `RunRecord` beside it."""
 
     label_names: tuple[str, ...]
     samples: PerClient  # |D_i|
@@ -47,7 +47,7 @@ class LearningRecord:
     outcome: NDArray[np.str_]  # (rounds, clients); empty where a client was not selected
     local_loss: PerRoundClient
     local_gradient_norm: PerRoundClient
-    epsilon: PerRoundClient  # spent so far; NaN where not selected, not heard of or not private
+    epsilon: PerRoundClient  # spent so far; NaN where not selected, without an update or not private
     update_norm: PerRound
     accuracy: PerRound
     loss: PerRound
@@ -62,12 +62,12 @@ class LearningRecord:
 
     @property
     def is_private(self) -> bool:
-        """Whether any update states what it spent."""
+        """True if any update states its epsilon."""
         return bool(np.isfinite(self.epsilon).any())
 
     @property
     def final_epsilon(self) -> PerClient:
-        """What each client last stated that it has spent; NaN for one that never did."""
+        """The highest epsilon that each client stated, (clients,); NaN for a client that stated none."""
         spent = np.where(np.isfinite(self.epsilon), self.epsilon, -np.inf).max(axis=0, initial=-np.inf)
         final: PerClient = np.where(np.isfinite(spent), spent, np.nan)
         return final
@@ -84,12 +84,12 @@ class LearningRecord:
         return float(known[-1]) if known.size else float("nan")
 
     def count_outcomes(self, outcome: str) -> int:
-        """How many local trainings ended so."""
+        """Count the local trainings with this outcome."""
         return int(np.count_nonzero(self.outcome == outcome))
 
 
 def best_round(accuracy: Sequence[float | None], loss: Sequence[float | None]) -> int | None:
-    """The round (1-based) with the highest accuracy among those with finite loss, the first of equals."""
+    """Return the round (1-based) with the highest accuracy among those with finite loss, the first of equals."""
     best, highest = None, -np.inf
     for round, (found, lost) in enumerate(zip(accuracy, loss, strict=True), start=1):
         if found is not None and lost is not None and np.isfinite(lost) and found > highest:
@@ -106,7 +106,7 @@ def collect_learning(
     initial_accuracy: float,
     initial_loss: float,
 ) -> LearningRecord:
-    """The columns of these rounds, in order."""
+    """Return the columns of these rounds, in order."""
     num_clients, num_labels = label_counts.shape
     longest = max((len(text) for row in rounds for text in row.outcome), default=1)
     outcome = np.zeros((len(rounds), num_clients), dtype=f"<U{longest}")

@@ -1,8 +1,7 @@
-"""The records of a run as two Parquet tables: a row per round, and a row per round and client; of a run of too many
-clients for that, a row per client.
+"""The records of a run as two Parquet tables: a row per round, and a row per round and client.
 
-Units stand in the column names; what is not known is null. A run that nobody learned in has no columns about learning.
-The file's metadata say whose run it is. The same records give the same bytes.
+An aggregate run has a row per client instead. Column names contain the units; unknown values are null. A run without
+training has no columns about learning. The metadata identify the run. The same records give the same bytes.
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,7 +22,7 @@ from bdfl.records.run import NOBODY, InvalidRecord, RunRecord
 from bdfl.scheduling.problem import Status
 from bdfl.scheduling.queues import drift_constant
 
-FORMAT = 1  # of both tables; it stands in their metadata
+FORMAT = 1  # of both tables, written in their metadata
 ROUNDS_FILE = "rounds.parquet"
 CLIENTS_FILE = "clients.parquet"
 CROWD_ROUNDS_FILE = "crowd_rounds.parquet"
@@ -42,11 +41,11 @@ _LEARNED_PER_CLIENT = ("outcome", "local_loss", "local_gradient_norm", "epsilon"
 
 
 _MAX_CELLS = 2**25  # of a table that is read whole
-_ROWS_AT_A_TIME = 2**20  # of clients: long runs are written in parts
+_ROWS_AT_A_TIME = 2**20  # of the client table: long runs are written in parts
 
 
 def write_parquet(run: RunRecord, learning: LearningRecord | None, folder: Path) -> list[Path]:
-    """The two files written into `folder`; `learning` none: the run was only played, not learned in."""
+    """Write both tables into `folder` and return their paths; `learning` is None for a run without training."""
     metadata = _metadata(run)
     parts = {ROUNDS_FILE: iter((tabulate_rounds(run, learning),)), CLIENTS_FILE: _client_parts(run, learning)}
     for name, tables in parts.items():
@@ -59,7 +58,7 @@ def write_parquet(run: RunRecord, learning: LearningRecord | None, folder: Path)
 
 
 def write_crowd_parquet(crowd: CrowdRecord, folder: Path) -> list[Path]:
-    """The two files written into `folder`: a row per round, and a row per client."""
+    """Write both tables into `folder`, a row per round and a row per client, and return their paths."""
     totals = crowd.clients
     num_clients = len(totals.participation)
     columns: dict[str, object] = {"client": np.arange(num_clients)}
@@ -100,7 +99,7 @@ def _metadata(run: RunRecord | CrowdRecord) -> dict[str, str]:
 
 
 def read_run(folder: Path) -> RunRecord:
-    """The run whose tables `write_parquet` left in `folder`; raises `InvalidRecord` where they are none."""
+    """Read the run that `write_parquet` wrote into `folder`; raise `InvalidRecord` if a table is missing or invalid."""
     try:
         with (
             open_parquet(folder / ROUNDS_FILE, _MAX_CELLS) as rounds,
@@ -136,7 +135,7 @@ def _read_columns(rounds: pyarrow.Table, clients: pyarrow.Table) -> RunRecord:
 
 
 def _numbers(table: pyarrow.Table, name: str) -> NDArray[Any]:
-    """A column of numbers or of truth values; raises `TypeError` for any other."""
+    """Return a column of numbers or booleans; raise `TypeError` for any other type."""
     values: NDArray[Any] = table[name].to_numpy()
     if values.dtype.kind not in "biuf":
         raise TypeError(f"column {name} of {table[name].type}, numbers expected")
@@ -144,7 +143,7 @@ def _numbers(table: pyarrow.Table, name: str) -> NDArray[Any]:
 
 
 def tabulate_rounds(run: RunRecord, learning: LearningRecord | None) -> pyarrow.Table:
-    """A row per round; `recall` is a list with one share per label."""
+    """Return a table with a row per round; `recall` is a list with one share per label."""
     columns: dict[str, object] = {
         "round": run.round,
         "status": [status.value for status in run.status],
@@ -163,7 +162,7 @@ def tabulate_rounds(run: RunRecord, learning: LearningRecord | None) -> pyarrow.
 
 
 def tabulate_clients(run: RunRecord, learning: LearningRecord | None, rows: slice = slice(None)) -> pyarrow.Table:
-    """A row per round and client, by round, then client; of the rounds in these `rows`, all unless said otherwise."""
+    """Return a table with a row per round and client, by round, then client, of the rounds in `rows` (default: all)."""
     rounds, num_clients = run.round[rows], run.num_clients
     columns: dict[str, object] = {
         "round": np.repeat(rounds, num_clients),
@@ -189,7 +188,7 @@ def _table(columns: Mapping[str, object]) -> pyarrow.Table:
 
 
 def _known(values: NDArray[np.generic]) -> pyarrow.Array:
-    """The values with null for NaN and for empty text."""
+    """Return the values with null for NaN and for empty text."""
     if values.dtype.kind == "f":
         return pyarrow.array(values, mask=np.isnan(values))
     if values.dtype.kind == "U":

@@ -1,4 +1,4 @@
-"""How long a node's rounds took beside what the model says, one line of JSON each."""
+"""Measured and modelled times of a node's rounds, as JSON lines."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ class BadRoundsFile(BdflError):
 
 
 class Stretched(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A modelled round times the time scale (ns); training and upload are this node's own, 0 if it is not scheduled."""
+    """A modelled round, scaled by the time scale (ns); training and upload are this node's own, 0 if not scheduled."""
 
     training_ns: int
     upload_ns: int
@@ -27,27 +27,27 @@ class Stretched(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RoundTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One round of one node. Exchange, mining and voting follow each other and make up the delay."""
+    """One round of one node; the delay is exchange, then mining, then voting."""
 
     node: int
     round: int
-    attempt: int  # whose block was agreed on
+    attempt: int  # attempt of the committed block
     num_updates: int  # in it
-    is_whole: bool  # seen from its beginning, and not caught up with
+    is_whole: bool  # observed from its beginning, not by state sync
     time_scale: float
     modelled: Stretched
-    training_ns: int | None  # from the order to train until the model is there; none: not trained
+    training_ns: int | None  # from the start of training until the model is available; none: not trained
     computing_ns: int  # of it, without waiting
     hashing_ns: int
-    upload_ns: dict[int, int]  # by client: from hearing of its update until it is held
-    exchange_ns: int  # from the beginning until collecting is over and the own update is let out
-    mining_ns: int  # from then until the first valid block is here
-    voting_ns: int  # from then until it is decided
+    upload_ns: dict[int, int]  # by client: from the announcement of its update until it is stored
+    exchange_ns: int  # from the beginning until collection ends and the own update is released
+    mining_ns: int  # from then until the first valid proposal is received
+    voting_ns: int  # from then until the commit
     delay_ns: int
 
     @property
     def overhead_ns(self) -> int:
-        """What the round took beyond the model."""
+        """Measured delay minus modelled delay (ns)."""
         return self.delay_ns - self.modelled.delay_ns
 
 
@@ -55,12 +55,12 @@ _DECODER = msgspec.json.Decoder(RoundTimes)
 
 
 def former_rounds(path: Path) -> Path:
-    """The file of rounds before the one that is written."""
+    """Return the path of the previous, rotated file of rounds."""
     return path.with_name(path.name + ".1")
 
 
 def read_rounds(path: Path) -> list[RoundTimes]:
-    """The rounds in a file and in the one before it, without a last line that is cut off; raises `BadRoundsFile`."""
+    """Read the rounds of the rotated file and of this one, without a truncated last line; raise `BadRoundsFile`."""
     former = former_rounds(path)
     return [*(_read_file(former) if former.exists() else ()), *_read_file(path)]
 

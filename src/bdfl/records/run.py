@@ -1,8 +1,8 @@
-"""What was decided in a run and what it cost, as typed columns.
+"""Decisions and costs of a run as typed columns.
 
-As JSON a run is one object: who played what (`scenario`, `scheduler`, `seed`, ...), a `summary`, and `rounds`, a list
-with one object per round whose fields are those of `RoundRecord`. Units stand in the names; what is not known
-(a gap without a proven bound, the objective of an infeasible round) is `null` there and NaN here.
+As JSON a run is one object: `scenario`, `scheduler`, `seed` and so on, a `summary`, and `rounds`. `rounds` is a list
+with one object per round, with the fields of `RoundRecord`. Names contain the units. Unknown values (a gap without a
+proven bound, the objective of an infeasible round) are `null` there and NaN here.
 """
 
 from collections.abc import Sequence
@@ -34,16 +34,16 @@ PerRoundClientMask = NDArray[np.bool_]  # (rounds, clients)
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RoundRecord:
-    """One round: what was known, what was decided, what it cost and what it did to the queues.
+    """One round: state, decision, costs and queues.
 
-    An infeasible round has a reason, takes no time, costs nothing and has nobody selected.
+    An infeasible round has a reason, takes no time, costs nothing and selects no client.
     """
 
     round: int  # 1-based
     status: Status
     reason: str | None
     selected: PerClientMask
-    delivered: PerClientMask  # whose update counts: all that were selected, unless their training failed
+    delivered: PerClientMask  # clients whose update counts: all selected ones, unless their training failed
     cpu_hz: PerClient
     mining_hz: PerClient
     power_w: PerClient
@@ -54,10 +54,10 @@ class RoundRecord:
     slowest: int  # the client that uploads last; NOBODY where infeasible
     training_s: float  # of the slowest client
     upload_s: float  # of the slowest client
-    planned_mining_s: float  # what the scheduler counted with; `mining_s` is what it took
+    planned_mining_s: float  # expected by the scheduler; `mining_s` is the actual time
     mining_s: float
     overhead_s: float  # downlink, verification and voting
-    winner: int  # whose block won; NOBODY unless mining is sampled
+    winner: int  # client that found the block; NOBODY unless mining is sampled
     objective: float  # as planned; NaN where infeasible
     gap: float  # proven; NaN where no bound is known
     iterations: int  # K
@@ -81,7 +81,7 @@ class RoundRecord:
 
     @property
     def delay_s(self) -> float:
-        """Round delay (s): exchange, then mining, and what comes on top."""
+        """Round delay (s): exchange, mining and overhead."""
         return round_delay(self.exchange_s, self.mining_s, self.overhead_s)
 
     @property
@@ -142,7 +142,7 @@ class RunRecord:
 
     @cached_property
     def took_place(self) -> PerRoundMask:
-        """Which rounds took place, (rounds,); the others were infeasible."""
+        """True for each round that took place, (rounds,); the others were infeasible."""
         return np.array([status is not Status.INFEASIBLE for status in self.status], dtype=np.bool_)
 
     @cached_property
@@ -161,12 +161,12 @@ class RunRecord:
         return self.training_j + self.upload_j + self.mining_j
 
     def share_of_budget(self, energy_j: PerRoundClient) -> PerRoundClient:
-        """An energy (J) as a share of the round's budget, (rounds, clients); zero where there is no budget."""
+        """Return an energy (J) as a share of the round's budget, (rounds, clients); zero where there is no budget."""
         return np.divide(energy_j, self.energy_budget_j, out=np.zeros_like(energy_j), where=self.energy_budget_j > 0)
 
     @property
     def num_selected(self) -> PerRoundCount:
-        """How many clients trained, (rounds,)."""
+        """Number of clients that trained, (rounds,)."""
         count: PerRoundCount = np.count_nonzero(self.selected, axis=1)
         return count
 
@@ -192,7 +192,7 @@ class RunRecord:
 
     @property
     def worst_shortfall(self) -> float:
-        """By how much the worst served client misses its participation rate: max_i (beta_i - share_i), at least 0."""
+        """Largest shortfall of any client from its participation rate: max_i (beta_i - share_i), at least 0."""
         return max(float(np.max(self.participation_rate - self.participation)), 0.0)
 
     @property
@@ -213,7 +213,7 @@ class RunRecord:
         return _mean(self.gap[np.isfinite(self.gap)])
 
     def round_record(self, round: int) -> RoundRecord:
-        """One round (1-based) of the run."""
+        """Return one round (1-based) of the run."""
         row = round - 1
         if not 0 <= row < self.num_rounds:
             raise InvalidRecord(f"round: {round} asked for, the run has 1 to {self.num_rounds}")
@@ -242,7 +242,7 @@ def collect_run(
     participation_rate: PerClient,
     drift_constant: float,
 ) -> RunRecord:
-    """A run from its rounds, in order; at least one is needed."""
+    """Return a run from its rounds, in order; at least one is needed."""
     if not rounds:
         raise InvalidRecord("rounds: a run needs at least one, none given")
     columns = {name: [getattr(record, name) for record in rounds] for name in _COLUMNS}
@@ -276,7 +276,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def summarise_run(record: RunRecord) -> RunSummary:
-    """The run's means, over the rounds that took place."""
+    """Return the run's means over the rounds that took place."""
     return RunSummary(
         rounds=record.num_rounds,
         infeasible_rounds=record.num_infeasible,
@@ -292,7 +292,7 @@ def summarise_run(record: RunRecord) -> RunSummary:
 
 
 class RoundRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A round as it stands in JSON."""
+    """JSON form of a `RoundRecord`."""
 
     round: int
     status: Status
@@ -330,7 +330,7 @@ class RoundRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """A run as it stands in JSON."""
+    """JSON form of a `RunRecord`."""
 
     scenario: str
     scenario_digest: str
@@ -344,7 +344,7 @@ class RunDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encode_run(record: RunRecord) -> bytes:
-    """The run as JSON: a `RunDocument`."""
+    """Return the run as JSON: a `RunDocument`."""
     document = RunDocument(
         scenario=record.scenario,
         scenario_digest=record.scenario_digest,

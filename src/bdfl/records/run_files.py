@@ -1,4 +1,4 @@
-"""What is in the folder of a run, by name, and what its journal begins with."""
+"""File names in the folder of a run, and the header of its journal."""
 
 import msgspec
 
@@ -12,7 +12,7 @@ LOCK_FILE = ".lock"
 
 
 class JournalHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the rounds of a journal rest on: going on with anything else would not end in the same bytes."""
+    """Inputs of the rounds in a journal; a run resumed with other inputs would not give the same bytes."""
 
     format: int
     version: str  # of bdfl

@@ -1,1 +1,1 @@
-"""Tables and figures, from records and results alone."""
+"""Tables, figures and pages made from records and results only."""

@@ -1,4 +1,4 @@
-"""Accuracy of several schedulers against simulated seconds and against rounds, with the paper's beside it."""
+"""Accuracy of several schedulers against simulated seconds and against rounds, beside the paper's."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from bdfl.report.style import DASHES, SOFT_INK, Cell, Picture, Sheet, colour_of, house_style, label_ends, new_figure
 
-Points = NDArray[np.float64]  # (points,): the untrained model, then every round that was evaluated
+Points = NDArray[np.float64]  # (points,): the untrained model, then every evaluated round
 _HEADROOM = 1.06
 
 
@@ -19,7 +19,7 @@ _HEADROOM = 1.06
 class AccuracyCurve:
     """A scheduler's accuracy (%) round by round: mean over seeds, least and greatest."""
 
-    scheduler: str  # as asked for; decides the colour
+    scheduler: str  # as requested; sets the colour
     name: str  # as shown
     rounds: Points
     seconds: Points  # simulated
@@ -31,7 +31,7 @@ class AccuracyCurve:
 
 @dataclass(frozen=True, eq=False)
 class AccuracyPanel:
-    """The curves of one data set; the paper's accuracies are marks only where runs are as long as the paper's."""
+    """The curves of one data set; the paper's accuracies are marks only if runs are as long as the paper's."""
 
     title: str
     curves: Sequence[AccuracyCurve]
@@ -40,7 +40,7 @@ class AccuracyPanel:
 
 
 def draw_accuracies(panels: Sequence[AccuracyPanel]) -> Picture:
-    """A line of two panels for every data set: accuracy against simulated seconds, and against rounds."""
+    """Draw a row of two panels for every data set: accuracy against simulated seconds, and against rounds."""
     with house_style():
         figure = new_figure(10.4, 3.5 * len(panels))
         grid = figure.subplots(len(panels), 2, squeeze=False)
@@ -91,7 +91,7 @@ def _draw_panel(axes: Axes, panel: AccuracyPanel, places: Sequence[Points], *, w
 def _draw_paper(
     axes: Axes, marks: Sequence[tuple[float, float, str]], panel: AccuracyPanel
 ) -> list[tuple[Line2D, str]]:
-    """Diamonds where the paper's runs end; a level with a band over its schedulers where ours are not as long."""
+    """Draw diamonds where the paper's runs end; if ours are shorter, a line and a band over its schedulers."""
     if not marks:
         return []
     if panel.is_full_length:
@@ -107,7 +107,7 @@ def _draw_paper(
 
 
 def _coincide(place: Points, curve: AccuracyCurve, other_place: Points, other: AccuracyCurve) -> bool:
-    """Whether one line would hide the other."""
+    """Return whether one line would hide the other."""
     return np.array_equal(place, other_place) and np.array_equal(curve.accuracy, other.accuracy)
 
 

@@ -1,4 +1,4 @@
-"""An audit report as a page that opens offline and prints: the same records as its JSON, in words and tables."""
+"""An audit report as a self-contained, printable page: the records of its JSON as text and tables."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias, TypeVar
@@ -24,7 +24,7 @@ _QUORUMS = {"majority": "votes of more than half of the members", "bft": "votes 
 
 
 def render_audit(file: AuditFile) -> str:
-    """The page: no script, no font, no link to the outside; whatever names say is text."""
+    """Return the page: no script, no font, no external link; all names are escaped."""
     report = file.report
     main = node(
         "main.whole",

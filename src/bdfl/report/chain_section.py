@@ -1,4 +1,4 @@
-"""How a run's chain was verified, for its page and the terminal."""
+"""Verification of a run's chain, for its page and the terminal."""
 
 from xml.etree.ElementTree import Element
 
@@ -8,7 +8,7 @@ from bdfl.report.html import node, table_node
 
 
 def describe_verification(verification: Verification) -> str:
-    """The verification of a chain in a sentence."""
+    """Describe the verification of a chain in a sentence."""
     if verification.failure is not None:
         return f"The chain is not valid. {verification.failure}."
     recomputed = verification.count_models(ModelCheck.RECOMPUTED)
@@ -23,7 +23,7 @@ def describe_verification(verification: Verification) -> str:
 
 
 def chain_section(verification: Verification) -> list[Element]:
-    """What the page says of the chain."""
+    """Return the page's section about the chain."""
     rows = [
         ("Chain", verification.chain),
         ("Blocks", f"{verification.height:,}"),

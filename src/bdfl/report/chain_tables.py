@@ -25,12 +25,12 @@ _SHORTER = 8  # in tables
 
 
 def short_digest(text: str, length: int = _SHORT) -> str:
-    """The first characters of a digest, enough to tell it from others."""
+    """Return the first characters of a digest, enough to identify it."""
     return text[:length]
 
 
 def show_ranges(numbers: Sequence[int]) -> str:
-    """Ascending numbers with runs drawn together, as in `0-5 7`; cut where there are many."""
+    """Format ascending numbers as ranges, as in `0-5 7`; truncated if there are many."""
     parts: list[str] = []
     start = 0
     for place, value in enumerate(numbers):
@@ -45,7 +45,7 @@ def show_ranges(numbers: Sequence[int]) -> str:
 
 
 def tabulate_facts(title: str, facts: Sequence[tuple[str, str]]) -> Table:
-    """Names and what they are, without a head."""
+    """Tabulate names and values, without a header."""
     table = new_table(title, ("", ""), text_columns=2)
     table.show_header = False
     for name, value in facts:
@@ -54,7 +54,7 @@ def tabulate_facts(title: str, facts: Sequence[tuple[str, str]]) -> Table:
 
 
 def tabulate_chain(summary: ChainSummary, *, all_blocks: bool = False) -> list[Table]:
-    """What a chain is, its first and last blocks, and its members."""
+    """Tabulate a chain's facts, its first and last blocks (or all), and its members."""
     kept = f"updates of blocks {summary.checkpoint + 1} to {summary.height}"
     facts = [
         ("id", summary.chain),
@@ -142,7 +142,7 @@ def _tabulate_members(summary: ChainSummary) -> Table:
 
 
 def tabulate_block(block: Block, certificate: Certificate) -> list[Table]:
-    """Everything that people may want to know of a block; the rest is in its JSON."""
+    """Tabulate the main facts and the clients of a block; its JSON has the rest."""
     header, body = block.header, block.body
     voters = [signed.vote.voter for signed in certificate]
     modelled, planned = body.modelled, body.next_schedule
@@ -179,7 +179,7 @@ def _tabulate_parts(block: Block) -> Table:
     table.columns[1].justify = "left"
     updates = {signed.update.client: signed.update for signed in body.updates}
     reports = {signed.report.client: signed.report for signed in body.reports}
-    energy_pj = body.modelled.energy_pj  # who joins with the next round has none
+    energy_pj = body.modelled.energy_pj  # a member that joins with the next round has none
     for client in range(min(len(body.queue_nano), _SHOWN_MEMBERS)):
         update, report = updates.get(client), reports.get(client)
         is_missing = update is None and client in body.schedule.selected
@@ -201,7 +201,7 @@ def _tabulate_parts(block: Block) -> Table:
 
 
 def tabulate_trace(trace: Trace) -> list[RenderableType]:
-    """Who is in a model."""
+    """Tabulate the contributors to a model."""
     made = "" if trace.made_in == trace.block else f", made in block {trace.made_in}"
     nobody = " (nobody has trained it)" if trace.made_in == 0 else ""
     table = new_table(
@@ -228,7 +228,7 @@ def tabulate_trace(trace: Trace) -> list[RenderableType]:
 
 
 def tabulate_blame(blame: Blame) -> list[RenderableType]:
-    """Who helped and who harmed, the worst first."""
+    """Tabulate the influence of each client, the most harmful first."""
     table = new_table(
         f"Blocks {blame.first} to {blame.last}: test loss without a client's update minus with it",
         ("client", "mean effect", "worst", "in block", "harmed", "of blocks", ""),
@@ -256,7 +256,7 @@ def tabulate_blame(blame: Blame) -> list[RenderableType]:
 
 
 def describe_verification(found: Verification, seconds: float) -> list[str]:
-    """What was verified, in lines."""
+    """Describe a successful verification, in lines."""
     counts = {check: found.count_models(check) for check in ModelCheck}
     agreed = {agreement: found.count_schedules(agreement) for agreement in Agreement}
     num_blocks = len(found.blocks)

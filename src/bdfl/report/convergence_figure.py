@@ -1,4 +1,4 @@
-"""Lemma 1 as a figure: its bound at the rates owed and achieved, beside the gradient norm that was measured."""
+"""Figure of Lemma 1: its bound beside the measured gradient norm."""
 
 from collections.abc import Sequence
 
@@ -25,7 +25,7 @@ from bdfl.report.style import (
 
 
 def show_convergence(estimate: ConvergenceEstimate) -> Exhibit:
-    """Lemma 1's bound at the rates owed and achieved, with what it tends to, beside the measured gradient norm."""
+    """Draw Lemma 1's bound at the rates owed and achieved, with its 1/T term, beside the measured gradient norm."""
     constants, num_rounds = estimate.constants, len(estimate.measured)
     rounds = np.arange(1, num_rounds + 1)
     owed = np.array([bound.total for bound in estimate.owed])

@@ -1,4 +1,4 @@
-"""What a run that learned took: delay, energy, queues and who took part, each as a figure that says how to read it."""
+"""Costs of a training run as captioned figures: delay, energy, queues and participation."""
 
 from collections.abc import Mapping, Sequence
 
@@ -35,7 +35,7 @@ _Parts = Mapping[str, tuple[PerClient, str]]  # name: value of every client, col
 
 
 def show_delay(run: RunRecord) -> Exhibit:
-    """The delay of every round by its parts."""
+    """Draw the delay of every round by its parts."""
     with house_style():
         figure = new_figure(WIDTH, 3.0)
         axes = figure.subplots()
@@ -64,7 +64,7 @@ def show_delay(run: RunRecord) -> Exhibit:
 
 
 def show_energy(run: RunRecord) -> Exhibit:
-    """Mean energy of every client by its parts as a share of its budget, and its highest round."""
+    """Draw the mean energy of every client by its parts as a share of its budget, and its highest round."""
     happened = run.took_place
     parts = {
         name: (_mean_rounds(run.share_of_budget(part)[happened]), colour)
@@ -134,7 +134,7 @@ def _draw_energy_bars(axes: Axes, parts: _Parts, highest: PerClient, overdrawn: 
 
 
 def _draw_energy_ranks(axes: Axes, parts: _Parts, highest: PerClient) -> None:
-    """Too many for bars: clients in the order of their energy, from the most."""
+    """Draw steps instead of bars, for many clients: in descending order of energy."""
     order = np.argsort(-np.sum([values for values, _ in parts.values()], axis=0), kind="stable")
     stack_steps(axes, {name: (values[order], colour) for name, (values, colour) in parts.items()}, first=0.5)
     edges = 0.5 + np.arange(len(highest) + 1)
@@ -144,7 +144,7 @@ def _draw_energy_ranks(axes: Axes, parts: _Parts, highest: PerClient) -> None:
 
 
 def show_backlog(run: RunRecord) -> Exhibit:
-    """The queues after every round."""
+    """Draw the queues after every round."""
     return _show_queues(
         run,
         run.next_queue,
@@ -158,7 +158,7 @@ def show_backlog(run: RunRecord) -> Exhibit:
 
 
 def show_stability(run: RunRecord) -> Exhibit:
-    """The queues over the number of rounds."""
+    """Draw the queues divided by the number of rounds."""
     return _show_queues(
         run,
         run.next_queue / run.round[:, np.newaxis],
@@ -192,7 +192,7 @@ def _show_queues(
 
 
 def show_participation(run: RunRecord) -> Exhibit:
-    """How often every client took part, against the rate beta that it is owed."""
+    """Draw the participation of every client against the rate beta that it is owed."""
     below = is_below_rate(run)
     share, rate = run.participation, run.participation_rate
     with house_style():
@@ -267,7 +267,7 @@ def _add_rate_key(axes: Axes, lines: list[Line2D], names: list[str], *, any_belo
 
 
 def show_schedule(run: RunRecord) -> Exhibit:
-    """Who trained in which round."""
+    """Draw the clients that trained in each round."""
     with house_style():
         figure = new_figure(WIDTH, 3.0)
         axes = figure.subplots()
@@ -300,5 +300,5 @@ def _fit_clients(axes: Axes, run: RunRecord) -> None:
 
 
 def _mean_rounds(values: PerRoundClient) -> NDArray[np.float64]:
-    """Mean over the rounds given, (clients,); zero where there are none."""
+    """Return the mean over the given rounds, (clients,); zero if there are none."""
     return values.mean(axis=0) if len(values) else np.zeros(values.shape[1])

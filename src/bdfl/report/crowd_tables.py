@@ -1,4 +1,4 @@
-"""A run of very many clients for people: its rounds, and how what clients did is spread over them."""
+"""Tables of an aggregate run of very many clients: its rounds, and the spread of its clients' totals."""
 
 from rich.table import Table
 from rich.text import Text
@@ -9,7 +9,7 @@ from bdfl.report.tables import new_table, number, tabulate_summary
 from bdfl.scheduling.problem import Status
 
 _SHOWN_ROUNDS = 5  # at the start and at the end of a run
-_NAMES = {  # of the fields of ClientTotals: in words, times what, digits, unit
+_NAMES = {  # of the fields of ClientTotals: name, factor, digits, unit
     "participation": ("trained", 100.0, 3, " %"),
     "participation_rate": ("owed", 100.0, 3, " %"),
     "training_j": ("training", 1.0, 4, " J"),
@@ -21,7 +21,7 @@ _NAMES = {  # of the fields of ClientTotals: in words, times what, digits, unit
 
 
 def tabulate_crowd(record: CrowdRecord) -> list[Table]:
-    """A run in a few numbers, its first and last rounds, and the spread of its clients."""
+    """Tabulate a run's summary, its first and last rounds, and the spread of its clients."""
     summary = tabulate_summary(record, summarise_crowd(record), f", {record.num_clients:,} clients")
     return [summary, _tabulate_rounds(record), _tabulate_clients(record)]
 

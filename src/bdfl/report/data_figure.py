@@ -1,7 +1,7 @@
-"""Who holds what, as a picture: a cell for each client and label, and beside it how much data and which beta.
+"""Figure of the data distribution: a cell for each client and label, beside sizes and rates beta.
 
-Few clients stand in their order, with numbers in the cells. Many are sorted by their main label, so that what is alike
-lies together; colours alone are left, and a line of the picture is the mean of a few neighbours.
+Few clients are in order, with numbers in the cells. Many clients are sorted by their main label, so that similar ones
+are adjacent. The cells then have colours only, and a row of the image may be the mean of several adjacent clients.
 """
 
 import numpy as np
@@ -15,15 +15,15 @@ from numpy.typing import NDArray
 from bdfl.learning.holdings import Holdings
 from bdfl.report.style import HOLLOW, INK, SOFT_INK, TRAINING, UPLOAD, Cell, Picture, Sheet, house_style, new_figure
 
-_MOST_ROWS = 40  # clients that are shown one by one, in their order
+_MOST_ROWS = 40  # clients that get a row each, in order
 _MOST_NUMBERS = 16  # clients and labels whose counts are written into the cells
-_MOST_LINES = 400  # of the picture, where clients are sorted
-_MOST_NAMES = 30  # labels that are named one by one
+_MOST_LINES = 400  # rows of the image if clients are sorted
+_MOST_NAMES = 30  # labels that are named
 _SHADES = LinearSegmentedColormap.from_list("held", [HOLLOW, TRAINING, "#00273d"])
 
 
 def draw_holdings(holdings: Holdings) -> Picture:
-    """The share of each label in each client's data, the sizes |D_i| and the participation rates beta_i."""
+    """Draw the share of each label in each client's data, the sizes |D_i| and the participation rates beta_i."""
     order = _order_clients(holdings)
     is_sorted = holdings.num_clients > _MOST_ROWS
     num_rows, num_labels = holdings.num_clients, len(holdings.label_names)
@@ -55,7 +55,7 @@ def draw_holdings(holdings: Holdings) -> Picture:
 
 
 def _order_clients(holdings: Holdings) -> NDArray[np.int64]:
-    """The clients from top to bottom: as numbered, or by main label, then by its share; those without data last."""
+    """Return the clients from top to bottom: as numbered, or by main label, then by its share, without data last."""
     if holdings.num_clients <= _MOST_ROWS:
         return np.arange(holdings.num_clients)
     shares = holdings.label_shares
@@ -142,7 +142,7 @@ def _draw_rates(axes: Axes, rates: NDArray[np.float64], *, is_sorted: bool) -> N
 
 
 def _sheet(holdings: Holdings) -> Sheet:
-    """One line for each client, in their order: samples of every label, and what follows from them."""
+    """Return a row for each client, in order: size, divergence, rate and samples of every label."""
     labels = tuple(f"label_{name}" for name in holdings.label_names)
     rows: list[list[Cell]] = [
         [

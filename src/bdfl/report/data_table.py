@@ -1,4 +1,4 @@
-"""Who holds what, as a table for a terminal of 80 columns."""
+"""Table of the data distribution for a terminal of 80 columns."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,12 +9,12 @@ from bdfl.report.tables import new_table, number
 
 _SHOWN_CLIENTS = 20
 _LABELS_WIDTH = 49  # columns of the terminal that labels may take
-_NAME_WIDTH = 4  # columns that a name may ask for where its numbers need fewer
-_BARS = " ▁▂▃▄▅▆▇█"  # from a share of 0 to the greatest there is
+_NAME_WIDTH = 4  # columns that a name may take if its numbers need fewer
+_BARS = " ▁▂▃▄▅▆▇█"  # from a share of 0 to the greatest
 
 
 def tabulate_holdings(holdings: Holdings) -> list[Table]:
-    """The data and their partition in a few numbers, then client by client: label counts where they fit, else bars."""
+    """Tabulate the data and their partition, then each client: label counts if they fit, else bars."""
     return [_tabulate_data(holdings), _tabulate_clients(holdings)]
 
 
@@ -59,7 +59,7 @@ def _tabulate_clients(holdings: Holdings) -> Table:
 
 
 def _label_cells(holdings: Holdings) -> list[str]:
-    """What a client holds of each label, under a heading: numbers, bars, or the main label, as the width allows."""
+    """Return a heading and each client's labels: as numbers, bars, or the main label, as the width allows."""
     names = holdings.label_names
     counts, shares = holdings.label_counts[:_SHOWN_CLIENTS], holdings.label_shares[:_SHOWN_CLIENTS]
     width = max(len(str(counts.max())), min(max(map(len, names)), _NAME_WIDTH))
@@ -80,5 +80,5 @@ def _main_label(counts: NDArray[np.int64], shares: NDArray[np.float64], names: t
 
 
 def _bars(heights: NDArray[np.float64]) -> str:
-    """One bar for each number from 0 to 1; only 0 itself has none."""
+    """Return one bar for each number from 0 to 1; only 0 is blank."""
     return "".join(_BARS[int(np.ceil(height * (len(_BARS) - 1)))] for height in heights)

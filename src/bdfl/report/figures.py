@@ -1,4 +1,4 @@
-"""Figures of a comparison, of curves over rounds and of times beside the paper's; each with the numbers it shows."""
+"""Figures of a comparison, of curves over rounds and of times beside the paper's, each with its numbers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ class Curve:
 class Panel:
     """Curves over rounds on common axes.
 
-    `key` says what thick and thin curves are; `marks` are open diamonds at (round, value, colour).
+    `key` explains thick and thin curves; `marks` are open diamonds at (round, value, colour).
     """
 
     title: str
@@ -52,7 +52,7 @@ class Panel:
 
 
 def draw_curves(panels: Sequence[Panel], *, value_label: str, value_column: str) -> Picture:
-    """Panels side by side, each with its curves over rounds and their names at the right."""
+    """Draw panels side by side, each with its curves over rounds and their names at the right."""
     with house_style():
         figure = new_figure(4.8 * len(panels), 3.4)
         for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
@@ -84,7 +84,7 @@ def _add_key(axes: Axes, panel: Panel) -> None:
 
 @dataclass(frozen=True)
 class TimePair:
-    """A scheduler's time (s) in the paper, if it is there, and ours."""
+    """A scheduler's time (s) in the paper, if given, and ours."""
 
     scheduler: str
     paper_s: float | None
@@ -92,7 +92,7 @@ class TimePair:
 
 
 def draw_times(panels: Sequence[tuple[str, Sequence[TimePair]]]) -> Picture:
-    """For every data set, the paper's times as open marks and ours as full ones, slowest on top."""
+    """Draw, for every data set, the paper's times as open marks and ours as filled ones, slowest on top."""
     with house_style():
         figure = new_figure(4.8 * len(panels), 3.0)
         for axes, (title, pairs) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
@@ -123,7 +123,7 @@ def draw_times(panels: Sequence[tuple[str, Sequence[TimePair]]]) -> Picture:
 
 
 def draw_comparison(comparison: Comparison) -> Picture:
-    """Cumulative delay, mean delay with its interval against the bound, and delay against shortfall over V."""
+    """Draw cumulative delay, mean delay with its interval against the bound, and delay against shortfall over V."""
     results, bound = comparison.results, comparison.bound
     happened = any(result.delay_s.mean > 0 for result in results)  # else all means are NaN
     with house_style():
@@ -198,7 +198,7 @@ def _draw_lines(axes: Axes, curves: Sequence[Curve], *, dashed: str = "", highes
 
 
 def _draw_means(axes: Axes, comparison: Comparison) -> None:
-    """Dots with intervals, slowest on top; the dashed line is what no scheduler can beat."""
+    """Draw dots with intervals, slowest on top; the dashed line is the lower bound."""
     results, bound = comparison.results, comparison.bound
     happened = [place for place, result in enumerate(results) if result.delay_s.mean > 0]
     order = sorted(happened, key=lambda place: results[place].delay_s.mean)
@@ -250,7 +250,7 @@ def _label_point(axes: Axes, text: str, x: float, y: float, colour: str, *, abov
 
 
 def _draw_frontier(axes: Axes, comparison: Comparison) -> None:
-    """Delay against shortfall: lines over V for schedulers that weigh the two, one mark for each of the others."""
+    """Draw delay against shortfall: lines over V for the swept schedulers, one mark for each of the others."""
     bound = comparison.bound
     swept: list[str] = []
     for point in comparison.frontier:

@@ -1,4 +1,4 @@
-"""What a run comes to, in plain words: one line for the top of a report, and what must not be overlooked."""
+"""Findings of a run in sentences: a summary line for its report, and warnings."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ _SHOWN_NUMBERS = 12  # of rounds or clients in a sentence
 
 
 def summarise_findings(run: RunRecord, learning: LearningRecord, scenario: Scenario) -> str:
-    """Accuracy, time, energy and fairness of the run in one line."""
+    """Summarise accuracy, time, energy and fairness of the run in one line."""
     rounds = count(run.num_rounds, "round")
     if run.num_rounds < scenario.rounds:
         rounds = f"{run.num_rounds} of {scenario.rounds} rounds"
@@ -40,7 +40,7 @@ def _fairness(run: RunRecord) -> str:
 
 
 def list_warnings(run: RunRecord, learning: LearningRecord, scenario: Scenario) -> list[str]:
-    """What went wrong or is missing, one sentence each, the gravest first; empty if nothing did."""
+    """List warnings, one sentence each, the most severe first; empty if there are none."""
     found = [
         _unfinished(run, scenario),
         _infeasible(run),
@@ -127,5 +127,5 @@ def _list(numbers: Sequence[int]) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """A number with its noun, as in `1 round` or `1,000 clients`."""
+    """Format a number with its noun, as in `1 round` or `1,000 clients`."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -1,4 +1,4 @@
-"""A federation that is being founded, as tables and sentences for a terminal of 80 columns."""
+"""A draft or genesis of a federation as tables and sentences for a terminal of 80 columns."""
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -15,7 +15,7 @@ _SHOWN_LABELS = 20
 
 
 def describe_founding(summary: FoundingSummary) -> list[RenderableType]:
-    """Who takes part, by which rules, what each would have to trust, and what is left to do."""
+    """Describe the rules, the members, the trust assumptions and the missing steps."""
     return [
         _tabulate_rules(summary),
         _tabulate_seats(summary),
@@ -78,7 +78,7 @@ def _say_missing(summary: FoundingSummary) -> str:
 
 
 def tabulate_card(card: Card) -> Table:
-    """Everything that a card makes public."""
+    """Tabulate everything that a member card makes public."""
     limits, conditions = card.limits, card.conditions
     caps = [("training cap", limits.cpu_max_hz), ("mining cap", limits.mining_max_hz)]
     facts = [

@@ -1,4 +1,4 @@
-"""HTML as a tree of nodes: whatever text goes in is text when it comes out, so nobody has to remember to escape it."""
+"""HTML as a tree of nodes; all text is escaped when the document is written."""
 
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -11,7 +11,7 @@ Child = Element | str
 
 
 def node(kind: str, *children: Child, attributes: Mapping[str, str] = _NOTHING) -> Element:
-    """An element with its children in order; `kind` is its tag, and its class after a dot."""
+    """Return an element with its children in order; `kind` is its tag, and its class after a dot."""
     tag, _, class_name = kind.partition(".")
     element = Element(tag, {name: printable(value) for name, value in attributes.items()})
     if class_name:
@@ -31,7 +31,7 @@ def node(kind: str, *children: Child, attributes: Mapping[str, str] = _NOTHING) 
 def table_node(
     caption: str, columns: Sequence[str], rows: Sequence[Sequence[Child]], *, words: Collection[int] = (0,)
 ) -> Element:
-    """A table whose first column names its rows; the columns at `words` hold words, the others numbers."""
+    """Return a table whose first column names its rows; the columns at `words` hold text, the others numbers."""
     kinds = ["words" if place in words else "number" for place in range(len(columns))]
     head = node(
         "tr",
@@ -46,15 +46,15 @@ def table_node(
         for row in rows
     ]
     table = node("table", node("caption", caption), node("thead", head), node("tbody", *body))
-    # what scrolls can be reached by the keyboard, and says what it is
+    # a scrolling region must be focusable by keyboard and have a label
     return node("div.scroll", table, attributes={"tabindex": "0", "role": "region", "aria-label": caption})
 
 
 def printable(text: str) -> str:
-    """The text without characters that no document may hold."""
+    """Return the text with characters that are invalid in HTML replaced."""
     return _NEVER_SHOWN.sub("\ufffd", text)
 
 
 def document(root: Element) -> str:
-    """The whole page as text."""
+    """Return the whole page as text."""
     return "<!doctype html>\n" + tostring(root, encoding="unicode", method="html") + "\n"

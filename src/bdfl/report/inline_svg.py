@@ -1,4 +1,4 @@
-"""A Matplotlib figure as a part of an HTML page: names of its own, styles as classes, colours of the page."""
+"""Embed Matplotlib figures in an HTML page: unique ids, styles as classes, colours of the page."""
 
 import re
 from collections.abc import Mapping
@@ -8,11 +8,11 @@ _SVG = "{http://www.w3.org/2000/svg}"
 _LINK = "{http://www.w3.org/1999/xlink}href"
 _REFERENCE = re.compile(r"#([^)\s\"']+)")
 _LONG_NUMBER = re.compile(r"-?\d+\.\d{3,}")
-_COORDINATES = ("d", "x", "y", "width", "height")  # in points, where hundredths are more than enough
+_COORDINATES = ("d", "x", "y", "width", "height")  # in points: hundredths suffice
 
 
 def inline_svg(svg: bytes, prefix: str, description: str) -> Element:
-    """The figure as an `svg` element; its ids begin with `prefix`, what nobody refers to has none."""
+    """Return the figure as an `svg` element; its ids begin with `prefix`, and unreferenced ids are removed."""
     root = fromstring(svg)
     for parent in list(root.iter()):
         for child in list(parent):
@@ -61,7 +61,7 @@ def _shorten(match: re.Match[str]) -> str:
 
 
 def extract_styles(root: Element, colours: Mapping[str, str]) -> str:
-    """Every `style` attribute below `root` made a class; the style sheet of these classes, in `colours` of the page.
+    """Replace every `style` attribute below `root` by a class; return the style sheet, in `colours` of the page.
 
     A page without `style` attributes can forbid all styles but its own sheet.
     """

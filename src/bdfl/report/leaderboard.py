@@ -1,4 +1,4 @@
-"""The leaderboard as tables, figures, a page for the site and a page of its own."""
+"""The leaderboard as tables, figures, Markdown for the site and a self-contained HTML page."""
 
 from base64 import b64encode
 from collections.abc import Callable, Sequence
@@ -46,7 +46,7 @@ _READING = (
 
 @dataclass(frozen=True)
 class _Measure:
-    """A column: its head in tables, its title in figures, where it is found and how many digits it has."""
+    """A column: its header in tables, its title in figures, its getter and its number of digits."""
 
     head: str
     title: str
@@ -67,7 +67,7 @@ _MEASURES = (
 
 
 def tabulate_board(board: Board) -> list[Table]:
-    """The standings for a terminal of 80 columns: what they take, and whom they serve."""
+    """Tabulate the standings for a terminal of 80 columns: costs, then fairness."""
     costs = new_table(_title(board), ("#", "scheduler", "delay s", "above bound %", "energy J"), text_columns=2)
     fairness = new_table(
         "Fairness" + (" and accuracy" if board.is_learned else ""),
@@ -85,7 +85,7 @@ def tabulate_board(board: Board) -> list[Table]:
 
 
 def draw_board(board: Board) -> Picture:
-    """Standings down, measures across, best on top: a dot with its interval in each, and the proven bound."""
+    """Draw standings as rows, best on top, and measures as columns: dots with intervals, and the proven bound."""
     from matplotlib.lines import Line2D
 
     measures = [one for one in _MEASURES if one.title and any(one.find(standing) for standing in board.standings)]
@@ -138,7 +138,7 @@ def _draw_measure(axes: "Axes", board: Board, measure: _Measure) -> None:
 
 
 def write_leaderboard_markdown(boards: Sequence[Board], made_with: Sequence[str]) -> str:
-    """The boards as Markdown, each with its figure; `made_with` are lines on how they came about."""
+    """Return the boards as Markdown, each with its figure; `made_with` are lines about their provenance."""
     lines = ["# Leaderboard", "", "Written by the command below.", ""]
     lines += [f"- {line}" for line in (*made_with, *_READING)]
     for board in boards:
@@ -151,11 +151,11 @@ def write_leaderboard_markdown(boards: Sequence[Board], made_with: Sequence[str]
 
 
 def write_leaderboard_html(boards: Sequence[Board], pictures: Sequence[Picture], made_with: Sequence[str]) -> str:
-    """The boards as one HTML file that opens offline, figures inside."""
+    """Return the boards as one self-contained HTML file."""
     parts = []
     for board, picture in zip(boards, pictures, strict=True):
         columns, rows = _rows(board)
-        turned = [[row[1], row[0], *row[2:]] for row in rows]  # a row is named by its scheduler
+        turned = [[row[1], row[0], *row[2:]] for row in rows]  # the first column names the row
         heads = [columns[1], columns[0], *columns[2:]]
         source = "data:image/svg+xml;base64," + b64encode(picture.svg).decode()
         parts += [
@@ -176,7 +176,7 @@ def write_leaderboard_html(boards: Sequence[Board], pictures: Sequence[Picture],
 
 
 def file_name(board: Board) -> str:
-    """What a board's files are called."""
+    """Return the name of a board's files, without extension."""
     return f"leaderboard-{board.scenario}"
 
 

@@ -1,4 +1,4 @@
-"""What a run learned, as figures small enough to read on a telephone; each says how to read it."""
+"""Learning results of a run as captioned figures, readable on a phone."""
 
 from collections.abc import Sequence
 
@@ -26,12 +26,12 @@ from bdfl.report.panels import draw_cells, fit_rounds
 from bdfl.report.style import INFEASIBLE, TRAINING, UPLOAD, Cell, Picture, Sheet, drawable, house_style, new_figure
 from bdfl.scenario import Scenario
 
-_MOST_NAMES = 30  # labels that are named one by one
+_MOST_NAMES = 30  # labels that are named
 _LOCAL = "#e69f00"
 
 
 def draw_exhibits(run: RunRecord, learning: LearningRecord, scenario: Scenario) -> list[Exhibit]:
-    """All figures of a run that learned, in the order of a report; Lemma 1 only where the run tells its constants."""
+    """Draw all figures of a training run, in the order of a report; Lemma 1 only if its constants are known."""
     exhibits = [
         show_learning_over_rounds(run, learning),
         show_learning_over_time(run, learning),
@@ -50,7 +50,7 @@ def draw_exhibits(run: RunRecord, learning: LearningRecord, scenario: Scenario) 
 
 
 def show_learning_over_rounds(run: RunRecord, learning: LearningRecord) -> Exhibit:
-    """Accuracy and loss after every round; diverged updates and infeasible rounds are marked."""
+    """Draw accuracy and loss after every round; diverged updates and infeasible rounds are marked."""
     rounds = np.arange(run.num_rounds + 1.0)
     local = _with_start(mean_local_loss(learning))
     with house_style():
@@ -77,7 +77,7 @@ def show_learning_over_rounds(run: RunRecord, learning: LearningRecord) -> Exhib
 
 
 def show_learning_over_time(run: RunRecord, learning: LearningRecord) -> Exhibit:
-    """The same against the simulated time at which each round ends."""
+    """Draw accuracy and loss against the simulated time at which each round ends."""
     time_s = _with_start(cumulative_delay(run), start=0.0)
     with house_style():
         figure = new_figure(WIDTH, 4.5)
@@ -98,7 +98,7 @@ def show_learning_over_time(run: RunRecord, learning: LearningRecord) -> Exhibit
 
 
 def show_recall(run: RunRecord, learning: LearningRecord) -> Exhibit:
-    """Recall of every label as a map over the rounds; rounds without evaluation show the one before."""
+    """Draw the recall of every label over the rounds; rounds without evaluation show the one before."""
     num_labels = len(learning.label_names)
     shown = _hold(learning.recall).T  # (labels, rounds)
     known = np.isfinite(shown)
@@ -144,7 +144,7 @@ def show_recall(run: RunRecord, learning: LearningRecord) -> Exhibit:
 
 
 def mean_local_loss(learning: LearningRecord) -> PerRound:
-    """Mean loss of those who trained, on their own data, (rounds,); NaN where nobody has one."""
+    """Return the mean loss of the training clients on their own data, (rounds,); NaN if none is known."""
     known = np.isfinite(learning.local_loss)
     count = known.sum(axis=1)
     total = np.where(known, learning.local_loss, 0.0).sum(axis=1)
@@ -187,7 +187,7 @@ def _draw_loss(axes: Axes, x: PerRound, learning: LearningRecord, local: PerRoun
 
 
 def _plot_known(axes: Axes, x: PerRound, values: PerRound, colour: str, name: str) -> None:
-    """The line through the known values, with dots where they are few."""
+    """Plot a line through the known values, with dots if they are few."""
     known = np.isfinite(values)
     if known.any():
         marker = "." if np.count_nonzero(known) <= FEW_POINTS else ""
@@ -203,12 +203,12 @@ def _mark_diverged(axes: Axes, learning: LearningRecord) -> None:
 
 
 def _with_start(values: PerRound, *, start: float = float("nan")) -> PerRound:
-    """The values with one for round 0 in front."""
+    """Return the values preceded by one for round 0."""
     return np.concatenate([[start], values])
 
 
 def _hold(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Each row, or where none of its numbers is known the last one that had some."""
+    """Return the rows, with a row without known numbers replaced by the last one that has some."""
     known = np.isfinite(values).any(axis=1)
     last = np.maximum.accumulate(np.where(known, np.arange(len(values)), -1))
     return np.where(last[:, np.newaxis] >= 0, values[last], np.nan)
@@ -256,7 +256,7 @@ def _marks_text(run: RunRecord, learning: LearningRecord) -> str:
 
 
 def show_privacy(run: RunRecord, learning: LearningRecord, scenario: Scenario) -> Exhibit:
-    """Epsilon over the rounds, and the accuracy that it bought."""
+    """Draw epsilon over the rounds, and accuracy against epsilon."""
     most, middle = _spent_so_far(learning)
     with house_style():
         figure = new_figure(WIDTH, 4.5)
@@ -293,6 +293,6 @@ def show_privacy(run: RunRecord, learning: LearningRecord, scenario: Scenario) -
 
 
 def _spent_so_far(learning: LearningRecord) -> tuple[PerRound, PerRound]:
-    """Largest and median epsilon of the clients with data after every round; 0 for one that never trained."""
+    """Return the largest and median epsilon of clients with data, (rounds,) each; 0 for a client that never trained."""
     spent = np.maximum.accumulate(np.nan_to_num(learning.epsilon), axis=0)[:, learning.samples > 0]
     return spent.max(axis=1), np.median(spent, axis=1)

@@ -1,4 +1,4 @@
-"""What came out of a network of real processes, as tables for people."""
+"""Results of a local network of processes as tables."""
 
 from rich.table import Table
 
@@ -9,7 +9,7 @@ from bdfl.transports.live.delay_summary import DelayRow, DelaySummary
 
 
 def tabulate_summary(summary: NetworkSummary) -> list[Table]:
-    """The chain that all share, its model, and delays beside the model's."""
+    """Tabulate the common chain, its model, and measured beside modelled delays."""
     accuracy = "not evaluated" if summary.accuracy is None else f"{100 * summary.accuracy:.1f} %"
     per_block = f", {summary.seconds / summary.height:.2f} s a block" if summary.height else ""
     verdict = "the same bytes in every chain, all verified" if summary.is_good else "NOT GOOD"
@@ -25,7 +25,7 @@ def tabulate_summary(summary: NetworkSummary) -> list[Table]:
 
 
 def tabulate_delays(delays: DelaySummary) -> Table:
-    """Mean seconds of a round, as the model says and as each node measured, and where the difference is."""
+    """Tabulate mean seconds of a round, modelled and as measured by each node, with their difference and parts."""
     title = f"Seconds of a round, time scale {delays.time_scale:g}"
     columns = ("node", "rounds", "modelled", "measured", "over", "exchange", "mining", "voting")
     table = new_table(title, columns, text_columns=1)

@@ -1,4 +1,4 @@
-"""report.html: a whole run in one file that opens offline, for readers who were not there."""
+"""report.html: a whole run as one self-contained page."""
 
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
@@ -42,9 +42,9 @@ def write_report(
     exhibits: Sequence[Exhibit] | None = None,
     verification: Verification | None = None,
 ) -> Path:
-    """The path written: one HTML file, byte for byte the same for the same records.
+    """Write one HTML file and return its path; the same records give the same bytes.
 
-    `exhibits` are the run's figures where they have been drawn already (`draw_exhibits`).
+    `exhibits` are the run's figures, if already drawn by `draw_exhibits`.
     """
     drawn = draw_exhibits(run, learning, scenario) if exhibits is None else exhibits
     text = render_report(run, learning, scenario, drawn, verification)
@@ -60,9 +60,9 @@ def render_report(
     exhibits: Sequence[Exhibit],
     verification: Verification | None = None,
 ) -> str:
-    """The report as HTML: no script, no font, no link to the outside, and a policy that forbids them.
+    """Return the report as HTML: no script, no font, no external link, and a content security policy against them.
 
-    `verification` is what became of the chain when it was verified.
+    `verification` is the result of verifying the run's chain.
     """
     chain = [] if verification is None else [node("h2", "Chain"), *chain_section(verification)]
     figures = {exhibit.name: _figure(exhibit, f"f{place}") for place, exhibit in enumerate(exhibits)}
@@ -162,7 +162,7 @@ def _pair(*members: Element) -> Element:
 
 
 def _privacy(learning: LearningRecord, scenario: Scenario, figure: Element | None) -> list[Element]:
-    """Nothing for a run that was not private."""
+    """Return the section about privacy; empty for a run without private training."""
     if figure is None:
         return []
     return [node("h2", "Privacy"), _pair(figure, node("div.panel", privacy_table(learning, scenario)))]

@@ -1,4 +1,4 @@
-"""The frame of a page that opens offline: its style sheet, light and dark, and a policy that lets nothing else in."""
+"""Frame of a self-contained page: its light and dark style sheet, and a strict content security policy."""
 
 from base64 import b64encode
 from hashlib import sha256
@@ -8,7 +8,7 @@ from xml.etree.ElementTree import Element
 from bdfl.report.html import document, node
 from bdfl.report.style import AXIS, GRID, HOLLOW, INFEASIBLE, INK, MINING, SOFT_INK, TRAINING, UPLOAD
 
-COLOURS = {  # name: (light, dark); light is what figures are drawn in
+COLOURS = {  # name: (light, dark); figures are drawn in the light colours
     "ink": (INK, "#e8e8ea"),
     "soft": (SOFT_INK, "#a4a7ad"),
     "axis": (AXIS, "#74787f"),
@@ -24,7 +24,7 @@ COLOURS = {  # name: (light, dark); light is what figures are drawn in
 
 
 def render_page(title: str, body: Element, styles: str = "") -> str:
-    """The whole page as HTML: no script, no font, no link to the outside. `styles` follow the common style sheet."""
+    """Return the page as HTML: no script, no font, no external link. `styles` follow the common style sheet."""
     light, dark = ("".join(f"--{name}:{pair[side]};" for name, pair in COLOURS.items()) for side in (0, 1))
     colours = f":root{{{light}}}\n@media screen and (prefers-color-scheme:dark){{:root{{{dark}}}}}\n"
     sheet = colours + files("bdfl.report").joinpath("page.css").read_text(encoding="utf-8") + styles
@@ -43,7 +43,7 @@ def render_page(title: str, body: Element, styles: str = "") -> str:
 
 
 def card(label: str, value: str, aside: str, *, is_bad: bool = False) -> Element:
-    """A figure with its label above and a remark below."""
+    """Return a value with its label above and a remark below."""
     return node(
         "div.card",
         node("dt", label),

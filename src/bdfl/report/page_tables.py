@@ -19,7 +19,7 @@ _MOST_CLIENTS = 100  # rows of the table of clients
 
 
 def recall_table(learning: LearningRecord) -> Element:
-    """How often the best model recognises each class, and how much of it there was to learn from."""
+    """Tabulate the recall of each class by the best model, its training samples and the clients that hold it."""
     best = learning.best_round
     caption = "Recall by class: never evaluated" if best is None else f"Recall by class, best model (round {best})"
     recall = np.full(len(learning.label_names), np.nan) if best is None else learning.recall[best - 1]
@@ -32,7 +32,7 @@ def recall_table(learning: LearningRecord) -> Element:
 
 
 def rounds_table(run: RunRecord, learning: LearningRecord) -> Element:
-    """The untrained, the best and the last model."""
+    """Tabulate the untrained, the best and the last model."""
     time_s = cumulative_delay(run)
     chosen = [("best", learning.best_round), ("last", run.num_rounds)]
     start = ("untrained", "0", number(0.0, 1), percent(learning.initial_accuracy), number(learning.initial_loss))
@@ -51,7 +51,7 @@ def rounds_table(run: RunRecord, learning: LearningRecord) -> Element:
 
 
 def clients_table(run: RunRecord, learning: LearningRecord) -> Element:
-    """What each client holds, is owed, got and spent; of very many, those that are owed most."""
+    """Tabulate each client's data, participation and energy; if there are many, only those owed most."""
     owed = rounds_owed(run)
     share = run.share_of_budget(run.energy_j)
     mean_share = share[run.took_place].mean(axis=0) if run.took_place.any() else np.full(run.num_clients, np.nan)
@@ -86,7 +86,7 @@ def clients_table(run: RunRecord, learning: LearningRecord) -> Element:
 
 
 def scenario_table(scenario: Scenario) -> Element:
-    """The values that are not defaults."""
+    """Tabulate the values that are not defaults."""
     rows = [
         (row.key, row.value_text, row.unit, row.default_text, row.meaning)
         for row in describe_scenario(scenario)
@@ -103,7 +103,7 @@ def scenario_table(scenario: Scenario) -> Element:
 
 
 def terms_table(found: ConvergenceEstimate) -> Element:
-    """Lemma 1's bound after all rounds, term by term."""
+    """Tabulate Lemma 1's bound after all rounds, term by term."""
     last, owed = found.achieved[-1], found.owed[-1]
     return table_node(
         f"The bound after {count(len(found.measured), 'round')}, term by term",
@@ -123,7 +123,7 @@ def terms_table(found: ConvergenceEstimate) -> Element:
 
 
 def constants_table(constants: LemmaConstants) -> Element:
-    """What Lemma 1 asks for, and where each number comes from."""
+    """Tabulate the constants of Lemma 1 and the source of each."""
     steps = f"{constants.fewest_steps}"
     if constants.most_steps > constants.fewest_steps:
         steps += f" to {constants.most_steps}"
@@ -148,5 +148,5 @@ def _mean_known(values: PerRound) -> float:
 
 
 def percent(share: float) -> str:
-    """A share in percent, `-` where it is not known."""
+    """Format a share in percent; `-` if unknown."""
     return number(100.0 * float(share), 1, " %")

@@ -1,4 +1,4 @@
-"""Panels over the rounds of a run that several figures share: who trained when, delay by its parts, a spread."""
+"""Panels over the rounds of a run, shared by several figures: schedule, delay by its parts, spread."""
 
 from collections.abc import Mapping
 
@@ -12,13 +12,13 @@ from bdfl.experiment.measures import is_below_rate
 from bdfl.records import PerRound, PerRoundClient, RunRecord
 from bdfl.report.style import HOLLOW, INFEASIBLE, MINING, SOFT_INK, TRAINING, UPLOAD
 
-MOST_ROWS = 16  # clients that a panel of usual height can name one by one
+MOST_ROWS = 16  # clients that a panel of usual height can label
 _EVERY_TICK = 6  # rounds that get a tick each
 _MOST_CELLS = 400  # rows or columns of an image drawn cell by cell; more of them are averaged
 
 
 def fit_rounds(axes: Axes, record: RunRecord) -> None:
-    """Limits and ticks of an axis over the rounds; infeasible ones in red."""
+    """Set limits and ticks of an axis over the rounds; mark infeasible rounds in red."""
     for round in record.round[~record.took_place]:
         axes.axvspan(round - 0.5, round + 0.5, color=INFEASIBLE, alpha=0.35, linewidth=0, gid=f"infeasible-{round}")
     axes.set_xlim(0.5, record.num_rounds + 0.5)
@@ -26,7 +26,7 @@ def fit_rounds(axes: Axes, record: RunRecord) -> None:
 
 
 def tick_rounds(axes: Axes, num_rounds: int) -> None:
-    """Ticks at whole rounds only."""
+    """Set ticks at whole rounds only."""
     if num_rounds <= _EVERY_TICK:
         axes.set_xticks(range(1, num_rounds + 1))
     else:
@@ -34,7 +34,7 @@ def tick_rounds(axes: Axes, num_rounds: int) -> None:
 
 
 def draw_schedule(axes: Axes, record: RunRecord) -> None:
-    """A blue cell where a client trained, a red one where its update failed; beside it what it got and is owed."""
+    """Draw blue cells where a client trained, red if its update failed; beside them its achieved and owed rates."""
     failed = record.selected & ~record.delivered
     cells = np.zeros((record.num_clients, record.num_rounds, 4))  # transparent
     cells[record.selected.T] = (*to_rgb(TRAINING), 1.0)
@@ -70,7 +70,7 @@ def draw_schedule(axes: Axes, record: RunRecord) -> None:
 
 
 def draw_cells(axes: Axes, cells: NDArray[np.float64]) -> None:
-    """An image of (rows, rounds, RGBA) with sharp cells, rows from 0 downwards, rounds from 1."""
+    """Draw an image of (rows, rounds, RGBA), rows from 0 downwards, rounds from 1; cells are sharp unless too many."""
     num_rows, num_rounds = cells.shape[:2]
     is_sharp = max(num_rows, num_rounds) <= _MOST_CELLS
     axes.imshow(
@@ -83,7 +83,7 @@ def draw_cells(axes: Axes, cells: NDArray[np.float64]) -> None:
 
 
 def draw_delay_parts(axes: Axes, record: RunRecord) -> None:
-    """The delay of every round as a stack: training and upload of the slowest client, mining, protocol if any."""
+    """Draw the delay of every round as a stack: training and upload of the slowest client, mining, protocol if any."""
     parts = {
         "training": (record.training_s, TRAINING),
         "upload": (record.upload_s, UPLOAD),
@@ -98,7 +98,7 @@ def draw_delay_parts(axes: Axes, record: RunRecord) -> None:
 
 
 def stack_steps(axes: Axes, parts: Mapping[str, tuple[PerRound, str]], *, first: float) -> None:
-    """Values with their colours on top of each other, each as wide as 1, from `first` on."""
+    """Stack values with their colours as steps of width 1, from `first` on."""
     num_steps = len(next(iter(parts.values()))[0])
     axes.stackplot(
         first + np.arange(num_steps + 1),
@@ -111,7 +111,7 @@ def stack_steps(axes: Axes, parts: Mapping[str, tuple[PerRound, str]], *, first:
 
 
 def draw_spread(axes: Axes, values: PerRoundClient, label: str) -> None:
-    """Mean over clients with a band from the least to the greatest."""
+    """Draw the mean over clients with a band from the least to the greatest."""
     rounds = np.arange(1, len(values) + 1)
     if len(values) == 1:  # a band without width is made one round wide
         rounds, values = np.array([0.6, 1.4]), np.repeat(values, 2, axis=0)

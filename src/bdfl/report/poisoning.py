@@ -1,4 +1,4 @@
-"""Rules against attacks: a map of final accuracies, the same as tables, and all of it as CSV."""
+"""Aggregation rules against poisoning attacks: final accuracies as a heat map, tables and CSV."""
 
 from collections.abc import Sequence
 
@@ -24,10 +24,10 @@ from bdfl.report.style import INK, SOFT_INK, Cell, Picture, Sheet, drawable, hou
 from bdfl.report.tables import new_table, tabulate_verdicts
 from bdfl.scenario import PartitionMethod
 
-_SHADES = LinearSegmentedColormap.from_list(  # light to dark in one direction: any colour vision, and grey
+_SHADES = LinearSegmentedColormap.from_list(  # monotonic brightness: readable with any colour vision and in grey
     "below-clean", ("#f7fbff", "#c6dbef", "#6baed6", "#2171b5", "#08306b")
 )
-_DARK = 0.5  # brightness below which a shade carries white words
+_DARK = 0.5  # brightness below which a shade has white text
 _SCALE_LEAST = 10.0  # points: small differences stay pale
 _GAP = 0.035  # around a cell, of its width
 _PANEL_GAP = 0.04  # between maps, of their width
@@ -35,7 +35,7 @@ _WIDE_GAP = 0.07  # between the clean runs and the attacks, and between the mean
 
 
 def draw_poisoning(found: Poisoning) -> Picture:
-    """A map for every way the data were dealt: rules down, attacks across, final accuracy in each cell."""
+    """Draw a heat map for every partition of the data: rules as rows, attacks as columns, final accuracies as cells."""
     scale = Normalize(0.0, max(_SCALE_LEAST, *(cell.below_clean.mean for cell in found.cells)))
     with house_style():
         width = 2.0 + len(found.partitions) * 0.66 * len(found.attacks)
@@ -67,7 +67,7 @@ def _draw_map(axes: Axes, found: Poisoning, partition: PartitionMethod, shades: 
 
 
 def _draw_cell(axes: Axes, cell: PoisonedCell, left: float, top: float, shade: tuple[float, ...]) -> None:
-    """One rule against one attack; wider gaps set off the clean runs (first column) and the mean (first row)."""
+    """Draw one rule against one attack; wider gaps separate the clean runs (first column) and the mean (first row)."""
     width = 1.0 - 2 * _GAP - (_WIDE_GAP if cell.attack == CLEAN else 0.0)
     height = 1.0 - 2 * _GAP - (_WIDE_GAP if top < 0 else 0.0)
     frame_width = 1.1 if cell.is_borne else 0.0
@@ -94,13 +94,13 @@ def _draw_cell(axes: Axes, cell: PoisonedCell, left: float, top: float, shade: t
 
 
 def _brightness(shade: tuple[float, ...]) -> float:
-    """How bright a colour looks, 0 to 1: the luma weights of red, green and blue."""
+    """Return the brightness of a colour, 0 to 1, by the luma weights of red, green and blue."""
     red, green, blue = shade[:3]
     return 0.299 * red + 0.587 * green + 0.114 * blue
 
 
 def tabulate_poisoning(found: Poisoning) -> list[Table]:
-    """Final accuracies for every way the data were dealt, then what follows from them."""
+    """Tabulate final accuracies for every partition of the data, then the verdicts."""
     return [*(_tabulate_map(found, partition) for partition in found.partitions), _tabulate_verdicts(found)]
 
 
@@ -131,7 +131,7 @@ def _tabulate_verdicts(found: Poisoning) -> Table:
 
 
 def write_poisoning_markdown(found: Poisoning, made_with: Sequence[str]) -> str:
-    """The tables as Markdown; `made_with` are lines on how they came about, such as the command and versions."""
+    """Return the tables as Markdown; `made_with` are lines about their provenance, such as the command and versions."""
     lines = ["# Rules against attacks", "", "Written by the command below.", ""]
     lines += [f"- {line}" for line in (*made_with, *_settings_lines(found))]
     for partition in found.partitions:
@@ -158,7 +158,7 @@ def write_poisoning_markdown(found: Poisoning, made_with: Sequence[str]) -> str:
 
 
 def name_partition(found: Poisoning, partition: PartitionMethod, *, short: bool = False) -> str:
-    """How the data were dealt, in words."""
+    """Describe the partition of the data."""
     if partition is PartitionMethod.IID:
         return "IID" if short else "Data dealt evenly (IID)"
     return "non-IID" if short else f"Labels skewed (Dirichlet {found.dirichlet:g})"
@@ -191,7 +191,7 @@ def _verdict_text(verdict: PoisoningVerdict) -> str:
 
 
 def _attack_label(attack: Attack, between: str = "\n") -> str:
-    """An attack as heads of columns show it: its name, and how strong it is."""
+    """Return the column header of an attack: its name and strength."""
     if attack == CLEAN:
         return f"no{between}attack"
     name = attack.kind.value

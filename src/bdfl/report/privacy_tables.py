@@ -1,4 +1,4 @@
-"""Privacy spent, for people: on a terminal and as a table of the page."""
+"""Privacy spent, as tables for the terminal and for the page."""
 
 from xml.etree.ElementTree import Element
 
@@ -17,7 +17,7 @@ _SHOWN_MEMBERS = 50
 
 
 def tabulate_privacy(audit: PrivacyAudit) -> Table:
-    """Every member's epsilon as it stated it and as the accountant has it."""
+    """Tabulate every member's epsilon, as stated and as recomputed by the accountant."""
     table = new_table(
         f"Privacy after {audit.height} blocks",
         ("member", "samples", "rate", "rounds", "steps", "stated", audit.accountant, "spent", ""),
@@ -44,7 +44,7 @@ def tabulate_privacy(audit: PrivacyAudit) -> Table:
 
 
 def describe_privacy(learning: LearningRecord, scenario: Scenario) -> str:
-    """What a run spent, in a line; empty where it was not private."""
+    """Describe the epsilon spent by a run in a line; empty if training was not private."""
     if not learning.is_private:
         return ""
     spent = learning.final_epsilon
@@ -53,7 +53,7 @@ def describe_privacy(learning: LearningRecord, scenario: Scenario) -> str:
 
 
 def privacy_table(learning: LearningRecord, scenario: Scenario) -> Element:
-    """What each client spent; of very many, those that spent most."""
+    """Tabulate the epsilon spent by each client; if there are many, only the highest."""
     spent = learning.final_epsilon
     order = np.argsort(-np.nan_to_num(spent), kind="stable")[:_MOST_CLIENTS]
     rows = [

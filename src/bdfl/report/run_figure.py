@@ -1,4 +1,4 @@
-"""One run as a picture: who trained when, delay and energy by their parts, backlog and its mean-rate stability."""
+"""Figure of one run: schedule, delay and energy by their parts, backlog and its mean-rate stability."""
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -25,7 +25,7 @@ from bdfl.report.style import (
 
 
 def draw_run(record: RunRecord) -> Picture:
-    """A run at a glance: who trained when, delay, backlog, energy and mean-rate stability [Li24, Definition 1]."""
+    """Draw a run: schedule, delay, backlog, energy and mean-rate stability [Li24, Definition 1]."""
     with house_style():
         figure = new_figure(10.4, 7.6)
         panels = figure.subplot_mosaic(
@@ -46,9 +46,9 @@ def draw_run(record: RunRecord) -> Picture:
 
 
 def _draw_energy(axes: Axes, record: RunRecord) -> None:
-    """Share of the budget, mean over clients by its parts, and the client that came closest to its limit."""
+    """Draw the energy as a share of the budget: mean over clients by its parts, and the highest client."""
     parts = {
-        "_training": (record.training_j, TRAINING),  # not named again: the panel beside it does
+        "_training": (record.training_j, TRAINING),  # hidden from the legend: the panel beside it has the key
         "_upload": (record.upload_j, UPLOAD),
         "_mining": (record.mining_j, MINING),
     }

@@ -1,4 +1,4 @@
-"""What a run leaves for people: tables, figures and the page in its folder, and a summary on the terminal."""
+"""Output of a training run: tables, figures and the page in its folder, and a summary for the terminal."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ _SHOWN_ROUNDS = 10
 
 
 class ChainSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """How a run's chain was verified."""
+    """Verification of a run's chain."""
 
     id: str
     blocks: int
@@ -34,7 +34,7 @@ class ChainSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrainingSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """A run that learned in a few numbers; `null` where a number has no meaning."""
+    """A training run in a few numbers; `null` where a number has no meaning."""
 
     folder: str
     schedule: RunSummary
@@ -51,7 +51,7 @@ class TrainingSummary(msgspec.Struct, frozen=True, kw_only=True):
 def write_run(
     run: RunRecord, learning: LearningRecord, scenario: Scenario, folder: Path, verification: Verification
 ) -> list[Path]:
-    """Everything written into the run's folder, the page last."""
+    """Write tables, figures and the page into the run's folder; return the paths, the page last."""
     files = write_parquet(run, learning, folder)
     exhibits = draw_exhibits(run, learning, scenario)
     for exhibit in exhibits:
@@ -62,7 +62,7 @@ def write_run(
 def summarise_training(
     run: RunRecord, learning: LearningRecord, folder: Path, verification: Verification, verified_s: float
 ) -> TrainingSummary:
-    """What a machine wants to know of a run that is over, and was verified in so many seconds."""
+    """Summarise a finished run for JSON; its chain was verified in `verified_s` seconds."""
     best = learning.best_round
     return TrainingSummary(
         folder=str(folder),
@@ -89,7 +89,7 @@ def summarise_training(
 def tabulate_training(
     run: RunRecord, learning: LearningRecord, scenario: Scenario, verification: Verification, verified_s: float
 ) -> list[Table]:
-    """A run on a terminal: some of its rounds, evenly spread, and what it comes to."""
+    """Tabulate a run for a terminal: some of its rounds, evenly spaced, and a summary."""
     rounds = new_table(
         f"{run.scenario}: {run.scheduler}, seed {run.seed}",
         ("round", "clients", "delay s", "time s", "accuracy", "loss", "highest energy"),

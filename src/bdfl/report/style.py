@@ -1,7 +1,7 @@
-"""One look for all figures: fonts, colours, axes, labels that keep their distance, and files that never differ.
+"""Common style of all figures: fonts, colours, axes, non-overlapping labels and reproducible files.
 
-Matplotlib is used through its objects alone: no pyplot, no window, no state shared between figures. It is imported
-where something is drawn: tables do without it.
+Matplotlib is used through its object interface: no pyplot, no window, no state shared between figures. It is imported
+only where something is drawn, so that tables do not need it.
 """
 
 import csv
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's palette, told apart with any colour vision; the paper's algorithm blue, ours vermilion.
+# Okabe and Ito's palette, distinguishable with any colour vision; the paper's algorithm is blue, ours vermilion.
 COLOURS = {
     "random": "#7f7f7f",
     "round-robin": "#e69f00",
@@ -37,14 +37,14 @@ INK = "#222222"
 SOFT_INK = "#6b6b6b"
 AXIS = "#9a9a9a"
 GRID = "#e4e4e4"
-HOLLOW = "#eef2f6"  # where something could be and is not
+HOLLOW = "#eef2f6"  # empty cells
 BOUND = "#222222"
 INFEASIBLE = "#b2182b"
 TRAINING, UPLOAD, MINING = "#0072b2", "#e69f00", "#009e73"
 
 DPI = 200
 DASHES = (0, (4, 3))  # of bounds and limits
-_FONT = "DejaVu Sans"  # comes with Matplotlib
+_FONT = "DejaVu Sans"  # shipped with Matplotlib
 _SETTINGS = {
     "font.family": _FONT,
     "font.size": 9.0,
@@ -84,7 +84,7 @@ Cell = str | int | float
 
 @dataclass(frozen=True, eq=False)
 class Sheet:
-    """Numbers as they go into a CSV file; `part` is added to the file's name."""
+    """Rows of a CSV file; `part` is added to the file's name."""
 
     header: tuple[str, ...]
     rows: Sequence[Sequence[Cell]]
@@ -93,14 +93,14 @@ class Sheet:
 
 @dataclass(frozen=True, eq=False)
 class Picture:
-    """A figure and the very numbers it shows."""
+    """A figure and the numbers it shows."""
 
     figure: "Figure"
     sheets: Sequence[Sheet]
 
     @cached_property
     def svg(self) -> bytes:
-        """The figure as an SVG document, byte for byte the same every time."""
+        """The figure as a reproducible SVG document."""
         buffer = BytesIO()
         with house_style():
             self.figure.savefig(buffer, format="svg", metadata={"Date": None})
@@ -108,7 +108,7 @@ class Picture:
 
 
 def save_picture(picture: Picture, folder: Path, name: str) -> list[Path]:
-    """Paths of what was written into `folder`: SVG, PNG and CSV, byte for byte the same every time."""
+    """Write SVG, PNG and CSV files into `folder`, reproducible byte for byte, and return their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     svg, png = folder / f"{name}.svg", folder / f"{name}.png"
     svg.write_bytes(picture.svg)
@@ -120,7 +120,7 @@ def save_picture(picture: Picture, folder: Path, name: str) -> list[Path]:
 
 
 def save_sheet(sheet: Sheet, path: Path) -> Path:
-    """The path written: a CSV file with one header line."""
+    """Write a CSV file with one header line and return its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
@@ -131,7 +131,7 @@ def save_sheet(sheet: Sheet, path: Path) -> Path:
 
 @contextmanager
 def house_style() -> Iterator[None]:
-    """Inside, figures are made and saved in the house style."""
+    """Apply the house style to figures made and saved inside the context."""
     from matplotlib import style
 
     with style.context(_SETTINGS):
@@ -139,7 +139,7 @@ def house_style() -> Iterator[None]:
 
 
 def new_figure(width_inch: float, height_inch: float) -> "Figure":
-    """An empty figure that lays itself out; make it inside `house_style`."""
+    """Return an empty figure with automatic layout; call it inside `house_style`."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -149,14 +149,14 @@ def new_figure(width_inch: float, height_inch: float) -> "Figure":
 
 
 def colour_of(scheduler: str, place: int = 0) -> str:
-    """The colour of a scheduler, the same in every figure; `place` chooses for those without a colour of their own."""
+    """Return the colour of a scheduler, the same in every figure; `place` chooses one for other names."""
     return COLOURS.get(scheduler.partition(":")[0], CYCLE[place % len(CYCLE)])
 
 
 def drawable(text: str, *, otherwise: str, longest: int = 60) -> str:
-    """Somebody's own words as a figure can show them: cut, and never read as a formula.
+    """Return user text as a figure can show it: truncated, and never parsed as a formula.
 
-    `otherwise` stands in for words with characters that the figures' font does not have.
+    `otherwise` replaces empty text and text with characters that the font does not have.
     """
     cut = text if len(text) <= longest else text[: longest - 1] + "…"
     if not cut.strip() or any(ord(character) not in _characters() for character in cut):
@@ -172,11 +172,11 @@ def _characters() -> frozenset[int]:
 
 
 def label_ends(axes: "Axes", ends: Sequence[tuple[float, float, str, str]], gap: float = 0.055) -> None:
-    """Writes (x, y, text, colour) to the right of each line's end, moved apart where they would touch.
+    """Write (x, y, text, colour) to the right of each line's end, moved apart where labels would overlap.
 
     `gap` is the least distance between two labels, as a share of the axes' height. Call it when limits are final.
     """
-    to_axes = axes.transData + axes.transAxes.inverted()  # whatever the scales
+    to_axes = axes.transData + axes.transAxes.inverted()  # works for any scale
     heights = spread([float(to_axes.transform((x, y))[1]) for x, y, _, _ in ends], gap)
     for (x, y, text, colour), height in zip(ends, heights, strict=True):
         at = to_axes.inverted().transform((0.0, height))[1]
@@ -193,9 +193,9 @@ def label_ends(axes: "Axes", ends: Sequence[tuple[float, float, str, str]], gap:
 
 
 def spread(heights: Sequence[float], gap: float) -> list[float]:
-    """Positions as close as possible to `heights`, in the same order, at least `gap` apart and within 0 to 1.
+    """Return positions as close as possible to `heights`, in the same order, at least `gap` apart and within 0 to 1.
 
-    With `gap` per label subtracted, "apart" becomes "not decreasing": neighbours out of order share their mean.
+    With `gap` per label subtracted, this is isotonic regression: adjacent positions out of order share their mean.
     """
     order = sorted(range(len(heights)), key=lambda place: heights[place])
     blocks: list[list[float]] = []

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 _PANEL_INCH = (3.7, 3.0)
 _MOST_COLUMNS = 3
 _STYLES = (("o", "-"), ("s", (0, (4, 2))), ("D", (0, (1, 1.5))), ("^", (0, (5, 1.5, 1, 1.5))))  # marker, dashes
-_LONG_WORDS = 40  # characters below an x axis that do not fit side by side
-_DODGE = 0.5  # of the distance between two words on the x axis: lines stand side by side within it
+_LONG_WORDS = 40  # characters that fit side by side below an x axis
+_DODGE = 0.5  # of the distance between two words on the x axis: lines are offset within it
 
 
 def draw_sweep(summary: SweepSummary) -> Picture:
-    """Means with 95 % intervals over seeds; bands along lines, bars where no line leads from place to place."""
+    """Draw means with 95 % intervals over seeds: bands if points are connected, else error bars."""
     num_panels = len(summary.measures)
     columns = min(num_panels, _MOST_COLUMNS)
     rows = -(-num_panels // columns)
@@ -42,7 +42,7 @@ def draw_sweep(summary: SweepSummary) -> Picture:
 
 
 def label_line(line: Line) -> str:
-    """What tells a line from the others."""
+    """Return the label of a line: its settings."""
     parts = [
         show_choice(str(value)) if key == SCHEDULER else f"{key} {_text(value)}" for key, value in line.settings.items()
     ]
@@ -50,7 +50,7 @@ def label_line(line: Line) -> str:
 
 
 def describe_key(key: str) -> str:
-    """A key with its unit."""
+    """Return a key with its unit."""
     units = {row.key: row.unit for row in describe_scenario(Scenario())}
     return f"{key} ({units[key]})" if units.get(key) else key
 
@@ -85,7 +85,7 @@ def _draw_panel(axes: "Axes", summary: SweepSummary, measure: str) -> None:
 
 
 def _fit(axes: "Axes", summary: SweepSummary, words: Sequence[Value]) -> None:
-    """Scales and ticks once everything is drawn."""
+    """Set scales and ticks after everything is drawn."""
     if not summary.is_numeric:
         texts = [show_choice(str(word)) if summary.x == SCHEDULER else _text(word) for word in words]
         shown = [drawable(text, otherwise=str(place), longest=24) for place, text in enumerate(texts)]
@@ -102,7 +102,7 @@ def _fit(axes: "Axes", summary: SweepSummary, words: Sequence[Value]) -> None:
 
 
 def _choose_looks(lines: Sequence[Line]) -> list[tuple[str, int]]:
-    """Colour and number of the style of every line: a colour for each scheduler, a style for all else, if enough."""
+    """Return colour and style number of every line: if enough, a colour per scheduler, a style per other settings."""
     schedulers = list(dict.fromkeys(str(line.settings.get(SCHEDULER, "")) for line in lines))
     others = list(dict.fromkeys(_without_scheduler(line) for line in lines))
     if len(others) > len(_STYLES) or len(schedulers) == 1:

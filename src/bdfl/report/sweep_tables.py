@@ -1,4 +1,4 @@
-"""A sweep for a terminal: how it ended, and what it shows."""
+"""Outcome and results of a sweep as text and tables for a terminal."""
 
 import math
 
@@ -12,13 +12,13 @@ from bdfl.sweeps.running import SweepOutcome
 from bdfl.sweeps.summary import SCHEDULER, Line, SweepSummary
 
 _MOST_ROWS = 20  # of a line
-_ROUNDING = 1e-12  # relative: what is less is no uncertainty
+_ROUNDING = 1e-12  # relative: smaller intervals count as 0
 _MOST_FAILURES = 5
 _MOST_MEASURES = 3
 
 
 def tabulate_summary(summary: SweepSummary) -> list[Table]:
-    """Means with their intervals: a table for every line, a row for every place on it."""
+    """Tabulate means with their intervals: a table for every line, a row for every place on it."""
     return [_tabulate_line(summary, line) for line in summary.lines]
 
 
@@ -35,7 +35,7 @@ def _tabulate_line(summary: SweepSummary, line: Line) -> Table:
 
 
 def describe_outcome(outcome: SweepOutcome) -> list[str]:
-    """How a sweep ended, in lines."""
+    """Describe the outcome of a sweep, in lines."""
     num_ok = outcome.num_points - len(outcome.failed)
     lines = [f"{num_ok} of {outcome.num_points} points have results, {outcome.num_computed} computed now"]
     if outcome.num_computed:
@@ -49,7 +49,7 @@ def describe_outcome(outcome: SweepOutcome) -> list[str]:
 
 
 def show_interval(value: Interval) -> str:
-    """Four digits of a mean, and half its interval."""
+    """Format a mean with four digits, and half its interval."""
     if math.isnan(value.mean):
         return "-"
     half_width = 0.0 if value.half_width < _ROUNDING * abs(value.mean) else value.half_width

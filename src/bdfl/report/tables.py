@@ -1,4 +1,4 @@
-"""Tables for a terminal of 80 columns, from records and results alone."""
+"""Tables for a terminal of 80 columns, made from records and results only."""
 
 from collections.abc import Sequence
 
@@ -21,7 +21,7 @@ _UNKNOWN = "-"
 
 
 def new_table(title: str, columns: Sequence[str], *, text_columns: int = 1) -> Table:
-    """An empty table in the house style; the first `text_columns` are words, the others numbers."""
+    """Return an empty table in the house style; the first `text_columns` are text, the others numbers."""
     table = Table(
         title=title,
         title_justify="left",
@@ -38,12 +38,12 @@ def new_table(title: str, columns: Sequence[str], *, text_columns: int = 1) -> T
 
 
 def number(value: float | None, digits: int = 3, unit: str = "") -> str:
-    """A number as tables show it, `-` where there is none."""
+    """Format a number for a table; `-` if there is none."""
     return _UNKNOWN if value is None or np.isnan(value) else f"{value:.{digits}f}{unit}"
 
 
 def interval(value: Interval | None, digits: int = 2) -> str:
-    """A mean with half its interval, as in `91.86 ± 0.07`."""
+    """Format a mean with half its interval, as in `91.86 ± 0.07`."""
     if value is None or np.isnan(value.mean):
         return _UNKNOWN
     width = "" if np.isnan(value.half_width) else f" ± {value.half_width:.{digits}f}"
@@ -51,19 +51,19 @@ def interval(value: Interval | None, digits: int = 2) -> str:
 
 
 def gap_text(gap: float | None) -> str:
-    """A relative gap: `0` where it is below what float64 can tell, else in scientific notation."""
+    """Format a relative gap: `0` if it is below float64 precision, else in scientific notation."""
     if gap is None or np.isnan(gap):
         return _UNKNOWN
     return "0" if gap < 1e-15 else f"{gap:.1e}"
 
 
 def infeasible_text(count: int) -> Text:
-    """A count of infeasible rounds, red where there are any."""
+    """Format a count of infeasible rounds; red unless 0."""
     return Text(str(count), style="bold red" if count else "")
 
 
 def tabulate_comparison(comparison: Comparison) -> list[Table]:
-    """How long each scheduler takes, and what it takes it for."""
+    """Tabulate each scheduler's delays, then its fairness, energy and effort."""
     num_seeds = len(comparison.seeds)
     delays = new_table(
         f"{comparison.scenario}: {comparison.rounds} rounds, {num_seeds} seeds, mean ± 95 % interval",
@@ -108,7 +108,7 @@ def tabulate_comparison(comparison: Comparison) -> list[Table]:
 
 
 def tabulate_run(record: RunRecord) -> list[Table]:
-    """A run in a few numbers, its first and last rounds, and its clients."""
+    """Tabulate a run's summary, its first and last rounds, and its clients."""
     return [_tabulate_summary(record), _tabulate_rounds(record), _tabulate_clients(record)]
 
 
@@ -117,7 +117,7 @@ def _tabulate_summary(record: RunRecord) -> Table:
 
 
 def tabulate_summary(record: RunRecord | CrowdRecord, summary: RunSummary, crowd: str = "") -> Table:
-    """A run in a few numbers; `crowd` says more of it in the title."""
+    """Tabulate a run in a few numbers; `crowd` is added to the title."""
     table = new_table(
         f"{record.scenario}: {record.scheduler}, V = {record.tradeoff:g}, seed {record.seed},"
         f" {summary.rounds} rounds{crowd}",
@@ -183,7 +183,7 @@ def _backlog(row: RoundRecord) -> str:
 
 
 def list_numbers(numbers: Sequence[int], shown: int = 8) -> str:
-    """Numbers, cut after `shown`."""
+    """Format numbers, truncated after `shown`."""
     text = " ".join(str(value) for value in numbers[:shown])
     return text if len(numbers) <= shown else f"{text} ... {len(numbers)} in all"
 
@@ -214,7 +214,7 @@ def _tabulate_clients(record: RunRecord) -> Table:
 
 
 def tabulate_answer(answer: Answer, scheduler: str) -> Table:
-    """A round's decision, client by client."""
+    """Tabulate a round's decision, client by client."""
     if answer.status is Status.INFEASIBLE:
         return new_table(f"{scheduler}: infeasible, {answer.reason}", ())
     table = new_table(
@@ -239,7 +239,7 @@ def tabulate_answer(answer: Answer, scheduler: str) -> Table:
 
 
 def tabulate_scenario(name: str, rows: Sequence[ScenarioRow], *, with_meaning: bool = False) -> Table:
-    """Every key of a scenario, under its section as in a file; what differs from its default stands out."""
+    """Tabulate every key of a scenario, under its section as in a file; values other than defaults are bold."""
     columns = ("key", "value", "unit", "meaning") if with_meaning else ("key", "value", "unit", "default", "source")
     table = new_table(f"Scenario {name}", columns, text_columns=len(columns))
     sections = list(dict.fromkeys(row.key.rpartition(".")[0] for row in rows))
@@ -256,7 +256,7 @@ def tabulate_scenario(name: str, rows: Sequence[ScenarioRow], *, with_meaning: b
 
 
 def tabulate_numbers(title: str, header: Sequence[str], rows: Sequence[Sequence[str | float | int | None]]) -> Table:
-    """Any rows of words and numbers; a word that repeats the one above it is left out in the first column."""
+    """Tabulate rows of text and numbers; in the first column, text equal to the row above is left out."""
     num_words = sum(isinstance(cell, str) for cell in rows[0])
     table = new_table(title, header, text_columns=num_words)
     above = ""
@@ -268,7 +268,7 @@ def tabulate_numbers(title: str, header: Sequence[str], rows: Sequence[Sequence[
 
 
 def tabulate_verdicts(verdicts: Sequence[tuple[str, bool, str]]) -> Table:
-    """Claims with a word for whether they hold, and the numbers behind it."""
+    """Tabulate claims, whether they hold, and the numbers behind them."""
     table = new_table("Verdicts", ("", "claim", "found"), text_columns=3)
     for claim, holds, found in verdicts:
         table.add_row(Text("holds", style="green") if holds else Text("FAILS", style="bold red"), claim, found)
@@ -276,7 +276,7 @@ def tabulate_verdicts(verdicts: Sequence[tuple[str, bool, str]]) -> Table:
 
 
 def _short(value: float | int | None) -> str:
-    """A number with about four digits that count."""
+    """Format a number with about four significant digits."""
     if value is None or np.isnan(value):
         return _UNKNOWN
     if isinstance(value, int):
@@ -285,7 +285,7 @@ def _short(value: float | int | None) -> str:
 
 
 def tabulate_bound(bound: LongRunBound) -> list[Table]:
-    """The bound with its error, and what each client's participation costs."""
+    """Tabulate the bound with its error, and the price of each client's participation."""
     table = new_table(
         f"{bound.scenario}: no scheduler that serves every client has shorter rounds in the long run",
         ("bound s", "standard error s", "bound minus two errors s", "rounds", "infeasible"),

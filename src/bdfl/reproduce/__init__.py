@@ -1,7 +1,7 @@
-"""The paper's figures 2 to 4 and its Table IV: our numbers beside the paper's, with verdicts that are computed.
+"""The paper's figures 2 to 4 and its Table IV: our numbers beside the paper's, with computed verdicts.
 
-Every curve is a scenario that ships with the package. Nothing here changes a parameter of it on its own, except V of
-`exact`, which the paper does not have; what `TrainingSettings` change is said in the notes of the result.
+Every curve is a scenario that ships with the package. No parameter of it is changed here, except V of `exact`, which
+the paper does not have. The notes of the result list the changes made by `TrainingSettings`.
 """
 
 from bdfl.reproduce.figures import SETTLED_SHARE, reproduce_fig2, reproduce_fig3, reproduce_fig4
@@ -64,7 +64,7 @@ __all__ = [
 
 
 def reproduce(target: Target, settings: Settings) -> Reproduction:
-    """One figure or table of the paper, computed, drawn, written and judged."""
+    """Compute, draw, write and judge one figure or table of the paper."""
     match target:
         case Target.FIG2:
             return reproduce_fig2(settings)

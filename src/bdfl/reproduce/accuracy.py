@@ -1,4 +1,4 @@
-"""Table IV whole: accuracy and time of real training runs beside the paper's, and the seconds an accuracy takes."""
+"""Table IV from training runs: accuracy and time beside the paper's, and the seconds to reach an accuracy."""
 
 from collections.abc import Sequence
 
@@ -38,7 +38,7 @@ from bdfl.reproduce.trained import (
 
 
 def reproduce_accuracies(settings: Settings, training: TrainingSettings) -> Reproduction:
-    """Table IV from training runs, which are made or gone on with as far as they are not there yet."""
+    """Reproduce Table IV from training runs; runs that are missing or unfinished are started or resumed."""
     runs = run_campaign(plan_campaign(training, settings.folder), training)
     found = _group_runs(runs, training)
     levels = {of_data.data_set: common_levels(of_data.runs) for of_data in found}
@@ -76,7 +76,7 @@ def _group_runs(runs: Sequence[TrainedRun], training: TrainingSettings) -> list[
     ]
 
 
-# What was shortened, changed or went wrong.
+# Notes: shortened or changed settings, and failures.
 
 
 def _describe(found: DataSetRuns, levels: Sequence[float]) -> list[str]:
@@ -170,7 +170,7 @@ def _width(interval: Interval) -> float | None:
     return None if np.isnan(interval.half_width) else interval.half_width
 
 
-# Curves and where they come from.
+# Curves and provenance.
 
 
 def _panel(found: DataSetRuns) -> AccuracyPanel:
@@ -179,7 +179,7 @@ def _panel(found: DataSetRuns) -> AccuracyPanel:
 
 
 def _curve(found: DataSetRuns, choice: str) -> AccuracyCurve:
-    """Mean over seeds at every round that was evaluated, from the untrained model at 0 s on."""
+    """Return the mean over seeds at every evaluated round, from the untrained model at 0 s on."""
     runs = found.by_choice[choice]
     percent = np.array([[run.learning.initial_accuracy, *run.learning.accuracy] for run in runs]) * 100.0
     time_s = np.array([[0.0, *cumulative_delay(run.record)] for run in runs])
@@ -198,7 +198,7 @@ def _curve(found: DataSetRuns, choice: str) -> AccuracyCurve:
 
 
 def _seed_sheet(runs: Sequence[TrainedRun]) -> Sheet:
-    """Every run's curve by itself, at the rounds that were evaluated."""
+    """Return every run's own curve, at the evaluated rounds."""
     rows: list[list[SheetCell]] = []
     for run in runs:
         who: list[SheetCell] = [run.planned.data_set, run.planned.choice, run.planned.scenario.seed]
@@ -211,7 +211,7 @@ def _seed_sheet(runs: Sequence[TrainedRun]) -> Sheet:
 
 
 def _provenance(runs: Sequence[TrainedRun]) -> Sheet:
-    """What every run was made with; no folder, since that is this machine's business."""
+    """Return the inputs and versions of every run; folders are left out, since they are local to the machine."""
     rows: list[list[SheetCell]] = [
         [
             run.planned.data_set,

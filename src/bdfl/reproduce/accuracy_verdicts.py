@@ -1,4 +1,4 @@
-"""What trained runs say of the paper's claims; a verdict that the runs cannot bear is not passed."""
+"""Verdicts of training runs on the paper's claims; claims that the runs cannot decide get no verdict."""
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations
@@ -18,7 +18,7 @@ BASELINE_TOLERANCE_POINTS = 1.0  # below the best baseline's
 
 
 def judge_runs(found: DataSetRuns, levels: Sequence[float]) -> list[Verdict]:
-    """All verdicts on one data set; `levels` are accuracies (%) that all runs reached."""
+    """Return all verdicts on one data set; `levels` are accuracies (%) that all runs reached."""
     return [*_judge_accuracy(found), *_judge_time(found), *_judge_baseline(found), *_judge_reach(found, levels),
             *_judge_noise(found)]  # fmt: skip
 
@@ -45,7 +45,7 @@ def _judge_accuracy(found: DataSetRuns) -> list[Verdict]:
 
 
 def _judge_time(found: DataSetRuns) -> list[Verdict]:
-    """Only of whole runs with the shipped delays: a part of a run is not the paper's time."""
+    """Judge full-length runs with the shipped delays only: a part of a run does not compare with the paper's time."""
     paper = PAPER_TIME_S[found.data_set]
     if not found.is_full_length or delay_keys(found.used, found.shipped):
         return []
@@ -67,7 +67,7 @@ def _judge_time(found: DataSetRuns) -> list[Verdict]:
 
 
 def _judge_baseline(found: DataSetRuns) -> list[Verdict]:
-    """Against the baseline that came out best, which is the harder way round."""
+    """Compare with the best baseline, which is the stricter test."""
     final = {choice: float(np.mean(final_percent(runs))) for choice, runs in found.by_choice.items()}
     baselines = [choice for choice in final if choice.partition(":")[0] in BASELINES]
     others = [choice for choice in final if choice not in baselines]
@@ -86,7 +86,7 @@ def _judge_baseline(found: DataSetRuns) -> list[Verdict]:
 
 
 def _judge_reach(found: DataSetRuns, levels: Sequence[float]) -> list[Verdict]:
-    """At the highest accuracy that all runs reached."""
+    """Compare the seconds to the highest accuracy that all runs reached."""
     exact = next((choice for choice in found.by_choice if choice.partition(":")[0] == "exact"), None)
     if exact is None or len(found.by_choice) < 2 or not levels:
         return []
@@ -101,7 +101,7 @@ def _judge_reach(found: DataSetRuns, levels: Sequence[float]) -> list[Verdict]:
 
 
 def _judge_noise(found: DataSetRuns) -> list[Verdict]:
-    """Whether accuracies differ; not passed where intervals are too wide to say that they do not."""
+    """Judge if accuracies differ; no verdict if the intervals are too wide to exclude a difference."""
     differences = _differences(found)
     if not differences or (not _any_differs(differences) and _widest(differences) > ACCURACY_TOLERANCE_POINTS):
         return []
@@ -120,7 +120,7 @@ def _judge_noise(found: DataSetRuns) -> list[Verdict]:
 
 
 def describe_unjudged(found: DataSetRuns, levels: Sequence[float]) -> list[str]:
-    """What these runs cannot tell, and which of them are the same run twice."""
+    """Describe the claims without a verdict, and pairs of schedulers with the same training."""
     notes = [
         f"{found.name}: {show_choice(one)} and {show_choice(other)} trained the same clients in every round, so their"
         " models are the same: their accuracies are one measurement, not two"
@@ -147,9 +147,9 @@ def _is_same_training(found: DataSetRuns, one: str, other: str) -> bool:
 
 
 def _differences(found: DataSetRuns) -> dict[str, Interval]:
-    """Final accuracy (points) minus the first scheduler's, paired over seeds; empty where there is no pair.
+    """Return final accuracy (points) minus the first scheduler's, paired over seeds; empty for a single seed.
 
-    The first, since a reference chosen by its result would bias every difference.
+    The reference is the first scheduler: one chosen by its result would bias every difference.
     """
     if found.num_seeds < 2:
         return {}

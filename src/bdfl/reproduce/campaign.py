@@ -1,6 +1,6 @@
-"""The training runs behind Table IV's accuracies: each in a folder of its own, so that whatever stops them, they go on.
+"""Training runs behind Table IV's accuracies, each in its own folder, so that an interrupted campaign can resume.
 
-Apart from the other modules, since it needs what the extra `learn` installs.
+A module of its own, since it needs the extra `learn`.
 """
 
 import re
@@ -25,42 +25,42 @@ from bdfl.scenario import Scenario, load_scenario, scenario_digest
 from bdfl.scenario.shipped import find_scenario
 from bdfl.scenario.toml_text import toml_value
 
-_NOT_OVERRIDDEN = {"scheduler.name": "--schedulers", "data.source": "--data"}  # and what says it instead
+_NOT_OVERRIDDEN = {"scheduler.name": "--schedulers", "data.source": "--data"}  # and the option to use instead
 
 
 class InvalidCampaign(BdflError):
-    """Training runs that cannot be planned: no such data, or settings without a meaning."""
+    """Training runs that cannot be planned: missing data or invalid settings."""
 
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A training run to be made, and where."""
+    """A training run to be made, and its folder."""
 
     data_set: str
-    choice: str  # of the scheduler, as asked for
+    choice: str  # of the scheduler, as requested
     scenario: Scenario
     folder: Path
 
     @property
     def title(self) -> str:
-        """The run as people call it."""
+        """Display name of the run."""
         return f"{DATA_SET_NAMES[self.data_set]}, {show_choice(self.choice)}, seed {self.scenario.seed}"
 
 
 @dataclass(frozen=True, eq=False)
 class TrainedRun:
-    """A run that is over."""
+    """A finished run."""
 
     planned: PlannedRun
     record: RunRecord
     learning: LearningRecord
     header: JournalHeader
-    num_train: int  # images there are, not only those that clients hold
+    num_train: int  # all images, not only those that clients hold
     num_test: int
 
 
 def find_data(folder: Path, only: str | None = None) -> dict[str, Path]:
-    """The folder of every data set to be learned: those inside `folder`, or `folder` itself if it is one."""
+    """Return the folder of every data set: those inside `folder`, or `folder` itself if it is one."""
     if only is not None and only not in DATA_SETS:
         raise InvalidCampaign(f"--only: {only!r} given, allowed are {' and '.join(sorted(DATA_SETS))}")
     if not folder.is_dir():
@@ -81,7 +81,7 @@ def find_data(folder: Path, only: str | None = None) -> dict[str, Path]:
 
 
 def _name_data(folder: Path, only: str | None) -> str:
-    """Which data set a folder is, by its name; never guessed, since training on the wrong one would go unnoticed."""
+    """Return the data set of a folder by its name; raise if unclear, since training on the wrong one goes unnoticed."""
     called = [name for name in DATA_SETS if name in folder.absolute().name.lower().replace("-", "")]
     if only is None and len(called) != 1:
         raise InvalidCampaign(f"--data: {folder} is one data set, but which? expected --only cifar10 or --only svhn")
@@ -91,7 +91,7 @@ def _name_data(folder: Path, only: str | None) -> str:
 
 
 def plan_campaign(settings: TrainingSettings, folder: Path) -> list[PlannedRun]:
-    """All runs in the order they are made: seed after seed, so that a campaign that is stopped leaves whole seeds."""
+    """Return all runs in order: seed after seed, so that an interrupted campaign leaves whole seeds."""
     validate_choices(settings.schedulers)
     if settings.num_seeds < 1:
         raise InvalidCampaign(f"seeds: {settings.num_seeds} given, at least 1 is needed")
@@ -115,15 +115,15 @@ def plan_campaign(settings: TrainingSettings, folder: Path) -> list[PlannedRun]:
 
 
 def load_used(data_set: str, source: Path, settings: TrainingSettings) -> Scenario:
-    """The shipped scenario of a data set with the folder of its data and what the settings change."""
+    """Load the shipped scenario of a data set with the folder of its data and the overrides of the settings."""
     overrides = [*settings.overrides, f"data.source={toml_value(str(source.absolute()))}"]
     return load_scenario(find_scenario(f"paper-{data_set}"), overrides)
 
 
 def run_campaign(runs: Sequence[PlannedRun], settings: TrainingSettings) -> list[TrainedRun]:
-    """Every run, trained as far as it is not yet; one after the other.
+    """Return every run, trained one after the other where it is not finished yet.
 
-    Before any work, every folder that is there is checked to belong to its run.
+    Before any training, every existing folder is checked to belong to its run.
     """
     done = [count_done(run) for run in runs]
     in_all = sum(run.scenario.rounds for run in runs)
@@ -132,7 +132,7 @@ def run_campaign(runs: Sequence[PlannedRun], settings: TrainingSettings) -> list
 
 
 def count_done(run: PlannedRun) -> int:
-    """Rounds that a run's folder has already; raises where the folder is another run's."""
+    """Return the number of rounds in a run's folder; raise if the folder is of another run."""
     if not run.folder.exists():
         return 0
     if run.folder.is_dir() and not any(run.folder.iterdir()):
@@ -143,7 +143,7 @@ def count_done(run: PlannedRun) -> int:
 
 
 def validate_same(opened: RunFolder, run: PlannedRun) -> None:
-    """Raises `BadRunFolder` with what differs unless the folder was begun with this very scenario."""
+    """Raise `BadRunFolder` with the differing keys unless the folder was begun with the same scenario."""
     if scenario_digest(opened.scenario) == scenario_digest(run.scenario):
         return
     differing = differing_keys(run.scenario, opened.scenario, leave_out=())
@@ -154,7 +154,7 @@ def validate_same(opened: RunFolder, run: PlannedRun) -> None:
 
 @dataclass
 class _Counter:
-    """How far the campaign is, and who wants to know."""
+    """Progress of the campaign, reported to the settings' callback."""
 
     num_runs: int
     rounds_left: int
@@ -180,7 +180,7 @@ class _Counter:
 
 
 def _finish_run(run: PlannedRun, place: int, counter: _Counter) -> TrainedRun:
-    federated = prepare_run(run.scenario)  # before the folder, so that a mistake leaves nothing behind
+    federated = prepare_run(run.scenario)  # before the folder, so that an error leaves nothing behind
     is_begun = (run.folder / SCENARIO_FILE).is_file()
     with open_run_folder(run.folder) if is_begun else create_run_folder(run.folder, run.scenario) as folder:
         validate_same(folder, run)
@@ -211,7 +211,7 @@ def _train(
 
 
 def _recall(federated: Federated, folder: RunFolder) -> tuple[RunRecord, LearningRecord]:
-    """The records of a finished run without training."""
+    """Return the records of a finished run without training."""
     found = replay_run(federated, folder)
     if found is None:
         raise BadRunFolder(f"{folder.path}: no round is over")

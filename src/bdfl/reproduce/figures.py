@@ -24,7 +24,7 @@ from bdfl.reproduce.results import (
 )
 from bdfl.scenario import Scenario
 
-SETTLED_SHARE = 0.15  # of the backlog: how far the last quarter's mean may be from the quarter's before
+SETTLED_SHARE = 0.15  # of the backlog: allowed change of its mean between the last two quarters
 
 
 # Figure 2: mean queue backlog.

@@ -1,4 +1,4 @@
-"""A reproduction as one page that opens offline: what was changed, numbers, curves, verdicts, and the runs behind."""
+"""A reproduction as one self-contained HTML page: changes, numbers, curves, verdicts and runs."""
 
 from collections.abc import Sequence
 from html import escape
@@ -22,7 +22,7 @@ svg { width: 100%; height: auto; }
 
 
 def write_page(found: Reproduction, picture: Picture, provenance: Sheet, path: Path) -> Path:
-    """The path written: one HTML file that needs no other."""
+    """Write one self-contained HTML file and return its path."""
     title = "Table IV of the paper, trained"
     svg = picture.svg.decode()
     parts = [
@@ -69,7 +69,7 @@ def _verdicts(verdicts: Sequence[Verdict]) -> str:
 
 
 def _cell(tag: str, text: str, word: bool) -> str:
-    kind = ' class="word"' if word else ""  # outside: Python 3.11 has no quotes of the same kind inside
+    kind = ' class="word"' if word else ""  # not inline: Python 3.11 does not allow the same quotes inside an f-string
     return f"<{tag}{kind}>{escape(text)}</{tag}>"
 
 

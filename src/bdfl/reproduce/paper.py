@@ -1,4 +1,4 @@
-"""What the paper reports, to be set beside ours."""
+"""Numbers reported in the paper."""
 
 DATA_SETS = ("svhn", "cifar10")
 DATA_SET_NAMES = {"svhn": "SVHN", "cifar10": "CIFAR-10"}

@@ -1,4 +1,4 @@
-"""What a reproduction is made of: settings, numbers, verdicts, and the files they go to."""
+"""Settings, numbers and verdicts of a reproduction, and the files it writes."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from bdfl.scenario.shipped import find_scenario, shipped_scenarios
 
 
 class Target(StrEnum):
-    """What can be reproduced."""
+    """A figure or table that can be reproduced."""
 
     FIG2 = "fig2"
     FIG3 = "fig3"
@@ -27,7 +27,7 @@ class Target(StrEnum):
 
 
 class UnknownTarget(BdflError):
-    """Something to reproduce that is not in the paper."""
+    """A name that is not a target."""
 
 
 Result = TypeVar("Result")
@@ -35,7 +35,7 @@ Cell = str | float | int | None
 
 
 class NumberTable(msgspec.Struct, frozen=True):
-    """Numbers in rows, as they are printed and written; `part` is added to the file's name."""
+    """A table of numbers, as printed and written; `part` is added to the file's name."""
 
     part: str
     title: str
@@ -44,7 +44,7 @@ class NumberTable(msgspec.Struct, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """A claim, whether our numbers bear it out, and the numbers."""
+    """A claim, true or false by our numbers, and the numbers."""
 
     claim: str
     holds: bool
@@ -52,58 +52,58 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 class Reproduction(msgspec.Struct, frozen=True):
-    """What came out for one figure or table of the paper."""
+    """Result for one figure or table of the paper."""
 
     target: Target
     num_seeds: int
     tables: list[NumberTable]
     verdicts: list[Verdict]
     files: list[str]
-    calibrated: list[str]  # keys of its scenarios with values that the paper does not give: chosen by us
-    notes: list[str] = []  # what was shortened or changed, and what could not be judged
+    calibrated: list[str]  # keys of its scenarios whose values the paper does not give
+    notes: list[str] = []  # shortened or changed settings, and claims without a verdict
 
 
 @dataclass(frozen=True)
 class CampaignProgress:
-    """Where a campaign of training runs is; said after every round that was trained."""
+    """Progress of a campaign of training runs, reported after every trained round."""
 
     run: int  # 1-based
     num_runs: int
     title: str  # of the run, such as `CIFAR-10, drc, seed 0`
     round: int
     rounds: int  # of this run
-    accuracy: float | None  # none where the round was not evaluated
-    rounds_trained: int  # by this campaign, not before it
+    accuracy: float | None  # none if the round was not evaluated
+    rounds_trained: int  # by this process, without earlier ones
     rounds_left: int  # over all runs
 
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """What Table IV's accuracies are trained with. What differs from the shipped scenarios is said in the notes."""
+    """Settings of the training runs for Table IV; the notes list the differences from the shipped scenarios."""
 
     data: Path  # with the folders cifar10 and svhn in it, or itself one of them
     num_seeds: int = 1
     schedulers: tuple[str, ...] = DEFAULT_SCHEDULERS
     only: str | None = None  # one data set instead of all
-    overrides: tuple[str, ...] = ()  # "key=value", as everywhere
+    overrides: tuple[str, ...] = ()  # "key=value"
     workers: int | None = None  # training processes of a run; none: by engine and cores
     on_progress: Callable[[CampaignProgress], None] | None = None
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How to reproduce, not what: none of it changes a number but `num_seeds` and `training`."""
+    """Settings of a reproduction; only `num_seeds`, `max_rounds` and `training` change numbers."""
 
     folder: Path = Path("results")
     num_seeds: int = 20
     workers: int | None = None
     on_progress: Progress | None = None
-    max_rounds: int | None = None  # shorter runs than the paper's, to try things out
-    training: TrainingSettings | None = None  # of Table IV; none: its times alone, and nothing is trained
+    max_rounds: int | None = None  # shorter runs than the paper's, for a trial
+    training: TrainingSettings | None = None  # of Table IV; none: its times only, without training
 
 
 def parse_targets(what: str) -> list[Target]:
-    """The targets that `what` names: one of them, or `all`."""
+    """Return the targets that `what` names: one of them, or `all`."""
     if what == "all":
         return list(Target)
     if what not in list(Target):
@@ -112,12 +112,12 @@ def parse_targets(what: str) -> list[Target]:
 
 
 def load_shipped_curves(prefix: str, settings: Settings) -> list[Scenario]:
-    """The shipped scenarios whose names begin with `prefix`: one per curve."""
+    """Load the shipped scenarios whose names begin with `prefix`: one per curve."""
     return [load_shipped(name, settings) for name in shipped_scenarios() if name.startswith(prefix)]
 
 
 def load_shipped(name: str, settings: Settings) -> Scenario:
-    """The shipped scenario of that name, no longer than the settings allow."""
+    """Load the shipped scenario of that name, with at most `max_rounds` rounds."""
     scenario = load_scenario(find_scenario(name))
     rounds = min(scenario.rounds, settings.max_rounds or scenario.rounds)
     return msgspec.structs.replace(scenario, rounds=rounds)
@@ -126,7 +126,7 @@ def load_shipped(name: str, settings: Settings) -> Scenario:
 def play_seeds(
     scenarios: Sequence[Scenario], reduce: Callable[[RunRecord], Result], settings: Settings
 ) -> list[list[Result]]:
-    """For every scenario, `reduce` of its runs over all seeds."""
+    """Return `reduce` of every run, by scenario and seed."""
     groups = [
         [msgspec.structs.replace(scenario, seed=scenario.seed + offset)]
         for scenario in scenarios
@@ -143,7 +143,7 @@ def finish(
     verdicts: Sequence[Verdict],
     pictures: Mapping[str, Picture],
 ) -> Reproduction:
-    """The reproduction, its pictures and tables written into the settings' folder."""
+    """Write pictures and tables into the settings' folder and return the reproduction."""
     files = [path for name, picture in pictures.items() for path in save_picture(picture, settings.folder, name)]
     for table in tables:
         rows = [["" if cell is None else cell for cell in row] for row in table.rows]

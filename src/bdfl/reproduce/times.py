@@ -1,4 +1,4 @@
-"""The times of the paper's Table IV, and what `exact` makes of the same rounds; nothing is trained."""
+"""The times of the paper's Table IV, and those of `exact` on the same rounds; nothing is trained."""
 
 from collections.abc import Sequence
 
@@ -102,7 +102,7 @@ def _judge_reduction(name: str, data_set: str, drc: SchedulerResult) -> Verdict:
 
 
 def _judge_exact(name: str, results: Sequence[SchedulerResult]) -> list[Verdict]:
-    """Of all V that serve every client in every seed, the fastest is judged."""
+    """Judge the fastest V among those that serve every client in every seed."""
     fair = [result for result in results if result.worst_shortfall <= EXACT_SHORTFALL]
     claim = f"{name}: exact at its best V, shortfall at most {EXACT_SHORTFALL:g}"
     if not fair:
