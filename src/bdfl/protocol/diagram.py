@@ -1,10 +1,10 @@
-"""The states of a node as a diagram, drawn from the very table that `step` obeys."""
+"""The state diagram of a node, drawn from the transition table that `step` enforces."""
 
 from bdfl.protocol.state import MOVES, Phase
 
 
 def draw_diagram() -> str:
-    """Mermaid text of the phases of a node and why it goes from one to another."""
+    """Mermaid text of the phases of a node and the causes of its transitions."""
     lines = ["stateDiagram-v2", f"    [*] --> {Phase.COLLECTING}: started, or started again from its store"]
     for phase, moves in MOVES.items():
         lines += [f"    {phase} --> {after}: {why.replace(':', ',')}" for after, why in moves.items()]
