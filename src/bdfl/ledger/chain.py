@@ -117,7 +117,7 @@ class ChainState:
 
     @cached_property
     def public_keys(self) -> tuple[bytes | None, ...]:
-        """Keys of the members whose messages may be accepted, by number; none: removed `FAREWELL` heights ago."""
+        """Keys of members whose messages may be accepted, by number; none: removed at least `FAREWELL` heights ago."""
         roll = self.coming_charter.roll
         return tuple(
             member.public_key if last is None or self.height < last + FAREWELL else None

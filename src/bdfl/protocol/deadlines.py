@@ -150,7 +150,7 @@ def set_review(draft: Draft) -> None:
 
 
 def charge_lateness(draft: Draft) -> None:
-    """Subtract each member's lateness from its patience, and refill every patience by a part of the round's rest."""
+    """Subtract each member's lateness from its patience, and refill each by a part of the round without it."""
     late_ns = {}
     start_ns = _start_of_lateness_ns(draft)
     closed_ns = draft.mining_since_ns or draft.now_ns
