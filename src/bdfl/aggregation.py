@@ -1,8 +1,8 @@
-"""Many updates into one model: the paper's weighted mean, and rules that bear wrong updates.
+"""Aggregation of model updates: the paper's weighted mean, and Byzantine-robust rules.
 
-Every rule adds up in float64 in a fixed order and rounds once to float32, so the same updates give the same bytes on
-any machine; `aggregate` sees to it that the order of arrival does not matter. The robust rules do not look at sample
-counts: a faulty client may claim any number, and with it the whole mean.
+Every rule sums in float64 in a fixed order and rounds once to float32, so the same updates give the same bytes on any
+machine. `aggregate` makes the result independent of the order of arrival. The robust rules ignore sample counts: a
+faulty client may claim any number, and with it the whole mean.
 
 [Blanchard17] Blanchard, El Mhamdi, Guerraoui, Stainer: "Machine Learning with Adversaries: Byzantine Tolerant Gradient
 Descent", NeurIPS 2017.
@@ -27,29 +27,29 @@ from bdfl.learning.weights import Vector, is_finite
 from bdfl.scenario.learning import Aggregation, is_function
 
 SAMPLES_LIMIT = 2**29  # below it the product of a sample count and a float32 is exact in float64
-MAX_GROUPS = 200_000  # of updates that minimum-diameter may have to compare
+MAX_GROUPS = 200_000  # subsets of updates that minimum-diameter compares at most
 _BLOCK_ENTRIES = 2**21  # numbers sorted at a time: 8 MiB
 _MEAN_BLOCK = 2**16  # coordinates of a mean summed at a time
 _DISTANCE_BLOCK = 2**14  # coordinates of a distance summed at a time
 
 
 class InvalidAggregation(BdflError):
-    """A rule that does not exist or cannot bear so many faults, or updates that cannot be aggregated."""
+    """An unknown rule, a rule that tolerates fewer faults than asked for, or updates that cannot be aggregated."""
 
 
 class FlushesToZero(BdflError):
-    """A thread whose processor takes the smallest numbers for 0, so that nobody would agree with what it aggregates."""
+    """A thread that flushes subnormal numbers to zero, so that other members would compute other aggregates."""
 
 
 class Aggregator(Protocol):
-    """From updates of the same length and their sample counts, both in client order, to the next global model."""
+    """A function from updates of equal length and their sample counts, in client order, to the next global model."""
 
     def __call__(self, updates: Sequence[Vector], samples: Sequence[int]) -> Vector: ...
 
 
 @dataclass(frozen=True, eq=False)
 class Update:
-    """A client's trained model and how many samples it was trained on."""
+    """A client's trained model and the number of samples it was trained on."""
 
     client: int
     weights: Vector
@@ -57,7 +57,7 @@ class Update:
 
 
 def aggregate(aggregator: Aggregator, updates: Iterable[Update]) -> Vector:
-    """The next global model: the same bytes in whatever order the updates arrived."""
+    """The next global model: the same bytes for any order of the updates."""
     ordered = sorted(updates, key=lambda update: update.client)
     for former, latter in pairwise(ordered):
         if former.client == latter.client:
@@ -66,7 +66,7 @@ def aggregate(aggregator: Aggregator, updates: Iterable[Update]) -> Vector:
 
 
 def min_updates(choice: Aggregation) -> int:
-    """Fewest updates that the rule can make a model of while `choice.faulty` of them are wrong."""
+    """Fewest updates from which the rule makes a model while `choice.faulty` of them are wrong."""
     faulty = choice.faulty
     match choice.rule:
         case "median" | "trimmed-mean" | "minimum-diameter":
@@ -79,9 +79,9 @@ def min_updates(choice: Aggregation) -> int:
 
 
 def validate_arithmetic() -> None:
-    """Raises `FlushesToZero` unless this thread computes with subnormal numbers, as IEEE 754 has them.
+    """Raise `FlushesToZero` unless this thread computes with subnormal numbers, as IEEE 754 requires.
 
-    The mode belongs to a thread, is inherited by those it starts, and is set by libraries.
+    The mode is per thread, inherited by the threads it starts, and set by libraries.
     """
     if not sys.float_info.min / 2 > 0.0:
         raise FlushesToZero(
@@ -91,7 +91,7 @@ def validate_arithmetic() -> None:
 
 
 def get_aggregator(choice: Aggregation) -> Aggregator:
-    """The rule of that name; it refuses too few updates and any that is not finite with `InvalidAggregation`."""
+    """The rule of that name; it raises `InvalidAggregation` for too few updates and for any that is not finite."""
     return partial(_aggregate_checked, _get_rule(choice), min_updates(choice))
 
 
@@ -130,7 +130,7 @@ def coordinate_median(updates: Sequence[Vector], samples: Sequence[int]) -> Vect
 
     def middle(ordered: Vector) -> NDArray[np.float64]:
         half: NDArray[np.float64] = (ordered[low].astype(np.float64) + ordered[high]) / 2.0
-        return half + 0.0  # to a sort 0.0 and -0.0 are equal and come in any order: here both are 0.0
+        return half + 0.0  # a sort may order 0.0 and -0.0 either way: this makes both 0.0
 
     return _by_coordinate(updates, middle)
 
@@ -149,14 +149,14 @@ def trimmed_mean(updates: Sequence[Vector], samples: Sequence[int], *, faulty: i
 
 
 def krum(updates: Sequence[Vector], samples: Sequence[int], *, faulty: int) -> Vector:
-    """The update nearest to its neighbours, as it is, (parameters,): [Blanchard17, Section 4]; first of equals."""
+    """The update with the lowest Krum score, unchanged, (parameters,): [Blanchard17, Section 4]; first of equals."""
     return updates[int(np.argmin(krum_scores(updates, faulty)))].copy()
 
 
 def multi_krum(updates: Sequence[Vector], samples: Sequence[int], *, faulty: int) -> Vector:
     """The plain mean of the n - f updates with the lowest Krum scores, (parameters,): [Blanchard17, Section 5].
 
-    The paper leaves the number open; n - f is as many as may be right. Of equal scores the first are taken.
+    The paper leaves the number open; n - f is the most that may all be right. Of equal scores the first are taken.
     """
     best = np.argsort(krum_scores(updates, faulty), kind="stable")[: len(updates) - faulty]
     chosen = [updates[index] for index in sorted(best.tolist())]
@@ -164,15 +164,15 @@ def multi_krum(updates: Sequence[Vector], samples: Sequence[int], *, faulty: int
 
 
 def minimum_diameter(updates: Sequence[Vector], samples: Sequence[int], *, faulty: int) -> Vector:
-    """The plain mean of the n - f updates that lie closest together, (parameters,): [ElMhamdi20, Section 2]."""
+    """The plain mean of the `closest_group` of n - f updates, (parameters,): [ElMhamdi20, Section 2]."""
     group = closest_group(updates, faulty)
     return _mean([updates[index] for index in group], [1] * len(group), float(len(group)))
 
 
 def closest_group(updates: Sequence[Vector], faulty: int) -> tuple[int, ...]:
-    """Places of the n - f updates that lie closest together, ascending.
+    """Indices of the n - f updates with the smallest diameter, ascending.
 
-    Closest together: the largest distance between two of them is least; of equal groups the first in client order.
+    The diameter is the largest distance between two updates; of equal groups the first in client order is taken.
     """
     _validate_groups(len(updates), faulty)
     size = len(updates) - faulty
@@ -185,7 +185,7 @@ def closest_group(updates: Sequence[Vector], faulty: int) -> tuple[int, ...]:
 
 
 def validate_crowd(choice: Aggregation, num_updates: int) -> None:
-    """Raises `InvalidAggregation` if the rule would take for ever with so many updates."""
+    """Raise `InvalidAggregation` if the rule would have to compare more than `MAX_GROUPS` subsets of the updates."""
     if choice.rule == "minimum-diameter":
         _validate_groups(num_updates, choice.faulty)
 
@@ -226,7 +226,7 @@ def squared_distances(updates: Sequence[Vector]) -> NDArray[np.float64]:
 def _tree_sum(rows: NDArray[np.float64]) -> NDArray[np.float64]:
     """Sum of each row, (rows,): the second half is added to the first until one column is left.
 
-    Only single additions, so no library's way of summing has a say; uses up `rows`.
+    Only single additions, so the result depends on no library's order of summation; overwrites `rows`.
     """
     width = rows.shape[1]
     while width > 1:
@@ -237,9 +237,9 @@ def _tree_sum(rows: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _mean(updates: Sequence[Vector], weights: Sequence[int], total: float) -> Vector:
-    """Block by block, so that sums stay in the processor's cache; each coordinate's additions keep their order."""
+    """Weighted mean, block by block to stay in the CPU cache; each coordinate's additions keep their order."""
     result = np.empty_like(updates[0])
-    sums, products = np.empty(_MEAN_BLOCK), np.empty(_MEAN_BLOCK)  # used again and again: new memory is slow
+    sums, products = np.empty(_MEAN_BLOCK), np.empty(_MEAN_BLOCK)  # reused: allocating is slow
     for part in _blocks(result.size, _MEAN_BLOCK):
         accumulated, product = sums[: part.stop - part.start], products[: part.stop - part.start]
         accumulated.fill(0.0)
@@ -252,7 +252,7 @@ def _mean(updates: Sequence[Vector], weights: Sequence[int], total: float) -> Ve
 
 
 def _by_coordinate(updates: Sequence[Vector], reduce: Callable[[Vector], NDArray[np.float64]]) -> Vector:
-    """`reduce` of the sorted values of every coordinate, block by block so that all updates are not held twice."""
+    """Apply `reduce` to the sorted values of every coordinate, block by block, so as not to copy all updates."""
     result = np.empty_like(updates[0])
     for part in _blocks(result.size, max(1, _BLOCK_ENTRIES // len(updates))):
         values = np.stack([update[part] for update in updates])
@@ -279,7 +279,7 @@ def _aggregate_checked(rule: Aggregator, fewest: int, updates: Sequence[Vector],
             )
         if not 0 <= count < SAMPLES_LIMIT:
             raise InvalidAggregation(f"samples {position}: {count} given, expected 0 to {SAMPLES_LIMIT - 1}")
-    if rule is weighted_mean:  # finite if and only if all updates are: one look instead of many
+    if rule is weighted_mean:  # finite if and only if all updates are: one check instead of many
         with np.errstate(invalid="ignore"):
             result = rule(updates, samples)
         if is_finite(result):
@@ -291,11 +291,11 @@ def _aggregate_checked(rule: Aggregator, fewest: int, updates: Sequence[Vector],
 
 
 def _call_own(function: Callable[..., object], name: str, updates: Sequence[Vector], samples: Sequence[int]) -> Vector:
-    """What somebody's own rule gives, if it is a model like the updates."""
+    """Call a user's rule and return its result, which must be finite and shaped like the updates."""
     try:
         with importing_from_here():
             result = np.asarray(function(updates, samples), dtype=np.float32)
-    except Exception as error:  # somebody else's code: any error is theirs to read
+    except Exception as error:  # user code may raise anything
         raise InvalidAggregation(f"rule {name!r} failed: {show_exception(error)}") from error
     if result.shape != updates[0].shape or not is_finite(result):
         raise InvalidAggregation(

@@ -40,7 +40,7 @@ def mining_work(difficulty: float, miss_probability: float) -> float:
 def mining_time(work_cycles: float, mining_hz: PerClient) -> float:
     """Mining time (s) of a block.
 
-    [Li24, Eq. 11] A / sum_j F_j over all clients. Nobody mining: infinity.
+    [Li24, Eq. 11] A / sum_j F_j over all clients. Infinity if no client mines.
     """
     total_hz = float(np.sum(mining_hz))
     return work_cycles / total_hz if total_hz > 0 else float("inf")
@@ -54,8 +54,8 @@ def mining_energy(capacitance: PerClient, mining_s: float, mining_hz: PerClient)
 def mining_scale(energy_j: PerClient | float, capacitance: PerClient, work_cycles: float) -> PerClient:
     """F_i^3 / sum F (Hz^2) that `energy_j` pays for, (clients,): M of [Li24, Eq. 31], which is [Li24, Eq. 12] inverted.
 
-    2 e_i / (chi_i A) with e_i what upload and training leave of the budget; training energy is quadratic in f_i, not
-    cubic as printed.
+    2 e_i / (chi_i A) with e_i the budget left by upload and training; training energy is quadratic in f_i, not cubic as
+    printed.
     """
     return 2.0 * energy_j / (capacitance * work_cycles)
 
@@ -63,6 +63,6 @@ def mining_scale(energy_j: PerClient | float, capacitance: PerClient, work_cycle
 def round_delay(exchange_s: Seconds, mining_s: Seconds, overhead_s: Seconds) -> Seconds:
     """Round delay (s): [Li24, Eq. 13], the slowest selected client's training and upload, then mining.
 
-    The paper leaves out what comes on top in every round (downlink, verification, voting): `overhead_s`.
+    `overhead_s` is the constant time per round that the paper leaves out: downlink, verification and voting.
     """
     return exchange_s + mining_s + overhead_s

@@ -24,11 +24,11 @@ Positive: TypeAlias = Annotated[int, Meta(ge=1, le=INT_LIMIT)]
 
 
 class BadEncoding(BdflError):
-    """Bytes that are not the canonical encoding of what was expected, or are too many."""
+    """Bytes that are too long or not the canonical encoding of the expected record."""
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A value with one encoding: an array of its fields in the order of the class; none may be left out."""
+    """A value with exactly one encoding: the array of all its fields in the order of the class."""
 
 
 _Record = TypeVar("_Record", bound=Record)
@@ -45,9 +45,9 @@ def _decoder(kind: type[_Record]) -> msgspec.msgpack.Decoder[_Record]:
 
 
 def prepared(kind: type[_Record]) -> type[_Record]:
-    """The kind itself, its decoder made: for kinds that several threads decode.
+    """Build the decoder of a kind that several threads decode, and return the kind; a class decorator.
 
-    Two threads that make decoders of the same kinds at once crash the interpreter (msgspec 0.22).
+    Two threads that build decoders of the same kinds at once crash the interpreter (msgspec 0.22).
     """
     _decoder(kind)
     return kind
@@ -59,7 +59,7 @@ def encode(record: Record) -> bytes:
 
 
 def decode(data: bytes, kind: type[_Record], max_size: int) -> _Record:
-    """The record of that kind in bytes from anywhere; raises `BadEncoding` unless they are its canonical encoding."""
+    """Decode untrusted bytes as a record of that kind; raise `BadEncoding` unless they are its canonical encoding."""
     if len(data) > max_size:
         raise BadEncoding(f"{kind.__name__}: {len(data)} bytes given, at most {max_size} expected")
     try:

@@ -1,4 +1,4 @@
-"""The errors a caller may expect; every one carries a single line that says what was expected and found."""
+"""Errors that a caller may expect; each carries a one-line message with the expected and the found value."""
 
 import json
 from importlib.util import find_spec
@@ -7,48 +7,48 @@ from bdfl import __version__
 
 
 class BdflError(Exception):
-    """Base of all errors that are the caller's to read, not ours to fix: shown as one line, exit code 2."""
+    """Base of all errors that are not bugs in bdfl: shown as one line, exit code 2."""
 
 
 class InvalidProblem(BdflError):
-    """A round's problem that has no meaning: wrong shapes, negative sizes, not a number."""
+    """A round's problem with wrong shapes, negative sizes or values that are not numbers."""
 
 
 class InvalidDecision(BdflError):
-    """A decision that does not have the form its problem asks for."""
+    """A decision that does not have the form that its problem requires."""
 
 
 class UnknownScheduler(BdflError):
-    """A scheduler's name that nothing, or more than one thing, answers to."""
+    """A scheduler's name that is registered not at all or more than once."""
 
 
 class BadSchedulerParameter(BdflError):
-    """A parameter that a scheduler does not have, or a value it does not take."""
+    """A parameter that a scheduler does not have, or a value that it does not accept."""
 
 
 def printable(text: str) -> str:
-    """Text from anywhere as a terminal may show it: control characters but newlines become escapes such as `\\x1b`."""
+    """Escape the control characters of untrusted text, except newlines, as in `\\x1b`: safe for a terminal."""
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() or one == "\n" else one.encode("unicode_escape").decode() for one in text)
 
 
 def one_line(text: object) -> str:
-    """What somebody else's error says, or any text, in a single line that a terminal may show."""
+    """Any text, such as the message of a library's error, as a single line that is safe for a terminal."""
     return printable(" ".join(str(text).split()))
 
 
 def other_format(found: int, reads: int) -> str:
-    """What is said of anything in another format than this bdfl reads, of every kind of file in the same words."""
+    """The message about a file in a format that this bdfl does not read; the same for every kind of file."""
     writer = "a newer" if found > reads else "an older"
     return f"format {found} found, bdfl {__version__} reads format {reads}: {writer} bdfl wrote it and can read it"
 
 
 class MissingExtra(BdflError):
-    """Packages that come with extras which are not installed."""
+    """Packages of extras that are not installed."""
 
 
-# Module of an extra: its name in messages, and the extra that brings it.
+# Module of an extra: its name in messages, and the extra.
 _OPTIONAL = {
     "PIL": ("Pillow", "learn"),
     "datasets": ("datasets", "data"),
@@ -73,19 +73,19 @@ _OPTIONAL = {
 
 
 def require(purpose: str, *modules: str) -> None:
-    """Raises `MissingExtra` unless all `modules` can be imported; it names what is missing and how to install it."""
+    """Raise `MissingExtra`, with the install command, unless all `modules` can be imported."""
     missing = [module for module in modules if not _is_installed(module)]
     if missing:
         raise MissingExtra(_describe_missing(purpose, *missing))
 
 
 def require_extra(purpose: str, *extras: str) -> None:
-    """As `require`, for every module of these extras."""
+    """Call `require` for every module of these extras."""
     require(purpose, *(module for module, (_, extra) in _OPTIONAL.items() if extra in extras))
 
 
 def describe_import_error(error: ModuleNotFoundError) -> str | None:
-    """The one line for a package of an extra that could not be imported; none for any other module."""
+    """The message for a package of an extra that could not be imported; none for any other module."""
     module = error.name or ""
     return _describe_missing("this command", module) if module.partition(".")[0] in _OPTIONAL else None
 
@@ -93,9 +93,9 @@ def describe_import_error(error: ModuleNotFoundError) -> str | None:
 def _is_installed(module: str) -> bool:
     try:
         return find_spec(module) is not None
-    except ModuleNotFoundError:  # the package that it would be in
+    except ModuleNotFoundError:  # the parent package is missing
         return False
-    except ValueError:  # imported already, by other means than a file
+    except ValueError:  # imported already, but not from a file
         return True
 
 
@@ -106,7 +106,7 @@ def _describe_missing(purpose: str, *modules: str) -> str:
 
 
 def install_command(extras: str) -> str:
-    """The command that adds these extras: in the folder of the sources for an editable install [PEP 610]."""
+    """The command that installs these extras; for an editable install, to be run in the source folder [PEP 610]."""
     from importlib.metadata import PackageNotFoundError, distribution  # here: slow to import
 
     try:

@@ -1,4 +1,4 @@
-"""A lock on a file that ends with its process, however that ends."""
+"""An advisory file lock (flock) that the system releases when its process ends."""
 
 import time
 from typing import BinaryIO
@@ -8,10 +8,10 @@ _WAIT_S = 0.02
 
 
 def try_lock(file: BinaryIO) -> bool:
-    """Whether this process has the file to itself now; true where the system has no such locks."""
+    """Take the exclusive lock without waiting and return whether that succeeded; always true without `fcntl`."""
     try:
         import fcntl
-    except ImportError:  # not there on Windows, where this is left to people's care
+    except ImportError:  # Windows: operators must not share the file
         return True
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -21,7 +21,7 @@ def try_lock(file: BinaryIO) -> bool:
 
 
 def lock_patiently(file: BinaryIO) -> bool:
-    """As `try_lock`, for a moment: whoever only asks whether a lock is held has it himself meanwhile."""
+    """Retry `try_lock` for a moment: a process that only tests the lock holds it meanwhile."""
     for _ in range(_TRIES):
         if try_lock(file):
             return True

@@ -1,4 +1,4 @@
-"""Files from elsewhere: only regular files are opened, of a bounded size, and nothing leads out of a folder."""
+"""Safe access to untrusted files: only regular files of a bounded size, and no links out of a folder."""
 
 import errno
 import os
@@ -14,9 +14,9 @@ _CELLS_PER_BYTE = 16  # of a table; ours have two
 
 
 def open_regular(path: Path, max_bytes: int, *, follows: bool = True) -> BinaryIO:
-    """The file at `path` for reading; raises `OSError` for a device, a pipe, a folder or more than `max_bytes`.
+    """Open a file for reading; raise `OSError` for a device, a pipe, a folder or more than `max_bytes`.
 
-    Opening never waits. A symbolic link is refused unless it `follows` links.
+    Opening never blocks. A symbolic link at `path` is refused unless `follows`.
     """
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     file = os.fdopen(os.open(path, flags | (0 if follows else getattr(os, "O_NOFOLLOW", 0))), "rb")
@@ -30,15 +30,15 @@ def open_regular(path: Path, max_bytes: int, *, follows: bool = True) -> BinaryI
 
 
 def read_regular(path: Path, max_bytes: int, *, follows: bool = True) -> bytes:
-    """The bytes of a file, as `open_regular` opens it."""
+    """Read a whole file that `open_regular` accepts."""
     with open_regular(path, max_bytes, follows=follows) as file:
         return file.read(max_bytes)
 
 
 def find_stray(folder: Path, *, beside: frozenset[str] = frozenset()) -> Path | None:
-    """Something in a folder that is neither folder nor regular file; none: there is none.
+    """Find a path in a folder that is neither folder nor regular file; none: all are.
 
-    A link leads a writer out of the folder, and a pipe holds it up. Folders named in `beside` are not entered.
+    A link leads a writer out of the folder, and a pipe blocks it. Folders named in `beside` are not entered.
     """
     for place, folders, files in os.walk(folder):
         for name in (*folders, *files):
@@ -50,9 +50,9 @@ def find_stray(folder: Path, *, beside: frozenset[str] = frozenset()) -> Path | 
 
 
 def open_parquet(path: Path, max_cells: int | None = None) -> Any:
-    """The Parquet file at `path`; raises `OSError` if its metadata say that it is larger than its bytes justify.
+    """Open a Parquet file; raise `OSError` if its metadata claim a table larger than its bytes justify.
 
-    A few bytes can stand for a billion equal numbers. `max_cells` is for those who read the whole table at once.
+    A few bytes can encode a billion equal numbers. `max_cells` is for callers that read the whole table at once.
     """
     open_regular(path, _MAX_TABLE).close()
     file = import_module("pyarrow.parquet").ParquetFile(path, thrift_container_size_limit=_MAX_THRIFT)

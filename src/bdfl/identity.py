@@ -1,10 +1,10 @@
-"""Keys, signing and verifying: the only place that touches signatures.
+"""Keys, signatures and MACs: the only module that signs and verifies.
 
-What is signed is never the statement alone, but the statement in its place: which chain, which height, on which parent,
-and as what. So no signature can be replayed in another chain or round, on another branch or as something else.
+A signature covers a statement together with its context: chain, height, parent block and meaning. So it cannot be
+replayed in another chain or round, on another branch or with another meaning.
 
-What only one other member has to believe is sealed instead: with a key that the two of them alone can compute. A seal
-costs a fortieth of a signature to check, and proves nothing to anybody else.
+Data for one other member only carries a MAC instead, under a key that these two alone can compute. A MAC costs a
+fortieth of a signature to verify, and proves nothing to third parties.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from bdfl.encoding import Digest, Record, Whole, digest, encode, record_digest
 
-# What signs and verifies is imported where that is done: whoever only reads chains saves the 15 MB.
+# `cryptography` is imported where it is used: a process that only reads chains saves its 15 MB.
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate, CertificateBuilder
 
@@ -25,25 +25,25 @@ _DOMAIN = "bdfl/1"
 _FIELD = 2**255 - 19  # of Curve25519 and edwards25519
 _D = -121665 * pow(121666, -1, _FIELD) % _FIELD  # -x^2 + y^2 = 1 + d x^2 y^2
 _OF_ORDER_8 = 0x05FC536D880238B13933C6D305ACDFD5F098EFF289F4C345B027B2C28F95E826
-# y of the eight points whose order divides the cofactor, also where 0 and 1 are written as p and p + 1.
+# y of the eight points whose order divides the cofactor, with the non-canonical encodings p and p + 1 of 0 and 1.
 _SMALL_ORDER = frozenset([0, 1, _FIELD - 1, _OF_ORDER_8, _FIELD - _OF_ORDER_8, _FIELD, _FIELD + 1])
 
 
 class Meaning(StrEnum):
-    """As what something is signed."""
+    """The domain of a signature: the kind of statement that is signed."""
 
     REPORT = "report"
     UPDATE = "update"
     BLOCK = "block"
     VOTE = "vote"
     MEMBERSHIP = "membership"  # agreement to a change of the members
-    CARD = "card"  # what a future member says of itself
+    CARD = "card"  # a future member's description of itself
     GENESIS = "genesis"  # agreement to begin a chain
     AUDIT = "audit"  # an auditor's report on a chain
 
 
 class Place(Record, frozen=True):
-    """Where a statement belongs: a chain, the height of the block it is for, and that block's parent."""
+    """The context of a statement: a chain, the height of the block it is for, and that block's parent."""
 
     chain: Digest
     height: Whole
@@ -58,12 +58,12 @@ class _Statement(Record, frozen=True):
 
 
 def statement_digest(meaning: Meaning, place: Place, content: bytes) -> bytes:
-    """What is really signed, 32 bytes: a digest of the content's bytes together with their place and meaning."""
+    """The message that is signed, 32 bytes: a digest of the content's bytes with their place and meaning."""
     return record_digest(_Statement(_DOMAIN, meaning.value, place, digest(content)))
 
 
 class Signer:
-    """A member's private key; it never leaves this object."""
+    """A member's private key, which never leaves this object."""
 
     def __init__(self, secret: bytes) -> None:
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -72,14 +72,14 @@ class Signer:
         self.public_key: bytes = self._key.public_key().public_bytes_raw()
 
     def sign(self, meaning: Meaning, place: Place, content: Record) -> bytes:
-        """The Ed25519 signature of a record in its place, 64 bytes; the same for the same record."""
+        """The deterministic Ed25519 signature of a record in its place, 64 bytes."""
         return self._key.sign(statement_digest(meaning, place, encode(content)))
 
     def agree(self, public_key: bytes, salt: bytes, purpose: str) -> bytes | None:
-        """A key (32 bytes) that only this member and the one with that public key can compute, the same for both.
+        """The shared key (32 bytes) of this member and the one with that public key, by Diffie-Hellman.
 
-        X25519 on the keys that both sign with, then HKDF over the salt, the purpose and both public keys. None for a
-        public key of small order: with such a one anybody could compute it.
+        X25519 on the signing keys of both, then HKDF over the salt, the purpose and both public keys. None for a public
+        key of small order, with which any node could compute the shared key.
         """
         from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
         from cryptography.hazmat.primitives.hashes import SHA256
@@ -94,27 +94,27 @@ class Signer:
         return HKDF(SHA256(), 32, salt, f"{_DOMAIN} {purpose} ".encode() + both).derive(shared)
 
     def sign_certificate(self, draft: "CertificateBuilder") -> "Certificate":
-        """An X.509 certificate issued by this key. What is signed there is never as short as a statement's digest."""
+        """An X.509 certificate issued by this key; its signed bytes are always longer than a statement's digest."""
         return draft.sign(self._key, None)
 
 
 def is_public_key(data: bytes) -> bool:
-    """Tells if these bytes are a key that a member may have: a point of edwards25519, not of small order, canonical.
+    """Return whether a member may have this key: a point of edwards25519, canonical and not of small order.
 
-    With a point of small order anybody could sign in the member's name, and a second encoding of a point would pass as
+    With a key of small order any node could forge the member's signature. A second encoding of a point would pass as
     another member's key.
     """
     y = _read_y(data)
     if len(data) != PUBLIC_KEY_SIZE or y >= _FIELD or y in _SMALL_ORDER:
         return False
-    return pow((y * y - 1) * (_D * y * y + 1), (_FIELD - 1) // 2, _FIELD) == 1  # else no x belongs to it
+    return pow((y * y - 1) * (_D * y * y + 1), (_FIELD - 1) // 2, _FIELD) == 1  # else no x solves the curve equation
 
 
 def is_signed(public_key: bytes, signature: bytes, statement: bytes) -> bool:
-    """Tells if `signature` is that key's for a `statement_digest`.
+    """Return whether `signature` is that key's for a `statement_digest`.
 
-    Ed25519 as OpenSSL verifies it, without the cofactor and with S below the group's order; neither key nor R may be of
-    small order. So all verifiers agree: see FORMAT.md, section 4.
+    Ed25519 as OpenSSL verifies it: cofactorless and with S below the group's order; in addition neither key nor R may
+    be of small order. So all verifiers agree: see FORMAT.md, section 4.
     """
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -129,17 +129,17 @@ def is_signed(public_key: bytes, signature: bytes, statement: bytes) -> bool:
 
 
 def make_seal(key: bytes, statement: bytes) -> bytes:
-    """What whoever has that key puts on a statement, 16 bytes."""
+    """MAC of a statement, 16 bytes: keyed BLAKE2b."""
     return hashlib.blake2b(statement, key=key, digest_size=SEAL_SIZE).digest()
 
 
 def is_seal(key: bytes, seal: bytes, statement: bytes) -> bool:
-    """Whether somebody who has that key made the seal for that statement."""
+    """Return whether the MAC is that of the statement under this key; in constant time."""
     return hmac.compare_digest(make_seal(key, statement), seal)
 
 
 def _read_y(point: bytes) -> int:
-    """The y of an encoded point, as it stands; the topmost bit is the sign of x."""
+    """The y of an encoded point, not reduced; the topmost bit, the sign of x, is masked out."""
     return int.from_bytes(point, "little") % 2**255
 
 

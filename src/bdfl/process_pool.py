@@ -1,4 +1,4 @@
-"""Processes for pure work: started together, deaf to Ctrl-C (it is for their starter), gone when the starter is."""
+"""A process pool whose workers start together, ignore SIGINT and exit when the parent dies."""
 
 import os
 import signal
@@ -10,12 +10,12 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from threading import Thread
 
-# How many threads numeric libraries use, read once when they are imported.
+# Number of threads of numeric libraries, read once when they are imported.
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 
 
 def count_cores() -> int:
-    """CPUs this process may use: those it may run on, and no more than its control group's quota (cgroup v2)."""
+    """CPUs this process may use: its CPU affinity, limited by the quota of its control group (cgroup v2)."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
         quota_us, period_us = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
@@ -32,11 +32,10 @@ def open_process_pool(
     initializer: Callable[..., None] | None = None,
     initargs: tuple[object, ...] = (),
 ) -> Iterator[ProcessPoolExecutor]:
-    """As many spawned processes as `workers` says; they end with this block, at once if it is left by an exception.
+    """Open a pool of `workers` spawned processes; they end with the block, at once if it is left by an exception.
 
-    Numeric libraries use `threads` threads in each, unless the environment already says how many. `initializer` is
-    called in each before its first task. Functions, tasks and results travel between processes: a function must be
-    one of a module.
+    Numeric libraries use `threads` threads in each, unless the environment already sets the number. `initializer` is
+    called in each before its first task. Functions, tasks and results are pickled, so functions must be top-level.
     """
     executor = ProcessPoolExecutor(
         workers, mp_context=get_context("spawn"), initializer=_start_worker, initargs=(initializer, initargs)
@@ -58,7 +57,7 @@ def open_process_pool(
 
 @contextmanager
 def _interrupts_held() -> Iterator[None]:
-    """Ctrl-C waits until the end of the block; processes started inside never see it: it is for this one to handle."""
+    """Block SIGINT inside the context; processes started there inherit the mask and never receive it."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -71,7 +70,7 @@ def _interrupts_held() -> Iterator[None]:
 
 @contextmanager
 def _environment(threads: int | None) -> Iterator[None]:
-    """What processes started inside find in their environment: libraries read it once, when they are imported."""
+    """Set the thread variables for processes started inside: libraries read them once, when imported."""
     added = {} if threads is None else {name: str(threads) for name in THREAD_VARIABLES if name not in os.environ}
     os.environ.update(added)
     try:
@@ -82,7 +81,7 @@ def _environment(threads: int | None) -> Iterator[None]:
 
 
 def _start_worker(initializer: Callable[..., None] | None, initargs: tuple[object, ...]) -> None:
-    """First thing in a worker: Ctrl-C is for its parent alone, and without its parent it ends."""
+    """Set up a worker: it ignores SIGINT, which its parent handles, and exits when its parent dies."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     Thread(target=_end_with_parent, daemon=True).start()
     if initializer is not None:
@@ -93,8 +92,8 @@ def _end_with_parent() -> None:
     parent = parent_process()
     if parent is not None:
         wait([parent.sentinel])
-        os._exit(1)  # in the middle of whatever is being computed: nobody waits for it any more
+        os._exit(1)  # at once: no process waits for the result
 
 
 def _get_ready() -> None:
-    """Nothing: by then the worker has started."""
+    """Do nothing: a first task makes the executor start the worker."""

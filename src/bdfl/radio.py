@@ -42,8 +42,8 @@ def gain_for_rate(
 ) -> PerClient:
     """Channel power gain (dimensionless) at which the uplink has that rate, (clients,).
 
-    [Li24, Eq. 8] solved for h_i: (B N0 / P_i) (2^(R_i / B) - 1). Rate zero gives gain zero; a rate that no float has a
-    gain for, or one above zero at power zero, gives infinity.
+    [Li24, Eq. 8] solved for h_i: (B N0 / P_i) (2^(R_i / B) - 1). Rate zero gives gain zero. A gain too large for a
+    float, or a rate above zero at power zero, gives infinity.
     """
     with np.errstate(over="ignore", divide="ignore"):
         ratio = np.expm1(rate_bit_per_s / bandwidth_hz * np.log(2.0))
@@ -70,7 +70,7 @@ def upload_energy(power_w: PerClient, upload_s: PerClient) -> PerClient:
 def power_for_upload_time(
     nats_per_hz: NDArray[np.float64], upload_s: NDArray[np.float64], noise_over_gain_w: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Transmit power (W) that uploads a model in exactly `upload_s`, shaped as its arguments together.
+    """Transmit power (W) that uploads a model in exactly `upload_s`, shaped as its arguments broadcast together.
 
     [Li24, Eq. 8] solved for P_i: (B N0 / h_i) (2^(m_i / (B t)) - 1), with m_i ln 2 / B and B N0 / h_i given.
     """

@@ -1,7 +1,7 @@
-"""A Ray cluster for pure work: one that is there, or processes of this machine for as long as they are needed.
+"""Connections to a Ray cluster: an existing one, or a temporary one on this machine.
 
-Ray trusts whoever reaches its ports: a cluster belongs into a network of its own. What is started here listens on
-loopback alone, has no dashboard and reports nothing to anybody.
+Ray does not authenticate connections, so a cluster belongs in a private network. A cluster started here listens on
+loopback only, has no dashboard and sends no usage statistics.
 """
 
 import hashlib
@@ -20,9 +20,9 @@ from bdfl.errors import BdflError, one_line, require
 
 AUTO, LOCAL = "auto", "local"
 _LIBRARIES = ("numpy", "scipy")
-_STORE_BYTES = 100_000_000  # of a cluster of our own: what travels is small
+_STORE_BYTES = 100_000_000  # object store of a temporary cluster: tasks and results are small
 _QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
-_PATIENCE_S = 5.0  # for an answer at an address
+_PATIENCE_S = 5.0  # connect timeout
 _OWN_LINE = "; see 'Many machines' in docs/sweeps.md"
 
 
@@ -31,15 +31,15 @@ class NoCluster(BdflError):
 
 
 class OtherSoftware(BdflError):
-    """A node whose software differs from ours: its results could too."""
+    """A node whose software differs from ours, so that its results may differ too."""
 
 
 @contextmanager
 def open_ray(address: str | None, *, num_cpus: int | None = None) -> Iterator[Any]:
-    """The module `ray`, connected: to the cluster at `address`, or to one of our own with so many CPUs.
+    """Connect to the cluster at `address`, or start one with `num_cpus` CPUs, and yield the module `ray`.
 
-    An address is HOST:PORT, ray://HOST:PORT, or "auto" for a cluster that runs on this machine. A connection that is
-    there already is used and left as it is.
+    An address is HOST:PORT, ray://HOST:PORT, or "auto" for a cluster that runs on this machine. An existing connection
+    is used and left open.
     """
     require("the engine ray", "ray")
     import ray
@@ -56,13 +56,13 @@ def open_ray(address: str | None, *, num_cpus: int | None = None) -> Iterator[An
 
 
 def count_cpus(ray: Any) -> int:
-    """CPUs of all nodes that are alive, at least 1."""
+    """CPUs of all live nodes, at least 1."""
     return max(1, int(ray.cluster_resources().get("CPU", 0)))
 
 
 @cache
 def list_software(with_torch: bool) -> tuple[tuple[str, str], ...]:
-    """Names and versions of what decides the bytes of a result, our own code by its digest."""
+    """Names and versions of the software that determines the bytes of a result, bdfl's code by its digest."""
     names = (*_LIBRARIES, "torch") if with_torch else _LIBRARIES
     python = ".".join(platform.python_version_tuple()[:2])
     found = [("Python", python), ("bdfl", __version__), ("bdfl's code", _code_digest())]
@@ -70,7 +70,7 @@ def list_software(with_torch: bool) -> tuple[tuple[str, str], ...]:
 
 
 def find_difference(expected: tuple[tuple[str, str], ...]) -> str | None:
-    """What of `expected` is different in this process, in one line; none if all is the same."""
+    """Describe in one line the first difference between `expected` and this process's software; none if equal."""
     with_torch = any(name == "torch" for name, _ in expected)
     for (name, wanted), (_, found) in zip(expected, list_software(with_torch), strict=True):
         if wanted != found:
@@ -79,7 +79,7 @@ def find_difference(expected: tuple[tuple[str, str], ...]) -> str | None:
 
 
 def describe_trouble(error: BaseException) -> str:
-    """Ray's error in one line: the last that it says."""
+    """The last line of a Ray error's message."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     return one_line(lines[-1] if lines else type(error).__name__)[:300]
 
@@ -106,20 +106,20 @@ def _connect(ray: Any, address: str | None, num_cpus: int | None) -> None:
 
 
 def _knock(address: str) -> None:
-    """Raises where nobody answers: Ray itself would go on trying for minutes."""
+    """Raise `OSError` if a HOST:PORT refuses connections: Ray itself would retry for minutes."""
     host, _, port = address.rpartition("/")[2].rpartition("@")[2].rpartition(":")
     if host and port.isdigit():
         socket.create_connection((host, int(port)), timeout=_PATIENCE_S).close()
 
 
 def _shown(address: str | None) -> str:
-    """An address as a message may repeat it: nothing before an @."""
+    """An address without the credentials before its @, for messages."""
     return "this machine" if address is None else address.rpartition("@")[2]
 
 
 @contextmanager
 def _environment(added: dict[str, str]) -> Iterator[None]:
-    """What Ray and its processes find in the environment, unless it says otherwise already."""
+    """Set environment variables for Ray and its processes, except those that are set already."""
     missing = {name: value for name, value in added.items() if name not in os.environ}
     os.environ.update(missing)
     try:
@@ -137,7 +137,7 @@ def _version(name: str) -> str:
 
 
 def _code_digest() -> str:
-    """The first digits of SHA-256 over our own sources."""
+    """The first 12 hexadecimal digits of a SHA-256 over bdfl's sources."""
     folder, total = Path(__file__).parent, hashlib.sha256()
     for path in sorted(folder.rglob("*.py")):
         total.update(path.relative_to(folder).as_posix().encode() + b"\0")

@@ -1,1 +1,1 @@
-"""The chain: blocks, their law, their proof of work and where they are kept."""
+"""The chain: blocks, validity rules, proof of work and stores."""

@@ -1,4 +1,4 @@
-"""Files named by the digest of their content: `blobs/ab/abcd...`. A file is there whole or not at all."""
+"""Content-addressed files, `blobs/ab/abcd...`, written by atomic replace: a file is there whole or not at all."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -14,15 +14,15 @@ from bdfl.ledger.keeping import NotKept, StoreInUse
 LOCK_FILE = "lock"
 BLOBS_FOLDER = "blobs"
 _TEMPORARY = "tmp"
-_SIDE_BY_SIDE = 4  # files written at the same time: the disk is waited for once instead of for each
+_SIDE_BY_SIDE = 4  # files written in parallel, so that their fsyncs overlap
 
 
 class BlobFolder:
-    """The blobs of a store. Not `durable`: the same order of steps, but nothing waits for the disk."""
+    """The blobs of a store. Not `durable`: the same order of steps without fsync."""
 
     def __init__(self, path: Path, *, durable: bool) -> None:
         self._blobs = path / BLOBS_FOLDER
-        self.temporary = path / _TEMPORARY  # what is being written
+        self.temporary = path / _TEMPORARY  # files being written
         self._durable = durable
 
     @property
@@ -30,13 +30,13 @@ class BlobFolder:
         return self._blobs, self.temporary
 
     def make(self) -> None:
-        """Makes the folders; those that exist stay."""
+        """Create the folders that are missing."""
         self._blobs.mkdir(parents=True, exist_ok=True)
         self.temporary.mkdir(exist_ok=True)
         self.sync(self._blobs.parent)
 
     def sweep(self) -> None:
-        """Removes what was being written when the process before this one ended."""
+        """Remove temporary files that an earlier process left behind."""
         self.temporary.mkdir(exist_ok=True)
         for path in self.temporary.iterdir():
             path.unlink()
@@ -46,7 +46,7 @@ class BlobFolder:
         return self._blobs / name[:2] / name
 
     def sizes(self) -> dict[bytes, int]:
-        """Bytes of every blob that is there; files with other names are not ours and left alone."""
+        """Size in bytes of every blob in the folder; files with other names are ignored."""
         return dict(self._list())
 
     def _list(self) -> Iterator[tuple[bytes, int]]:
@@ -59,14 +59,14 @@ class BlobFolder:
                     yield blob, file.stat(follow_symlinks=False).st_size
 
     def read(self, blob: bytes, max_bytes: int) -> bytes | None:
-        """The bytes of a blob that is a regular file and not too large, else `OSError`; none: not there."""
+        """Read a blob; none if it is missing, `OSError` if it is no regular file or too large."""
         try:
             return read_regular(self.path(blob), max_bytes, follows=False)
         except FileNotFoundError:
             return None
 
     def write(self, blob: bytes, data: bytes) -> None:
-        """Puts the blob in its place, for good; raises `NotKept` if the disk does not take it."""
+        """Write a blob durably by atomic replace; raise `NotKept` if the disk is full or fails."""
         path = self.path(blob)
         temporary = self.temporary / path.name
         try:
@@ -86,7 +86,7 @@ class BlobFolder:
             raise NotKept(f"{path}: {error.strerror}, {len(data)} bytes to write; the blob is not kept") from None
 
     def write_all(self, blobs: Mapping[bytes, bytes]) -> None:
-        """As `write` for each, several at a time; all are tried before one that failed is told of."""
+        """Write several blobs in parallel; all are tried before the first error is raised."""
         if len(blobs) < 2 or not self._durable:
             for blob, data in blobs.items():
                 self.write(blob, data)
@@ -95,15 +95,15 @@ class BlobFolder:
             list(writers.map(self.write, blobs.keys(), blobs.values()))
 
     def remove(self, blob: bytes) -> int:
-        """Bytes that are free now: none if the blob was gone already."""
+        """Delete a blob and return the bytes freed, 0 if it was missing."""
         path = self.path(blob)
         size = path.stat().st_size if path.is_file() else 0
         path.unlink(missing_ok=True)
         return size
 
     def sync(self, folder: Path) -> None:
-        """Waits until the names in a folder are on the disk."""
-        if not self._durable or os.name == "nt":  # Windows opens no folders
+        """fsync the directory."""
+        if not self._durable or os.name == "nt":  # Windows cannot open directories
             return
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -114,7 +114,7 @@ class BlobFolder:
 
 @contextmanager
 def lock_folder(path: Path) -> Iterator[None]:
-    """Inside, nobody else writes to the store; raises `StoreInUse`. The lock ends with the process, however it ends."""
+    """Hold the writer's lock of a store, or raise `StoreInUse`; the system releases it when the process ends."""
     with (path / LOCK_FILE).open("ab") as file:
         if not lock_patiently(file):
             raise StoreInUse(f"{path}: this chain is being written to by another process")

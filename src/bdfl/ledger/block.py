@@ -1,8 +1,7 @@
-"""What stands on the chain: genesis, blocks and their parts. Integers, bytes and strings only; units are in the names.
+"""Records of the chain: genesis, blocks and their parts. Integers, bytes and strings only; units are in the names.
 
 `_micro` counts 1e-6 of a unit, `_nano` 1e-9, `_atto` 1e-18, `_pj` picojoules, `_ns` nanoseconds, `_ms` milliseconds,
-`_uw` microwatts. A client is named by its place in the list of all who ever were members, which is also its number in
-the scenario.
+`_uw` microwatts. A client's number is its index among all members, present and past, and its number in the scenario.
 """
 
 from enum import StrEnum
@@ -22,11 +21,11 @@ FORMAT = 3  # 1: without privacy, 2: without time
 MAX_MEMBERS = 4096
 MAX_ATTEMPT = 10_000
 MAX_TEXT = 200
-MAX_TIME_MS = 253_402_300_799_999  # the end of the year 9999: what calendars can write
-# A voter's clock and an honest proposer's differ by seconds, those of a computer that was never set by hours. A minute
-# forgives what NTP would not, and is short beside a round, so that an auditor can say when.
+MAX_TIME_MS = 253_402_300_799_999  # the end of the year 9999, the last that calendars can write
+# Clocks of honest members differ by seconds, a clock that was never set by hours. A minute is more than NTP leaves, and
+# short beside a round, so that an auditor can date a block.
 TIME_TOLERANCE_MS = 60_000
-MAX_BUDGET_PJ = 10**18  # a megajoule a round: whoever claims more could make the costs of a schedule too large to write
+MAX_BUDGET_PJ = 10**18  # a megajoule a round: a larger claim could make the costs of a schedule exceed an integer
 NONCE_SIZE = 8
 MAX_BLOCK_SIZE = 64 * 2**20
 
@@ -47,7 +46,7 @@ class Kind(StrEnum):
 
 
 class Conditions(Record, frozen=True):
-    """What a client finds in a round: its channel and what it may spend."""
+    """A client's conditions in a round: its channel gain, energy budget and reachability."""
 
     gain_atto: Whole  # h_i in 1e-18
     energy_budget_pj: Annotated[int, Meta(ge=0, le=MAX_BUDGET_PJ)]  # E_i^max
@@ -55,7 +54,7 @@ class Conditions(Record, frozen=True):
 
 
 class Receipt(Record, frozen=True):
-    """What a round really cost a client: measured, or sampled in a simulation."""
+    """The actual cost of a round for a client: measured, or sampled in a simulation."""
 
     round: Positive
     energy_pj: Whole
@@ -81,9 +80,9 @@ class SignedReport(Record, frozen=True):
 
 
 class ModelUpdate(Record, frozen=True):
-    """A client's trained model, by the digest of its safetensors bytes; no digest: nothing to give, training diverged.
+    """A client's trained model, by the digest of its safetensors bytes; no digest: declined, as training diverged.
 
-    A client that holds no data gives the parent's model with 0 samples: it takes part and changes nothing.
+    A client without data gives the parent's model with 0 samples: it participates and changes nothing.
     """
 
     client: MemberNumber
@@ -105,15 +104,15 @@ class SignedUpdate(Record, frozen=True):
 
 
 class Vote(Record, frozen=True):
-    """One member's vote for a block in an attempt, with what the voter holds of the round."""
+    """A member's vote for a block in an attempt, with the updates and reports that the voter holds."""
 
     kind: Kind
     attempt: Attempt
     block: Digest
     voter: MemberNumber
-    updates: MemberNumbers  # whose updates the voter holds, ascending
-    reports: MemberNumbers  # whose reports the voter holds, ascending
-    mining_ms: Whole  # how long the voter waited for a block, at least 1; 0: unknown; only precommits say, prevotes 0
+    updates: MemberNumbers  # members whose updates the voter holds, ascending
+    reports: MemberNumbers  # members whose reports the voter holds, ascending
+    mining_ms: Whole  # the voter's wait for a block, at least 1; 0: unknown; in precommits only, 0 in prevotes
 
 
 class SignedVote(Record, frozen=True):
@@ -127,7 +126,7 @@ Certificate: TypeAlias = Annotated[tuple[SignedVote, ...], Meta(max_length=MAX_M
 
 
 class Schedule(Record, frozen=True):
-    """Who trains in a round and how fast everybody computes and mines."""
+    """The clients that train in a round, with their frequencies and powers, and all members' mining frequencies."""
 
     round: Positive
     selected: MemberNumbers  # ascending
@@ -137,7 +136,7 @@ class Schedule(Record, frozen=True):
     objective_nano: Annotated[
         int, Meta(ge=-INT_LIMIT, le=INT_LIMIT)
     ]  # V d - sum of the selected queues, rounded half to even
-    reason: Text  # why nobody trains; empty where somebody does
+    reason: Text  # why no client trains; empty if any does
 
     @property
     def is_feasible(self) -> bool:
@@ -145,7 +144,7 @@ class Schedule(Record, frozen=True):
 
 
 class Modelled(Record, frozen=True):
-    """What the cost model says of a round played as scheduled."""
+    """Delays and energies of a round played as scheduled, by the cost model."""
 
     exchange_ns: Whole  # until the slowest selected client has uploaded
     mining_ns: Whole
@@ -154,7 +153,7 @@ class Modelled(Record, frozen=True):
 
 
 class Limits(Record, frozen=True):
-    """A client's processor, radio and data, which stay the same."""
+    """The constants of a client: processor, radio and data."""
 
     samples: Whole  # |D_i|
     rate_nano: Whole  # beta_i
@@ -170,22 +169,22 @@ class Limits(Record, frozen=True):
 
 
 class Member(Record, frozen=True):
-    """Somebody who takes part, from the beginning or since a block admitted it."""
+    """A member of the federation, from genesis or since a block admitted it."""
 
     public_key: Digest
     limits: Limits
-    conditions: Conditions  # of round 1; of one that is admitted later they count for nothing, it reports
+    conditions: Conditions  # of round 1; ignored for a member admitted later, which reports its own
 
 
 class Admission(Record, frozen=True, tag="admission"):
-    """A change: somebody becomes a member, under the next number that nobody ever had."""
+    """A change: a new member joins, under the next number that was never assigned."""
 
     number: MemberNumber
     member: Member
 
 
 class Removal(Record, frozen=True, tag="removal"):
-    """A change: somebody is a member no more. Its number and its key stay its own."""
+    """A change: a member leaves. Its number and key are never assigned again."""
 
     number: MemberNumber
 
@@ -201,7 +200,7 @@ class Assent(Record, frozen=True):
 
 
 class MembershipChange(Record, frozen=True, tag="membership"):
-    """A change that a quorum agreed to. In block h it binds from height h + 2 on."""
+    """A change with the assents of a quorum. In block h it binds from height h + 2 on."""
 
     change: Change
     expires: Positive  # the last height whose block may carry it
@@ -209,7 +208,7 @@ class MembershipChange(Record, frozen=True, tag="membership"):
 
 
 class TwoVotes(Record, frozen=True, tag="two-votes"):
-    """Evidence: votes of one kind by one member in one attempt for different blocks."""
+    """Evidence of equivocation: votes of one kind by one member in one attempt for different blocks."""
 
     place: Place
     first: SignedVote
@@ -217,7 +216,7 @@ class TwoVotes(Record, frozen=True, tag="two-votes"):
 
 
 class SignedHeader(Record, frozen=True):
-    """A block without its body: enough to check its work and its signature."""
+    """A block without its body: enough to check its proof of work and its signature."""
 
     header: "Header"
     nonce: Nonce
@@ -225,14 +224,14 @@ class SignedHeader(Record, frozen=True):
 
 
 class TwoBlocks(Record, frozen=True, tag="two-blocks"):
-    """Evidence: different blocks by one member for one attempt."""
+    """Evidence of equivocation: different blocks by one member for one attempt."""
 
     first: SignedHeader
     second: SignedHeader
 
 
 class TwoUpdates(Record, frozen=True, tag="two-updates"):
-    """Evidence: different updates by one member for one round."""
+    """Evidence of equivocation: different updates by one member for one round."""
 
     place: Place
     first: SignedUpdate
@@ -240,7 +239,7 @@ class TwoUpdates(Record, frozen=True, tag="two-updates"):
 
 
 class FalseWork(Record, frozen=True, tag="false-work"):
-    """Evidence: a signed block whose hash is above its target."""
+    """Evidence of a false proof of work: a signed block whose hash is above its target."""
 
     block: SignedHeader
 
@@ -251,7 +250,7 @@ Entries: TypeAlias = Annotated[tuple[Entry, ...], Meta(max_length=MAX_MEMBERS)]
 
 
 class Header(Record, frozen=True):
-    """What the proof of work is for."""
+    """The header of a block; the proof of work is over it."""
 
     format: Whole
     chain: Digest
@@ -293,7 +292,7 @@ class Block(Record, frozen=True):
 
     @property
     def digest(self) -> bytes:
-        """The block's name: 32 bytes."""
+        """The block's id, 32 bytes."""
         return block_digest(self.header, self.nonce)
 
     @property
@@ -302,14 +301,14 @@ class Block(Record, frozen=True):
 
 
 class Seal(Record, frozen=True):
-    """What a proposer signs: the header with its nonce."""
+    """The header with its nonce, which the proposer signs; its digest is the block's id."""
 
     header: Header
     nonce: Nonce
 
 
 class Physics(Record, frozen=True):
-    """Numbers of the cost model and the objective that hold for all."""
+    """Constants of the cost model and the objective, the same for all members."""
 
     min_clients: Positive  # m of C2
     tradeoff_nano: Positive  # V
@@ -320,7 +319,7 @@ class Physics(Record, frozen=True):
 
 
 class SchedulerName(Record, frozen=True):
-    """Who decides: a scheduler of that name, its parameters as JSON text in the order of their names."""
+    """The chain's scheduler by name, with its parameters as JSON text, sorted by name."""
 
     name: Text
     version: Text  # of bdfl
@@ -336,7 +335,7 @@ class Tensor(Record, frozen=True):
 
 
 class ModelForm(Record, frozen=True):
-    """The untrained model and the form that every model has."""
+    """The untrained model, and the tensors and size of every model."""
 
     initial: Digest
     size: Positive  # bytes of the safetensors file
@@ -344,27 +343,27 @@ class ModelForm(Record, frozen=True):
 
 
 class Law(Record, frozen=True):
-    """Which rules the chain follows."""
+    """Consensus, proof-of-work and aggregation parameters of the chain."""
 
     quorum: QuorumRule
     work: WorkKind
     difficulty: Positive  # of the first block: expected number of hashes
-    target_ms: Whole  # time a block should take to mine; 0: the difficulty stays
+    target_ms: Whole  # target time to mine a block; 0: no retargeting
     aggregation: Text
-    faulty: Whole  # wrong updates the aggregation must bear
+    faulty: Whole  # wrong updates that the aggregation must tolerate
     min_updates: Positive
-    max_exchange_ns: Positive  # modelled training and upload of one client that a schedule may have at most
+    max_exchange_ns: Positive  # most modelled time of training and upload that a schedule gives one client
 
 
 class Privacy(Record, frozen=True):
-    """How everybody trains so that an update tells little of a single sample: all that epsilon depends on.
+    """The parameters of DP-SGD, the same for all members: all that epsilon depends on.
 
     A member of n samples makes `steps` noisy steps in a round, or `steps` times n / `batch`, rounded up, where these
     are epochs; each step takes each sample with probability `batch` / n, at most 1.
     """
 
-    noise_micro: Positive  # deviation of the noise over the norm that gradients are clipped to
-    clip_micro: Positive  # that norm
+    noise_micro: Positive  # noise multiplier: standard deviation of the noise over the clipping norm
+    clip_micro: Positive  # clipping norm of the gradients
     delta_atto: Annotated[int, Meta(ge=1, lt=ATTO)]
     accountant: Accountant
     batch: Positive
@@ -373,18 +372,18 @@ class Privacy(Record, frozen=True):
 
 
 class AccessPoint(Record, frozen=True):
-    """A router between the members of a live network: it forwards, and signs nothing that stands on the chain."""
+    """A router between the members of a live network; it signs nothing on the chain."""
 
     name: Text
     certificate: Digest  # SHA-256 of its X.509 certificate in DER
 
 
 class Genesis(Record, frozen=True):
-    """Where a chain begins; its digest is the chain's id and the parent of block 1."""
+    """The genesis of a chain; its digest is the chain's id and the parent of block 1."""
 
     format: Whole
     name: Text
-    time_ms: TimeMs  # when the network was founded
+    time_ms: TimeMs  # creation time of the network
     scenario: Digest
     members: Annotated[tuple[Member, ...], Meta(min_length=1, max_length=MAX_MEMBERS)]
     physics: Physics
@@ -393,21 +392,21 @@ class Genesis(Record, frozen=True):
     model: ModelForm
     schedule: Schedule  # of round 1
     access_points: Annotated[tuple[AccessPoint, ...], Meta(max_length=MAX_MEMBERS)]  # none in a simulation
-    privacy: Privacy | None  # none: updates may tell anything
+    privacy: Privacy | None  # none: training is not private
 
 
 def chain_id(genesis: Genesis) -> bytes:
-    """The chain's name, 32 bytes; also the parent of block 1."""
+    """The chain's id, 32 bytes; also the parent of block 1."""
     return record_digest(genesis)
 
 
 def header_seal(header: Header) -> bytes:
-    """What a nonce is searched for, 32 bytes."""
+    """Digest of a header, 32 bytes: the input of the proof of work, without the nonce."""
     return record_digest(header)
 
 
 def block_digest(header: Header, nonce: bytes) -> bytes:
-    """A block's name, 32 bytes."""
+    """A block's id, 32 bytes."""
     return record_digest(Seal(header, nonce))
 
 

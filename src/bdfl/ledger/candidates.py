@@ -1,19 +1,19 @@
-"""Candidates of a round: those who reported, are reachable and do not rest for an update they missed."""
+"""Eligibility for a round: members that reported, are reachable and are not in back-off after missed updates."""
 
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 
 from bdfl.ledger.block import Conditions, SignedReport
 
-MAX_REST = 63  # rounds that a member sits out at most
+MAX_REST = 63  # rounds: longest back-off
 
 
 def find_candidates(
     conditions: Mapping[int, Conditions], rests_until: Sequence[int], round: int, min_clients: int
 ) -> Mapping[int, Conditions]:
-    """Conditions of those who may be scheduled in a round, by client: they reported, are reachable and do not rest.
+    """Conditions of the clients eligible in a round, by client: reported, reachable and not in back-off.
 
-    Nobody rests where too few would be left for a round: else one member that never trains could stop all others.
+    Back-off is ignored where too few clients would be left: else one that never trains could stop all others.
     """
     reachable = {client: found for client, found in sorted(conditions.items()) if found.is_reachable}
     rested = {client: found for client, found in reachable.items() if rests_until[client] < round}
@@ -23,7 +23,7 @@ def find_candidates(
 def settle_conditions(
     reports: Sequence[SignedReport], staying: Collection[int], offenders: Collection[int]
 ) -> Mapping[int, Conditions]:
-    """Conditions that count in the round after, by client: reported by those who stay members and are no offenders."""
+    """Conditions for the round after, by client: those reported by members that stay and are no offenders."""
     return MappingProxyType(
         {
             signed.report.client: signed.report.conditions
@@ -40,9 +40,9 @@ def settle_misses(
     rests_until: Sequence[int],
     round: int,
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Misses in a row and last rounds of rest: a scheduled member that was not heard sits out 2^k - 1 rounds.
+    """Misses in a row and last rounds of back-off, by client: the k-th miss excludes a member for 2^k - 1 rounds.
 
-    One that said it has nothing to give was heard.
+    A member that declined was heard, and misses nothing.
     """
     now_misses, now_rests_until = list(misses), list(rests_until)
     for client in selected:

@@ -1,4 +1,4 @@
-"""Where a chain stands after a block: all that the next block is judged by, and how a block moves it on."""
+"""The state of a chain after a block, by which the next block is judged, and its transition by a block."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -48,13 +48,13 @@ __all__ = [
 ]
 
 NO_PARENT = bytes(DIGEST_SIZE)  # parent of the genesis
-MEDIAN_BLOCKS = 11  # median time past, as Bitcoin has it: five liars in a row cannot move it beyond the honest
-FAREWELL = 64  # heights after its last one for which a removed member is answered, so that it learns of its end
+MEDIAN_BLOCKS = 11  # median time past, as in Bitcoin: five false times cannot move it beyond the honest ones
+FAREWELL = 64  # heights after its last one for which a removed member is answered, so that it learns of its removal
 
 
 @dataclass(frozen=True, eq=False)
 class ChainState:
-    """A chain at its tip; per-member tuples have a place for everybody who ever was a member at the next height."""
+    """A chain at its tip; per-member tuples have an entry for every number assigned up to the next height."""
 
     charter: Charter  # of the next height, height + 1
     tip_charter: Charter  # of the tip's height, whose members voted for it
@@ -67,14 +67,14 @@ class ChainState:
     conditions: Mapping[int, Conditions]  # of the next round, by client: members that reported and are no offenders
     queue_nano: tuple[int, ...]
     misses: tuple[int, ...]  # updates missed in a row
-    rests_until: tuple[int, ...]  # last round that the member sits out; 0: none
+    rests_until: tuple[int, ...]  # last round of the member's back-off; 0: none
     offenders: frozenset[int]
-    rounds_scheduled: tuple[int, ...]  # so often the member was to train: what it may have let out, in a block or not
-    epsilon_micro: tuple[int, ...]  # what the member last said that it has spent; 0 where training is not private
+    rounds_scheduled: tuple[int, ...]  # rounds the member was to train in: its update may be out, in a block or not
+    epsilon_micro: tuple[int, ...]  # epsilon that the member last stated as spent; 0 where training is not private
     difficulty: int  # of the tip, before attempts halved it
     times_ms: tuple[int, ...]  # of the last `MEDIAN_BLOCKS` blocks, oldest first; the genesis counts as one
     num_idle: int  # idle blocks in a row, up to the tip
-    memory: object | None  # what the scheduler left; recomputed by everybody, never hashed
+    memory: object | None  # the scheduler's memory; recomputed by every node, never hashed
 
     @property
     def genesis(self) -> Genesis:
@@ -86,38 +86,38 @@ class ChainState:
 
     @property
     def num_members(self) -> int:
-        """Numbers given up to the next height."""
+        """Numbers assigned up to the next height."""
         return self.charter.num_members
 
     @property
     def members(self) -> tuple[Member, ...]:
-        """All who ever were members, by number, also those about to be."""
+        """All members by number: present, past and about to join."""
         return self.coming_charter.members
 
     @property
     def active(self) -> frozenset[int]:
-        """Who is a member at the next height: proposes, votes, trains, reports."""
+        """Members at the next height: they propose, vote, train and report."""
         return self.charter.active
 
     @cached_property
     def reporters(self) -> frozenset[int]:
-        """Of whom a report for the round after the next is expected: who reported last time, or is new, and stays."""
+        """Members expected to report for the round after the next: they reported last time or are new, and stay."""
         newcomers = self.charter.active - self.tip_charter.active
         return (newcomers.union(self.conditions) & self.coming_charter.active) - self.offenders
 
     @cached_property
     def due(self) -> frozenset[int]:
-        """Of whom something is due for the next block: an update of this round, or a report for the next."""
+        """Members that owe something for the next block: an update of this round, or a report for the next."""
         return self.scheduled | self.reporters
 
     @cached_property
     def speakers(self) -> frozenset[int]:
-        """Who may say something for the next height or the one after: its members, and those about to be."""
+        """Members of the next height or the one after, whose messages are accepted."""
         return self.charter.active | self.coming_charter.active
 
     @cached_property
     def public_keys(self) -> tuple[bytes | None, ...]:
-        """Keys of those who may be listened to, by number; none: it was removed, and had `FAREWELL` heights since."""
+        """Keys of members whose messages may be accepted, by number; none: removed at least `FAREWELL` heights ago."""
         roll = self.coming_charter.roll
         return tuple(
             member.public_key if last is None or self.height < last + FAREWELL else None
@@ -125,12 +125,12 @@ class ChainState:
         )
 
     def last_height(self, number: int) -> int | None:
-        """The last height at which that number is, or was, a member; none: no end is agreed on."""
+        """The last height at which that number is, or was, a member; none: no removal is agreed on."""
         last_heights = self.coming_charter.roll.last_heights
         return last_heights[number] if 0 <= number < len(last_heights) else None
 
     def is_over(self, number: int) -> bool:
-        """Whether that number was a member and is one no more."""
+        """Return whether that member was removed."""
         last = self.last_height(number)
         return last is not None and last <= self.height
 
@@ -144,41 +144,41 @@ class ChainState:
 
     @cached_property
     def place(self) -> Place:
-        """Where statements for the next block belong."""
+        """The signing context of statements for the next block."""
         return Place(self.chain, self.height + 1, self.tip)
 
     @cached_property
     def tip_place(self) -> Place:
-        """Where the tip and the votes for it belong."""
+        """The signing context of the tip and the votes for it."""
         return Place(self.chain, self.height, self.tip_parent)
 
     @cached_property
     def candidates(self) -> Mapping[int, Conditions]:
-        """Conditions of those who could be scheduled in the next round, by client."""
+        """Conditions of the clients eligible in the next round, by client."""
         min_clients = self.genesis.physics.min_clients
         return find_candidates(self.conditions, self.rests_until, self.height + 1, min_clients)
 
     @cached_property
     def least_time_ms(self) -> int:
-        """Least time of the next block: later than the median time past, of an even number the earlier middle one.
+        """Least time of the next block: 1 ms after the median time past, of an even number the earlier middle one.
 
-        At the end of the calendar it stays there, so that no time can end a chain.
+        It is capped at the end of the calendar, so that no time can end a chain.
         """
         return min(sorted(self.times_ms)[(len(self.times_ms) - 1) // 2] + 1, MAX_TIME_MS)
 
     @cached_property
     def scheduled(self) -> frozenset[int]:
-        """Who trains in the next round."""
+        """Clients that train in the next round."""
         return frozenset(self.schedule.selected)
 
     def is_resting(self, client: int) -> bool:
-        """Whether the member sits the next round out."""
+        """Return whether the member is in back-off in the next round."""
         return self.rests_until[client] > self.height
 
 
 @dataclass(frozen=True, eq=False)
 class Settlement:
-    """Where a round leaves everybody, as a block of it has it."""
+    """The per-member outcome of a round, derived from its block."""
 
     conditions: Mapping[int, Conditions]  # of the round after
     queue_nano: tuple[int, ...]
@@ -190,7 +190,7 @@ class Settlement:
 
 
 def start_chain(genesis: Genesis, toolbox: Toolbox) -> ChainState:
-    """A chain before its first block; raises `InvalidGenesis`, or `FlushesToZero` where no chain can be followed."""
+    """The chain before its first block; raises `InvalidGenesis`, or `FlushesToZero` as `validate_arithmetic`."""
     validate_arithmetic()
     charter = validate_genesis(genesis, toolbox)
     nothing = (0,) * charter.num_members
@@ -218,7 +218,7 @@ def start_chain(genesis: Genesis, toolbox: Toolbox) -> ChainState:
 
 
 def apply_block(state: ChainState, block: Block, toolbox: Toolbox) -> ChainState:
-    """The chain after one more block, which must be valid."""
+    """The chain after one more block, which must have been validated."""
     body = block.body
     settled = settle_round(state, body.updates, body.reports, body.entries)
     return ChainState(
@@ -245,7 +245,7 @@ def apply_block(state: ChainState, block: Block, toolbox: Toolbox) -> ChainState
 
 
 def is_idle(updates: Sequence[SignedUpdate], entries: Sequence[Entry]) -> bool:
-    """Tells if a block moves nothing: nobody gave a model, and there is no evidence and no change of members."""
+    """Return whether a block changes nothing: no trained update, no evidence and no change of membership."""
     is_nothing = (signed.update.is_declined or signed.update.samples == 0 for signed in updates)
     return not entries and all(is_nothing)
 
@@ -264,10 +264,10 @@ def settle_round(
     reports: Sequence[SignedReport],
     entries: Sequence[Entry],
 ) -> Settlement:
-    """Where the next round leaves everybody if its block carries these updates, reports and entries.
+    """Settle the next round for every member, if its block carries these updates, reports and entries.
 
-    Who is a member from the round after on has a place in it, with nothing behind it; who is one no more has no
-    conditions, so that it is not scheduled again and its queue stands still.
+    Members that join in the round after get entries of zeros. Removed members get no conditions, so that they are not
+    scheduled again and their queues stand still.
     """
     offenders = state.offenders.union(map(offender_of, find_evidence(entries)))
     heard = {signed.update.client for signed in updates}
@@ -293,7 +293,7 @@ def settle_round(
 
 
 def _settle_queues(state: ChainState, took_part: Sequence[int]) -> tuple[int, ...]:
-    """Queues after the round; those of members that did not report for it, or rested in it, stand still."""
+    """Queues after the round; those of members that did not report for it, or were in back-off, stand still."""
     participated = np.zeros(state.num_members, dtype=np.int64)
     participated[list(took_part)] = NANO
     grown = next_queue(
@@ -306,9 +306,9 @@ def _settle_queues(state: ChainState, took_part: Sequence[int]) -> tuple[int, ..
 
 
 def prospect_after(state: ChainState, settled: Settlement) -> Prospect:
-    """What will be known of the round after the next one once the next one is settled so.
+    """The scheduler's input for the round after the next one, once the next one is settled so.
 
-    A scheduler forgets what it remembers when the members change.
+    The scheduler's memory is reset when the members change.
     """
     round = state.height + 2
     is_same = state.coming_charter is state.charter or state.coming_charter.name == state.charter.name
@@ -327,7 +327,7 @@ def plan_after(state: ChainState, settled: Settlement, toolbox: Toolbox) -> Plan
 
 
 def modelled_costs(state: ChainState, toolbox: Toolbox) -> Modelled:
-    """What the next round costs by the model if it is played as scheduled."""
+    """Modelled costs of the next round, played as scheduled."""
     prospect = Prospect(state.tip, state.height + 1, state.queue_nano, state.candidates, None)
     return assess(state.charter, prospect, state.schedule, toolbox).modelled
 
@@ -335,7 +335,7 @@ def modelled_costs(state: ChainState, toolbox: Toolbox) -> Modelled:
 def required_difficulty(state: ChainState, attempt: int, certificate: Certificate) -> int:
     """Expected hashes for a block of that attempt that carries this certificate of its parent; at least 1.
 
-    Retargeted by how long the parent's voters waited for it, and halved in every attempt after the first.
+    Retargeted by the waits of the parent's voters, and halved in every attempt after the first.
     """
     return max(1, _retarget(state, certificate) >> (attempt - 1))
 
@@ -343,9 +343,9 @@ def required_difficulty(state: ChainState, attempt: int, certificate: Certificat
 def _retarget(state: ChainState, certificate: Certificate) -> int:
     """Difficulty before attempts: the last one times target / median wait of the voters, at most doubled or halved.
 
-    Of an even number of voters the shorter of the middle two waits counts. Who was still collecting when the block
-    came does not know, and signs 0: it counts as the target, which changes nothing. Liars are too few to move the
-    median beyond what the others measured.
+    Of an even number of voters the shorter of the middle two waits counts. A voter that was still collecting when the
+    block arrived signs 0, which counts as the target and changes nothing. Byzantine voters are too few to move the
+    median beyond the waits of honest ones.
     """
     target_ms = state.genesis.law.target_ms
     if target_ms == 0 or not certificate:

@@ -1,6 +1,6 @@
-"""The rows of a store: blocks, certificates, a node's own statements, and which blocks rest on which blobs.
+"""Rows of a store: blocks, certificates, a node's own statements, and the blobs that each block references.
 
-Every row is compared with its checksum and decoded when it is read: `DamagedStore` says which one was changed.
+Every row is checked against its checksum and decoded when read; `DamagedStore` names a row that was changed.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -26,7 +26,7 @@ from bdfl.ledger.keeping import BlobUse, DamagedStore, StoredRound, rested_on
 from bdfl.ledger.merkle import MerkleProof
 from bdfl.ledger.pruning import prove_updates
 
-_MAX_MISSING = 1000  # blocks: a store that lost more than it has is not looked into
+_MAX_MISSING = 1000  # blocks that may be missing beyond as many as are there
 
 _Kept = TypeVar("_Kept", bound=Record)
 _OnChain = TypeVar("_OnChain", Genesis, Block)
@@ -36,24 +36,24 @@ for _kind in (Genesis, Block, SignedVote, SignedUpdate, SignedReport, MerkleProo
 
 
 class Statement(StrEnum):
-    """What a node says in a height, as its rows name it."""
+    """The kind of a node's own statement at a height, as its row names it."""
 
     VOTE = "vote"
     UPDATE = "update"
     REPORT = "report"
     CANDIDATE = "candidate"
-    TRUST = "trust"  # of the digest of a block whose model was not recomputed
+    TRUST = "trust"  # the digest of a block whose model was not recomputed
 
 
 @prepared
 class _Votes(Record, frozen=True):
-    """A certificate as bytes."""
+    """A certificate as a record, to be encoded."""
 
     votes: Certificate
 
 
 class ChainRows:
-    """What the database of a store in the folder `path` says."""
+    """Typed access to the database of the store in the folder `path`."""
 
     def __init__(self, path: Path, database: Database) -> None:
         self._path = path
@@ -79,7 +79,7 @@ class ChainRows:
 
     @property
     def known_height(self) -> int:
-        """The height that other rows speak of: those of the models that blocks rest on, and the checkpoint."""
+        """The greatest height that rows beside the blocks name: those of blob uses, and the checkpoint."""
         used = self._number("the height", "SELECT coalesce(max(height), 0) FROM uses")
         return max(used, self.checkpoint)
 
@@ -90,7 +90,7 @@ class ChainRows:
         return [self._whole("a height", height) for (height,) in rows]
 
     def is_trusted(self, height: int) -> bool:
-        """Tells if the block of a height was appended on trust."""
+        """Return whether the block of a height was appended on trust."""
         found = "SELECT 1 FROM statements WHERE height = ? AND kind = ?"
         return bool(self._database.run(found, height, Statement.TRUST))
 
@@ -103,14 +103,14 @@ class ChainRows:
         return self._decode(f"certificate of block {height}", self._read_block(height)[1], _Votes).votes
 
     def raw_block(self, height: int) -> tuple[bytes, bytes]:
-        """Bytes of a block and of its certificate as they are stored, also where their row was changed."""
+        """Stored bytes of a block and of its certificate, not checked against the row's checksum."""
         data, votes, _ = self._read_row(height)
         return data, votes
 
     def append(
         self, height: int, block: Block, certificate: Certificate, recent: Mapping[bytes, int], *, is_trusted: bool
     ) -> None:
-        """Keeps a block, the uses of its blobs, and by size the blobs that no row knew; ends its height's progress."""
+        """Insert a block, its blob uses and the `recent` blobs with their sizes; delete its height's progress."""
         data, votes = encode(block), encode_certificate(certificate)
         uses: list[Row] = [] if is_trusted else [(use.blob, height, use.client) for use in rested_on(block)]
         blobs: list[Row] = [(blob, size, height) for blob, size in recent.items()]
@@ -124,13 +124,13 @@ class ChainRows:
                 self._put_statement(height, Statement.TRUST, block.digest)
 
     def validate_height(self) -> None:
-        """Raises `DamagedStore` if most blocks up to the last are missing: nobody walks a million empty heights."""
+        """Raise `DamagedStore` if most blocks up to the last are missing, so that no reader walks empty heights."""
         num_blocks = self._number("the blocks", "SELECT count(*) FROM blocks")
         if self.height > 2 * num_blocks + _MAX_MISSING:
             raise DamagedStore(f"{self._path}: {num_blocks} blocks found, {self.height} expected")
 
     def validate_blocks(self) -> None:
-        """Raises `DamagedStore` if a block up to the last is missing or was changed, or newer ones are gone."""
+        """Raise `DamagedStore` if a block up to the last is missing or was changed, or newer ones are gone."""
         self.validate_height()
         if self.known_height > self.height:
             raise DamagedStore(f"{self._path}: block {self.known_height} is missing, which other rows speak of")
@@ -170,7 +170,7 @@ class ChainRows:
     # Pruning
 
     def prune(self, first: int, last: int) -> None:
-        """Keeps proofs of these blocks' updates instead of the uses of their blobs; `last` is the new checkpoint."""
+        """Replace the blob uses of these blocks by Merkle proofs of their updates; `last` is the new checkpoint."""
         with self._database.transaction():
             for height in range(first, last + 1):
                 proofs = prove_updates(self.block(height))
@@ -182,13 +182,13 @@ class ChainRows:
             self._database.run("UPDATE checkpoint SET height = ?", last)
 
     def prune_trusted(self, last: int) -> None:
-        """As `prune`, up to a block that was appended on trust and whose model is kept by now."""
+        """Prune up to a block that was appended on trust, and reference its model, which is kept by now."""
         with self._database.transaction():
             self.prune(self.checkpoint + 1, last)
             self._database.run("INSERT INTO uses VALUES (?, ?, NULL)", self.block(last).body.model, last)
 
     def pruned_proof(self, height: int, client: int) -> MerkleProof | None:
-        """The proof that pruning left of a client's update; none: it had none."""
+        """The proof that pruning left of a client's update; none: the block has no update of that client."""
         rows = self._database.run("SELECT data FROM proofs WHERE height = ? AND client = ?", height, client)
         what = f"proof of client {client} in block {height}"
         return self._decode(what, self._bytes(what, rows[0][0]), MerkleProof) if rows else None
@@ -196,23 +196,23 @@ class ChainRows:
     # Blobs
 
     def blobs(self) -> set[bytes]:
-        """Those that some row knows."""
+        """All blobs that have a row."""
         return {self._bytes("a blob", blob) for (blob,) in self._database.run("SELECT blob FROM blobs")}
 
     def blob_size(self, blob: bytes) -> int | None:
-        """Bytes of a blob that a row knows; none: none does."""
+        """Size in bytes of a blob that has a row; none: it has none."""
         rows = self._database.run("SELECT size FROM blobs WHERE blob = ?", blob)
         return self._whole("the size of a blob", rows[0][0]) if rows else None
 
     def unused_blobs(self) -> list[bytes]:
-        """Those of decided heights that no block rests on."""
+        """Blobs of decided heights that no block references."""
         found = self._database.run(
             "SELECT blob FROM blobs WHERE height <= ? AND blob NOT IN (SELECT blob FROM uses)", self.height
         )
         return [self._bytes("a blob", blob) for (blob,) in found]
 
     def renew_blob(self, blob: bytes, height: int) -> None:
-        """Takes a blob for one of a later height, so that pruning leaves it alone."""
+        """Assign a blob to a later height, so that pruning spares it."""
         self._database.run("UPDATE blobs SET height = ? WHERE blob = ?", height, blob)
 
     def forget_blobs(self, blobs: Collection[bytes]) -> None:
@@ -220,7 +220,7 @@ class ChainRows:
             self._database.run_many("DELETE FROM blobs WHERE blob = ?", [(blob,) for blob in blobs])
 
     def validate_blobs(self, sizes: Mapping[bytes, int]) -> None:
-        """Raises `DamagedStore` unless `sizes`, of the blobs that are there, has all that blocks rest on."""
+        """Raise `DamagedStore` unless `sizes`, of the blobs on disk, has every referenced blob at its size."""
         rows = self._database.run(
             "SELECT blob, uses.height, client, size FROM uses LEFT JOIN blobs USING (blob) ORDER BY uses.height, client"
         )
@@ -236,7 +236,7 @@ class ChainRows:
             raise DamagedStore(damages[0] + more)
 
     def report_damage(self, blob: bytes, what: str) -> None:
-        """Raises `DamagedStore` if a block rests on the blob."""
+        """Raise `DamagedStore` if a block references the blob."""
         rows = self._database.run("SELECT height, client FROM uses WHERE blob = ? ORDER BY height LIMIT 1", blob)
         for height, client in rows:
             raise DamagedStore(self._describe(blob, height, client, what))
@@ -244,7 +244,7 @@ class ChainRows:
     # Reading rows
 
     def _read_block(self, height: int) -> tuple[bytes, bytes]:
-        """Bytes of a block and of its certificate."""
+        """Bytes of a block and of its certificate, checked."""
         data, votes, checksum = self._read_row(height)
         self._checked(f"block {height}", data + votes, checksum)
         return data, votes
@@ -291,7 +291,7 @@ class ChainRows:
         return value
 
     def _number(self, what: str, statement: str) -> int:
-        """The one number that a statement gives."""
+        """The single whole number that a SQL statement returns."""
         rows = self._database.run(statement)
         if len(rows) != 1:
             raise DamagedStore(f"{self._path}: {what}: {len(rows)} rows found, one expected")
@@ -314,7 +314,7 @@ class ChainRows:
 
 
 def decode_stored(data: bytes, kind: type[_OnChain]) -> _OnChain:
-    """A genesis or a block from its bytes; raises `BadEncoding`, for those of another format with its number."""
+    """Decode a genesis or a block; raise `BadEncoding`, which names the format if it is another one."""
     try:
         return decode(data, kind, MAX_BLOCK_SIZE)
     except BadEncoding:
@@ -325,26 +325,26 @@ def decode_stored(data: bytes, kind: type[_OnChain]) -> _OnChain:
 
 
 def find_format(data: bytes) -> int | None:
-    """The format that the bytes of a genesis or a block name, whatever else is in them; none: they are of neither.
+    """The format number in the bytes of a genesis or a block, whatever else they hold; none: they are neither.
 
-    It stands first, in the genesis itself or in a block's header: after one or two short arrays, as a small number.
+    It comes first in the genesis and in a block's header: a small integer after one or two headers of short arrays.
     """
     depth = next((place for place, byte in enumerate(data[:3]) if not 0x90 <= byte <= 0x9F), 0)
     return data[depth] if depth and data[depth] < 0x80 else None
 
 
 def decode_certificate(data: bytes) -> Certificate:
-    """The votes in a certificate's bytes as `raw_block` has them; raises `BadEncoding`."""
+    """Decode the bytes of a certificate, as `raw_block` returns them; raises `BadEncoding`."""
     return decode(data, _Votes, MAX_BLOCK_SIZE).votes
 
 
 def encode_certificate(certificate: Certificate) -> bytes:
-    """A certificate's bytes, as they are stored."""
+    """The stored bytes of a certificate."""
     return encode(_Votes(certificate))
 
 
 def write_genesis(path: Path, genesis: Genesis, model_size: int, *, durable: bool) -> None:
-    """A database with genesis alone, complete in one file."""
+    """Create a database that holds the genesis alone, complete in one file."""
     path.unlink(missing_ok=True)
     database = Database.create(path, durable=durable)
     try:

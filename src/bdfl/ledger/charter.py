@@ -1,6 +1,6 @@
-"""What a genesis means, worked out once: the names in it become functions, its integers the numbers to compute with.
+"""Parameters of a chain, derived once from its genesis: names become functions, integers become floats.
 
-There is one charter for every set of members that a chain has had.
+A chain has one charter for each of its member sets.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,31 +42,31 @@ _METADATA = "__metadata__"
 
 @dataclass(frozen=True, eq=False)
 class Charter:
-    """A genesis and what follows from it and the set of members alone."""
+    """The parameters and the member set in force: all that follows from genesis and members alone."""
 
     genesis: Genesis
     chain: bytes  # the chain's id
-    name: bytes  # of this set of members and how it came about; the chain's id for that of genesis
+    name: bytes  # digest of this member set and its history; the chain's id for that of genesis
     roll: Roll
-    quorum: int  # of those who are members
+    quorum: int  # of the active members
     layout: Layout
     aggregation: Aggregation
     scheduler: Scheduler
-    problem: RoundProblem  # of no round: queues empty, nobody reachable
+    problem: RoundProblem  # template: queues empty, no client reachable
 
     @property
     def members(self) -> tuple[Member, ...]:
-        """All who ever were members, by number."""
+        """All members by number, present and past."""
         return self.roll.members
 
     @property
     def num_members(self) -> int:
-        """Numbers that were ever given: the length of everything that has a place for each member."""
+        """Numbers ever assigned: the length of all per-member tuples."""
         return len(self.roll.members)
 
     @property
     def active(self) -> frozenset[int]:
-        """Numbers of those who are members."""
+        """Numbers of the present members."""
         return self.roll.active
 
     @cached_property
@@ -76,7 +76,7 @@ class Charter:
 
 
 class _Amendment(Record, frozen=True):
-    """What names the charter that a change makes of another."""
+    """The preimage of an amended charter's `name`."""
 
     before: Digest
     change: Change
@@ -84,7 +84,7 @@ class _Amendment(Record, frozen=True):
 
 
 def read_charter(genesis: Genesis, toolbox: Toolbox) -> Charter:
-    """What the genesis means; raises `InvalidGenesis` where it means nothing. Its first schedule is not judged here."""
+    """The charter of a genesis; raises `InvalidGenesis`. The first schedule is not checked here."""
     chain = chain_id(genesis)
     return toolbox.recall(("charter", chain, toolbox.own_functions), lambda: _read_charter(genesis, chain, toolbox))
 
@@ -110,7 +110,7 @@ def _read_charter(genesis: Genesis, chain: bytes, toolbox: Toolbox) -> Charter:
 
 
 def amend_charter(charter: Charter, change: Change, height: int, toolbox: Toolbox) -> Charter:
-    """The charter from that height on with a change of membership; raises `BadChange` where it cannot be made."""
+    """The charter from that height on, after a change of membership; raises `BadChange` if that is impossible."""
     name = record_digest(_Amendment(charter.name, change, height))
     return toolbox.recall(("charter", name, toolbox.own_functions), lambda: _amend(charter, change, height, name))
 
@@ -167,13 +167,13 @@ def _validate_members(members: Sequence[Member]) -> None:
 
 
 def read_layout(form: ModelForm) -> Layout:
-    """The layout of the chain's models; raises `InvalidGenesis` unless a model of it has the size that is stated."""
+    """The layout of the chain's models; raises `InvalidGenesis` unless its safetensors size is the one stated."""
     layout = Layout(tuple(tensor.name for tensor in form.tensors), tuple(tensor.shape for tensor in form.tensors))
     if len(set(layout.names)) < len(layout.names):
         raise InvalidGenesis("model-tensors", "different names", ", ".join(sorted(layout.names)))
     if _METADATA in layout.names:
         raise InvalidGenesis("model-tensors", f"names other than {_METADATA}, which is safetensors' own", _METADATA)
-    if any(0 in shape for shape in layout.shapes):  # whose other dimensions no size would limit
+    if any(0 in shape for shape in layout.shapes):  # the size would not limit its other dimensions
         raise InvalidGenesis("model-tensors", "dimensions of at least 1", "one of 0")
     least = 4 * layout.num_parameters
     if not least < form.size <= MAX_MODEL_SIZE:

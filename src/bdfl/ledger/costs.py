@@ -1,8 +1,8 @@
-"""What a schedule costs and which constraints it breaks, from the chain's integers: the same answer on every machine.
+"""Costs and constraints of a schedule, computed from the chain's integers: the same answer on every machine.
 
 The decimal twin of `radio`, `compute` and `scheduling.checker`, for one schedule. Sums, products, quotients and
 logarithms have 40 digits and are rounded half to even; results are rounded once more, to whole units. Binary floats
-would not do: logarithms and cube roots of numpy differ between processors in the last bits.
+would not do: numpy's logarithms and cube roots differ between processors in the last bits.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,15 +14,15 @@ from bdfl.ledger.block import Conditions, Genesis, Member, Modelled, Physics, Sc
 from bdfl.ledger.units import ATTO, CAPACITANCE, MICROWATT, NANO, NOISE, PICOJOULE
 
 PRECISION = 40  # digits
-# Of a budget, that may be overdrawn: frequencies are rounded down to one Hz, and who mines a Hz less makes mining
-# longer, and so dearer, for all others; whole Hz cannot promise more.
+# Share of a budget that may be overdrawn: frequencies are rounded down to whole Hz, and a client that mines a Hz less
+# makes mining longer, and so dearer, for all others.
 TOLERANCE = Decimal("1e-6")
 _HALF = Decimal("0.5")
 
 
 @dataclass(frozen=True)
 class Breach:
-    """One broken constraint: which, whose, what was found and what is allowed."""
+    """A violated constraint: its name, the client, the value found and the value allowed."""
 
     constraint: str  # "C1", "C2", "C3", "cap", "exchange" or "form"
     client: int | None
@@ -35,7 +35,7 @@ class Breach:
 
 @dataclass(frozen=True)
 class Assessment:
-    """What a schedule costs by the model, and all it breaks; costs are zero where a breach leaves them without end."""
+    """Modelled costs of a schedule and its breaches; costs are zero if a breach leaves them undefined."""
 
     modelled: Modelled
     objective_nano: int
@@ -49,12 +49,12 @@ def assess_schedule(
     candidates: Mapping[int, Conditions],
     queue_nano: Sequence[int],
 ) -> Assessment:
-    """Delay, energies and objective of a well-formed schedule, and every constraint it breaks.
+    """Delay, energies and objective of a well-formed schedule, and every constraint it violates.
 
-    [Li24, Eq. 24] C1: only `candidates`, those with conditions who may be scheduled, train or mine. C2: at least m
+    [Li24, Eq. 24] C1: only `candidates`, the eligible clients with their conditions, train or mine. C2: at least m
     train. C3: no budget is overdrawn by more than `TOLERANCE`. Caps: frequencies and powers within the client's limits.
-    Exchange: nobody trains and uploads for longer than the chain's law allows, so that no report can stop a round.
-    A round in which nobody trains costs nothing and breaks nothing. `members` are all that have a place in the round.
+    Exchange: no client trains and uploads for longer than the chain's law allows, so that no report can stop a round.
+    An idle round costs nothing and violates nothing. `members` are all with a number in the round.
     """
     num_members = len(members)
     if not schedule.is_feasible:
@@ -70,14 +70,14 @@ def assess_schedule(
 
 
 def no_costs(num_members: int) -> Modelled:
-    """What a round costs in which nobody trains or mines."""
+    """Costs of an idle round: all zero."""
     return Modelled(0, 0, 0, (0,) * num_members)
 
 
 def slowest_exchange_ns(physics: Physics, members: Sequence[Member]) -> int:
-    """Time that the slowest of those reachable at first needs to train and upload; 0 if there is nobody.
+    """Time that the slowest client reachable in round 1 needs to train and upload; 0 if there is none.
 
-    It trains at its initial frequency, or at the one that half of the energy left by its upload can pay for.
+    Each trains at its initial frequency, within its cap and within half of the energy left by its upload.
     """
     slowest_s = Decimal(0)
     with localcontext(_arithmetic()):
@@ -193,7 +193,7 @@ def _find_above_caps(members: Sequence[Member], schedule: Schedule) -> list[Brea
 
 
 def _find_endless(members: Sequence[Member], schedule: Schedule, candidates: Mapping[int, Conditions]) -> list[Breach]:
-    """What would never end: training at 0 Hz, an upload at rate 0, mining by nobody."""
+    """Breaches that make a round endless: training at 0 Hz, an upload at rate 0, no miner."""
     breaches = []
     for client, cpu_hz, power_uw in zip(schedule.selected, schedule.cpu_hz, schedule.power_uw, strict=True):
         if members[client].limits.cycles and not cpu_hz:

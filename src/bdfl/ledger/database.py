@@ -1,4 +1,4 @@
-"""The SQLite file of a store: its tables, its format, and its errors in our words."""
+"""The SQLite file of a store: its tables, its format, and its errors as `StoreError`s."""
 
 import os
 import sqlite3
@@ -15,11 +15,11 @@ from bdfl.ledger.keeping import DamagedStore, NotAStore, NotKept, StoreError, St
 FORMAT = 2  # 1: chains of format 1
 _APPLICATION = int.from_bytes(b"bdfl", "big")
 _WAIT_S = 5.0
-_CACHE_KIB = 256  # of pages; SQLite's own 2 MiB would fill for hundreds of blocks and look like a leak
-# A file from elsewhere may hold pages that lead in circles: what no answer of ours needs, no statement may take.
+_CACHE_KIB = 256  # of pages; SQLite's default 2 MiB would fill over hundreds of blocks and look like a leak
+# A file from elsewhere may hold cyclic pages, so no statement may use more than a valid store ever needs.
 _MAX_VALUE = 65 * 2**20  # bytes, above that of the largest block
 _MAX_ANSWER = 2**28  # bytes of all rows
-_ROW_BYTES = 128  # of a row itself
+_ROW_BYTES = 128  # overhead of a row
 _STEPS_AT_A_TIME = 100_000
 _LEAST_STEPS = 10_000_000
 _STEPS_PER_BYTE = 10  # of the file; a scan takes about one
@@ -27,7 +27,7 @@ _STEPS_PER_BYTE = 10  # of the file; a scan takes about one
 Value: TypeAlias = int | bytes | str | None
 Row: TypeAlias = tuple[Value, ...]
 
-# `checksum` is the SHA-256 of the row's bytes: SQLite itself would not notice a changed one.
+# `checksum` is the SHA-256 of the row's bytes: SQLite itself does not detect a changed row.
 # `client` is NULL where the blob is the global model; the untrained model is used at height 0.
 _TABLES = """
 CREATE TABLE genesis (data BLOB NOT NULL, checksum BLOB NOT NULL) STRICT;
@@ -56,7 +56,7 @@ _SCHEMA = "SELECT type, name, tbl_name, sql FROM sqlite_schema"
 
 
 class Database:
-    """An open database; every statement by itself is a transaction, unless inside `transaction`."""
+    """An open database; every statement is its own transaction, unless inside `transaction`."""
 
     def __init__(self, path: Path, connection: sqlite3.Connection, *, durable: bool) -> None:
         self._path = path
@@ -64,18 +64,18 @@ class Database:
         self._num_steps = 0  # of the statement that runs
         self._durable = durable
         self._is_written = False
-        self._turn = threading.Lock()  # blobs are asked for by other threads, also while rows are written
+        self._turn = threading.Lock()  # other threads look up blobs while rows are written
 
     @classmethod
     def create(cls, path: Path, *, durable: bool) -> "Database":
-        """A database without tables; call `make_tables` inside the transaction that fills it first."""
+        """Create a database without tables; call `make_tables` inside the first transaction."""
         database = cls(path, _connect(path, "rwc"), durable=durable)
         database._set_durable()
         return database
 
     @classmethod
     def open(cls, path: Path, *, durable: bool, read_only: bool) -> "Database":
-        """A database with tables of our format; raises `NotAStore` where there is none."""
+        """Open a database with tables of our format; raises `NotAStore` where there is none."""
         if not path.is_file():
             raise NotAStore(f"{path.parent}: no {path.name} in it, the folder of a chain expected")
         connection = _connect_reading(path) if read_only else _connect(path, "rw")
@@ -98,7 +98,7 @@ class Database:
         self.run(f"PRAGMA user_version = {FORMAT}")
 
     def run(self, statement: str, *values: Value) -> list[Row]:
-        """The rows that a statement gives; whoever asks checks their types, which are the file's."""
+        """Run a statement and return its rows; the caller checks their types, which the file determines."""
         with self._turn, self._explaining():
             self._num_steps = 0
             rows: list[Row] = []
@@ -117,7 +117,7 @@ class Database:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Inside, all or nothing; one inside another is part of it."""
+        """Run the block as one transaction; a nested one is part of the outer one."""
         if self._connection.in_transaction:
             yield
             return
@@ -130,15 +130,15 @@ class Database:
                 self.run("ROLLBACK")
 
     def validate_pages(self) -> None:
-        """Raises `DamagedStore` if the file is not what SQLite wrote."""
+        """Raise `DamagedStore` if SQLite's integrity check fails."""
         found = self.run("PRAGMA quick_check(1)")
         if found != [("ok",)]:
             raise DamagedStore(f"{self._path}: {one_line(found[0][0] if found else 'unreadable')}")
 
     def compact(self, temporary: Path) -> None:
-        """Rewrites the file, by way of a temporary one, so that equal contents are equal bytes; not while others read.
+        """Rewrite the file by atomic replace, without its history, so that equal contents are equal bytes.
 
-        What the file says of its own history is left behind.
+        The file stays as it is while another process reads.
         """
         temporary.unlink(missing_ok=True)
         self.run("VACUUM INTO ?", str(temporary))
@@ -148,7 +148,7 @@ class Database:
         draft.close()
         self._connection.close()
         try:
-            if not _has_log(self._path):  # else somebody reads, and the log belongs to the file as it is
+            if not _has_log(self._path):  # else there is a reader, and the log belongs to the old file
                 if self._durable:
                     with temporary.open("rb") as file:
                         os.fsync(file.fileno())
@@ -160,15 +160,15 @@ class Database:
 
     def close(self) -> None:
         if self._is_written:
-            # Without a log, those who only read later leave no files of SQLite's beside this one.
-            with suppress(StoreError, sqlite3.ProgrammingError):  # somebody reads now, or it broke: the log stays
+            # Without a write-ahead log, later readers leave no SQLite files beside this one.
+            with suppress(StoreError, sqlite3.ProgrammingError):  # a reader is active, or SQLite failed: the log stays
                 self.run("PRAGMA busy_timeout = 0")
                 self.run("PRAGMA journal_mode = DELETE")
         self._is_written = False
         self._connection.close()
 
     def _limited(self, connection: sqlite3.Connection) -> sqlite3.Connection:
-        """The connection, whose statements end after as many steps as its file's size justifies."""
+        """Limit the steps of each statement to what the file's size justifies, and return the connection."""
 
         def take_steps() -> bool:
             self._num_steps += _STEPS_AT_A_TIME
@@ -206,15 +206,15 @@ class Database:
         try:
             yield
         except sqlite3.ProgrammingError:
-            raise  # ours to fix
+            raise  # a bug of ours
         except sqlite3.Error as error:
             raise _explain(self._path, error) from None
-        except (UnicodeDecodeError, OverflowError) as error:  # SQLite's own messages repeat what is in the file
+        except (UnicodeDecodeError, OverflowError) as error:  # SQLite's messages quote the file
             raise DamagedStore(f"{self._path}: {one_line(error)}") from None
 
 
 def _connect(path: Path, mode: str) -> sqlite3.Connection:
-    # A store may be used from any thread, by one at a time.
+    # A store may be used from any thread, one at a time.
     address = f"file:{quote(str(path.absolute()))}?mode={mode}"
     try:
         connection = sqlite3.connect(address, uri=True, timeout=_WAIT_S, isolation_level=None, check_same_thread=False)
@@ -227,7 +227,7 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
 
 
 def _expected_schema() -> set[Row]:
-    """What SQLite says of our tables."""
+    """The schema rows that SQLite reports for our tables."""
     connection = sqlite3.connect(":memory:")
     connection.executescript(_TABLES)
     found: set[Row] = set(connection.execute(_SCHEMA))
@@ -236,13 +236,13 @@ def _expected_schema() -> set[Row]:
 
 
 def _connect_reading(path: Path) -> sqlite3.Connection:
-    """For reading, also while another process writes."""
+    """Connect for reading, also while another process writes."""
     connection = _connect(path, "ro")
     try:
         connection.execute("PRAGMA user_version").fetchall()
     except sqlite3.OperationalError as error:
         connection.close()
-        # In a folder that nobody can write to SQLite cannot make the index of its log, and without a log needs none.
+        # In a read-only folder SQLite cannot create the index of its log, and without a log needs none.
         if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY) or _has_log(path):
             raise _explain(path, error) from None
         return _connect(path, "ro&immutable=1")
@@ -253,7 +253,7 @@ def _connect_reading(path: Path) -> sqlite3.Connection:
 
 
 def _size_on_disk(path: Path) -> int:
-    """Bytes of a database and its log; the holes in a sparse file do not count."""
+    """Bytes of a database and its log, without the holes of a sparse file."""
     files = [file for file in (path, path.with_name(f"{path.name}-wal")) if file.exists()]
     return sum(min(file.stat().st_size, getattr(file.stat(), "st_blocks", 2**40) * 512) for file in files)
 

@@ -1,7 +1,7 @@
-"""Errors of the rules: each error names the rule that was broken, what it expects and what was found.
+"""Errors of the validity rules: each names the broken rule, the value expected and the value found.
 
-Expected is what the rules require, recomputed where it can be; found is what the block, the statement or the file says.
-The command line, `/verify.json`, the audit report and the explorer's own verifier all use the two words in this sense.
+Expected is the value that the rules require, recomputed where possible; found is the value in the block, statement or
+file. The command line, `/verify.json`, the audit report and the explorer's own verifier use the words in this sense.
 """
 
 from bdfl.encoding import Record
@@ -11,7 +11,7 @@ _SHOWN = 120  # characters of a value that an error shows
 
 
 class RuleBroken(BdflError):
-    """A rule of the chain that something breaks."""
+    """A violation of a rule of the chain."""
 
     def __init__(self, rule: str, expected: object, found: object) -> None:
         super().__init__(rule, expected, found)
@@ -25,7 +25,7 @@ class RuleBroken(BdflError):
 
     @property
     def difference(self) -> tuple[str, str]:
-        """Expected and found as text: of records and long tuples the first part that differs."""
+        """Expected and found as text; of records and long tuples, the first part that differs."""
         return _difference(self.expected, self.found)
 
 
@@ -38,27 +38,27 @@ class NotVotable(RuleBroken):
 
 
 class InvalidBlock(RuleBroken):
-    """A block, or a statement for one, that breaks a rule of validity."""
+    """A block, or a statement for one, that is not valid."""
 
 
 class BadLink(InvalidBlock):
-    """A block that does not belong here: another format, chain, height or parent, or a body that is not its own."""
+    """A block of another format, chain, height or parent, or with a body that its header does not name."""
 
 
 class BadTime(InvalidBlock):
-    """A block that is not later than the median time past, or later than any calendar."""
+    """A block that is not later than the median time past, or is beyond the year 9999."""
 
 
 class BadProposer(InvalidBlock):
-    """A block by somebody who is no member."""
+    """A block whose proposer is no member."""
 
 
 class BadSignature(InvalidBlock):
-    """A statement that was not signed by whom it names, or not for this place."""
+    """A statement that the member it names did not sign for this place."""
 
 
 class BadWork(InvalidBlock):
-    """A block at another difficulty than the chain asks for, or whose hash is above its target."""
+    """A block of another difficulty than the chain requires, or whose hash is above its target."""
 
 
 class BadUpdate(InvalidBlock):
@@ -74,7 +74,7 @@ class BadReport(InvalidBlock):
 
 
 class BadVote(InvalidBlock):
-    """A vote that has no meaning at this height."""
+    """A vote that is malformed or not by a member at this height."""
 
 
 class BadCertificate(InvalidBlock):
@@ -86,11 +86,11 @@ class BadEvidence(InvalidBlock):
 
 
 class BadChange(InvalidBlock):
-    """A change of membership that nobody may make, not now, or not with so few who agree."""
+    """A change of membership that is impossible, expired or lacks the assents of a quorum."""
 
 
 class WrongModel(InvalidBlock):
-    """A global model that is not the aggregate of the block's updates, or an empty block that is not."""
+    """A global model that is not the aggregate of the block's updates, or a wrong claim of being empty."""
 
 
 class WrongQueues(InvalidBlock):
@@ -106,7 +106,7 @@ class BadSchedule(InvalidBlock):
 
 
 class MissingBlob(BdflError):
-    """Bytes that are needed to judge and were not given; says nothing about who needs them."""
+    """Bytes that validation needs and that are not available; no verdict about the block."""
 
     def __init__(self, digest: bytes) -> None:
         super().__init__(digest)
@@ -117,7 +117,7 @@ class MissingBlob(BdflError):
 
 
 def require_equal(error: type[RuleBroken], rule: str, expected: object, found: object) -> None:
-    """Raises `error` unless both are equal."""
+    """Raise `error` unless both are equal."""
     if found != expected:
         raise error(rule, expected, found)
 
@@ -131,7 +131,7 @@ def _difference(expected: object, found: object, name: str = "") -> tuple[str, s
 
 
 def _parts_of(expected: object, found: object) -> list[tuple[str, object, object]]:
-    """Parts of two values of one form, with their names; none of what fits into a line as it is."""
+    """Named pairs of parts of two records of one type or two long tuples of one length; else none."""
     if isinstance(expected, Record) and type(found) is type(expected):
         fields = expected.__struct_fields__
         return [(f".{field}", getattr(expected, field), getattr(found, field)) for field in fields]

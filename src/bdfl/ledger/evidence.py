@@ -1,6 +1,6 @@
-"""Evidence of misbehaviour: only what its author alone can have made, and no honest member makes.
+"""Evidence of misbehaviour: signed by the offender alone, and never made by an honest member.
 
-It counts against whoever was ever a member, also when it is one no more.
+It counts against present and past members.
 """
 
 from bdfl.encoding import Record, encode
@@ -40,7 +40,7 @@ def prove_offence(charter: Charter, evidence: Evidence, toolbox: Toolbox) -> int
 
 
 def _prove_two_votes(charter: Charter, evidence: TwoVotes, toolbox: Toolbox) -> None:
-    """Votes of one kind in one attempt at one place, for different blocks."""
+    """Prove votes of one kind in one attempt at one place, for different blocks."""
     first, second = evidence.first.vote, evidence.second.vote
     _require_same("voter", first.voter, second.voter)
     _require_same("kind", first.kind, second.kind)
@@ -51,7 +51,7 @@ def _prove_two_votes(charter: Charter, evidence: TwoVotes, toolbox: Toolbox) -> 
 
 
 def _prove_two_blocks(charter: Charter, evidence: TwoBlocks, toolbox: Toolbox) -> None:
-    """Blocks of one attempt at one height that differ in anything."""
+    """Prove two different blocks of one attempt at one height."""
     first, second = evidence.first.header, evidence.second.header
     _require_same("proposer", first.proposer, second.proposer)
     _require_same("height", first.height, second.height)
@@ -62,7 +62,7 @@ def _prove_two_blocks(charter: Charter, evidence: TwoBlocks, toolbox: Toolbox) -
 
 
 def _prove_two_updates(charter: Charter, evidence: TwoUpdates, toolbox: Toolbox) -> None:
-    """Updates of one round that differ in anything."""
+    """Prove two different updates of one round."""
     first, second = evidence.first.update, evidence.second.update
     _require_same("client", first.client, second.client)
     _require_different("updates", first, second)
@@ -71,7 +71,7 @@ def _prove_two_updates(charter: Charter, evidence: TwoUpdates, toolbox: Toolbox)
 
 
 def _prove_false_work(charter: Charter, evidence: FalseWork, toolbox: Toolbox) -> None:
-    """A block whose hash is above the target it states itself."""
+    """Prove a block whose hash is above the target that it states itself."""
     block = evidence.block
     _require_block_signed(charter, block, toolbox)
     if toolbox.is_worked(charter.genesis.law.work, header_seal(block.header), block.nonce, block.header.difficulty):

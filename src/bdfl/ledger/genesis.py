@@ -1,4 +1,4 @@
-"""Where a chain begins: a scenario and its first round in integers, and when a chain can begin there."""
+"""Making and validating a genesis: a scenario and its first round in the chain's integers."""
 
 from collections.abc import Sequence
 from types import MappingProxyType
@@ -51,8 +51,8 @@ from bdfl.ledger.units import (
 from bdfl.scenario import Scenario, scenario_digest
 from bdfl.scenario.learning import is_function
 
-_UNKNOWN_EXCHANGE_NS = 3600 * NANO  # where nobody can be reached yet
-SIMULATED_TIME_MS = 1_767_225_600_000  # the beginning of 2026, when every simulated network is founded
+_UNKNOWN_EXCHANGE_NS = 3600 * NANO  # if no client is reachable yet
+SIMULATED_TIME_MS = 1_767_225_600_000  # the beginning of 2026, the genesis time of every simulated network
 
 
 def make_genesis(
@@ -72,12 +72,12 @@ def make_genesis(
 ) -> Genesis:
     """The genesis of a scenario's chain, with the schedule of round 1.
 
-    `target_ms` is how long mining a block should take in a live network; 0: the difficulty stays as it is.
-    `noise_micro` is the noise of private training that was found for an epsilon; none: as the scenario has it.
-    `time_ms` is when the network was founded.
+    `target_ms` is the target time to mine a block in a live network; 0: the difficulty is constant.
+    `noise_micro` is the noise multiplier calibrated to an epsilon; none: that of the scenario.
+    `time_ms` is the creation time of the network.
 
-    Without a toolbox one is made that may run the scenario's own aggregation rule. Raises `DoesNotFit` for a value that
-    the chain has no whole number for, and `InvalidGenesis` where the parts do not belong together.
+    The default toolbox may run the scenario's own aggregation rule. Raises `DoesNotFit` for a value that the chain's
+    integers cannot hold, and `InvalidGenesis` where the parts are inconsistent.
     """
     num_members = federation.num_clients
     if not num_members == len(public_keys) == len(participation_rate) <= MAX_MEMBERS:
@@ -115,7 +115,7 @@ def draft_genesis(
     noise_micro: int | None = None,
     time_ms: int = SIMULATED_TIME_MS,
 ) -> Genesis:
-    """The genesis of a scenario's chain with these members, for a first round in which nobody trains."""
+    """The genesis of a scenario's chain with these members and an idle first round."""
     _validate_initial_model(initial_model, layout)
     return Genesis(
         format=FORMAT,
@@ -138,7 +138,7 @@ def draft_genesis(
 
 
 def plan_first_round(draft: Genesis, toolbox: Toolbox) -> Genesis:
-    """The same genesis with the schedule that its scheduler makes for round 1."""
+    """The same genesis with its scheduler's schedule for round 1."""
     charter = read_charter(draft, toolbox)
     plan = plan_round(charter, first_prospect(charter), toolbox)
     return _validate_encoding(msgspec.structs.replace(draft, schedule=plan.schedule))
@@ -151,7 +151,7 @@ def make_toolbox(scenario: Scenario) -> Toolbox:
 
 
 def conditions_of(state: RoundState, client: int) -> Conditions:
-    """What a client finds in a drawn round, in the chain's units."""
+    """A client's conditions in a drawn round, in the chain's units."""
     return Conditions(
         gain_atto=count_units(state.gain[client], ATTO, f"gain of client {client}"),
         energy_budget_pj=count_units(
@@ -162,7 +162,7 @@ def conditions_of(state: RoundState, client: int) -> Conditions:
 
 
 def validate_genesis(genesis: Genesis, toolbox: Toolbox) -> Charter:
-    """What the genesis means; raises `InvalidGenesis` unless it means something and its first schedule is valid."""
+    """The charter of a genesis; raises `InvalidGenesis` unless it and its first schedule are valid."""
     charter = read_charter(genesis, toolbox)
     try:
         validate_schedule(charter, first_prospect(charter), genesis.schedule, toolbox)
@@ -172,7 +172,7 @@ def validate_genesis(genesis: Genesis, toolbox: Toolbox) -> Charter:
 
 
 def validate_initial_model(genesis: Genesis, data: bytes, toolbox: Toolbox) -> None:
-    """Raises `InvalidGenesis` unless the bytes are the model that the chain begins with."""
+    """Raise `InvalidGenesis` unless the bytes are the chain's initial model."""
     charter = read_charter(genesis, toolbox)
     if len(data) != genesis.model.size or digest(data) != genesis.model.initial:
         raise InvalidGenesis("initial-model", genesis.model.initial, digest(data))
@@ -180,7 +180,7 @@ def validate_initial_model(genesis: Genesis, data: bytes, toolbox: Toolbox) -> N
 
 
 def first_prospect(charter: Charter) -> Prospect:
-    """What is known of round 1."""
+    """The scheduler's input for round 1."""
     num_members = charter.num_members
     nothing = (0,) * num_members
     conditions = MappingProxyType({client: member.conditions for client, member in enumerate(charter.members)})
@@ -194,7 +194,7 @@ def first_prospect(charter: Charter) -> Prospect:
 
 
 def limits_of(federation: Federation, rate: float, client: int) -> Limits:
-    """What a client is and has, in the chain's units, with its participation rate."""
+    """A client's constants in the chain's units, with its participation rate."""
 
     def count(name: str, values: PerClient, per_one: int, least: int = 0) -> int:
         return count_units(float(values[client]), per_one, f"{name} of client {client}", least=least)
@@ -215,7 +215,7 @@ def limits_of(federation: Federation, rate: float, client: int) -> Limits:
 
 
 def physics_of(scenario: Scenario) -> Physics:
-    """The scenario's numbers that hold for all, in the chain's units."""
+    """The scenario's constants of the cost model, in the chain's units."""
     mining, protocol = scenario.mining, scenario.protocol
     work_cycles = mining_work(mining.difficulty, mining.miss_probability)
     overhead_s = protocol.downlink_s + protocol.verification_s + protocol.voting_s
@@ -250,14 +250,14 @@ def _law_of(scenario: Scenario, target_ms: int, members: Sequence[Member]) -> La
 
 
 def _max_exchange_ns(scenario: Scenario, members: Sequence[Member]) -> int:
-    """Time that a client may train and upload: as the scenario says, else twice what the slowest member now needs."""
+    """Longest time of training and upload: the scenario's, else twice that of the slowest member now."""
     if scenario.ledger.max_exchange_s is not None:
         return count_units(scenario.ledger.max_exchange_s, NANO, "ledger.max_exchange_s", least=1)
     return min(2 * slowest_exchange_ns(physics_of(scenario), members), INT_LIMIT) or _UNKNOWN_EXCHANGE_NS
 
 
 def _privacy_of(scenario: Scenario, noise_micro: int | None) -> Privacy | None:
-    """How everybody trains privately, in the chain's units; none where nobody does."""
+    """Parameters of private training in the chain's units; none if training is not private."""
     choice, learning = scenario.privacy, scenario.learning
     if not choice.is_on:
         return None
@@ -277,7 +277,7 @@ def _privacy_of(scenario: Scenario, noise_micro: int | None) -> Privacy | None:
 
 
 def _validate_encoding(genesis: Genesis) -> Genesis:
-    """The same genesis, if everybody else can read it: limits of length are checked where values are decoded."""
+    """The same genesis, if other nodes can decode it: limits of length are checked when decoding."""
     try:
         return decode(encode(genesis), Genesis, MAX_BLOCK_SIZE)
     except BadEncoding as error:

@@ -1,6 +1,6 @@
-"""What a node keeps for good: the chain with its blobs, and its own part in the height that is not decided.
+"""The interface of a node's durable store: the chain, its blobs, and the node's own statements of the open height.
 
-`Store` is kept in files by `store.ChainStore`, in memory by `memory_store.MemoryStore`.
+`store.ChainStore` keeps it in files, `memory_store.MemoryStore` in memory.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,11 +14,11 @@ from bdfl.ledger.merkle import MerkleProof
 
 
 class StoreError(BdflError):
-    """Anything a store cannot do."""
+    """Base of all errors of a store."""
 
 
 class NotAStore(StoreError):
-    """A path where no store is, or where none can be begun."""
+    """A path that holds no store, or where none can be created."""
 
 
 class StoreInUse(StoreError):
@@ -26,26 +26,26 @@ class StoreInUse(StoreError):
 
 
 class DamagedStore(StoreError):
-    """A store that lost or changed something it had kept; says what."""
+    """A store with missing or changed data; the message names them."""
 
 
 class NotKept(StoreError):
-    """Something that could not be kept: the disk is full or fails, or bytes are not what they are said to be."""
+    """A failed write: the disk is full or fails, or the bytes do not have the digest given."""
 
 
 class QuotaExceeded(StoreError):
-    """A blob that would make the store larger than it may be."""
+    """A blob that would exceed the store's quota."""
 
 
 class MisplacedBlock(StoreError):
-    """A block that is not the next one, or comes before the blobs it rests on."""
+    """A block that is not the next one, or whose referenced blobs are not stored yet."""
 
 
 @dataclass(frozen=True)
 class StoredRound:
-    """All that was kept of a height, each in the order in which it was put.
+    """A node's own statements of a height, each in the order in which it was put.
 
-    Candidates and progress are forgotten when a block of the height is appended.
+    Candidates and progress are deleted when a block of the height is appended.
     """
 
     height: int
@@ -59,7 +59,7 @@ class StoredRound:
 
 @dataclass(frozen=True)
 class PruneReport:
-    """What pruning dropped; `checkpoint` is the height whose model is the oldest one kept beside the untrained one."""
+    """The result of pruning; `checkpoint` is the height whose model is the oldest kept beside the untrained one."""
 
     checkpoint: int
     num_blocks: int
@@ -68,9 +68,7 @@ class PruneReport:
 
 
 class Store(Protocol):
-    """What a node keeps. Whatever a `put_` or `append` returned from is there after a crash; inside a `batch`, whatever
-    that returned from.
-    """
+    """A node's durable store. Data are durable once `put_` or `append` returns; inside a `batch`, once that returns."""
 
     @property
     def genesis(self) -> Genesis: ...
@@ -85,7 +83,7 @@ class Store(Protocol):
 
     @property
     def trusted(self) -> Sequence[int]:
-        """Heights of the blocks that were appended on trust, in order: their models were never recomputed here."""
+        """Heights of the blocks appended on trust, in order: their models were never recomputed here."""
 
     def block(self, height: int) -> Block: ...
 
@@ -93,26 +91,26 @@ class Store(Protocol):
         """Blocks from height `first` to the last one."""
 
     def certificate(self, height: int) -> Certificate:
-        """The precommits with which the block of a height was appended."""
+        """The precommits that the block of a height was appended with."""
 
     def batch(self) -> AbstractContextManager[None]:
-        """Inside, what is put or appended is kept together at the end, all or nothing; an error keeps none of it."""
+        """Group all writes inside into one atomic write at the end; an error discards them."""
 
     def append(self, block: Block, certificate: Certificate, *, is_trusted: bool = False) -> None:
-        """Keeps the next block for good; the blobs that `rested_on` names must have been put before.
+        """Append the next block durably; the blobs that `rested_on` names must have been put before.
 
-        Others that were put since the last block are dropped: only the decided height could have needed them. On trust
-        no blobs are needed. The model of the last block on trust must have been put before the first one that is not,
-        which prunes all before it.
+        Other blobs put since the last block are dropped: only the decided height could have needed them. On trust no
+        blobs are needed. The model of the last block on trust must be put before the first block that is not on trust,
+        and that block prunes all before it.
         """
 
     def has_blob(self, blob: bytes) -> bool: ...
 
     def get_blob(self, blob: bytes) -> bytes | None:
-        """The bytes of that digest; none if they are not kept, or no more."""
+        """The bytes of that digest; none if they are not, or no longer, stored."""
 
     def read_unchecked(self, blob: bytes) -> bytes | None:
-        """As `get_blob`, for those who compare the digest themselves; from any thread, also several at a time."""
+        """Read a blob without checking its digest, which the caller does; safe from several threads at once."""
 
     def put_blob(self, blob: bytes, data: bytes) -> None: ...
 
@@ -129,18 +127,18 @@ class Store(Protocol):
     def read_round(self, height: int) -> StoredRound: ...
 
     def prune(self, keep_blocks: int) -> PruneReport:
-        """Drops the blobs of all but the newest blocks (at least 1 is kept), except those that verifying these needs.
+        """Drop the blobs of all but the newest blocks (at least 1 is kept), except those needed to verify these.
 
-        Blocks and certificates stay, and so do the blobs of the open height.
+        Blocks, certificates and the blobs of the open height stay.
         """
 
     def proof(self, height: int, client: int) -> MerkleProof | None:
-        """That the client's update, as `SignedUpdate`, is in the block of a height; none if it is not."""
+        """The proof that the client's `SignedUpdate` is in the block of a height; none if it is not."""
 
 
 @dataclass(frozen=True)
 class BlobUse:
-    """A blob that a block rests on: a client's model, or the global model after it."""
+    """A blob that a block references: a client's model, or the global model after the block."""
 
     blob: bytes
     client: int | None
@@ -153,7 +151,7 @@ class BlobUse:
 
 
 def rested_on(block: Block) -> list[BlobUse]:
-    """The blobs that a block rests on: its model, and the updates that are aggregated in it."""
+    """The blobs that a block references: its model, and the updates aggregated in it."""
     updates = () if block.body.is_empty else [signed.update for signed in block.body.updates]
     aggregated = [BlobUse(update.model, update.client) for update in updates if update.model and update.samples]
     return [BlobUse(block.body.model, None), *aggregated]
@@ -162,7 +160,7 @@ def rested_on(block: Block) -> list[BlobUse]:
 def validate_next(
     block: Block, chain: bytes, height: int, tip: bytes, needed: Iterable[BlobUse], has_blob: Callable[[bytes], bool]
 ) -> None:
-    """Raises `MisplacedBlock` unless the block follows `tip` at `height` and the blobs it needs are kept."""
+    """Raise `MisplacedBlock` unless the block follows `tip` at `height` and the blobs it needs are stored."""
     header = block.header
     if header.chain != chain:
         raise MisplacedBlock(f"block of chain {header.chain.hex()}, this is chain {chain.hex()}")
@@ -176,6 +174,6 @@ def validate_next(
 
 
 def validate_quota(held: int, size: int, max_bytes: int | None) -> None:
-    """Raises `QuotaExceeded` if `size` bytes more than those held are too many; no quota: never."""
+    """Raise `QuotaExceeded` if `size` more bytes exceed the quota; none: no quota."""
     if max_bytes is not None and held + size > max_bytes:
         raise QuotaExceeded(f"{size} bytes more than the {held} held would exceed the quota of {max_bytes}")

@@ -1,8 +1,8 @@
-"""When the members may change: what a quorum of them signed, in time, and what a chain can go on with.
+"""Changes of membership: a quorum of assents, not expired, and possible on the chain.
 
-Assents count if they are by members at the height of the block that carries the change and by no proven offender: who
-lied in a vote gets no say in who votes, and could withhold its assent anyway. The quorum stays that of all members.
-Nobody can make a change twice: an admission takes the next number and a new key, a removal a member's number.
+An assent counts if its signer is a member at the height of the block that carries the change and no proven offender: an
+offender gets no say about members, and could withhold its assent anyway. The quorum stays that of all members. A change
+cannot be replayed: an admission takes the next number and a new key, a removal a present member's number.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from bdfl.ledger.toolbox import Toolbox
 
 
 def change_place(chain: bytes, expires: int) -> Place:
-    """Where an assent belongs: the chain, and the last height whose block may carry the change."""
+    """The signing context of an assent: the chain, and the last height whose block may carry the change."""
     return Place(chain, expires, bytes(DIGEST_SIZE))
 
 
@@ -33,13 +33,13 @@ def make_change(chain: bytes, change: Change, expires: int, signers: Mapping[int
 
 
 def validate_change(state: ChainState, found: MembershipChange, toolbox: Toolbox) -> None:
-    """Raises unless the next block may carry the change: agreed to, in time, and possible after those before it."""
+    """Raise unless the next block may carry the change: assented, not expired, and possible after earlier ones."""
     validate_assents(state, found, toolbox)
     charter_after(state, (found,), toolbox)
 
 
 def validate_assents(state: ChainState, found: MembershipChange, toolbox: Toolbox) -> None:
-    """Raises unless a quorum of the next height's members agreed to the change and it has not expired."""
+    """Raise unless a quorum of the next height's members assented to the change and it has not expired."""
     if found.expires <= state.height:
         raise BadChange("change-expired", f"a change for height {state.height + 1}", f"up to height {found.expires}")
     members, numbers = state.charter.members, [assent.member for assent in found.assents]
@@ -56,7 +56,7 @@ def validate_assents(state: ChainState, found: MembershipChange, toolbox: Toolbo
 
 
 def is_settled(state: ChainState, change: Change) -> bool:
-    """Whether a change can never be made any more, because it was, or because another took its number or key."""
+    """Return whether a change is obsolete: it was made, or another change took its number or key."""
     roll = state.coming_charter.roll
     if isinstance(change, Admission):
         is_known = any(member.public_key == change.member.public_key for member in roll.members)

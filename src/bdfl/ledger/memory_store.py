@@ -1,6 +1,6 @@
-"""A store in memory, for simulated networks: it outlives the node that a simulation stops and starts again.
+"""A store in memory, for simulated networks: it survives a simulated crash of its node.
 
-Nothing is hashed: that bytes have the digest they are put under is the caller's word.
+It hashes nothing: the caller guarantees that bytes have the digest they are put under.
 """
 
 from collections.abc import Collection, Iterator
@@ -17,7 +17,7 @@ _Item = TypeVar("_Item")
 
 
 class MemoryStore:
-    """A `Store` that ends with the process."""
+    """A `Store` in memory."""
 
     def __init__(self, genesis: Genesis, initial_model: bytes, *, max_bytes: int | None = None) -> None:
         self.genesis = genesis
@@ -30,7 +30,7 @@ class MemoryStore:
         self._certificates: list[Certificate] = []
         self._blobs: dict[bytes, bytes] = {}
         self._put_at: dict[bytes, int] = {}  # the height that was open when a blob was last put
-        self._recent: set[bytes] = set()  # blobs that no block before the open height rests on
+        self._recent: set[bytes] = set()  # blobs that no decided block references
         self._rounds: dict[int, StoredRound] = {}
         self.put_blob(genesis.model.initial, initial_model)
         self._recent.clear()
@@ -118,7 +118,7 @@ class MemoryStore:
 
     @property
     def _is_on_trust(self) -> bool:
-        """Whether the last block was appended on trust."""
+        """True if the last block was appended on trust."""
         return self.trusted[-1:] == [self.height]
 
     def _prune_to(self, last: int) -> PruneReport:
@@ -130,7 +130,7 @@ class MemoryStore:
         return PruneReport(last, num_blocks, len(dropped), self._drop(dropped))
 
     def _drop(self, blobs: Collection[bytes]) -> int:
-        """Removes blobs and gives their bytes."""
+        """Delete blobs and return the number of bytes freed."""
         num_bytes = sum(len(self._blobs[blob]) for blob in blobs)
         for blob in blobs:
             del self._blobs[blob], self._put_at[blob]

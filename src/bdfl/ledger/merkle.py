@@ -1,7 +1,7 @@
-"""Merkle trees over lists of bytes: one root for all, and a short proof that something is among them.
+"""Merkle trees over lists of bytes, and inclusion proofs.
 
-Leaves, inner nodes and roots are hashed with different first bytes, so that none can pass for another; an odd node at
-the end of a level moves up as it is. The root is hashed with the number of leaves: without it the last of three leaves
+Leaves, inner nodes and roots are hashed with different first bytes, so that none can pass for another. An odd node at
+the end of a level moves up unchanged. The root is hashed with the number of leaves: without it the last of three leaves
 would also be the last of two.
 """
 
@@ -20,7 +20,7 @@ _MAX_DEPTH = 32
 
 
 class MerkleProof(Record, frozen=True):
-    """That a leaf stands at `index` of `count` leaves: the digests beside its way up to the root."""
+    """An inclusion proof of the leaf at `index` of `count` leaves: the sibling digests on its path to the root."""
 
     index: Whole
     count: Whole
@@ -33,13 +33,13 @@ def merkle_root(leaves: Sequence[bytes]) -> bytes:
 
 
 def prove_leaves(leaves: Sequence[bytes]) -> list[MerkleProof]:
-    """The proof of every leaf, that it stands where it stands."""
+    """The inclusion proof of every leaf."""
     levels = _levels(leaves)[:-1]
     return [MerkleProof(index, len(leaves), tuple(_siblings(levels, index))) for index in range(len(leaves))]
 
 
 def prove_leaf(leaves: Sequence[bytes], index: int) -> MerkleProof:
-    """The proof that `leaves[index]` stands there."""
+    """The inclusion proof of `leaves[index]`."""
     return MerkleProof(index, len(leaves), tuple(_siblings(_levels(leaves)[:-1], index)))
 
 
@@ -51,7 +51,7 @@ def _siblings(levels: Sequence[Sequence[bytes]], place: int) -> Iterator[bytes]:
 
 
 def proven_root(leaf: bytes, proof: MerkleProof) -> bytes | None:
-    """The root that the proof leads to from this leaf; none if the proof has no meaning."""
+    """The root that the proof leads to from this leaf; none if the proof is malformed."""
     if not proof.index < proof.count:
         return None
     siblings = list(proof.siblings)
@@ -67,7 +67,7 @@ def proven_root(leaf: bytes, proof: MerkleProof) -> bytes | None:
 
 
 def _seal(count: int, top: bytes) -> bytes:
-    """Root of a tree of so many leaves."""
+    """Root of a tree with `count` leaves and the top node `top`."""
     return digest(_ROOT + count.to_bytes(_COUNT_SIZE, "big") + top)
 
 

@@ -1,6 +1,6 @@
-"""Mining beside everything else: a process of its own searches, so that neither slows the other down.
+"""Mining in a separate process, so that it does not compete with the node for the GIL.
 
-In a thread, Argon2 would wait up to 5 ms for its turn after every hash while the node computes, and SHA-256 would slow
+In a thread, Argon2 would wait up to 5 ms for the GIL after every hash while the node computes, and SHA-256 would slow
 the node down; `benchmarks/ledger` measures both.
 """
 
@@ -29,7 +29,7 @@ OnFound = Callable[[bytes], None]
 
 
 class _Order(msgspec.Struct, frozen=True):
-    """What to search, instead of anything before; no kind: nothing."""
+    """A search that replaces any earlier one; no kind: stop searching."""
 
     number: int
     kind: WorkKind | None
@@ -38,7 +38,7 @@ class _Order(msgspec.Struct, frozen=True):
 
 
 class _Answer(msgspec.Struct, frozen=True):
-    """That an order is done: with a nonce, or without because there is a newer order."""
+    """The end of an order: with a nonce, or without one because a newer order arrived."""
 
     number: int
     nonce: bytes | None
@@ -46,26 +46,26 @@ class _Answer(msgspec.Struct, frozen=True):
 
 
 class Miner:
-    """Searches one nonce at a time. To be closed; its process also ends when the one that made it does."""
+    """A client of the mining process, with one search at a time. Close it; the process also exits with its parent."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._idle = threading.Event()
         self._idle.set()
-        self.idle_since_ns = time.monotonic_ns()  # when hashing last ended, by the clock that all processes share
+        self.idle_since_ns = time.monotonic_ns()  # end of the last hashing, by the clock that all processes share
         self._number = 0
         self._on_found: OnFound | None = None
         self._begin()
 
     def start(self, kind: WorkKind, seal: bytes, difficulty: int, on_found: OnFound) -> None:
-        """Begins to search, instead of any search before; `on_found(nonce)` is called once, from another thread.
+        """Start a search, replacing any earlier one; `on_found(nonce)` is called once, from another thread.
 
-        `on_found` returns soon and raises nothing; it may start the next search.
+        `on_found` must return soon and raise nothing; it may start the next search.
         """
         self._order(kind, seal, difficulty, on_found)
 
     def stop(self) -> None:
-        """Ends the search: `on_found` is not called from now on, and hashing ends within 10 ms."""
+        """Stop the search: `on_found` is not called any more, and hashing ends within 10 ms."""
         self._order(None, b"", 1, None)
 
     @property
@@ -73,11 +73,11 @@ class Miner:
         return self._process.pid
 
     def wait_idle(self, timeout_s: float) -> bool:
-        """Whether no search goes on any more, at the latest after `timeout_s`."""
+        """Wait until no search is running, for at most `timeout_s`, and return whether that is so."""
         return self._idle.wait(timeout_s)
 
     def close(self) -> None:
-        """Ends the search and its process."""
+        """Stop the search and end its process."""
         with self._lock:
             self._number += 1
             self._on_found = None
@@ -101,7 +101,7 @@ class Miner:
             line = msgspec.json.encode(_Order(self._number, kind, seal, difficulty)) + b"\n"
             try:
                 self._tell(line)
-            except BrokenPipeError:  # somebody ended the process
+            except BrokenPipeError:  # the process was killed
                 self._end()
                 self._begin()
                 self._tell(line)
@@ -123,7 +123,7 @@ class Miner:
         orders = self._process.stdin
         assert orders is not None
         with suppress(BrokenPipeError):
-            orders.close()  # the process takes it as the end
+            orders.close()  # the process exits at end of file
         try:
             self._process.wait(_CLOSE_WAIT_S)
         except subprocess.TimeoutExpired:
@@ -131,7 +131,7 @@ class Miner:
             self._process.wait()
 
     def _listen(self, process: subprocess.Popen[bytes]) -> None:
-        """Passes on what is found, until the process ends."""
+        """Read answers and call `on_found`, until the process ends."""
         decoder = msgspec.json.Decoder(_Answer)
         assert process.stdout is not None
         with process.stdout as answers:
@@ -139,7 +139,7 @@ class Miner:
                 answer = decoder.decode(line)
                 with self._lock:
                     if answer.number != self._number:
-                        continue  # of a search that was stopped or replaced
+                        continue  # the search was stopped or replaced
                     self.idle_since_ns = answer.ended_ns
                     self._idle.set()
                     on_found, self._on_found = self._on_found, None
@@ -151,8 +151,8 @@ class Miner:
 
 
 def _serve_orders() -> None:
-    """What the process does until nobody gives orders any more: the newest counts, and is answered."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for the owner, who then closes us
+    """Serve orders until end of file; of several waiting, only the newest is carried out and answered."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles it and closes this process
     decoder = msgspec.json.Decoder(_Order)
     unread = b""
     while data := os.read(_ORDERS, _PIPE_BYTES):
@@ -167,8 +167,8 @@ def _serve_orders() -> None:
 
 
 def _is_ordered() -> bool:
-    """Whether there is a newer order, or nobody to give any."""
-    # Asked by the very thread that hashes: a second one would first have to be given a core.
+    """Return whether a newer order or end of file is waiting."""
+    # Polled by the hashing thread: a second thread would first have to be scheduled.
     return bool(select.select([_ORDERS], [], [], 0)[0])
 
 

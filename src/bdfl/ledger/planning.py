@@ -1,4 +1,4 @@
-"""From the chain's integers to a scheduler's problem, and from its decision back to a schedule of integers."""
+"""Scheduling in integers: from the chain's state to a scheduler's problem, and from its decision to a schedule."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,34 +17,34 @@ from bdfl.ledger.toolbox import Toolbox
 from bdfl.ledger.units import MICROWATT, NANO
 from bdfl.scheduling.problem import Decision, RoundProblem
 
-INTEGER_TOLERANCE = 1_000_000  # votable: integers that differ by one in so many, or by one
-OBJECTIVE_TOLERANCE = 1_000_000  # votable: objectives that differ by one in so many of V d, doubled in each attempt
-_EXACT = "exact"  # schedulers whose name begins so are judged by their objective
+INTEGER_TOLERANCE = 1_000_000  # votable: integers that differ by at most this fraction, 1 in 1,000,000, or by 1
+OBJECTIVE_TOLERANCE = 1_000_000  # votable: objectives worse by at most this fraction of V d, doubled in each attempt
+_EXACT = "exact"  # schedulers with this prefix are judged by their objective
 _MAX_DOUBLINGS = 64
-_REACHED = 1e-12  # relative: what a float may lack of the whole number it stands for
+_REACHED = 1e-12  # relative error by which a float may fall below the whole number it stands for
 
 
 @dataclass(frozen=True, eq=False)
 class Prospect:
-    """What is known of a round when its schedule is made."""
+    """The scheduler's input for a round, in the chain's integers."""
 
-    parent: bytes  # the block after which it was known; the chain's id for round 1
+    parent: bytes  # digest of the block before it; the chain's id for round 1
     round: int
     queue_nano: Sequence[int]
-    candidates: Mapping[int, Conditions]  # who may be scheduled, and how they find the round
-    memory: object | None  # what the scheduler left in the round before
+    candidates: Mapping[int, Conditions]  # eligible clients and their conditions
+    memory: object | None  # the scheduler's memory from the round before
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """A schedule by the chain's own scheduler, and the decision that it is the integers of."""
+    """A schedule by the chain's own scheduler, and the decision that it was rounded from."""
 
     schedule: Schedule
-    decision: Decision  # with what the scheduler remembers, proved and tried
+    decision: Decision  # with the scheduler's memory, bound and iterations
 
 
 class _Question(Record, frozen=True):
-    """All that a decision depends on; the scheduler's memory follows from the parent."""
+    """The cache key of a decision: all that it depends on; the scheduler's memory follows from the parent."""
 
     charter: Digest
     parent: Digest
@@ -55,13 +55,13 @@ class _Question(Record, frozen=True):
 
 
 def round_problem(charter: Charter, prospect: Prospect) -> RoundProblem:
-    """The problem that the scheduler is given; whoever is no candidate is out of reach."""
+    """The problem given to the scheduler; clients that are no candidates are unreachable in it."""
     problem = problem_of(charter.problem, prospect.round, prospect.queue_nano, prospect.candidates)
     return replace(problem, memory=prospect.memory)
 
 
 def plan_round(charter: Charter, prospect: Prospect, toolbox: Toolbox) -> Plan:
-    """The schedule that the chain's scheduler makes of this prospect."""
+    """The plan of the chain's scheduler for this prospect, cached."""
     question = _Question(
         charter.name,
         prospect.parent,
@@ -75,7 +75,7 @@ def plan_round(charter: Charter, prospect: Prospect, toolbox: Toolbox) -> Plan:
 
 
 def _plan(charter: Charter, prospect: Prospect, toolbox: Toolbox) -> Plan:
-    """The plan without those who would stretch the exchange beyond what the law allows: no report can stop a round."""
+    """Plan without clients whose exchange would exceed the law's limit, so that no report can stop a round."""
     while True:
         decision = charter.scheduler(round_problem(charter, prospect))
         schedule, too_slow = _plan_schedule(charter, prospect, decision, toolbox)
@@ -88,7 +88,7 @@ def _plan(charter: Charter, prospect: Prospect, toolbox: Toolbox) -> Plan:
 def plan_schedule(charter: Charter, prospect: Prospect, decision: Decision, toolbox: Toolbox) -> Schedule:
     """The decision in integers, frequencies and powers rounded down.
 
-    Nobody trains where the decision says so, and where it breaks a constraint once in integers.
+    The schedule is idle if the decision is, or if it violates a constraint after rounding.
     """
     return _plan_schedule(charter, prospect, decision, toolbox)[0]
 
@@ -96,7 +96,7 @@ def plan_schedule(charter: Charter, prospect: Prospect, decision: Decision, tool
 def _plan_schedule(
     charter: Charter, prospect: Prospect, decision: Decision, toolbox: Toolbox
 ) -> tuple[Schedule, frozenset[int]]:
-    """The decision in integers, and whom it would make the others wait for too long."""
+    """The decision in integers, and the clients whose exchange would exceed the law's limit."""
     if decision.reason is not None:
         return idle_schedule(prospect.round, charter.num_members, decision.reason), frozenset()
     selected = [int(client) for client in np.flatnonzero(decision.selected)]
@@ -125,12 +125,12 @@ def _plan_schedule(
 
 
 def idle_schedule(round: int, num_members: int, reason: str) -> Schedule:
-    """The schedule of a round in which nobody trains or mines, because of `reason`."""
+    """A schedule in which no client trains or mines, because of `reason`."""
     return Schedule(round, (), (), (), (0,) * num_members, 0, (reason or "no reason given")[:MAX_TEXT])
 
 
 def assess(charter: Charter, prospect: Prospect, schedule: Schedule, toolbox: Toolbox) -> Assessment:
-    """What a well-formed schedule costs and breaks; its stated objective has no say."""
+    """Costs and breaches of a well-formed schedule, cached; its stated objective is ignored."""
     bare = _with_objective(schedule, 0)
     queue_nano = tuple(prospect.queue_nano)
     key = "assessment", charter.name, bare, tuple(prospect.candidates.items()), queue_nano
@@ -140,9 +140,7 @@ def assess(charter: Charter, prospect: Prospect, schedule: Schedule, toolbox: To
 
 
 def validate_schedule(charter: Charter, prospect: Prospect, schedule: Schedule, toolbox: Toolbox) -> None:
-    """Raises `BadSchedule` unless the schedule has the form of one for this round, keeps C1 to C3 and all caps, and
-    states its own objective.
-    """
+    """Raise `BadSchedule` unless the schedule fits the round, keeps C1 to C3 and all caps, and states its objective."""
     _validate_form(schedule, prospect.round, charter.num_members)
     assessment = assess(charter, prospect, schedule, toolbox)
     for breach in assessment.breaches:
@@ -151,10 +149,10 @@ def validate_schedule(charter: Charter, prospect: Prospect, schedule: Schedule, 
 
 
 def judge_plan(charter: Charter, own: Schedule, found: Schedule, own_delay_ns: int, attempt: int) -> None:
-    """Raises `NotVotable` if a valid schedule is not as good as one's own.
+    """Raise `NotVotable` if a valid schedule is worse than the voter's own.
 
-    Of an exact scheduler the objective counts: at most 1e-6 V d worse, twice as much in each attempt. Of any other the
-    set must be the same, and every integer within one part in a million, or one unit.
+    With an exact scheduler the objective may be at most 1e-6 V d worse, doubled in each attempt. With any other the
+    selected set must be the same, and every integer within one part in a million or one unit.
     """
     if found.is_feasible != own.is_feasible and not (found.is_feasible and _is_exact(charter)):
         raise NotVotable("own-schedule", own.reason or f"clients {own.selected} train", found.reason or found.selected)
@@ -205,10 +203,10 @@ def _with_objective(schedule: Schedule, objective_nano: int) -> Schedule:
 
 
 def _round_down(value: float, cap: int | None, least: int = 0) -> int:
-    """The whole number at or just below `value`, within the cap; 0 for what is no number.
+    """The whole number at or just below `value`, within the cap; 0 for NaN, and for infinity without a cap.
 
-    What is above 0 becomes at least `least`: who has all the time in the world, because another is slow, may plan less
-    than a unit, and nothing at all would never end.
+    A value above 0 becomes at least `least`: a client that waits for a slower one may be given less than a unit, and
+    with zero it would never finish.
     """
     most = INT_LIMIT if cap is None else cap
     if not isfinite(value):

@@ -1,4 +1,4 @@
-"""What may be dropped of an old part of a chain, and what proves that it was there."""
+"""Pruning of blobs: those that may be dropped, and Merkle proofs that keep the updates verifiable."""
 
 from collections.abc import Iterable
 
@@ -15,13 +15,13 @@ def last_pruned(height: int, keep_blocks: int) -> int:
 
 
 def prove_updates(block: Block) -> dict[int, MerkleProof]:
-    """By client, that its update is in the block: a way from the `SignedUpdate` to the header's `body`."""
-    proofs = prove_leaves(body_leaves(block.body))[1:]  # the first is that of the rest of the body
+    """Inclusion proofs by client, from its `SignedUpdate` to the header's `body`."""
+    proofs = prove_leaves(body_leaves(block.body))[1:]  # the first leaf is the rest of the body
     return {signed.update.client: proof for signed, proof in zip(block.body.updates, proofs, strict=True)}
 
 
 def prove_update(block: Block, client: int) -> MerkleProof | None:
-    """The proof of one client's update; none if the block has none."""
+    """The inclusion proof of one client's update; none if the block has none."""
     for index, signed in enumerate(block.body.updates, start=1):
         if signed.update.client == client:
             return prove_leaf(body_leaves(block.body), index)
@@ -29,11 +29,11 @@ def prove_update(block: Block, client: int) -> MerkleProof | None:
 
 
 def needed_blobs(genesis: Genesis, checkpoint: Block, kept: Iterable[Block]) -> set[bytes]:
-    """Digests that verifying the kept blocks needs: what they rest on, the untrained and the checkpoint's model."""
+    """Digests needed to verify the kept blocks: blobs they reference, the untrained and the checkpoint's model."""
     return {genesis.model.initial, checkpoint.body.model} | {use.blob for block in kept for use in rested_on(block)}
 
 
 def open_blobs(open_round: StoredRound) -> set[bytes]:
-    """Digests that the open height may need: own models, and what its candidates rest on."""
+    """Digests that the open height may need: own models, and blobs that its candidates reference."""
     own = {signed.update.model for signed in open_round.updates}
     return own | {use.blob for block in open_round.candidates for use in rested_on(block)}

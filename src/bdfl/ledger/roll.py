@@ -1,7 +1,7 @@
-"""Who belongs to a chain at a height, read off its blocks; whether a change may be made is not judged here.
+"""The member set of a chain by height, read from its blocks; changes are validated elsewhere.
 
-A change in block h binds from height h + 2 on: the schedule of round h + 1 stands in block h already. Numbers and keys
-are never given to somebody else.
+A change in block h binds from height h + 2 on: the schedule of round h + 1 is in block h already. Numbers and keys are
+never reassigned.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,24 +24,24 @@ from bdfl.ledger.block import (
 )
 from bdfl.scenario.ledger import QuorumRule
 
-BINDS_AFTER = 2  # heights from the block of a change to the first that it binds
+BINDS_AFTER = 2  # heights from the block of a change to the first height it binds
 
 
 @dataclass(frozen=True)
 class Roll:
-    """All who ever were members, by number, with the heights they are so; a later height's is as long or longer."""
+    """The member set: all members by number, present and past, with their first and last heights. It never shrinks."""
 
     members: tuple[Member, ...]
     first_heights: tuple[int, ...]
-    last_heights: tuple[int | None, ...]  # none: a member until further notice
+    last_heights: tuple[int | None, ...]  # none: a present member
 
     @cached_property
     def active(self) -> frozenset[int]:
-        """Numbers of those who are members."""
+        """Numbers of the present members."""
         return frozenset(number for number, last in enumerate(self.last_heights) if last is None)
 
     def after(self, change: Change, height: int) -> "Roll":
-        """The roll from height `height` on, with the change made as it stands."""
+        """The roll from height `height` on, with the change applied unchecked."""
         if isinstance(change, Admission):
             return Roll((*self.members, change.member), (*self.first_heights, height), (*self.last_heights, None))
         last_heights = list(self.last_heights)
@@ -50,13 +50,13 @@ class Roll:
 
 
 def first_roll(genesis: Genesis) -> Roll:
-    """The roll that a chain begins with."""
+    """The roll of a genesis."""
     num_members = len(genesis.members)
     return Roll(genesis.members, (1,) * num_members, (None,) * num_members)
 
 
 def read_roll(genesis: Genesis, blocks: Iterable[Block]) -> Roll:
-    """The roll after these blocks of a valid chain, with changes that do not bind yet."""
+    """The roll after these blocks of a valid chain, including changes that do not bind yet."""
     roll = first_roll(genesis)
     for block in blocks:
         found = find_change(block.body.entries)
@@ -66,7 +66,7 @@ def read_roll(genesis: Genesis, blocks: Iterable[Block]) -> Roll:
 
 
 def find_change(entries: Sequence[Entry]) -> MembershipChange | None:
-    """The change of membership among a block's entries, of which there is at most one, at the end."""
+    """The change of membership in a block's entries: at most one, the last entry."""
     last = entries[-1] if entries else None
     return last if isinstance(last, MembershipChange) else None
 
@@ -77,7 +77,7 @@ def find_evidence(entries: Sequence[Entry]) -> list[Evidence]:
 
 
 def offender_of(evidence: Evidence) -> int:
-    """Whom the evidence is against."""
+    """The member that the evidence is against."""
     match evidence:
         case TwoVotes():
             return evidence.first.vote.voter

@@ -1,4 +1,4 @@
-"""The chain's integers as a scheduler's problem and decision, in floats."""
+"""A scheduler's problem and decision, in floats, from the chain's integers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -11,7 +11,7 @@ from bdfl.scheduling.problem import Decision, RoundProblem, make_problem
 
 
 def base_problem(genesis: Genesis, members: Sequence[Member]) -> RoundProblem:
-    """The problem of no round: queues empty, nobody reachable; raises `InvalidProblem`."""
+    """The template of every round's problem: queues empty, no client reachable; raises `InvalidProblem`."""
     limits = [member.limits for member in members]
     physics = genesis.physics
     nobody = np.zeros(len(limits))
@@ -44,7 +44,7 @@ def base_problem(genesis: Genesis, members: Sequence[Member]) -> RoundProblem:
 def problem_of(
     base: RoundProblem, round: int, queue_nano: Sequence[int], candidates: Mapping[int, Conditions]
 ) -> RoundProblem:
-    """The problem of a round with these queues; whoever is no candidate is out of reach."""
+    """The problem of a round with these queues; clients that are no candidates are unreachable."""
     num = base.num_clients
     reachable = np.zeros(num, dtype=np.bool_)
     gain, budget_j = np.zeros(num), np.zeros(num)

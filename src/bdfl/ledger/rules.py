@@ -1,7 +1,7 @@
-"""The law: when a block is valid, when it can be voted for, and how to make one.
+"""The law of the chain: rules of validity, rules for voters, and making a block.
 
-`validate_proposal` and `validate_model` together say all that validity asks; each calls one function per rule. Valid is
-a function of the chain and the bytes alone. `judge_schedule` adds the voter's own judgement.
+`validate_proposal` and `validate_model` together define validity, one function per rule. Validity is a function of the
+chain and the bytes alone. `judge_schedule` and `is_timely` add the voter's own judgement.
 """
 
 from collections.abc import Mapping, Sequence
@@ -87,11 +87,11 @@ __all__ = [
     "validate_vote",
 ]
 
-_MAX_DOUBLINGS = 40  # a minute, doubled so often, is longer than the calendar
+_MAX_DOUBLINGS = 40  # a minute doubled that often exceeds the calendar
 
 
 def validate_proposal(state: ChainState, block: Block, toolbox: Toolbox) -> None:
-    """Raises `InvalidBlock` unless the block is the next one in all that can be judged without models; cheap first."""
+    """Raise `InvalidBlock` unless the block keeps every rule that can be checked without models; cheap rules first."""
     validate_format(block)
     validate_link(state, block)
     validate_time(state, block)
@@ -112,9 +112,9 @@ def validate_proposal(state: ChainState, block: Block, toolbox: Toolbox) -> None
 
 
 def validate_model(state: ChainState, block: Block, blobs: Mapping[bytes, bytes], toolbox: Toolbox) -> bytes:
-    """The bytes of the block's global model, aggregated anew; none for an empty block, where the model stays.
+    """The bytes of the block's global model, recomputed; empty for an empty block, which keeps the model.
 
-    Raises `WrongModel` if they are not what the block names, `InvalidUpdate` if an update's bytes are no model, and
+    Raises `WrongModel` if the block names another digest, `InvalidUpdate` if an update's bytes are no model, and
     `MissingBlob` if they are not among `blobs`. [Li24, Section III-A] step 4: the aggregate agrees in every bit.
     """
     if block.body.is_empty:
@@ -125,7 +125,7 @@ def validate_model(state: ChainState, block: Block, blobs: Mapping[bytes, bytes]
 
 
 def judge_schedule(state: ChainState, block: Block, toolbox: Toolbox) -> None:
-    """Raises `NotVotable` if the next schedule of a valid block is not as good as one's own for the same reports."""
+    """Raise `NotVotable` if the next schedule of a valid block is worse than the voter's own for the same reports."""
     body = block.body
     settled = settle_round(state, body.updates, body.reports, body.entries)
     own = plan_after(state, settled, toolbox).schedule
@@ -135,20 +135,20 @@ def judge_schedule(state: ChainState, block: Block, toolbox: Toolbox) -> None:
 
 
 def is_timely(state: ChainState, block: Block, since_ms: int, now_ms: int, attempt: int) -> bool:
-    """Tells if a block was stamped while the voter worked on its height, give or take a tolerance.
+    """Return whether a block's time lies in the voter's work on the height, within a tolerance.
 
-    `since_ms` and `now_ms` are the voter's wall clock when it began with the height and now, so that a block of an
-    earlier attempt, or one that took long to mine, stays votable. The tolerance doubles with each of the voter's
-    attempts: wrong clocks slow a network down, and never halt it. The least time that is valid is never too late.
+    `since_ms` and `now_ms` are the voter's wall clock at the start of the height and now, so that a block of an earlier
+    attempt, or one that took long to mine, stays votable. The tolerance doubles with each of the voter's attempts:
+    wrong clocks slow a network down, but never halt it. The least valid time is never too late.
     """
     offset_ms = min_offset_ms(block.header.time_ms, since_ms, max(now_ms, state.least_time_ms))
     return abs(offset_ms) <= TIME_TOLERANCE_MS << min(attempt - 1, _MAX_DOUBLINGS)
 
 
 def min_offset_ms(time_ms: int, since_ms: int, now_ms: int) -> int:
-    """Least offset of a clock to that of a block's proposer, positive if it is ahead; 0: they may agree.
+    """Least offset (ms) of a clock to that of a block's proposer, positive if ahead; 0: they may agree.
 
-    The block was made while the clock went from `since_ms` to `now_ms`; it may have been set back meanwhile.
+    The block was made while the clock ran from `since_ms` to `now_ms`; it may have been set back meanwhile.
     """
     return max(0, min(since_ms, now_ms) - time_ms) or min(0, now_ms - time_ms)
 
@@ -157,7 +157,7 @@ def min_offset_ms(time_ms: int, since_ms: int, now_ms: int) -> int:
 
 
 def validate_format(block: Block) -> None:
-    """The block is of the format that this law is for."""
+    """The block has the format of these rules."""
     require_equal(BadLink, "format", FORMAT, block.header.format)
 
 
@@ -170,7 +170,7 @@ def validate_link(state: ChainState, block: Block) -> None:
 
 
 def validate_time(state: ChainState, block: Block) -> None:
-    """The block is later than the median time past."""
+    """The block is later than the median time past, and within the calendar."""
     if not state.least_time_ms <= block.header.time_ms <= MAX_TIME_MS:
         raise BadTime("time", f"at least {state.least_time_ms} ms, within the year 9999", block.header.time_ms)
 
@@ -195,7 +195,7 @@ def validate_body_root(block: Block) -> None:
 
 
 def validate_difficulty(state: ChainState, block: Block) -> None:
-    """The difficulty is what the chain asks for in this attempt."""
+    """The difficulty is the one that the chain requires in this attempt."""
     header = block.header
     required = required_difficulty(state, header.attempt, block.body.parent_certificate)
     require_equal(BadWork, "difficulty", required, header.difficulty)
@@ -222,7 +222,7 @@ def validate_played_schedule(state: ChainState, block: Block) -> None:
 
 
 def validate_updates(state: ChainState, block: Block, toolbox: Toolbox) -> None:
-    """Every update is a scheduled member's for this round, one of each, in client order."""
+    """Every update is a scheduled member's for this round, at most one per member, in client order."""
     clients = [signed.update.client for signed in block.body.updates]
     if not is_ascending(clients):
         raise BadUpdate("update-order", "different clients in ascending order", clients)
@@ -231,7 +231,7 @@ def validate_updates(state: ChainState, block: Block, toolbox: Toolbox) -> None:
 
 
 def validate_emptiness(state: ChainState, block: Block) -> None:
-    """The block is empty exactly if too few updates can be aggregated, and then the model stays."""
+    """The block is empty if and only if too few updates can be aggregated, and then keeps the model."""
     body = block.body
     require_equal(WrongModel, "empty", is_too_few(state, body.updates), body.is_empty)
     if body.is_empty:
@@ -239,7 +239,7 @@ def validate_emptiness(state: ChainState, block: Block) -> None:
 
 
 def validate_reports(state: ChainState, block: Block, toolbox: Toolbox) -> None:
-    """Every report is a member's for the next round, one of each, in client order."""
+    """Every report is a member's for the next round, at most one per member, in client order."""
     clients = [signed.report.client for signed in block.body.reports]
     if not is_ascending(clients):
         raise BadReport("report-order", "different clients in ascending order", clients)
@@ -248,7 +248,7 @@ def validate_reports(state: ChainState, block: Block, toolbox: Toolbox) -> None:
 
 
 def validate_entries(state: ChainState, block: Block, toolbox: Toolbox) -> None:
-    """Every entry proves an offence of another member, not proven before, in member order; then one change may come."""
+    """Entries are evidence against different new offenders, in member order, then at most one membership change."""
     entries = block.body.entries
     change = find_change(entries)
     evidence = find_evidence(entries)
@@ -279,7 +279,7 @@ def validate_queues(state: ChainState, block: Block) -> None:
 
 
 def validate_receipts(state: ChainState, block: Block, toolbox: Toolbox) -> None:
-    """The modelled receipts are what the cost model says of this round's schedule."""
+    """The modelled receipts are the cost model's for this round's schedule."""
     require_equal(WrongReceipts, "modelled-receipts", modelled_costs(state, toolbox), block.body.modelled)
 
 
@@ -290,23 +290,23 @@ def validate_next_schedule(state: ChainState, block: Block, toolbox: Toolbox) ->
     validate_schedule(state.coming_charter, prospect_after(state, settled), body.next_schedule, toolbox)
 
 
-# Which models count
+# Aggregated updates
 
 
 def aggregated_updates(updates: Sequence[SignedUpdate]) -> list[ModelUpdate]:
-    """The updates that enter the global model: those with a model of their own, trained on data."""
+    """The updates that enter the global model: not declined, and trained on at least one sample."""
     return [signed.update for signed in updates if not signed.update.is_declined and signed.update.samples > 0]
 
 
 def is_too_few(state: ChainState, updates: Sequence[SignedUpdate]) -> bool:
-    """Whether the aggregation rule can make no model of these updates."""
+    """Return whether these updates are too few for the aggregation rule."""
     return len(aggregated_updates(updates)) < state.genesis.law.min_updates
 
 
 def aggregate_updates(
     state: ChainState, updates: Sequence[SignedUpdate], blobs: Mapping[bytes, bytes], toolbox: Toolbox
 ) -> bytes:
-    """The bytes of the global model that the chain's rule makes of these updates."""
+    """The bytes of the global model that the chain's rule aggregates from these updates."""
     return toolbox.aggregate(state.charter.aggregation, state.layout, aggregated_updates(updates), blobs)
 
 
@@ -330,9 +330,9 @@ def make_body(
     blobs: Mapping[bytes, bytes],
     toolbox: Toolbox,
 ) -> tuple[Body, bytes]:
-    """The body of the next block from valid statements in any order, and the bytes of its model; none if it is empty.
+    """The body of the next block from valid statements in any order, and the bytes of its model, empty if it is.
 
-    `certificate` holds the votes for the tip, `blobs` the bytes of all updates that are aggregated.
+    `certificate` holds the votes for the tip, `blobs` the bytes of all updates to aggregate.
     """
     updates = sorted(updates, key=lambda signed: signed.update.client)
     reports = sorted(reports, key=lambda signed: signed.report.client)
@@ -356,7 +356,7 @@ def make_body(
 
 
 def _order_entries(state: ChainState, entries: Sequence[Entry]) -> list[Entry]:
-    """One proof against each new offender, and the first change."""
+    """The first proof against each new offender, by offender, and the first change."""
     first_proofs = {offender_of(entry): entry for entry in reversed(find_evidence(entries))}
     evidence = [first_proofs[offender] for offender in sorted(first_proofs.keys() - state.offenders)]
     changes = [entry for entry in entries if isinstance(entry, MembershipChange)]

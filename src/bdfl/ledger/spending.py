@@ -1,6 +1,6 @@
-"""What the members of a private chain have spent, asked of the accountant that its genesis names.
+"""Epsilon spent by the members of a private chain, computed by the accountant that its genesis names.
 
-This is no part of the rules: a block is valid without it, and the accountant needs Opacus.
+This is not part of the validity rules, since the accountant needs Opacus.
 """
 
 from bdfl.learning.accounting import Mechanism, spent_micro
@@ -10,7 +10,7 @@ from bdfl.ledger.chain import ChainState
 
 
 def mechanism_on(privacy: Privacy, samples: int) -> Mechanism:
-    """How a member with so many samples trains on such a chain."""
+    """The privacy mechanism of a member with `samples` samples on this chain."""
     return Mechanism(
         noise_micro=privacy.noise_micro,
         batch=privacy.batch,
@@ -22,9 +22,9 @@ def mechanism_on(privacy: Privacy, samples: int) -> Mechanism:
 
 
 def spent_after(chain: ChainState, client: int) -> int:
-    """Epsilon of a client once it has trained the next round, in 1e-6; 0 where nothing is private.
+    """Epsilon of a client after training the next round, in 1e-6; 0 where training is not private.
 
-    Every round that it was to train in counts, heard of or not: its model may have been on the way.
+    Every round that it was scheduled in counts, in a block or not: its model may have been sent.
     """
     privacy = chain.genesis.privacy
     if privacy is None:

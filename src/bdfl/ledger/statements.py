@@ -1,4 +1,4 @@
-"""What members say for the next block, each judged for itself: updates, reports, votes and certificates.
+"""Validity of single statements for the next block: updates, reports, votes and certificates.
 
 A statement counts if its author is a member at its height.
 """
@@ -35,7 +35,7 @@ from bdfl.ledger.toolbox import Toolbox
 
 
 def validate_update(state: ChainState, signed: SignedUpdate, toolbox: Toolbox) -> None:
-    """Raises unless this is an update of the next round by a member that is scheduled to train in it."""
+    """Raise unless this is an update of the next round by a member that is scheduled to train in it."""
     update = signed.update
     require_member(BadUpdate, "update-member", state.charter, update.client)
     if update.client not in state.scheduled:
@@ -62,7 +62,7 @@ def _validate_update_form(state: ChainState, update: ModelUpdate) -> None:
 
 
 def _validate_epsilon(state: ChainState, update: ModelUpdate) -> None:
-    """What is spent is never less than before; whether it is right, the accountant can tell: see `audit.privacy`."""
+    """Epsilon never decreases; `audit.privacy` checks its value with the accountant."""
     if state.genesis.privacy is None or update.samples == 0:
         require_equal(BadUpdate, "update-epsilon", 0, update.epsilon_micro)
         return
@@ -72,13 +72,13 @@ def _validate_epsilon(state: ChainState, update: ModelUpdate) -> None:
 
 
 def validate_update_blob(state: ChainState, update: ModelUpdate, data: bytes, toolbox: Toolbox) -> None:
-    """Raises `InvalidUpdate` unless these are the bytes of the update: a model of this chain with finite weights."""
+    """Raise `InvalidUpdate` unless these are the bytes of the update: a model of this chain with finite weights."""
     require_equal(InvalidUpdate, "blob-size", update.size, len(data))
     toolbox.decode_model(update.model, data, state.layout)
 
 
 def validate_report(state: ChainState, signed: SignedReport, toolbox: Toolbox) -> None:
-    """Raises unless this is a member's report for the round after the next block."""
+    """Raise unless this is a member's report for the round after the next block."""
     report = signed.report
     require_member(BadReport, "report-member", state.charter, report.client)
     require_equal(BadReport, "report-round", state.height + 2, report.round)
@@ -91,7 +91,7 @@ def validate_report(state: ChainState, signed: SignedReport, toolbox: Toolbox) -
 
 
 def _validate_ranges(report: Report) -> None:
-    """Also of values made here, which no decoder has checked."""
+    """Check the ranges also of reports made here, which no decoder has checked."""
     conditions, receipt = report.conditions, report.receipt
     counts = [conditions.gain_atto, conditions.energy_budget_pj]
     if receipt is not None:
@@ -103,12 +103,12 @@ def _validate_ranges(report: Report) -> None:
 
 
 def validate_vote(state: ChainState, signed: SignedVote, toolbox: Toolbox) -> None:
-    """Raises unless this is a member's vote for some block at the next height, on the tip."""
+    """Raise unless this is a member's vote for a block at the next height, on the tip."""
     _validate_vote_at(state.charter, state.place, signed, toolbox)
 
 
 def validate_tip_vote(state: ChainState, signed: SignedVote, toolbox: Toolbox) -> None:
-    """Raises unless this is a vote at the tip's height by a member of that height."""
+    """Raise unless this is a vote at the tip's height by a member of that height."""
     _validate_vote_at(state.tip_charter, state.tip_place, signed, toolbox)
 
 
@@ -128,12 +128,12 @@ def _validate_vote_form(charter: Charter, vote: Vote) -> None:
 
 
 def validate_certificate(state: ChainState, block_digest: bytes, certificate: Certificate, toolbox: Toolbox) -> None:
-    """Raises unless these votes make that block final: precommits of a quorum in one attempt, in order of voters."""
+    """Raise unless these votes make that block final: precommits of a quorum in one attempt, in order of voters."""
     _validate_certificate_at(state.charter, state.place, block_digest, certificate, toolbox)
 
 
 def validate_tip_certificate(state: ChainState, certificate: Certificate, toolbox: Toolbox) -> None:
-    """Raises unless these votes, of members at the tip's height, made the tip final; the genesis has none."""
+    """Raise unless these votes, by members at the tip's height, made the tip final; the genesis has none."""
     if state.height == 0:
         require_equal(BadCertificate, "certificate-genesis", 0, len(certificate))
     else:
@@ -157,12 +157,12 @@ def _validate_certificate_at(
 
 
 def is_ascending(numbers: Sequence[int]) -> bool:
-    """Whether each number is above the one before."""
+    """Return whether the numbers are strictly ascending."""
     return all(former < latter for former, latter in pairwise(numbers))
 
 
 def require_member(error: type[InvalidBlock], rule: str, charter: Charter, number: int) -> None:
-    """Raises `error` unless that is the number of somebody who is a member."""
+    """Raise `error` unless that is the number of a present member."""
     if number not in charter.active:
         raise error(rule, f"one of the {len(charter.active)} members, 0 to {max(charter.active)}", number)
 
@@ -177,7 +177,7 @@ def require_signed(
     signature: bytes,
     toolbox: Toolbox,
 ) -> None:
-    """Raises `BadSignature` unless that member signed the content as this, in that place."""
+    """Raise `BadSignature` unless that member signed the content with this meaning and place."""
     public_key = charter.members[number].public_key
     if not toolbox.is_signed(public_key, signature, statement_digest(meaning, place, encode(content))):
         raise BadSignature(rule, f"signed by member {number} for height {place.height}", "another signature")

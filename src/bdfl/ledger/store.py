@@ -1,9 +1,8 @@
 """A chain in a folder: blocks, certificates and a node's own statements in SQLite, models as files beside it.
 
-A blob is on the disk under its name before any row that rests on it: temporary file, fsync, rename, fsync of the
-folder, then the row; in a batch, all blobs before all rows. A blob that no block rests on is removed after its height
-is decided: the row that says so is on the disk before, and goes last. So whatever moment a process or the machine ends
-at, opening again finds every row whole, and what no row knows is swept or belongs to the open height.
+A blob is durable before any row that references it: temporary file, fsync, rename, fsync of the directory, then the
+row; in a batch, all blobs before all rows. An unreferenced blob is deleted after its height is decided, its row last.
+So after a crash at any moment every row is complete, and a blob without a row is deleted or belongs to the open height.
 """
 
 from collections.abc import Collection, Iterator
@@ -38,18 +37,18 @@ DATABASE_FILE = "chain.sqlite"
 
 @dataclass(eq=False)
 class _Batch:
-    """What is to be kept together."""
+    """Pending writes of a batch, and the state to restore if it fails."""
 
-    recent: dict[bytes, int]  # as it was before
-    num_bytes: int  # likewise
+    recent: dict[bytes, int]  # before the batch
+    num_bytes: int  # before the batch
     blobs: dict[bytes, bytes] = field(default_factory=dict)
-    unused: set[bytes] = field(default_factory=set)  # that blocks were decided without
+    unused: set[bytes] = field(default_factory=set)  # not referenced by the blocks appended
 
 
 class ChainStore:
     """A `Store` in a folder, made by `create` or `open`; one process writes, any number read.
 
-    It may be used from any thread, by one at a time.
+    It may be used from any thread, one at a time.
     """
 
     def __init__(self, path: Path, database: Database, blobs: BlobFolder) -> None:
@@ -59,7 +58,7 @@ class ChainStore:
         self._blobs = blobs
         self._resources = ExitStack()
         self._num_bytes: int | None = None  # of all blobs; none: open for reading
-        self._recent: dict[bytes, int] = {}  # sizes of blobs that no row knows: put since the last block
+        self._recent: dict[bytes, int] = {}  # sizes of blobs without a row: put since the last block
         self._max_bytes: int | None = None
         self._batch: _Batch | None = None
         self.genesis = self._rows.genesis()
@@ -76,9 +75,9 @@ class ChainStore:
         durable: bool = True,
         max_bytes: int | None = None,
     ) -> "ChainStore":
-        """A new store in a folder that is not there, is empty, or where beginning one was cut off.
+        """Create a store in a folder that is missing, empty, or left by an interrupted `create`.
 
-        Not `durable`: it outlives the process, but perhaps not the machine. `max_bytes` is a quota for all blobs.
+        Not `durable`: it survives a crash of the process, but perhaps not of the machine. `max_bytes` is a blob quota.
         """
         if digest(initial_model) != genesis.model.initial:
             raise NotAStore(f"{path}: the untrained model given is not the one that genesis names")
@@ -104,10 +103,10 @@ class ChainStore:
     def open(
         cls, path: Path, *, read_only: bool = False, durable: bool = True, max_bytes: int | None = None
     ) -> "ChainStore":
-        """The store in a folder, as it was when it was last written to.
+        """Open the store in a folder.
 
-        For writing, every row and the presence of every blob are checked first: `DamagedStore` says what is not as it
-        should be. For reading, also while another process writes, that is found when it is read.
+        For writing, every block's row and the size of every referenced blob are checked first, which may raise
+        `DamagedStore`. For reading, also while another process writes, damage is found when data are read.
         """
         if not (path / DATABASE_FILE).is_file():
             raise NotAStore(f"{path}: no {DATABASE_FILE} in it, the folder of a chain expected")
@@ -130,7 +129,7 @@ class ChainStore:
 
     @classmethod
     def _open(cls, path: Path, resources: ExitStack, *, durable: bool, max_bytes: int | None) -> "ChainStore":
-        """For writing, with what must be closed at the end."""
+        """Open for writing; `resources` are closed with the store."""
         database = Database.open(path / DATABASE_FILE, durable=durable, read_only=False)
         resources.callback(database.close)
         store = cls(path, database, BlobFolder(path, durable=durable))
@@ -140,7 +139,7 @@ class ChainStore:
         return store
 
     def compact(self) -> None:
-        """Rewrites the database so that equal contents are equal bytes, whatever led to them; not while others read."""
+        """Rewrite the database so that equal contents are equal bytes, unless another process reads."""
         self._writable()
         try:
             self._database.compact(self._blobs.temporary / DATABASE_FILE)
@@ -167,7 +166,7 @@ class ChainStore:
 
     @property
     def known_height(self) -> int:
-        """The height that rows beside the blocks speak of: above `height`, newer blocks are gone."""
+        """The greatest height that rows beside the blocks name; if above `height`, newer blocks are gone."""
         return self._rows.known_height
 
     @property
@@ -191,14 +190,14 @@ class ChainStore:
         return self._rows.certificate(height)
 
     def raw_block(self, height: int) -> tuple[bytes, bytes]:
-        """Bytes of a block and of its certificate as they are stored, unchecked: for those who check them elsewhere."""
+        """Stored bytes of a block and of its certificate, unchecked: the caller checks them."""
         return self._rows.raw_block(height)
 
     @contextmanager
     def batch(self) -> Iterator[None]:
-        """Inside, what is put or appended is kept together at the end: blobs side by side, then all rows at once.
+        """Group all writes inside into one at the end: blobs in parallel, then all rows in one transaction.
 
-        If anything goes wrong nothing of it is kept, as far as this store knows.
+        On an error all of them are discarded; blob files may remain in the folder.
         """
         num_bytes = self._writable()
         if self._batch is not None:
@@ -232,14 +231,14 @@ class ChainStore:
         self._recent.clear()
         if self._batch is None:
             self._drop(unused)
-        else:  # once the rows are on the disk
+        else:  # delete them once the rows are durable
             self._batch.unused |= unused
 
     # Blobs
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all blobs, which the quota limits; 0 if open for reading only."""
+        """Bytes of all blobs, limited by the quota; 0 if open for reading only."""
         return self._num_bytes or 0
 
     @property
@@ -250,23 +249,23 @@ class ChainStore:
         return self._blobs.path(blob).is_file() if self._num_bytes is None else self._size(blob) is not None
 
     def _size(self, blob: bytes) -> int | None:
-        """Bytes of a blob kept for good or for the open height; none: it is not, whatever lies in the folder."""
+        """Bytes of a blob of a decided or the open height; none: not stored, even if a file is in the folder."""
         size = self._recent.get(blob)
         return self._rows.blob_size(blob) if size is None else size
 
     def get_blob(self, blob: bytes) -> bytes | None:
-        """The bytes of that digest; none if they are not kept, or no more.
+        """The bytes of that digest; none if they are not, or no longer, stored.
 
-        Raises `DamagedStore` if a block rests on them and they are lost or changed.
+        Raises `DamagedStore` if a block references them and they are lost or changed.
         """
         data = self.read_unchecked(blob)
         if data is None or digest(data) == blob:
             return data
         self._rows.report_damage(blob, "its bytes have another digest")
-        return None  # nobody rests on it: as good as none
+        return None  # no block references it
 
     def read_unchecked(self, blob: bytes) -> bytes | None:
-        """As `get_blob`, for those who compare the digest themselves."""
+        """Read a blob as `get_blob` does, without checking its digest, which the caller does."""
         batch = self._batch
         if batch is not None and blob in batch.blobs:
             return batch.blobs[blob]
@@ -295,7 +294,7 @@ class ChainStore:
             self._num_bytes = others + len(data)
         if size is None:
             self._recent[blob] = len(data)
-        elif blob not in self._recent:  # needed anew, so that pruning must leave it alone
+        elif blob not in self._recent:  # needed again, so that pruning must spare it
             self._rows.renew_blob(blob, self.height + 1)
             if self._batch is not None:
                 self._batch.unused.discard(blob)
@@ -343,12 +342,12 @@ class ChainStore:
         return self._rows.pruned_proof(height, client)
 
     def _drop_unused(self) -> tuple[int, int]:
-        """Removes blobs of decided heights that nothing rests on; how many, and their bytes."""
+        """Delete unreferenced blobs of decided heights; return their number and bytes."""
         kept = self._recent.keys() | open_blobs(self.read_round(self.height + 1))
         return self._drop([blob for blob in self._rows.unused_blobs() if blob not in kept])
 
     def _drop(self, unused: Collection[bytes]) -> tuple[int, int]:
-        """Removes blobs of which rows are on the disk; how many, and their bytes."""
+        """Delete blobs, then their rows; return their number and bytes."""
         num_bytes = sum(map(self._blobs.remove, unused))
         if unused:
             self._rows.forget_blobs(unused)
@@ -358,13 +357,13 @@ class ChainStore:
     # Opening
 
     def _writable(self) -> int:
-        """Bytes of all blobs; raises `NotKept` unless open for writing."""
+        """Return the bytes of all blobs; raise `NotKept` unless open for writing."""
         if self._num_bytes is None:
             raise NotKept(f"{self._path}: open for reading only")
         return self._num_bytes
 
     def _repair(self) -> None:
-        """Makes the store ready for writing; raises `DamagedStore` if something kept is not there."""
+        """Check the store and make it ready for writing; raises `DamagedStore` if stored data are missing."""
         self._database.validate_pages()
         self._rows.validate_blocks()
         sizes = self._blobs.sizes()
@@ -372,7 +371,7 @@ class ChainStore:
         self._blobs.sweep()
         for blob in sizes.keys() - self._rows.blobs():
             data = self._blobs.read(blob, self._blob_size)
-            if data is None or digest(data) != blob:  # the machine ended before an undurable one was written
+            if data is None or digest(data) != blob:  # a crash of the machine before a write without fsync was on disk
                 self._blobs.remove(blob)
                 del sizes[blob]
             else:

@@ -1,8 +1,7 @@
-"""Pure work that nodes of one process share: whoever does it first does it for all.
+"""LRU caches of verifications and other pure results, shared by the nodes of one process.
 
-Every result is a function of what names it (a digest, or the values themselves), so remembering changes no answer; a
-toolbox of no entries remembers nothing and gives the same ones. What is remembered longest ago and not asked for since
-is forgotten first.
+Every result is a function of its key (a digest, or the values themselves), so caching changes no answer: a toolbox of
+no entries gives the same ones.
 """
 
 from collections import OrderedDict
@@ -20,14 +19,14 @@ from bdfl.scenario.ledger import WorkKind
 
 MAX_ENTRIES = 2**16
 MAX_BYTES = 2**28
-_DEAR = 16  # entries of larger values: one for so many small ones
+_DEAR = 16  # caches of large values have this many times fewer entries
 
 _Key = TypeVar("_Key", bound=Hashable)
 _Value = TypeVar("_Value")
 
 
 class Memo(Generic[_Key, _Value]):
-    """Values by key: the newest, at most `max_entries` and `max_bytes` of them."""
+    """An LRU cache of at most `max_entries` entries and `max_bytes` bytes."""
 
     def __init__(self, max_entries: int, max_bytes: int = MAX_BYTES) -> None:
         self._max_entries = max_entries
@@ -43,7 +42,7 @@ class Memo(Generic[_Key, _Value]):
         return entry[0]
 
     def put(self, key: _Key, value: _Value, size: int = 0) -> _Value:
-        if size > self._max_bytes:  # it would only drive out all others
+        if size > self._max_bytes:  # it would only evict all others
             return value
         previous = self._entries.pop(key, None)
         if previous is not None:
@@ -56,9 +55,9 @@ class Memo(Generic[_Key, _Value]):
 
 
 def decode_blob(blob: bytes, found: bytes, data: bytes, layout: Layout, out: Vector | None = None) -> Vector:
-    """The weights in bytes that should be a blob and have the digest `found`; `out` as for `decode_weights`.
+    """Decode the weights of a blob from bytes of the digest `found`; `out` as for `decode_weights`.
 
-    Raises `InvalidUpdate` if they are not that blob, or no model of this layout with finite weights.
+    Raises `InvalidUpdate` if the digests differ, or the bytes are no model of this layout with finite weights.
     """
     if found != blob:
         raise InvalidUpdate("blob-digest", blob, found)
@@ -69,11 +68,11 @@ def decode_blob(blob: bytes, found: bytes, data: bytes, layout: Layout, out: Vec
 
 
 class Toolbox:
-    """Signatures, work, models, plans and aggregates, each worked out once.
+    """Caches of signatures, proofs of work, models, plans and aggregates.
 
-    Of models it remembers `max_bytes` with their weights, digests of as many, and half as many aggregates.
-    `own_functions` are the aggregation rules of the form module:function that may be called: a genesis from elsewhere
-    must not choose what code runs here.
+    Models with their weights are cached up to `max_bytes`, digests with their blobs up to half of that, aggregates up
+    to a quarter. `own_functions` are the aggregation rules of the form module:function that may be called: a genesis
+    from elsewhere must not choose the code that runs here.
     """
 
     memo_kind: ClassVar[type[Memo[Any, Any]]] = Memo
@@ -95,13 +94,13 @@ class Toolbox:
         self._same: Memo[tuple[int, ...], tuple[tuple[object, ...], object]] = self.memo_kind(dear)
 
     def is_signed(self, public_key: bytes, signature: bytes, statement: bytes) -> bool:
-        """Whether `signature` is that key's for a `statement_digest`."""
+        """Return whether `signature` is that key's for a `statement_digest`."""
         key = public_key, signature, statement
         known = self._signed.get(key)
         return self._signed.put(key, identity.is_signed(*key)) if known is None else known
 
     def is_worked(self, kind: WorkKind, seal: bytes, nonce: bytes, difficulty: int) -> bool:
-        """Whether the nonce is a proof of work for the seal."""
+        """Return whether the nonce is a proof of work for the header's digest `seal`."""
         key = kind, seal, nonce, difficulty
         known = self._worked.get(key)
         return self._worked.put(key, work.is_worked(*key)) if known is None else known
@@ -118,13 +117,11 @@ class Toolbox:
         return known[1]
 
     def note_digest(self, data: bytes, digest: bytes) -> None:
-        """Remembers a digest that the caller computed of this very object."""
+        """Cache a digest that the caller computed of this very object."""
         self._digests.put(id(data), (data, digest), len(data))
 
     def decode_model(self, digest: bytes, data: bytes, layout: Layout) -> Vector:
-        """The weights in a blob of that digest, read-only; raises `InvalidUpdate` if the bytes are not that blob, or no
-        model of this layout with finite weights.
-        """
+        """The weights in a blob of that digest, read-only; raises as `decode_blob`."""
         key = digest, layout
         known = self._models.get(key)
         if known is not None and (known[0] is data or known[0] == data):
@@ -136,9 +133,9 @@ class Toolbox:
     def aggregate(
         self, choice: Aggregation, layout: Layout, updates: Sequence[ModelUpdate], blobs: Mapping[bytes, bytes]
     ) -> bytes:
-        """The bytes of the global model that the rule makes of these updates.
+        """The bytes of the global model that the rule aggregates from these updates.
 
-        Raises `MissingBlob` or `InvalidUpdate` for the first update whose bytes are not there or are no model.
+        Raises `MissingBlob` or `InvalidUpdate` for the first update whose bytes are missing or are no model.
         """
         weights: list[Vector] = []
         for update in updates:
@@ -158,15 +155,15 @@ class Toolbox:
         return known
 
     def recall(self, key: Hashable, make: Callable[[], _Value]) -> _Value:
-        """What `make` gives, made once for this key, which begins with what kind of thing it is."""
+        """The result of `make`, cached by value under this key, whose first item is its kind."""
         known = self._others.get(key)
         return cast(_Value, self._others.put(key, make()) if known is None else known)
 
     def once(self, about: tuple[object, ...], make: Callable[[], _Value]) -> _Value:
-        """What `make` gives, made once for these very objects, none of which ever changes.
+        """The result of `make`, cached by the identity of these objects, which must be immutable.
 
-        Members of a simulated network are handed the same objects, and naming them costs nothing; what is equal but
-        came by itself, as on a live network, is worked out for itself.
+        Members of a simulated network share the objects, so that a key costs nothing. Equal objects received
+        separately, as in a live network, are computed separately.
         """
         name = tuple(map(id, about))
         known = self._same.get(name)  # the objects are kept with it, so no others can have their ids

@@ -1,7 +1,6 @@
-"""Whole numbers of small units for everything that is hashed: the only place where measures become integers, and back.
+"""Whole numbers of small units for all hashed values: the only place where measures become integers, and back.
 
-A value is rounded to the nearest unit, half to even; units are so small that what rounding changes is far below what
-anybody can measure.
+A value is rounded to the nearest unit, half to even; the units are so small that rounding is not measurable.
 """
 
 from collections.abc import Iterable
@@ -14,7 +13,7 @@ from bdfl.arrays import PerClient
 from bdfl.encoding import INT_LIMIT
 from bdfl.errors import BdflError
 
-# How many units make one of the measure that the cost model computes with.
+# Units in one of the measures of the cost model.
 ONE = 1  # cycle, bit, Hz
 NANO = 10**9  # shares, queue lengths, V, seconds
 MICROWATT = 10**6  # W
@@ -25,7 +24,7 @@ CAPACITANCE = 10**36  # W s^3
 
 
 class DoesNotFit(BdflError):
-    """A value that the chain has no whole number for: its name, what was found and what is allowed."""
+    """A value that the chain's integers cannot hold: its name, the value found and the range allowed."""
 
     def __init__(self, name: str, found: float, least: float, most: float) -> None:
         super().__init__(name, found, least, most)
@@ -39,7 +38,7 @@ class DoesNotFit(BdflError):
 
 
 def count_units(value: float, per_one: int, name: str, *, least: int = 0, most: int = INT_LIMIT) -> int:
-    """How many units `value` is, of which `per_one` make one; raises `DoesNotFit` below `least` or above `most`."""
+    """Number of units in `value`, `per_one` to one; raises `DoesNotFit` below `least` or above `most`."""
     is_number = isinstance(value, int) or isfinite(value)
     count = round(Fraction(value) * per_one) if is_number else -1
     if not least <= count <= most:
@@ -48,7 +47,7 @@ def count_units(value: float, per_one: int, name: str, *, least: int = 0, most: 
 
 
 def count_capped(value: float, per_one: int, name: str) -> int | None:
-    """As `count_units`, where infinity means that there is no cap."""
+    """Number of units in a cap, as `count_units`; none for infinity, which means no cap."""
     return None if value == float("inf") else count_units(value, per_one, name)
 
 

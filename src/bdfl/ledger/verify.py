@@ -1,7 +1,7 @@
-"""Judging a stored chain from genesis to tip by the law alone: what it says must follow from its bytes.
+"""Verification of a stored chain from genesis to tip, by the rules and its bytes alone.
 
-Every link, proof of work, signature and certificate is checked, queues, receipts and schedules are derived again, and
-every global model is aggregated again, bit for bit. Files are read and hashed in threads meanwhile, each once.
+Every link, proof of work, signature and certificate is checked, queues, receipts and schedules are recomputed, and
+every global model is aggregated again, bit for bit. Threads read and hash each file once meanwhile.
 """
 
 import os
@@ -31,26 +31,26 @@ from bdfl.ledger.roll import find_change, find_evidence
 from bdfl.ledger.rules import judge_schedule, validate_certificate, validate_model, validate_proposal
 from bdfl.ledger.toolbox import Toolbox, decode_blob
 
-_AHEAD = 1  # blocks whose files are read before it is their turn
+_AHEAD = 1  # blocks whose files are read ahead
 _MAX_THREADS = 4
-_MAX_REMEMBERED = 2**20  # bytes: models are needed once, and memory that is used again is fast
+_MAX_REMEMBERED = 2**20  # bytes cached: models are needed once, and reused memory is fast
 
 
 class Agreement(StrEnum):
-    """How a block's next schedule compares with what the chain's scheduler makes of the same reports here."""
+    """Result of comparing a block's next schedule with the one that the chain's scheduler gives here."""
 
     SAME = "same"
-    WITHIN_TOLERANCE = "within-tolerance"  # as voters allow: other bits of another processor
-    DIFFERENT = "different"  # valid, but another one: by another version, in a later attempt, or by a liar's choice
+    WITHIN_TOLERANCE = "within-tolerance"  # that of voters: floats of another processor
+    DIFFERENT = "different"  # valid, but by another version, in a later attempt, or by a Byzantine proposer
 
 
 class ModelCheck(StrEnum):
-    """What was done about a block's global model."""
+    """The check that was made of a block's global model."""
 
     RECOMPUTED = "recomputed"  # from the stored updates, and equal in every bit
     UNCHANGED = "unchanged"  # an empty block: that of its parent
-    PRUNED = "pruned"  # its updates are gone: Merkle proofs of them hold, and a quorum voted for the model
-    TRUSTED = "trusted"  # as pruned, and the node that stored it had them never: it came back, or joined, too late
+    PRUNED = "pruned"  # its updates were pruned: their Merkle proofs hold, and a quorum voted for the model
+    TRUSTED = "trusted"  # as pruned, and the storing node never had the updates: it returned or joined by state sync
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,8 @@ class Failure:
     block: int  # 0: the genesis
     rule: str
     message: str  # both of these in a line
-    expected: str  # what the rules require
-    found: str  # what the block or the file says
+    expected: str  # by the rules
+    found: str  # in the block or the file
 
     def __str__(self) -> str:
         return f"{'genesis' if self.block == 0 else f'block {self.block}'}, rule {self.rule}: {self.message}"
@@ -80,23 +80,23 @@ class Failure:
 
 @dataclass(frozen=True)
 class KnownHeight:
-    """The height that a chain has reached, and the file that says so."""
+    """A height that a chain is known to have reached, and the file that proves it."""
 
     height: int
     source: str
 
 
 def store_failure(height: int, error: StoreError) -> Failure:
-    """Failure of a store that lost or changed something."""
+    """The failure of a store with missing or changed data."""
     return Failure(height, "store", str(error), "rows and files as they were written", str(error))
 
 
 @dataclass(frozen=True)
 class Verification:
-    """What was verified until the end or the first failure."""
+    """The result of verifying a chain up to its end or the first failure."""
 
     chain: str  # the chain's id
-    height: int  # blocks that are stored
+    height: int  # number of stored blocks
     checkpoint: int  # last block whose updates were pruned; 0: none
     blocks: tuple[BlockVerdict, ...]  # found valid
     failure: Failure | None
@@ -111,20 +111,20 @@ class Verification:
 
     @property
     def num_bytes(self) -> int:
-        """Of updates read, hashed and aggregated."""
+        """Bytes of the updates read, hashed and aggregated."""
         return sum(block.num_bytes for block in self.blocks)
 
     def count_models(self, check: ModelCheck) -> int:
-        """Blocks whose model was checked in that way."""
+        """Number of blocks whose model was checked in that way."""
         return sum(block.model is check for block in self.blocks)
 
     @property
     def trusted(self) -> list[int]:
-        """Heights of the blocks whose model nobody recomputed for this store."""
+        """Heights of the blocks whose model was never recomputed for this store."""
         return [block.height for block in self.blocks if block.model is ModelCheck.TRUSTED]
 
     def count_schedules(self, agreement: Agreement) -> int:
-        """Blocks whose next schedule compares like that."""
+        """Number of blocks whose next schedule compares like that."""
         return sum(block.agreement is agreement for block in self.blocks)
 
 
@@ -135,14 +135,14 @@ def verify_chain(
     known: KnownHeight | None = None,
     on_block: Callable[[BlockVerdict], None] | None = None,
 ) -> Verification:
-    """Whether everything in the store follows from its genesis by the law; ends at the first rule that is broken.
+    """Verify that everything in the store follows from its genesis by the rules; stop at the first violation.
 
-    `own_functions` are aggregation rules of the form module:function that may be run, see `Toolbox`. A chain that is
-    shorter than the `known` height was cut short. `on_block` hears of every block that was found valid.
+    `own_functions` are aggregation rules of the form module:function that may be run, see `Toolbox`. A chain shorter
+    than the `known` height fails as cut short. `on_block` is called for every valid block.
     """
     verdicts: list[BlockVerdict] = []
-    height = 0  # of what is being verified
-    last, checkpoint = store.height, store.checkpoint  # somebody may be writing more
+    height = 0  # of the block being verified
+    last, checkpoint = store.height, store.checkpoint  # another process may append meanwhile
 
     def conclude(failure: Failure | None) -> Verification:
         return Verification(chain_id(store.genesis).hex(), last, checkpoint, tuple(verdicts), failure)
@@ -174,15 +174,15 @@ def verify_chain(
 
 @dataclass(frozen=True, eq=False)
 class _Stage:
-    """A block as it is stored, and its files on their way."""
+    """A stored block, and its files being read."""
 
     height: int
-    read: Callable[[], tuple[Block, Certificate]]  # raises what reading raised
-    updates: Mapping[bytes, "Future[Vector | None]"]  # by digest; raises `InvalidUpdate` for what is no model
+    read: Callable[[], tuple[Block, Certificate]]  # raises the error of reading
+    updates: Mapping[bytes, "Future[Vector | None]"]  # by digest; raises `InvalidUpdate` if the bytes are no model
     model: "Future[bytes | None] | None"  # the global model; none: not stored, or that of the block before
 
     def give_back(self, reader: "_Reader") -> None:
-        """Lets others use the memory of a block that is done."""
+        """Return the vectors of a verified block for reuse."""
         for future in self.updates.values():
             weights = future.result()
             if weights is not None:
@@ -190,7 +190,7 @@ class _Stage:
 
 
 class _HandedToolbox(Toolbox):
-    """A toolbox that is handed models which threads have read, hashed and decoded already."""
+    """A toolbox given models that threads have already read, hashed and decoded."""
 
     handed: Mapping[bytes, Vector] = MappingProxyType({})
 
@@ -200,7 +200,7 @@ class _HandedToolbox(Toolbox):
 
 
 class _Verifier:
-    """The chain as far as it is verified."""
+    """Verifies block after block, and holds the chain state verified so far."""
 
     def __init__(self, store: Store, own_functions: frozenset[str]) -> None:
         genesis = store.genesis
@@ -215,7 +215,7 @@ class _Verifier:
         validate_initial_model(genesis, initial, self._toolbox)
 
     def verify(self, stage: _Stage) -> BlockVerdict:
-        """Moves on by a block; raises `RuleBroken` if it is not valid."""
+        """Verify the next block; raises `RuleBroken` if it is not valid."""
         block, certificate = stage.read()
         state, toolbox = self._state, self._toolbox
         validate_proposal(state, block, toolbox)
@@ -232,7 +232,7 @@ class _Verifier:
         return verdict
 
     def _count_other_votes(self, block: Block) -> int:
-        """Votes for the parent that the block carries and the parent was not stored with."""
+        """Number of votes for the parent that the block carries and the parent's stored certificate lacks."""
         return len(set(block.body.parent_certificate) - set(self._certificate))
 
     def _verify_model(self, block: Block, stage: _Stage) -> tuple[ModelCheck, int]:
@@ -255,7 +255,7 @@ class _Verifier:
         return ModelCheck.RECOMPUTED, len(found) * len(model)
 
     def _verify_proofs(self, block: Block) -> None:
-        """The kept proofs lead from every update to the block."""
+        """Check that the kept Merkle proofs lead from every update to the block."""
         height = block.header.height
         for signed in block.body.updates:
             proof = self._store.proof(height, signed.update.client)
@@ -263,7 +263,7 @@ class _Verifier:
                 raise BadLink("merkle-proof", f"a proof of the update of client {signed.update.client}", "none")
 
     def _verify_checkpoint(self, block: Block) -> None:
-        """The oldest model that is kept is there; its bytes are compared with its digest."""
+        """Check that the checkpoint's model, the oldest kept, is stored and has its digest."""
         if block.header.height == self._store.checkpoint and self._store.get_blob(block.body.model) is None:
             raise MissingBlob(block.body.model)
 
@@ -280,7 +280,7 @@ class _Verifier:
 
 
 def _count_signatures(block: Block) -> int:
-    """Signatures in a block beside its certificates'."""
+    """Number of signatures in a block, without those of certificates."""
     body = block.body
     evidence = sum(1 if isinstance(entry, FalseWork) else 2 for entry in find_evidence(body.entries))
     change = find_change(body.entries)
@@ -289,7 +289,7 @@ def _count_signatures(block: Block) -> int:
 
 @contextmanager
 def _open_pool() -> Iterator[ThreadPoolExecutor]:
-    """Threads that read and hash; what is not begun when the block is left is dropped."""
+    """Open a pool of threads that read and hash; tasks not started at the end are cancelled."""
     pool = ThreadPoolExecutor(min(_MAX_THREADS, os.cpu_count() or 1), thread_name_prefix="verify")
     try:
         yield pool
@@ -298,7 +298,7 @@ def _open_pool() -> Iterator[ThreadPoolExecutor]:
 
 
 def _read_stages(store: Store, last: int, reader: "_Reader", pool: ThreadPoolExecutor) -> Iterator[_Stage]:
-    """Block after block, the files of a few more being read and hashed meanwhile."""
+    """Yield block after block, while the files of the next ones are read and hashed."""
     waiting: deque[_Stage] = deque()
     for height in range(1, last + 1):
         waiting.append(_read_stage(store, height, reader, pool))
@@ -320,7 +320,7 @@ def _read_stage(store: Store, height: int, reader: "_Reader", pool: ThreadPoolEx
 
 
 class _Reader:
-    """Reads the files of a store from several threads into vectors that are used again."""
+    """Reads the files of a store from several threads into reused vectors."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -328,16 +328,16 @@ class _Reader:
         self._spare: SimpleQueue[Vector] = SimpleQueue()
 
     def read_update(self, blob: bytes) -> Vector | None:
-        """The model in a file, compared with its digest; none if there is no file."""
+        """The weights in a file, checked against its digest; none if there is no file."""
         data = self._store.read_unchecked(blob)
         return None if data is None else decode_blob(blob, digest(data), data, self._layout, self._take())
 
     def read_model(self, blob: bytes) -> bytes | None:
-        """The bytes of a file as they are."""
+        """The bytes of a file, unchecked."""
         return self._store.read_unchecked(blob)
 
     def give_back(self, weights: Vector) -> None:
-        """Says that a vector is not needed any more."""
+        """Return a vector for reuse."""
         self._spare.put(weights)
 
     def _take(self) -> Vector:

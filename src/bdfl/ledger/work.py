@@ -1,4 +1,4 @@
-"""Proof of work: a nonce whose hash together with a seal is below a target.
+"""Proof of work: a nonce whose hash together with a header's digest, the `seal`, is below a target.
 
 The difficulty is the expected number of hashes: the target is 2^256 divided by it. Nonces are counted upwards, so the
 same seal and difficulty give the same nonce everywhere.
@@ -17,14 +17,14 @@ _NUM_NONCES: int = 256**NONCE_SIZE
 _NUM_HASHES: int = 256**DIGEST_SIZE
 _LAST_BYTES = tuple(bytes([last]) for last in range(256))
 
-_ARGON2_SALT = b"bdfl/1 proofwork"  # nothing secret is hashed; it only keeps this use apart from others
+_ARGON2_SALT = b"bdfl/1 proofwork"  # domain separation; nothing secret is hashed
 _ARGON2_MEMORY_KIB = 1024
 _ARGON2_PASSES = 1
 _ARGON2_LANES = 1
 
 
 def work_hash(kind: WorkKind, seal: bytes, nonce: bytes) -> bytes:
-    """The hash that must be low, 32 bytes, read as a big-endian number."""
+    """The hash that is compared with the target, 32 bytes, read as a big-endian number."""
     match kind:
         case WorkKind.SHA256:
             return hashlib.sha256(seal + nonce).digest()
@@ -33,12 +33,12 @@ def work_hash(kind: WorkKind, seal: bytes, nonce: bytes) -> bytes:
 
 
 def highest_hash(difficulty: int) -> bytes:
-    """The highest hash that is low enough, 32 bytes; a digest compares with it as bytes do."""
+    """The highest hash below the target, 32 bytes; hashes compare with it as bytes."""
     return (_NUM_HASHES // difficulty - 1).to_bytes(DIGEST_SIZE, "big")
 
 
 def is_worked(kind: WorkKind, seal: bytes, nonce: bytes, difficulty: int) -> bool:
-    """Whether the nonce's hash is below 2^256 // difficulty."""
+    """Return whether the nonce's hash is below 2^256 // difficulty."""
     return len(nonce) == NONCE_SIZE and work_hash(kind, seal, nonce) <= highest_hash(difficulty)
 
 
@@ -50,9 +50,9 @@ def search_nonce(
     first: int = 0,
     is_stopped: Callable[[], bool] | None = None,
 ) -> bytes | None:
-    """The first nonce from `first` on that is worked; none if there is none, or if told to stop before.
+    """The first proof of work from nonce `first` on; none if there is none, or if stopped before.
 
-    `is_stopped` is asked about every half millisecond.
+    `is_stopped` is polled about every half millisecond.
     """
     search = _search_sha256 if kind is WorkKind.SHA256 else _search_argon2id
     highest = highest_hash(difficulty)
@@ -66,14 +66,14 @@ def search_nonce(
 
 
 def _batch_starts(first: int, size: int) -> Iterator[int]:
-    """Where batches begin: at `first`, then at every multiple of `size`."""
+    """First nonces of the batches: `first`, then every multiple of `size`."""
     yield first
     yield from range((first // size + 1) * size, _NUM_NONCES, size)
 
 
 def _search_sha256(seal: bytes, first: int, highest: bytes) -> bytes | None:
-    """The nonce among `first` and those after it that differ in the last byte only."""
-    # The hash state before the last byte is shared by the batch; a copy of it costs less than to begin anew.
+    """The first proof of work among `first` and the later nonces that differ from it in the last byte only."""
+    # The batch shares the hash state before the last byte: copying it is cheaper than hashing from the start.
     prefix = first.to_bytes(NONCE_SIZE, "big")[:-1]
     copy_state = hashlib.sha256(seal + prefix).copy
     for last in _LAST_BYTES[first % 256 :]:

@@ -1,1 +1,1 @@
-"""One node of the federation as a pure function: `step(state, event) -> state, effects`."""
+"""A node of the federation as a pure function: `step(state, event) -> state, effects`."""

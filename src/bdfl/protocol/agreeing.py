@@ -1,8 +1,8 @@
-"""Agreement on a block: prevotes, locks, precommits, attempts, commit. Each clause was found by a counter-example.
+"""Consensus on a block: prevotes, locks, precommits, attempts, commit. Each clause was added for a counter-example.
 
-A node prevotes once an attempt: for its locked block; else for the first votable one; in a later attempt for the
-votable one with the lowest proof-of-work hash. A quorum of prevotes makes it lock, and precommit if the attempt is
-still its own. A quorum of precommits of one attempt decides.
+A node prevotes once per attempt: for its locked block; else for the first votable one; in a later attempt for the
+votable one with the lowest proof-of-work hash. On a quorum of prevotes it locks, and precommits if the attempt is still
+the current one. A quorum of precommits of one attempt decides.
 """
 
 from collections.abc import Sequence
@@ -31,17 +31,17 @@ from bdfl.protocol.state import Candidate, Lock, Phase, find_end
 from bdfl.protocol.votes import collect_votes, find_quorums, find_rivals, is_split, key_of, reached_attempt
 from bdfl.scenario.ledger import QuorumRule
 
-MAX_CERTIFIED = 2048  # votes in a certificate beyond a quorum: at the most members they still fit into a block
-MAX_RIVALS = 8  # votes of one member, kind and attempt for different blocks that are counted beside the first
-MAX_CUT_SHORT = 2  # attempts: later ones last their time, however the votes fall
-ABSENCE_HEIGHTS = 16  # for which nobody waits for the prevote of a member that an attempt waited for in vain
-MAX_VOTES_AHEAD = 16  # attempts: of what a member voted further ahead, only the latest is kept
+MAX_CERTIFIED = 2048  # late votes are added to a certificate up to this size, which always fits into a block
+MAX_RIVALS = 8  # conflicting votes of one member, kind and attempt that are counted beside the first
+MAX_CUT_SHORT = 2  # attempts that a split of prevotes may end early; later ones last their full time
+ABSENCE_HEIGHTS = 16  # heights for which no attempt waits for the prevote of a member that missed one
+MAX_VOTES_AHEAD = 16  # attempts ahead; of a member's votes beyond that only the latest is kept
 
 
 def receive_vote(draft: Draft, sender: int, signed: SignedVote) -> None:
-    """Counts a member's vote; two of one kind and attempt for different blocks are evidence.
+    """Count a member's vote; two of one kind and attempt for different blocks are evidence of equivocation.
 
-    Both are counted: quorums rest on the honest, and a quorum that others saw must be a quorum here too.
+    Both are counted: quorums overlap in honest members, and a quorum seen by another node must be a quorum here too.
     """
     vote, key = signed.vote, key_of(signed)
     if key in draft.votes:
@@ -61,9 +61,9 @@ def receive_vote(draft: Draft, sender: int, signed: SignedVote) -> None:
 
 
 def receive_late_vote(draft: Draft, sender: int, votes: Sequence[SignedVote]) -> None:
-    """Adds the sender's own precommit for the tip, come too late to decide it, to those that the next block carries.
+    """Add the sender's own late precommit for the tip to the certificate that the next block carries.
 
-    Only of the attempt that decided, since a certificate is of one, and one of each member: at most one is verified.
+    Only one per member and only of the deciding attempt, since a certificate has one: at most one is verified.
     """
     held = draft.precommits
     attempt = next((first.vote.attempt for first in held.values()), 0)
@@ -79,7 +79,7 @@ def receive_late_vote(draft: Draft, sender: int, votes: Sequence[SignedVote]) ->
 
 
 def _is_near(draft: Draft, signed: SignedVote) -> bool:
-    """Whether a vote is not far ahead, or the member's latest; what it voted before, too far ahead, is forgotten."""
+    """Return whether a vote is not far ahead or is the member's latest; its earlier votes far ahead are dropped."""
     vote, limit = signed.vote, draft.attempt + MAX_VOTES_AHEAD
     if vote.attempt <= limit:
         return True
@@ -92,7 +92,7 @@ def _is_near(draft: Draft, signed: SignedVote) -> bool:
 
 
 def progress(draft: Draft) -> None:
-    """Does whatever what is held allows: close, follow to a later attempt, lock, vote, commit, mine."""
+    """Take every step that the held messages allow: close, follow to a later attempt, lock, vote, commit, mine."""
     if draft.phase is Phase.DONE or draft.lacks_model:
         return
     if _try_commit(draft):
@@ -117,14 +117,14 @@ def progress(draft: Draft) -> None:
 
 
 def _close(draft: Draft) -> None:
-    """Ends collecting when all is there, or the deadline is over, and a block is due."""
+    """End collecting when all due statements are held or the deadline is over, and a block is due."""
     if draft.phase is Phase.COLLECTING and may_close(draft):
         draft.move(Phase.MINING)
         draft.mining_since_ns = draft.now_ns
 
 
 def _follow(draft: Draft) -> None:
-    """Goes to a later attempt that enough others have reached: one that cannot lie, or one more than may lie."""
+    """Enter a later attempt that enough others have reached: one if faults are crashes only, else f + 1."""
     chain = draft.chain
     is_crash_only = chain.genesis.law.quorum is QuorumRule.MAJORITY
     num_needed = 1 if is_crash_only else len(chain.active) - chain.quorum + 1
@@ -134,7 +134,7 @@ def _follow(draft: Draft) -> None:
 
 
 def enter_attempt(draft: Draft, attempt: int) -> None:
-    """Leaves the current attempt for good: kept, so that a restart does not bring it back."""
+    """Leave the current attempt for good; stored, so that a restart does not return to it."""
     draft.attempt = attempt
     draft.is_attempt_timed = False
     stop_mining(draft)
@@ -145,11 +145,11 @@ def enter_attempt(draft: Draft, attempt: int) -> None:
 
 
 def end_attempt(draft: Draft) -> None:
-    """Goes on to the next attempt when the time of this one is over.
+    """Enter the next attempt when this one times out.
 
-    A node that voted in it waits for the others instead until a quorum, itself included, has come as far. Who ran ahead
-    in a partition would otherwise stay ahead, and its precommit would be missing in every attempt of theirs; and
-    members without a quorum would mine and store one block after the other for nothing.
+    A node that voted in it first waits until a quorum, itself included, has reached it. Otherwise a node that ran ahead
+    in a partition would stay ahead, and the attempts of the others would lack its precommit. Members without a quorum
+    would mine and store blocks in vain.
     """
     if _is_without_quorum(draft):
         draft.is_attempt_timed = False
@@ -166,10 +166,10 @@ def _prevoters(draft: Draft) -> set[int]:
 
 
 def _is_hopeless(draft: Draft) -> bool:
-    """Tells if nothing can come of the attempt: blocks found at the same time, each with too few of all the prevotes.
+    """Return whether the attempt cannot decide: prevotes are split so that no block can reach a quorum.
 
-    Members that lately kept an attempt waiting for their prevotes are not waited for again. Only of the first attempts:
-    where a lock and a liar keep votes apart, only what is said again helps, which takes time.
+    Members that recently missed a prevote are not expected. Only in the first attempts: where a lock and a Byzantine
+    member keep votes apart, only re-broadcasts help, which take time.
     """
     if draft.attempt > MAX_CUT_SHORT or draft.own_vote(Kind.PREVOTE) is None:
         return False
@@ -184,9 +184,9 @@ def _is_without_quorum(draft: Draft) -> bool:
 
 
 def _time_attempt(draft: Draft) -> None:
-    """Limits the attempt, once there is a block to agree on; later attempts last longer.
+    """Set the timeout of the attempt, once there is a block to vote on; later attempts last longer.
 
-    Not while collecting: a block that nobody may vote for yet would drive everybody through attempts.
+    Not while collecting: a block that is not votable yet would drive all nodes through attempts.
     """
     if draft.phase is Phase.COLLECTING or draft.is_attempt_timed:
         return
@@ -202,7 +202,7 @@ def _is_due(draft: Draft, candidate: Candidate) -> bool:
 
 
 def _move_lock(draft: Draft) -> None:
-    """Locks on the block of the latest quorum of prevotes, also one of an attempt that is over."""
+    """Lock on the block of the latest quorum of prevotes, even of a past attempt."""
     for attempt, block in find_quorums(draft.votes, Kind.PREVOTE, draft.chain.quorum):
         if attempt > draft.attempt or block in draft.refused:
             continue
@@ -223,7 +223,7 @@ def _prevote(draft: Draft) -> None:
 
 
 def _choose(draft: Draft) -> Candidate | None:
-    """The block to prevote for, if there is one."""
+    """The block to prevote for; none if there is none."""
     if draft.lock is not None:
         return _find_valid(draft, draft.lock.block)
     votable = [candidate for candidate in draft.candidates.values() if is_votable(draft, candidate)]
@@ -246,8 +246,8 @@ def _find_valid(draft: Draft, digest: bytes) -> Candidate | None:
 
 
 def _cast(draft: Draft, kind: Kind, block: bytes) -> None:
-    """Keeps a vote, then says it: a restarted node repeats it and casts no other."""
-    if not draft.own_votes and draft.mining_since_ns:  # else it was still collecting, and says 0: unknown
+    """Store a vote, then broadcast it: a restarted node repeats it and casts no other."""
+    if not draft.own_votes and draft.mining_since_ns:  # else the node was still collecting: 0, unknown
         draft.mining_ms = max(1, (draft.now_ns - draft.mining_since_ns) // 1_000_000)
     signed = draft.sign_vote(kind, block)
     draft.votes[key_of(signed)] = draft.own_votes[draft.attempt, kind] = signed
@@ -256,7 +256,7 @@ def _cast(draft: Draft, kind: Kind, block: bytes) -> None:
 
 
 def _try_commit(draft: Draft) -> bool:
-    """Commits the decided block if it is here and valid."""
+    """Commit the decided block if it is held and valid; return whether it was."""
     for block, certificate in _find_decisions(draft):
         candidate = _find_valid(draft, block)
         if candidate is not None:
@@ -272,14 +272,14 @@ def _find_decisions(draft: Draft) -> list[tuple[bytes, Certificate]]:
 
 
 def commit_on_trust(draft: Draft) -> None:
-    """Appends the block that was followed first without recomputing its model, on the word of its certificate."""
+    """Commit the first followed block on trust in its certificate, without recomputing its model."""
     first = draft.ahead[0]
     candidate = Candidate(first.block, first.block.digest, False, None)
     _commit(draft, candidate, first.certificate, is_trusted=True)
 
 
 def _commit(draft: Draft, candidate: Candidate, certificate: Certificate, *, is_trusted: bool = False) -> None:
-    """Appends the block and begins the next round."""
+    """Commit the block and enter the next round."""
     stop_mining(draft)
     charge_lateness(draft)
     if not is_trusted:
@@ -289,7 +289,7 @@ def _commit(draft: Draft, candidate: Candidate, certificate: Certificate, *, is_
     draft.do(Commit(candidate.block, certificate, is_trusted))
     is_last, decision = draft.is_last or draft.is_leaving, draft.decision
     draft.move(Phase.DONE if is_last else Phase.COLLECTING)
-    if draft.ahead and draft.ahead[0].block.digest != candidate.digest:  # two quorums: what was followed is no good
+    if draft.ahead and draft.ahead[0].block.digest != candidate.digest:  # two quorums: drop the followed blocks
         draft.ahead = ()
     draft.chain = _follow_block(draft, candidate.block)
     draft.start_height(certificate)
@@ -298,12 +298,12 @@ def _commit(draft: Draft, candidate: Candidate, certificate: Certificate, *, is_
     draft.end = find_end(draft.context, draft.chain)
     if not is_last:
         enter_round(draft)
-        if decision is not None and not draft.ahead:  # perhaps there is more to catch up with
+        if decision is not None and not draft.ahead:  # the sender may have more decided blocks
             draft.send(decision.teller, DecidedWanted())
 
 
 def _follow_block(draft: Draft, block: Block) -> ChainState:
-    """The chain after the block, one value for all members of this process that were where this node is."""
+    """The chain after the block; nodes of one process at the same state share the value."""
     chain, toolbox = draft.chain, draft.toolbox
     if draft.ahead:
         return draft.ahead[0].chain

@@ -1,9 +1,9 @@
-"""Saying everything again, and closing the gap to those who are ahead.
+"""Re-broadcast of held statements, and state sync with nodes that are ahead.
 
 Where updates are pruned, a node that was away too long, or is new, cannot recompute every model. It then follows the
-decided blocks without their blobs: each needs a certificate by the members of its height and keeps every rule that can
-be judged without models. What lies so far below the last one that everybody has pruned it is committed on the word of
-its certificate; the model of the newest such block is fetched, and from there on all is recomputed.
+decided blocks without their blobs: each needs a certificate by the members of its height and must keep every rule that
+can be checked without models. Blocks so old that all members have pruned their blobs are committed on trust in their
+certificates. The model of the newest such block is fetched, and from there on every model is recomputed.
 """
 
 from bdfl.ledger.block import MAX_MEMBERS, SignedUpdate, SignedVote
@@ -20,11 +20,11 @@ from bdfl.protocol.proposing import receive_block
 from bdfl.protocol.state import Decision, Followed, Phase
 from bdfl.protocol.votes import key_of
 
-MAX_EARLY = 16  # messages of the next height kept from one sender
+MAX_EARLY = 16  # messages for the next height kept per sender
 
 
 def say_again(draft: Draft) -> None:
-    """Says all that is held of this height, and asks one member after the other for what is missing."""
+    """Re-broadcast all held statements of this height, and request missing data from one member after the other."""
     if draft.phase is Phase.DONE:
         return
     draft.turn += 1
@@ -53,13 +53,13 @@ def say_again(draft: Draft) -> None:
 
 
 def _updates_to_say(draft: Draft) -> tuple[SignedUpdate, ...]:
-    """Updates that are held, and both of who gave two: all must know whose to leave out."""
+    """Held updates, and both of each equivocating member, so that all nodes know which members to leave out."""
     both = [signed for found in draft.two_faced.values() for signed in (found.first, found.second)]
     return tuple(dict.fromkeys((*both, *draft.held_updates.values())))[:MAX_MEMBERS]
 
 
 def _next_holder(draft: Draft, first: int) -> int:
-    """Somebody else to ask, another one every time, beginning near `first`."""
+    """Another member to ask, by round-robin over the turns, starting near `first`."""
     num_members, active = draft.chain.num_members, draft.chain.active
     near = (first + draft.turn - 1) % num_members
     others = ((near + step) % num_members for step in range(num_members))
@@ -67,7 +67,7 @@ def _next_holder(draft: Draft, first: int) -> int:
 
 
 def _votes_to_say(draft: Draft) -> tuple[SignedVote, ...]:
-    """Own votes, everybody's of this attempt and the one before, and the prevotes behind the lock."""
+    """Own votes, all votes from the previous attempt on, and the prevotes behind the lock."""
     said = {key: vote for key, vote in draft.votes.items() if key[2] == draft.number or key[0] >= draft.attempt - 1}
     if draft.lock is not None:
         said |= {key_of(vote): vote for vote in draft.lock.prevotes}
@@ -75,7 +75,7 @@ def _votes_to_say(draft: Draft) -> tuple[SignedVote, ...]:
 
 
 def hear_ahead(draft: Draft, message: Message) -> None:
-    """Keeps what is for the next height until this one is decided; asks for the decision if others are ahead."""
+    """Buffer a message for the next height until this one is decided; request the decision if the sender is ahead."""
     if draft.phase is Phase.DONE:
         return
     content = message.content
@@ -90,14 +90,14 @@ def hear_ahead(draft: Draft, message: Message) -> None:
             return
     if draft.ahead:
         _ask_further(draft, message)
-    elif draft.decision is None or draft.decision.block not in draft.candidates:  # else only its blobs are missing
+    elif draft.decision is None or draft.decision.block not in draft.candidates:  # else only blobs are missing
         draft.send(message.sender, DecidedWanted())
 
 
 def _ask_further(draft: Draft, message: Message) -> None:
-    """Asks a sender that is ahead for the block after those followed; one that is not, for the model of the tip.
+    """Request the block after the followed ones from a sender that has it, else the model of the tip.
 
-    The model only then: those of blocks on the way are gone, or about to be.
+    The model only then: models of intermediate blocks are pruned, or about to be.
     """
     sender, next_height = message.sender, _head(draft).height + 1
     is_asking = isinstance(message.content, Hearsay) and message.content.wants_answer
@@ -109,9 +109,9 @@ def _ask_further(draft: Draft, message: Message) -> None:
 
 
 def receive_decided(draft: Draft, sender: int, height: int, decided: Decided) -> None:
-    """Takes a decided block with the precommits that decided it; once it is valid here too, it is committed.
+    """Take a decided block with its certificate; it is committed once it is valid here too.
 
-    One whose blobs are missing, and those after it, are followed where updates are pruned.
+    Where updates are pruned, a block with missing blobs and those after it are followed.
     """
     head, keep_blocks = _head(draft), draft.context.keep_blocks
     is_present = height == draft.height
@@ -139,13 +139,13 @@ def receive_decided(draft: Draft, sender: int, height: int, decided: Decided) ->
 
 
 def take_followed(draft: Draft) -> None:
-    """Works off the blocks that were followed: on trust where nobody has their updates, else as any decided block."""
+    """Commit followed blocks: on trust where all members pruned their updates, else as any decided block."""
     while draft.ahead and draft.phase is not Phase.DONE:
         first = draft.ahead[0]
         if _is_gone(draft):
             commit_on_trust(draft)
         elif draft.lacks_model or draft.decision is not None:
-            return  # the model or the blobs are awaited
+            return  # wait for the model or the blobs
         else:
             draft.decision = Decision(first.block.digest, first.certificate, first.teller)
             receive_block(draft, first.teller, first.block, is_decided=True)
@@ -153,9 +153,9 @@ def take_followed(draft: Draft) -> None:
 
 
 def _is_gone(draft: Draft) -> bool:
-    """Whether the first block followed may be committed without its blobs: certified blocks say that all pruned it.
+    """Return whether the first followed block may be committed on trust: later certified blocks imply its pruning.
 
-    Never what was found wrong here, nor while its model is simply its parent's.
+    Never a block found invalid here, nor an empty block, whose model is its parent's, if that is held.
     """
     first, head = draft.ahead[0].block, _head(draft)
     if first.digest in draft.refused or (first.body.is_empty and not draft.lacks_model):
@@ -164,12 +164,12 @@ def _is_gone(draft: Draft) -> bool:
 
 
 def resume(draft: Draft) -> None:
-    """Takes part again, once the model of a tip that was committed on trust is here."""
+    """Participate again, once the model of a tip committed on trust has arrived."""
     if draft.lacks_model:
         draft.lacks_model = False
         enter_round(draft)
 
 
 def _head(draft: Draft) -> ChainState:
-    """The chain after the last block that was followed."""
+    """The chain after the last followed block."""
     return draft.ahead[-1].chain if draft.ahead else draft.chain

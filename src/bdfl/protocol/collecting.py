@@ -1,4 +1,4 @@
-"""The first half of a round: report, train, announce, and check what the others give, until collecting is over."""
+"""Updates and reports of a round: train, report, announce, and validate those of other members."""
 
 from collections.abc import Collection
 from functools import partial
@@ -23,11 +23,11 @@ from bdfl.protocol.events import (
 from bdfl.protocol.messages import BlobWanted, Hearsay
 from bdfl.protocol.state import Phase
 
-MAX_BLOBS = 2  # models of one member that are asked for at a height; more only if a quorum voted for them
+MAX_BLOBS = 2  # models of one member requested at a height; more only if a quorum voted for them
 
 
 def enter_round(draft: Draft) -> None:
-    """Sets a round going: its timers, this node's training and its report for the round after."""
+    """Start a round: its timers, this node's training and its report for the round after."""
     set_deadlines(draft)
     if not draft.is_member:
         return
@@ -41,7 +41,7 @@ def enter_round(draft: Draft) -> None:
 
 
 def finish_training(draft: Draft, event: TrainingFinished) -> None:
-    """Signs and announces this node's model; one that diverged is announced as such, so that nobody waits for it."""
+    """Sign and announce this node's update; if training diverged, a declined one, so that no node waits for it."""
     is_due = event.height == draft.height and event.parent == draft.chain.tip and draft.phase is not Phase.DONE
     if not is_due or draft.number in draft.updates or draft.number not in draft.chain.schedule.selected:
         return
@@ -59,7 +59,7 @@ def finish_training(draft: Draft, event: TrainingFinished) -> None:
 def _give_update(draft: Draft, model: bytes, epsilon_micro: int = 0) -> None:
     samples = draft.chain.members[draft.number].limits.samples
     size = draft.chain.genesis.model.size if model else 0
-    spent_micro = max(epsilon_micro, draft.chain.epsilon_micro[draft.number])  # an estimate may waver, a sum cannot
+    spent_micro = max(epsilon_micro, draft.chain.epsilon_micro[draft.number])  # an estimate may fall, epsilon may not
     update = ModelUpdate(draft.number, samples, size, model, spent_micro)
     signed = SignedUpdate(update, draft.context.signer.sign(Meaning.UPDATE, draft.chain.place, update))
     draft.updates[draft.number] = signed
@@ -70,7 +70,7 @@ def _give_update(draft: Draft, model: bytes, epsilon_micro: int = 0) -> None:
 
 
 def finish_measuring(draft: Draft, event: Measured) -> None:
-    """Signs and announces this node's report for the next round."""
+    """Sign and announce this node's report for the next round."""
     is_due = event.round == draft.height + 1 and draft.phase is not Phase.DONE
     if not is_due or draft.number in draft.reports or not draft.is_member:
         return
@@ -83,7 +83,7 @@ def finish_measuring(draft: Draft, event: Measured) -> None:
 
 
 def receive_report(draft: Draft, sender: int, signed: SignedReport) -> None:
-    """Takes a member's report; of two the first counts."""
+    """Take a member's report; of two the first counts."""
     if signed.report.client in draft.reports:
         return
     try:
@@ -96,7 +96,7 @@ def receive_report(draft: Draft, sender: int, signed: SignedReport) -> None:
 
 
 def receive_update(draft: Draft, sender: int, signed: SignedUpdate) -> None:
-    """Takes a member's update and asks the sender for its blob; two different ones are evidence, the first counts."""
+    """Take a member's update and request its blob from the sender; of two the first counts, and both are evidence."""
     update = signed.update
     known = draft.updates.get(update.client)
     if known == signed or update.model in draft.refused:
@@ -107,7 +107,7 @@ def receive_update(draft: Draft, sender: int, signed: SignedUpdate) -> None:
         draft.refuse(sender, error)
         return
     if known is not None and known.update != update:
-        if update.client not in draft.two_faced:  # offences of other kinds do not show whose update to leave out
+        if update.client not in draft.two_faced:  # other kinds of evidence do not show which update to leave out
             draft.evidence.pop(update.client, None)
             note_offence(draft, TwoUpdates(draft.chain.place, known, signed))
         return
@@ -118,7 +118,7 @@ def receive_update(draft: Draft, sender: int, signed: SignedUpdate) -> None:
 
 
 def want_blob(draft: Draft, holder: int, blob: bytes, client: int, *, is_needed: bool = False) -> None:
-    """Asks for a client's blob once, again when everything is said again; a third one of a client only if needed."""
+    """Request a client's blob once, and again at every re-broadcast; beyond `MAX_BLOBS` per client only if needed."""
     asked = draft.asked_blobs.get(client, ())
     if blob not in asked:
         if len(asked) >= MAX_BLOBS and not is_needed:
@@ -130,7 +130,7 @@ def want_blob(draft: Draft, holder: int, blob: bytes, client: int, *, is_needed:
 
 
 def receive_blob(draft: Draft, sender: int, data: bytes) -> bytes | None:
-    """The digest of a blob that was wanted and is taken, none if it is not; a wrong model is never asked for again."""
+    """Take a requested blob and return its digest; none if it is refused. An invalid model is not requested again."""
     form = draft.chain.genesis.model
     if len(data) != form.size:
         draft.refuse(sender, f"blob: {len(data)} bytes given, {form.size} expected")
@@ -139,7 +139,7 @@ def receive_blob(draft: Draft, sender: int, data: bytes) -> bytes | None:
     client = draft.wanted_blobs.pop(blob, None)
     if client is None:
         if blob not in draft.blobs:
-            draft.refuse(None, f"blob {blob.hex()[:12]}: not wanted, or not any more")  # the giver may not know
+            draft.refuse(None, f"blob {blob.hex()[:12]}: not wanted, or not any more")  # not the sender's fault
         return None
     samples = draft.chain.members[client].limits.samples
     try:
@@ -156,7 +156,7 @@ def receive_blob(draft: Draft, sender: int, data: bytes) -> bytes | None:
 
 
 def note_in_time(draft: Draft, client: int) -> None:
-    """Remembers what is held while collecting: a block of the first attempt may not leave it out."""
+    """Record the statements held while collecting: a block of the first attempt must not omit them."""
     if draft.phase is Phase.COLLECTING:
         draft.in_time_updates = frozenset(draft.held_updates)
     _note_report_in_time(draft, client)
@@ -169,16 +169,16 @@ def _note_report_in_time(draft: Draft, client: int) -> None:
 
 
 def leaves_out(draft: Draft, updates: Collection[int], reports: Collection[int]) -> bool:
-    """Tells if a block with these clients' statements lacks one that this node held while collecting.
+    """Return whether a block with these clients' statements omits one that this node held while collecting.
 
-    Those of a member that came late need not be there: others may have given it up before.
+    Those of a late member may be omitted: other nodes may have given it up before.
     """
     missed = draft.in_time_updates.difference(updates).union(set(draft.in_time_reports).difference(reports))
     return any(is_punctual(draft, client) for client in missed)
 
 
 def is_complete(draft: Draft) -> bool:
-    """Tells if all is held that is due, but for what members given up owe."""
+    """Return whether all due statements are held, except those of members given up."""
     return not any(map(partial(_is_waited_for, draft), draft.chain.scheduled)) and (
         draft.is_last
         or draft.reports.keys() >= draft.chain.reporters

@@ -1,10 +1,9 @@
-"""Deadlines of a round: until when it waits, for whom, and what a member loses that keeps it waiting.
+"""Deadlines of a round, and the cost of lateness for a member that keeps it waiting.
 
-A member is late by as long as it alone, or with as many others as may lie, kept a node waiting beyond the modelled
-exchange. A node bears lateness within a patience that refills by a quarter of each round: beyond that it goes on
-without the member. And it lets the late member's own block wait four times as long as it waited for the member, because
-that member could mine alone meanwhile: holding statements back wins no blocks. All of it is a voter's own judgement,
-none validity.
+A member's lateness is the time that it, among at most f missing members, kept a node waiting beyond the modelled
+exchange. A node tolerates lateness within a budget, the patience, that refills by a quarter of each round; beyond that
+it proceeds without the member. It also delays the late member's own block by four times the lateness, since that member
+could mine alone meanwhile: withholding statements wins no blocks. All of this is a voter's own judgement, not validity.
 """
 
 from bdfl.ledger.block import Block
@@ -16,38 +15,38 @@ from bdfl.protocol.events import Timer
 from bdfl.protocol.state import Phase, Timing
 
 MAX_BACK_OFF_NS = 600 * NANO
-LATE_BLOCK_FACTOR = 4  # who releases its report at the best moment still gains at most 2 % of its share
-REFILL = 4  # rounds that give back a round's length of patience: rounds last at most a quarter longer for one member
-_MAX_DOUBLINGS = 40  # more than any deadline needs to get there
+LATE_BLOCK_FACTOR = 4  # a member that sends its report at the best moment then gains at most 2 % of its share
+REFILL = 4  # rounds that refill a round's length of patience: one member makes rounds at most a quarter longer
+_MAX_DOUBLINGS = 40  # enough for any deadline to reach the maximum
 
 
 def deadline_ns(chain: ChainState, timing: Timing, toolbox: Toolbox) -> int:
-    """Time that the round after `chain` waits for updates and reports: twice the modelled exchange, and the grace."""
+    """Time that the round after `chain` waits for updates and reports: twice the modelled exchange, plus the grace."""
     return 2 * exchange_ns(chain, timing, toolbox) + timing.grace_ns
 
 
 def exchange_ns(chain: ChainState, timing: Timing, toolbox: Toolbox) -> int:
-    """Time after which all updates of the round after `chain` should be here, by the model."""
+    """Modelled time until all updates of the round after `chain` have arrived."""
     modelled = toolbox.once((modelled_costs, chain), lambda: modelled_costs(chain, toolbox))
     return round(modelled.exchange_ns * timing.time_scale)
 
 
 def back_off_ns(chain: ChainState, timing: Timing, toolbox: Toolbox) -> int:
-    """Time after which the round after `chain` may end with an idle block.
+    """Time after which the round after `chain` may end with an idle block: exponential back-off.
 
-    Its deadline, doubled for every idle block in a row before it, at most ten minutes unless that is longer itself.
+    The deadline, doubled for every preceding idle block in a row, at most ten minutes or the deadline itself.
     """
     wait_ns = deadline_ns(chain, timing, toolbox)
     return max(wait_ns, min(wait_ns << min(chain.num_idle, _MAX_DOUBLINGS), MAX_BACK_OFF_NS))
 
 
 def set_deadlines(draft: Draft) -> None:
-    """Sets the timers of a round that begins now."""
+    """Set the timers of a round that begins now."""
     chain, timing, toolbox = draft.chain, draft.context.timing, draft.toolbox
     draft.since_ns = draft.now_ns
     _note_waiting(draft)
     draft.set_timer(Timer.DEADLINE, deadline_ns(chain, timing, toolbox))
-    if chain.num_idle:  # else it ends with the deadline
+    if chain.num_idle:  # else the back-off ends with the deadline
         draft.set_timer(Timer.BACK_OFF, back_off_ns(chain, timing, toolbox))
     draft.set_timer(Timer.RESEND, timing.resend_ns)
 
@@ -56,7 +55,7 @@ def set_deadlines(draft: Draft) -> None:
 
 
 def note_heard(draft: Draft, member: int) -> None:
-    """Notes when all that is due from a member was here by its own word, not first seen inside of a block."""
+    """Record the time when all statements due from a member had arrived as announcements, not only in a block."""
     if member in draft.heard_ns or not _has_said_all(draft, member):
         return
     draft.heard_ns[member] = draft.now_ns
@@ -64,7 +63,7 @@ def note_heard(draft: Draft, member: int) -> None:
 
 
 def _note_waiting(draft: Draft) -> None:
-    """Notes from when on no more members are waited for than may lie, at least one."""
+    """Record the time since when at most max(1, f) members are missing."""
     num_liars = max(1, (len(draft.chain.active) - 1) // 3)
     if draft.waiting_since_ns is None and len(draft.due.difference(draft.heard_ns)) <= num_liars:
         draft.waiting_since_ns = draft.now_ns
@@ -77,7 +76,7 @@ def _has_said_all(draft: Draft, member: int) -> bool:
 
 
 def _start_of_lateness_ns(draft: Draft) -> int | None:
-    """From when on who is waited for is late; none: too many are waited for to blame anybody."""
+    """Time from which missing members are late; none: too many are missing to blame any."""
     if draft.waiting_since_ns is None:
         return None
     exchanged_ns = draft.since_ns + exchange_ns(draft.chain, draft.context.timing, draft.toolbox)
@@ -85,19 +84,19 @@ def _start_of_lateness_ns(draft: Draft) -> int | None:
 
 
 def _lateness_ns(draft: Draft, heard_ns: int) -> int:
-    """Time by which a member is late of whom all was here at a time."""
+    """Lateness of a member all of whose statements had arrived at `heard_ns`."""
     start_ns = _start_of_lateness_ns(draft)
     return 0 if start_ns is None else max(0, heard_ns - start_ns)
 
 
 def patience_ns(draft: Draft, member: int) -> int:
-    """Lateness that a member is still allowed; at first, and at most, a deadline's length."""
+    """Lateness that a member is still allowed; initially, and at most, a deadline's length."""
     full_ns = deadline_ns(draft.chain, draft.context.timing, draft.toolbox)
     return min(draft.patience_ns.get(member, full_ns), full_ns)
 
 
 def is_given_up(draft: Draft, member: int) -> bool:
-    """Tells if a round goes on without what is due from a member."""
+    """Return whether the round no longer waits for a member."""
     if draft.is_deadline_over:
         return True
     start_ns = _start_of_lateness_ns(draft)
@@ -105,23 +104,23 @@ def is_given_up(draft: Draft, member: int) -> bool:
 
 
 def is_punctual(draft: Draft, member: int) -> bool:
-    """Tells if a member's statements came well before anybody gave it up, so that no block may leave them out."""
+    """Return whether a member used at most half of its patience, so that no block may omit its statements."""
     late_ns = _lateness_ns(draft, draft.heard_ns.get(member, draft.now_ns)) if member in draft.due else 0
     return 2 * late_ns <= patience_ns(draft, member)
 
 
 def is_head_start(draft: Draft, block: Block) -> bool:
-    """Tells if a first-attempt block has to wait because its proposer could mine while the others waited for it."""
+    """Return whether a first-attempt block must wait, as its proposer could mine while the others waited for it."""
     ready_ns = _ready_ns(draft, block)
     return ready_ns is None or draft.now_ns < ready_ns
 
 
 def _ready_ns(draft: Draft, block: Block) -> int | None:
-    """Time from which on a block may be voted for; none: not before its proposer is heard, or the deadline is over.
+    """Time from which a block is votable; none: not before its proposer is heard or the deadline is over.
 
-    Who was not heard by then is late by all the time until the deadline: the others begin to mine only now. A report
-    first seen in the proposer's own block counts though none is due: a round in which nobody could train waits for it.
-    After the deadline that holds in the first attempt only: later, members that held different things come together.
+    A proposer not heard by the deadline is late by all the time until then: the others begin to mine only now. A report
+    first seen in the proposer's own block counts even if none is due: a round without training waits for it. After the
+    deadline this holds in the first attempt only: later, nodes that hold different statements must converge.
     """
     member = block.header.proposer
     report = next((signed for signed in block.body.reports if signed.report.client == member), None)
@@ -138,7 +137,7 @@ def _ready_ns(draft: Draft, block: Block) -> int | None:
 
 
 def set_review(draft: Draft) -> None:
-    """Sets the timer for the next time at which waiting ends for somebody's statements or block."""
+    """Set the timer for the next time at which waiting for a member's statements or block ends."""
     times_ns = [_ready_ns(draft, candidate.block) for candidate in draft.candidates.values()]
     start_ns = _start_of_lateness_ns(draft)
     if draft.phase is Phase.COLLECTING and start_ns is not None and not draft.is_deadline_over:
@@ -151,7 +150,7 @@ def set_review(draft: Draft) -> None:
 
 
 def charge_lateness(draft: Draft) -> None:
-    """Takes what each member kept the round waiting off its patience, and refills everybody's by a part of the rest."""
+    """Subtract each member's lateness from its patience, and refill each by a part of the round without it."""
     late_ns = {}
     start_ns = _start_of_lateness_ns(draft)
     closed_ns = draft.mining_since_ns or draft.now_ns

@@ -1,4 +1,4 @@
-"""The next state of a node while one event is worked on, and the effects so far. Lives for one step only."""
+"""The mutable working state of a node during one step, with the effects so far."""
 
 from collections.abc import Callable, Collection, Mapping, MutableMapping
 from dataclasses import fields
@@ -42,11 +42,11 @@ _Statement = TypeVar("_Statement")
 
 
 class IllegalMove(RuntimeError):
-    """A step from one phase to another that is not in `MOVES`: a mistake of ours, whatever came in."""
+    """A phase transition that is not in `MOVES`: a bug, whatever the input."""
 
 
 class Draft:
-    """Fields as in `NodeState`, open for change; maps are copies."""
+    """A mutable `NodeState` with the same fields; maps are copies."""
 
     chain: ChainState
     precommits: MutableMapping[int, SignedVote]
@@ -93,12 +93,12 @@ class Draft:
     end: str
 
     def __init__(self, context: Context, state: NodeState, now_ns: int, utc_ms: int) -> None:
-        vars(self).update(vars(state))  # all at once: this is done for every message that anybody hears
+        vars(self).update(vars(state))  # all at once: this runs for every message received
         self.context = context
         self.now_ns = now_ns
         self.utc_ms = utc_ms
         self.effects: list[Effect] = []
-        self.inbox: list[Message] = []  # messages that came early and are due now
+        self.inbox: list[Message] = []  # buffered messages that are due now
         self.precommits = self._copy(state.precommits)
         self.updates = dict(state.updates)
         self.reports = self._copy(state.reports)
@@ -114,7 +114,7 @@ class Draft:
         self.clock_offsets_ms = dict(state.clock_offsets_ms)
 
     def finish(self) -> tuple[NodeState, tuple[Effect, ...]]:
-        """The state after the event, and what is to be done, in order."""
+        """The state after the event, and the effects to carry out, in order."""
         found = vars(self)
         return make_state({name: found[name] for name in _FIELDS}), tuple(self.effects)
 
@@ -126,7 +126,7 @@ class Draft:
         return self.context.toolbox
 
     def approve(self, rule: Callable[[ChainState, _Statement, Toolbox], None], statement: _Statement) -> None:
-        """Raises as the rule does; what it let pass on this chain is not judged again for others of this process."""
+        """Raise as the rule does; a statement it accepts on this chain is not checked again in this process."""
         chain, toolbox = self.chain, self.toolbox
         toolbox.once((rule, chain, statement), lambda: rule(chain, statement, toolbox))
 
@@ -141,33 +141,33 @@ class Draft:
 
     @property
     def is_last(self) -> bool:
-        """Whether no round comes after this one."""
+        """True if no round comes after this one."""
         return self.context.last_height is not None and self.height >= self.context.last_height
 
     @property
     def is_leaving(self) -> bool:
-        """Whether this height is the last at which this node is a member."""
+        """True if this height is the last at which this node is a member."""
         return self.chain.last_height(self.number) == self.height
 
     @property
     def is_member(self) -> bool:
-        """Whether this node takes part at the height worked on; else it follows, and says nothing of its own."""
+        """True if this node participates at the height worked on; else it follows, and signs nothing."""
         number, members = self.number, self.chain.charter.members
         is_admitted = number in self.chain.active and members[number].public_key == self.context.signer.public_key
         return is_admitted and not self.lacks_model
 
     @property
     def due(self) -> frozenset[int]:
-        """Members of whom something is due at this height: an update, or a report for the round after."""
+        """Members that owe a statement at this height: an update, or a report for the round after."""
         return self.chain.scheduled if self.is_last else self.chain.due
 
     @property
     def may_be_idle(self) -> bool:
-        """An idle block is due: its back-off is over here, or with enough others for a later attempt."""
+        """True if an idle block is due: the back-off is over here, or for the nodes that led to a later attempt."""
         return self.is_back_off_over or self.attempt > 1
 
     def start_height(self, certificate: Certificate) -> None:
-        """Forgets what was about the height before; what came early for this one is due now."""
+        """Reset the fields of the previous height; messages buffered for this one are due now."""
         self.precommits = self._copy(by_voter(certificate))
         self.since_ms = self.utc_ms
         self.attempt = 1
@@ -191,7 +191,7 @@ class Draft:
 
     @property
     def two_faced(self) -> dict[int, TwoUpdates]:
-        """Members that gave two updates of this height, with the evidence."""
+        """Members that equivocated about their update of this height, with the evidence."""
         place = self.chain.place
         return {
             member: found
@@ -201,7 +201,7 @@ class Draft:
 
     @property
     def extent(self) -> tuple[int, ...]:
-        """Grows whenever something new is held: as long as it stays, there is nothing to decide anew."""
+        """Counts of what is held: while they are unchanged, `progress` has nothing new to decide."""
         return (
             self.chain.height,
             len(self.updates),
@@ -222,7 +222,7 @@ class Draft:
         self.effects.append(effect)
 
     def send(self, to: int | None, content: Content, height: int | None = None) -> None:
-        """Says something about the height worked on, or another one."""
+        """Send a message about the height worked on, or another one; to all if `to` is none."""
         self.do(Send(to, Message(self.chain.chain, self.number, height or self.height, content)))
 
     def refuse(self, sender: int | None, error: BdflError | str) -> None:
@@ -236,21 +236,21 @@ class Draft:
         self.do(Store(KeptProgress(self.height, self.attempt, lock)))
 
     def own_vote(self, kind: Kind) -> SignedVote | None:
-        """This node's vote of the current attempt, if cast."""
+        """This node's vote in the current attempt; none if not cast."""
         return self.own_votes.get((self.attempt, kind))
 
     def is_held(self, update: SignedUpdate) -> bool:
-        """Whether all there is to an update is here."""
+        """Return whether an update is complete: its blob is held, or none is needed."""
         model = update.update.model
         return update.update.is_declined or update.update.samples == 0 or model in self.blobs
 
     def note_reports(self) -> None:
-        """Remembers whose reports are held now as held in time."""
+        """Record the reports held now as held in time."""
         self.in_time_reports = self._copy(self.reports)
 
     @property
     def held_updates(self) -> dict[int, SignedUpdate]:
-        """Updates with their blobs, by client."""
+        """Complete updates, by client."""
         return {client: update for client, update in sorted(self.updates.items()) if self.is_held(update)}
 
     def sign_vote(self, kind: Kind, block: bytes) -> SignedVote:
@@ -266,7 +266,7 @@ class Draft:
         return SignedVote(vote, self.context.signer.sign(Meaning.VOTE, self.chain.place, vote))
 
     def lowest_hash_first(self, candidates: list[Candidate]) -> list[Candidate]:
-        """By proof-of-work hash, then digest, so that all who hold the same blocks agree."""
+        """Sort by proof-of-work hash, then digest, so that nodes that hold the same blocks agree."""
         law = self.chain.genesis.law
 
         def key(candidate: Candidate) -> tuple[bytes, bytes]:

@@ -1,7 +1,7 @@
-"""Entries on their way into a block: evidence and changes of membership, held and passed on until a block has them.
+"""Pending entries: evidence and changes of membership, held and gossiped until a block includes them.
 
-Everybody hears of them, and who has held one for some heights votes for no block without it: one proposer cannot keep
-its own conviction or removal off the chain.
+A node that has held an entry for some heights votes for no block without it: a proposer cannot keep its own conviction
+or removal off the chain.
 """
 
 from bdfl.ledger.block import Entry, Evidence, MembershipChange
@@ -15,12 +15,12 @@ from bdfl.protocol.draft import Draft
 from bdfl.protocol.messages import MAX_CHANGES, Hearsay
 from bdfl.protocol.state import Phase
 
-HELD_HEIGHTS = 2  # after which an entry must be in a block of the first attempt; doubled in each later one
+HELD_HEIGHTS = 2  # heights after which a votable block must include an entry; doubled in each later attempt
 _MAX_DOUBLINGS = 40  # more heights than any chain has
 
 
 def note_offence(draft: Draft, evidence: Evidence) -> None:
-    """Holds evidence against a member that there is none against yet, and passes it on."""
+    """Hold and broadcast evidence against a member, unless there is evidence against it already."""
     offender = offender_of(evidence)
     if offender in draft.evidence or offender in draft.chain.offenders:
         return
@@ -30,7 +30,7 @@ def note_offence(draft: Draft, evidence: Evidence) -> None:
 
 
 def receive_evidence(draft: Draft, sender: int, evidence: Evidence) -> None:
-    """Takes evidence that proves an offence of a member that there is none against yet."""
+    """Take evidence that proves an offence of a member, unless there is evidence against it already."""
     if draft.phase is Phase.DONE or offender_of(evidence) in draft.evidence.keys() | draft.chain.offenders:
         return
     try:
@@ -42,9 +42,9 @@ def receive_evidence(draft: Draft, sender: int, evidence: Evidence) -> None:
 
 
 def receive_change(draft: Draft, sender: int | None, found: MembershipChange) -> bool:
-    """Holds a change that a quorum agreed to, and says whether it is new; the first to arrive is held.
+    """Hold a change with the assents of a quorum, and return whether it is new; of equal changes the first is held.
 
-    One that is not possible yet, such as an admission under a number after the next, is held until it is.
+    A change that is not possible yet, such as an admission under a number after the next, is held until it is.
     """
     if draft.phase is Phase.DONE or any(_is_same(held, found) for held in draft.changes):
         return False
@@ -62,7 +62,7 @@ def receive_change(draft: Draft, sender: int | None, found: MembershipChange) ->
 
 
 def _is_same(held: MembershipChange, found: MembershipChange) -> bool:
-    """Tells if both are one change, by whomever they were signed."""
+    """Return whether both are the same change, regardless of its signers."""
     return (held.change, held.expires) == (found.change, found.expires)
 
 
@@ -74,9 +74,9 @@ def choose_entries(draft: Draft) -> tuple[Entry, ...]:
 
 
 def drops_entries(draft: Draft, entries: tuple[Entry, ...]) -> bool:
-    """Tells if a block with these entries lacks one that this node has held for too long.
+    """Return whether a block with these entries omits one that this node has held for too long.
 
-    A block has room for one change: any other is as good, since a quorum signed it too.
+    A block holds at most one change, so that any change will do: a quorum signed each.
     """
     heights = HELD_HEIGHTS << min(draft.attempt - 1, _MAX_DOUBLINGS)
     overdue = [what for what, since in draft.held_since.items() if draft.height - since >= heights]
@@ -89,7 +89,7 @@ def drops_entries(draft: Draft, entries: tuple[Entry, ...]) -> bool:
 
 
 def drop_settled(draft: Draft) -> None:
-    """Forgets the entries that the block decided last has, or made void."""
+    """Drop the entries that the last decided block included or made obsolete."""
     evidence, changes = draft.evidence, draft.changes
     draft.evidence = {one: proof for one, proof in evidence.items() if one not in draft.chain.offenders}
     draft.changes = tuple(held for held in changes if _is_pending(draft, held))

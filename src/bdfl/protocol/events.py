@@ -1,7 +1,7 @@
-"""What happens to a node (events) and what it wants done (effects). Plain values; a driver gives the one and does the
-other, on a real clock or a virtual one.
+"""Events, the inputs of a node, and effects, its outputs, as plain values.
 
-Effects are carried out in their order. What follows a `Store` or a `Commit` waits until that is durable.
+A driver supplies events and carries out effects, on a real clock or a virtual one. Effects are carried out in order;
+those after a `Store` or a `Commit` wait until that is durable.
 """
 
 from dataclasses import dataclass
@@ -23,12 +23,12 @@ from bdfl.protocol.messages import Message
 
 
 class Timer(StrEnum):
-    """What a node waits for."""
+    """The timers of a node."""
 
     DEADLINE = "deadline"  # the end of a round's collecting
-    BACK_OFF = "back-off"  # from when on a round may end with an idle block
-    ATTEMPT = "attempt"  # the end of an attempt to agree
-    RESEND = "resend"  # the next time everything is said again
+    BACK_OFF = "back-off"  # from then on a round may end with an idle block
+    ATTEMPT = "attempt"  # the end of a consensus attempt
+    RESEND = "resend"  # the next re-broadcast
     REVIEW = "review"  # the end of waiting for a late member, or for its block
 
 
@@ -37,7 +37,7 @@ class Timer(StrEnum):
 
 @dataclass(frozen=True)
 class Started:
-    """The node begins, or begins again after a stop, from the state it recovered."""
+    """The node starts, or restarts, from the state it recovered."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class MessageArrived:
 
 @dataclass(frozen=True)
 class TimerFired:
-    """A timer that was set; `height` and `attempt` say for when, and a timer of the past is ignored."""
+    """A timer fired; if its `height` or `attempt` has passed, it is ignored."""
 
     timer: Timer
     height: int
@@ -56,17 +56,17 @@ class TimerFired:
 
 @dataclass(frozen=True)
 class TrainingFinished:
-    """Local training of round `height` on `parent` is over; no model where it diverged."""
+    """Local training of round `height` on `parent` has ended; no model if it diverged."""
 
     height: int
     parent: bytes
     model: bytes | None  # safetensors
-    epsilon_micro: int = 0  # what the node has then spent in all rounds; 0: training is not private
+    epsilon_micro: int = 0  # spent in all rounds so far; 0: training is not private
 
 
 @dataclass(frozen=True)
 class Measured:
-    """The node's conditions in round `round`, and what the round before the current one cost it, where known."""
+    """The node's conditions in round `round`, and its cost of the round before the current one, if known."""
 
     round: int
     conditions: Conditions
@@ -75,7 +75,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class NonceFound:
-    """A nonce for a header that was to be mined."""
+    """The miner found a nonce for a header."""
 
     header: Header
     nonce: bytes
@@ -83,9 +83,9 @@ class NonceFound:
 
 @dataclass(frozen=True)
 class ChangeOffered:
-    """The node's operator gives a change of membership that a quorum signed, to be told to all and put into a block.
+    """The node's operator submits a change of membership that a quorum signed, to be gossiped and put into a block.
 
-    It is held until a block has it or it expires, but not kept: after a restart it may have to be offered again.
+    It is held until a block includes it or it expires, but not stored: submit it again after a restart if need be.
     """
 
     change: MembershipChange
@@ -94,7 +94,7 @@ class ChangeOffered:
 Event: TypeAlias = Started | MessageArrived | TimerFired | TrainingFinished | Measured | NonceFound | ChangeOffered
 
 
-# What a node keeps
+# Stored values
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class KeptBlob:
 
 @dataclass(frozen=True)
 class KeptUpdate:
-    """The node's own update of a height: it never signs another."""
+    """The node's own update of a height; it never signs another."""
 
     height: int
     update: SignedUpdate
@@ -136,7 +136,7 @@ class KeptVote:
 
 @dataclass(frozen=True)
 class KeptProgress:
-    """How far the node is in agreeing on a height, and the prevotes behind its lock (all for one block)."""
+    """The node's attempt at a height, and the prevotes behind its lock (all for one block)."""
 
     height: int
     attempt: int
@@ -151,7 +151,7 @@ Kept: TypeAlias = KeptBlob | KeptUpdate | KeptReport | KeptBlock | KeptVote | Ke
 
 @dataclass(frozen=True)
 class Send:
-    """A message to one member, or to all others."""
+    """Send a message to one member, or broadcast it to all others."""
 
     to: int | None
     message: Message
@@ -159,7 +159,7 @@ class Send:
 
 @dataclass(frozen=True)
 class ServeBlob:
-    """Answer `to` with a `Blob` of this digest, if it is kept."""
+    """Answer `to` with the `Blob` of this digest, if it is stored."""
 
     to: int
     blob: bytes
@@ -184,26 +184,26 @@ class Train:
 
 @dataclass(frozen=True)
 class Measure:
-    """Find the conditions of round `round`; answer with `Measured`, or not if nothing is known of that round."""
+    """Measure the conditions of round `round`; answer with `Measured`, unless they are unknown."""
 
     round: int
 
 
 @dataclass(frozen=True)
 class Mine:
-    """Search a nonce for this header, instead of any before; answer with `NonceFound`."""
+    """Search a nonce for this header, replacing any earlier search; answer with `NonceFound`."""
 
     header: Header
 
 
 @dataclass(frozen=True)
 class StopMining:
-    """Search no more."""
+    """Stop searching a nonce."""
 
 
 @dataclass(frozen=True)
 class SetTimer:
-    """Fire after so long; one of the same kind set before is forgotten."""
+    """Set a timer, replacing an earlier one of the same kind."""
 
     timer: Timer
     height: int
@@ -218,16 +218,16 @@ class Store:
 
 @dataclass(frozen=True)
 class Commit:
-    """Append the block for good, with its certificate; the blobs it rests on and its model were stored before."""
+    """Append the block durably, with its certificate; its model and the blobs it references were stored before."""
 
     block: Block
     certificate: Certificate
-    is_trusted: bool = False  # its model was not recomputed: the updates are gone, and its certificate has to do
+    is_trusted: bool = False  # its model was not recomputed, as the updates are pruned: its certificate is trusted
 
 
 @dataclass(frozen=True)
 class Refused:
-    """Something that arrived was not what it should be, and changed nothing."""
+    """Report a message that was rejected and changed nothing."""
 
     sender: int | None
     reason: str

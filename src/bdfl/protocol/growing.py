@@ -1,4 +1,4 @@
-"""Maps that mostly grow: what a node holds of a height, when every event makes a new state of it."""
+"""A copy-on-write map for append-mostly data that every event copies into a new state."""
 
 from collections.abc import ItemsView, Iterator, KeysView, Mapping, MutableMapping, ValuesView
 from itertools import islice
@@ -9,25 +9,24 @@ _Value = TypeVar("_Value")
 
 
 class Growing(MutableMapping[_Key, _Value]):
-    """A map whose copies share their entries as long as these are only added to.
+    """A copy-on-write map whose copies share one dict as long as entries are only appended.
 
-    Entries keep the order in which they came, so the first ones of the map that grew furthest are all there is to those
-    it was copied from; a copy that is changed otherwise, or after another copy grew, gets entries of its own. A copy
-    thus costs nothing, whatever it holds, and looks as if nothing was shared. With `may_share` false nothing is: two
-    threads must not add to the same entries.
+    The dict is insertion-ordered: a copy with n entries is its first n. A copy that overwrites, deletes, or is used
+    after another copy grew gets a dict of its own. Copying costs the same for any number of entries. With `may_share`
+    false nothing is shared, as two threads must not write to one dict.
     """
 
     __slots__ = ("_entries", "_length", "_may_share")
 
     def __init__(self, entries: Mapping[_Key, _Value], *, may_share: bool) -> None:
-        """A map of its own with these entries."""
+        """Make a map with a dict of its own."""
         self._entries: dict[_Key, _Value] = dict(entries.items())
         self._length = len(self._entries)
         self._may_share = may_share
 
     @classmethod
     def copy_of(cls, held: Mapping[_Key, _Value], *, may_share: bool) -> Self:
-        """A map with the same entries, to be changed without changing `held`."""
+        """A copy of `held`, which changes to the copy do not affect."""
         if not (may_share and isinstance(held, cls) and held._may_share):
             return cls(held, may_share=may_share)
         copy = cls.__new__(cls)
@@ -35,7 +34,7 @@ class Growing(MutableMapping[_Key, _Value]):
         return copy
 
     def _held(self) -> dict[_Key, _Value]:
-        """The entries of this map and no others."""
+        """The dict with exactly the entries of this map."""
         if len(self._entries) != self._length:  # a copy grew
             self._entries = dict(islice(self._entries.items(), self._length))
         return self._entries

@@ -1,6 +1,6 @@
-"""What nodes say to each other. Whatever is claimed in a message is signed inside it by whom it binds.
+"""Messages between nodes. Every statement in a message carries the signature of the member it binds.
 
-The sender of a message is only where answers go: nothing is believed because of it.
+The sender of a message is only the address for answers: it lends no authority to the content.
 """
 
 from typing import Annotated, TypeAlias
@@ -22,24 +22,24 @@ from bdfl.ledger.block import (
     SignedVote,
 )
 
-ENVELOPE_SIZE = 4096  # more than a message adds to what it carries
+ENVELOPE_SIZE = 4096  # bytes, more than the overhead of a message
 MAX_CHANGES = 16  # changes of membership in a message
 
 
 class Hearsay(Record, frozen=True, tag="hearsay"):
-    """What a node holds of a height that is not decided: its own statements and others'.
+    """Gossip of the statements that a node holds of an undecided height, its own and others'.
 
-    Everything new is announced this way; from time to time all of it is said again. `attempt` is the sender's.
+    New statements are announced this way, and from time to time all are re-broadcast. `attempt` is the sender's.
     """
 
     attempt: Attempt
-    wants_answer: bool = False  # the sender says all it holds and asks for what it lacks
+    wants_answer: bool = False  # a re-broadcast of all that the sender holds, which requests what it lacks
     updates: Annotated[tuple[SignedUpdate, ...], Meta(max_length=MAX_MEMBERS)] = ()
     reports: Annotated[tuple[SignedReport, ...], Meta(max_length=MAX_MEMBERS)] = ()
     votes: Annotated[tuple[SignedVote, ...], Meta(max_length=8 * MAX_MEMBERS)] = ()
-    blocks: Annotated[tuple[Digest, ...], Meta(max_length=8 * MAX_MEMBERS)] = ()  # candidates the sender can give
-    changes: Annotated[tuple[MembershipChange, ...], Meta(max_length=MAX_CHANGES)] = ()  # that no block has yet
-    evidence: Annotated[tuple[Evidence, ...], Meta(max_length=MAX_MEMBERS)] = ()  # likewise
+    blocks: Annotated[tuple[Digest, ...], Meta(max_length=8 * MAX_MEMBERS)] = ()  # candidates that the sender can serve
+    changes: Annotated[tuple[MembershipChange, ...], Meta(max_length=MAX_CHANGES)] = ()  # in no block yet
+    evidence: Annotated[tuple[Evidence, ...], Meta(max_length=MAX_MEMBERS)] = ()  # in no block yet
 
 
 class Proposal(Record, frozen=True, tag="proposal"):
@@ -49,25 +49,25 @@ class Proposal(Record, frozen=True, tag="proposal"):
 
 
 class BlockWanted(Record, frozen=True, tag="block-wanted"):
-    """Asks for a candidate block of the height by its digest."""
+    """Requests a candidate block of the height by its digest."""
 
     block: Digest
 
 
 class BlobWanted(Record, frozen=True, tag="blob-wanted"):
-    """Asks for a blob by its digest."""
+    """Requests a blob by its digest."""
 
     blob: Digest
 
 
 class Blob(Record, frozen=True, tag="blob"):
-    """A blob that was asked for."""
+    """A blob that was requested."""
 
     data: bytes
 
 
 class DecidedWanted(Record, frozen=True, tag="decided-wanted"):
-    """Asks for the decided block of the message's height and its certificate."""
+    """Requests the decided block of the message's height and its certificate."""
 
 
 class Decided(Record, frozen=True, tag="decided"):
@@ -82,7 +82,7 @@ Content: TypeAlias = Hearsay | Proposal | BlockWanted | BlobWanted | Blob | Deci
 
 @prepared
 class Message(Record, frozen=True):
-    """One message between nodes of one chain, about one height."""
+    """A message between nodes of one chain, about one height."""
 
     chain: Digest
     sender: MemberNumber
@@ -95,5 +95,5 @@ def encode_message(message: Message) -> bytes:
 
 
 def decode_message(data: bytes, max_blob_size: int) -> Message:
-    """A message from the network; raises `BadEncoding` if it is too long, malformed or not canonical."""
+    """Decode a message from the network; raises `BadEncoding` if it is too long, malformed or not canonical."""
     return decode(data, Message, max(MAX_BLOCK_SIZE, max_blob_size) + ENVELOPE_SIZE)

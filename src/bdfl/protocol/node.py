@@ -1,7 +1,7 @@
-"""A whole node as a pure function: what it knows and what happens give what it knows next and what is to be done.
+"""The whole node as a pure function from a state and an event to the next state and effects.
 
-No clock, network, file or chance in here: time is an argument, everything else comes as events and leaves as effects.
-Whatever arrives is hostile until checked; what does not hold changes nothing and is named in a `Refused`.
+It uses no clock, network, file or randomness: time is an argument, all else comes as events and leaves as effects.
+Messages are untrusted until checked: an invalid one changes nothing and is reported in a `Refused`.
 """
 
 from bdfl.ledger.block import Kind
@@ -42,7 +42,7 @@ NOTHING_RECOVERED = Recovered()
 
 
 def begin(context: Context, chain: ChainState, recovered: Recovered = NOTHING_RECOVERED) -> NodeState:
-    """A node at the tip of its chain, with what its store holds of the height worked on. Give it `Started` first."""
+    """The initial state of a node at the tip of its chain, from its store; its first event must be `Started`."""
     number = context.number
     own_votes = {(vote.vote.attempt, vote.vote.kind): vote for vote in recovered.votes}
     votes = {key_of(vote): vote for vote in recovered.votes}
@@ -83,7 +83,7 @@ def step(
 ) -> tuple[NodeState, tuple[Effect, ...]]:
     """The state after an event and the effects to carry out, in order.
 
-    `now_ns` is a clock that never goes back, `utc_ms` the wall clock: blocks are stamped and judged by it, no more.
+    `now_ns` is a monotonic clock; `utc_ms` is the wall clock, used only to stamp blocks and judge their times.
     """
     if isinstance(event, TimerFired) and not _is_due(state, event):
         return state, ()
@@ -98,7 +98,7 @@ def step(
 
 
 def _is_due(state: NodeState, event: TimerFired) -> bool:
-    """Whether a timer is for the present: those of decided heights and left attempts are not."""
+    """Return whether a timer is for the current height, and for the current attempt if it is of one."""
     is_present = event.height == state.chain.height + 1 and state.phase is not Phase.DONE
     return is_present and (event.timer is not Timer.ATTEMPT or event.attempt == state.attempt)
 
@@ -135,7 +135,7 @@ def _handle(draft: Draft, event: Event) -> None:
 
 
 def _receive(draft: Draft, message: Message) -> None:
-    """Takes a message for what it is, at the height it is about."""
+    """Dispatch a message by its content and height."""
     sender = message.sender
     if message.chain != draft.chain.chain:
         draft.refuse(sender, f"message of chain {message.chain.hex()[:12]}, {draft.chain.chain.hex()[:12]} expected")
@@ -168,19 +168,19 @@ def _receive(draft: Draft, message: Message) -> None:
 
 
 def _is_heard(draft: Draft, message: Message) -> bool:
-    """Whether the sender is, or is about to be, a member; one that was removed may ask until it knows of its end."""
+    """Return whether the sender is or will be a member; a removed one may ask until it knows of its removal."""
     sender, chain = message.sender, draft.chain
     if sender in chain.speakers:
         return True
     last = chain.last_height(sender)
     if last is None or chain.public_keys[sender] is None:
         return False
-    more = draft.context.keep_blocks if isinstance(message.content, DecidedWanted) else 0  # these certify its last
+    more = draft.context.keep_blocks if isinstance(message.content, DecidedWanted) else 0  # they certify its last block
     return message.height <= last + more
 
 
 def _receive_present(draft: Draft, message: Message) -> None:
-    """Takes a message about the height worked on."""
+    """Handle a message about the height worked on."""
     sender, extent = message.sender, draft.extent
     match message.content:
         case BlockWanted(block):

@@ -1,4 +1,4 @@
-"""Blocks of the height worked on: one's own, mined, and the others', checked before anything is believed."""
+"""Proposals for the height worked on: mining the node's own block, and validating those of others."""
 
 from collections.abc import Sequence
 
@@ -26,14 +26,14 @@ from bdfl.protocol.messages import BlockWanted, Proposal
 from bdfl.protocol.state import Candidate, Mined, Phase, clock_offset_ms
 from bdfl.protocol.votes import find_quorums, tally_of
 
-MAX_ASKED_PER_MEMBER = 4  # blocks asked for because of one message
-MAX_AHEAD = 2  # attempts: blocks of later ones are left until this node gets there
+MAX_ASKED_PER_MEMBER = 4  # times the members: blocks requested because of one message
+MAX_AHEAD = 2  # attempts: blocks further ahead are ignored until this node gets there
 
 
 def start_mining(draft: Draft) -> None:
-    """Searches a nonce for this node's own block of the attempt, if it has none yet.
+    """Start mining this node's own block of the attempt, if it has none yet.
 
-    Who is not scheduled to mine waits for the deadline: a round must not depend on a few.
+    A node not scheduled to mine starts at the deadline, so that a round does not depend on a few miners.
     """
     if draft.mined is not None or _has_proposed(draft) or not draft.is_member:
         return
@@ -46,7 +46,7 @@ def start_mining(draft: Draft) -> None:
 
 
 def _make_own_body(draft: Draft) -> Body:
-    """The body of a block with all that is held; in a later attempt without those who gave two updates."""
+    """The body of a block with all held statements; in a later attempt without updates of equivocating members."""
     left_out = draft.two_faced if draft.attempt > 1 else ()
     body, _ = make_body(
         draft.chain,
@@ -67,7 +67,7 @@ def stop_mining(draft: Draft) -> None:
 
 
 def _has_proposed(draft: Draft) -> bool:
-    """Whether this node gave a block in this attempt: it never gives another."""
+    """Return whether this node proposed a block in this attempt: it never proposes another."""
     return any(
         candidate.block.header.proposer == draft.number and candidate.block.header.attempt == draft.attempt
         for candidate in draft.candidates.values()
@@ -75,7 +75,7 @@ def _has_proposed(draft: Draft) -> bool:
 
 
 def finish_mining(draft: Draft, event: NonceFound) -> None:
-    """Signs this node's block, keeps it, and gives it to all."""
+    """Sign, store and broadcast this node's block."""
     mined = draft.mined
     if mined is None or event.header != mined.header or draft.phase is not Phase.MINING:
         return
@@ -90,10 +90,10 @@ def finish_mining(draft: Draft, event: NonceFound) -> None:
 
 
 def receive_block(draft: Draft, sender: int, block: Block, *, is_decided: bool = False) -> None:
-    """Takes a block that breaks no rule; its blobs are asked for and its model is recomputed once they are here.
+    """Take a valid block as a candidate and request its blobs; its model is recomputed once they have arrived.
 
-    Of several blocks by one member for one attempt the first counts, others only if somebody voted for them. Nobody
-    honest votes for a block of an attempt it has not reached: one of a far later attempt is taken for a quorum only.
+    Of several blocks by one member for one attempt the first counts, others only if a member voted for them. Honest
+    members vote for no block of an attempt that they have not reached: a block further ahead needs a quorum.
     """
     digest, header = block.digest, block.header
     is_needed = is_decided or _has_quorum(draft, digest)
@@ -111,7 +111,7 @@ def receive_block(draft: Draft, sender: int, block: Block, *, is_decided: bool =
         draft.approve(validate_proposal, block)
     except InvalidBlock as error:
         draft.refuse(sender, error)
-        if _is_meant_for_here(draft, block):  # else its digest and its proposer are not to blame
+        if _is_meant_for_here(draft, block):  # else neither the digest nor the proposer is to blame
             draft.refused |= {digest}
             draft.banned |= {header.proposer}
         if isinstance(error, BadWork):  # checked after the signature: only its proposer can have made it
@@ -134,22 +134,22 @@ def receive_block(draft: Draft, sender: int, block: Block, *, is_decided: bool =
 
 
 def _want_blobs(draft: Draft, holder: int, block: Block, *, is_needed: bool) -> None:
-    """Asks for the blobs that a block rests on; one that rests on a third of some member waits until it is needed."""
+    """Request the blobs that a block references; beyond `MAX_BLOBS` of a member only if needed."""
     owners = {signed.update.model: signed.update.client for signed in block.body.updates}
     for blob in required_blobs(draft.chain, block):
         want_blob(draft, holder, blob, owners[blob], is_needed=is_needed)
 
 
 def _has_quorum(draft: Draft, digest: bytes) -> bool:
-    """Tells if a quorum prevoted or precommitted a block in one attempt: it must be had, whatever it takes."""
+    """Return whether a quorum prevoted or precommitted a block in one attempt, so that this node needs it."""
     quorums = (find_quorums(draft.votes, kind, draft.chain.quorum) for kind in Kind)
     return any(block == digest for found in quorums for _, block in found)
 
 
 def _is_meant_for_here(draft: Draft, block: Block) -> bool:
-    """Tells if its proposer signed this very block, body and all, for the height worked on.
+    """Return whether its proposer signed this very block, including the body, for the height worked on.
 
-    Anybody can spoil another's block on the way, or send an old one again.
+    Any sender can corrupt another's block or replay an old one.
     """
     members = draft.chain.charter.members
     if block.header.place != draft.chain.place or block.header.proposer >= len(members):
@@ -161,7 +161,7 @@ def _is_meant_for_here(draft: Draft, block: Block) -> bool:
 
 
 def _note_false_work(draft: Draft, block: Block) -> None:
-    """Evidence if the hash is above the target that the block itself names."""
+    """Note evidence if the hash is above the target that the block itself states."""
     header = block.header
     work = draft.chain.genesis.law.work
     if not draft.toolbox.is_worked(work, header_seal(header), block.nonce, header.difficulty):
@@ -169,7 +169,7 @@ def _note_false_work(draft: Draft, block: Block) -> None:
 
 
 def complete_candidates(draft: Draft) -> None:
-    """Recomputes the models of those candidates whose blobs are all here now."""
+    """Recompute the models of candidates whose blobs are all held now; drop those with an invalid blob or model."""
     for candidate in list(draft.candidates.values()):
         blobs = () if candidate.is_valid else required_blobs(draft.chain, candidate.block)
         if candidate.is_valid or not all(blob in draft.blobs for blob in blobs):
@@ -201,10 +201,10 @@ def _find_complaint(draft: Draft, block: Block) -> str | None:
 
 
 def want_voted(draft: Draft, holder: int, vote: Vote, *, is_first: bool) -> None:
-    """Asks for a block that a member voted for, if it may be of use.
+    """Request a block that a member voted for, if it may be useful.
 
-    It is of use as the first that the member prevoted for in an attempt near enough: those of honest members all are.
-    Once a quorum voted for it, it is needed with all that it rests on.
+    It is useful as the member's first prevote in an attempt at most `MAX_AHEAD` ahead, as all of honest members are.
+    Once a quorum voted for it, it is needed with all blobs that it references.
     """
     if tally_of(draft.votes)[vote.attempt, vote.kind, vote.block] == draft.chain.quorum:
         want_block(draft, holder, vote.block)
@@ -215,7 +215,7 @@ def want_voted(draft: Draft, holder: int, vote: Vote, *, is_first: bool) -> None
 
 
 def want_near(draft: Draft) -> None:
-    """Asks for the blocks of first prevotes that have come near with a new attempt."""
+    """Request the blocks of first prevotes that a new attempt has brought within `MAX_AHEAD`."""
     voters: set[tuple[int, int]] = set()
     for (attempt, kind, voter, _), signed in draft.votes.items():
         is_first = (attempt, voter) not in voters
@@ -225,7 +225,7 @@ def want_near(draft: Draft) -> None:
 
 
 def want_block(draft: Draft, holder: int, digest: bytes) -> None:
-    """Asks for a candidate block once; again when everything is said again."""
+    """Request a candidate block once, and again at every re-broadcast."""
     is_known = digest in draft.candidates or digest in draft.refused or digest in draft.wanted_blocks
     if not is_known:
         draft.wanted_blocks |= {digest}
@@ -233,14 +233,14 @@ def want_block(draft: Draft, holder: int, digest: bytes) -> None:
 
 
 def ask_for_blocks(draft: Draft, holder: int, digests: Sequence[bytes]) -> None:
-    """Asks for candidates that somebody says to hold. Nobody signed for it, so it is not remembered."""
+    """Request candidates that a sender claims to hold; the claim is unsigned, so the request is not recorded."""
     for digest in digests[: MAX_ASKED_PER_MEMBER * draft.chain.num_members]:
         if digest not in draft.candidates and digest not in draft.refused:
             draft.send(holder, BlockWanted(digest))
 
 
 def may_close(draft: Draft) -> bool:
-    """Tells if collecting may end: all is there or the deadline is over, and the block would not be premature."""
+    """Return whether collecting may end: complete or past the deadline, and the block would not be premature."""
     is_whole = is_complete(draft)
     if not (is_whole or draft.is_deadline_over):
         return False
@@ -250,9 +250,9 @@ def may_close(draft: Draft) -> bool:
 
 
 def is_premature(draft: Draft, body: Body) -> bool:
-    """Tells if a block is idle before its time: a network in which nobody trains would make thousands of these.
+    """Return whether a block is idle before its back-off is over: an idle network would make thousands of these.
 
-    After a round in which nobody could train, one that lets somebody train next is welcome at once.
+    After a round without training, a block whose next schedule has training is accepted at once.
     """
     if draft.may_be_idle or not is_idle(body.updates, body.entries):
         return False
@@ -260,13 +260,13 @@ def is_premature(draft: Draft, body: Body) -> bool:
 
 
 def is_votable(draft: Draft, candidate: Candidate) -> bool:
-    """Tells if this node may vote for a block it is not locked on: valid, fairly scheduled, timely, nobody left out.
+    """Return whether this node may vote for a block it is not locked on: valid, well scheduled, timely and complete.
 
-    A block without some scheduled member's update has to wait until that member is given up, else one that does not
-    train would win every round. In the first attempt a block must have everything that this node held while collecting.
-    Later, members that held different things must come together: then a first block must have every scheduled update,
-    which all see alike, and any later block will do; but none with an update of a member that gave two, since not all
-    ask for both.
+    A block without a scheduled member's update must wait until that member is given up; otherwise a miner that does not
+    train would win every round. In the first attempt a block must have every statement that this node held while
+    collecting. Later, nodes that hold different statements must converge: a first-attempt block must have every
+    scheduled update, which all nodes see alike, and any later block will do. It must not have an update of a member
+    that equivocated, since not all nodes request both.
     """
     header, body = candidate.block.header, candidate.block.body
     if not candidate.is_valid or candidate.complaint is not None or header.attempt > draft.attempt:
@@ -290,13 +290,13 @@ def is_votable(draft: Draft, candidate: Candidate) -> bool:
 
 
 def _is_vouched_for(draft: Draft, digest: bytes) -> bool:
-    """Tells if more members prevoted for a block than may lie: for one of them its time had come."""
+    """Return whether more than f members prevoted for a block: for an honest one of them it was not premature."""
     voters = {voter for _, kind, voter, block in draft.votes if block == digest and kind is Kind.PREVOTE}
     return len(voters) > len(draft.chain.active) - draft.chain.quorum
 
 
 def _is_timely(draft: Draft, block: Block) -> bool:
-    """By this node's wall clock, or by the members' median: a node whose clock is wrong goes with the others."""
+    """Return whether a block is timely by this node's wall clock or, in case that is wrong, by the members' median."""
     return any(
         is_timely(draft.chain, block, draft.since_ms - ahead_ms, draft.utc_ms - ahead_ms, draft.attempt)
         for ahead_ms in {0, clock_offset_ms(draft.clock_offsets_ms, draft.chain.active)}

@@ -1,4 +1,4 @@
-"""A node between two events: a frozen value. What it may move through is data, and the diagram is drawn from it."""
+"""The state of a node between two events, as a frozen value, and the table of its phase transitions."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -25,15 +25,15 @@ from bdfl.protocol.messages import Message
 
 
 class Phase(StrEnum):
-    """What a node is doing for the height it works on."""
+    """The phase of a node at the height it works on."""
 
-    COLLECTING = "collecting"  # updates and reports come in; training, if scheduled
-    MINING = "mining"  # collecting is over: a block is searched, or somebody's awaited
+    COLLECTING = "collecting"  # updates and reports arrive; training, if scheduled
+    MINING = "mining"  # collecting is over: mining, or waiting for another member's block
     VOTING = "voting"  # a prevote of this attempt is cast
     DONE = "done"  # the last height is decided, or the last at which this node is a member
 
 
-# From phase to phase, and why: everything else is a mistake.
+# Allowed transitions from phase to phase, and their causes: any other is a bug.
 MOVES: Mapping[Phase, Mapping[Phase, str]] = {
     Phase.COLLECTING: {
         Phase.MINING: "all updates and reports are in, or the deadline is over",
@@ -57,29 +57,29 @@ MOVES: Mapping[Phase, Mapping[Phase, str]] = {
 
 @dataclass(frozen=True)
 class Timing:
-    """How long a node waits."""
+    """Timeouts of a node."""
 
-    grace_ns: int  # beyond twice the modelled exchange, for updates and reports
+    grace_ns: int  # for updates and reports, beyond twice the modelled exchange
     attempt_ns: int  # attempt a lasts this times 1 + a / 2, from when a block is known
-    resend_ns: int  # between two times that everything is said again
-    time_scale: float = 1.0  # how many times as long as modelled a live network lets things last
+    resend_ns: int  # between two re-broadcasts
+    time_scale: float = 1.0  # actual over modelled durations in a live network
 
 
 @dataclass(frozen=True, eq=False)
 class Context:
-    """What stays the same for a node: who it is and what it works with."""
+    """The constants of a node: its identity, settings and toolbox."""
 
     number: int
     signer: Signer
     timing: Timing
     toolbox: Toolbox
-    last_height: int | None = None  # after this block all is done; none: goes on for ever
-    is_alone: bool = False  # no other thread takes steps from this node's states: they may share what they hold
-    keep_blocks: int = 0  # newest blocks whose updates every member keeps; 0: of all
+    last_height: int | None = None  # the node is done after this block; none: never
+    is_alone: bool = False  # only one thread steps from this node's states, so that they may share maps
+    keep_blocks: int = 0  # newest blocks whose updates every member keeps; 0: all
 
 
 def find_end(context: Context, chain: ChainState) -> str:
-    """Why a node has nothing left to do on this chain; empty: it has."""
+    """The reason that a node is done with this chain; empty: it is not."""
     if chain.is_over(context.number):
         return f"member {context.number} was removed: block {chain.last_height(context.number)} was its last"
     if context.last_height is not None and chain.height >= context.last_height:
@@ -89,17 +89,17 @@ def find_end(context: Context, chain: ChainState) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """A block of the height worked on that breaks no rule as far as it could be checked."""
+    """A block of the height worked on that keeps every rule that could be checked so far."""
 
     block: Block
     digest: bytes
     is_valid: bool  # its model was recomputed
-    complaint: str | None  # why its schedule is not votable
+    complaint: str | None  # why its schedule is not votable; none: it is
 
 
 @dataclass(frozen=True, eq=False)
 class Mined:
-    """A node's own block on its way: only its nonce is missing."""
+    """A node's own block being mined: only its nonce is missing."""
 
     header: Header
     body: Body
@@ -107,7 +107,7 @@ class Mined:
 
 @dataclass(frozen=True)
 class Lock:
-    """The block a node holds on to, and the attempt whose prevotes made it do so."""
+    """The block a node is locked on, and the attempt and prevotes of that lock."""
 
     attempt: int
     block: bytes
@@ -116,26 +116,26 @@ class Lock:
 
 @dataclass(frozen=True)
 class Decision:
-    """A block that others decided on; it may still lack its blobs here."""
+    """A block that other nodes decided; its blobs may be missing here."""
 
     block: bytes
     certificate: Certificate
-    teller: int  # who may know of more
+    teller: int  # sender, which may have later blocks
 
 
 @dataclass(frozen=True, eq=False)
 class Followed:
-    """A block with a valid certificate that keeps all rules that can be judged without models."""
+    """A block with a valid certificate that keeps every rule that can be checked without models."""
 
     block: Block
     certificate: Certificate
-    teller: int
+    teller: int  # sender
     chain: ChainState  # after it
 
 
 @dataclass(frozen=True, eq=False)
 class Recovered:
-    """What a node finds in its store for the height it works on."""
+    """The stored data of a node for the height it works on."""
 
     certificate: Certificate = ()  # of the tip
     update: SignedUpdate | None = None
@@ -147,18 +147,18 @@ class Recovered:
     lacks_model: bool = False
 
 
-VoteKey: TypeAlias = tuple[int, Kind, int, bytes]  # attempt, kind, voter, block: a liar may have voted for several
+VoteKey: TypeAlias = tuple[int, Kind, int, bytes]  # attempt, kind, voter, block: a voter may equivocate
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class NodeState:
-    """All that a node knows beside its store."""
+    """The whole state of a node, beside its store."""
 
     chain: ChainState
-    precommits: Mapping[int, SignedVote]  # for the tip, by voter: what made it final, and what came later
-    since_ms: int = 0  # this node's wall clock when it began with the height
+    precommits: Mapping[int, SignedVote]  # for the tip, by voter: its certificate, and later ones
+    since_ms: int = 0  # this node's wall clock at the start of the height
     since_ns: int = 0  # its monotonic clock then
-    clock_offsets_ms: Mapping[int, int] = field(default_factory=dict)  # at least, to each other member's
+    clock_offsets_ms: Mapping[int, int] = field(default_factory=dict)  # least offset to each other member's clock
     phase: Phase = Phase.COLLECTING
     attempt: int = 1
     is_deadline_over: bool = False
@@ -170,53 +170,53 @@ class NodeState:
     blobs: Mapping[bytes, bytes] = field(default_factory=dict)  # checked models of this height's updates
     in_time_updates: frozenset[int] = frozenset()  # held, with their blobs, while collecting
     in_time_reports: Collection[int] = frozenset()
-    announced: frozenset[int] = frozenset()  # whose updates were said, not only seen inside of a block
-    heard_ns: Mapping[int, int] = field(default_factory=dict)  # when all that is due from a member was here
-    waiting_since_ns: int | None = None  # from when on no more are waited for than may lie
+    announced: frozenset[int] = frozenset()  # members whose updates were announced, not only seen in a block
+    heard_ns: Mapping[int, int] = field(default_factory=dict)  # when all statements due from a member had arrived
+    waiting_since_ns: int | None = None  # since when at most f members are missing
     review_ns: int = 0  # when the review timer is due
-    absent_until: Mapping[int, int] = field(default_factory=dict)  # height, of members whose prevotes did not come
-    patience_ns: Mapping[int, int] = field(default_factory=dict)  # lateness still allowed, where it is not all of it
-    candidates: Mapping[bytes, Candidate] = field(default_factory=dict)  # in the order of their arrival
-    refused: frozenset[bytes] = frozenset()  # digests of blocks and blobs found wrong
-    banned: frozenset[int] = frozenset()  # signed a block of this height that breaks a rule
+    absent_until: Mapping[int, int] = field(default_factory=dict)  # height, of members that missed a prevote
+    patience_ns: Mapping[int, int] = field(default_factory=dict)  # lateness still allowed, if less than all of it
+    candidates: Mapping[bytes, Candidate] = field(default_factory=dict)  # in order of arrival
+    refused: frozenset[bytes] = frozenset()  # digests of invalid blocks and blobs
+    banned: frozenset[int] = frozenset()  # members that signed an invalid block of this height
     votes: Mapping[VoteKey, SignedVote] = field(default_factory=dict)
     own_votes: Mapping[tuple[int, Kind], SignedVote] = field(default_factory=dict)  # by attempt and kind
     evidence: Mapping[int, Evidence] = field(default_factory=dict)  # by offender
-    changes: tuple[MembershipChange, ...] = ()  # agreed to, and in no block yet
+    changes: tuple[MembershipChange, ...] = ()  # assented by a quorum, in no block yet
     held_since: Mapping[int | MembershipChange, int] = field(default_factory=dict)  # height, of offenders and changes
     mined: Mined | None = None
     decision: Decision | None = None
-    ahead: tuple[Followed, ...] = ()  # decided blocks from the height worked on, while that one lacks its blobs
-    asked: frozenset[int] = frozenset()  # who was asked for the block after these
-    lacks_model: bool = False  # of the tip, which was committed on trust: until it is here, the node only follows
-    wanted_blobs: Mapping[bytes, int] = field(default_factory=dict)  # digest and whose update it is
-    asked_blobs: Mapping[int, tuple[bytes, ...]] = field(default_factory=dict)  # at this height, by whose update it is
+    ahead: tuple[Followed, ...] = ()  # decided blocks from the height worked on, while its blobs are missing
+    asked: frozenset[int] = frozenset()  # members asked for the block after these
+    lacks_model: bool = False  # of the tip, which was committed on trust: until it arrives, the node only follows
+    wanted_blobs: Mapping[bytes, int] = field(default_factory=dict)  # digest, and the member of its update
+    asked_blobs: Mapping[int, tuple[bytes, ...]] = field(default_factory=dict)  # at this height, by member
     wanted_blocks: frozenset[bytes] = frozenset()
-    early: tuple[Message, ...] = ()  # of the next height
-    turn: int = 0  # of asking others for what is missing
+    early: tuple[Message, ...] = ()  # messages for the next height
+    turn: int = 0  # number of re-broadcasts, for round-robin requests
     mining_since_ns: int = 0
-    mining_ms: int = 0  # until the first block was known
+    mining_ms: int = 0  # time of mining until this node's first vote
     end: str = ""  # why it is done
 
 
 def clock_offset_ms(offsets_ms: Mapping[int, int], members: Collection[int]) -> int:
-    """Median over the members of how far a node's wall clock is ahead of theirs, at least; negative: behind.
+    """Median over the members of the least offset (ms) of a node's wall clock to theirs; negative: behind.
 
-    Its own, and who was not heard, count as 0, so that less than half of the members cannot move it, whoever was heard
-    so far; of an even number the further from 0 of the middle two counts, which takes half of them.
+    The node itself and members not heard count as 0, so that less than half of the members cannot move it. Of an even
+    number the one of the middle two further from 0 counts, which takes half of them.
     """
     ordered = sorted(offsets_ms.get(member, 0) for member in members)
     return max(ordered[(len(ordered) - 1) // 2 : len(ordered) // 2 + 1], key=abs)
 
 
 def is_same(before: NodeState, after: NodeState) -> bool:
-    """Tells if two states hold the same but for whose turn it is to be asked: what happened between was no news."""
+    """Return whether two states are equal except for `turn`: the event between them brought nothing new."""
     held = vars(before)
     return all(value is held[name] or value == held[name] for name, value in vars(after).items() if name != "turn")
 
 
 def make_state(fields: Mapping[str, object]) -> NodeState:
-    """The state with these values, one for each field: as `NodeState(**fields)`, in a third of the time."""
+    """The state `NodeState(**fields)`, made in a third of the time; every field must be given."""
     state = object.__new__(NodeState)
     vars(state).update(fields)
     return state

@@ -1,4 +1,4 @@
-"""Counting votes: pure functions of the votes a node holds for one height."""
+"""Vote counting: pure functions of the votes that a node holds for one height."""
 
 from collections.abc import Mapping
 from typing import Self, TypeAlias
@@ -12,7 +12,7 @@ Tally: TypeAlias = dict[tuple[int, Kind, bytes], int]  # votes of an attempt and
 
 
 class Ballots(Growing[VoteKey, SignedVote]):
-    """Votes with a running tally: counting them again at every vote would cost as much as there are votes."""
+    """Votes with a running tally: recounting at every vote would take time linear in the votes."""
 
     __slots__ = ("tally",)
 
@@ -41,18 +41,18 @@ class Ballots(Growing[VoteKey, SignedVote]):
 
 
 def key_of(signed: SignedVote) -> VoteKey:
-    """What a vote is held under."""
+    """The key of a vote."""
     vote = signed.vote
     return vote.attempt, vote.kind, vote.voter, vote.block
 
 
 def by_voter(certificate: Certificate) -> dict[int, SignedVote]:
-    """The votes of a certificate under their voters."""
+    """The votes of a certificate by voter."""
     return {signed.vote.voter: signed for signed in certificate}
 
 
 def count_votes(votes: Votes) -> Tally:
-    """How many votes of an attempt and kind each block has, counted one by one."""
+    """Number of votes for each attempt, kind and block, counted one by one."""
     counts: Tally = {}
     for attempt, kind, _, block in votes:
         place = attempt, kind, block
@@ -61,12 +61,12 @@ def count_votes(votes: Votes) -> Tally:
 
 
 def tally_of(votes: Votes) -> Tally:
-    """As `count_votes`, without counting where that is done already."""
+    """The result of `count_votes`, from the running tally if there is one."""
     return votes.tally if isinstance(votes, Ballots) else count_votes(votes)
 
 
 def find_quorums(votes: Votes, kind: Kind, quorum: int) -> list[tuple[int, bytes]]:
-    """Attempt and block of every quorum of one kind, latest attempt first."""
+    """Attempt and block of every quorum of one kind of vote, latest attempt first."""
     if len(votes) < quorum:
         return []
     return sorted(
@@ -80,7 +80,7 @@ def find_quorums(votes: Votes, kind: Kind, quorum: int) -> list[tuple[int, bytes
 
 
 def find_rivals(votes: Votes, key: VoteKey) -> list[VoteKey]:
-    """Votes that the same member cast in the same attempt and kind for other blocks, in the order they came."""
+    """Conflicting votes: of the same member, attempt and kind for other blocks, in order of arrival."""
     attempt, kind, voter, block = key
     others = [what for when, cast, what in tally_of(votes) if (when, cast) == (attempt, kind) and what != block]
     rivals = [(attempt, kind, voter, other) for other in others if (attempt, kind, voter, other) in votes]
@@ -96,16 +96,16 @@ def collect_votes(votes: Votes, kind: Kind, attempt: int, block: bytes) -> Certi
 
 
 def is_split(votes: Votes, attempt: int, num_members: int, quorum: int) -> bool:
-    """Whether the prevotes of an attempt fell so far apart that no block can get a quorum of them any more."""
+    """Return whether the prevotes of an attempt are split so that no block can reach a quorum any more."""
     counts = [count for (when, kind, _), count in tally_of(votes).items() if when == attempt and kind is Kind.PREVOTE]
-    if not counts or max(counts) + num_members - sum(counts) >= quorum:  # there are at most as many voters as votes
+    if not counts or max(counts) + num_members - sum(counts) >= quorum:  # voters are at most as many as votes
         return False
     voters = {voter for when, kind, voter, _ in votes if when == attempt and kind is Kind.PREVOTE}
     return max(counts) + num_members - len(voters) < quorum
 
 
 def reached_attempt(votes: Votes, num_voters: int, beyond: int) -> int:
-    """The latest attempt beyond a given one that so many members have voted in, or later; 0 if there is none."""
+    """The latest attempt after `beyond` that `num_voters` members have voted in, or after it; 0 if there is none."""
     if all(attempt <= beyond for attempt, _, _ in tally_of(votes)):
         return 0
     latest: dict[int, int] = {}

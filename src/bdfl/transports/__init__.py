@@ -1,1 +1,1 @@
-"""Drivers: what carries a node's effects out and brings it events, on a virtual clock or a real one."""
+"""Drivers: they deliver events to nodes and carry out their effects, on a virtual clock or a real one."""

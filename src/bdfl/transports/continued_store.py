@@ -1,4 +1,4 @@
-"""A store in memory for a node that goes on where a chain in another store is."""
+"""An in-memory overlay over a stored chain, for a node that continues it."""
 
 from bdfl.ledger.block import Block, Certificate
 from bdfl.ledger.keeping import MisplacedBlock, Store
@@ -6,10 +6,10 @@ from bdfl.ledger.memory_store import MemoryStore
 
 
 class ContinuedStore(MemoryStore):
-    """A `Store` whose first blocks, and whatever blobs it has not itself, are read from the `past`."""
+    """An overlay `Store`: the first blocks, and blobs that it does not hold itself, are read from `past`."""
 
     def __init__(self, past: Store, height: int) -> None:
-        """The chain as it was after block `height` of `past`, which may have more."""
+        """Continue the chain after block `height` of `past`, which may have more."""
         initial = past.get_blob(past.genesis.model.initial)
         if initial is None or height > past.height:
             raise MisplacedBlock(f"a chain of {past.height} blocks, one of {height} and the untrained model expected")

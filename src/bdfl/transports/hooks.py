@@ -1,4 +1,4 @@
-"""Where others take part in a simulated network: what becomes of messages, who lies, who watches."""
+"""Interfaces of a simulated network: message delivery, Byzantine members and observers."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -10,15 +10,15 @@ from bdfl.protocol.state import Context, NodeState
 
 
 class Postman(Protocol):
-    """What becomes of messages on their way."""
+    """The delivery of messages: their loss, delay and duplication."""
 
     def deliveries(self, now_ns: int, sender: int, receiver: int, message: Message) -> Sequence[int]:
-        """How much later than modelled (ns) each copy arrives; none: the message is lost."""
+        """Extra delay (ns) of each copy beyond the modelled one; empty: the message is lost."""
         ...
 
 
 class Tamper(Protocol):
-    """A member that lies: an honest node whose effects are changed before any of them is carried out."""
+    """A Byzantine member: an honest node whose effects are changed before any of them is carried out."""
 
     def effects(
         self,
@@ -32,7 +32,7 @@ class Tamper(Protocol):
 
 
 class Observer:
-    """Hears of everything that happens; this one does nothing about it."""
+    """A listener to everything that happens in a network; this base class ignores it."""
 
     def stepped(
         self,
@@ -43,19 +43,19 @@ class Observer:
         after: NodeState,
         effects: tuple[Effect, ...],
     ) -> None:
-        """A node took in an event; `effects` are those that it goes about now."""
+        """Called after a node handled an event; `effects` are carried out next."""
 
     def did(self, now_ns: int, number: int, effect: Effect) -> None:
-        """An effect of a node is about to be carried out."""
+        """Called before an effect of a node is carried out."""
 
     def crashed(self, now_ns: int, number: int) -> None:
-        """A node lost everything but its store."""
+        """Called when a node crashed: it lost everything but its store."""
 
     def restarted(self, now_ns: int, number: int, state: NodeState, store: Store) -> None:
-        """A node begins again with what its store holds."""
+        """Called when a node restarts from its store."""
 
     def froze(self, now_ns: int, number: int) -> None:
-        """A node stands still."""
+        """Called when a node freezes."""
 
     def thawed(self, now_ns: int, number: int) -> None:
-        """A node goes on; what happened to it meanwhile comes now."""
+        """Called when a node resumes; events held back meanwhile follow."""

@@ -1,4 +1,4 @@
-"""A node and its store: keeping what the node wants kept, and beginning again with nothing else."""
+"""Persistence and recovery of a node: storing what it asks to be kept, and restarting from the store alone."""
 
 from bdfl.ledger.block import ModelUpdate
 from bdfl.ledger.chain import ChainState, apply_block, start_chain
@@ -26,13 +26,13 @@ def keep(store: Store, kept: Kept) -> None:
 
 
 def recover(context: Context, store: Store) -> NodeState:
-    """The state of a node that knows nothing but its store."""
+    """Recover the state of a node from its store alone."""
     chain = recover_chain(store, context.toolbox)
     return begin(context, chain, read_recovered(store, chain))
 
 
 def recover_chain(store: Store, toolbox: Toolbox) -> ChainState:
-    """Where the chain in a store stands."""
+    """Replay the blocks of a store and return the chain at its tip."""
     chain = start_chain(store.genesis, toolbox)
     for block in store.blocks():
         chain = apply_block(chain, block, toolbox)
@@ -40,7 +40,7 @@ def recover_chain(store: Store, toolbox: Toolbox) -> ChainState:
 
 
 def read_recovered(store: Store, chain: ChainState) -> Recovered:
-    """What a store holds of the height after its tip, where `chain` is."""
+    """Read the stored data of the open height; `chain` is the store's chain at its tip."""
     kept = store.read_round(chain.height + 1)
     updates: list[ModelUpdate] = [signed.update for signed in kept.updates]
     updates += [signed.update for block in kept.candidates for signed in block.body.updates]

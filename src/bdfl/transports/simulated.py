@@ -1,8 +1,8 @@
-"""A network of nodes on a virtual clock: effects are answered with durations of the cost model instead of work.
+"""A discrete-event simulation of a network of nodes: effects take the durations of the cost model on a virtual clock.
 
-Everything happens in the order of its time, and at equal times in the order in which it was asked for. There is no
-other clock and no randomness here: the same world, postman and incidents give the same run again. The wall clock shows
-the genesis' time when the network begins, and goes with the virtual clock.
+Events are handled in order of time, and at equal times in order of scheduling. There is no other clock and no
+randomness here: the same world, postman and incidents reproduce the run. The wall clock starts at the genesis time and
+advances with the virtual clock.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -43,16 +43,16 @@ from bdfl.transports.world import World
 
 
 class _ToAll:
-    """One message to many at one time: it waits in the queue for the first of them, then for the next."""
+    """A broadcast, queued once and re-queued for its next receiver."""
 
     __slots__ = ("event", "receivers")
 
     def __init__(self, event: MessageArrived, receivers: Iterator[int]) -> None:
         self.event = event
-        self.receivers = receivers  # those after the one it waits for
+        self.receivers = receivers  # after the one it is queued for
 
 
-# What waits in the queue for a node: an event, or an effect whose time is over; or an incident, for nobody.
+# An entry of the queue: an event or a finished effect for a node, or an incident for none.
 _Due: TypeAlias = Event | SetTimer | Train | Mine | _ToAll | Callable[[], None]
 _NOBODY = -1
 _NS_PER_MS = 1_000_000
@@ -60,16 +60,16 @@ _ANY_LIFE = -1
 
 
 class Ending(Enum):
-    """Why a network stopped running."""
+    """The reason that `Network.run` returned."""
 
-    DONE = "done"  # what was waited for came true
-    IDLE = "idle"  # nothing will ever happen again
+    DONE = "done"  # its condition is met
+    IDLE = "idle"  # the queue is empty
     TIME = "time"
     EVENTS = "events"
 
 
 class Network:
-    """Nodes, the messages between them and a clock. A `Started` waits for every node."""
+    """Nodes, the messages between them and a clock. A `Started` is queued for every node."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Network:
         voting_ns: int = 0,
         check_encoding: bool = False,
     ) -> None:
-        """`voting_ns` is what both votes take together; with `check_encoding` messages travel as bytes."""
+        """Set up the network; both votes together take `voting_ns`, and `check_encoding` sends messages as bytes."""
         self.now_ns = 0
         self.nodes = tuple(nodes)
         self.set_clock(self.nodes[0].store.genesis.time_ms)
@@ -93,9 +93,9 @@ class Network:
         self._on_commit = on_commit
         self._vote_ns = voting_ns // 2, voting_ns - voting_ns // 2
         self._check_encoding = check_encoding
-        self._queue: list[tuple[int, int, int, int, _Due]] = []  # time, order, node, its life, what
+        self._queue: list[tuple[int, int, int, int, _Due]] = []  # time, order, node, its restart count, entry
         self._order = 0
-        self._is_news = True  # something happened that may be waited for
+        self._is_news = True  # `is_done` may have changed
         for node in self.nodes:
             self._push(0, node.number, node.life, Started())
 
@@ -106,9 +106,9 @@ class Network:
         until_ns: int | None = None,
         max_events: int | None = None,
     ) -> Ending:
-        """Goes on until `is_done`, or nothing happens up to `until_ns`, or `max_events` more were taken in.
+        """Run until `is_done`, an empty queue, the time `until_ns`, or `max_events` more events.
 
-        `is_done` is asked first, and after whatever a commit or an incident was part of. May be called again.
+        `is_done` is called first, and after each event with a commit and each incident. `run` may be called again.
         """
         queue, nodes = self._queue, self.nodes
         last_event = None if max_events is None else self.num_events + max_events
@@ -129,11 +129,11 @@ class Network:
             self.now_ns = time_ns
             if type(due) is _ToAll:
                 following = next(due.receivers, _NOBODY)
-                if following != _NOBODY:  # under the same order: nothing can come between
+                if following != _NOBODY:  # under the same order, so that no other entry comes between
                     heappush(queue, (time_ns, order, following, life, due))
                 due = due.event
             if number == _NOBODY:
-                due()  # type: ignore[operator]  # only incidents are for nobody
+                due()  # type: ignore[operator]  # only incidents have no node
                 self._is_news = True
                 continue
             node = nodes[number]
@@ -148,28 +148,28 @@ class Network:
                 self._take_in(node, event)
 
     def set_clock(self, utc_ms: int) -> None:
-        """Sets the wall clock of all nodes: a run that goes on has no other beginning than its last block."""
+        """Set the wall clock of all nodes; a resumed run starts it at its last block."""
         self._clock = utc_ms, self.now_ns
 
     def utc_ms(self, node: SimulatedNode) -> int:
-        """Reads a node's wall clock."""
+        """A node's wall clock."""
         utc_ms, then_ns = self._clock
         return utc_ms + (self.now_ns - then_ns) // _NS_PER_MS + node.clock_error_ms
 
     # Incidents
 
     def offer(self, number: int, change: MembershipChange) -> None:
-        """The node's operator offers it a change of membership; lost if the node is down."""
+        """Submit a change of membership to a node, as its operator; lost if the node is down."""
         self._push(self.now_ns, number, _ANY_LIFE, ChangeOffered(change))
 
     def at(self, time_ns: int, incident: Callable[[], None]) -> None:
-        """Calls `incident` at that time."""
+        """Call `incident` at that time."""
         self._push(time_ns, _NOBODY, _ANY_LIFE, incident)
 
     def crash(self, number: int, down_ns: int) -> None:
-        """The node loses everything but its store, and begins again from that after `down_ns`.
+        """Crash a node: it loses everything but its store, and restarts from that after `down_ns`.
 
-        What it was about is void; messages on their way arrive if it is up by then.
+        Its pending work and timers are void; messages in flight arrive if it is up by then.
         """
         node = self.nodes[number]
         if not node.is_up:
@@ -184,12 +184,12 @@ class Network:
         self.at(self.now_ns + down_ns, lambda: self._restart(node))
 
     def crash_later(self, number: int, num_effects: int, down_ns: int) -> None:
-        """The node crashes right before the effect after the next `num_effects` ones."""
+        """Crash a node after its next `num_effects` effects, right before the following one."""
         if self.nodes[number].is_up:
             self.nodes[number].effects_left = num_effects, down_ns
 
     def freeze(self, number: int, duration_ns: int) -> None:
-        """The node stands still: all that happens to it waits, timers too, and comes in order afterwards."""
+        """Freeze a node: its events, timers included, are held back and follow in order afterwards."""
         node = self.nodes[number]
         until_ns = self.now_ns + duration_ns
         if not node.is_up or until_ns <= node.frozen_until_ns:
@@ -217,7 +217,7 @@ class Network:
         heappush(self._queue, (time_ns, self._order, number, life, due))
 
     def _complete(self, node: SimulatedNode, due: _Due) -> Event | None:
-        """The event that is due; none if an effect is no longer wanted."""
+        """The event of a due entry; none if an effect was replaced or stopped."""
         match due:
             case SetTimer():
                 if node.timers.get(due.timer) is not due:
@@ -278,7 +278,7 @@ class Network:
             case StopMining():
                 node.mining = None
             case Train():
-                if effect.parent == node.state.chain.tip:  # else it is already in the past
+                if effect.parent == node.state.chain.tip:  # else the round is over
                     duration_ns = self._world.training_ns(node.number, node.state.chain)
                     self._push(self.now_ns + _slowed(node, duration_ns), node.number, node.life, effect)
             case Measure():
@@ -313,7 +313,7 @@ class Network:
                 self._push(arrival_ns + _slowed(node, extra_ns), receiver, _ANY_LIFE, event)
 
     def _receivers(self, node: SimulatedNode) -> Iterable[int]:
-        """To whom a node sends what is for all: everybody whose key it knows from its chain."""
+        """Receivers of a node's broadcasts: all members whose key it knows from its chain."""
         keys = node.state.chain.public_keys
         return range(len(keys)) if None not in keys else [number for number, key in enumerate(keys) if key is not None]
 
@@ -321,9 +321,9 @@ class Network:
         self._send(node, to, Message(node.state.chain.chain, node.number, height, content))
 
     def _arrival_ns(self, node: SimulatedNode, message: Message) -> int:
-        """When a message arrives that nothing delays but the cost model.
+        """Arrival time of a message by the cost model alone.
 
-        Nothing that carries the sender's own update can arrive before it is uploaded.
+        Messages with the sender's own update, proposals and blobs arrive after its upload has ended.
         """
         content, arrival_ns = message.content, self.now_ns
         if type(content) is Hearsay:
@@ -341,9 +341,9 @@ class Network:
         return max(arrival_ns, node.uploaded_ns)
 
     def _mine(self, node: SimulatedNode, effect: Mine) -> None:
-        """A search for a nonce begins when the node's own update is on its way; a better header does not delay it.
+        """Start mining, at the earliest when the node's own update is uploaded; a new header does not delay it.
 
-        Searching has no memory: how long it still takes does not depend on the header.
+        Mining is memoryless: the remaining time does not depend on the header.
         """
         header = effect.header
         node.mining = effect

@@ -1,4 +1,4 @@
-"""A simulated node: the pure one, its store, and what the driver remembers of it."""
+"""A simulated node: the pure node, its store, and the driver's records of it."""
 
 import hashlib
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from bdfl.transports.node_store import recover
 
 
 class SimulatedNode:
-    """One node of a simulated network; the driver changes it, others look at it."""
+    """A node of a simulated network; only the driver changes it."""
 
     __slots__ = (
         "announced",
@@ -38,26 +38,26 @@ class SimulatedNode:
     def __init__(
         self, context: Context, store: Store, *, state: NodeState | None = None, tamper: Tamper | None = None
     ) -> None:
-        """`state` is what `recover` would give, where that is known already."""
+        """Set up the node; `state`, if known already, must be the result of `recover`."""
         self.context = context
         self.store = store
         self.state = recover(context, store) if state is None else state
         self.tamper = tamper
-        self.slowness = 1.0  # times as long as modelled: training, uploading, mining and sending
-        self.clock_error_ms = 0  # how far its wall clock is ahead of the network's
+        self.slowness = 1.0  # factor on modelled times of training, uploading, mining and sending
+        self.clock_error_ms = 0  # offset of its wall clock, positive if ahead of the network's
         self.is_up = True
         self.frozen_until_ns = 0
         self.effects_left: tuple[int, int] | None = None  # until it crashes, and for how long (ns)
-        self.life = 0  # how often it crashed: what was under way in a former life is void
+        self.life = 0  # restart counter: entries queued before a crash are void
         self.forget()
 
     def forget(self) -> None:
-        """Nothing is under way any more."""
+        """Drop all pending work and timers."""
         self.timers: dict[Timer, SetTimer] = {}
         self.mining: Mine | None = None
         self.search: tuple[int, int, int] | None = None  # height and attempt of a search, and when it ends (ns)
         self.announced = 0  # the height whose own update was sent last
-        self.uploaded_ns = 0  # when that is over
+        self.uploaded_ns = 0  # end of its upload
 
     @property
     def number(self) -> int:
@@ -65,12 +65,12 @@ class SimulatedNode:
 
     @property
     def height(self) -> int:
-        """Blocks that the node has committed."""
+        """Number of blocks that the node has committed."""
         return self.state.chain.height
 
 
 def simulated_signer(seed: int, number: int) -> Signer:
-    """The key of a simulated member. It keeps nothing secret: anybody can derive it from the seed."""
+    """The key of a simulated member. It is not secret: it is derived from the seed."""
     return Signer(hashlib.sha256(f"bdfl simulated member {seed} {number}".encode()).digest())
 
 
@@ -84,9 +84,9 @@ def make_nodes(
     last_height: int | None = None,
     keep_blocks: int = 0,
 ) -> list[SimulatedNode]:
-    """A node for every key, at the beginning of the chain; all share a toolbox, each has a store in memory.
+    """Make a node for every key, at genesis; all share a toolbox, each has a store in memory.
 
-    Those beyond the members of genesis are of members to be: they follow the chain as soon as it admits them.
+    Nodes beyond the members of genesis are future members: they follow the chain once it admits them.
     """
     shared = Toolbox() if toolbox is None else toolbox
     contexts = [

@@ -1,7 +1,7 @@
-"""What surrounds simulated nodes: how long things take, what training gives, what a client finds in a round.
+"""Environment of simulated nodes: durations and receipts by the cost model, trained models, clients' conditions.
 
-Times follow the cost model from what stands on the chain. A round of which nothing goes wrong therefore lasts exactly
-what [Li24, Eq. 13] says: until the slowest update is there, then until a block is found, then the votes.
+Durations follow from the chain by the cost model. A round without faults therefore lasts exactly [Li24, Eq. 13]: until
+the slowest update has arrived, then until a block is found, then the votes.
 """
 
 from collections import OrderedDict
@@ -23,7 +23,7 @@ from bdfl.scheduling.problem import RoundProblem
 from bdfl.transports.mining import MiningRaces
 
 _ROUNDS_REMEMBERED = 16
-_LEAST_WAIT_S = 1.0  # what any node waits at least for something to arrive
+_LEAST_WAIT_S = 1.0  # shortest timeout of a node
 _RESENDS_PER_ATTEMPT = 2
 
 Train = Callable[[int, ChainState, bytes], bytes | None]
@@ -32,40 +32,40 @@ FindConditions = Callable[[int, int], Conditions | None]
 
 
 class World(Protocol):
-    """What a driver asks about client `client`, which works on the block after `chain`. Durations in ns."""
+    """A driver's queries about client `client`, which works on the block after `chain`. Durations in ns."""
 
     def train(self, client: int, chain: ChainState, model: bytes) -> bytes | None:
         """The client's model after training the round on `model`; none if training diverged.
 
-        It may be another one when asked again: a node asks once a round, or again after a crash that it kept none of.
+        It need not be deterministic: a node trains once per round, and again only if a crash lost the result.
         """
         ...
 
     def spent_micro(self, client: int, chain: ChainState) -> int:
-        """Epsilon that the client has spent once it has trained the round, in 1e-6; 0 where nothing is private."""
+        """Epsilon spent by the client after training the round, in 1e-6; 0 where training is not private."""
         ...
 
     def training_ns(self, client: int, chain: ChainState) -> int: ...
 
     def upload_ns(self, client: int, chain: ChainState) -> int:
-        """From announcing an update until anybody has it."""
+        """Time from announcing an update until its upload has ended."""
         ...
 
     def finding_ns(self, client: int, chain: ChainState, attempt: int) -> int:
-        """From the start of a search until the client finds a block, the same whenever it is asked."""
+        """Time from the start of a search until the client finds a block; the same at every call."""
         ...
 
     def measure(self, client: int, chain: ChainState, tip: Block | None) -> tuple[Conditions, Receipt | None] | None:
-        """What the client finds in the round after the one worked on, and what the round of the tip cost it.
+        """The client's conditions in the round after the one worked on, and its receipt of the tip's round.
 
-        None if nothing is known of that round; no receipt where the tip's round is not remembered.
+        None if the conditions are unknown; no receipt if the tip's round is not remembered.
         """
         ...
 
 
 @dataclass(frozen=True)
 class ModelledRound:
-    """What a round takes by the model, and a client in it; the delay is the sum of exchange, mining and the rest."""
+    """Modelled durations of a round, and of one client in it; the delay is the sum of exchange, mining and rest."""
 
     training_ns: int
     upload_ns: int
@@ -76,10 +76,10 @@ class ModelledRound:
 
 
 class ScenarioTimes:
-    """Times by a scenario's cost model, chance from its seed."""
+    """Durations by a scenario's cost model, with random draws from its seed."""
 
     def __init__(self, scenario: Scenario, find_conditions: FindConditions) -> None:
-        """`find_conditions` says what a client finds in a round: called with round and client."""
+        """Set up the model; `find_conditions` returns a client's conditions, given round and client."""
         self._scenario = scenario
         self._find_conditions = find_conditions
         self._rounds: OrderedDict[bytes, _Round] = OrderedDict()  # by the tip before
@@ -94,11 +94,11 @@ class ScenarioTimes:
         return self._round(chain).finding_ns(client, attempt)
 
     def voting_ns(self, chain: ChainState) -> int:
-        """What both votes take together."""
+        """Duration of both votes together."""
         return self._round(chain).voting_ns
 
     def modelled(self, client: int, chain: ChainState) -> ModelledRound:
-        """The round after `chain` if nothing goes wrong."""
+        """The modelled durations of the round after `chain`, without faults."""
         return self._round(chain).modelled(client)
 
     def measure(self, client: int, chain: ChainState, tip: Block | None) -> tuple[Conditions, Receipt | None] | None:
@@ -110,7 +110,7 @@ class ScenarioTimes:
         return conditions, None if last is None or tip is None else last.receipt(client, tip)
 
     def remember(self, chain: ChainState) -> None:
-        """Keeps the round after `chain` in mind, for its receipts."""
+        """Cache the round after `chain`, for its receipts."""
         self._round(chain)
 
     def _round(self, chain: ChainState) -> "_Round":
@@ -123,12 +123,12 @@ class ScenarioTimes:
 
 
 class ScenarioWorld(ScenarioTimes):
-    """The world of a scenario, with what training gives."""
+    """The world of a scenario, with training."""
 
     def __init__(
         self, scenario: Scenario, train: Train, find_conditions: FindConditions, account: Account | None = None
     ) -> None:
-        """`account` says what private training has spent; none: nothing is private."""
+        """Set up the world; `account` returns the epsilon spent; none: training is not private."""
         super().__init__(scenario, find_conditions)
         self.train = train
         self._account = account
@@ -138,7 +138,7 @@ class ScenarioWorld(ScenarioTimes):
 
 
 class _Round:
-    """What one round takes everybody."""
+    """The durations of one round for every client."""
 
     def __init__(self, scenario: Scenario, chain: ChainState) -> None:
         self.round = chain.height + 1
@@ -154,14 +154,14 @@ class _Round:
             self._before_ns = self.voting_ns = 0  # nothing is sent in a round that does not take place
 
     def finding_ns(self, client: int, attempt: int) -> int:
-        """Until the client finds a block; before it searches, updates are fetched and verified."""
+        """Time until the client finds a block, including downlink and verification before the search."""
         return self._before_ns + round(self._races.finding_s(attempt)[client] * NANO)
 
     def modelled(self, client: int) -> ModelledRound:
         exchange_ns = round(self._outcome.exchange_s * NANO)
         mining_ns = round(min(self._races.finding_s(1)) * NANO)
         rest_ns = self._before_ns + self.voting_ns
-        is_there = client < len(self.training_ns)  # else it is a member later
+        is_there = client < len(self.training_ns)  # else the client joins later
         return ModelledRound(
             training_ns=self.training_ns[client] if is_there else 0,
             upload_ns=self.upload_ns[client] if is_there else 0,
@@ -172,7 +172,7 @@ class _Round:
         )
 
     def receipt(self, client: int, block: Block) -> Receipt | None:
-        """What the round cost a client if it went as modelled, but for how long mining took; none: it was no member."""
+        """Modelled cost of the round for a client, with the actual mining time; none: it was no member."""
         if client >= len(self.training_ns):
             return None
         mining_s = self._races.finding_s(block.header.attempt)[block.header.proposer]
@@ -180,7 +180,7 @@ class _Round:
         energy_j = self._outcome.training_j[client] + self._outcome.upload_j[client] + mining_j
         return Receipt(
             round=self.round,
-            energy_pj=min(round(float(energy_j) * PICOJOULE), INT_LIMIT),  # who is lucky late may overdraw any budget
+            energy_pj=min(round(float(energy_j) * PICOJOULE), INT_LIMIT),  # a long search may overdraw any budget
             training_ns=self.training_ns[client],
             upload_ns=self.upload_ns[client],
             mining_ns=round(mining_s * NANO),
@@ -188,16 +188,16 @@ class _Round:
 
 
 def scheduled_problem(chain: ChainState) -> RoundProblem:
-    """The problem that the schedule of the next round answers, as the cost model sees it; without memory."""
+    """The scheduling problem of the next round, without the scheduler's memory."""
     prospect = Prospect(chain.tip, chain.height + 1, chain.queue_nano, chain.candidates, None)
     return round_problem(chain.charter, prospect)
 
 
 def simulated_timing(scenario: Scenario) -> Timing:
-    """How long simulated nodes wait: long enough that only what is lost or broken ends a wait, and no longer.
+    """Timeouts of simulated nodes: just long enough that only lost messages and faults run into them.
 
-    A wait is at least a second, four times the mean extra delay of messages, and twice what a round takes beside
-    training, upload and mining. An attempt waits four times so long.
+    The grace is the longest of a second, four times the mean extra delay of messages, and twice the overhead of a
+    round. An attempt waits four times as long, and re-broadcasts are twice as far apart.
     """
     protocol = scenario.protocol
     overhead_s = protocol.downlink_s + protocol.verification_s + protocol.voting_s

@@ -1,1 +1,1 @@
-"""Faults and adversaries: what goes wrong in a simulated network, and the laws that must hold all the same."""
+"""Fault injection and Byzantine members in a simulated network, and the invariants that must still hold."""

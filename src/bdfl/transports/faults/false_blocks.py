@@ -1,6 +1,6 @@
-"""Lies about blocks: a member that proposes something else than the honest block it mined.
+"""Byzantine proposers: a member that proposes another block than the honest one it mined.
 
-Every false block is mined and signed anew, so that only what the lie is about is wrong with it.
+Every false block is mined and signed again, so that it is wrong only in the respect that its function names.
 """
 
 from collections.abc import Callable, Iterator
@@ -34,11 +34,11 @@ from bdfl.protocol.messages import BlockWanted, Hearsay, Proposal
 from bdfl.protocol.state import NodeState
 from bdfl.transports.faults.liar import Moment, each_receiver
 
-ChangeBlock = Callable[[Moment, Block], Block | None]  # none: this one stays as it is
+ChangeBlock = Callable[[Moment, Block], Block | None]  # none: this one stays unchanged
 
 
 class FalseBlocks:
-    """Proposes a changed block instead of its own to some, or to all, and votes for it there."""
+    """Proposes a changed block instead of its own to some receivers, or to all, and votes for it there."""
 
     def __init__(self, change: ChangeBlock, receivers: frozenset[int] | None = None) -> None:
         self._change = change
@@ -68,7 +68,7 @@ class FalseBlocks:
             yield moment.say(send.to, false, effect.message.height) if is_told else send
 
     def _falsify(self, moment: Moment, content: Proposal | Hearsay, height: int) -> Proposal | Hearsay:
-        """The same with the false block in the place of the own one; the very same object if nothing is to change."""
+        """The content with the false block in place of its own one; the same object if nothing changes."""
         if isinstance(content, Proposal):
             block = content.block
             if block.header.proposer != moment.number or block.header.height != height:
@@ -95,7 +95,7 @@ class FalseBlocks:
 
 
 def seal_block(moment: Moment, header: Header, body: Body, first_nonce: int = 0) -> Block | None:
-    """A block with this body, mined and signed by the liar."""
+    """A block with this body, mined and signed by the Byzantine member; none if there is no nonce."""
     header = msgspec.structs.replace(header, body=body_root(body))
     work = moment.after.chain.genesis.law.work
     nonce = search_nonce(work, header_seal(header), header.difficulty, first=first_nonce)
@@ -108,15 +108,15 @@ def sign_block(moment: Moment, header: Header, nonce: bytes, body: Body) -> Bloc
 
 
 def twin_block(moment: Moment, block: Block) -> Block | None:
-    """The same block under another nonce: as valid as the first."""
+    """The same block with another nonce, as valid as the first."""
     return seal_block(moment, block.header, block.body, int.from_bytes(block.nonce, "big") + 1)
 
 
 def block_with_false_work(moment: Moment, block: Block) -> Block | None:
-    """The same block under the first nonce that is not worked."""
+    """The same block with the first nonce that is no proof of work."""
     header = block.header
     if header.difficulty == 1:
-        return None  # every nonce is
+        return None  # every nonce is a proof of work
     work, seal = moment.after.chain.genesis.law.work, header_seal(header)
     nonces = (number.to_bytes(NONCE_SIZE, "big") for number in count())
     nonce = next(nonce for nonce in nonces if not is_worked(work, seal, nonce, header.difficulty))
@@ -131,13 +131,13 @@ def block_with_wrong_model(moment: Moment, block: Block) -> Block | None:
 
 
 def block_with_own_schedule(moment: Moment, block: Block) -> Block | None:
-    """A block whose next schedule is the liar's own, in one of several ways."""
+    """A block whose queues or next schedule favour the Byzantine member, in one of several ways."""
     body = _FALSE_PLANS[(block.header.height + moment.number) % len(_FALSE_PLANS)](moment, block)
     return None if body == block.body else seal_block(moment, block.header, body)
 
 
 def _raise_queue(moment: Moment, block: Block) -> Body:
-    """The liar's queue is longer than it is: it will be chosen sooner."""
+    """Overstate the member's own queue, so that it is selected sooner."""
     queue = [length + 10**9 * (member == moment.number) for member, length in enumerate(block.body.queue_nano)]
     return msgspec.structs.replace(block.body, queue_nano=tuple(queue))
 
@@ -149,7 +149,7 @@ def _misstate_objective(moment: Moment, block: Block) -> Body:
 
 
 def _overdraw(moment: Moment, block: Block) -> Body:
-    """The liar mines at twice its speed, beyond its budget."""
+    """Let the member mine at twice its frequency, beyond its budget."""
     schedule = block.body.next_schedule
     doubled = [hz * (1 + (member == moment.number)) for member, hz in enumerate(schedule.mining_hz)]
     changed = msgspec.structs.replace(schedule, mining_hz=tuple(doubled))
@@ -157,7 +157,7 @@ def _overdraw(moment: Moment, block: Block) -> Body:
 
 
 def _slow_others_down(moment: Moment, block: Block) -> Body:
-    """All others mine at half their speed. Valid, and what it says of itself is true: only who compares can tell."""
+    """Let all others mine at half their frequency: valid, and only a voter's own schedule reveals it."""
     schedule, body = block.body.next_schedule, block.body
     if not schedule.is_feasible:
         return body
@@ -179,7 +179,7 @@ _FALSE_PLANS: tuple[Callable[[Moment, Block], Body], ...] = (
 
 
 def block_with_stale_updates(moment: Moment, block: Block) -> Block | None:
-    """A block that aggregates what members sent for the round before."""
+    """A block that aggregates the members' updates of the round before."""
     if not moment.memory.blocks:
         return None
     stale = {signed.update.client: signed for signed in moment.memory.blocks[-1].body.updates}
@@ -190,7 +190,7 @@ def block_with_stale_updates(moment: Moment, block: Block) -> Block | None:
 
 
 def block_without_others(moment: Moment, block: Block) -> Block | None:
-    """A block that leaves out what others sent, where its own update is enough for a model."""
+    """A block with only the member's own update, or if it has none with only one other."""
     kept = tuple(signed for signed in block.body.updates if signed.update.client == moment.number)
     others = [signed for signed in block.body.updates if signed.update.client != moment.number]
     updates = kept or tuple(others[:1])
@@ -198,7 +198,7 @@ def block_without_others(moment: Moment, block: Block) -> Block | None:
 
 
 def block_with_false_accusation(moment: Moment, block: Block) -> Block | None:
-    """A block that says somebody voted twice, in votes that the liar made up; at every other height."""
+    """A block that accuses another member of equivocation with forged votes; at even heights only."""
     if block.header.height % 2:
         return None
     victim = (moment.number + 1) % moment.num_members
@@ -211,7 +211,7 @@ def block_with_false_accusation(moment: Moment, block: Block) -> Block | None:
 def rebuild_block(
     moment: Moment, block: Block, updates: tuple[SignedUpdate, ...], entries: tuple[Entry, ...]
 ) -> Block | None:
-    """The block with these updates and entries in place of its own; none where the liar lacks a model for it."""
+    """The block with these updates and entries in place of its own; none if a needed blob is missing."""
     try:
         body, _ = make_body(
             _state_before(moment, block).chain,

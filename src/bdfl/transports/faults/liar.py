@@ -1,6 +1,6 @@
-"""Members that lie: an honest node whose effects are changed on their way out, with the member's own key.
+"""Byzantine members: honest nodes whose effects are changed before they are carried out, with the member's own key.
 
-One class per lie, each small; a `Liar` is a member that tells one or several of them.
+One small class per misbehaviour, a `Lie`; a `Liar` is a member with one or several of them.
 """
 
 from collections import deque
@@ -21,7 +21,7 @@ _BLOCKS_REMEMBERED = 3
 
 @dataclass
 class Memory:
-    """What a liar has seen and made: blobs by digest, its chain's newest blocks, others' messages."""
+    """A Byzantine member's memory: blobs by digest, its chain's newest blocks, others' messages."""
 
     blobs: dict[bytes, bytes] = field(default_factory=dict)
     blocks: deque[Block] = field(default_factory=lambda: deque(maxlen=_BLOCKS_REMEMBERED))
@@ -40,7 +40,7 @@ class Memory:
 
 @dataclass(frozen=True, eq=False)
 class Moment:
-    """One step of the honest node inside a liar."""
+    """One step of the honest node inside a Byzantine member."""
 
     now_ns: int
     context: Context
@@ -59,18 +59,18 @@ class Moment:
 
     @property
     def num_members(self) -> int:
-        """Numbers that were ever given."""
+        """Numbers ever assigned."""
         return self.after.chain.num_members
 
     def place(self, height: int) -> Place | None:
-        """Where statements of that height belong, while it is worked on."""
+        """The signing context of that height, if it is worked on; else none."""
         for state in (self.after, self.before):
             if state.chain.height + 1 == height:
                 return state.chain.place
         return None
 
     def say(self, to: int | None, content: Content, height: int | None = None, sender: int | None = None) -> Send:
-        """A message about the current height unless said otherwise."""
+        """Send a message, by default about the current height and as this member."""
         about = self.after.chain.height + 1 if height is None else height
         return Send(to, Message(self.after.chain.chain, self.number if sender is None else sender, about, content))
 
@@ -81,14 +81,14 @@ class Moment:
         return SignedUpdate(update, self.signer.sign(Meaning.UPDATE, place, update))
 
     def keep(self, data: bytes) -> bytes:
-        """The digest of a blob of the liar's own making, which it will serve."""
+        """Keep a forged blob, to serve it, and return its digest."""
         name = digest(data)
         self.memory.blobs[name] = data
         return name
 
 
 def each_receiver(moment: Moment, effect: Send) -> Iterator[Send]:
-    """A message to all as one message each."""
+    """Split a broadcast into one message per receiver."""
     if effect.to is not None:
         yield effect
         return
@@ -98,20 +98,20 @@ def each_receiver(moment: Moment, effect: Send) -> Iterator[Send]:
 
 
 def wanted_blob(event: Event) -> tuple[int, bytes] | None:
-    """Who asks for a blob, and for which."""
+    """The sender and the digest of a request for a blob; none for any other event."""
     if isinstance(event, MessageArrived) and isinstance(event.message.content, BlobWanted):
         return event.message.sender, event.message.content.blob
     return None
 
 
 class Lie(Protocol):
-    """One way to misbehave: the effects that leave instead of those asked for."""
+    """A misbehaviour: a function from the honest node's effects to those carried out instead."""
 
     def change(self, moment: Moment, effects: tuple[Effect, ...]) -> tuple[Effect, ...]: ...
 
 
 class Liar:
-    """A member that tells lies, one after the other over the same effects; what the driver asks before acting."""
+    """A Byzantine member, as a `Tamper`: it applies its lies to the effects one after the other."""
 
     def __init__(self, lies: Sequence[Lie]) -> None:
         self._lies = tuple(lies)
@@ -126,7 +126,7 @@ class Liar:
         after: NodeState,
         effects: tuple[Effect, ...],
     ) -> tuple[Effect, ...]:
-        """What really happens instead of what the honest node wants."""
+        """The effects to carry out instead of the honest node's."""
         self._memory.note(event, effects)
         moment = Moment(now_ns, context, before, event, after, self._memory)
         for lie in self._lies:

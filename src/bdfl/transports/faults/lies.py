@@ -1,4 +1,4 @@
-"""Lies about votes, updates and messages: silence, forgery, replay, two votes, two updates, bad blobs."""
+"""Byzantine behaviours in votes, updates and messages: silence, forgery, replay, equivocation, invalid blobs."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -19,24 +19,24 @@ _OVERSIZE = 2**16  # bytes beyond the model's
 
 
 class Silence:
-    """Says and answers nothing."""
+    """Sends and answers nothing."""
 
     def change(self, moment: Moment, effects: tuple[Effect, ...]) -> tuple[Effect, ...]:
         return tuple(effect for effect in effects if not isinstance(effect, Send | ServeBlob | ServeDecided))
 
 
 class Forgery:
-    """Speaks in the names of all others, with its own key under it."""
+    """Forges statements of all other members, signed with its own key."""
 
     def __init__(self) -> None:
-        self._garbled: set[bytes] = set()  # blocks passed on: once each, or two forgers would never stop
+        self._garbled: set[bytes] = set()  # blocks forwarded: once each, or two forgers would never stop
 
     def change(self, moment: Moment, effects: tuple[Effect, ...]) -> tuple[Effect, ...]:
         forged = (forged for effect in effects for forged in self._forge(moment, effect))
         return (*self._garble(moment), *effects, *forged)
 
     def _garble(self, moment: Moment) -> Iterator[Send]:
-        """Passes another's block on with a wrong signature, and with a body that is not its own: under its name."""
+        """Forward another's block with a wrong signature, and with a changed body, under its unchanged digest."""
         event = moment.event
         if not isinstance(event, MessageArrived) or not isinstance(event.message.content, Proposal):
             return
@@ -93,7 +93,7 @@ class Forgery:
 
 
 class Replay:
-    """Says again what others said before: as it was, and as if it were of this height."""
+    """Replays other members' messages: unchanged, and as if they were of this height."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         self._rng = rng
@@ -112,9 +112,7 @@ class Replay:
 
 
 class TwoVotes:
-    """Votes for one block to some and for another to the others; precommits what it only should prevote, and votes far
-    ahead, so that somebody might follow.
-    """
+    """Equivocates: to `camp` it votes for another block, precommits it too early, and votes in an attempt far ahead."""
 
     def __init__(self, camp: frozenset[int]) -> None:
         self._camp = camp
@@ -143,7 +141,7 @@ class TwoVotes:
                 yield signed
                 continue
             others = sorted(name for name in moment.after.candidates if name != vote.block)
-            other = others[0] if others else digest(vote.block)  # a block that nobody has will do
+            other = others[0] if others else digest(vote.block)  # a block that does not exist will do
             yield moment.sign_vote(msgspec.structs.replace(vote, block=other), place)
             if vote.kind is Kind.PREVOTE:
                 yield moment.sign_vote(msgspec.structs.replace(vote, kind=Kind.PRECOMMIT, block=other), place)
@@ -155,13 +153,13 @@ ChangeModel = Callable[[bytes, Layout], bytes]
 
 
 class OtherUpdate:
-    """Sends another update than its own to some, or to all, and serves the model that belongs to it."""
+    """Sends another update than its own to some receivers, or to all, and serves its model."""
 
     def __init__(self, change: ChangeModel, receivers: frozenset[int] | None = None) -> None:
         self._change = change
         self._receivers = receivers
-        self._made: dict[bytes, bytes] = {}  # what it sends instead of a model, by the digest of both
-        self._names: dict[bytes, bytes] = {}
+        self._made: dict[bytes, bytes] = {}  # false models by digest
+        self._names: dict[bytes, bytes] = {}  # their digests, by that of the honest model
 
     def change(self, moment: Moment, effects: tuple[Effect, ...]) -> tuple[Effect, ...]:
         changed = tuple(changed for effect in effects for changed in self._split(moment, effect))
@@ -177,7 +175,7 @@ class OtherUpdate:
             return
         content = effect.message.content
         if self._receivers is None and isinstance(content, Proposal) and content.block.header.proposer == moment.number:
-            return  # its block would hold the update that it did not send
+            return  # its block would contain the update that it did not send
         place = moment.place(effect.message.height)
         if not isinstance(content, Hearsay) or place is None:
             yield effect
@@ -204,17 +202,17 @@ class OtherUpdate:
 
 
 def negated_model(model: bytes, layout: Layout) -> bytes:
-    """A model as good as any, but another one."""
+    """A valid model that differs from the honest one."""
     return encode_weights(-decode_weights(model, layout) - np.float32(1.0), layout)
 
 
 def model_with_nan(model: bytes, layout: Layout) -> bytes:
-    """Right in every way but that its last number is none."""
+    """The model with NaN as its last weight."""
     return model[:-4] + np.array([np.nan], "<f4").tobytes()
 
 
 def misshapen_model(model: bytes, layout: Layout) -> bytes:
-    """As many bytes and numbers, but a tensor of another name."""
+    """A model of the same size with one tensor renamed."""
     name = layout.names[0].encode()
     return model.replace(b'"' + name + b'"', b'"' + bytes(reversed(range(65, 65 + len(name)))) + b'"', 1)
 

@@ -1,4 +1,4 @@
-"""A network that loses, delays, doubles and reorders messages, and falls apart for a while."""
+"""Network faults: loss, delay, duplication and reordering of messages, and partitions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ _LOST = ()
 
 @dataclass(frozen=True)
 class Weather:
-    """What happens to every message on its way."""
+    """Random faults of every message."""
 
     loss: float = 0.0  # share that never arrives
     duplication: float = 0.0  # share that arrives twice
@@ -22,15 +22,15 @@ class Weather:
 
 @dataclass(frozen=True)
 class Partition:
-    """For a while nothing passes between an island and the rest, or nothing leaves the island."""
+    """A temporary network partition: no message passes between an island and the rest, or leaves the island."""
 
     start_ns: int
     end_ns: int
     island: frozenset[int]
-    is_one_way: bool = False  # the island hears the others, but is not heard
+    is_one_way: bool = False  # messages still reach the island
 
     def cuts(self, now_ns: int, sender: int, receiver: int) -> bool:
-        """Whether a message between these two is lost now."""
+        """Return whether a message from `sender` to `receiver` is lost now."""
         if not self.start_ns <= now_ns < self.end_ns:
             return False
         leaves = sender in self.island and receiver not in self.island
@@ -39,9 +39,9 @@ class Partition:
 
 
 class FaultyPostman:
-    """Says how much later than modelled each copy of a message arrives; draws from one stream, in order of asking.
+    """A `Postman` with random faults and partitions; draws from one random stream, in order of calls.
 
-    All is well from `until_ns` on, and for messages about heights above `last_height`: delays have the mean `calm_ns`.
+    Faults end at `until_ns`, and random ones also above the height `last_height`; delays then have the mean `calm_ns`.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class FaultyPostman:
         self._calm_ns = calm_ns
 
     def deliveries(self, now_ns: int, sender: int, receiver: int, message: Message) -> Sequence[int]:
-        """Extra delay (ns) of every copy that arrives; none: the message is lost."""
+        """Extra delay (ns) of every copy that arrives; empty: the message is lost."""
         if self._until_ns is not None and now_ns >= self._until_ns:
             return self._in_calm()
         if any(partition.cuts(now_ns, sender, receiver) for partition in self._partitions):

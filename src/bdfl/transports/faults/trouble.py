@@ -1,4 +1,4 @@
-"""Faults of a network: messages lost, nodes crashed, frozen or slow, members that lie; from a scenario's settings."""
+"""Fault injection from a scenario's settings: network faults, crashed, frozen or slow nodes, Byzantine members."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,22 +27,22 @@ from bdfl.transports.hooks import Postman, Tamper
 from bdfl.transports.simulated import Network
 
 SLOWNESS = 10.0
-MESSAGES = 0  # which stream of a seed: 0 for messages, a member's own number plus 1 for its lies
+MESSAGES = 0  # random stream of a seed: 0 for messages, a member's number plus 1 for its lies
 
 
 @dataclass(frozen=True)
 class Crash:
-    """A node stops before it carries out some effect, and starts again from its store."""
+    """A crash of a node before one of its effects, and a restart from its store."""
 
     node: int
     after_ns: int  # earliest
-    effects: int  # that it still carries out from then on
+    effects: int  # number that it still carries out from then on
     down_ns: int
 
 
 @dataclass(frozen=True)
 class Freeze:
-    """A node stands still: everything that happens to it waits."""
+    """A freeze of a node: its events are held back."""
 
     node: int
     start_ns: int
@@ -51,17 +51,17 @@ class Freeze:
 
 @dataclass(frozen=True, eq=False)
 class Trouble:
-    """All that will happen to a network; give it the `postman` when it is made."""
+    """All faults of a network; construct the network with the `postman`."""
 
     postman: Postman
     tampers: Mapping[int, Tamper]
     crashes: Sequence[Crash] = ()
     freezes: Sequence[Freeze] = ()
     slow: Sequence[tuple[int, float]] = ()
-    quiet_ns: int | None = None  # when slow nodes are quick again; none: never
+    quiet_ns: int | None = None  # when slow nodes recover and pending crashes are cancelled; none: never
 
     def bring_to(self, network: Network) -> None:
-        """Puts everything but the postman in its place; to be called before the network runs."""
+        """Schedule everything but the postman in a network that does not run yet."""
         for member, tamper in self.tampers.items():
             network.nodes[member].tamper = tamper
         for crash in self.crashes:
@@ -75,17 +75,17 @@ class Trouble:
 
 
 def _calm(network: Network) -> None:
-    """No node is slow any more, and none is about to crash."""
+    """End the slowness of all nodes, and cancel pending crashes."""
     for node in network.nodes:
         node.slowness = 1.0
         node.effects_left = None
 
 
 def faults_of(scenario: Scenario, round_ns: int) -> Trouble | None:
-    """What a scenario's `[faults]` and `[adversaries]` do to its run; none if they ask for nothing.
+    """The faults of a scenario's `[faults]` and `[adversaries]`; none if there are none.
 
-    `round_ns` is how long a round takes about; incidents are spread over the rounds that have faults. Members that only
-    poison their models are as honest as others here.
+    `round_ns` is the approximate length of a round; incidents are spread over the rounds that have faults. Members that
+    only poison their models follow the protocol, and are honest here.
     """
     faults, lies = scenario.faults, scenario.adversaries
     num_nodes = scenario.clients.count
@@ -116,13 +116,13 @@ def faults_of(scenario: Scenario, round_ns: int) -> Trouble | None:
 
 
 def make_liar(seed: int, member: int, kinds: Sequence[Behaviour], camp: frozenset[int]) -> Liar:
-    """A member that lies in these ways; `camp` is whom it tells the other story."""
+    """A Byzantine member with these behaviours; `camp` are the receivers that it equivocates to."""
     rng = stream(seed, Purpose.FAULTS, 1, member + 1)
     return Liar([lie for kind in kinds for lie in _make_lies(kind, camp, rng)])
 
 
 def _make_lies(kind: Behaviour, camp: frozenset[int], rng: np.random.Generator) -> Sequence[Lie]:
-    """What a kind of liar does to its effects; nothing if it lies with its models alone."""
+    """The lies of a Byzantine behaviour; none if it only poisons its models."""
     match kind:
         case Behaviour.SILENT:
             return (Silence(),)
