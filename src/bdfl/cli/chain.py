@@ -190,7 +190,9 @@ def blame(
 def without(
     path: PathArgument,
     client: ClientArgument,
-    block: Annotated[int | None, typer.Option("--block", min=1, help="Height.", show_default="the tip")] = None,
+    block: Annotated[
+        int | None, typer.Option("--block", min=1, help="Block of the model.", show_default="the tip")
+    ] = None,
     since: Annotated[int, typer.Option("--since", min=1, help="First block whose updates are left out.")] = 1,
     out: Annotated[
         Path | None, typer.Option("--out", help="Model file.", show_default="without-CLIENT-block-N.safetensors")

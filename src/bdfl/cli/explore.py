@@ -24,7 +24,8 @@ def explore(
     paths: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="[PATH]...", help="Folders of runs, chains, nodes, networks or simulate --out, to compare."
+            metavar="[PATH]...",
+            help="Folders of runs, chains, nodes, networks or simulate --out; several are compared.",
         ),
     ] = None,
     node: Annotated[
@@ -48,8 +49,8 @@ def explore(
 ) -> None:
     """Show runs, chains and live networks in a browser.
 
-    Pages show blocks, curves, the network map, models and the scheduler's decisions. A run in progress is followed, a
-    finished one can be replayed.
+    Pages show blocks, curves, the network map and models, and re-solve rounds with other parameters. A run in progress
+    is followed, a finished one can be replayed.
 
     The server only reads, and serves this machine only unless --host is given. Every page is also available as JSON,
     at its address with .json at the end.

@@ -72,7 +72,7 @@ WorkersOption = Annotated[
 AllowOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--allow", metavar="MODULE:FUNCTION", help="Function named in that file or folder that may run. Repeatable."
+        "--allow", metavar="MODULE:FUNCTION", help="Let this function, which the file or folder names, run. Repeatable."
     ),
 ]
 OutOption = Annotated[

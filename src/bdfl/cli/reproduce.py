@@ -26,7 +26,7 @@ def reproduce(
     data: Annotated[
         Path | None,
         typer.Option(
-            "--data", metavar="DIR", help="Train for table4 on its folders cifar10 and svhn of Parquet files."
+            "--data", metavar="DIR", help="Train for table4: folders cifar10 and svhn of Parquet files, or one of them."
         ),
     ] = None,
     seeds: Annotated[

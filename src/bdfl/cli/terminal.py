@@ -39,7 +39,7 @@ def join_paragraphs(text: str) -> str:
 class OneLineErrors(TyperGroup):
     """A group of commands whose expected errors are one line on stderr and exit code 2, with joined help."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, **settings: Any) -> None:  # Typer's own, passed on
         super().__init__(**settings)
         below = list(self.commands.values())
         for command in below:
