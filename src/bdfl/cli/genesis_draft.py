@@ -112,8 +112,8 @@ def card(
     anything else stay with you. In measured mode your machine is calibrated now: it trains for a few rounds.
 
     Examples:
-      bdfl genesis card our.draft --key my.key --name me --client 0 --out my.card
-      bdfl genesis card our.draft --key my.key --name me --data my.npz --out my.card
+      bdfl genesis card our.draft --key my.key --name me --client 0 --out card
+      bdfl genesis card our.draft --key my.key --name me --data my.npz --out card
     """
     from bdfl.operation.founding import sign_share
     from bdfl.operation.genesis_draft import add_card
