@@ -1,4 +1,4 @@
-"""`python -m campaigns hostile`: what hostile peers can do to a network of real processes."""
+"""`python -m campaigns hostile`: attacks of hostile peers on a network of real processes."""
 
 import tempfile
 from contextlib import ExitStack
@@ -20,7 +20,7 @@ FAILED_EXIT = 1
 
 
 class Peer(StrEnum):
-    """Who attacks."""
+    """The attacker."""
 
     STRANGER = "stranger"
     MEMBER = "member"
@@ -28,7 +28,7 @@ class Peer(StrEnum):
 
 
 class UnknownAttack(BdflError):
-    """A name that no attack has."""
+    """An unknown name of an attack."""
 
 
 app = typer.Typer(cls=OneLineErrors, invoke_without_command=True)
@@ -37,34 +37,35 @@ app = typer.Typer(cls=OneLineErrors, invoke_without_command=True)
 @app.callback()
 def hostile(
     count: Annotated[int, typer.Option("--count", min=1, help="Messages or connections of each attack.")] = 100_000,
-    nodes: Annotated[int, typer.Option("--nodes", min=3, help="Honest nodes; one hostile member comes on top.")] = 8,
-    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Rounds of each phase, at least.")] = 20,
-    rate: Annotated[float, typer.Option("--rate", min=0, help="Of these a second; 0: as many as are taken.")] = 0.0,
-    peer: Annotated[Peer, typer.Option("--as", help="Who attacks.")] = Peer.BOTH,
+    nodes: Annotated[int, typer.Option("--nodes", min=3, help="Honest nodes, besides one hostile member.")] = 8,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Least number of rounds of each phase.")] = 20,
+    rate: Annotated[float, typer.Option("--rate", min=0, help="Messages or connections a second; 0: no limit.")] = 0.0,
+    peer: Annotated[Peer, typer.Option("--as", help="The attacker.")] = Peer.BOTH,
     only: Annotated[
         list[str] | None,
         typer.Option(
             "--only",
-            help="Attacks, such as garbage, replayed, begging, noise or unlisted; all unless given. Repeatable.",
+            help="Attack, such as garbage, replayed, begging, noise or unlisted. Repeatable.",
+            show_default="all",
         ),
     ] = None,
     folder: Annotated[
-        Path | None, typer.Option("--folder", help="New folder for the network; a temporary one unless given.")
+        Path | None, typer.Option("--folder", help="New folder for the network.", show_default="a temporary one")
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Folder for README.md and hostile.json.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Attack a network of real processes from a real socket: exit code 1 if it suffers more than it may.
+    """Attack a network of real processes and measure the damage.
 
-    A stranger sends bytes and broken or unlisted TLS handshakes to the nodes' addresses; a member with its own
+    A stranger sends bytes and broken or unlisted TLS handshakes to the nodes' addresses. A member with its own
     certificate sends garbage, oversized, replayed and forged messages and false requests, as fast as they are taken.
-    Honest rounds must fall by less than 20 % against a control that burns as much processor time, memory must stay
-    bounded, nothing may be accepted, and a stranger must get nothing. Best on a machine that does nothing else.
+
+    Exit code 1 unless all limits hold. Honest rounds must fall by less than 20 % against a control with the same CPU
+    load. Memory must stay bounded, nothing may be accepted, and a stranger must get nothing. Best run on an idle
+    machine.
 
     Examples:
-
       python -m campaigns hostile --count 2000 --nodes 4 --rounds 5
-
       python -m campaigns hostile --as member --only garbage --out results/hostile
     """
     require_extra("a live network", "learn", "live")

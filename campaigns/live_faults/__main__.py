@@ -1,4 +1,4 @@
-"""`python -m campaigns live_faults`: real processes in trouble, judged by laws that must hold all the same."""
+"""`python -m campaigns live_faults`: fault injection into networks of real processes, judged by invariants."""
 
 import time
 from pathlib import Path
@@ -26,20 +26,21 @@ app = typer.Typer(cls=OneLineErrors, invoke_without_command=True)
 @app.callback()
 def faults(
     only: Annotated[
-        list[TroubleKind] | None, typer.Option("--only", help="Kinds of trouble; all unless given. Repeatable.")
+        list[TroubleKind] | None, typer.Option("--only", help="Kind of fault. Repeatable.", show_default="all")
     ] = None,
-    kills: Annotated[int, typer.Option("--kills", min=1, help="How often a node is killed and started again.")] = 20,
+    kills: Annotated[int, typer.Option("--kills", min=1, help="Number of kills with a restart.")] = 20,
     nodes: Annotated[int, typer.Option("--nodes", min=4, help="Members of each network.")] = 8,
     quorum: Annotated[
-        QuorumRule | None, typer.Option("--quorum", help="Votes that decide; bft, and for dead both, unless given.")
+        QuorumRule | None, typer.Option("--quorum", help="Quorum rule.", show_default="bft; for dead, both")
     ] = None,
-    stop: Annotated[float, typer.Option("--stop", min=1.0, help="Seconds that a stopped node stands still.")] = 30.0,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Who, how and when are drawn from it.")] = 0,
+    stop: Annotated[float, typer.Option("--stop", min=1.0, help="Seconds that a stopped node is suspended.")] = 30.0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of nodes, faults and moments.")] = 0,
     time_scale: Annotated[
-        float, typer.Option("--time-scale", min=0, help="Real seconds for a modelled one; rounds last 0.74 modelled s.")
+        float, typer.Option("--time-scale", min=0, help="Real seconds of a modelled second; a round has 0.74.")
     ] = 5.0,
     changes: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change the scenario live. Repeatable.")
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Set a value of the scenario live. Repeatable."),
     ] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the folders of all networks.")] = False,
     out: Annotated[
@@ -47,17 +48,18 @@ def faults(
     ] = DEFAULT_FOLDER,
     as_json: JsonOption = False,
 ) -> None:
-    """Make trouble for networks of real processes: exit code 1 if any breaks a law.
+    """Inject faults into networks of real processes and check invariants.
 
-    Nodes are killed at any moment and while they write, killed for good, stopped; access points are killed, disks are
-    full, clocks are wrong, lines are slow. The laws: chains are valid and one, no member contradicts itself or forgets
-    what it said or stored, nobody waits for the silent beyond a round's deadline, and whoever is started again votes
-    again within two rounds. The folder of a network that broke one stays, with all logs.
+    Faults: nodes are killed at any moment and while they write, killed for good, or suspended. Access points are
+    killed, disks are full, clocks are wrong, lines are slow.
+
+    Invariants: all chains are valid and the same. No member equivocates or loses what it sent or stored. No node waits
+    for a silent one beyond a round's deadline. A restarted node votes again within two rounds.
+
+    Exit code 1 if one is violated. The folder of that network stays, with all logs.
 
     Examples:
-
       python -m campaigns live_faults --only kill --kills 5 --nodes 4
-
       python -m campaigns live_faults --kills 200 --out results/live-faults
     """
     require_extra("a live network", "learn", "live")
@@ -70,7 +72,7 @@ def faults(
         out.mkdir(parents=True, exist_ok=True)
         command, paths = _command(only, kills, nodes, quorum, seed), list[Path]()
         for campaign in run_live_campaign(trials, _new_folder(out), keeps=keep, on_trial=_say):
-            paths = _write(out, campaign, command)  # after each network: such a campaign may last for hours
+            paths = _write(out, campaign, command)  # after each network: a campaign may take hours
     if as_json:
         print_json(campaign)
     else:
@@ -83,7 +85,7 @@ def faults(
 
 
 def _new_folder(out: Path) -> Path:
-    """Where the networks of this campaign are."""
+    """Create the folder for the networks of this campaign."""
     number = 1
     while (out / f"networks-{number}").exists():
         number += 1
@@ -93,7 +95,7 @@ def _new_folder(out: Path) -> Path:
 
 
 def _say(trial: "Trial", outcome: "LiveOutcome | None") -> None:
-    """A line before each network, and what came out of it."""
+    """Print a line before each network, and its violations after it."""
     if outcome is None:
         typer.echo(f"{time.strftime('%H:%M:%S')} {trial.name}", err=True)
         return

@@ -1,4 +1,4 @@
-"""`python -m campaigns soak`: many rounds of a network of real processes, and whether they need more and more."""
+"""`python -m campaigns soak`: many rounds of a network of real processes, to find leaks."""
 
 import tempfile
 from contextlib import ExitStack
@@ -19,20 +19,19 @@ app = typer.Typer(cls=OneLineErrors, invoke_without_command=True)
 
 @app.callback()
 def soak(
-    nodes: Annotated[int, typer.Option("--nodes", min=3, help="Nodes.")] = 4,
-    access_points: Annotated[int, typer.Option("--aps", min=0, help="Access points.")] = 1,
-    rounds: Annotated[int, typer.Option("--rounds", min=10, help="Blocks.")] = 500,
+    nodes: Annotated[int, typer.Option("--nodes", min=3, help="Number of nodes.")] = 4,
+    access_points: Annotated[int, typer.Option("--aps", min=0, help="Number of access points.")] = 1,
+    rounds: Annotated[int, typer.Option("--rounds", min=10, help="Number of blocks.")] = 500,
     out: Annotated[Path | None, typer.Option("--out", help="Folder for README.md, soak.svg, .png, .csv.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Let a network of real processes make many blocks: exit code 1 if memory, open files or threads grow.
+    """Run a network of real processes for many blocks to find leaks.
 
-    Digits and a small model, as fast as it goes. Chains are verified and compared at the end.
+    Trains a small model on digits, as fast as possible. Chains are verified and compared at the end. Exit code 1 if
+    memory, open files or threads grow.
 
     Examples:
-
       python -m campaigns soak --rounds 50
-
       python -m campaigns soak --nodes 8 --aps 2 --rounds 500 --out results/soak
     """
     require_extra("a live network", "learn", "live")

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from enum import Enum
 from inspect import cleandoc
 
 import click
@@ -38,10 +39,10 @@ def _section(command: click.Command, path: tuple[str, ...]) -> Iterator[str]:
 
 def _as_prose(text: str) -> str:
     """Help with its examples as a block."""
-    said, *examples = re.split(r"^Examples?:\s*$", cleandoc(text), maxsplit=1, flags=re.MULTILINE)
+    said, *examples = re.split(r"^Examples?:\s*$", _MARKUP.sub("", cleandoc(text)), maxsplit=1, flags=re.MULTILINE)
     shown = [line.strip() for line in "".join(examples).splitlines() if line.strip()]
     block = "\n\n```sh\n" + "\n".join(shown) + "\n```" if shown else ""
-    return _MARKUP.sub("", said.strip()) + block
+    return said.strip() + block
 
 
 def _describe_parameter(parameter: click.Parameter) -> tuple[str, str] | None:
@@ -52,5 +53,16 @@ def _describe_parameter(parameter: click.Parameter) -> tuple[str, str] | None:
     if isinstance(parameter, click.Option):
         takes = "" if parameter.is_flag or not parameter.metavar else f" {parameter.metavar}"
         name = ", ".join(f"`{one}{takes}`" for one in names)
-    meaning = _MARKUP.sub("", getattr(parameter, "help", None) or "").replace("|", "\\|")
-    return name.replace("|", "\\|"), meaning
+    meaning = f"{getattr(parameter, 'help', None) or ''}{_describe_default(parameter)}"
+    return name.replace("|", "\\|"), meaning.replace("|", "\\|")
+
+
+def _describe_default(parameter: click.Parameter) -> str:
+    """Return what the option is without a value, as `--help` shows it."""
+    shown = getattr(parameter, "show_default", None)
+    if isinstance(shown, str):
+        return f" Default: {shown}."
+    if parameter.required:
+        return " Required."
+    default = parameter.default.value if isinstance(parameter.default, Enum) else parameter.default
+    return "" if default is None or default is False else f" Default: `{default}`."

@@ -6,5 +6,5 @@ __all__ = ["app", "main"]
 
 
 def main() -> None:
-    """Runs the command line of this process."""
+    """Run the command line of this process."""
     app()

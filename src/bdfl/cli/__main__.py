@@ -1,4 +1,4 @@
-"""The command as `python -m bdfl.cli`, where its script is not on the path."""
+"""The command as `python -m bdfl.cli`, for use without its script."""
 
 from bdfl.cli import main
 

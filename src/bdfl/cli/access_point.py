@@ -18,35 +18,38 @@ from bdfl.errors import require_extra
 
 
 def access_point(
-    genesis: Annotated[Path, typer.Option("--genesis", metavar="FILE", help="What all members signed.")],
-    key: Annotated[Path, typer.Option("--key", metavar="FILE", help="Its TLS key, from bdfl keygen --access-point.")],
+    genesis: Annotated[Path, typer.Option("--genesis", metavar="FILE", help="The genesis file of the network.")],
+    key: Annotated[Path, typer.Option("--key", metavar="FILE", help="TLS key, from `bdfl keygen --access-point`.")],
     listen: Annotated[
-        list[str], typer.Option("--listen", metavar="HOST:PORT", help="Where nodes reach it. Repeatable.")
+        list[str], typer.Option("--listen", metavar="HOST:PORT", help="Address to listen on. Repeatable.")
     ],
     certificate: Annotated[
-        Path | None, typer.Option("--certificate", metavar="FILE", help="certificate.pem beside the key unless given.")
+        Path | None,
+        typer.Option(
+            "--certificate", metavar="FILE", help="TLS certificate.", show_default="certificate.pem beside the key"
+        ),
     ] = None,
     folder: Annotated[
-        Path | None, typer.Option("--folder", metavar="DIR", help="For its log; that of the key unless given.")
+        Path | None,
+        typer.Option("--folder", metavar="DIR", help="Folder for the log.", show_default="that of the key"),
     ] = None,
     peer: PeerOption = None,
     admission: Annotated[
         list[Path] | None,
-        typer.Option("--admission", metavar="FILE", help="How a member came in later. Repeatable."),
+        typer.Option("--admission", metavar="FILE", help="Admission of a member added after genesis. Repeatable."),
     ] = None,
     allow: AllowOption = None,
     while_input: WhileInputOption = False,
 ) -> None:
-    """Forward between the nodes of a live network until stopped.
+    """Run an access point that forwards messages between nodes until stopped.
 
-    It can delay and drop, never forge: it has no member's key.
+    It can delay and drop messages but not forge them: it has no member's key.
 
-    Access points that name each other with --peer forward along the shortest way, in a ring or any other form. One
-    whose certificate the genesis does not list is refused.
+    Access points that name each other with --peer forward along the shortest path, in a ring or any other topology.
+    An access point whose certificate the genesis does not list is refused.
 
     Example:
-
-      bdfl ap --genesis genesis.bdfl --key ap-0/key.pem --listen 0.0.0.0:7447 --peer 192.0.2.8:7447
+      bdfl ap --genesis our.genesis --key ap-0/key.pem --listen 0.0.0.0:7447
     """
     require_extra("an access point", "live")
     from bdfl.operation.access_point_files import CERTIFICATE_FILE

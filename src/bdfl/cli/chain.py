@@ -1,4 +1,4 @@
-"""`bdfl chain`: verify a chain, look into it and ask it questions."""
+"""`bdfl chain`: verify, show and audit a chain."""
 
 import time
 from collections.abc import Iterator
@@ -21,30 +21,33 @@ if TYPE_CHECKING:
 
 INVALID_EXIT = 1
 
-chain_app = typer.Typer(no_args_is_help=True, help="Verify a chain, look into it and ask who did what.")
+chain_app = typer.Typer(
+    no_args_is_help=True, help="Verify a chain, show its blocks and trace its models to their clients."
+)
 
 PathArgument = Annotated[Path, typer.Argument(metavar="PATH", help="The folder of a run, or of a chain.")]
 BlockArgument = Annotated[
-    int | None, typer.Argument(metavar="[N]", min=1, help="Height of a block, 1 is the first; the tip unless given.")
+    int | None,
+    typer.Argument(metavar="[N]", min=1, help="Height of a block; 1 is the first.", show_default="the tip"),
 ]
 ClientArgument = Annotated[int, typer.Argument(metavar="CLIENT", min=0, help="Number of a client.")]
 
 
 class NoChain(BdflError):
-    """A folder without a chain, or without what a question to it needs."""
+    """A folder without a chain, or without a file that a command on it needs."""
 
 
 @chain_app.command("verify")
 def verify(path: PathArgument, allow: AllowOption = None, as_json: JsonOption = False) -> None:
-    """Check everything: links, work, votes, signatures, schedules, queues, receipts, every aggregate bit for bit.
+    """Verify a whole chain offline, every aggregate bit for bit.
 
-    Exit code 1 at the first broken rule, with its name, the block, what was found (what the block or the file says) and
-    what was expected (what the rules require). Nothing but the folder is needed.
+    Checks links, work, votes, signatures, schedules, queues, receipts and aggregates. Needs nothing but the folder.
+
+    Exit code 1 at the first broken rule. The message has the rule, the block, what was found (what the block or the
+    file says) and what was expected (what the rules require).
 
     Examples:
-
       bdfl chain verify runs/quickstart-drc-0
-
       bdfl chain verify runs/quickstart-drc-0/chain --json
     """
     from bdfl.ledger.keeping import DamagedStore
@@ -62,7 +65,7 @@ def verify(path: PathArgument, allow: AllowOption = None, as_json: JsonOption = 
                 known=known,
                 on_block=lambda verdict: on_progress(verdict.height, height),
             )
-    except DamagedStore as error:  # not even a genesis to begin with
+    except DamagedStore as error:  # the genesis itself is unreadable
         failure = store_failure(0, error)
         if as_json:
             print_json({"valid": False, **asdict(failure)})
@@ -76,13 +79,14 @@ def verify(path: PathArgument, allow: AllowOption = None, as_json: JsonOption = 
 @chain_app.command("show")
 def show(
     path: PathArgument,
-    all_blocks: Annotated[bool, typer.Option("--all", help="Every block, not only the first and last few.")] = False,
+    all_blocks: Annotated[
+        bool, typer.Option("--all", help="Show every block, not only the first and last few.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show a chain: its rules, its blocks and its members. Takes it at its word; `verify` does not.
+    """Show the rules, blocks and members of a chain without verifying them.
 
     Example:
-
       bdfl chain show runs/quickstart-drc-0
     """
     from bdfl.audit.summary import summarise_chain
@@ -99,12 +103,10 @@ def show(
 
 @chain_app.command("block")
 def show_block(path: PathArgument, block: BlockArgument = None, as_json: JsonOption = False) -> None:
-    """Show one block: when and by whom it was proposed, who voted, whose updates it holds, what it costs and plans.
+    """Show one block: proposer, votes, updates, costs and the next schedule.
 
     Examples:
-
       bdfl chain block runs/quickstart-drc-0 7
-
       bdfl chain block runs/quickstart-drc-0 7 --json
     """
     from bdfl.audit.export import plain_block
@@ -123,10 +125,9 @@ def show_block(path: PathArgument, block: BlockArgument = None, as_json: JsonOpt
 
 @chain_app.command("trace")
 def trace(path: PathArgument, block: BlockArgument = None, as_json: JsonOption = False) -> None:
-    """Say which client entered the model of a block, with which weight, and since when.
+    """Trace a block's model to its clients, their weights and first blocks.
 
     Example:
-
       bdfl chain trace runs/quickstart-drc-0 20
     """
     from bdfl.audit.trace import trace_model
@@ -146,24 +147,20 @@ def blame(
     path: PathArgument,
     data: Annotated[
         str | None,
-        typer.Option("--data", metavar="SOURCE", help="Judge by this data's test set; the run's own unless given."),
+        typer.Option("--data", metavar="SOURCE", help="Data whose test set is used.", show_default="the run's own"),
     ] = None,
-    first: Annotated[int, typer.Option("--first", min=1, help="First block to look at.")] = 1,
-    last: Annotated[
-        int | None, typer.Option("--last", min=1, help="Last block to look at; the tip unless given.")
-    ] = None,
+    first: Annotated[int, typer.Option("--first", min=1, help="First block.")] = 1,
+    last: Annotated[int | None, typer.Option("--last", min=1, help="Last block.", show_default="the tip")] = None,
     allow: AllowOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Find who helps and who harms: what leaving out each client's update does to the test loss of each block.
+    """Measure the effect of each client's updates on the test loss.
 
     The effect of an update is the loss of its block's model aggregated again without it, minus the loss with it. A
     client whose effect is below 0 in most blocks makes the model worse.
 
     Examples:
-
       bdfl chain blame runs/quickstart-drc-0
-
       bdfl chain blame runs/poisoned --data path/to/cifar10 --first 10
     """
     from bdfl.audit.blame import blame_clients
@@ -193,26 +190,27 @@ def blame(
 def without(
     path: PathArgument,
     client: ClientArgument,
-    block: Annotated[int | None, typer.Option("--block", min=1, help="Of this block; of the tip unless given.")] = None,
-    since: Annotated[int, typer.Option("--since", min=1, help="Leave its updates out from this block on.")] = 1,
+    block: Annotated[
+        int | None, typer.Option("--block", min=1, help="Block of the model.", show_default="the tip")
+    ] = None,
+    since: Annotated[int, typer.Option("--since", min=1, help="First block whose updates are left out.")] = 1,
     out: Annotated[
-        Path | None, typer.Option("--out", help="Model file; without-CLIENT-block-N.safetensors unless given.")
+        Path | None, typer.Option("--out", help="Model file.", show_default="without-CLIENT-block-N.safetensors")
     ] = None,
     allow: AllowOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Aggregate again from the stored updates leaving a client out, and save that model.
+    """Aggregate the model of a block again without a client, and save it.
 
-    Every block since --since that holds an update of the client is aggregated again without it, by the chain's rule;
-    what that changes in each block's model is added up and carried on to the last. Other clients' updates are taken as
-    they were sent: those of later rounds were trained on models that knew the client, and are not trained again. So
-    this takes away what the client gave, not what others learned from it.
+    Every block since --since that holds an update of the client is aggregated again without it, by the chain's rule.
+    The changes of each block's model are added up and carried on to the last.
+
+    Nothing is trained again. Other clients' later updates were trained on models that included the client, and stay as
+    they were sent. So this removes the client's updates, not what others learned from them.
 
     Examples:
-
       bdfl chain without runs/quickstart-drc-0 3
-
-      bdfl chain without runs/quickstart-drc-0 3 --block 10 --since 10 --out ten.safetensors
+      bdfl chain without runs/quickstart-drc-0 3 --block 10 --out ten.safetensors
     """
     from bdfl.audit.reading import layout_of
     from bdfl.audit.without import leave_out
@@ -251,13 +249,14 @@ def without(
 @chain_app.command("export")
 def export(
     path: PathArgument,
-    out: Annotated[Path | None, typer.Option("--out", help="File; standard output unless given.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON lines, as it is anyway.")] = False,
+    out: Annotated[Path | None, typer.Option("--out", help="File.", show_default="standard output")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Write JSON lines, as without this option.")] = False,
 ) -> None:
-    """Write a chain as JSON lines: the genesis, then every block with its certificate. Models are named, not included.
+    """Write a chain as JSON lines.
+
+    The genesis comes first, then every block with its certificate. Models are named by their digests, not included.
 
     Example:
-
       bdfl chain export runs/quickstart-drc-0 --out chain.jsonl
     """
     from bdfl.audit.export import export_lines
@@ -280,15 +279,15 @@ def export(
 @chain_app.command("prune")
 def prune(
     path: PathArgument,
-    keep: Annotated[int, typer.Option("--keep", min=1, help="Newest blocks whose updates are kept.")],
+    keep: Annotated[int, typer.Option("--keep", min=1, help="Number of newest blocks that keep their updates.")],
     as_json: JsonOption = False,
 ) -> None:
-    """Drop the models of old updates to save space; blocks, votes and a proof of every dropped update stay.
+    """Delete the models of old updates to save space; this cannot be undone.
 
-    What was dropped cannot be aggregated again: `verify` then says for which blocks. There is no way back.
+    Blocks, votes and a proof of every deleted update stay. Pruned blocks cannot be aggregated again; `verify`
+    reports them.
 
     Example:
-
       bdfl chain prune runs/quickstart-drc-0 --keep 10
     """
     from bdfl.ledger.store import ChainStore
@@ -313,12 +312,12 @@ def prove(
     client: ClientArgument,
     as_json: JsonOption = False,
 ) -> None:
-    """Prove that a client's update is in a block, also after pruning: a Merkle path to a header that a quorum signed.
+    """Prove that a client's update is in a block.
 
-    With --json everything that somebody else needs to check it, beside the genesis.
+    The proof is a Merkle path to a header that a quorum signed, and exists after pruning too. With --json it has all
+    that a verifier needs besides the genesis.
 
     Example:
-
       bdfl chain prove runs/quickstart-drc-0 7 3 --json
     """
     from bdfl.audit.proof import prove_update
@@ -344,7 +343,7 @@ def prove(
 
 
 def find_chain(path: Path) -> Path:
-    """The folder of the chain in a run's folder, or that folder itself."""
+    """Return the folder of the chain: that of a run, or the given one itself."""
     from bdfl.ledger.store import DATABASE_FILE
 
     for folder in (path / "chain", path):
@@ -357,7 +356,7 @@ def find_chain(path: Path) -> Path:
 
 @contextmanager
 def open_chain(path: Path) -> "Iterator[ChainStore]":
-    """For reading, also while somebody writes."""
+    """Open a chain read-only; another process may be writing it."""
     from bdfl.ledger.store import ChainStore
 
     with ChainStore.open(find_chain(path), read_only=True) as chain:
@@ -366,7 +365,7 @@ def open_chain(path: Path) -> "Iterator[ChainStore]":
 
 @contextmanager
 def _open_judge(path: Path, chain: "ChainStore", data: str | None, allowed: frozenset[str]) -> "Iterator[LossOf]":
-    """A function from a model to its test loss on the run's data, or on those given."""
+    """Yield a function from a model to its test loss on the run's data, or on the given data."""
     from bdfl.audit.reading import layout_of
     from bdfl.experiment.training_run import prepare_run
     from bdfl.learning.workers import open_trainer

@@ -1,4 +1,4 @@
-"""`bdfl chain audit`: one report on a chain for people who have the folder only, and the check of such a report."""
+"""`bdfl chain audit`: a report on a chain from its folder alone, and the check of a signed report."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,13 +19,13 @@ _PAGE = Path("audit.html")
 
 @chain_app.command("audit")
 def audit(
-    path: Annotated[Path | None, typer.Argument(metavar="PATH", help="The folder of a run, a node or a chain.")] = None,
+    path: Annotated[Path | None, typer.Argument(metavar="PATH", help="Folder of a run, a node or a chain.")] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", help="The page, audit.html unless given; the JSON goes beside it.")
+        Path | None, typer.Option("--out", help="The page; the JSON goes beside it.", show_default="audit.html")
     ] = None,
-    key: Annotated[Path | None, typer.Option("--key", help="Sign with this key, as bdfl keygen makes it.")] = None,
+    key: Annotated[Path | None, typer.Option("--key", help="Sign with this key, from `bdfl keygen`.")] = None,
     genesis: Annotated[
-        Path | None, typer.Option("--genesis", help="The genesis file: members' names, and who agreed to it.")
+        Path | None, typer.Option("--genesis", help="Genesis file, for members' names and signatures.")
     ] = None,
     check: Annotated[
         Path | None, typer.Option("--check", metavar="JSON", help="Check a signed report instead of making one.")
@@ -33,18 +33,17 @@ def audit(
     allow: AllowOption = None,
     as_json: JsonOrFilesOption = False,
 ) -> None:
-    """Write a report on a chain: what was verified, what is taken on trust, and every member's part.
+    """Write an audit report: what was verified, what is trusted, each member's part.
 
-    A page to read and print, and the same as JSON with its digest. Covers members, participation, misses, offences,
-    privacy spent and the lineage of the final model. Exit code 1 if the chain breaks a rule: the report then says
-    where, what was expected and what was found, and covers the blocks before.
+    The report is a page to read and print, and the same as JSON with its digest. It covers members, participation,
+    misses, offences, privacy spent and the lineage of the final model.
+
+    Exit code 1 if the chain breaks a rule. The report then has the place, what was expected and what was found, and
+    covers the blocks before.
 
     Examples:
-
       bdfl chain audit runs/quickstart-drc-0
-
       bdfl chain audit node-2 --genesis our.genesis --key auditor.key
-
       bdfl chain audit --check audit.json
     """
     if (path is None) == (check is None):
@@ -98,7 +97,7 @@ def _audit(path: Path, genesis: Path | None, allowed: frozenset[str]) -> "AuditR
                 known=known_height(chain, find_chain(path)),
                 on_progress=on_progress,
             )
-    except DamagedStore as error:  # not even a genesis to begin with
+    except DamagedStore as error:  # the genesis itself is unreadable
         say(f"INVALID at {store_failure(0, error)}; no report can be made", err=True)
         raise typer.Exit(INVALID_EXIT) from None
 

@@ -1,4 +1,4 @@
-"""`bdfl chain privacy`: what members say that they have spent, computed again."""
+"""`bdfl chain privacy`: the stated privacy budgets of members, recomputed."""
 
 from dataclasses import asdict
 
@@ -11,16 +11,13 @@ from bdfl.cli.terminal import print_json, print_out, say
 
 @chain_app.command("privacy")
 def privacy(path: PathArgument, as_json: JsonOption = False) -> None:
-    """Compute again what private training has spent, and compare it with what every member's updates state.
+    """Recompute each member's epsilon and compare it with the stated one.
 
-    Steps, sampling rate, noise and delta follow from the genesis and the schedules on the chain, so nobody has to be
-    believed but for this: that a member added the noise it was to add. Exit code 1 if a member states too little or too
-    much. Needs Opacus.
+    Steps, sampling rate, noise and delta follow from the genesis and the schedules on the chain. One thing is taken on
+    trust: that a member added its noise. Exit code 1 if a member states too little or too much. Needs Opacus.
 
     Examples:
-
       bdfl chain privacy runs/quickstart-drc-0
-
       bdfl chain privacy runs/quickstart-drc-0 --json
     """
     from bdfl.audit.privacy import audit_privacy

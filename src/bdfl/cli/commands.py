@@ -1,7 +1,8 @@
-"""The subcommands. Libraries are imported where they are used: `bdfl --help` must not wait for matplotlib."""
+"""Registration of all commands. Libraries are imported in functions: `bdfl --help` must not wait for matplotlib."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -25,6 +26,7 @@ from bdfl.cli.options import (
     OutOption,
     RoundsOption,
     ScenarioArgument,
+    SchedulerOption,
     SeedOption,
     SeedsOption,
     SetOption,
@@ -51,37 +53,26 @@ from bdfl.cli.track import TrackOption, open_trackers, track, tracking_scenario
 if TYPE_CHECKING:
     from bdfl.records import RoundRecord
 
-MAX_DRAWN_ROUNDS = 20_000  # of a simulated run whose records are written: a figure of more shows nothing
+MAX_DRAWN_ROUNDS = 20_000  # of a run with records; a figure of more rounds is unreadable
+
+
+class _Panels(OneLineErrors):
+    """The top-level commands in the order of their help panels."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [name for commands in _PANELS.values() for name in commands]
+
 
 app = typer.Typer(
-    cls=OneLineErrors,
+    cls=_Panels,
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_show_locals=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Decentralised federated learning over wireless with a chain of its own: schedule, simulate, train, run live.",
+    help="Schedule, simulate, train and run federated learning over wireless networks, on a chain of its own.",
 )
-scenario_app = typer.Typer(no_args_is_help=True, help="Look at scenarios.")
+scenario_app = typer.Typer(no_args_is_help=True, help="Show scenarios and list the shipped ones.")
 schedulers_app = typer.Typer(invoke_without_command=True)
-app.add_typer(scenario_app, name="scenario")
-app.add_typer(data_app, name="data")
-app.add_typer(chain_app, name="chain")
-app.add_typer(schedulers_app, name="schedulers")
-app.add_typer(genesis_app, name="genesis")
-app.add_typer(member_app, name="member")
-app.add_typer(node_app, name="node")
-app.add_typer(network_app, name="network")
-app.command("ap")(access_point)
-app.command()(run)
-app.command()(report)
-app.command()(explore)
-app.command()(export)
-app.command()(track)
-app.command()(poison)
-app.command()(leaderboard)
-app.command()(sweep)
-app.command()(plot)
-app.command()(keygen)
 
 
 def _show_version(wanted: bool) -> None:
@@ -96,25 +87,25 @@ def start(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Options of the command itself."""
+    """Options of `bdfl` itself."""
 
 
-@app.command()
 def solve(
-    problem: Annotated[str, typer.Argument(metavar="PROBLEM.json", help="A round's problem, or - for standard input.")],
-    scheduler: Annotated[str, typer.Option("--scheduler", help="Any name that `bdfl schedulers` lists.")] = "exact",
+    problem: Annotated[
+        str, typer.Argument(metavar="PROBLEM.json", help="The problem of a round, or - for standard input.")
+    ],
+    scheduler: Annotated[str, typer.Option("--scheduler", help="A scheduler that `bdfl schedulers` lists.")] = "exact",
     parameter: Annotated[
-        list[str] | None, typer.Option("--parameter", metavar="KEY=VALUE", help="The scheduler's own. Repeatable.")
+        list[str] | None,
+        typer.Option("--parameter", metavar="KEY=VALUE", help="Set a parameter of the scheduler. Repeatable."),
     ] = None,
-    table: Annotated[bool, typer.Option("--table", help="A table for people instead of JSON.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON on standard output, as it is anyway.")] = False,
+    table: Annotated[bool, typer.Option("--table", help="Print a table instead of JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, as without this option.")] = False,
 ) -> None:
-    """Decide one round: who trains, at which frequencies and powers, with a proven gap.
+    """Schedule one round: clients, frequencies and powers, with a proven gap.
 
     Examples:
-
       bdfl solve round.json --scheduler exact
-
       bdfl solve - --scheduler drc < round.json
     """
     from bdfl.experiment.choices import parse_parameters
@@ -130,19 +121,17 @@ def solve(
         print_json(answer)
 
 
-@app.command()
 def simulate(
     scenario: ScenarioArgument,
-    scheduler: Annotated[
-        str | None, typer.Option("--scheduler", help="Such as drc or exact:tradeoff=50; the scenario's unless given.")
-    ] = None,
+    scheduler: SchedulerOption = None,
     rounds: RoundsOption = None,
     seed: SeedOption = None,
-    gaps: Annotated[bool, typer.Option(help="Prove every round's gap, with exact where the scheduler cannot.")] = True,
+    gaps: Annotated[bool, typer.Option(help="Prove every round's gap, by exact where the scheduler cannot.")] = True,
     sums: Annotated[
         bool | None,
         typer.Option(
-            help="Keep the sums of each client over all rounds, not all it did; by itself beyond 20,000 clients."
+            help="Keep each client's sums over all rounds, not its values of every round.",
+            show_default="sums above 20,000 clients",
         ),
     ] = None,
     changes: SetOption = None,
@@ -150,16 +139,15 @@ def simulate(
     trackers: TrackOption = None,
     as_json: JsonOrFilesOption = False,
 ) -> None:
-    """Play one run and show who trained when, delays, energies and queues of every round.
+    """Simulate a scenario and show clients, delays, energies and queues by round.
 
-    With --out the folder also gets the scenario and the records (Parquet): bdfl explore FOLDER shows them in a browser.
+    With --out, the folder also gets the scenario and the records (Parquet). `bdfl explore FOLDER` shows them in a
+    browser.
 
     Examples:
-
       bdfl simulate paper-cifar10
-
-      bdfl simulate my.toml --scheduler exact:tradeoff=50 --set energy.budget_j=0.8 --out results/mine
-
+      bdfl simulate my.toml --scheduler exact:tradeoff=50 --out results/mine
+      bdfl simulate my.toml --set energy.budget_j=0.8
       bdfl simulate million --no-gaps
     """
     from bdfl.experiment import simulate as simulate_scenario
@@ -204,36 +192,35 @@ def simulate(
         print_json(encode_run(record))
 
 
-@app.command()
 def compare(
     scenario: ScenarioArgument,
     schedulers: Annotated[
         str | None,
         typer.Option(
             "--schedulers",
-            help="Comma-separated; random,round-robin,channel-best,drc,exact:tradeoff=50 unless given.",
+            help="Comma-separated.",
+            show_default="random, round-robin, channel-best, drc, exact:tradeoff=50",
         ),
     ] = None,
     seeds: SeedsOption = 20,
     rounds: RoundsOption = None,
     seed: SeedOption = None,
     reference: Annotated[
-        str | None, typer.Option("--reference", help="Differences are against it; the best baseline unless given.")
+        str | None,
+        typer.Option("--reference", help="Scheduler to compare with.", show_default="the best baseline"),
     ] = None,
-    frontier: Annotated[bool, typer.Option(help="Also play over many V, for delay against shortfall.")] = True,
-    bound: Annotated[bool, typer.Option(help="Also compute what no scheduler can beat.")] = True,
+    frontier: Annotated[bool, typer.Option(help="Also vary V, for delay against shortfall.")] = True,
+    bound: Annotated[bool, typer.Option(help="Also compute the lower bound of `bdfl bound`.")] = True,
     workers: WorkersOption = None,
     changes: SetOption = None,
     out: OutOption = None,
     as_json: JsonOrFilesOption = False,
 ) -> None:
-    """Play schedulers on the same draws and set their delays, fairness and energy side by side.
+    """Compare the delay, fairness and energy of schedulers on the same random draws.
 
     Examples:
-
       bdfl compare paper-cifar10
-
-      bdfl compare my.toml --schedulers random,drc,exact:tradeoff=50 --seeds 20 --rounds 100
+      bdfl compare my.toml --schedulers drc,exact:tradeoff=50 --seeds 5
     """
     from bdfl.experiment import compare as compare_schedulers
     from bdfl.experiment.choices import split_choices
@@ -264,7 +251,6 @@ def compare(
         save_result(draw_comparison(comparison), f"compare-{comparison.scenario}", out, quiet=as_json)
 
 
-@app.command()
 def bound(
     scenario: ScenarioArgument,
     rounds: RoundsOption = None,
@@ -272,10 +258,11 @@ def bound(
     changes: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Compute a lower bound on the mean delay of any scheduler that serves every client at its rate.
+    """Compute a lower bound on the mean delay of any scheduler.
+
+    It holds for every scheduler that serves each client at its participation rate.
 
     Example:
-
       bdfl bound paper-cifar10 --rounds 500
     """
     from bdfl.experiment.bounding import bound_long_run
@@ -290,25 +277,22 @@ def bound(
         print_out(*tabulate_bound(found))
 
 
-app.command()(reproduce)
-
-
 @scenario_app.command("show")
 def show_scenario(
     scenario: ScenarioArgument,
     changes: SetOption = None,
     explain: Annotated[
-        bool, typer.Option("--explain", help="What each key means, instead of default and source.")
+        bool, typer.Option("--explain", help="Show the meaning of each key instead of default and source.")
     ] = False,
-    toml: Annotated[bool, typer.Option("--toml", help="A complete scenario file instead of a table.")] = False,
+    toml: Annotated[bool, typer.Option("--toml", help="Print a complete scenario file instead of a table.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Print every value of a scenario with unit, default and source (paper, calibrated, ours).
+    """Show every value of a scenario with unit, default and source.
+
+    The source is paper, calibrated or ours.
 
     Examples:
-
       bdfl scenario show paper-cifar10
-
       bdfl scenario show minimal --toml > mine.toml
     """
     from bdfl.scenario import describe_scenario, dump_scenario
@@ -329,7 +313,6 @@ def list_scenarios(as_json: JsonOption = False) -> None:
     """List the scenarios that come with bdfl.
 
     Example:
-
       bdfl scenario list
     """
     from bdfl.report.tables import new_table
@@ -348,12 +331,12 @@ def list_scenarios(as_json: JsonOption = False) -> None:
 
 @schedulers_app.callback()
 def list_schedulers(context: typer.Context, as_json: JsonOption = False) -> None:
-    """List the installed schedulers with their parameters, ours and third parties', or check one.
+    """List the installed schedulers with their parameters, or check one.
+
+    Schedulers of other packages are listed too.
 
     Examples:
-
       bdfl schedulers
-
       bdfl schedulers check exact
     """
     if context.invoked_subcommand is not None:
@@ -374,14 +357,15 @@ def list_schedulers(context: typer.Context, as_json: JsonOption = False) -> None
 @schedulers_app.command("check")
 def check(
     name: Annotated[str, typer.Argument(help="A scheduler that `bdfl schedulers` lists.")],
-    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Random and extreme rounds to try it on.")] = 200,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Number of rounds.")] = 200,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of those rounds.")] = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Judge a scheduler on random and extreme rounds; exit code 1 if it did anything wrong.
+    """Check the decisions of a scheduler on random and extreme rounds.
+
+    Exit code 1 if one of them is wrong.
 
     Example:
-
       bdfl schedulers check drc --rounds 1000
     """
     from bdfl.scheduling.registry import check_scheduler, get_scheduler
@@ -395,3 +379,33 @@ def check(
         typer.echo(f"{name}: {report}")
     if not report.ok:
         raise typer.Exit(1)
+
+
+_PANELS: dict[str, dict[str, typer.Typer | Callable[..., None]]] = {
+    "Simulate": {
+        "simulate": simulate,
+        "compare": compare,
+        "bound": bound,
+        "solve": solve,
+        "schedulers": schedulers_app,
+        "scenario": scenario_app,
+    },
+    "Train": {"run": run, "report": report, "data": data_app},
+    "Chain": {"chain": chain_app},
+    "Live network": {
+        "network": network_app,
+        "keygen": keygen,
+        "genesis": genesis_app,
+        "node": node_app,
+        "ap": access_point,
+        "member": member_app,
+    },
+    "Studies": {"reproduce": reproduce, "leaderboard": leaderboard, "poison": poison, "sweep": sweep, "plot": plot},
+    "Look and export": {"explore": explore, "export": export, "track": track},
+}
+for _panel, _commands in _PANELS.items():
+    for _name, _command in _commands.items():
+        if isinstance(_command, typer.Typer):
+            app.add_typer(_command, name=_name, rich_help_panel=_panel)
+        else:
+            app.command(_name, rich_help_panel=_panel)(_command)

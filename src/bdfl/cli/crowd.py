@@ -1,4 +1,4 @@
-"""`bdfl simulate` of very many clients: what it prints and writes does not grow with them."""
+"""`bdfl simulate` of very many clients, with output of constant size."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def show_crowd(
     scenario: "Scenario", trackers: "Mapping[str, Tracker]", *, gaps: bool, out: Path | None, as_json: bool
 ) -> None:
-    """Plays the scenario, prints tables or JSON, and writes the records into `out` if there is one."""
+    """Simulate the scenario, print tables or JSON, and write the records into `out` if given."""
     from bdfl.experiment.crowd import simulate_crowd
     from bdfl.experiment.record_folder import write_crowd
     from bdfl.records import encode_crowd

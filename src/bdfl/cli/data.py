@@ -1,4 +1,4 @@
-"""`bdfl data`: look at what is learned from, and at who holds what of it."""
+"""`bdfl data`: show data and their distribution over clients."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ from bdfl.cli.options import (
 )
 from bdfl.cli.terminal import print_json, print_out
 
-data_app = typer.Typer(no_args_is_help=True, help="Look at data: where they come from, and who holds what.")
+data_app = typer.Typer(no_args_is_help=True, help="Show data sources and the distribution of data over clients.")
 
 
 @data_app.command("show")
@@ -30,15 +30,12 @@ def show_data(
     out: OutOption = None,
     as_json: JsonOrFilesOption = False,
 ) -> None:
-    """Load the data, deal them out and show who holds what, with the participation rates that follow.
+    """Show each client's share of the data and its participation rate.
 
     Examples:
-
       bdfl data show quickstart
-
-      bdfl data show paper-cifar10 --data path/to/cifar10 --set partition.dirichlet=0.1
-
-      bdfl data show quickstart --set partition.method=shards --set clients.count=30 --set clients.samples=40
+      bdfl data show paper-cifar10 --data cifar10 --set partition.dirichlet=0.1
+      bdfl data show quickstart --set partition.method=shards
     """
     from bdfl.learning.data import load_data
     from bdfl.learning.holdings import draw_holdings
@@ -61,10 +58,9 @@ def show_data(
 
 @data_app.command("sources")
 def list_sources(as_json: JsonOption = False) -> None:
-    """List where data can come from, as --data or data.source takes it.
+    """List the sources of data that --data and data.source accept.
 
     Example:
-
       bdfl data sources
     """
     from bdfl.learning.data import SOURCES
@@ -81,5 +77,5 @@ def list_sources(as_json: JsonOption = False) -> None:
 
 
 def _to_list(array: Any) -> Any:
-    """An array as nested lists, which JSON has."""
+    """Return an array as nested lists, for JSON."""
     return array.tolist()

@@ -1,4 +1,4 @@
-"""The options of commands that spread work: over processes of this machine, or over a Ray cluster."""
+"""Options of commands that distribute work over local processes or a Ray cluster."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -9,26 +9,30 @@ from bdfl.errors import BdflError
 
 
 class Engine(StrEnum):
-    """Where work is done; results do not depend on it."""
+    """The executor of the work; results do not depend on it."""
 
     LOCAL = "local"
     RAY = "ray"
 
 
 class BadEngine(BdflError):
-    """Options of engines that do not go together."""
+    """Options of an engine that exclude each other."""
 
 
 EngineOption = Annotated[
-    Engine, typer.Option("--engine", help="Processes of this machine, or a Ray cluster. Results do not depend on it.")
+    Engine, typer.Option("--engine", help="Local processes or a Ray cluster. Does not change results.")
 ]
 AddressOption = Annotated[
     str | None,
-    typer.Option("--address", help="A Ray cluster's: HOST:PORT, ray://HOST:PORT or auto; one is started unless given."),
+    typer.Option(
+        "--address",
+        help="Address of a Ray cluster: HOST:PORT, ray://HOST:PORT or auto.",
+        show_default="a new local cluster",
+    ),
 ]
 
 
 def validate_address(engine: Engine, address: str | None) -> None:
-    """Raises `BadEngine` for an address that nobody would use."""
+    """Raise `BadEngine` for an address without the Ray engine."""
     if address is not None and engine is not Engine.RAY:
         raise BadEngine("--address: given with --engine local, --engine ray expected")

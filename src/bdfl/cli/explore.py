@@ -12,52 +12,53 @@ from bdfl.cli.node import WhileInputOption
 from bdfl.cli.terminal import progress, say, writing_to
 from bdfl.errors import BdflError, require_extra
 
-# Memory that an answer took goes back to the system when it is sent; other systems than GNU's do not mind.
+# glibc returns the memory of an answer to the system once it is sent; other systems ignore these.
 _SPARING = {"MALLOC_ARENA_MAX": "1", "MALLOC_TRIM_THRESHOLD_": "131072", "MALLOC_MMAP_THRESHOLD_": "131072"}
 
 
 class BadUsage(BdflError):
-    """Options that are missing or do not go together."""
+    """Options that are missing or exclude each other."""
 
 
 def explore(
     paths: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="[PATH]...", help="Folders of runs, chains, nodes, networks or simulate --out; several to compare."
+            metavar="[PATH]...",
+            help="Folders of runs, chains, nodes, networks or simulate --out; several are compared.",
         ),
     ] = None,
     node: Annotated[
-        str | None, typer.Option("--node", metavar="HOST:PORT", help="A live node, by the address of its --metrics.")
+        str | None, typer.Option("--node", metavar="HOST:PORT", help="Address of a live node's --metrics.")
     ] = None,
     port: Annotated[
-        int | None, typer.Option("--port", min=0, max=65535, help="8080 or the next that is free unless given.")
+        int | None,
+        typer.Option("--port", min=0, max=65535, help="Port to listen on.", show_default="8080 or the next free one"),
     ] = None,
     host: Annotated[
-        str, typer.Option("--host", help="Address to listen on. Anything but loopback shows all to others.")
+        str, typer.Option("--host", help="Address to listen on. Any but loopback shows everything to others.")
     ] = "127.0.0.1",
     opens: Annotated[bool, typer.Option("--open/--no-open", help="Open a browser window.")] = False,
     export: Annotated[
-        Path | None, typer.Option("--export", metavar="FOLDER", help="Write pages that need no server, and end.")
+        Path | None, typer.Option("--export", metavar="FOLDER", help="Write pages that need no server, and exit.")
     ] = None,
     last: Annotated[
-        int | None, typer.Option("--last", min=1, help="With --export: only so many blocks, the newest.")
+        int | None, typer.Option("--last", min=1, help="With --export: number of newest blocks to write.")
     ] = None,
     while_input: WhileInputOption = False,
 ) -> None:
-    """Look at runs, chains and live networks in a browser: blocks, curves, map, models, and the scheduler's desk.
+    """Show runs, chains and live networks in a browser.
 
-    Follows what is still under way, and plays again what is over. Only reads; on this machine only unless --host says
-    otherwise. Every page is also there as JSON, at its address with .json at the end.
+    Pages show blocks, curves, the network map and models, and re-solve rounds with other parameters. A run in progress
+    is followed, a finished one can be replayed.
+
+    The server only reads, and serves this machine only unless --host is given. Every page is also available as JSON,
+    at its address with .json at the end.
 
     Examples:
-
       bdfl explore runs/quickstart-drc-0
-
       bdfl explore runs/a runs/b --port 9000 --open
-
       bdfl explore --node 127.0.0.1:9100
-
       bdfl explore runs/quickstart-drc-0 --export site
     """
     if not paths and node is None:
@@ -80,7 +81,7 @@ def explore(
 def _become_server(
     paths: list[Path], node: str | None, host: str, port: int | None, *, opens: bool, while_input: bool
 ) -> NoReturn:
-    """Goes on as the server's own process, which is smaller without all that a command line needs."""
+    """Replace this process by the server, which needs less memory without the command line."""
     settings = {
         "paths": [str(path) for path in paths],
         "node": node,

@@ -1,4 +1,4 @@
-"""`bdfl export`: the tables of a run, a record, a sweep or a chain, for other programs."""
+"""`bdfl export`: tables of a run, a record, a sweep or a chain for other programs."""
 
 import sys
 from contextlib import ExitStack
@@ -24,26 +24,29 @@ class NoTable(BdflError):
 
 
 def export(
-    path: Annotated[Path, typer.Argument(metavar="FOLDER", help="Of a run, records, a sweep, a node or a chain.")],
-    format: Annotated[Format, typer.Option("--format", help="How tables are written.")] = Format.CSV,
+    path: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="Folder of a run, records, a sweep, a node or a chain.")
+    ],
+    format: Annotated[Format, typer.Option("--format", help="File format.")] = Format.CSV,
     table: Annotated[
-        list[str] | None, typer.Option("--table", help="Only this one, such as rounds or blocks. Repeatable.")
+        list[str] | None, typer.Option("--table", help="Table to write, such as rounds or blocks. Repeatable.")
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", help="Folder for the files, or - for standard output; results/NAME-tables unless given."),
+        typer.Option(
+            "--out", help="Folder for the files, or - for standard output.", show_default="results/NAME-tables"
+        ),
     ] = None,
-    only_list: Annotated[bool, typer.Option("--list", help="Only say which tables and columns there are.")] = False,
+    only_list: Annotated[bool, typer.Option("--list", help="Only list the tables and their columns.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Write the tables of a folder as CSV, Parquet or JSON: a run's rounds and clients, a chain's blocks and updates.
+    """Write the tables of a run, sweep or chain as CSV, Parquet or JSON.
+
+    A run has tables of rounds and clients, a chain of blocks and updates.
 
     Examples:
-
       bdfl export runs/quickstart-drc-0
-
       bdfl export runs/quickstart-drc-0 --table updates --format json --out -
-
       bdfl export runs/quickstart-drc-0/chain --format parquet --out tables
     """
     with ExitStack() as opened:

@@ -1,4 +1,4 @@
-"""`bdfl genesis`: found a federation, from a draft to a genesis that every member has checked and signed."""
+"""`bdfl genesis`: set up a federation, from a draft to a genesis that every member signed."""
 
 from pathlib import Path
 from typing import Annotated
@@ -19,35 +19,38 @@ from bdfl.cli.options import AllowOption, JsonOption
 from bdfl.cli.terminal import print_json, say
 from bdfl.errors import BdflError
 
-_LEAST_DIGITS = 16  # characters of a digest that tell it from others
+_LEAST_DIGITS = 16  # characters of a digest prefix that identify it
 
 GenesisArgument = Annotated[Path, typer.Argument(metavar="GENESIS", help="The genesis file.")]
 
-genesis_app = typer.Typer(no_args_is_help=True, help="Found a federation: collect members' cards, agree, sign.")
-genesis_app.command("new")(new)
-genesis_app.command("card")(card)
-genesis_app.command("add-member")(add_member)
-genesis_app.command("add-access-point")(add_point)
-genesis_app.command("make")(make)
+genesis_app = typer.Typer(
+    no_args_is_help=True, help="Set up a federation: collect members' cards, make the genesis, sign it."
+)
+_ORGANISER, _MEMBER = "Organiser", "Each member"
+genesis_app.command("new", rich_help_panel=_ORGANISER)(new)
+genesis_app.command("card", rich_help_panel=_MEMBER)(card)
+genesis_app.command("add-member", rich_help_panel=_ORGANISER)(add_member)
+genesis_app.command("add-access-point", rich_help_panel=_ORGANISER)(add_point)
+genesis_app.command("make", rich_help_panel=_ORGANISER)(make)
 
 
 class WrongDigest(BdflError):
-    """A genesis that is not the one that was expected."""
+    """A genesis other than the expected one."""
 
 
 @genesis_app.command("show")
 def show(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A genesis, a draft or a card.")],
-    toml: Annotated[bool, typer.Option("--toml", help="Only the scenario that is agreed on, every value.")] = False,
+    toml: Annotated[bool, typer.Option("--toml", help="Print only the scenario, with every value.")] = False,
     allow: AllowOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check a genesis, a draft or a card and say in plain words what is in it, with the digest that members sign.
+    """Check a genesis, a draft or a card and show what is in it.
+
+    Of a genesis, also the digest that members sign.
 
     Examples:
-
       bdfl genesis show our.genesis
-
       bdfl genesis show our.draft --toml
     """
     from bdfl.operation.genesis_draft import read_draft
@@ -76,32 +79,33 @@ def show(
         print_summary(summarise_genesis(genesis, scenario), None, as_json=as_json)
 
 
-@genesis_app.command("sign")
+@genesis_app.command("sign", rich_help_panel=_MEMBER)
 def sign(
     genesis: GenesisArgument,
     key: KeyOption,
     card: Annotated[
-        Path | None, typer.Option("--card", metavar="CARD", help="Your card: refuse a genesis with another one of you.")
+        Path | None,
+        typer.Option("--card", metavar="CARD", help="Your card: refuse a genesis with another card of yours."),
     ] = None,
     digest: Annotated[
         str | None,
-        typer.Option("--digest", help="What was read out to you, in words or figures: refuse any other genesis."),
+        typer.Option("--digest", help="Digest that the others read out, in words or hex: refuse any other genesis."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="SIGNATURE", help="A small file of its own, instead of in GENESIS.")
+        Path | None,
+        typer.Option("--out", metavar="SIGNATURE", help="Write the signature to this file instead of GENESIS."),
     ] = None,
     allow: AllowOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Member: agree to a genesis. Look at it with `show` first, and compare its digest with the others by voice.
+    """Sign a genesis as a member.
 
-    The signature goes into the file, or with --out into a small one to send back; `merge` brings them together.
+    Check it with `show` first, and compare its digest with the other members by voice. The signature goes into the
+    file, or with --out into a small one to send back. The organiser collects such files with `merge`.
 
     Examples:
-
       bdfl genesis sign our.genesis --key north.key --card north.card
-
-      bdfl genesis sign our.genesis --key north.key --card north.card --out north.signature
+      bdfl genesis sign our.genesis --key north.key --out north.signature
     """
     from bdfl.operation.genesis_file import read_genesis, sign_genesis, take_signature, write_genesis
     from bdfl.operation.genesis_summary import spoken_digest
@@ -136,19 +140,20 @@ def sign(
         _print_missing(signed.missing_signatures)
 
 
-@genesis_app.command("merge")
+@genesis_app.command("merge", rich_help_panel=_ORGANISER)
 def merge(
     genesis: GenesisArgument,
     others: Annotated[
-        list[Path], typer.Argument(metavar="FILE...", help="Signatures, or copies of the genesis that were signed.")
+        list[Path], typer.Argument(metavar="FILE...", help="Signature files, or signed copies of the genesis.")
     ],
     allow: AllowOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Organiser: put the signatures that members sent back into the genesis. Of any other genesis they are refused.
+    """Add the signatures that members sent back to the genesis.
+
+    Signatures of another genesis are refused.
 
     Example:
-
       bdfl genesis merge our.genesis north.signature east.signature
     """
     from bdfl.operation.genesis_file import (
@@ -176,7 +181,7 @@ def merge(
 
 
 def _validate_digest(expected: str, chain: bytes) -> None:
-    """Raises `WrongDigest` unless `expected` is how somebody reads the digest out, at least its first 64 bits."""
+    """Raise `WrongDigest` unless `expected` is the digest in words or hex, or a prefix of at least 16 characters."""
     from bdfl.operation.genesis_summary import spoken_digest
 
     text = "".join(character for character in expected.lower() if character.isalnum())

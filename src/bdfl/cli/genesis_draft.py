@@ -1,4 +1,4 @@
-"""`bdfl genesis new` to `make`: the organiser's draft, filled with members' cards until it is a genesis."""
+"""`bdfl genesis new` to `make`: the organiser collects members' cards in a draft and makes the genesis."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -35,14 +35,15 @@ def new(
     scenario: ScenarioArgument,
     out: Annotated[Path, typer.Option("--out", metavar="DRAFT", help="New file for the draft.")],
     mode: Annotated[
-        str | None, typer.Option("--mode", help="emulate or measured; the scenario's live.mode unless given.")
+        str | None, typer.Option("--mode", help="emulate or measured.", show_default="the scenario's live.mode")
     ] = None,
     members: Annotated[
-        int | None, typer.Option("--members", min=1, help="How many; the scenario's clients.count unless given.")
+        int | None,
+        typer.Option("--members", min=1, help="Number of members.", show_default="the scenario's clients.count"),
     ] = None,
     rounds: Annotated[
         int | None,
-        typer.Option("--rounds", min=1, help="After which the network ends; the scenario's rounds unless given."),
+        typer.Option("--rounds", min=1, help="Rounds of the network.", show_default="the scenario's"),
     ] = None,
     data: DataOption = None,
     flower: FlowerOption = None,
@@ -50,19 +51,18 @@ def new(
     changes: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Organiser: begin a draft with the scenario that all are to agree on and the untrained model.
+    """Begin a draft with the scenario and the untrained model.
 
-    The data are an example: their type, shape, range and number of labels are agreed on, and every member's own data
-    are checked against that. No sample goes into the draft. Unless the scenario says otherwise, more than two thirds
-    of the members must agree on a block (bft), and mining is Argon2.
+    The data are an example. Their type, shape, range and number of labels go into the draft, and every member's own
+    data are checked against these. No sample goes into the draft.
+
+    Unless the scenario says otherwise, more than two thirds of the members must agree on a block (bft), and mining is
+    Argon2.
 
     Examples:
-
       bdfl genesis new quickstart --out our.draft
-
       bdfl genesis new live --members 3 --data example.npz --out our.draft
-
-      bdfl genesis new quickstart --mode measured --members 4 --rounds 50 --out our.draft
+      bdfl genesis new quickstart --mode measured --rounds 50 --out our.draft
     """
     from bdfl.learning.data import load_data
     from bdfl.learning.flower_trainer import meet_clients
@@ -86,33 +86,34 @@ def new(
 
 def card(
     draft: Annotated[
-        Path, typer.Argument(metavar="DRAFT", help="The organiser's draft; the genesis of a network that runs already.")
+        Path, typer.Argument(metavar="DRAFT", help="The organiser's draft, or the genesis of a running network.")
     ],
     key: KeyOption,
-    name: Annotated[str, typer.Option("--name", help="How the others shall call you.")],
+    name: Annotated[str, typer.Option("--name", help="Your name in the network.")],
     out: Annotated[Path, typer.Option("--out", metavar="CARD", help="New file for the card.")],
     client: Annotated[
-        int | None, typer.Option("--client", min=0, help="Which of the scenario's clients to play.")
+        int | None,
+        typer.Option(
+            "--client", min=0, help="Number of your client in the scenario; optional for own data in measured mode."
+        ),
     ] = None,
     data: Annotated[
-        str, typer.Option("--data", metavar="SOURCE", help="Your data; dealt: the client's part of the scenario's.")
+        str, typer.Option("--data", metavar="SOURCE", help="Your data; dealt: your client's share of the scenario's.")
     ] = "dealt",
     energy: Annotated[
-        float | None, typer.Option("--energy", metavar="J", min=0, help="What a round may cost you, where measured.")
+        float | None, typer.Option("--energy", metavar="J", min=0, help="Energy budget of a round, in measured mode.")
     ] = None,
     allow: AllowOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Member: write the card with which you join: public key, how many samples of each label, what your machine can do.
+    """Write your card: public key, samples of each label, machine limits.
 
-    The card becomes public: everybody will know how many samples of each label you hold. The samples, your key and
-    anything else stay with you. Where machines are measured, yours is calibrated now: it trains for a few rounds.
+    The card becomes public: all members will know how many samples of each label you hold. The samples, your key and
+    anything else stay with you. In measured mode your machine is calibrated now: it trains for a few rounds.
 
     Examples:
-
-      bdfl genesis card our.draft --key north.key --name north --client 0 --out north.card
-
-      bdfl genesis card our.draft --key north.key --name north --client 0 --data mine.npz --out north.card
+      bdfl genesis card our.draft --key my.key --name me --client 0 --out card
+      bdfl genesis card our.draft --key my.key --name me --data my.npz --out card
     """
     from bdfl.operation.founding import sign_share
     from bdfl.operation.genesis_draft import add_card
@@ -123,7 +124,7 @@ def card(
     begun, scenario = _open_draft(draft, frozenset(allow or ()))
     share, machine = _find_share(begun, scenario, client, data, energy)
     signed = sign_share(signer, scenario, name, client, share)
-    add_card(begun, scenario, signed)  # what does not fit is said now, not by the organiser
+    add_card(begun, scenario, signed)  # refuse a card that does not fit here, not at the organiser
     write_card(out, signed)
     if machine is not None and not as_json:
         from bdfl.operation.calibration import report_machine
@@ -135,14 +136,13 @@ def card(
 
 def add_member(
     draft: DraftArgument,
-    cards: Annotated[list[Path], typer.Argument(metavar="CARD...", help="Cards that members sent.")],
+    cards: Annotated[list[Path], typer.Argument(metavar="CARD...", help="Cards of members.")],
     allow: AllowOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Organiser: put members' cards into the draft; a newer card of the same key takes the place of the older.
+    """Add members' cards to the draft; a newer card of a key replaces the older.
 
     Example:
-
       bdfl genesis add-member our.draft north.card east.card
     """
     from bdfl.operation.genesis_draft import add_card, read_draft, write_draft
@@ -164,10 +164,11 @@ def add_point(
     allow: AllowOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Organiser: list access points in the draft by their certificates. Never send their keys.
+    """Add access points to the draft by their certificates.
+
+    Never send their keys.
 
     Example:
-
       bdfl genesis add-access-point our.draft ap-0/certificate.pem
     """
     from bdfl.operation.access_point_files import read_certificate
@@ -187,12 +188,11 @@ def make(
     allow: AllowOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Organiser: make the genesis of a draft that has all members' cards, for all to check and sign.
+    """Make the genesis of a complete draft, for all members to check and sign.
 
-    How often each should train follows from everybody's labels; the first round is planned.
+    Participation rates follow from the labels of all members; the first round is scheduled.
 
     Example:
-
       bdfl genesis make our.draft --out our.genesis
     """
     from bdfl.operation.genesis_draft import finish_draft, read_draft
@@ -206,7 +206,7 @@ def make(
 
 
 def print_summary(summary: "FoundingSummary", written: Path | None, *, as_json: bool) -> None:
-    """Says what a draft or genesis agrees on, and the file it was written to."""
+    """Print a draft or genesis, and the file it was written to."""
     if as_json:
         print_json(asdict(summary))
         return
@@ -218,7 +218,7 @@ def print_summary(summary: "FoundingSummary", written: Path | None, *, as_json: 
 
 
 def print_card(signed: "SignedCard", written: Path | None, *, as_json: bool) -> None:
-    """Says what a card makes public, and the file it was written to."""
+    """Print the public content of a card, and the file it was written to."""
     from bdfl.operation.fingerprint import key_fingerprint
 
     card = signed.card
@@ -244,7 +244,7 @@ def print_card(signed: "SignedCard", written: Path | None, *, as_json: bool) -> 
 
 
 def _open_draft(path: Path, allowed: frozenset[str]) -> "tuple[Draft, Scenario]":
-    """The draft in a file; of a genesis, one like it that has no members yet."""
+    """Read a draft; from a genesis, make one like it without members."""
     from bdfl.operation.genesis_draft import draft_again, read_draft
     from bdfl.operation.genesis_file import read_genesis
     from bdfl.operation.live_scenario import read_scenario
@@ -259,7 +259,7 @@ def _open_draft(path: Path, allowed: frozenset[str]) -> "tuple[Draft, Scenario]"
 def _find_share(
     draft: "Draft", scenario: "Scenario", client: int | None, data: str, energy_budget_j: float | None
 ) -> "tuple[Share, Calibration | None]":
-    """The member's profile, once its data fit the draft; what its machine can do, if that was measured."""
+    """Return the member's profile after checking its data, and the calibration of its machine if measured."""
     import numpy as np
 
     from bdfl.experiment.training_run import prepare_run

@@ -1,4 +1,4 @@
-"""`bdfl keygen`: the key of a member, or key and certificate of an access point."""
+"""`bdfl keygen`: a member's key, or key and certificate of an access point."""
 
 from pathlib import Path
 from typing import Annotated
@@ -15,27 +15,27 @@ def keygen(
         typer.Option(
             "--out",
             metavar="PATH",
-            help="New file, member.key unless given; with --access-point a new folder, NAME unless given.",
+            help="New file, or with --access-point a new folder.",
+            show_default="member.key, or NAME",
         ),
     ] = None,
     access_point: Annotated[
-        str | None, typer.Option("--access-point", metavar="NAME", help="Key and certificate of an access point.")
+        str | None,
+        typer.Option("--access-point", metavar="NAME", help="Make key and certificate of this access point."),
     ] = None,
     host: Annotated[
         list[str] | None,
-        typer.Option("--host", metavar="HOST", help="Name or address that the access point is reached at. Repeatable."),
+        typer.Option("--host", metavar="HOST", help="Host name or address of the access point. Repeatable."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a member's key; or, with --access-point, the TLS key and certificate of an access point in a folder.
+    """Make the key of a member, or key and certificate of an access point.
 
     A key is never overwritten and never leaves its file, which only you can read (mode 0600). Keep a copy of it in a
-    safe place: without it a member cannot go on. What is printed is public.
+    safe place: without it a member cannot go on. The output is public.
 
     Examples:
-
       bdfl keygen --out north.key
-
       bdfl keygen --access-point ap-0 --host 127.0.0.1 --out ap-0
     """
     from bdfl.operation.fingerprint import key_fingerprint

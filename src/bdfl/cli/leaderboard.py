@@ -1,4 +1,4 @@
-"""The command `bdfl leaderboard`: all schedulers on the same rounds, as a page."""
+"""`bdfl leaderboard`: all schedulers on the same rounds, as a page."""
 
 import shlex
 import sys
@@ -20,37 +20,38 @@ _NAME = "leaderboard"
 def leaderboard(
     scenarios: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[SCENARIO]...", help="Files or shipped ones; paper-cifar10 mixed unless given."),
+        typer.Argument(
+            metavar="[SCENARIO]...", help="Scenario files or shipped scenarios.", show_default="paper-cifar10 mixed"
+        ),
     ] = None,
     schedulers: Annotated[
         str | None,
         typer.Option(
-            "--schedulers", help="Comma-separated, such as drc,exact:tradeoff=50; all installed unless given."
+            "--schedulers", help="Comma-separated, such as drc,exact:tradeoff=50.", show_default="all installed"
         ),
     ] = None,
     seeds: Annotated[int, typer.Option("--seeds", help="Number of seeds.")] = 10,
     rounds: RoundsOption = None,
     learn: Annotated[
-        bool, typer.Option("--learn", help="Also train, where the scenario's data need no download: accuracies.")
+        bool, typer.Option("--learn", help="Also train, for accuracies, if the data need no download.")
     ] = False,
-    bound: Annotated[bool, typer.Option(help="Also compute what no scheduler can beat.")] = True,
+    bound: Annotated[bool, typer.Option(help="Also compute the lower bound of `bdfl bound`.")] = True,
     workers: WorkersOption = None,
     changes: SetOption = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", help="Folder for the page, figures and CSV, results/leaderboard unless given."),
+        typer.Option("--out", help="Folder for the page, figures and CSV.", show_default="results/leaderboard"),
     ] = None,
     as_json: JsonOrFilesOption = False,
 ) -> None:
-    """Rank all installed schedulers, yours too, on the same rounds: delay, energy, fairness, accuracy.
+    """Rank all installed schedulers on the same rounds.
 
-    Means with 95 % intervals over seeds, each beside the proven lower bound; a rank for those that serve everybody.
+    Shows delay, energy, fairness and accuracy: means with 95 % intervals over seeds, and the proven lower bound. Only
+    schedulers that serve every client get a rank.
 
     Examples:
-
       bdfl leaderboard --learn
-
-      bdfl leaderboard my.toml --schedulers drc,oort,my-scheduler --seeds 20 --out results/mine
+      bdfl leaderboard my.toml --schedulers drc,oort,my-scheduler --seeds 20
     """
     from bdfl.experiment.choices import split_choices
     from bdfl.experiment.leaderboard import play_leaderboard

@@ -1,4 +1,4 @@
-"""A run while it runs: a picture of a few lines on a terminal, a line now and then elsewhere."""
+"""Live view of a training run: a few lines on a terminal, plain lines elsewhere."""
 
 import time
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from bdfl.experiment.simulation import PlannedRound
 from bdfl.records import LearningRound, RoundRecord
 from bdfl.scenario import Scenario
 
-_PATIENCE_S = 1.0  # plain lines come no more often
+_PATIENCE_S = 1.0  # between plain lines
 _SHOWN_CLIENTS = 12
 _STEPS = "▁▂▃▄▅▆▇█"
 _CURVE_WIDTH = 36
@@ -26,10 +26,10 @@ _BAR_WIDTH = 6
 
 @dataclass
 class RunView:
-    """What is known of a run so far, and how it is shown."""
+    """The state of a run so far, and its rendering."""
 
     scenario: Scenario
-    done_before: int = 0  # rounds of a run that is gone on with
+    done_before: int = 0  # rounds of a resumed run
     simulated_s: float = 0.0
     accuracies: list[float] = field(default_factory=list)
     best: tuple[float, int] | None = None  # accuracy, round
@@ -40,11 +40,11 @@ class RunView:
     started_s: float = field(default_factory=time.monotonic)
 
     def plan_round(self, planned: PlannedRound) -> None:
-        """Takes in who trains now."""
+        """Set the clients that train now."""
         self.planned = planned
 
     def recall_round(self, record: RoundRecord, row: LearningRound) -> None:
-        """Takes in a round that is over."""
+        """Add a finished round."""
         self.record, self.row, self.planned = record, row, None
         self.simulated_s += record.delay_s
         self.num_diverged += sum(outcome == "diverged" for outcome in row.outcome)
@@ -54,13 +54,13 @@ class RunView:
                 self.best = row.accuracy, row.round
 
     def left_s(self) -> float:
-        """Seconds until the run is over, if rounds take what they took so far; NaN before the first."""
+        """Return the estimated seconds left, from the mean duration of a round; NaN before the first."""
         done = 0 if self.row is None else self.row.round - self.done_before
         elapsed_s = time.monotonic() - self.started_s
         return elapsed_s / done * (self.scenario.rounds - self.done_before - done) if done > 0 else float("nan")
 
     def line(self) -> str:
-        """The last round in one line."""
+        """Return the last round in one line."""
         if self.row is None or self.record is None:
             return ""
         accuracy = "" if self.row.accuracy is None else f", accuracy {100 * self.row.accuracy:.1f} %"
@@ -108,7 +108,7 @@ class RunView:
 
 @contextmanager
 def show_run(view: RunView) -> Iterator[RunView]:
-    """Inside, the view is on the screen (stderr): alive on a terminal, else as lines through `say`."""
+    """Show the view on stderr inside the block: live on a terminal, else as lines."""
     console = Screen(stderr=True)
     if not console.is_terminal:
         yield _Lines(view)
@@ -118,7 +118,7 @@ def show_run(view: RunView) -> Iterator[RunView]:
 
 
 class _Lines(RunView):
-    """A view that writes lines as rounds end."""
+    """A view that writes a line as a round ends, at most one a second."""
 
     def __init__(self, view: RunView) -> None:
         super().__init__(view.scenario, view.done_before)
@@ -133,7 +133,7 @@ class _Lines(RunView):
 
 
 def show_duration(seconds: float) -> str:
-    """Seconds as people say them: 40 s, 12 min, 3.5 h."""
+    """Format seconds: 40 s, 12 min, 3.5 h."""
     if np.isnan(seconds):
         return "?"
     if seconds < 90:
@@ -147,7 +147,7 @@ def _list_clients(clients: list[int]) -> str:
 
 
 def _energy_bars(record: RoundRecord) -> Table:
-    """Each client's energy in the last round as a share of its budget; four to a line."""
+    """Draw each client's energy in the last round as a share of its budget; four to a line."""
     budget_j = record.energy_budget_j
     share = np.divide(record.energy_j, budget_j, out=np.zeros_like(budget_j), where=budget_j > 0)
     grid = Table.grid(padding=(0, 1))
@@ -168,6 +168,6 @@ def _energy_bars(record: RoundRecord) -> Table:
 
 
 def _curve(values: list[float]) -> str:
-    """The values so far as a row of bars, newest at the right."""
+    """Draw the newest values as a row of bars, newest at the right."""
     shown = values[-_CURVE_WIDTH + 16 :]
     return "".join(_STEPS[min(int(value * len(_STEPS)), len(_STEPS) - 1)] for value in shown)

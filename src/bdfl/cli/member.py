@@ -1,4 +1,4 @@
-"""`bdfl member`: admit somebody to a running network or remove somebody, when a quorum of its members agrees."""
+"""`bdfl member`: admit a member to a running network or remove one, if a quorum agrees."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,14 +11,16 @@ from bdfl.cli.terminal import print_json, print_out, say
 if TYPE_CHECKING:
     from bdfl.operation.member_change import ChangeFile, Standing
 
-member_app = typer.Typer(no_args_is_help=True, help="Change the members of a running network, if a quorum agrees.")
+member_app = typer.Typer(
+    no_args_is_help=True, help="Admit and remove members of a running network, if a quorum agrees."
+)
 
 FolderOption = Annotated[
     Path, typer.Option("--folder", metavar="FOLDER", help="Your node's folder; it may be running.")
 ]
 ChangeArgument = Annotated[Path, typer.Argument(metavar="CHANGE", help="The file of a proposed change.")]
 ChangeOutOption = Annotated[Path, typer.Option("--out", metavar="CHANGE", help="New file for the change.")]
-WithinOption = Annotated[int, typer.Option("--within", min=1, help="Blocks after which the change is void.")]
+WithinOption = Annotated[int, typer.Option("--within", min=1, help="Number of blocks after which the change is void.")]
 
 _WITHIN = 1000
 
@@ -31,15 +33,16 @@ def propose_add(
     out: ChangeOutOption,
     within: WithinOption = _WITHIN,
     allow: Annotated[
-        list[str] | None, typer.Option("--allow", metavar="MODULE:FUNCTION", help="As for your node. Repeatable.")
+        list[str] | None, typer.Option("--allow", metavar="MODULE:FUNCTION", help="As for `bdfl node`. Repeatable.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Propose to admit whoever made a card with `bdfl genesis card our.genesis`.
+    """Propose to admit a new member.
+
+    The new member makes its card with `bdfl genesis card our.genesis`.
 
     Example:
-
-      bdfl member propose-add south.card --genesis our.genesis --folder node --out add-south.change
+      bdfl member propose-add my.card --genesis genesis --folder node --out change
     """
     from bdfl.operation.genesis_file import read_genesis
     from bdfl.operation.live_scenario import read_scenario
@@ -56,16 +59,17 @@ def propose_add(
 
 @member_app.command("propose-remove")
 def propose_remove(
-    number: Annotated[int, typer.Argument(metavar="NUMBER", min=0, help="Whom to remove.")],
+    number: Annotated[int, typer.Argument(metavar="NUMBER", min=0, help="Number of the member.")],
     folder: FolderOption,
     out: ChangeOutOption,
     within: WithinOption = _WITHIN,
     as_json: JsonOption = False,
 ) -> None:
-    """Propose to remove a member, such as one that is gone for good or was proven to lie.
+    """Propose to remove a member.
+
+    Such as one that is gone for good, or has a proven offence on the chain.
 
     Example:
-
       bdfl member propose-remove 2 --folder node --out remove-2.change
     """
     from bdfl.operation.member_change import propose_removal, read_standing, write_change
@@ -78,10 +82,9 @@ def propose_remove(
 
 @member_app.command("show")
 def show(change: ChangeArgument, folder: FolderOption, as_json: JsonOption = False) -> None:
-    """Say what a change is, who agreed to it and whether it can still be made.
+    """Check a change and show its signatures and expiry.
 
     Example:
-
       bdfl member show add-south.change --folder node
     """
     from bdfl.operation.member_change import read_change, read_standing, validate_timely
@@ -98,10 +101,11 @@ def sign(
     folder: FolderOption,
     as_json: JsonOption = False,
 ) -> None:
-    """Agree to a change: your signature goes into its file, to be sent on or back.
+    """Sign a change.
+
+    The signature goes into its file, to be sent on or back.
 
     Example:
-
       bdfl member sign add-south.change --key north.key --folder node
     """
     from bdfl.operation.key_file import load_key
@@ -116,14 +120,13 @@ def sign(
 @member_app.command("merge")
 def merge(
     change: ChangeArgument,
-    others: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Copies of it that others signed.")],
+    others: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Copies that other members signed.")],
     folder: FolderOption,
     as_json: JsonOption = False,
 ) -> None:
-    """Put the signatures of several copies of a change into one.
+    """Merge the signatures of several copies of a change into one.
 
     Example:
-
       bdfl member merge add-south.change from-east.change --folder node
     """
     from bdfl.operation.member_change import merge_changes, read_change, read_standing, validate_timely, write_change
@@ -138,12 +141,11 @@ def merge(
 
 @member_app.command("submit")
 def submit(change: ChangeArgument, folder: FolderOption, as_json: JsonOption = False) -> None:
-    """Give a change that enough members signed to your node, which tells the others and puts it into a block.
+    """Submit a change that a quorum signed to your node.
 
-    In block h it binds from block h + 2 on.
+    The node broadcasts it, and a proposer puts it into a block. A change in block h takes effect in block h + 2.
 
     Example:
-
       bdfl member submit add-south.change --folder node
     """
     from bdfl.operation.member_change import read_change, read_standing, submit_change

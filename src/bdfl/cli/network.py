@@ -1,4 +1,4 @@
-"""`bdfl network`: a whole network of real processes on this machine, in one command."""
+"""`bdfl network`: a network of real processes on this machine, in one command."""
 
 import os
 import signal
@@ -38,66 +38,71 @@ _STARTING_S = 180.0
 UP_LOG = "up.log"
 EXPLORE_LOG = "explore.log"
 
-network_app = typer.Typer(no_args_is_help=True, help="A whole network of real processes on this machine.")
+network_app = typer.Typer(no_args_is_help=True, help="Run a whole network of real processes on this machine.")
 
-NetworkFolderArgument = Annotated[
-    Path, typer.Argument(metavar="[FOLDER]", help="The folder of the network, runs/network unless given.")
-]
+NetworkFolderArgument = Annotated[Path, typer.Argument(metavar="[FOLDER]", help="The folder of the network.")]
 
 
 class BadUsage(BdflError):
-    """Options that do not go together."""
+    """Options that exclude each other."""
 
 
 class NotStopped(BdflError):
-    """A network that does not end when it is asked to."""
+    """A network that still runs after SIGTERM and a minute."""
 
 
 @network_app.command("up")
 def up(
     scenario: Annotated[
-        str | None, typer.Argument(metavar="[SCENARIO]", help="A scenario file or a shipped one, live unless given.")
+        str | None,
+        typer.Argument(metavar="[SCENARIO]", help="Scenario file or a shipped scenario.", show_default="live"),
     ] = None,
-    nodes: Annotated[int | None, typer.Option("--nodes", min=1, help="Members; the scenario's unless given.")] = None,
-    aps: Annotated[int, typer.Option("--aps", min=0, help="Access points in a ring, with the nodes behind them.")] = 0,
+    nodes: Annotated[
+        int | None, typer.Option("--nodes", min=1, help="Number of nodes.", show_default="the scenario's")
+    ] = None,
+    aps: Annotated[int, typer.Option("--aps", min=0, help="Access points, in a ring, that the nodes connect to.")] = 0,
     blocks: Annotated[
-        int | None, typer.Option("--blocks", min=1, help="After which all is over; the scenario's rounds unless given.")
+        int | None,
+        typer.Option("--blocks", min=1, help="Number of blocks.", show_default="the scenario's rounds"),
     ] = None,
     time_scale: Annotated[
         float | None,
-        typer.Option("--time-scale", min=0, help="Real seconds for a modelled one; 0: as fast as it goes."),
+        typer.Option(
+            "--time-scale",
+            min=0,
+            help="Real seconds of a modelled second; 0: as fast as possible.",
+            show_default="the scenario's",
+        ),
     ] = None,
     flower: FlowerOption = None,
     flower_model: FlowerModelOption = None,
     seed: SeedOption = None,
     changes: SetOption = None,
-    out: Annotated[Path | None, typer.Option("--out", help="New folder, runs/network unless given.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="New folder.", show_default="runs/network")] = None,
     resume: Annotated[
-        Path | None, typer.Option("--resume", metavar="FOLDER", help="Go on with the network in this folder.")
+        Path | None, typer.Option("--resume", metavar="FOLDER", help="Resume the network in this folder.")
     ] = None,
-    keep: Annotated[bool, typer.Option("--keep", help="Goes on serving after the last block, until stopped.")] = False,
-    restart: Annotated[bool, typer.Option("--restart", help="Start processes again that end.")] = False,
-    detach: Annotated[bool, typer.Option("--detach", help="Run in the background: bdfl network status, down.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep serving after the last block, until stopped.")] = False,
+    restart: Annotated[bool, typer.Option("--restart", help="Restart processes that end.")] = False,
+    detach: Annotated[bool, typer.Option("--detach", help="Run in the background; see network status, down.")] = False,
     explore: Annotated[
-        bool, typer.Option("--explore", help="Also open it to a browser on this machine, while it runs.")
+        bool, typer.Option("--explore", help="Also serve the explorer to a browser on this machine.")
     ] = False,
-    plain: Annotated[bool, typer.Option("--plain", help="Lines instead of a picture.")] = False,
+    plain: Annotated[bool, typer.Option("--plain", help="Print lines instead of a live table.")] = False,
     allow: AllowOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Start a network of real processes, one key and one chain each, watch it, and judge what it leaves.
+    """Start a network of real processes, watch it, and verify its chains.
 
-    Ends after the last block or with Ctrl-C: all processes end, all chains are verified and compared, byte for byte.
-    Exit code 1 if anything is wrong with them. The folder stays; --resume goes on with it.
+    Every node is a process with its own key and chain. The network ends after the last block or with Ctrl-C. Then all
+    processes end, and all chains are verified and compared byte for byte. Exit code 1 if one is invalid or differs.
+
+    The folder stays; --resume continues it.
 
     Examples:
-
       bdfl network up --nodes 8 --aps 2 --explore
-
       bdfl network up --nodes 4 --blocks 5 --time-scale 0 --out runs/quick
-
       bdfl network up --nodes 4 --flower mypackage.client:client_fn
-
       bdfl network up --detach
     """
     if resume is not None and (
@@ -131,10 +136,11 @@ def up(
 
 @network_app.command("status")
 def status(folder: NetworkFolderArgument = DEFAULT_FOLDER, as_json: JsonOption = False) -> None:
-    """Show all processes of a network; exit code 1 unless all are up and well, as in bdfl node status.
+    """Show all processes of a network.
+
+    Exit code 1 unless all are up and well, as in `bdfl node status`.
 
     Example:
-
       bdfl network status runs/network
     """
     from bdfl.operation.local_network import view_network
@@ -155,10 +161,9 @@ def status(folder: NetworkFolderArgument = DEFAULT_FOLDER, as_json: JsonOption =
 
 @network_app.command("down")
 def down(folder: NetworkFolderArgument = DEFAULT_FOLDER) -> None:
-    """End a network that runs in the background or elsewhere; its folder stays.
+    """Stop a running network; its folder stays.
 
     Example:
-
       bdfl network down runs/network
     """
     from bdfl.operation.local_network import wait_until_over
@@ -208,7 +213,7 @@ def _found(
 
 
 def _spread(scenario: "Scenario", nodes: int) -> list[str]:
-    """Overrides for so many members; where they are more than the scenario's, its samples are shared out."""
+    """Return overrides for `nodes` members; if they are more than the scenario's, they share its samples."""
     clients = scenario.clients
     changes = [f"clients.count={nodes}"]
     if nodes > clients.count and isinstance(clients.samples, int | float):
@@ -261,7 +266,7 @@ def _run(
 
 @contextmanager
 def _explorer(folder: Path, *, is_wanted: bool) -> Iterator[Callable[[], str]]:
-    """Inside, an explorer of the network runs, if that is wanted; gives what there is to say of it."""
+    """Run an explorer inside the block if wanted; yield a function that returns its last line."""
     from bdfl.operation.children import Child, end_all
 
     if not is_wanted:
@@ -280,7 +285,7 @@ def _explorer(folder: Path, *, is_wanted: bool) -> Iterator[Callable[[], str]]:
 
 
 def _refuse_dead(network: "LocalNetwork", view: "NetworkView", *, is_restarted: bool) -> None:
-    """Raises if no node is left; one that is down is shown as such, and the others go on."""
+    """Raise `BadNetwork` if all nodes are down and none is restarted."""
     from bdfl.operation.network_file import BadNetwork
 
     if not is_restarted and network.nodes and not any(child.is_up for child in network.nodes):
@@ -289,7 +294,7 @@ def _refuse_dead(network: "LocalNetwork", view: "NetworkView", *, is_restarted: 
 
 
 def _judge(folder: Path, took_s: float, *, is_done: bool, as_json: bool) -> None:
-    """Verifies and compares all chains, and says what came out."""
+    """Verify and compare all chains and print the result; exit code 1 for a failure."""
     from bdfl.operation.judging import judge_network, summarise_network
     from bdfl.operation.network_file import read_network
 
@@ -311,7 +316,7 @@ def _judge(folder: Path, took_s: float, *, is_done: bool, as_json: bool) -> None
 
 
 def _detach(folder: Path, *, blocks: int | None, restart: bool, keep: bool, explore: bool) -> None:
-    """Starts the same in the background and returns when it runs."""
+    """Start the network in the background and return when it runs."""
     from bdfl.operation.network_file import BadNetwork, read_network
     from bdfl.operation.run_file import is_locked
 

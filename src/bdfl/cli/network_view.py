@@ -1,4 +1,4 @@
-"""A network while it runs: a table of all its processes on a terminal, a line now and then elsewhere."""
+"""Live view of a local network: a table of its processes on a terminal, plain lines elsewhere."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -26,9 +26,9 @@ def _say_nothing() -> str:
 
 @contextmanager
 def show_network(title: str, *, is_plain: bool, say_more: SayMore = _say_nothing) -> Iterator[ShowView]:
-    """Inside, the function given shows a network as it is: a picture on a terminal (stderr), else lines.
+    """Yield a function that shows a network on stderr: a live table on a terminal, else lines.
 
-    `say_more` gives a line of its own, as soon as there is something to say.
+    `say_more` returns an additional line, or an empty text.
     """
     console = Screen(stderr=True)
     if is_plain or not console.is_terminal:
@@ -40,7 +40,7 @@ def show_network(title: str, *, is_plain: bool, say_more: SayMore = _say_nothing
 
 
 class _Picture:
-    """The newest view as a table."""
+    """A live table of the newest view."""
 
     def __init__(self, title: str, say_more: SayMore) -> None:
         self._title = title
@@ -62,7 +62,7 @@ class _Picture:
 
 
 class _Lines:
-    """A line when something changed, but not too often."""
+    """Plain lines: one for a change, at most every five seconds."""
 
     def __init__(self, title: str, say_more: SayMore) -> None:
         self._say_more = say_more
@@ -84,7 +84,7 @@ class _Lines:
 
 
 def summarise_view(view: NetworkView) -> str:
-    """A network in one line."""
+    """Return a network in one line."""
     num_up = sum(node.is_up for node in view.nodes)
     parts = [f"{num_up} of {len(view.nodes)} nodes up"]
     if view.access_points:
@@ -101,8 +101,8 @@ def summarise_view(view: NetworkView) -> str:
 
 
 def list_troubles(view: NetworkView) -> list[str]:
-    """A line for every state that is not well, with the nodes in it and the reason of the first of them."""
-    if view.is_up and not view.heights:  # all are still being started
+    """Return a line for every unhealthy state: its nodes, and the reason of the first."""
+    if view.is_up and not view.heights:  # still starting
         return []
     troubles: dict[str, list[int]] = {}
     for number, node in enumerate(view.nodes):
@@ -115,7 +115,7 @@ def list_troubles(view: NetworkView) -> list[str]:
 
 
 def tabulate_network(view: NetworkView) -> Table:
-    """Every process in a row, in at most 80 columns."""
+    """Return a table with a row for every process, in at most 80 columns."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for name, justify in (
         ("node", "left"), ("block", "right"), ("doing", "left"), ("peers", "right"), ("by", "right"),
@@ -152,7 +152,7 @@ def _cells_of(node: NodeView) -> list[str]:
 
 
 def _doing(found: Snapshot) -> str:
-    """The state, or what a working node is at."""
+    """Return the state of a node, or the activity of a working one."""
     if found.state is not ServiceState.WORKING:
         return found.state
     if found.is_training and found.phase == "collecting":

@@ -1,4 +1,4 @@
-"""`bdfl node` and `bdfl ap`: what runs on a machine of a live network."""
+"""`bdfl node`: a node of a live network; options and signals that `bdfl ap` shares."""
 
 import os
 import signal
@@ -23,38 +23,44 @@ FAILED_EXIT = 1
 
 node_app = typer.Typer(invoke_without_command=True)
 
-GenesisOption = Annotated[Path | None, typer.Option("--genesis", metavar="FILE", help="What all members signed.")]
-KeyOption = Annotated[Path | None, typer.Option("--key", metavar="FILE", help="Your key, as bdfl keygen made it.")]
+GenesisOption = Annotated[Path | None, typer.Option("--genesis", metavar="FILE", help="The signed genesis.")]
+KeyOption = Annotated[Path | None, typer.Option("--key", metavar="FILE", help="Your key, from `bdfl keygen`.")]
 FolderOption = Annotated[
-    Path | None, typer.Option("--folder", metavar="DIR", help="Where the node keeps its chain and all else.")
+    Path | None, typer.Option("--folder", metavar="DIR", help="Folder of the node's chain and files.")
 ]
 NodeDataOption = Annotated[
     str,
-    typer.Option("--data", metavar="SOURCE", help="Your own data (.npz or a folder), or dealt: the scenario's share."),
+    typer.Option("--data", metavar="SOURCE", help="Your data (.npz or a folder); dealt: your share of the scenario's."),
 ]
 NodeFlowerOption = Annotated[
     str | None,
-    typer.Option("--flower", metavar="MODULE:NAME", help="Your Flower client, where the genesis asks for one."),
+    typer.Option("--flower", metavar="MODULE:NAME", help="Your Flower client, if the genesis asks for one."),
 ]
 ListenOption = Annotated[
     list[str] | None,
-    typer.Option("--listen", metavar="HOST:PORT", help="Where others reach you. Repeatable; none behind an AP."),
+    typer.Option(
+        "--listen", metavar="HOST:PORT", help="Address to listen on; none behind an access point. Repeatable."
+    ),
 ]
 PeerOption = Annotated[
-    list[str] | None, typer.Option("--peer", metavar="HOST:PORT", help="A node or access point. Repeatable.")
+    list[str] | None, typer.Option("--peer", metavar="HOST:PORT", help="Address of a node or access point. Repeatable.")
 ]
 MetricsOption = Annotated[
     str,
     typer.Option(
         "--metrics",
         metavar="[HOST:]PORT|off",
-        help="Where /metrics, /status.json and /chain are; 0: any port. On loopback unless HOST is given.",
+        help="Address of /metrics, /status.json and /chain, on loopback without HOST; port 0: any free one.",
     ),
 ]
-UnsignedOption = Annotated[bool, typer.Option("--unsigned", help="Also with a genesis that not all have signed.")]
+UnsignedOption = Annotated[bool, typer.Option("--unsigned", help="Accept a genesis that not all members signed.")]
 AdmissionOption = Annotated[
     list[Path] | None,
-    typer.Option("--admission", metavar="FILE", help="How a member came in later, you perhaps. Repeatable."),
+    typer.Option(
+        "--admission",
+        metavar="FILE",
+        help="Admission file of a member added after genesis (may be your own). Repeatable.",
+    ),
 ]
 QuotaOption = Annotated[
     int | None,
@@ -62,7 +68,8 @@ QuotaOption = Annotated[
         "--quota",
         min=1,
         metavar="MB",
-        help="Size of all models that are kept; enough for all rounds unless given.",
+        help="Most disk space for models.",
+        show_default="enough for the rounds kept",
     ),
 ]
 WhileInputOption = Annotated[bool, typer.Option("--while-input", hidden=True, help="End when standard input does.")]
@@ -70,7 +77,7 @@ NodeFolderArgument = Annotated[Path, typer.Argument(metavar="FOLDER", help="The 
 
 
 class BadUsage(BdflError):
-    """Options that are missing or do not go together."""
+    """Options that are missing or exclude each other."""
 
 
 @node_app.callback()
@@ -87,29 +94,26 @@ def node(
     rounds: Annotated[
         int | None,
         typer.Option(
-            "--rounds", min=1, help="Last block, the same for all members; the genesis' number of rounds unless given."
+            "--rounds", min=1, help="Last block, the same for all members.", show_default="the rounds of the genesis"
         ),
     ] = None,
-    evaluate: Annotated[bool, typer.Option("--evaluate", help="Try every model on the test data.")] = False,
-    record: Annotated[bool, typer.Option(help="Write down all events, for bdfl node replay.")] = True,
+    evaluate: Annotated[bool, typer.Option("--evaluate", help="Evaluate every model on the test data.")] = False,
+    record: Annotated[bool, typer.Option(help="Log all events, for `bdfl node replay`.")] = True,
     unsigned: UnsignedOption = False,
     admission: AdmissionOption = None,
     quota: QuotaOption = None,
     allow: AllowOption = None,
     while_input: WhileInputOption = False,
 ) -> None:
-    """Take part in a live network until stopped, or look after a node.
+    """Run a node of a live network until stopped, or check on one.
 
-    After the last block the node only serves the others. Ctrl-C or SIGTERM ends it cleanly, a second one at once.
-    Started again it goes on from its folder.
+    After the last block the node only serves its peers. Ctrl-C or SIGTERM stops it cleanly, a second one at once. A
+    restarted node continues from its folder.
 
     Examples:
-
-      bdfl node --genesis genesis.bdfl --key key.pem --data mine.npz --folder node --listen 0.0.0.0:7447
-
-      bdfl node --genesis genesis.bdfl --key key.pem --flower mypackage.client:client_fn --folder node
-
-      bdfl node doctor --genesis genesis.bdfl --key key.pem --folder node --peer 192.0.2.7:7447
+      bdfl node --genesis our.genesis --key my.key --folder node --data my.npz
+      bdfl node --genesis our.genesis --key my.key --folder node --peer ap-0:7447
+      bdfl node doctor --genesis our.genesis --key my.key --folder node
     """
     if context.invoked_subcommand is not None:
         return
@@ -154,14 +158,14 @@ def doctor(
     allow: AllowOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say what is wrong before a node is started, or why it does not get on: one line each; exit code 1 if anything is.
+    """Check a node before its start, or find out why it makes no progress.
 
-    Takes the node's own options. It looks at packages, key, genesis, certificates, folder and chain, tries the data
-    with the model, binds the ports, calls the peers, compares clocks and counts the votes that can be reached.
+    Takes the options of `bdfl node` and prints one line a check. Checks packages, key, genesis, certificates, folder
+    and chain, tries the data with the model, binds the ports, connects to the peers, compares clocks and counts the
+    votes within reach. Exit code 1 if a check fails.
 
     Example:
-
-      bdfl node doctor --genesis our.genesis --key north.key --data mine.npz --folder node --peer 192.0.2.7:7447
+      bdfl node doctor --genesis our.genesis --key my.key --folder node
     """
     from bdfl.operation.doctor import Patient, Verdict, examine
 
@@ -194,14 +198,13 @@ def doctor(
 
 @node_app.command("status")
 def status(folder: NodeFolderArgument, as_json: JsonOption = False) -> None:
-    """Show the state of the node in a folder, and the reason for it.
+    """Show the state of a node and the reason for it.
 
     Exit code 0: starting, working, catching-up, finished.
 
     Exit code 1: waiting (no quorum), not-training, misconfigured, stalled, removed, stopped, no answer.
 
     Example:
-
       bdfl node status node
     """
     from bdfl.operation.status import ServiceState, advise_end, look_at, say_seconds
@@ -234,13 +237,12 @@ def status(folder: NodeFolderArgument, as_json: JsonOption = False) -> None:
 
 @node_app.command("replay")
 def replay(folder: NodeFolderArgument, as_json: JsonOption = False) -> None:
-    """Play a node's recorded events again: the pure core must decide the very blocks that are in its chain.
+    """Replay a node's event log and compare the blocks with its chain.
 
-    Needs no key: wherever the node signed, its recorded signature must fit what the core makes now. Exit code 1 where
+    Needs no key: where the node signed, its recorded signature must match the replayed message. Exit code 1 if
     anything differs.
 
     Example:
-
       bdfl node replay runs/network/node-3
     """
     from bdfl.ledger.store import ChainStore
@@ -270,19 +272,15 @@ def replay(folder: NodeFolderArgument, as_json: JsonOption = False) -> None:
 
 @node_app.command("calibrate")
 def calibrate(
-    scenario: Annotated[
-        str, typer.Argument(metavar="[SCENARIO]", help="What would be trained; live unless given.")
-    ] = "live",
+    scenario: Annotated[str, typer.Argument(metavar="[SCENARIO]", help="Scenario to train.")] = "live",
     data: NodeDataOption = "dealt",
-    client: Annotated[int, typer.Option("--client", min=0, help="Whose share of dealt data is trained.")] = 0,
+    client: Annotated[int, typer.Option("--client", min=0, help="Client whose share of dealt data is trained.")] = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure what this machine can do: cycles for training, hash rate, uplink, where energy is read.
+    """Measure this machine: training cycles, hash rate, uplink and energy source.
 
     Examples:
-
       bdfl node calibrate
-
       bdfl node calibrate quickstart --data mine.npz
     """
     from bdfl.operation.calibration import calibrate as calibrate_machine
@@ -321,7 +319,7 @@ def _run_node(settings: "NodeSettings", *, while_input: bool) -> None:
 
 @contextmanager
 def on_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """Inside, Ctrl-C and SIGTERM call `stop`, from a thread of its own; the second ends the process at once."""
+    """Call `stop` in a new thread on Ctrl-C or SIGTERM inside the block; a second signal exits at once."""
     is_asked = threading.Event()
 
     def hear(number: int, frame: object) -> None:
@@ -339,7 +337,7 @@ def on_signals(stop: Callable[[], None]) -> Iterator[None]:
 
 
 def end_with_input(stop: Callable[[], None]) -> None:
-    """Calls `stop` when whoever started this process is gone."""
+    """Call `stop` when standard input ends, as it does with the parent process."""
     from bdfl.operation.children import watch_input
 
     watch_input(stop)
@@ -350,7 +348,7 @@ def _data_source(data: str) -> str:
 
 
 def read_addresses(given: list[str] | None) -> tuple[str, ...]:
-    """Addresses as given, each HOST:PORT; raises `BadAddress`."""
+    """Return the addresses; raise `BadAddress` unless each is HOST:PORT."""
     from bdfl.operation.addresses import split_address
 
     for address in given or ():

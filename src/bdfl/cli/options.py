@@ -17,7 +17,7 @@ RESULTS = Path("results")
 
 
 def complete_scenario() -> list[str]:
-    """What a shell offers where a scenario is asked for: the shipped ones; it adds files where none of them fits."""
+    """Return the names of the shipped scenarios, for shell completion; the shell adds files if none matches."""
     from bdfl.scenario.shipped import shipped_scenarios
 
     return list(shipped_scenarios())
@@ -27,50 +27,56 @@ ScenarioArgument = Annotated[
     str,
     typer.Argument(
         metavar="SCENARIO",
-        help="A scenario file, or the name of a shipped one such as paper-cifar10.",
+        help="Scenario file, or the name of a shipped scenario such as paper-cifar10.",
         autocompletion=complete_scenario,
     ),
 ]
 SetOption = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Change a value, such as radio.bandwidth_hz=360e3. Repeatable."),
+    typer.Option("--set", metavar="KEY=VALUE", help="Set a value, such as radio.bandwidth_hz=360e3. Repeatable."),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="JSON on standard output, for machines.")]
-JsonOrFilesOption = Annotated[
-    bool, typer.Option("--json", help="JSON on standard output, for machines; files only with --out.")
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+JsonOrFilesOption = Annotated[bool, typer.Option("--json", help="Print JSON, and write files only with --out.")]
+RoundsOption = Annotated[int | None, typer.Option("--rounds", help="Number of rounds.", show_default="the scenario's")]
+SchedulerOption = Annotated[
+    str | None, typer.Option("--scheduler", help="Such as drc or exact:tradeoff=50.", show_default="the scenario's")
 ]
-RoundsOption = Annotated[int | None, typer.Option("--rounds", help="Rounds to play; the scenario's unless given.")]
-SeedOption = Annotated[int | None, typer.Option("--seed", help="The (first) seed; the scenario's unless given.")]
+SeedOption = Annotated[int | None, typer.Option("--seed", help="The (first) seed.", show_default="the scenario's")]
 DataOption = Annotated[
     str | None,
     typer.Option(
-        "--data", metavar="SOURCE", help="Learn from this: digits, a folder, .npz, hub:NAME or module:function."
+        "--data",
+        metavar="SOURCE",
+        help="Training data: digits, a folder, .npz, hub:NAME or module:function.",
+        show_default="the scenario's",
     ),
 ]
 FlowerOption = Annotated[
     str | None,
-    typer.Option(
-        "--flower", metavar="MODULE:NAME", help="Learn with this Flower client, a client_fn or a ClientApp, as it is."
-    ),
+    typer.Option("--flower", metavar="MODULE:NAME", help="Train with this Flower client, a client_fn or a ClientApp."),
 ]
 FlowerModelOption = Annotated[
     str | None,
     typer.Option(
         "--flower-model",
         metavar="MODULE:NAME",
-        help="What makes the Flower client's model, such as its Net; unless it has get_parameters.",
+        help="What makes the Flower client's first model, such as its Net.",
+        show_default="get_parameters of the client",
     ),
 ]
 SeedsOption = Annotated[int, typer.Option("--seeds", help="Number of seeds.")]
 WorkersOption = Annotated[
-    int | None, typer.Option("--workers", help="Processes; one per core unless given. Results do not depend on it.")
+    int | None,
+    typer.Option("--workers", help="Number of processes. Does not change results.", show_default="one per core"),
 ]
 AllowOption = Annotated[
     list[str] | None,
-    typer.Option("--allow", metavar="MODULE:FUNCTION", help="A function named there that may run here. Repeatable."),
+    typer.Option(
+        "--allow", metavar="MODULE:FUNCTION", help="Let this function, which the file or folder names, run. Repeatable."
+    ),
 ]
 OutOption = Annotated[
-    Path | None, typer.Option("--out", help="Folder for figures and CSV files, results unless given.")
+    Path | None, typer.Option("--out", help="Folder for figures and CSV files.", show_default="results")
 ]
 
 
@@ -83,7 +89,7 @@ def open_scenario(
     flower: str | None = None,
     flower_model: str | None = None,
 ) -> "Scenario":
-    """The scenario asked for, with what the options change."""
+    """Load a scenario and apply the options that override its values."""
     from bdfl.scenario import load_scenario
     from bdfl.scenario.shipped import find_scenario
 
@@ -94,7 +100,7 @@ def open_scenario(
 
 
 def data_changes(data: str | None) -> list[str]:
-    """What the option `--data` changes in a scenario; a path is relative to the working folder."""
+    """Return the overrides of the option `--data`; a path is relative to the working folder."""
     from bdfl.scenario.learning import is_path
 
     if data is None:
@@ -104,7 +110,7 @@ def data_changes(data: str | None) -> list[str]:
 
 
 def flower_changes(flower: str | None, model: str | None) -> list[str]:
-    """What the options `--flower` and `--flower-model` change; gradients are something no Flower client gives."""
+    """Return the overrides of `--flower` and `--flower-model`; no gradients, which a Flower client does not return."""
     named = [
         f"learning.{key}={toml_value(name)}" for key, name in (("flower", flower), ("flower_model", model)) if name
     ]
@@ -112,7 +118,7 @@ def flower_changes(flower: str | None, model: str | None) -> list[str]:
 
 
 def can_draw() -> bool:
-    """Tells if Matplotlib is installed; where it is not, says on stderr that figures are left out."""
+    """Return whether Matplotlib is installed; if not, say on stderr that figures are left out."""
     try:
         require("no figures: drawing", "matplotlib")
     except MissingExtra as missing:
@@ -122,7 +128,7 @@ def can_draw() -> bool:
 
 
 def save_result(picture: "Picture", name: str, out: Path | None, *, quiet: bool) -> None:
-    """Writes a picture with its numbers into `out`, or where results go, and says so unless told to be quiet."""
+    """Write a picture and its numbers into `out`, else into `results`, and print the file names unless `quiet`."""
     from bdfl.report.style import save_picture
 
     folder = out or RESULTS

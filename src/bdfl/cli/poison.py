@@ -1,4 +1,4 @@
-"""The command `bdfl poison`: aggregation rules against members that poison the model."""
+"""`bdfl poison`: aggregation rules against members that poison the model."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -25,15 +25,16 @@ _NAME = "poisoning"
 
 def poison(
     scenario: Annotated[
-        str, typer.Argument(metavar="SCENARIO", help="A scenario file with adversaries, or a shipped one.")
+        str, typer.Argument(metavar="SCENARIO", help="Scenario file with adversaries, or a shipped scenario.")
     ] = _NAME,
     seeds: Annotated[int, typer.Option("--seeds", help="Number of seeds.")] = 5,
     rules: Annotated[
-        str | None, typer.Option("--rules", help="Comma-separated, such as median,my_rules:trust; all unless given.")
+        str | None,
+        typer.Option("--rules", help="Comma-separated, such as median,my_rules:trust.", show_default="all"),
     ] = None,
     attacks: Annotated[
         str | None,
-        typer.Option("--attacks", help="Comma-separated, such as label-flip,scaling:20; all unless given."),
+        typer.Option("--attacks", help="Comma-separated, such as label-flip,scaling:20.", show_default="all"),
     ] = None,
     rounds: RoundsOption = None,
     seed: SeedOption = None,
@@ -42,16 +43,14 @@ def poison(
     out: OutOption = None,
     as_json: JsonOrFilesOption = False,
 ) -> None:
-    """Play every aggregation rule against every attack of poisoning members, on even and on skewed data.
+    """Compare aggregation rules under poisoning attacks.
 
-    The scenario says who the adversaries are. Writes a figure, tables and every run's accuracy.
+    Trains every rule against every attack, on even and on skewed data. The scenario defines the adversaries. Writes a
+    figure, tables and every run's accuracy.
 
     Examples:
-
       bdfl poison
-
-      bdfl poison --attacks sign-flip:4,gaussian:50 --rules mean,median,trimmed-mean --seeds 3
-
+      bdfl poison --attacks sign-flip:4,gaussian:50 --rules mean,median --seeds 3
       bdfl poison my.toml --seeds 10 --out results/poisoning
     """
     from bdfl.experiment.poisoning import ATTACKS, RULES, parse_attacks, play_poisoning
@@ -92,7 +91,7 @@ def _save(found: "Poisoning", folder: Path) -> list[Path]:
 
 
 def _made_with() -> list[str]:
-    """The command as it was given, and the versions that decide the numbers."""
+    """Return the command line, and the versions that determine the numbers."""
     import platform
     import shlex
     import sys

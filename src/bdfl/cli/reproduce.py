@@ -1,4 +1,4 @@
-"""The command `bdfl reproduce`: figures and times in seconds, accuracies in hours, with a view of how far they are."""
+"""`bdfl reproduce`: the paper's figures and times in seconds, its accuracies in hours, with progress."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ from bdfl.errors import require
 if TYPE_CHECKING:
     from bdfl.reproduce import CampaignProgress, Reproduction, TrainingSettings
 
-_PATIENCE_S = 2.0  # plain lines come no more often
+_PATIENCE_S = 2.0  # between plain lines
 _SEEDS, _TRAINED_SEEDS = 20, 1
 
 
@@ -30,41 +30,42 @@ def reproduce(
         ),
     ] = None,
     seeds: Annotated[
-        int | None, typer.Option("--seeds", help="Number of seeds; 20 unless given, 1 where models are trained.")
+        int | None, typer.Option("--seeds", help="Number of seeds.", show_default="20, or 1 with --data")
     ] = None,
     rounds: Annotated[
-        int | None, typer.Option("--rounds", help="With --data: rounds to train, the paper's unless given.")
+        int | None, typer.Option("--rounds", help="With --data: rounds to train.", show_default="the paper's")
     ] = None,
     local_steps: Annotated[
-        int | None, typer.Option("--local-steps", help="With --data: local epochs (or updates) really made in a round.")
+        int | None, typer.Option("--local-steps", help="With --data: local epochs (or updates) trained in a round.")
     ] = None,
-    unit: Annotated[str | None, typer.Option("--unit", help="With --data: local steps are epochs or updates.")] = None,
+    unit: Annotated[
+        str | None, typer.Option("--unit", help="With --data: unit of local steps, epochs or updates.")
+    ] = None,
     batch: Annotated[int | None, typer.Option("--batch", help="With --data: samples in a mini-batch.")] = None,
     evaluate_every: Annotated[
-        int | None, typer.Option("--evaluate-every", help="With --data: rounds from one evaluation to the next.")
+        int | None, typer.Option("--evaluate-every", help="With --data: rounds between evaluations.")
     ] = None,
     schedulers: Annotated[
         str | None, typer.Option("--schedulers", help="With --data: comma-separated, such as drc,exact:tradeoff=50.")
     ] = None,
-    only: Annotated[str | None, typer.Option("--only", help="With --data: cifar10 or svhn alone.")] = None,
+    only: Annotated[str | None, typer.Option("--only", help="With --data: only cifar10 or svhn.")] = None,
     changes: SetOption = None,
     workers: WorkersOption = None,
     out: OutOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make the paper's figures and its table, our numbers beside the paper's, with verdicts.
+    """Reproduce the paper's figures and table, beside the paper's numbers.
 
-    Without --data nothing is trained, and table4 has times alone. With --data every run is trained in a folder of its
-    own below OUT/runs: the same command again goes on with what was stopped and uses what is done. Simulated time does
-    not depend on how much is really trained, so a short table has the paper's delays; the output says what is short.
+    Without --data nothing is trained, and table4 has times only.
+
+    With --data every run is trained in its own folder below OUT/runs. The same command again resumes what was stopped
+    and reuses what is finished. Simulated time does not depend on the amount of training, so a shortened table has the
+    paper's delays. The output lists what is shortened.
 
     Examples:
-
       bdfl reproduce table4
-
       bdfl reproduce all --out results
-
-      bdfl reproduce table4 --data images --rounds 20 --local-steps 1 --only cifar10
+      bdfl reproduce table4 --data images --rounds 20 --only cifar10
     """
     require("reproducing the paper", "matplotlib")
     from bdfl.reproduce import Settings, Target, parse_targets
@@ -98,7 +99,7 @@ def _list_overrides(
     batch: int | None,
     evaluate_every: int | None,
 ) -> list[str]:
-    """What options change in the scenarios, as `key=value`; named options win over --set."""
+    """Return the overrides of the scenarios as `key=value`; named options win over --set."""
     named = {
         "rounds": rounds,
         "learning.local_steps": local_steps,
@@ -160,20 +161,20 @@ def _train(folder: Path, training: "TrainingSettings") -> "Reproduction":
 
 
 class CampaignView:
-    """Where the campaign is, and how long the rest takes if rounds take what they took so far."""
+    """Progress of the campaign, with time left estimated from the mean duration of a round."""
 
     def __init__(self) -> None:
         self.last: CampaignProgress | None = None
         self._started_s = time.monotonic()
 
     def left_s(self) -> float:
-        """Seconds until all runs are over; NaN before the first round."""
+        """Return the estimated seconds left for all runs; NaN before the first round."""
         if self.last is None:
             return float("nan")
         return (time.monotonic() - self._started_s) / self.last.rounds_trained * self.last.rounds_left
 
     def line(self) -> str:
-        """Run, round, accuracy and time left in one line."""
+        """Return run, round, accuracy and time left in one line."""
         from bdfl.cli.live import show_duration
 
         if self.last is None:
@@ -185,7 +186,7 @@ class CampaignView:
         )
 
     def place(self) -> str:
-        """What the last round was, for people who stopped it."""
+        """Return the last finished round, for the message of an interrupted campaign."""
         if self.last is None:
             return "before the first round was over"
         return f"in run {self.last.run} of {self.last.num_runs} ({self.last.title}) after round {self.last.round}"
@@ -193,7 +194,7 @@ class CampaignView:
 
 @contextmanager
 def show_campaign(view: CampaignView) -> Iterator[Callable[["CampaignProgress"], None]]:
-    """Inside, what the function given is told is on the screen (stderr): a live line, or plain lines elsewhere."""
+    """Yield a function that shows progress on stderr: a live line on a terminal, else plain lines."""
     console = Console(stderr=True, highlight=False)
     if console.is_terminal:
         with console.status(view.line()) as status:

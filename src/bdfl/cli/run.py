@@ -1,4 +1,4 @@
-"""The commands that learn: `bdfl run` and `bdfl report`."""
+"""`bdfl run` and `bdfl report`: train a model on a simulated network, and report on it."""
 
 import time
 from pathlib import Path
@@ -14,6 +14,7 @@ from bdfl.cli.options import (
     FlowerOption,
     JsonOption,
     RoundsOption,
+    SchedulerOption,
     SeedOption,
     SetOption,
     complete_scenario,
@@ -40,7 +41,7 @@ INTERRUPTED_EXIT = 130
 
 
 class BadUsage(BdflError):
-    """Options that do not go together."""
+    """Options that are missing or exclude each other."""
 
 
 def run(
@@ -48,19 +49,18 @@ def run(
         str | None,
         typer.Argument(
             metavar="[SCENARIO]",
-            help="A scenario file, or a shipped one such as quickstart.",
+            help="Scenario file, or a shipped scenario such as quickstart.",
             autocompletion=complete_scenario,
         ),
     ] = None,
     resume: Annotated[
-        Path | None, typer.Option("--resume", metavar="FOLDER", help="Go on with the run in this folder.")
+        Path | None, typer.Option("--resume", metavar="FOLDER", help="Resume the run in this folder.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", help="Folder of the run; runs/NAME-SCHEDULER-SEED unless given.")
+        Path | None,
+        typer.Option("--out", help="Folder of the run.", show_default="runs/NAME-SCHEDULER-SEED"),
     ] = None,
-    scheduler: Annotated[
-        str | None, typer.Option("--scheduler", help="Such as drc or exact:tradeoff=50; the scenario's unless given.")
-    ] = None,
+    scheduler: SchedulerOption = None,
     data: DataOption = None,
     flower: FlowerOption = None,
     flower_model: FlowerModelOption = None,
@@ -68,7 +68,7 @@ def run(
     seed: SeedOption = None,
     workers: Annotated[
         int | None,
-        typer.Option("--workers", min=1, help="Training processes; by engine and cores unless given."),
+        typer.Option("--workers", min=1, help="Training processes.", show_default="by engine and cores"),
     ] = None,
     engine: EngineOption = Engine.LOCAL,
     address: AddressOption = None,
@@ -77,26 +77,25 @@ def run(
     allow: AllowOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Train a real model under a real schedule: accuracy, delay and energy, round after round.
+    """Train a model on a simulated network with a chain.
 
-    Clients are members of a simulated network that agree on a block in every round and verify each other. Writes a
-    folder with the resolved scenario, the chain, records (Parquet), models (safetensors), figures and report.html. A
-    run that was stopped, however, goes on with --resume and ends in the same bytes; functions that its folder names
-    run only with --allow, since a folder may be somebody else's.
+    The clients are members of the network: they train, agree on a block in every round and verify each other. The
+    output shows accuracy, delay and energy of every round.
+
+    Writes a folder with the resolved scenario, the chain, records (Parquet), models (safetensors), figures and
+    report.html.
+
+    A stopped or killed run continues with --resume and ends in the same bytes. Functions that its folder names run
+    only with --allow, since a folder may come from others.
 
     Examples:
-
       bdfl run quickstart
-
-      bdfl run paper-cifar10 --data path/to/cifar10 --scheduler exact:tradeoff=50 --rounds 20
-
+      bdfl run paper-cifar10 --data path/to/cifar10 --rounds 20
+      bdfl run quickstart --scheduler exact:tradeoff=50 --seed 1
       bdfl run quickstart --flower mypackage.client:client_fn
-
-      bdfl run paper-cifar10 --data path/to/cifar10 --engine ray --address 10.0.0.1:6379
-
-      bdfl run --resume runs/quickstart-drc-0
-
+      bdfl run quickstart --engine ray --address 10.0.0.1:6379
       bdfl run quickstart --track tensorboard:results/board
+      bdfl run --resume runs/quickstart-drc-0
     """
     from bdfl.experiment.choices import choose_scheduler
     from bdfl.experiment.run_folder import create_run_folder, open_run_folder, refuse_existing
@@ -126,7 +125,7 @@ def run(
     chosen = chosen if scheduler is None else choose_scheduler(chosen, scheduler)
     path = out or RUNS / f"{chosen.name}-{chosen.scheduler.name}-{chosen.seed}"
     refuse_existing(path)
-    # Data, model and genesis first: a mistake in them leaves no folder behind.
+    # Data, model and genesis first: an error in them leaves no folder behind.
     federated = _prepare(chosen)
     with _open(federated, workers, engine, address) as trainer:
         found_chain(federated, trainer)
@@ -135,13 +134,12 @@ def run(
 
 
 def report(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder of a run, finished or not.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of a run, finished or not.")],
     allow: AllowOption = None,
 ) -> None:
-    """Write a run's tables, figures and report.html again, from what its folder holds.
+    """Write the tables, figures and report.html of a run again.
 
     Example:
-
       bdfl report runs/quickstart-drc-0
     """
     from bdfl.experiment.run_folder import open_run_folder
@@ -149,7 +147,7 @@ def report(
 
     with writing_to(folder), open_run_folder(folder, frozenset(allow or ())) as opened:
         federated = _prepare(opened.scenario)
-        from bdfl.report.run_report import write_run  # after what says which extras are missing
+        from bdfl.report.run_report import write_run  # after the checks for missing extras
 
         records = replay_run(federated, opened)
         if records is None:
@@ -160,7 +158,7 @@ def report(
 
 
 def _prepare(scenario: "Scenario") -> "Federated":
-    """The run's data or Flower clients; to be asked how much they have, these train once, which may take a while."""
+    """Load the run's data or Flower clients; the latter train once to tell their number of samples."""
     from bdfl.experiment.training_run import prepare_run
 
     if scenario.learning.flower is None:
@@ -168,7 +166,7 @@ def _prepare(scenario: "Scenario") -> "Federated":
     else:
         with progress("asking Flower clients", "clients") as on_rehearsed:
             prepared = prepare_run(scenario, on_rehearsed)
-    require("the report of a run", "matplotlib", "pyarrow")  # now, not after hours of training
+    require("the report of a run", "matplotlib", "pyarrow")  # before hours of training
     return prepared
 
 
@@ -191,7 +189,7 @@ def _open(
 def _train(
     federated: "Federated", trainer: "Trainer", folder: "RunFolder", tracking: "Tracking", *, as_json: bool
 ) -> None:
-    """Trains what is left of a run, shows it meanwhile, and writes what people look at."""
+    """Train the remaining rounds with a live view, verify the chain and write the report."""
     from bdfl.cli.live import RunView, show_run
     from bdfl.experiment.training_run import train_run, verify_run
     from bdfl.report.run_report import summarise_training, tabulate_training, write_run

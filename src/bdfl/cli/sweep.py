@@ -1,4 +1,4 @@
-"""The commands of sweeps: `bdfl sweep` and `bdfl plot`."""
+"""`bdfl sweep` and `bdfl plot`: many runs from one file, and their figure."""
 
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -23,33 +23,30 @@ FAILED_EXIT = 1
 
 def sweep(
     file: Annotated[
-        Path | None, typer.Argument(metavar="[SWEEP.toml]", help="What varies, over which seeds and schedulers.")
+        Path | None, typer.Argument(metavar="[SWEEP.toml]", help="Sweep file: varied values, seeds and schedulers.")
     ] = None,
     resume: Annotated[
-        Path | None, typer.Option("--resume", metavar="FOLDER", help="Go on with the sweep in this folder.")
+        Path | None, typer.Option("--resume", metavar="FOLDER", help="Resume the sweep in this folder.")
     ] = None,
-    out: Annotated[Path | None, typer.Option("--out", help="Folder of the sweep; sweeps/NAME unless given.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Folder.", show_default="sweeps/NAME")] = None,
     engine: EngineOption = Engine.LOCAL,
     address: AddressOption = None,
     workers: Annotated[
-        int | None, typer.Option("--workers", min=1, help="Points at once; one per core unless given.")
+        int | None, typer.Option("--workers", min=1, help="Number of processes.", show_default="one per core")
     ] = None,
-    retries: Annotated[int, typer.Option("--retries", min=0, help="How often a point that failed is tried again.")] = 2,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say how many points there are, compute none.")] = False,
+    retries: Annotated[int, typer.Option("--retries", min=0, help="Retries of a failed point.")] = 2,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only describe the sweep and count its points.")] = False,
     allow: AllowOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Play a scenario at many settings, by many schedulers, with many seeds, and leave one table (Parquet).
+    """Run a scenario with many settings, schedulers and seeds into one table.
 
-    Whatever stops it, the same command goes on where it was and ends in the same bytes, with either engine and any
-    number of workers. Points that failed are tried again; exit code 1 if some still fail.
+    The table is Parquet. A stopped sweep continues with the same command and ends in the same bytes, with either
+    engine and any number of workers. Failed points are retried; exit code 1 if some still fail.
 
     Examples:
-
       bdfl sweep sweep.toml
-
       bdfl sweep sweep.toml --engine ray --address 10.0.0.1:6379
-
       bdfl sweep --resume sweeps/sweep
     """
     from bdfl.sweeps.folder import load_begun, open_sweep_folder
@@ -83,30 +80,32 @@ def sweep(
 
 
 def plot(
-    table: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="The folder of a finished sweep, or its points.parquet.")
-    ],
-    x: Annotated[str | None, typer.Option("--x", help="Key along the x axis; the one with most values.")] = None,
-    y: Annotated[list[str] | None, typer.Option("--y", help="Measure with a panel of its own. Repeatable.")] = None,
+    table: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of a finished sweep, or its points.parquet.")],
+    x: Annotated[
+        str | None, typer.Option("--x", help="Key of the x axis.", show_default="the key with most values")
+    ] = None,
+    y: Annotated[list[str] | None, typer.Option("--y", help="Measure to draw, in its own panel. Repeatable.")] = None,
     by: Annotated[
-        list[str] | None, typer.Option("--by", help="Key that tells lines apart, such as scheduler. Repeatable.")
+        list[str] | None, typer.Option("--by", help="Key of the lines, such as scheduler. Repeatable.")
     ] = None,
     where: Annotated[
-        list[str] | None, typer.Option("--where", metavar="KEY=VALUE", help="Only these points. Repeatable.")
+        list[str] | None, typer.Option("--where", metavar="KEY=VALUE", help="Draw only these points. Repeatable.")
     ] = None,
     log_x: Annotated[
-        bool | None, typer.Option("--log-x/--no-log-x", help="A logarithmic x axis; where values differ twentyfold.")
+        bool | None,
+        typer.Option("--log-x/--no-log-x", help="Logarithmic x axis.", show_default="if values span a factor of 20"),
     ] = None,
-    out: Annotated[Path | None, typer.Option("--out", help="Folder for figure and CSV; the table's own.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder for figure and CSV.", show_default="that of the table")
+    ] = None,
     as_json: JsonOrFilesOption = False,
 ) -> None:
-    """Draw what a sweep found: means with 95 % intervals over seeds, a panel for every measure.
+    """Draw the results of a sweep: means with 95 % intervals over seeds.
 
     Examples:
-
       bdfl plot sweeps/sweep
-
-      bdfl plot sweeps/sweep --x energy.budget_j --y mean_delay_s --by scheduler --where clients.count=8
+      bdfl plot sweeps/sweep --x energy.budget_j --y mean_delay_s --by scheduler
+      bdfl plot sweeps/sweep --where clients.count=8
     """
     from bdfl.sweeps.summary import summarise_points
     from bdfl.sweeps.table import read_points

@@ -1,4 +1,4 @@
-"""What the command line looks like: errors in one line, progress with time left, JSON for machines."""
+"""Output of commands: one-line errors, progress with time left, JSON, and help with joined paragraphs."""
 
 import json
 import platform
@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from inspect import cleandoc
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,31 @@ from bdfl import __version__
 from bdfl.errors import BdflError, describe_import_error, one_line, printable
 
 ERROR_EXIT = 2
-_PATIENCE_S = 2.0  # what is faster needs no progress; plain lines come no more often than this
+_PATIENCE_S = 2.0  # before the first line of progress, and between two
+
+
+def join_paragraphs(text: str) -> str:
+    """Return help with one line for each paragraph and each example: Rich would keep the line breaks of the source."""
+    lines: list[str] = []
+    for line in cleandoc(text).splitlines():
+        if line.startswith("  "):
+            lines.append(f"[cyan]{line}[/cyan]")
+        elif line and lines and lines[-1]:
+            lines[-1] += f" {line}"
+        else:
+            lines.append(line)
+    return "\n".join(lines)
 
 
 class OneLineErrors(TyperGroup):
-    """Commands whose expected errors are one line on stderr and exit code 2."""
+    """A group of commands whose expected errors are one line on stderr and exit code 2, with joined help."""
+
+    def __init__(self, **settings: Any) -> None:  # Typer's own, passed on
+        super().__init__(**settings)
+        below = list(self.commands.values())
+        for command in below:
+            command.help = join_paragraphs(command.help or "")
+            below += getattr(command, "commands", {}).values()
 
     def invoke(self, ctx: Any) -> Any:  # Typer does not export the type of its contexts
         try:
@@ -31,7 +52,7 @@ class OneLineErrors(TyperGroup):
         except BdflError as error:
             typer.echo(f"error: {one_line(error)}", err=True)
             raise typer.Exit(ERROR_EXIT) from None
-        except ModuleNotFoundError as error:  # an extra that nothing asked for before it was imported
+        except ModuleNotFoundError as error:  # an extra that no check asked for before its import
             described = describe_import_error(error)
             if described is None:
                 raise
@@ -40,7 +61,7 @@ class OneLineErrors(TyperGroup):
 
 
 class Screen(Console):
-    """A console that takes nothing in a text for markup, nor shows a control character that it did not make itself."""
+    """A console without markup that escapes control characters in texts."""
 
     def __init__(self, *, stderr: bool = False) -> None:
         super().__init__(stderr=stderr, highlight=False, markup=False, emoji=False)
@@ -51,7 +72,7 @@ class Screen(Console):
 
 
 def say(text: object, *, err: bool = False, nl: bool = True) -> None:
-    """Writes text that may hold anything to standard output, or to stderr."""
+    """Write untrusted text to standard output or stderr, control characters escaped."""
     typer.echo(printable(str(text)), err=err, nl=nl)
 
 
@@ -60,7 +81,7 @@ class CannotAccess(BdflError):
 
 
 def read_input(path: str) -> bytes:
-    """The bytes of a file, or of standard input for `-`."""
+    """Return the bytes of a file, or of standard input for `-`."""
     if path == "-":
         return sys.stdin.buffer.read()
     try:
@@ -71,7 +92,7 @@ def read_input(path: str) -> bytes:
 
 @contextmanager
 def writing_to(folder: Path) -> Iterator[None]:
-    """Inside, a file that cannot be written is an expected error."""
+    """Turn an `OSError` inside the block into `CannotAccess`, an expected error."""
     try:
         yield
     except OSError as error:
@@ -79,16 +100,16 @@ def writing_to(folder: Path) -> Iterator[None]:
 
 
 def print_json(value: object) -> None:
-    """Writes one JSON document and a newline to standard output."""
+    """Write one JSON document and a newline to standard output."""
     encoded = value if isinstance(value, bytes) else msgspec.json.encode(value)
     text = encoded.decode()
-    if not text.isprintable():  # all of it is in strings: JSON has escapes for it
+    if not text.isprintable():  # such characters are in strings only, where JSON has escapes
         text = "".join(one if one.isprintable() or one == "\n" else json.dumps(one)[1:-1] for one in text)
     sys.stdout.write(text + "\n")
 
 
 def print_out(*parts: RenderableType) -> None:
-    """Writes tables and text to standard output, a blank line after each."""
+    """Write tables and text to standard output, a blank line after each."""
     console = Screen()
     for part in parts:
         console.print(part)
@@ -96,16 +117,16 @@ def print_out(*parts: RenderableType) -> None:
 
 
 def print_files(paths: list[Path]) -> None:
-    """Writes where files went, a line each."""
+    """Write the path of every written file, one a line."""
     for path in paths:
         say(f"wrote {path}")
 
 
 @contextmanager
 def progress(what: str, unit: str) -> Iterator[Callable[[int, int], None]]:
-    """A function of (done, in all) that shows how far `what` is and how long it will take, on stderr.
+    """Yield a function of (done, total) that shows progress and time left on stderr.
 
-    A bar on a terminal, plain lines elsewhere; nothing at all for what is over in two seconds.
+    A transient bar on a terminal; elsewhere plain lines, none in the first two seconds.
     """
     console = Screen(stderr=True)
     if console.is_terminal:
@@ -157,5 +178,5 @@ def _plain_progress(what: str, unit: str) -> Callable[[int, int], None]:
 
 
 def describe_machine() -> str:
-    """What measured something, for a page of results."""
+    """Return versions and platform, for a page of results."""
     return f"bdfl {__version__}, Python {platform.python_version()}, {platform.system()} {platform.machine()}"

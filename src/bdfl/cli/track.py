@@ -1,4 +1,4 @@
-"""Runs told to experiment trackers: the option `--track`, and `bdfl track` for what is over or written by others."""
+"""Experiment trackers: the option `--track`, and `bdfl track` for finished or running runs."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
     from bdfl.scenario import Scenario
     from bdfl.tracking import TrackedRun, Tracker, Tracking
 
-_EVERY_S = 2.0  # how often a chain that others write is looked at
+_EVERY_S = 2.0  # between polls of a growing chain
 
 TrackOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--track", metavar="TRACKER", help="Also tell tensorboard:FOLDER, mlflow:URI or module:function. Repeatable."
+        "--track", metavar="TRACKER", help="Track with tensorboard:FOLDER, mlflow:URI or module:function. Repeatable."
     ),
 ]
 
 
 class TrackingFailed(BdflError):
-    """No tracker is left to tell."""
+    """A tracker that failed."""
 
 
 def open_trackers(choices: list[str] | None) -> "Mapping[str, Tracker]":
-    """The trackers asked for; what is wrong with one is raised before any work."""
+    """Open the given trackers; errors are raised before any work."""
     if not choices:
         return {}
     from bdfl.tracking import open_tracker
@@ -45,7 +45,7 @@ def open_trackers(choices: list[str] | None) -> "Mapping[str, Tracker]":
 def tracking_run(
     trackers: "Mapping[str, Tracker]", folder: "RunFolder", *, is_continued: bool = False
 ) -> "Iterator[Tracking]":
-    """Inside, the trackers hear of the run in a folder; a failing one is a warning, with the way to catch up."""
+    """Track the run in a folder inside the block; a failing tracker is a warning with the way to catch up."""
     from bdfl.tracking import tracked_run
 
     run = tracked_run(folder.scenario, folder.path.resolve().name, is_continued=is_continued)
@@ -55,7 +55,7 @@ def tracking_run(
 
 @contextmanager
 def tracking_scenario(trackers: "Mapping[str, Tracker]", scenario: "Scenario") -> "Iterator[Tracking]":
-    """Inside, the trackers hear of a run that has no folder."""
+    """Track a run without a folder inside the block."""
     from bdfl.tracking import tracked_run
 
     with _tracking(trackers, tracked_run(scenario), "") as tracking:
@@ -72,23 +72,23 @@ def _tracking(trackers: "Mapping[str, Tracker]", run: "TrackedRun", way: str) ->
 
 def track(
     folder: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="Of a run, a simulated run's records, a node or a chain.")
+        Path, typer.Argument(metavar="FOLDER", help="Folder of a run, a simulated run's records, a node or a chain.")
     ],
     to: Annotated[
         list[str],
         typer.Option("--to", metavar="TRACKER", help="tensorboard:FOLDER, mlflow:URI or module:function. Repeatable."),
     ],
     follow: Annotated[
-        bool, typer.Option("--follow", help="Go on as the chain grows, such as a live node's, until Ctrl-C.")
+        bool, typer.Option("--follow", help="Follow a growing chain, such as a live node's, until Ctrl-C.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Tell trackers of a run that is over, or that others are at work on. Rounds they have already are not doubled.
+    """Upload a finished or running run to experiment trackers.
+
+    Rounds that a tracker already has are not uploaded twice.
 
     Examples:
-
       bdfl track runs/quickstart-drc-0 --to tensorboard:results/board
-
       bdfl track runs/network/node-0 --to mlflow:results/mlflow --follow
     """
     from bdfl.tracking import Outcome, track_run
