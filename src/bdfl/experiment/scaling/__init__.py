@@ -1,5 +1,5 @@
-"""What a round would cost in federations larger than everybody can talk to: committees, trees, and how they fail.
+"""Cost of a round in federations too large for all-to-all communication: committees, trees, and their failures.
 
-Nothing in here is part of the protocol: these are the designs of `docs/scale.md`, computed from the same cost model,
-encodings and quorums.
+These designs of `docs/scale.md` are not part of the protocol. They are computed from the same cost model, encodings and
+quorums.
 """

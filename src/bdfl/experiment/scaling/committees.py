@@ -1,4 +1,4 @@
-"""Committees: a few members, drawn by lot from what stands on the chain, vote instead of all."""
+"""Committees: a few members, drawn at random from on-chain data, vote instead of all."""
 
 from collections.abc import Sequence
 
@@ -20,11 +20,11 @@ class _Ticket(Record, frozen=True):
 
 
 def draw_committee(tip: bytes, members: Sequence[int], size: int) -> list[int]:
-    """The members, ascending, who vote on the block after `tip`: those with the `size` lowest tickets.
+    """Return the members, ascending, that vote on the block after `tip`: those with the `size` lowest tickets.
 
-    A ticket is a digest of the tip and the member's number, so that everybody who knows the chain knows the committee
-    and needs no proof. It is known as soon as the tip is; whoever mines the tip can throw a block away, and with it a
-    committee, for the price of another proof of work.
+    A ticket is a digest of the tip and the member's number, so the committee follows from the chain without a proof. It
+    is known as soon as the tip is. The miner of the tip can discard a block, and with it a committee, at the price of
+    another proof of work.
     """
     tickets = sorted((record_digest(_Ticket(_DOMAIN, tip, member)), member) for member in members)
     return sorted(member for _, member in tickets[:size])
@@ -33,8 +33,8 @@ def draw_committee(tip: bytes, members: Sequence[int], size: int) -> list[int]:
 def tail_probability(population: int, marked: int, drawn: int, least: int) -> float:
     """Probability that at least `least` of those drawn are marked, each set of `drawn` being equally likely.
 
-    The hypergeometric tail: the sum over x >= least of C(marked, x) C(population - marked, drawn - x) /
-    C(population, drawn), in logarithms.
+    The hypergeometric tail: the sum over x >= least of C(marked, x) C(population - marked, drawn - x) / C(population,
+    drawn), in logarithms.
     """
     fewest, most = max(0, drawn - (population - marked)), min(marked, drawn)
     if least <= fewest:
@@ -52,10 +52,10 @@ def _log_choose(total: int, chosen: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def breaking_liars(committee: int, rule: QuorumRule) -> int:
-    """The fewest members of a committee that can keep it from deciding or, under `bft`, make it decide two blocks.
+    """Fewest members of a committee that can block its decisions or, under `bft`, make it commit two blocks.
 
-    By silence: as many as a quorum leaves over, and one. By lying: as many as two quorums have in common. `majority`
-    promises nothing where members lie, so only those who are silent count.
+    By silence: the committee less a quorum, plus one. By equivocation: the intersection of two quorums. `majority` does
+    not tolerate Byzantine members, so only silent ones count.
     """
     quorum = quorum_size(rule, committee)
     silent = committee - quorum + 1
@@ -63,12 +63,12 @@ def breaking_liars(committee: int, rule: QuorumRule) -> int:
 
 
 def committee_risk(members: int, liars: int, committee: int, rule: QuorumRule) -> float:
-    """Probability that a committee drawn by lot has enough liars to break it."""
+    """Probability that a random committee has enough Byzantine members to break it."""
     return tail_probability(members, liars, committee, breaking_liars(committee, rule))
 
 
 def least_committee(members: int, liars: int, risk: float, rule: QuorumRule) -> int | None:
-    """The smallest committee that is broken with at most this probability; none if not even all members are safe."""
+    """Smallest committee that is broken with at most this probability; None if not even all members are safe."""
     return next(
         (size for size in range(1, members + 1) if committee_risk(members, liars, size, rule) <= risk),
         None,

@@ -18,18 +18,18 @@ from bdfl.scenario.ledger import QuorumRule
 
 @dataclass(frozen=True)
 class CommitteePoint:
-    """How large a committee must be."""
+    """Required size of a committee."""
 
     members: int
     liar_share: float
     rule: QuorumRule
     risk: float
-    size: int | None  # none: nothing but luck would do
+    size: int | None  # None: no size is safe
 
 
 @dataclass(frozen=True)
 class TrafficPoint:
-    """What a member hears in a round, if all vote and if a committee does."""
+    """Traffic received by a member in a round, if all vote and if a committee does."""
 
     members: int
     committee: int
@@ -41,7 +41,7 @@ class TrafficPoint:
 
 @dataclass(frozen=True)
 class ExchangePoint:
-    """From the start of training until everybody has the global model; fan-out 0: all to all."""
+    """Time from the start of training until all members have the global model; fan-out 0: all to all."""
 
     members: int
     fan_out: int
@@ -53,7 +53,7 @@ class ExchangePoint:
 def study_committees(
     sizes: Sequence[int], shares: Sequence[float], risk: float, rule: QuorumRule
 ) -> list[CommitteePoint]:
-    """The least committee for every number of members and share of liars, rounded down to whole members."""
+    """Least committee for every number of members and share of Byzantine ones, rounded down to whole members."""
     return [
         CommitteePoint(members, share, rule, risk, least_committee(members, int(share * members), risk, rule))
         for members in sizes
@@ -64,7 +64,7 @@ def study_committees(
 def study_traffic(
     sizes: Sequence[int], selected: int, model_bytes: int, liar_share: float, risk: float
 ) -> list[TrafficPoint]:
-    """What a member hears where all vote, and where a committee of the least safe size does."""
+    """Traffic received by a member if all vote, and if a committee of the least safe size does."""
     points = []
     for members in sizes:
         size = least_committee(members, int(liar_share * members), risk, QuorumRule.BFT) or members
@@ -79,7 +79,7 @@ def study_traffic(
 
 
 def study_exchange(scenario: Scenario, sizes: Sequence[int], fan_outs: Sequence[int]) -> list[ExchangePoint]:
-    """All to all, and trees, among the first clients of a scenario in its first round; all of them train."""
+    """Exchange all to all and in trees, among the first clients of a scenario in its first round; all of them train."""
     training_s, rate = draw_links(scenario)
     model_bits = float(draw_federation(scenario).model_bits[0])
     points = []

@@ -1,6 +1,6 @@
-"""What a member hears in a round in which nothing goes wrong: messages and bytes, from the protocol's own encodings.
+"""Traffic received by a member in a round without faults: messages and bytes, from the protocol's encodings.
 
-Numbers are as large in here as they get in a federation of that size, so that nothing is flattered.
+Numbers have the largest size possible in a federation of that size: an upper estimate.
 """
 
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ _MS = 2**15 - 1
 
 @dataclass(frozen=True)
 class Heard:
-    """What one member receives in a round, by what it is about."""
+    """Traffic received by one member in a round, by kind."""
 
     report_bytes: int
     update_bytes: int  # announcements, and the models themselves
@@ -54,9 +54,9 @@ class Heard:
 def heard_in_round(
     members: int, selected: int, model_bytes: int, *, voters: int | None = None, rule: QuorumRule = QuorumRule.BFT
 ) -> Heard:
-    """What a member that is neither selected nor votes hears: reports of all, updates, one block, and both votes.
+    """Traffic received by a member that neither trains nor votes: all reports, updates, one block, and both votes.
 
-    `voters` are those of a committee; none: all members vote.
+    `voters` is the size of a committee; None: all members vote.
     """
     voting = members if voters is None else voters
     report, update, vote = _report(members), _update(members, model_bytes), _vote(members, selected)
@@ -67,18 +67,18 @@ def heard_in_round(
         block_bytes=_size(Proposal(block)),
         vote_bytes=2 * voting * _size(Hearsay(1, votes=(vote,))),
         num_messages=members - 1 + 2 * selected + 1 + 2 * voting,
-        num_signatures=members - 1 + selected + 1 + 2 * voting,  # those of the block's parts were heard before
+        num_signatures=members - 1 + selected + 1 + 2 * voting,  # those inside the block were verified before
     )
 
 
 def block_size(members: int, selected: int, *, voters: int | None = None, rule: QuorumRule = QuorumRule.BFT) -> int:
-    """Bytes of a block: most of it is the parent's certificate, whose every vote lists whose reports its voter held."""
+    """Bytes of a block: mostly the parent's certificate, since every vote lists the reports its voter held."""
     voting = members if voters is None else voters
     return len(encode(_block(members, selected, 1, _num_certified(voting, rule))))
 
 
 def _num_certified(voting: int, rule: QuorumRule) -> int:
-    """Votes in a certificate: all that arrive, or a quorum where these are too many for a block."""
+    """Votes in a certificate: all of them, or a quorum if they are too many for a block."""
     return max(quorum_size(rule, voting), min(voting, MAX_CERTIFIED))
 
 

@@ -1,7 +1,7 @@
-"""Aggregation in a tree: every member adds up what its children give and hands on one sum, instead of all to all.
+"""Aggregation in a tree: every member sums the contributions of its children and sends one sum, not all to all.
 
-Members stand in a tree of fan-out k by their order: member j's children are k j + 1 to k j + k. Links are the cost
-model's: each member sends at its uplink rate and, an assumption the paper does not need, receives at the same rate.
+Members form a tree of fan-out k by their order: member j's children are k j + 1 to k j + k. Links follow the cost
+model: each member sends at its uplink rate and, an assumption the paper does not need, receives at the same rate.
 """
 
 from dataclasses import dataclass
@@ -12,21 +12,21 @@ from numpy.typing import NDArray
 from bdfl.arrays import PerClient
 from bdfl.radio import upload_time
 
-WIDE = 2.0  # a sum that any order of adding leaves the same takes 8 bytes a weight, a model 4
+WIDE = 2.0  # an order-independent sum takes 8 bytes a weight, a model 4
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """How long it takes until everybody has the global model, and what it asks of the busiest member."""
+    """Time until all members have the global model, and the load of the busiest member."""
 
     delay_s: float
     most_received_bits: float
     most_held_bits: float  # at one time, to do its part
-    audit_bits: float  # to be received for checking one aggregation by doing it again
+    audit_bits: float  # received to check one aggregation by repeating it
 
 
 def exchange_all(training_s: PerClient, rate_bit_per_s: PerClient, model_bits: float) -> Exchange:
-    """All to all, as the protocol has it: everybody uploads, receives every other's model and aggregates itself."""
+    """Exchange all to all, as in the protocol: members upload, receive every other model and aggregate themselves."""
     others = len(training_s) - 1
     model_s = upload_time(np.full_like(rate_bit_per_s, model_bits), rate_bit_per_s)
     delay_s = float(np.max(training_s + model_s) + others * np.max(model_s))
@@ -34,10 +34,10 @@ def exchange_all(training_s: PerClient, rate_bit_per_s: PerClient, model_bits: f
 
 
 def exchange_tree(training_s: PerClient, rate_bit_per_s: PerClient, model_bits: float, fan_out: int) -> Exchange:
-    """In a tree: sums move up a level at a time, then everybody receives the root's model.
+    """Exchange in a tree: sums move up a level at a time, then all members receive the root's model.
 
     A member waits for its slowest child, receives its children's sums one after the other, adds its own and sends one
-    sum. The fastest links are nearest the root, where most is carried.
+    sum. The fastest links are nearest the root, where the load is highest.
     """
     order = np.argsort(-rate_bit_per_s, kind="stable")
     trained_s, rate = training_s[order], rate_bit_per_s[order]
@@ -64,7 +64,7 @@ def exchange_tree(training_s: PerClient, rate_bit_per_s: PerClient, model_bits: 
 
 
 def count_children(members: int, fan_out: int) -> NDArray[np.int64]:
-    """How many children each member of a tree has, (members,)."""
+    """Number of children of each member of a tree, (members,)."""
     first = fan_out * np.arange(members) + 1
     return np.clip(members - first, 0, fan_out)
 
@@ -79,8 +79,8 @@ def find_levels(members: int, fan_out: int) -> list[tuple[int, int]]:
 
 
 def missed_audit_probability(inner_members: int, auditors: int, audits: int) -> float:
-    """Probability that a false aggregation is checked by nobody.
+    """Probability that a false aggregation is not audited.
 
-    Each of the honest `auditors` draws `audits` different ones of the inner members by itself: (1 - a / I)^h.
+    Each of the honest `auditors` independently draws `audits` different inner members: (1 - a / I)^h.
     """
     return max(1.0 - audits / inner_members, 0.0) ** auditors
