@@ -1,10 +1,10 @@
 """Projection of requested label counts onto the available samples.
 
 Clients request samples of each label (rows of w), but of label k there are only s_k. Among all matrices x with the same
-row sums r and column sums of at most s, take the one of least Kullback-Leibler divergence from w, the minimum of sum x
-log(x/w). It is x_ik = a_i w_ik b_k with b_k <= 1, and b_k < 1 only if label k is exhausted: a scarce label is cut by
-the same factor for all clients. With b = exp(-p), the prices p minimise the convex dual sum_i r_i log(sum_k w_ik
-exp(-p_k)) + sum_k s_k p_k over p >= 0, one variable for each label.
+row sums r and column sums of at most s, take the one of least Kullback-Leibler divergence sum x log(x/w) from w. It is
+x_ik = a_i w_ik b_k with b_k <= 1, and b_k < 1 only if label k is exhausted: a scarce label is cut by the same factor
+for all clients. With b = exp(-p), the prices p minimise the convex dual
+sum_i r_i log(sum_k w_ik exp(-p_k)) + sum_k s_k p_k over p >= 0, one variable for each label.
 """
 
 from typing import TypeAlias

@@ -1,9 +1,8 @@
 """Training of all clients of a round in one call: the same steps as one by one, equal up to rounding.
 
-Every client has a row of weights. A step for one client is written with `torch.func`, turned into a step for all rows
-by `vmap`, and traced once per shape into plain tensor operations, which saves most of the time of small models. Clients
-hold different amounts of data: rows are padded with samples of weight 0, and a row that has made all its steps is
-masked.
+Every client has a row of weights. A step for one client is written with `torch.func` and turned into a step for all
+rows by `vmap`. It is traced once per shape into plain tensor operations, which saves most of the time of small models.
+Rows of clients with less data are padded with samples of weight 0. A row that has made all its steps is masked.
 """
 
 import math

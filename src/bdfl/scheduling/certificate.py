@@ -7,9 +7,7 @@ For any prices (mu, theta) and every set S with exchange time tau,
 Over a cell a <= tau <= b the sum is bounded from below in three groups. Clients taken at a: by their joint tangents at
 a and at b (l_i is convex). Clients that join inside: by their term at b, from the time on at which they can be done and
 their tangent at b is below zero. All others: by zero. The cell's bound is then the minimum of a two-piece linear
-function with steps.
-
-Cells grow geometrically away from the incumbent, since they need less precision there.
+function with steps. Cells grow geometrically away from the incumbent, since they need less precision there.
 """
 
 from collections.abc import Callable

@@ -1,10 +1,10 @@
 """The paper's algorithm, DRC-BDFL [Li24, Algorithm 1], with its formulas corrected and made safe.
 
-Repeat until the training set is unchanged: training frequencies spend the energy left by upload and mining (P4), mining
-frequencies spend the energy left by upload and training (P5), and of all clients in order of latency the best prefix of
-at least m trains (P6). Made safe: every round starts from mining frequencies that all clients can pay for. Clients
-whose upload and mining alone exhaust the budget are no candidates and keep that frequency. No frequency ever falls: a
-client that mines less lengthens mining, and with it the mining energy, for all others.
+Repeat until the training set is unchanged: training frequencies spend the energy left by upload and mining (P4); mining
+frequencies spend the energy left by upload and training (P5); of all clients in order of latency, the best prefix of at
+least m trains (P6). Made safe: every round starts from mining frequencies that all clients can pay for. Clients whose
+upload and mining alone exhaust the budget are no candidates and keep that frequency. No frequency ever falls: a client
+that mines less lengthens mining, and with it the mining energy, for all others.
 """
 
 from collections.abc import Iterator
@@ -192,7 +192,7 @@ def mining_root(scale: PerClient, others_hz: PerClient) -> PerClient:
 def fastest_prefix(latency_s: PerClient, queue: PerClient, tradeoff: float, min_clients: int) -> NDArray[np.intp]:
     """Indices of the best set of at least m clients for given frequencies, in order of latency.
 
-    [Li24, Eq. 32] (P6): since no queue is negative, adding a client that is faster than the slowest never hurts, so one
+    [Li24, Eq. 32] (P6): since no queue is negative, adding a client that is faster than the slowest never hurts. So one
     of the U - m + 1 prefixes of the latency order is optimal. Equal latencies go by index; of equal objectives the
     smallest set wins.
     """

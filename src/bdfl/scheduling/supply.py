@@ -1,6 +1,6 @@
 """Mining side of a round's market: the total offer of all clients, and the price of a unit.
 
-In terms of the level w = s^(-1/3) of the total mining frequency s, mining takes A w^3, a client with mining root a and
+The level is w = s^(-1/3) for the total mining frequency s. Mining takes A w^3, a client with mining root a and
 frequency cap c offers min(w c, a), and the total offer must reach w^-2. All functions here are convex in w.
 """
 
