@@ -312,7 +312,7 @@ def _validate_privacy(scenario: Scenario) -> None:
     if privacy.is_on and scenario.learning.engine is Engine.VMAP:
         raise refuse_value("learning.engine", "vmap", "loop where training is private")
     if privacy.is_on and scenario.learning.flower is not None:
-        allowed = "none where training is private: nobody here can see what a Flower client does to its gradients"
+        allowed = "none where training is private: clipping and noise of a Flower client cannot be enforced"
         raise refuse_value("learning.flower", scenario.learning.flower, allowed)
 
 
