@@ -1,4 +1,4 @@
-"""What a round's channels, budgets and topology are, drawn from (seed, purpose, round, client)."""
+"""Channels, energy budgets and topology of each round, drawn from (seed, purpose, round, client)."""
 
 from bdfl.environment.draws import Purpose, draw_values, stream
 from bdfl.environment.fading import draw_fading, draw_shadowing

@@ -1,6 +1,6 @@
-"""Every random number of a run comes from (seed, purpose, round, client), whoever asks and in whatever order.
+"""Random streams of a run, each determined by (seed, purpose, round, client) and independent of the order of use.
 
-A purpose and a round name a stream; element i of a vector drawn first from it belongs to client i and stays the same
+A purpose and a round name a stream. Element i of the first vector drawn from it belongs to client i. It stays the same
 when clients are added.
 """
 
@@ -13,7 +13,7 @@ from bdfl.scenario import Choice, Lognormal, Normal, PerClientValue, Uniform
 
 
 class Purpose(IntEnum):
-    """What a stream is for. Numbers are part of a run's definition: never reuse or change one."""
+    """The use of a random stream. Numbers are part of a run's definition: never reuse or change one."""
 
     SAMPLES = 1
     CYCLES_PER_SAMPLE = 2
@@ -30,26 +30,26 @@ class Purpose(IntEnum):
     DIRECTION = 13
     PLACE = 14
     WAYPOINT = 15
-    SHADOWING = 16  # its "round" is the number of the access point
+    SHADOWING = 16  # the "round" is the number of the access point
     FADING = 17
     LABELS = 18
     PARTICIPATION = 19
-    MINING = 20  # how long a sampled block takes and who finds it
+    MINING = 20  # time until a sampled block is found, and its miner
     SCHEDULER = 21
-    PARTITION = 22  # which samples fall to whom
+    PARTITION = 22  # assignment of samples to clients
     MODEL = 23  # the initial weights
     BATCHES = 24  # a client's mini-batches in a round
-    TRAINING = 25  # what else is random in a client's training, such as dropout
+    TRAINING = 25  # other randomness of a client's training, such as dropout
     ATTACK = 26  # the noise that a misbehaving client sends in a round
-    FAULTS = 27  # what goes wrong with machines and messages
-    NOISE = 28  # what private training of a client in a round adds to its gradients
+    FAULTS = 27  # faults of machines and messages
+    NOISE = 28  # gradient noise of a client's private training in a round
     SWEEP = 29  # settings of a random sweep; its "round" is the number of the draw, its "client" the key
 
 
 def stream(seed: int, purpose: Purpose, round: int = 0, client: int | None = None) -> np.random.Generator:
-    """The random stream of one purpose in one round; round 0 is what holds for the whole run.
+    """Return the random stream of one purpose in one round; round 0 stands for the whole run.
 
-    A purpose draws for all clients from one stream, or for each from its own, never both: numpy does not tell a
+    A purpose draws for all clients from one stream, or for each from its own, never both: numpy does not distinguish a
     missing client from client 0.
     """
     words = [seed, purpose, round] if client is None else [seed, purpose, round, client]

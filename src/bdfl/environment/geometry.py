@@ -1,4 +1,4 @@
-"""Where clients are, how they move, and which access point serves them."""
+"""Positions and movement of the clients, and the access points that serve them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ AccessPoint: TypeAlias = NDArray[np.int64]  # (clients,): number of the access p
 
 
 def place_clients(geometry: Geometry, num_clients: int, seed: int, round: int = 0) -> Points:
-    """Positions (m) of the clients as their placement asks, (clients, 2); another round is another draw.
+    """Positions (m) of the clients by their placement, (clients, 2); another round is another draw.
 
-    On the ring only the direction is drawn anew: a client keeps its distance for the whole run.
+    On the ring only the direction is drawn again: a client keeps its distance for the whole run.
     """
     if geometry.placement is Placement.LISTED:
         return np.array(geometry.client_positions_m, dtype=np.float64)
@@ -35,7 +35,7 @@ def place_clients(geometry: Geometry, num_clients: int, seed: int, round: int = 
 
 @dataclass(frozen=True, eq=False)
 class _Walk:
-    """Where every client is, where it goes, how fast, and how many rounds it still rests."""
+    """State of the random-waypoint walk: position, target, speed and rounds left to rest of every client."""
 
     position_m: Points
     waypoint_m: Points
@@ -46,8 +46,8 @@ class _Walk:
 def move_clients(geometry: Geometry, start_m: Points, seed: int, num_rounds: int) -> Iterator[Points]:
     """Positions (m) of the clients in rounds 1, 2, ..., (clients, 2) each, from `start_m` in round 1.
 
-    Random waypoint: straight to a point drawn in the area at a drawn speed, rest, again. Between two rounds a nominal
-    time passes that no scheduler can change; a client that arrives waits there for what is left of it.
+    Random waypoint: go straight to a point drawn in the area at a drawn speed, rest, repeat. The time between two
+    rounds is nominal and independent of the scheduler. A client that arrives early waits at its waypoint.
     """
     mobility = geometry.mobility
     num_clients = len(start_m)
@@ -65,8 +65,8 @@ def move_clients(geometry: Geometry, start_m: Points, seed: int, num_rounds: int
 
 
 def _step(walk: _Walk, mobility: Mobility, area_m: NDArray[np.float64], rng: np.random.Generator) -> _Walk:
-    """The walk one round later."""
-    drawn = rng.random((len(walk.position_m), 3))  # for every client, used or not: nobody's draws depend on others
+    """Return the walk one round later."""
+    drawn = rng.random((len(walk.position_m), 3))  # for all, used or not: draws do not depend on other clients
     leaves = (walk.position_m == walk.waypoint_m).all(axis=1) & (walk.rest_rounds == 0)
     waypoint_m = np.where(leaves[:, None], drawn[:, :2] * area_m, walk.waypoint_m)
     slow, fast = mobility.min_speed_m_per_s, mobility.max_speed_m_per_s
@@ -87,7 +87,7 @@ def _step(walk: _Walk, mobility: Mobility, area_m: NDArray[np.float64], rng: np.
 
 @dataclass(frozen=True, eq=False)
 class Attachment:
-    """Who serves each client, how far away, and how much the way is shadowed; (clients,) each."""
+    """Access point, distance and shadowing of each client, (clients,) each."""
 
     access_point: AccessPoint
     distance_m: PerClient
@@ -101,9 +101,10 @@ def attach_clients(
     shadowing: NDArray[np.float64],
     range_m: float | None = None,
 ) -> Attachment:
-    """Every client's access point: of those in range, or of all if none is, the first with the best mean gain.
+    """Attach every client to the access point in range with the best mean gain, or to the best of all if none is.
 
-    The mean gain is that of path loss and `shadowing`, (access points, clients); fading has mean 1.
+    Of equals the first wins. The mean gain is that of path loss and `shadowing`, (access points, clients); fading has
+    mean 1.
     """
     farthest_m = np.inf if range_m is None else range_m
     is_in_range = np.zeros(len(position_m), dtype=np.bool_)

@@ -1,4 +1,4 @@
-"""The race for a block: when it is found and by whom, drawn instead of planned."""
+"""The mining race: time and winner of a block, drawn at random instead of planned."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from bdfl.arrays import PerClient
 
 
 def draw_finding(rng: np.random.Generator, difficulty: float, mining_hz: PerClient) -> tuple[float, int]:
-    """How long it takes until somebody finds a block (s), and who does.
+    """Time until a block is found (s), and the client that finds it.
 
     [Li24, Section III-E] Exponential with mean alpha / sum F; client i wins with probability F_i / sum F.
     """
@@ -18,9 +18,9 @@ def draw_finding(rng: np.random.Generator, difficulty: float, mining_hz: PerClie
 
 
 def draw_lags(rng: np.random.Generator, difficulty: float, mining_hz: PerClient, winner: int) -> PerClient:
-    """How much later than the winner each would have found a block (s), (clients,); infinity where nobody mines.
+    """Delay (s) after the winner at which each client would have found a block, (clients,); infinity without mining.
 
-    Searching has no memory: when the first block is found, the others' searches take as long again as new ones.
+    The search is memoryless: once the first block is found, the remaining searches last as long as new ones.
     """
     draws = rng.exponential(size=len(mining_hz))
     lags_s: PerClient = np.divide(

@@ -1,4 +1,4 @@
-"""What a run's clients are like, and what each round brings them: the same for every scheduler."""
+"""Constants of a run's clients and the state of each round: the same for every scheduler."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ _Element = TypeVar("_Element", bound=np.generic)
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Federation:
-    """What stays the same all run; arrays are read-only and in client order, (clients,) unless said otherwise."""
+    """Quantities constant over a run; arrays are read-only and in client order, (clients,) unless noted otherwise."""
 
     samples: PerClient  # |D_i|, whole numbers
     cycles: PerClient  # c_i = phi_i H |D_i|
@@ -47,20 +47,20 @@ class Federation:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RoundState:
-    """What a round brings, whatever anybody decides; arrays are read-only and in client order."""
+    """State of a round, independent of all decisions; arrays are read-only and in client order."""
 
     round: int  # from 1
     gain: PerClient  # h_i(t)
     energy_budget_j: PerClient  # E_i^max(t)
-    reachable: PerClientMask  # may be scheduled: in the component with most clients
+    reachable: PerClientMask  # may be scheduled: in the component with the most clients
     connectivity: float  # lambda_2, see Topology
     is_connected: bool  # C1
     position_m: Points  # (clients, 2)
-    access_point: AccessPoint  # the one that serves the client
+    access_point: AccessPoint  # the access point that serves the client
 
 
 def draw_federation(scenario: Scenario, samples: PerClient | None = None) -> Federation:
-    """The clients and access points of a run; `samples` are the sizes of their real data sets, where there are any."""
+    """Draw the clients and access points of a run; `samples` are the sizes of real data sets, if there are any."""
     num_clients, seed = scenario.clients.count, scenario.seed
     radio, compute, mining = scenario.radio, scenario.compute, scenario.mining
 
@@ -94,15 +94,15 @@ def draw_federation(scenario: Scenario, samples: PerClient | None = None) -> Fed
 
 
 def draw_samples(scenario: Scenario) -> PerClient:
-    """Size |D_i| of every client's data set as the scenario has it: whole numbers of at least 1, (clients,)."""
+    """Size |D_i| of every client's data set as the scenario sets it: whole numbers of at least 1, (clients,)."""
     drawn = draw_values(stream(scenario.seed, Purpose.SAMPLES), scenario.clients.samples, scenario.clients.count)
     return np.maximum(np.rint(drawn), 1.0)
 
 
 def draw_rounds(scenario: Scenario, federation: Federation) -> Iterator[RoundState]:
-    """What rounds 1 to T bring, one after the other: the same whoever schedules them.
+    """Draw the states of rounds 1 to T in order: the same for every scheduler.
 
-    Gains are drawn, or read from `radio.trace`, which raises `BadTrace` here and not in some later round.
+    Gains are drawn or read from `radio.trace`. A bad trace raises `BadTrace` in this call, not in a later round.
     """
     trace = None
     if scenario.radio.trace is not None:
@@ -111,9 +111,9 @@ def draw_rounds(scenario: Scenario, federation: Federation) -> Iterator[RoundSta
 
 
 class DrawnRounds(Sequence[RoundState]):
-    """What rounds 1 to T bring, drawn whenever they are gone through and never kept: the same rounds every time.
+    """States of rounds 1 to T, drawn again at every iteration and never stored: always the same rounds.
 
-    Going through all costs what `draw_rounds` does; asking for one costs the way to it.
+    Iterating over all costs the same as `draw_rounds`. Round t alone costs the draws of rounds 1 to t.
     """
 
     def __init__(self, scenario: Scenario, federation: Federation) -> None:
@@ -133,7 +133,7 @@ class DrawnRounds(Sequence[RoundState]):
     def __getitem__(self, place: int | slice) -> RoundState | Sequence[RoundState]:
         if isinstance(place, slice):
             return list(self)[place]
-        wanted = range(len(self))[place]  # raises IndexError where there is none
+        wanted = range(len(self))[place]  # raises IndexError if there is no such round
         return next(islice(self, wanted, None))
 
 
@@ -160,7 +160,7 @@ def _draw_rounds(scenario: Scenario, federation: Federation, trace: NDArray[np.f
 
 @dataclass(frozen=True, eq=False)
 class _Network:
-    """Who is where, served by whom, and linked to whom."""
+    """Positions, attachments and links of one round."""
 
     position_m: Points
     attachment: Attachment
@@ -168,7 +168,7 @@ class _Network:
 
 
 def _find_network(scenario: Scenario, federation: Federation, position_m: Points, last: _Network | None) -> _Network:
-    """The network at these positions; what did not change since the `last` round is not computed again."""
+    """Return the network at these positions; parts unchanged since the `last` round are reused."""
     if last is not None and position_m is last.position_m:
         return last
     geometry, access_point_m = scenario.geometry, federation.access_point_m

@@ -1,7 +1,7 @@
-"""Who can reach whom: the graph of clients and access points, and constraint C1 on it.
+"""The graph of clients and access points, and constraint C1 on it.
 
-Nodes are the clients, then the access points. A client links to the access point that serves it if that is in range,
-access points link to each other, and clients to each other where the scenario lets them.
+Nodes are the clients, then the access points. A client links to the access point that serves it if that is in range.
+Access points link to each other. Clients link to each other where the scenario allows it.
 """
 
 from dataclasses import dataclass
@@ -25,15 +25,15 @@ PEER_LINK_LIMIT = 20_000_000  # more would fill the memory
 
 
 class TooManyLinks(BdflError):
-    """Direct links between clients that would fill the memory."""
+    """More direct links between clients than fit in memory."""
 
 
 @dataclass(frozen=True, eq=False)
 class Topology:
-    """One round's graph and what it allows."""
+    """The graph of one round with its components and connectivity."""
 
     links: Links
-    reachable: PerClientMask  # in the component with most clients (of equals, the one with the lowest client)
+    reachable: PerClientMask  # in the component with the most clients (of equals, the one with the lowest client)
     is_connected: bool  # C1: every client reaches every other
     connectivity: float  # lambda_2 of the Laplacian; 0 if not connected; NaN if connected, but too large or one node
 
@@ -68,9 +68,9 @@ def _link_peers(position_m: Points, range_m: float) -> Links:
 
 
 def find_topology(links: Links, num_clients: int, num_access_points: int) -> Topology:
-    """The graph's components and connectivity, seen from its clients.
+    """Return the graph's components and connectivity as seen by its clients.
 
-    Access points through which no client reaches anybody play no part: an idle one far away breaks nothing.
+    Access points outside the component of the clients are ignored: an idle access point far away does not break C1.
     """
     num_nodes = num_clients + num_access_points
     ones = np.ones(len(links), dtype=np.int8)
@@ -118,10 +118,10 @@ def algebraic_connectivity(matrix: NDArray[np.float64]) -> float:
 
 
 def _star_connectivity(links: Links, num_clients: int, num_access_points: int) -> float:
-    """lambda_2 where every client has one link, to its access point: exact for any number of clients.
+    """Eigenvalue lambda_2 of a graph whose clients have one link each, to their access point; exact for any size.
 
     Clients of one access point are interchangeable, so an eigenvector either differs among them and vanishes elsewhere
-    (eigenvalue 1) or gives them one value: the latter live in a matrix with two rows per access point.
+    (eigenvalue 1) or gives them one value. The latter live in a matrix with two rows per access point.
     """
     is_access = links[:, 0] < num_clients
     served = np.bincount(links[is_access, 1] - num_clients, minlength=num_access_points).astype(np.float64)

@@ -1,7 +1,7 @@
-"""Recorded channel gains from a file, CSV or Parquet.
+"""Recorded channel gains from a CSV or Parquet file.
 
 Long layout: columns `round`, `client`, `gain`, one row per value. Wide layout: a column `round` and one column per
-client, named by its number. Rounds count from 1, clients from 0; further rounds, clients and columns are ignored.
+client, named by its number. Rounds count from 1, clients from 0. Additional rounds, clients and columns are ignored.
 """
 
 import csv
@@ -17,14 +17,14 @@ from bdfl.errors import BdflError, one_line, require
 from bdfl.foreign_files import open_parquet, open_regular
 
 _MAX_CELLS = 2**25
-_LEAST_BYTES = 2**26  # a CSV file may always have; beyond that, what its gains may take
+_LEAST_BYTES = 2**26  # always allowed for a CSV file; more only in proportion to its gains
 _BYTES_PER_GAIN = 64
 
 Column: TypeAlias = NDArray[np.float64]
 
 
 class BadTrace(BdflError):
-    """A trace of recorded gains that cannot be used: the file, what was found and what was expected."""
+    """A trace of recorded gains that cannot be used: the file, the fault found and the form expected."""
 
     def __init__(self, path: str, found: str, expected: str) -> None:
         super().__init__(path, found, expected)
@@ -60,7 +60,7 @@ def read_gain_trace(path: Path, num_rounds: int, num_clients: int) -> NDArray[np
 
 
 def _arrange(path: Path, row: Column, client: Column, gain: Column, num_rounds: int, num_clients: int) -> Column:
-    """The values in a (rounds, clients) array, each exactly once and a gain: finite and not negative."""
+    """Arrange the values in a (rounds, clients) array; each must occur once, finite and not negative."""
     for name, numbers, first in (("round", row, 1), ("client", client, 0)):
         wrong = ~((numbers >= first) & (numbers == np.floor(numbers)))  # True for NaN
         if wrong.any():
@@ -85,7 +85,7 @@ def _arrange(path: Path, row: Column, client: Column, gain: Column, num_rounds: 
 
 
 def _read_csv(path: Path, max_bytes: int) -> Mapping[str, Column]:
-    """Columns by name; the first line names them."""
+    """Read the columns by name; the first line names them."""
     try:
         with TextIOWrapper(open_regular(path, max_bytes), encoding="utf-8-sig", newline="") as file:
             names = [name.strip() for name in next(csv.reader([file.readline()]), [])]
@@ -100,7 +100,7 @@ def _read_csv(path: Path, max_bytes: int) -> Mapping[str, Column]:
 
 
 def _read_parquet(path: Path) -> Mapping[str, Column]:
-    """Columns by name; needs pyarrow, which only this function uses."""
+    """Read the columns by name; needs pyarrow."""
     require("a trace in Parquet", "pyarrow.parquet")
     try:
         with open_parquet(path, _MAX_CELLS) as file:

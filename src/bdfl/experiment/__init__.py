@@ -1,4 +1,4 @@
-"""Playing rounds and comparing schedulers on the same rounds."""
+"""Runs of a scenario, and comparisons of schedulers on the same rounds."""
 
 from bdfl.experiment.bounding import LongRunBound, bound_long_run
 from bdfl.experiment.comparison import Comparison, FrontierPoint, SchedulerResult, compare

@@ -1,4 +1,4 @@
-"""How short rounds could be at best: the dual bound on a scenario's long run, and on the very rounds of a run."""
+"""Lower bounds on the delay: the dual bound on a scenario's long run, and on the rounds of one run."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -14,15 +14,15 @@ from bdfl.scheduling.bound import DualBound, dual_bound
 from bdfl.scheduling.exact import exact, exact_power
 from bdfl.scheduling.problem import Decision, RoundProblem, Scheduler
 
-# Step sizes of the multipliers, relative to a round's least delay: fine for an estimate, one quick pass for a path,
-# where any multipliers give a bound and better ones a slightly higher one (0.05 % on the paper's scenarios).
+# Step sizes of the multipliers, relative to a round's least delay: fine for an estimate, one quick pass for a path.
+# There any multipliers give a bound, and better ones raise it only slightly (0.05 % on the paper's scenarios).
 _FINE_STEPS = (0.02, 0.005, 0.002)
 _QUICK_STEPS = (0.01,)
 _KEEP_POWER = frozenset({*BASELINES, "drc", "exact"})  # transmit with `power_w`
 
 
 class LongRunBound(msgspec.Struct, frozen=True, kw_only=True):
-    """A lower bound on the long-run mean delay of any scheduler that serves every client at its rate."""
+    """A lower bound on the long-run mean delay of any scheduler that meets every client's participation rate."""
 
     scenario: str
     seed: int
@@ -36,14 +36,14 @@ class LongRunBound(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NoBound(BdflError):
-    """A scenario whose delays the bound says nothing about."""
+    """A scenario to whose delays the bound does not apply."""
 
 
 def bound_long_run(scenario: Scenario, *, on_progress: Callable[[int, int], None] | None = None) -> LongRunBound:
-    """The bound with its sampling error: multipliers from one sample of rounds, the bound from another.
+    """Estimate the bound and its sampling error: multipliers from one sample of rounds, the bound from another.
 
-    Both samples have as many rounds as the scenario. Infeasible rounds, which nobody could play, are left out. Raises
-    `NoBound` where mining is sampled: the bound is on delays as planned. `on_progress` hears of rounds solved, of all.
+    Both samples have as many rounds as the scenario. Infeasible rounds are left out. Raises `NoBound` if mining is
+    sampled: the bound is on planned delays. `on_progress` receives the number of rounds solved and of all.
     """
     if not is_bounded(scenario):
         raise NoBound("mining.mode: sampled given, the bound is on planned delays: allowed is quantile")
@@ -71,19 +71,20 @@ def bound_long_run(scenario: Scenario, *, on_progress: Callable[[int, int], None
 
 
 def is_bounded(scenario: Scenario) -> bool:
-    """Whether delays are the planned ones, which the dual bounds; sampled ones are shorter."""
+    """Return whether delays are the planned ones, to which the bound applies; sampled ones are shorter."""
     return scenario.mining.mode is MiningMode.QUANTILE
 
 
 def bounding_solver(schedulers: Iterable[str]) -> Scheduler:
-    """The solver whose bounds hold for all of these schedulers; one we do not know may choose its transmit power."""
+    """Return a solver whose bounds hold for all of these schedulers; an unknown one may choose its transmit power."""
     return exact if _KEEP_POWER.issuperset(schedulers) else exact_power
 
 
 def bound_path(scenario: Scenario, draws: Draws, solver: Scheduler = exact) -> float:
-    """What no schedule of these very rounds can beat in mean delay (s) if it serves every client at its rate.
+    """Lower bound on the mean delay (s) of any schedule of exactly these rounds that meets every participation rate.
 
-    No sampling error. NaN if no round is feasible; infeasible rounds are left out, as in the mean delay of a run.
+    It has no sampling error. NaN if no round is feasible; infeasible rounds are left out, as in the mean delay of a
+    run.
     """
     problems = round_problems(scenario, draws)
     fitted = problems[::2]
@@ -94,7 +95,7 @@ def bound_path(scenario: Scenario, draws: Draws, solver: Scheduler = exact) -> f
 
 
 def _counting(solver: Scheduler, total: int, on_progress: Callable[[int, int], None]) -> Scheduler:
-    """The same solver, which says after every round how many of `total` it has solved."""
+    """Wrap the solver to report after every round the number solved, of `total`."""
     done = 0
 
     def solve(problem: RoundProblem) -> Decision:
@@ -108,7 +109,7 @@ def _counting(solver: Scheduler, total: int, on_progress: Callable[[int, int], N
 
 
 def _scaled_steps(relative: Sequence[float], problems: Sequence[RoundProblem]) -> list[float]:
-    """Step sizes (s) for rounds as long as the first feasible one of `problems` is at least."""
+    """Step sizes (s), scaled by the least delay of the first feasible one of `problems`."""
     decisions = (exact(replace(problem, tradeoff=1.0)) for problem in problems)
     least_s = next((decision.bound for decision in decisions if decision.is_feasible), 1.0)
     return [step * least_s for step in relative]

@@ -1,4 +1,4 @@
-"""Schedulers as people write them: `drc`, `exact:tradeoff=50`, `exact:tradeoff=50,target_gap=1e-6`."""
+"""Scheduler specifications: `drc`, `exact:tradeoff=50`, `exact:tradeoff=50,target_gap=1e-6`."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from bdfl.errors import BdflError
 from bdfl.scenario import Scenario, override_scenario
 from bdfl.scheduling.registry import ParameterValue, get_scheduler
 
-# They weigh nothing, so V is not theirs to choose; they transmit with the given power.
+# Independent of V; they transmit with the given power.
 BASELINES = (
     "random",
     "round-robin",
@@ -23,11 +23,11 @@ BASELINES = (
 
 
 class InvalidChoice(BdflError):
-    """Schedulers written in a way that has no meaning: none, one twice, or a setting without a value."""
+    """An invalid list of schedulers: empty, with one twice, or with a setting without a value."""
 
 
 def split_choices(text: str) -> list[str]:
-    """Schedulers in a comma-separated list; a piece `key=value` belongs to the scheduler before it."""
+    """Split a comma-separated list of schedulers; a piece `key=value` belongs to the scheduler before it."""
     choices: list[str] = []
     for piece in (part.strip() for part in text.split(",")):
         is_setting = "=" in piece.split(":")[0]
@@ -40,7 +40,7 @@ def split_choices(text: str) -> list[str]:
 
 
 def validate_choices(choices: Sequence[str]) -> None:
-    """Raises `InvalidChoice` unless there is at least one scheduler, and none twice."""
+    """Raise `InvalidChoice` unless there is at least one scheduler, and none twice."""
     if not choices:
         raise InvalidChoice("schedulers: none given, at least one is needed")
     repeated = [choice for choice in choices if choices.count(choice) > 1]
@@ -49,10 +49,10 @@ def validate_choices(choices: Sequence[str]) -> None:
 
 
 def choose_scheduler(scenario: Scenario, choice: str) -> Scenario:
-    """The scenario with another scheduler; `tradeoff` is V, any other key a parameter of the scheduler.
+    """Return the scenario with another scheduler; `tradeoff` is V, any other key a parameter of the scheduler.
 
-    V stays the scenario's unless given; parameters stay only if the scheduler does. Raises where the registry has no
-    such scheduler or the scheduler no such parameter.
+    V stays the scenario's unless given; parameters stay only if the scheduler does. Raises if the scheduler or a
+    parameter does not exist.
     """
     name, _, settings = choice.partition(":")
     same = name == scenario.scheduler.name
@@ -66,17 +66,17 @@ def choose_scheduler(scenario: Scenario, choice: str) -> Scenario:
             raise InvalidChoice(f"scheduler {choice!r}: {setting!r} given, key=value expected")
         overrides.append(f"scheduler.{setting}" if key == "tradeoff" else f"scheduler.parameters.{setting}")
     chosen = override_scenario(msgspec.structs.replace(scenario, scheduler=scheduler), overrides)
-    get_scheduler(chosen.scheduler.name, chosen.scheduler.parameters)  # raises where it does not exist
+    get_scheduler(chosen.scheduler.name, chosen.scheduler.parameters)  # raises if it does not exist
     return chosen
 
 
 def parse_parameters(settings: Sequence[str]) -> dict[str, ParameterValue]:
-    """Scheduler parameters written as `key=value`, with values as in a scenario file."""
+    """Parse scheduler parameters of the form `key=value`, with values as in a scenario file."""
     scenario = override_scenario(Scenario(), [f"scheduler.parameters.{setting}" for setting in settings])
     return dict(scenario.scheduler.parameters)
 
 
 def show_choice(choice: str) -> str:
-    """A scheduler as tables and figures write it: `exact:tradeoff=50` is `exact V=50`."""
+    """Format a scheduler for tables and figures: `exact:tradeoff=50` becomes `exact V=50`."""
     name, _, settings = choice.partition(":")
     return f"{name} {settings.replace('tradeoff', 'V').replace(',', ' ')}".strip()

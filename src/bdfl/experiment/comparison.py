@@ -1,4 +1,4 @@
-"""Schedulers side by side on the same draws: means with intervals, paired differences, bound and frontier."""
+"""Comparison of schedulers on the same draws: means with intervals, paired differences, bound and frontier."""
 
 from collections.abc import Sequence
 
@@ -26,13 +26,13 @@ PerSeed = NDArray[np.float64]  # (seeds,)
 
 
 class InvalidComparison(BdflError):
-    """A comparison that cannot be made: no seeds, or a reference that does not take part."""
+    """A comparison without seeds, or with a reference that is not among the schedulers."""
 
 
 class SchedulerResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One scheduler over all seeds. Intervals are over seeds; those of two schedulers' differences are paired."""
+    """One scheduler over all seeds. Intervals are over seeds; those of differences of two schedulers are paired."""
 
-    scheduler: str  # as asked for, such as `drc` or `exact:tradeoff=50`
+    scheduler: str  # as given, such as `drc` or `exact:tradeoff=50`
     tradeoff: float
     total_s: Interval  # time of all rounds that took place
     delay_s: Interval  # mean delay of those rounds
@@ -44,8 +44,8 @@ class SchedulerResult(msgspec.Struct, frozen=True, kw_only=True):
     infeasible_rounds: int  # over all seeds
     iterations: Interval  # mean K
     gap: Interval  # mean proven gap of a round; NaN without a bound
-    above_bound_percent: Interval | None  # of the mean delay; None where no bound was computed
-    cumulative_s: list[float]  # time up to and with each round, mean over seeds
+    above_bound_percent: Interval | None  # of the mean delay; None if no bound was computed
+    cumulative_s: list[float]  # time up to and including each round, mean over seeds
     per_seed: list[RunSummary]  # in the order of the seeds
 
 
@@ -64,23 +64,23 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     scenario: str
     rounds: int
     seeds: list[int]
-    reference: str  # differences are against it
+    reference: str  # of the differences
     best_baseline: str | None  # the baseline with the least mean delay
-    bound: Interval | None  # dual bound (s) on the mean delay over these very rounds; None where not computed
+    bound: Interval | None  # dual bound (s) on the mean delay over exactly these rounds; None if not computed
     results: list[SchedulerResult]
     frontier: list[FrontierPoint]
-    frontier_seeds: int  # how many of the seeds the frontier uses
+    frontier_seeds: int  # number of seeds in the frontier
 
 
 class _Run(msgspec.Struct, frozen=True):
-    """What a comparison keeps of a run."""
+    """Data of a run kept for a comparison."""
 
     summary: RunSummary
     cumulative_s: list[float]
 
 
 class _Seed(msgspec.Struct, frozen=True):
-    """What comes back from the worker that played a seed."""
+    """Result of a worker for one seed."""
 
     runs: list[_Run]
     bound_s: float
@@ -97,13 +97,12 @@ def compare(
     workers: int | None = None,
     on_progress: Progress | None = None,
 ) -> Comparison:
-    """The schedulers on the same draws: seeds `scenario.seed` and the `num_seeds - 1` after it.
+    """Compare the schedulers on the same draws: seeds `scenario.seed` and the `num_seeds - 1` after it.
 
-    Differences are against `reference`, by default the best baseline, or the first scheduler where there is none.
-    Every scheduler that is no baseline is also played at each of `frontier_tradeoffs`, on the first few seeds. With
-    `with_bound` each seed's rounds are also bounded (unless mining is sampled): no schedule of them that serves every
-    client is faster.
-    `workers` (default: one per CPU core) changes the time it takes, never the result.
+    Differences are against `reference`, by default the best baseline, or the first scheduler if there is none. Every
+    scheduler that is no baseline also runs at each of `frontier_tradeoffs`, on the first few seeds. With `with_bound`
+    each seed's rounds are also bounded (unless mining is sampled): no schedule of them that meets every rate is faster.
+    `workers` (default: one per CPU core) changes the run time only, never the result.
     """
     validate_choices(choices)
     if num_seeds < 1:
@@ -156,12 +155,12 @@ def compare(
 
 
 def at_tradeoff(scenario: Scenario, tradeoff: float) -> Scenario:
-    """The scenario with another V."""
+    """Return the scenario with another V."""
     return msgspec.structs.replace(scenario, scheduler=msgspec.structs.replace(scenario.scheduler, tradeoff=tradeoff))
 
 
 def _that_weigh(entrants: Sequence[Scenario]) -> list[Scenario]:
-    """One scenario for each scheduler that is no baseline; two that differ in V alone have the same frontier."""
+    """Return one scenario for each scheduler that is no baseline; those that differ in V alone share a frontier."""
     one_each = {entrant.scheduler.name: entrant for entrant in reversed(entrants)}
     return [entrant for name, entrant in reversed(one_each.items()) if name not in BASELINES]
 

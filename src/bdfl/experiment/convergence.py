@@ -1,4 +1,4 @@
-"""Lemma 1 for a run that was made: its constants estimated from what was measured, its bound beside what happened."""
+"""Lemma 1 for a finished run: its constants estimated from measurements, and its bound beside the measured values."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,22 +12,22 @@ from bdfl.records import LearningRecord, PerRound, RunRecord
 from bdfl.scenario import LocalUnit, Scenario
 from bdfl.scheduling.convergence import ConvergenceBound, convergence_bound
 
-_SAME_RATE = 0.01  # as close as participation and beta need to be to count as equal
+_SAME_RATE = 0.01  # participation and beta count as equal up to this
 
 
 @dataclass(frozen=True)
 class CannotSay:
-    """Why a run does not tell the constants of Lemma 1."""
+    """The reason why a run does not determine the constants of Lemma 1."""
 
     reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class LemmaConstants:
-    """What Lemma 1 asks for, as far as a run can tell.
+    """Constants of Lemma 1, estimated from a run.
 
-    `smoothness` and `gradient_norm` are the largest values seen, so the true constants are no smaller: a bound made of
-    them can be too low, never too high on their account.
+    `smoothness` and `gradient_norm` are the largest values observed, so the true constants are no smaller: these
+    estimates can make the bound too low, but never too high.
     """
 
     initial_gap: float  # F(w(1)), no less than F(w(1)) - F*, since a cross-entropy is never negative
@@ -39,34 +39,34 @@ class LemmaConstants:
 
     @property
     def step(self) -> float:
-        """eta L H, dimensionless: how far local training goes, seen from how fast gradients change."""
+        """Step eta L H, dimensionless: length of local training relative to the change of gradients."""
         return self.learning_rate * self.smoothness * self.most_steps
 
     @property
     def known_anyway(self) -> float:
-        """G^2: no squared gradient norm exceeds it, so that a bound above it says nothing."""
+        """Trivial bound G^2 on a squared gradient norm: a bound above it is vacuous."""
         return self.gradient_norm**2
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ConvergenceEstimate:
-    """Lemma 1's bound after T = 1, 2, ... rounds, with the rates owed and those achieved, and what was measured."""
+    """Lemma 1's bound after T = 1, 2, ... rounds, at the target and at the achieved rates, and the measured values."""
 
     constants: LemmaConstants
-    owed: Sequence[ConvergenceBound]  # one for each T, clients taking part at their rates beta_i
+    owed: Sequence[ConvergenceBound]  # one for each T, clients participating at their rates beta_i
     achieved: Sequence[ConvergenceBound]  # the same at the participation of the whole run
-    squared_gradient: PerRound  # |grad F|^2 at the model before each round, NaN where not measured
-    measured: PerRound  # mean of those measured up to and with each round
-    unmet: Sequence[str]  # what Lemma 1 presumes and this run does not do
+    squared_gradient: PerRound  # |grad F|^2 at the model before each round, NaN if not measured
+    measured: PerRound  # mean of those measured up to and including each round
+    unmet: Sequence[str]  # assumptions of Lemma 1 that this run does not meet
 
     @property
     def is_telling(self) -> bool:
-        """Whether the bound at the end, at the achieved rates, is below what boundedness alone says."""
+        """True if the final bound, at the achieved rates, is below the trivial bound."""
         return self.achieved[-1].total < self.constants.known_anyway
 
     @property
     def looseness(self) -> float:
-        """How many times the bound at the end exceeds the measured mean, at the achieved rates."""
+        """Ratio of the final bound to the measured mean, at the achieved rates."""
         measured = float(self.measured[-1])
         return self.achieved[-1].total / measured if measured > 0 else float("inf")
 
@@ -74,7 +74,7 @@ class ConvergenceEstimate:
 def estimate_convergence(
     run: RunRecord, learning: LearningRecord, scenario: Scenario
 ) -> ConvergenceEstimate | CannotSay:
-    """Lemma 1 with its constants taken from the run, or why they cannot be."""
+    """Evaluate Lemma 1 with constants from the run, or return the reason why they are unknown."""
     constants = estimate_constants(learning, scenario)
     if isinstance(constants, CannotSay):
         return constants
@@ -90,7 +90,7 @@ def estimate_convergence(
 
 
 def estimate_constants(learning: LearningRecord, scenario: Scenario) -> LemmaConstants | CannotSay:
-    """The constants of Lemma 1 that the run shows."""
+    """Estimate the constants of Lemma 1 from the run."""
     if not np.isfinite(learning.gradient_norm).any():
         return CannotSay("the full gradient was not measured; learning.gradient_every = 1 measures it in every round")
     if not np.isfinite(learning.global_loss[0]):
@@ -123,7 +123,7 @@ def count_steps(scenario: Scenario, samples: PerClient) -> NDArray[np.int64]:
 def list_unmet(
     constants: LemmaConstants, run: RunRecord, learning: LearningRecord, scenario: Scenario
 ) -> tuple[str, ...]:
-    """What Lemma 1 or its proof presumes and the run does not do, one sentence each."""
+    """List the assumptions of Lemma 1 or its proof that the run does not meet, one sentence each."""
     settings = scenario.learning
     found: list[str] = []
     if settings.momentum > 0:
@@ -157,7 +157,7 @@ def list_unmet(
 
 
 def mean_stretch(run: RunRecord, samples: PerClient) -> float:
-    """Mean over rounds of |D| / |D_S|, all data over the data of those who delivered an update; 1 if nobody did."""
+    """Mean over rounds of |D| / |D_S|, all data over the data of clients that delivered; 1 if none did."""
     delivered = run.delivered @ samples
     ratio = np.sum(samples) / delivered[delivered > 0]
     return float(np.mean(ratio)) if ratio.size else 1.0
@@ -170,7 +170,7 @@ def _bounds(
 
 
 def _bound(constants: LemmaConstants, rounds: int, rate: PerClient, samples: PerClient) -> ConvergenceBound:
-    """The bound where clients make unequal numbers of steps: few leave the way to go long, many let models drift."""
+    """Bound for unequal numbers of steps: the fewest for the initial loss, the most for the drift terms."""
     fewest, most = (
         convergence_bound(
             initial_gap=constants.initial_gap,
@@ -188,7 +188,7 @@ def _bound(constants: LemmaConstants, rounds: int, rate: PerClient, samples: Per
 
 
 def _running_mean(values: PerRound) -> PerRound:
-    """Mean of the values known up to and with each round, (rounds,); NaN before the first."""
+    """Mean of the known values up to and including each round, (rounds,); NaN before the first."""
     known = np.isfinite(values)
     count = np.cumsum(known)
     total = np.cumsum(np.where(known, values, 0.0))

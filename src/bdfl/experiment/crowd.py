@@ -1,4 +1,4 @@
-"""A run of very many clients: played as any other, but summed up round by round instead of kept."""
+"""Runs of very many clients: simulated like any other, but aggregated per round instead of stored."""
 
 from collections.abc import Callable
 
@@ -8,20 +8,20 @@ from bdfl.scenario import Scenario, scenario_digest
 from bdfl.scheduling.queues import drift_constant
 from bdfl.scheduling.registry import get_scheduler
 
-MAX_KEPT_CLIENTS = 20_000  # of whom all is kept: 1.5 MB a round, and nobody reads lists of more
+MAX_KEPT_CLIENTS = 20_000  # with full records: 1.5 MB a round
 
 
 def is_crowd(scenario: Scenario) -> bool:
-    """Whether there are too many clients to keep, and show, what each of them did in every round."""
+    """Return whether there are too many clients to store and show each one's rounds."""
     return scenario.clients.count > MAX_KEPT_CLIENTS
 
 
 def simulate_crowd(
     scenario: Scenario, *, prove_gaps: bool = False, on_round: Callable[[RoundRecord], None] | None = None
 ) -> CrowdRecord:
-    """The run of the scenario's own scheduler, summed up; the same rounds as `simulate` plays.
+    """Simulate the scenario's own scheduler and aggregate its records; the same rounds as in `simulate`.
 
-    Memory does not grow with the rounds. `on_round` hears of every round that is over.
+    Memory does not grow with the rounds. `on_round` is called after every round.
     """
     scheduler = get_scheduler(scenario.scheduler.name, scenario.scheduler.parameters)
     draws = stream_run(scenario)

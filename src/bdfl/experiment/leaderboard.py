@@ -1,4 +1,4 @@
-"""All schedulers on the same rounds of the same scenarios: delay, energy, fairness, accuracy, with intervals."""
+"""Leaderboard of schedulers on the same rounds of each scenario: delay, energy, fairness, accuracy, with intervals."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -20,32 +20,32 @@ from bdfl.scenario import Scenario
 from bdfl.scenario.learning import HUB_PREFIX
 from bdfl.scheduling.registry import scheduler_names
 
-SERVED = 0.05  # mean shortfall of the worst served client up to which a scheduler has a rank
+SERVED = 0.05  # mean shortfall of the worst served client up to which a scheduler is ranked
 
 
 class InvalidLeaderboard(BdflError):
-    """A leaderboard that cannot be made: no scenarios, one twice, or no seeds."""
+    """A leaderboard without scenarios, with one twice, or without seeds."""
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """One scheduler in one scenario; intervals are over seeds."""
 
-    scheduler: str  # as asked for, such as `drc` or `exact:tradeoff=50`
+    scheduler: str  # as given, such as `drc` or `exact:tradeoff=50`
     tradeoff: float
-    rank: int | None  # by delay among those that serve everybody; None: it leaves somebody out
+    rank: int | None  # by delay among schedulers that serve all clients; None: not ranked
     delay_s: Interval  # mean over the rounds that took place
-    bound_s: Interval | None  # proven: no schedule of these rounds that serves everybody has a lower mean; if computed
+    bound_s: Interval | None  # None: not computed; proven: no schedule serving all clients has a lower mean
     above_bound_percent: Interval | None
     energy_j: Interval  # of all clients in a round
     selected: Interval  # clients that train in a round
     shortfall: Interval  # of each seed's worst served client, below its participation rate
-    jain: Interval  # of the clients' shares of rounds
-    accuracy_percent: Interval | None  # of the last model; None where nothing was learned
+    jain: Interval  # of the clients' participation
+    accuracy_percent: Interval | None  # of the last model; None without learning
     infeasible_rounds: int  # over all seeds
 
 
 class Board(msgspec.Struct, frozen=True, kw_only=True):
-    """One scenario's standings: those with a rank first, each part by delay."""
+    """Standings of one scenario: ranked schedulers first, each part by delay."""
 
     scenario: str
     description: str
@@ -57,7 +57,7 @@ class Board(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Score(msgspec.Struct, frozen=True):
-    """What a leaderboard keeps of a run."""
+    """Data of a run kept for a leaderboard."""
 
     delay_s: float
     bound_s: float
@@ -87,10 +87,10 @@ def play_leaderboard(
     workers: int | None = None,
     on_progress: Progress | None = None,
 ) -> list[Board]:
-    """A board for every scenario: its own seed and the `num_seeds - 1` after it, every scheduler on the same draws.
+    """Return a board for every scenario: its seed and the `num_seeds - 1` after it, all schedulers on the same draws.
 
-    `choices` are all installed schedulers unless given, third parties' too. With `learn` the runs train wherever the
-    scenario's data are at hand (anything but the hub). `workers` changes the time it takes, never the result.
+    `choices` are by default all installed schedulers, including third-party ones. With `learn` the runs train if the
+    scenario's data are local (anything but the hub). `workers` changes the run time only, never the result.
     """
     names = scheduler_names() if choices is None else list(choices)
     validate_choices(names)
@@ -127,14 +127,14 @@ def play_leaderboard(
 
 
 def is_at_hand(scenario: Scenario) -> bool:
-    """Whether the scenario's data need no download."""
+    """Return whether the scenario's data need no download."""
     return not scenario.data.source.startswith(HUB_PREFIX)
 
 
 def rank(standings: Iterable[Standing]) -> list[Standing]:
-    """Those that serve everybody by delay, with their ranks; then the others by delay, without.
+    """Rank schedulers that serve all clients by delay; append the others by delay, without a rank.
 
-    Who leaves the slow ones out is quick: a delay says little without whom it was reached for.
+    Leaving slow clients out lowers the delay, so delays are only comparable among schedulers that serve all clients.
     """
 
     def by_delay(standing: Standing) -> float:
@@ -178,8 +178,8 @@ def _simulate_seed(task: _Task) -> list[_Score]:
 
 
 def _learn_seed(task: _Task) -> list[_Score]:
-    """Data, and what prepares training, are shared; nothing is measured on the way but the last model."""
-    from bdfl.learning.workers import open_trainer  # PyTorch only where something is trained
+    """Play one seed with shared data and trainer; only the last model is evaluated."""
+    from bdfl.learning.workers import open_trainer  # PyTorch only if training is needed
 
     scenarios = [_without_measurements(scenario) for scenario, _ in task.group]
     federated = prepare_run(scenarios[0])
@@ -191,13 +191,13 @@ def _learn_seed(task: _Task) -> list[_Score]:
 
 
 def _without_measurements(scenario: Scenario) -> Scenario:
-    """The same training, evaluated at its end alone."""
+    """Return the scenario evaluated at its end alone."""
     learning = msgspec.structs.replace(scenario.learning, evaluate_every=scenario.rounds, gradient_every=0)
     return msgspec.structs.replace(scenario, learning=learning)
 
 
 def _score(task: _Task, draws: Draws, runs: Sequence[RunRecord], accuracies: Sequence[float]) -> list[_Score]:
-    """Each scheduler beside the bound that holds for it: one that chooses its power has a lower one."""
+    """Score each scheduler against the bound that holds for it: one that may choose its power has a lower bound."""
     solvers = [bounding_solver([scenario.scheduler.name]) for scenario, _ in task.group]
     scenario = task.group[0][0]
     bounds = {solver: bound_path(scenario, draws, solver) for solver in dict.fromkeys(solvers) if task.with_bound}

@@ -1,4 +1,4 @@
-"""The learning in a run: what training gives, and what each block's model is worth."""
+"""Learning in a simulated run: training of the clients, and evaluation of each block's model."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -15,34 +15,34 @@ from bdfl.records import LearningRound
 from bdfl.scenario import Scenario
 from bdfl.scenario.privacy import MICRO
 
-_ROUNDS_REMEMBERED = 2  # whose results a member that is late may still ask for
+_ROUNDS_REMEMBERED = 2  # a late member may still request their results
 
 
 class Learner:
-    """Trains for all members of a simulated network, and judges the global model on its way."""
+    """Trains for all members of a simulated network, and evaluates the global model."""
 
     def __init__(self, scenario: Scenario, trainer: Trainer, model: bytes, weights: Vector) -> None:
-        """`model` names the global model that the next round starts from by its digest, `weights` are its own."""
+        """`model` is the digest of the global model that the next round starts from, `weights` are its values."""
         self._scenario = scenario
         self._settings = scenario.learning
         self._trainer = trainer
         self._model = model
         self._weights = weights
-        self._measured: tuple[Vector, NDArray[np.float64]] | None = None  # a model, the full gradient there
-        self._evaluated: tuple[bytes, Evaluation] | None = None  # digest of a model, what it is worth
-        self._results: OrderedDict[bytes, list[LocalResult]] = OrderedDict()  # by the tip that was trained on
+        self._measured: tuple[Vector, NDArray[np.float64]] | None = None  # a model, and the full gradient there
+        self._evaluated: tuple[bytes, Evaluation] | None = None  # digest of a model, and its evaluation
+        self._results: OrderedDict[bytes, list[LocalResult]] = OrderedDict()  # by the tip they were trained on
 
     def train(self, client: int, chain: ChainState, model: bytes) -> bytes | None:
-        """What the client sends for the round after `chain`, which starts from `model`; none if training diverged.
+        """Model that the client sends for the round after `chain`, starting from `model`; None if training diverged.
 
-        All scheduled clients are trained when the first one asks.
+        All scheduled clients are trained at the first request.
         """
         start = self._weights if chain.model == self._model else decode_weights(model, self._trainer.layout)
         weights = self._train_all(chain, start)[chain.schedule.selected.index(client)].weights
         return None if weights is None else encode_weights(weights, self._trainer.layout)
 
     def learn(self, chain: ChainState, block: Block, model: bytes) -> LearningRound:
-        """The row of the next round, which began at `chain` and ended in `block` with `model`."""
+        """Record the next round, which began at `chain` and ended in `block` with `model`."""
         round = block.header.height
         measured, smoothness = self._measure(round)
         results = self._train_all(chain, self._weights)
@@ -71,7 +71,7 @@ class Learner:
         return row
 
     def measure_again(self, weights: Vector) -> None:
-        """Takes up the last measurement before a run was left: computed again, which gives the same bits."""
+        """Restore the last measurement of an interrupted run by computing it again, with the same bits."""
         self._measured = weights, self._trainer.full_gradient(weights).gradient
 
     def _train_all(self, chain: ChainState, weights: Vector) -> Sequence[LocalResult]:
@@ -94,7 +94,7 @@ class Learner:
         return self._evaluated[1]
 
     def _measure(self, round: int) -> tuple[FullGradient | None, float | None]:
-        """The full gradient at the model before this round where it is due, and how it changed since the last one."""
+        """Full gradient at the model before this round, if due, and its change relative to the last one."""
         every = self._settings.gradient_every
         if every == 0 or (round - 1) % every != 0:
             return None, None
@@ -113,5 +113,5 @@ def _norm(values: NDArray[np.float64]) -> float:
 
 
 def or_none(value: float) -> float | None:
-    """The value, or none where it is not finite."""
+    """Return the value, or None if it is not finite."""
     return float(value) if np.isfinite(value) else None

@@ -1,4 +1,4 @@
-"""Curves of a run over its rounds, for means over many runs; apart from the figures, which workers need not load."""
+"""Per-round curves of a run, for means over many runs; separate from the figures, which workers need not load."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -11,7 +11,7 @@ from bdfl.scheduling.checker import TOLERANCE
 
 
 def cumulative_delay(record: RunRecord) -> PerRound:
-    """Time (s) up to and with each round, (rounds,)."""
+    """Time (s) up to and including each round, (rounds,)."""
     return np.cumsum(record.delay_s)
 
 
@@ -22,12 +22,12 @@ def mean_backlog(record: RunRecord) -> PerRound:
 
 
 def running_mean(values: PerRound) -> PerRound:
-    """Mean of all values up to and with each round, (rounds,)."""
+    """Mean of all values up to and including each round, (rounds,)."""
     return np.cumsum(values) / np.arange(1, len(values) + 1)
 
 
 def jain_index(values: PerClient) -> float:
-    """How equal values are, 1 / n (one has all) to 1 (all have the same): (sum x)^2 / (n sum x^2); 1 if all are 0.
+    """Jain's fairness index, 1 / n (one has all) to 1 (all equal): (sum x)^2 / (n sum x^2); 1 if all are 0.
 
     Jain, Chiu and Hawe, "A quantitative measure of fairness and discrimination for resource allocation in shared
     computer systems", DEC-TR-301, 1984.
@@ -37,36 +37,36 @@ def jain_index(values: PerClient) -> float:
 
 
 def mean_round_energy(record: RunRecord) -> float:
-    """What all clients together spend in a round that takes place (J), mean over these rounds; NaN if none does."""
+    """Energy of all clients in a round that takes place (J), mean over these rounds; NaN if there are none."""
     spent_j = np.sum(record.energy_j[record.took_place], axis=1)
     return float(np.mean(spent_j)) if spent_j.size else float("nan")
 
 
 def rounds_owed(record: RunRecord) -> PerClient:
-    """By how many rounds each client took part less often than its rate asks, (clients,); negative if more often."""
+    """Rounds by which each client participated less than its rate requires, (clients,); negative if more."""
     return (record.participation_rate - record.participation) * record.num_rounds
 
 
 def is_below_rate(record: RunRecord) -> PerClientMask:
-    """Who is owed a whole round or more, (clients,): less than that is no more than counting in whole rounds."""
+    """Mask of clients owed a whole round or more, (clients,): a smaller deficit is due to rounding to whole rounds."""
     return rounds_owed(record) >= 1.0
 
 
 def is_overdrawn(record: RunRecord) -> PerClientMask:
-    """Whose energy exceeded its budget in some round, (clients,); possible only where mining is sampled."""
+    """Mask of clients whose energy exceeded a round's budget, (clients,); possible only if mining is sampled."""
     overdrawn: PerClientMask = np.any(record.energy_j > record.energy_budget_j * (1.0 + TOLERANCE), axis=0)
     return overdrawn
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class EnergyCurves:
-    """Mean energy per client (J) in each round, (rounds,), in parts: over those that train, and over all."""
+    """Mean energy per client (J) in each round, (rounds,): parts over clients that train, and the total over all."""
 
     training_j: PerRound
     upload_j: PerRound
     mining_j: PerRound
     all_clients_j: PerRound
-    highest_share: PerRound  # of its budget that any client spends
+    highest_share: PerRound  # greatest share of its budget that any client spends
 
     @property
     def total_j(self) -> PerRound:
@@ -75,7 +75,7 @@ class EnergyCurves:
 
 
 def energy_curves(record: RunRecord) -> EnergyCurves:
-    """Where the energy goes; zero in rounds that did not take place."""
+    """Energy curves of a run; zero in rounds that did not take place."""
     num_trained = np.maximum(record.num_selected, 1)
 
     def of_trainers(energy_j: PerRoundClient) -> PerRound:
@@ -92,7 +92,7 @@ def energy_curves(record: RunRecord) -> EnergyCurves:
 
 
 def mean_curves(runs: Sequence[EnergyCurves]) -> EnergyCurves:
-    """The mean of each curve over runs."""
+    """Mean of each curve over runs."""
     return EnergyCurves(
         **{item.name: np.mean([getattr(run, item.name) for run in runs], axis=0) for item in fields(EnergyCurves)}
     )

@@ -1,4 +1,4 @@
-"""A run of the protocol: the members of a scenario in a simulated network, and the chain they agree on in a folder."""
+"""A run of the protocol: the members of a scenario in a simulated network, with their chain archived in a folder."""
 
 import gc
 from collections.abc import Callable, Iterator, Sequence
@@ -32,24 +32,24 @@ from bdfl.transports.simulated import Ending, Network
 from bdfl.transports.simulated_node import SimulatedNode, simulated_signer
 from bdfl.transports.world import ScenarioWorld, Train, simulated_timing
 
-_LEAST_MEMORY = 2**24  # bytes of models that are remembered; more where models are large
-_PATIENCE_NS = 3600 * NANO  # simulated, for a block, beside what ten rounds take
+_LEAST_MEMORY = 2**24  # bytes of cached models; more for large models
+_PATIENCE_NS = 3600 * NANO  # simulated timeout of a block, in addition to ten rounds
 _PATIENCE_ROUNDS = 10
-_OBJECTS_PER_COLLECTION = 100_000, 20, 20  # a node makes hundreds in a step, hardly any of them in a cycle
-_BLOCKS_IN_MEMORY = 1  # whose models a simulated member keeps at hand; the archive has the others
+_OBJECTS_PER_COLLECTION = 100_000, 20, 20  # a node allocates hundreds per step, hardly any of them in a cycle
+_BLOCKS_IN_MEMORY = 1  # whose models a simulated member caches; the archive has the others
 
 
 class NetworkStuck(BdflError):
-    """A simulated network that cannot agree on a block: too much goes wrong in it."""
+    """A simulated network that cannot commit a block because of too many faults."""
 
 
 def member_keys(scenario: Scenario) -> list[Signer]:
-    """The keys of the simulated members: derived from the seed, so that a run can be repeated, and no secret."""
+    """Keys of the simulated members: derived from the seed, so reproducible and not secret."""
     return [simulated_signer(scenario.seed, number) for number in range(scenario.clients.count)]
 
 
 def run_genesis(scenario: Scenario, draws: Draws, layout: Layout, initial_model: bytes) -> Genesis:
-    """Where the chain of a run begins."""
+    """Return the genesis of a run's chain."""
     keys = [signer.public_key for signer in member_keys(scenario)]
     noise_micro = None
     if scenario.privacy.is_on:
@@ -67,27 +67,27 @@ def run_genesis(scenario: Scenario, draws: Draws, layout: Layout, initial_model:
 
 
 def run_toolbox(scenario: Scenario, model_size: int) -> Toolbox:
-    """What all members of a run work with; it remembers the models of a round, and half of those of another."""
+    """Return the verification cache shared by all members of a run; it holds the models of one and a half rounds."""
     in_a_round = 2 * model_size * (scenario.clients.count + 1)  # bytes and weights
     return Toolbox(max_bytes=max(_LEAST_MEMORY, 3 * in_a_round // 2), own_functions=own_functions(scenario))
 
 
 def own_functions(scenario: Scenario) -> frozenset[str]:
-    """The aggregation rule, if it is somebody's own function: whoever runs the scenario wants it run."""
+    """Return the aggregation rule if it is a user function: running the scenario permits it."""
     rule = scenario.learning.aggregation.rule
     return frozenset([rule] if is_function(rule) else [])
 
 
 def drawn_conditions(draws: Draws, round: int, client: int) -> Conditions | None:
-    """What a client finds in a round; none after the last one drawn."""
+    """Conditions of a client in a round; None after the last one drawn."""
     return conditions_of(draws.states[round - 1], client) if round <= len(draws.states) else None
 
 
 @contextmanager
 def open_archive(path: Path, genesis: Genesis, initial_model: bytes) -> Iterator[ChainStore]:
-    """The chain in a run's folder, begun if there is none; one with another genesis is refused.
+    """Open the chain in a run's folder, or create it; raise `BadRunFolder` on another genesis.
 
-    A simulation can be repeated, so nothing is forced to the disk before going on.
+    Writes are not fsynced: a simulation can be repeated.
     """
     if path.exists() and any(path.iterdir()):
         archive = ChainStore.open(path, durable=False)
@@ -103,7 +103,7 @@ def open_archive(path: Path, genesis: Genesis, initial_model: bytes) -> Iterator
 
 @contextmanager
 def _seldom_collected() -> Iterator[None]:
-    """Inside, what is no longer in use but in a cycle is looked for less often: a sixth of the time otherwise."""
+    """Raise the GC thresholds inside; cyclic collection otherwise takes a sixth of the run time."""
     usual = gc.get_threshold()
     gc.set_threshold(*_OBJECTS_PER_COLLECTION)
     try:
@@ -113,7 +113,7 @@ def _seldom_collected() -> Iterator[None]:
 
 
 class NetworkRun:
-    """A network of simulated members, and an archive of the blocks that they commit."""
+    """A network of simulated members, and an archive of the blocks they commit."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class NetworkRun:
         train: Train,
         on_block: Callable[[ChainState, Block, bytes], None],
     ) -> None:
-        """`on_block` hears of every new block in the archive: the chain before, the block, its model's bytes."""
+        """`on_block` is called for every new block in the archive: the chain before, the block, its model's bytes."""
         self._scenario = scenario
         self._archive = archive
         self._toolbox = toolbox
@@ -137,17 +137,17 @@ class NetworkRun:
             partial(drawn_conditions, draws),
             lambda client, chain: spent_after(chain, client),
         )
-        self._num_known = 0  # blocks that were in the archive before
+        self._num_known = 0  # blocks in the archive at the start
         self._nodes: Sequence[SimulatedNode] = ()
         self._liars: frozenset[int] = frozenset()
-        self._network: Network | None = None  # whose wall clock follows from the chain; none: it has faults
+        self._network: Network | None = None  # its clock follows the chain; None: with faults
 
     def run(self, height: int) -> None:
-        """Plays the rounds after block `height` up to the last one; what the archive has of them is taken as it is.
+        """Play the rounds after block `height` to the last one; archived blocks are taken as they are.
 
-        Members begin one block before the archive's tip and play its round again with its updates: so they have what a
-        chain does not say, each its own votes for the tip, and all that follows is as if they had never stopped. Where
-        a scenario has faults, chance would have it otherwise: they begin at the tip, all with the same votes for it.
+        Members start one block before the archive's tip and replay its round with its updates. So each has its own
+        votes for the tip, which the chain does not record, and the run continues as if never interrupted. With faults a
+        replay would diverge: members then start at the tip, all with the same votes for it.
         """
         self._chain = self._follow(height)
         for block in self._archive.blocks(height + 1):
@@ -191,7 +191,7 @@ class NetworkRun:
             self._play_round(network, network.now_ns + _PATIENCE_NS + _PATIENCE_ROUNDS * round_ns)
 
     def _play_round(self, network: Network, until_ns: int) -> None:
-        """Goes on until the next block is committed."""
+        """Run until the next block is committed."""
         height = self._chain.height + 1
         if network.run(lambda: self._chain.height >= height, until_ns=until_ns) is not Ending.DONE:
             raise NetworkStuck(
@@ -200,12 +200,12 @@ class NetworkRun:
             )
 
     def _decided_ms(self, block: Block, certificate: Certificate) -> int:
-        """The wall clock when a block was decided, as far as the chain knows: stamped, searched for, voted on."""
+        """Wall clock (ms) at which a block was decided, derived from the chain: its timestamp, mining and voting."""
         mining_ms = max(signed.vote.mining_ms for signed in certificate)
         return block.header.time_ms + mining_ms + round(self._scenario.protocol.voting_s * 1000)
 
     def _follow(self, height: int) -> ChainState:
-        """The archived chain after a block; the world remembers the round of that block."""
+        """Return the archived chain after a block; the world remembers the round of that block."""
         chain = start_chain(self._archive.genesis, self._toolbox)
         for block in islice(self._archive.blocks(), height):
             if block.header.height == height:
@@ -221,13 +221,13 @@ class NetworkRun:
         return SimulatedNode(context, store, state=begin(context, self._chain, Recovered(certificate=certificate)))
 
     def _settle(self, number: int, block: Block, certificate: Certificate) -> None:
-        """Archives what the first honest member to do so commits."""
+        """Archive a block when the first honest member commits it."""
         store = self._nodes[number].store
         store.prune(_BLOCKS_IN_MEMORY)
         height = block.header.height
         if height <= self._chain.height or number in self._liars:
             return
-        if self._network is not None:  # as if it had begun here
+        if self._network is not None:  # as if started here
             self._network.set_clock(self._decided_ms(block, certificate))
         if height > self._num_known:
             self._keep(store, block, certificate)
@@ -241,7 +241,7 @@ class NetworkRun:
         self._chain = apply_block(self._chain, block, self._toolbox)
 
     def _advance(self, block: Block, store: Store) -> None:
-        """Goes on to a block that the archive has."""
+        """Apply a block that is in the archive."""
         before, self._chain = self._chain, apply_block(self._chain, block, self._toolbox)
         model = store.get_blob(block.body.model)
         if model is None:
@@ -259,7 +259,7 @@ class NetworkRun:
             self._archive.prune(needed)
 
     def _recall_or_train(self, client: int, chain: ChainState, model: bytes) -> bytes | None:
-        """What the archived block of the round says that the client sent; else what it learns now."""
+        """Return the client's model from the archived block of the round, or else train it now."""
         if chain.height < self._num_known:
             sent = {
                 signed.update.client: signed.update for signed in self._archive.block(chain.height + 1).body.updates
@@ -268,5 +268,5 @@ class NetworkRun:
                 return None
             data = self._archive.get_blob(sent[client].model) if client in sent else None
             if data is not None:
-                return data  # else the block was empty, and its updates were not kept
+                return data  # else the block was empty, and its updates were not stored
         return self._train(client, chain, model)

@@ -1,4 +1,4 @@
-"""A run that learns and leaves nothing behind but its records."""
+"""Learning runs that leave only their records."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -10,7 +10,7 @@ from bdfl.records import LearningRecord, RunRecord
 
 
 def train_in_passing(federated: Federated, trainer: Trainer) -> tuple[RunRecord, LearningRecord]:
-    """The records of the whole run; its folder, with the chain, is gone afterwards."""
+    """Run the whole training in a temporary folder and return its records."""
     with (
         TemporaryDirectory(prefix="bdfl-run-") as folder,
         create_run_folder(Path(folder), federated.scenario) as run,

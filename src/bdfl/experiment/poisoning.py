@@ -1,7 +1,8 @@
-"""Aggregation rules against members that poison the model: every rule and every attack, on even and on skewed data.
+"""Aggregation rules against model poisoning: every rule and every attack, on even and on skewed data.
 
 The strengths of `ATTACKS` were chosen on the mean alone, before any robust rule was run: of 1, 2, 5, 10, 20 and 50 the
-least at which it ends 20 points or more below the clean run (seed 1000 of the scenario `poisoning`, evenly dealt).
+least at which it ends 20 points or more below the clean run (seed 1000 of the scenario `poisoning`, evenly
+partitioned).
 """
 
 from collections.abc import Sequence
@@ -20,19 +21,19 @@ from bdfl.experiment.training_run import Federated, prepare_run
 from bdfl.learning.training import Trainer
 from bdfl.scenario import Adversaries, Aggregation, Behaviour, PartitionMethod, Scenario
 
-BORNE_POINTS = 2.0  # a rule bears an attack if it ends no further below the clean run
-VISIBLE_POINTS = 10.0  # the mean fails visibly if it ends at least so far below
+BORNE_POINTS = 2.0  # a rule withstands an attack if it ends at most this far below the clean run
+VISIBLE_POINTS = 10.0  # the mean fails visibly if it ends at least this far below
 SKEWED_DIRICHLET = 0.5
 MEAN = "mean"
 RULES = (MEAN, "median", "trimmed-mean", "krum", "multi-krum", "minimum-diameter")
 
 
 class InvalidPoisoning(BdflError):
-    """A campaign that cannot be played: no seeds, nobody who poisons, an attack that does not exist."""
+    """A campaign without seeds or adversaries, or with an unknown attack."""
 
 
 class Attack(msgspec.Struct, frozen=True):
-    """What the adversaries do to the model, and how strongly; none where it knows no degrees."""
+    """Behaviour of the adversaries, and its strength; None if it has none."""
 
     kind: Behaviour
     strength: float | None = None
@@ -49,20 +50,20 @@ ATTACKS = (
 
 
 class RuleChoice(msgspec.Struct, frozen=True):
-    """A rule, and how many wrong updates it is told to bear."""
+    """A rule, and the number of faulty updates it must tolerate."""
 
     name: str
     faulty: int
 
 
 class PoisonedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """One run: who was up against what, and how well the model did."""
+    """One run: partition, attack and rule, and the accuracy of the model."""
 
     partition: PartitionMethod
     attack: Attack
     rule: RuleChoice
     seed: int
-    accuracy: list[float]  # after every round that was evaluated; the last is the final one
+    accuracy: list[float]  # after every evaluated round; the last is the final one
 
 
 class PoisonedCell(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,12 +81,12 @@ class PoisonedCell(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PoisoningVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """How an attack fares against the mean and against the robust rule that bears it best."""
+    """Outcome of an attack against the mean and against the best robust rule."""
 
     partition: PartitionMethod
     attack: Attack
     mean_below: float  # points below the clean run, on average over seeds
-    best_rule: str | None  # the robust rule that ends highest; none if none was played
+    best_rule: str | None  # the robust rule that ends highest; None if none was played
     best_below: float | None
     mean_fails: bool  # `VISIBLE_POINTS` or more below
     is_borne: bool  # the best robust rule is within `BORNE_POINTS`
@@ -98,7 +99,7 @@ class Poisoning(msgspec.Struct, frozen=True, kw_only=True):
     rounds: int
     num_clients: int
     members: list[int]  # the adversaries
-    dirichlet: float  # concentration where data are skewed
+    dirichlet: float  # concentration of skewed data
     seeds: list[int]
     partitions: list[PartitionMethod]
     attacks: list[Attack]  # the first is none: the clean run
@@ -108,7 +109,7 @@ class Poisoning(msgspec.Struct, frozen=True, kw_only=True):
     runs: list[PoisonedRun]
 
     def find_cell(self, partition: PartitionMethod, attack: Attack, rule: RuleChoice) -> PoisonedCell:
-        """The cell of a rule against an attack."""
+        """Return the cell of a rule against an attack."""
         return next(
             cell for cell in self.cells if cell.partition is partition and cell.attack == attack and cell.rule == rule
         )
@@ -123,17 +124,17 @@ def play_poisoning(
     workers: int | None = None,
     on_progress: Progress | None = None,
 ) -> Poisoning:
-    """Every rule against every attack by the scenario's adversaries, with seeds `scenario.seed` and those after it.
+    """Play every rule against every attack of the scenario's adversaries, with seeds from `scenario.seed` on.
 
-    Each is played with the data dealt evenly and skewed. The clean run is the mean without an attack, played in any
-    case. A robust rule is told of as many wrong updates as there are adversaries, or of as many as it can bear where
-    all clients train. `workers` (default: one per core) changes the time it takes, never the result.
+    Each is played with even and with skewed data. The clean run is the mean without an attack and is always played. A
+    robust rule is configured for the number of adversaries, or for as many as it can tolerate if all clients train.
+    `workers` (default: one per core) changes the run time only, never the result.
     """
     _validate(scenario, num_seeds, attacks, rules)
     num_adversaries = len(set(scenario.adversaries.members))
     choices = [choose_rule(name, scenario.clients.count, num_adversaries) for name in dict.fromkeys((MEAN, *rules))]
     for choice in choices:
-        get_aggregator(Aggregation(rule=choice.name, faulty=choice.faulty))  # what is wrong is said before any work
+        get_aggregator(Aggregation(rule=choice.name, faulty=choice.faulty))  # raises before any work
     partitions = [PartitionMethod.IID, PartitionMethod.DIRICHLET]
     seeds = [scenario.seed + offset for offset in range(num_seeds)]
     played = list(product(partitions, (CLEAN, *attacks), seeds))
@@ -165,7 +166,7 @@ def play_poisoning(
 
 
 def parse_attacks(text: str) -> list[Attack]:
-    """Attacks in a comma-separated list, such as `label-flip,scaling:20`; without a strength those of `ATTACKS`."""
+    """Parse a comma-separated list of attacks, such as `label-flip,scaling:20`; default strengths are in `ATTACKS`."""
     known = {attack.kind: attack for attack in ATTACKS}
     found: list[Attack] = []
     for piece in (part.strip() for part in text.split(",") if part.strip()):
@@ -179,14 +180,14 @@ def parse_attacks(text: str) -> list[Attack]:
 
 
 def show_attack(attack: Attack) -> str:
-    """An attack as people write it: `scaling:20`, or `none`."""
+    """Format an attack: `scaling:20`, or `none`."""
     if attack == CLEAN:
         return "none"
     return attack.kind.value if attack.strength is None else f"{attack.kind.value}:{attack.strength:g}"
 
 
 def choose_rule(name: str, num_updates: int, num_adversaries: int) -> RuleChoice:
-    """The rule, told to bear all adversaries or as many as it can with so many updates; the mean bears none."""
+    """Return the rule, configured for all adversaries or as many as it tolerates; the mean tolerates none."""
     borne = [
         faulty
         for faulty in range(num_adversaries + 1)
@@ -196,7 +197,7 @@ def choose_rule(name: str, num_updates: int, num_adversaries: int) -> RuleChoice
 
 
 def summarise_runs(runs: Sequence[PoisonedRun]) -> list[PoisonedCell]:
-    """A cell for every partition, attack and rule, in the order in which they were played."""
+    """Return a cell for every partition, attack and rule, in the order in which they were played."""
     final = {(run.partition, run.attack, run.rule, run.seed): 100.0 * run.accuracy[-1] for run in runs}
     clean = {
         (partition, seed): percent
@@ -225,7 +226,7 @@ def summarise_runs(runs: Sequence[PoisonedRun]) -> list[PoisonedCell]:
 
 
 def judge_cells(cells: Sequence[PoisonedCell]) -> list[PoisoningVerdict]:
-    """A verdict for every partition and attack; without an attack there is nothing to judge."""
+    """Return a verdict for every partition and attack."""
     verdicts: list[PoisoningVerdict] = []
     for partition, attack in dict.fromkeys((cell.partition, cell.attack) for cell in cells if cell.attack != CLEAN):
         against = {cell.rule.name: cell for cell in cells if (cell.partition, cell.attack) == (partition, attack)}
@@ -248,7 +249,7 @@ def judge_cells(cells: Sequence[PoisonedCell]) -> list[PoisoningVerdict]:
 def poisoned_scenario(
     scenario: Scenario, partition: PartitionMethod, attack: Attack, rule: RuleChoice, seed: int
 ) -> Scenario:
-    """The scenario of one run of the campaign."""
+    """Return the scenario of one run of the campaign."""
     adversaries = Adversaries(kind=attack.kind, members=scenario.adversaries.members)
     if attack.strength is not None:
         adversaries = msgspec.structs.replace(adversaries, strength=attack.strength)
@@ -264,8 +265,8 @@ def poisoned_scenario(
 
 
 def _play_rules(scenarios: Sequence[Scenario]) -> list[list[float]]:
-    """Accuracies of runs that differ in their rule alone: data, and what prepares training, are shared."""
-    from bdfl.learning.workers import open_trainer  # PyTorch only where something is trained
+    """Accuracies of runs that differ in their rule alone: data and trainer are shared."""
+    from bdfl.learning.workers import open_trainer  # PyTorch only if training is needed
 
     federated = prepare_run(scenarios[0])
     with open_trainer(scenarios[0], federated.data, federated.partition) as trainer:

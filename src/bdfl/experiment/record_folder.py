@@ -1,4 +1,4 @@
-"""The folder of a run that was only played: its scenario and its records, for whoever looks at them later."""
+"""The folder of a simulated run without a chain: its scenario and its records."""
 
 from pathlib import Path
 
@@ -7,28 +7,28 @@ from bdfl.records import CrowdRecord, RunRecord
 from bdfl.scenario import Scenario, dump_scenario
 
 SCENARIO_FILE = "scenario.toml"
-_OTHERS = ("journal.jsonl", "network.json", "chain")  # what folders of other kinds hold
+_OTHERS = ("journal.jsonl", "network.json", "chain")  # contents of other kinds of folders
 
 
 class BadRecordFolder(BdflError):
-    """A folder that holds something else."""
+    """A folder with other contents."""
 
 
 def refuse_run_folder(folder: Path) -> None:
-    """Raises where records would replace those of a run with a chain."""
+    """Raise `BadRecordFolder` if records would replace those of a run with a chain."""
     for name in _OTHERS:
         if (folder / name).exists():
             raise BadRecordFolder(f"{folder}: holds a {name}, a folder of its own expected")
 
 
 def write_record(scenario: Scenario, run: RunRecord, folder: Path) -> list[Path]:
-    """The files written into `folder`: the scenario, and the records where pyarrow is installed."""
+    """Write the scenario, and the records if pyarrow is installed; return the files written."""
     refuse_run_folder(folder)
     return write_record_files(scenario, run, folder)
 
 
 def write_record_files(scenario: Scenario, run: RunRecord, folder: Path) -> list[Path]:
-    """The same, whatever else the folder holds: for those whose chain it is."""
+    """Write the same files without checking the folder, for callers that own its chain."""
     path = write_scenario(scenario, folder)
     try:
         from bdfl.records.parquet import write_parquet
@@ -38,7 +38,7 @@ def write_record_files(scenario: Scenario, run: RunRecord, folder: Path) -> list
 
 
 def write_crowd(scenario: Scenario, crowd: CrowdRecord, folder: Path) -> list[Path]:
-    """As `write_record`, of a run of too many clients to keep what each did in every round."""
+    """Write a run of too many clients for full records; otherwise as `write_record`."""
     refuse_run_folder(folder)
     path = write_scenario(scenario, folder)
     try:
@@ -49,7 +49,7 @@ def write_crowd(scenario: Scenario, crowd: CrowdRecord, folder: Path) -> list[Pa
 
 
 def write_scenario(scenario: Scenario, folder: Path) -> Path:
-    """The file of the scenario in `folder`, which is made if it must be."""
+    """Write the scenario to `folder`, which is created if necessary, and return the file."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / SCENARIO_FILE
     path.write_text(dump_scenario(scenario), encoding="utf-8")

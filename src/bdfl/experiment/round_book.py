@@ -1,4 +1,4 @@
-"""The records of a run from its chain: what each block says was decided, who delivered, and what that cost."""
+"""Records of a run, derived from its chain: decisions, deliveries and costs of each block."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ from bdfl.transports.world import scheduled_problem
 
 
 class RoundBook:
-    """Follows a chain from its beginning, block after block."""
+    """Follows a chain from its genesis, block by block, and derives the round records."""
 
     def __init__(self, scenario: Scenario, draws: Draws, genesis: Genesis, toolbox: Toolbox) -> None:
         self._scenario = scenario
@@ -30,15 +30,15 @@ class RoundBook:
         self._plan: Plan = plan_round(self.chain.charter, first_prospect(self.chain.charter), toolbox)
 
     def plan_next(self) -> PlannedRound:
-        """The round after the last block, as the chain has agreed on it."""
-        # How hard the scheduler worked, and what it proved, is not on the chain: it is what one's own finds out.
+        """Return the round after the last block, as agreed on the chain."""
+        # Iterations and bound of the scheduler are not on the chain: they come from planning the round again.
         own = self._plan.decision
         decision = replace(read_decision(self.chain.schedule), bound=own.bound, iterations=own.iterations)
         state = self._draws.states[self.chain.height]
         return PlannedRound(self._scenario, scheduled_problem(self.chain), state, decision)
 
     def settle(self, block: Block) -> RoundRecord:
-        """The record of the next round, which ended in `block`."""
+        """Record the next round, which ended in `block`."""
         planned, chain = self.plan_next(), self.chain
         body = block.body
         self._plan = plan_after(chain, settle_round(chain, body.updates, body.reports, body.entries), self._toolbox)
@@ -55,7 +55,7 @@ class RoundBook:
         )
 
     def _mining(self, planned: PlannedRound, block: Block) -> tuple[float, int] | None:
-        """How long mining took (s) and who won, where that is drawn."""
+        """Mining time (s) and winner, if these are sampled."""
         if self._scenario.mining.mode is not MiningMode.SAMPLED or not planned.decision.is_feasible:
             return None
         races = MiningRaces(self._scenario, planned.state.round, planned.decision.mining_hz, 0.0)
@@ -64,9 +64,9 @@ class RoundBook:
 
 
 def delivered_by(block: Block) -> PerClientMask:
-    """Whose update the block has, (clients,); one that says it has nothing to give does not count.
+    """Mask of clients with an update in the block that is not declined, (clients,).
 
-    A client without data has nothing to deliver and counts: it can never do better.
+    A client without data counts as delivering: it sends the parent's model with 0 samples.
     """
     mask = np.zeros(len(block.body.modelled.energy_pj), dtype=np.bool_)
     mask[[signed.update.client for signed in block.body.updates if not signed.update.is_declined]] = True

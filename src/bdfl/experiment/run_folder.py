@@ -1,7 +1,7 @@
-"""The folder of a run: its scenario, a journal of the rounds done, and the chain that they are on.
+"""The folder of a run: its scenario, a journal of the completed rounds, and their chain.
 
-The journal is one JSON document per line: a header, then a row per round. A round counts once its line is complete; its
-block, with all models, is in the chain before. So whatever moment a run ends at, at most the round under way is lost.
+The journal has one JSON document per line: a header, then a row per round. A round is complete once its line is; its
+block, with all models, is in the chain before. So an interruption loses at most the current round.
 """
 
 import hashlib
@@ -37,12 +37,12 @@ _Line = TypeVar("_Line")
 
 
 class BadRunFolder(BdflError):
-    """A run folder that is not one, is in use, is damaged, or belongs to another run."""
+    """A run folder that is missing, in use, damaged, or of another run."""
 
 
 @dataclass(eq=False)
 class RunFolder:
-    """A run on disk, open for going on; made by `create_run_folder` or `open_run_folder`."""
+    """An open run on disk; made by `create_run_folder` or `open_run_folder`."""
 
     path: Path
     scenario: Scenario
@@ -55,16 +55,16 @@ class RunFolder:
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing is left to do."""
+        """True if all rounds are done and the final model is written."""
         return len(self.rounds) == self.scenario.rounds and (self.path / FINAL_MODEL).exists()
 
     def write_header(self, header: JournalHeader) -> None:
-        """Begins the journal."""
+        """Start the journal."""
         replace_file(self.path / JOURNAL_FILE, msgspec.json.encode(header) + b"\n")
         self.header = header
 
     def append(self, row: LearningRound, model: bytes) -> None:
-        """Makes a round count; `model` are the bytes of the model after it, kept if it is the best so far."""
+        """Append a completed round; `model` is the model after it, saved if it is the best so far."""
         self.rounds.append(row)
         if self.best_round == row.round:
             replace_file(self.path / BEST_MODEL, model)
@@ -72,18 +72,18 @@ class RunFolder:
             file.write(msgspec.json.encode(row) + b"\n")
 
     def drop_rounds(self, num_rounds: int) -> None:
-        """Only the first rounds count any more: the chain has no others."""
+        """Keep only the first rounds: the chain has no others."""
         del self.rounds[num_rounds:]
         lines = [self.header, *self.rounds]
         replace_file(self.path / JOURNAL_FILE, b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
 
     @property
     def best_round(self) -> int | None:
-        """The round with the best model so far; none if no evaluation gave finite numbers."""
+        """The round with the best model so far; None if no evaluation was finite."""
         return best_round([row.accuracy for row in self.rounds], [row.loss for row in self.rounds])
 
     def finish(self, final_model: bytes) -> None:
-        """Puts the final model where people look for it; the best one is there, if any is finite."""
+        """Write the final model; remove the best one if no evaluation was finite."""
         replace_file(self.path / FINAL_MODEL, final_model)
         if self.best_round is None:
             (self.path / BEST_MODEL).unlink(missing_ok=True)
@@ -91,7 +91,7 @@ class RunFolder:
 
 @contextmanager
 def create_run_folder(path: Path, scenario: Scenario) -> Iterator[RunFolder]:
-    """A new folder for a run of `scenario`; one that exists and is not empty is refused."""
+    """Create a folder for a run of `scenario`; raise `BadRunFolder` if it exists and is not empty."""
     refuse_existing(path)
     path.mkdir(parents=True, exist_ok=True)
     with lock_folder(path):
@@ -100,16 +100,16 @@ def create_run_folder(path: Path, scenario: Scenario) -> Iterator[RunFolder]:
 
 
 def refuse_existing(path: Path) -> None:
-    """Raises `BadRunFolder` if a run cannot be begun at `path`."""
+    """Raise `BadRunFolder` if a run cannot be started at `path`."""
     if path.exists() and (not path.is_dir() or any(file.name != LOCK_FILE for file in path.iterdir())):
         raise BadRunFolder(f"{path}: exists already; go on with --resume {path}, or choose another folder with --out")
 
 
 @contextmanager
 def open_run_folder(path: Path, allowed: frozenset[str] = frozenset()) -> Iterator[RunFolder]:
-    """A run that was begun, at the last round that counts; a line that was being written when it ended is dropped.
+    """Open an interrupted run at its last complete round; a torn last line of the journal is dropped.
 
-    Functions that its scenario names must be among those `allowed`: the folder may be anybody's.
+    Functions that its scenario names must be in `allowed`: the folder is untrusted.
     """
     if not (path / SCENARIO_FILE).is_file():
         raise BadRunFolder(f"{path}: no {SCENARIO_FILE} in it, the folder of a run expected")
@@ -126,12 +126,12 @@ def open_run_folder(path: Path, allowed: frozenset[str] = frozenset()) -> Iterat
 
 
 def digest(data: bytes) -> str:
-    """SHA-256 as text."""
+    """SHA-256 (hex)."""
     return hashlib.sha256(data).hexdigest()
 
 
 def read_journal(path: Path) -> tuple[JournalHeader | None, list[LearningRound]]:
-    """What a journal begins with, and its rounds without a last line that is cut off; none where there is none yet."""
+    """Read the header of a journal and its rounds without a torn last line; None and empty if there is none yet."""
     if not path.exists():
         return None, []
     lines = _complete_lines(_read_journal(path)).splitlines()
@@ -148,7 +148,7 @@ def read_journal(path: Path) -> tuple[JournalHeader | None, list[LearningRound]]
 
 
 def drop_cut_off(path: Path) -> None:
-    """Takes away a last line that was being written when its writer ended."""
+    """Remove a torn last line."""
     content = _read_journal(path) if path.exists() else b""
     complete = _complete_lines(content)
     if len(complete) < len(content):
@@ -174,7 +174,7 @@ def _decode_line(path: Path, lines: Sequence[bytes], number: int, kind: type[_Li
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Writes a file such that there is never half of it."""
+    """Replace a file atomically."""
     temporary = path.with_name(f".{path.name}.tmp")
     temporary.write_bytes(content)
     os.replace(temporary, path)
@@ -182,7 +182,7 @@ def replace_file(path: Path, content: bytes) -> None:
 
 @contextmanager
 def lock_folder(path: Path, what: str = "run") -> Iterator[None]:
-    """Inside, no other process goes on with this run; the lock ends with the process, however it ends."""
+    """Hold an exclusive lock on the run inside; the lock ends with the process."""
     with (path / LOCK_FILE).open("wb") as file:
         if not lock_patiently(file):
             raise BadRunFolder(f"{path}: another process is at work on this {what}")

@@ -1,4 +1,4 @@
-"""One scheduler through one run: draw, decide, judge, record."""
+"""Simulation of one scheduler in one run: draw, decide, check, record."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ from bdfl.scheduling.registry import get_scheduler
 
 @dataclass(frozen=True, eq=False)
 class Draws:
-    """All that chance and the scenario bring to a run, whoever schedules it."""
+    """All draws of a run, independent of the scheduler."""
 
     federation: Federation
     participation_rate: PerClient  # beta_i
@@ -31,7 +31,7 @@ class Draws:
 def simulate(
     scenario: Scenario, *, prove_gaps: bool = False, on_round: Callable[[RoundRecord], None] | None = None
 ) -> RunRecord:
-    """The run of the scenario's own scheduler.
+    """Simulate the scenario's own scheduler.
 
     With `prove_gaps` every round is also solved by `exact`, so that schedulers without a bound get a proven gap.
     """
@@ -40,13 +40,13 @@ def simulate(
 
 
 def draw_run(scenario: Scenario) -> Draws:
-    """The clients of a run, their participation rates and all its rounds."""
+    """Draw the clients of a run, their participation rates and all its rounds."""
     federation = draw_federation(scenario)
     return Draws(federation, draw_participation(scenario, federation), list(draw_rounds(scenario, federation)))
 
 
 def stream_run(scenario: Scenario) -> Draws:
-    """As `draw_run`, for a run that is played once: rounds are drawn when they are played and none is kept."""
+    """Draw a run that is played once, as `draw_run`, but with rounds drawn on demand and not stored."""
     federation = draw_federation(scenario)
     return Draws(federation, draw_participation(scenario, federation), DrawnRounds(scenario, federation))
 
@@ -59,7 +59,7 @@ def play(
     prove_gaps: bool = False,
     on_round: Callable[[RoundRecord], None] | None = None,
 ) -> RunRecord:
-    """The run of `scheduler` on what was drawn before: the same `draws` serve any scheduler."""
+    """Simulate `scheduler` on the given draws: the same `draws` serve any scheduler."""
     rounds: list[RoundRecord] = []
     for planned in play_rounds(scenario, scheduler, draws):
         record = planned.settle(planned.decision.selected, prove_gap=prove_gaps)
@@ -71,7 +71,7 @@ def play(
 
 @dataclass(eq=False)
 class PlannedRound:
-    """A decided round that waits for its outcome: settle it before asking for the next one."""
+    """A decided round without its outcome: settle it before taking the next one."""
 
     scenario: Scenario
     problem: RoundProblem
@@ -85,7 +85,7 @@ class PlannedRound:
         return [int(client) for client in np.flatnonzero(self.decision.selected)]
 
     def settle(self, delivered: PerClientMask, *, prove_gap: bool = False) -> RoundRecord:
-        """The round's record; those who `delivered` an update count as having taken part."""
+        """Record the round; clients that `delivered` an update count as participants."""
         self.next_queue = next_queue(self.problem.queue, self.problem.participation_rate, delivered)
         return record_round(
             self.scenario, self.problem, self.state, self.decision, self.next_queue, delivered, prove_gap=prove_gap
@@ -93,7 +93,7 @@ class PlannedRound:
 
 
 def play_rounds(scenario: Scenario, scheduler: Scheduler, draws: Draws) -> Iterator[PlannedRound]:
-    """The rounds of a run, one after the other, each decided from what became of those before."""
+    """Yield the rounds of a run in order, each decided from the outcomes of those before."""
     queue: PerClient = np.zeros(draws.federation.num_clients)
     memory: object | None = None
     first: RoundProblem | None = None
@@ -108,7 +108,7 @@ def play_rounds(scenario: Scenario, scheduler: Scheduler, draws: Draws) -> Itera
 
 
 def collect_rounds(scenario: Scenario, draws: Draws, rounds: Sequence[RoundRecord]) -> RunRecord:
-    """The record of a run, or of its first rounds."""
+    """Return the record of a run, or of its first rounds."""
     return collect_run(
         rounds,
         scenario=scenario.name,
@@ -122,20 +122,20 @@ def collect_rounds(scenario: Scenario, draws: Draws, rounds: Sequence[RoundRecor
 
 
 def round_problems(scenario: Scenario, draws: Draws) -> list[RoundProblem]:
-    """The checked problem of every round, with empty queues: what a scheduler will know, but for its own past."""
+    """Validated problem of every round, with empty queues: the scheduler's input without its own past."""
     first = _first_problem(scenario, draws, draws.states[0])
     return [_problem_of(first, state) for state in draws.states]
 
 
 def _problem_of(first: RoundProblem, state: RoundState) -> RoundProblem:
-    """The problem of a round, from that of the first one: what differs is what the round brings."""
+    """Derive the problem of a round from that of the first one."""
     return replace(
         first, round=state.round, gain=state.gain, energy_budget_j=state.energy_budget_j, reachable=state.reachable
     )
 
 
 def _first_problem(scenario: Scenario, draws: Draws, first: RoundState) -> RoundProblem:
-    """The checked problem of the first round."""
+    """Validated problem of the first round."""
     federation = draws.federation
     return make_problem(
         min_clients=scenario.clients.min_selected,
@@ -174,10 +174,10 @@ def record_round(
     prove_gap: bool,
     mined: tuple[float, int] | None = None,
 ) -> RoundRecord:
-    """What the decision costs, judged by the checker, and where it leaves the queues (`queue`, after the round).
+    """Record a round: the cost of the decision, computed by the checker, and the queues after it (`queue`).
 
-    Whoever trained pays for it, whether or not it `delivered` an update in the end; the drift counts those who did.
-    `mined` says how long mining took (s) and whose block won, where that is sampled and already known.
+    A client that trained pays for it even if it `delivered` no update; the drift counts deliveries. `mined` is the
+    mining time (s) and the winner, if sampled and already known.
     """
     outcome = evaluate(problem, decision)
     bounded = prove_bound(problem, decision) if prove_gap else decision
@@ -223,17 +223,17 @@ def record_round(
 
 
 def draw_mining(scenario: Scenario, round: int, mining_hz: PerClient) -> tuple[float, int]:
-    """How long mining took (s) and whose block won, drawn instead of planned.
+    """Mining time (s) and winner, drawn instead of planned.
 
-    The underlying draws belong to the seed and the round, so they are the same for every scheduler.
+    The underlying draws depend on the seed and the round only, so they are the same for every scheduler.
     """
     return draw_finding(stream(scenario.seed, Purpose.MINING, round), scenario.mining.difficulty, mining_hz)
 
 
 def prove_bound(problem: RoundProblem, decision: Decision) -> Decision:
-    """The same decision with a proven bound: its own, or where it has none the one that `exact` proves.
+    """Return the decision with a proven bound: its own, or else the one that `exact` proves.
 
-    A decision with powers of its own is measured against `exact-power`: the bound of `exact` is for the given ones.
+    A decision with its own powers is compared with `exact-power`: the bound of `exact` holds for the given powers.
     """
     if np.isfinite(decision.bound) or not decision.is_feasible:
         return decision

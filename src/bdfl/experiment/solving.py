@@ -1,4 +1,4 @@
-"""One round's problem from JSON, solved by any scheduler, answered in JSON."""
+"""Solve one round's problem given in JSON by any scheduler; answer in JSON."""
 
 from collections.abc import Mapping
 from operator import attrgetter
@@ -15,7 +15,7 @@ from bdfl.scheduling.registry import ParameterValue, get_scheduler
 
 
 class ClientProblem(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """A client of a problem, in SI units; a cap of `null` or none at all means no cap."""
+    """A client of a problem, in SI units; a cap that is `null` or missing means no cap."""
 
     queue: float
     cycles: float
@@ -30,7 +30,7 @@ class ClientProblem(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class ProblemDocument(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A round's problem as it stands in JSON."""
+    """A round's problem in JSON."""
 
     min_clients: int
     tradeoff: float
@@ -41,7 +41,7 @@ class ProblemDocument(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A decision as it stands in JSON: lists have one entry per client, 0 where idle; `gap` is proven.
+    """A decision in JSON: lists have one entry per client, 0 if idle; `gap` is proven.
 
     An infeasible answer has a reason, and `null` as objective and gap.
     """
@@ -60,7 +60,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def decode_problem(text: bytes) -> RoundProblem:
-    """The problem in a `ProblemDocument`; raises `InvalidProblem` naming what is wrong and where."""
+    """Decode a `ProblemDocument`; raise `InvalidProblem` with the location and the fault."""
     try:
         document = msgspec.json.decode(text, type=ProblemDocument)
     except msgspec.DecodeError as error:
@@ -90,20 +90,20 @@ def decode_problem(text: bytes) -> RoundProblem:
 
 
 def solve(problem: RoundProblem, scheduler: str, parameters: Mapping[str, ParameterValue] | None = None) -> Answer:
-    """The scheduler's decision with its cost and its proven gap.
+    """Return the scheduler's decision with its cost and its proven gap.
 
-    A scheduler that proves nothing itself is measured against the bound that `exact` proves.
+    A scheduler without a bound is compared with the bound that `exact` proves.
     """
     return answer(problem, decide(problem, scheduler, parameters))
 
 
 def decide(problem: RoundProblem, scheduler: str, parameters: Mapping[str, ParameterValue] | None = None) -> Decision:
-    """The scheduler's decision with a proven bound, see `prove_bound`."""
+    """Return the scheduler's decision with a proven bound, see `prove_bound`."""
     return prove_bound(problem, get_scheduler(scheduler, parameters)(problem))
 
 
 def answer(problem: RoundProblem, decision: Decision) -> Answer:
-    """A decision with its cost, and the gap to its bound."""
+    """Return a decision with its cost, and the gap to its bound."""
     outcome = evaluate(problem, decision)
     feasible = decision.is_feasible
     return Answer(
@@ -122,5 +122,5 @@ def answer(problem: RoundProblem, decision: Decision) -> Answer:
 
 
 def _column(clients: list[ClientProblem], name: str) -> PerClient:
-    """One value per client; NaN, which JSON cannot carry, where none is given."""
+    """One value per client; NaN, which JSON cannot carry, if not given."""
     return np.array(list(map(attrgetter(name), clients)), dtype=np.float64)

@@ -19,7 +19,7 @@ class Interval(msgspec.Struct, frozen=True):
 
 
 def mean_interval(values: Sequence[float] | PerClient) -> Interval:
-    """Student's t interval of the mean of independent values; NaNs (nothing to measure) are left out."""
+    """Student's t interval of the mean of independent values; NaNs (no measurement) are left out."""
     known = np.asarray(values, dtype=np.float64)
     known = known[~np.isnan(known)]
     if known.size == 0:

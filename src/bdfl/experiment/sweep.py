@@ -1,4 +1,4 @@
-"""Many runs at once: on all cores, on shared draws, with the same results for any number of workers."""
+"""Parallel runs on all cores, on shared draws, with the same results for any number of workers."""
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
@@ -22,11 +22,11 @@ Progress = Callable[[int, int], None]  # tasks done, tasks in all
 
 
 class InvalidSweep(BdflError):
-    """Runs that cannot be made together: different draws in one group, or a number of workers below one."""
+    """Runs that cannot be combined: different draws in one group, or a number of workers below one."""
 
 
 class SweepFailed(BdflError):
-    """A process of a sweep is gone."""
+    """A process of a sweep that died."""
 
 
 def map_runs(
@@ -36,17 +36,17 @@ def map_runs(
     workers: int | None = None,
     on_progress: Progress | None = None,
 ) -> list[list[Result]]:
-    """`reduce` of the run of every scenario, in the order given.
+    """Apply `reduce` to the run of every scenario, in the order given.
 
-    The scenarios of a group differ in their scheduler alone: its rounds are drawn once, and all play on them. Groups
-    are spread over processes, so `reduce` must be a function of a module.
+    The scenarios of a group differ in their scheduler alone and share the same draws. Groups are spread over processes,
+    so `reduce` must be a function of a module.
     """
     tasks = [(group, reduce) for group in prepare_groups(groups)]
     return map_parallel(_play_and_reduce, tasks, workers=workers, on_progress=on_progress)
 
 
 def prepare_groups(groups: Sequence[Sequence[Scenario]]) -> list[Group]:
-    """Every scenario with its scheduler, looked up once and here: what is wrong with one is raised before any work."""
+    """Look up the scheduler of every scenario once; errors are raised before any work."""
     found: dict[bytes, Scheduler] = {}
     prepared: list[Group] = []
     for scenarios in groups:
@@ -70,10 +70,10 @@ def map_parallel(
     workers: int | None = None,
     on_progress: Progress | None = None,
 ) -> list[Result]:
-    """`function` of every task, in order, computed by `workers` processes (default: one per CPU core).
+    """Apply `function` to every task, in order, in `workers` processes (default: one per CPU core).
 
-    Results do not depend on the number of workers. Tasks and results travel between processes,
-    so `function` must be one of a module.
+    Results do not depend on the number of workers. Tasks and results are sent between processes, so `function` must be
+    one of a module.
     """
     if workers is not None and workers < 1:
         raise InvalidSweep(f"workers: {workers} given, at least 1 is needed")

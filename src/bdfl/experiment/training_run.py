@@ -1,6 +1,4 @@
-"""A run that learns: schedule, train, agree on a block, account, round after round, in a folder that can be gone on
-with.
-"""
+"""A learning run: schedule, train, commit a block and record, round by round, in a folder from which it can resume."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -40,7 +38,7 @@ Settled = Callable[[RoundRecord, LearningRound], None]
 
 @dataclass(frozen=True, eq=False)
 class Federated:
-    """A scenario with real data, or Flower clients that have them: who holds what, and all that chance brings."""
+    """A scenario with real data or Flower clients, its partition and its draws."""
 
     scenario: Scenario
     data: DataSet | FlowerClients
@@ -49,12 +47,12 @@ class Federated:
 
 
 def prepare_run(scenario: Scenario, on_rehearsed: OnRehearsed | None = None) -> Federated:
-    """The scenario's data, dealt out; sizes and participation rates are those of the real data sets.
+    """Load and partition the scenario's data; sizes and participation rates are those of the real data sets.
 
-    Flower clients have their own, and are asked for their sizes by one training each, of which `on_rehearsed` hears.
-    Their labels stay unknown, so all have the same rate unless the scenario gives rates.
+    Flower clients have their own data. Their sizes are measured by one training each, reported to `on_rehearsed`. Their
+    labels stay unknown, so all have the same rate unless the scenario gives rates.
     """
-    get_scheduler(scenario.scheduler.name, scenario.scheduler.parameters)  # what is wrong is said before any work
+    get_scheduler(scenario.scheduler.name, scenario.scheduler.parameters)  # raises before any work
     get_aggregator(scenario.learning.aggregation)
     data: DataSet | FlowerClients
     if scenario.learning.flower is not None:
@@ -71,7 +69,7 @@ def prepare_run(scenario: Scenario, on_rehearsed: OnRehearsed | None = None) -> 
 
 
 def default_workers(scenario: Scenario, data: DataSet | FlowerClients | None = None) -> int:
-    """Training processes that make a run fast: one per core; a single one where starting more would cost more."""
+    """Number of training processes for a fast run: one per core, or one if starting more would cost more."""
     settings = scenario.learning
     is_flower = isinstance(data, FlowerClients)
     if not is_flower and (settings.engine is Engine.VMAP or settings.model == MLP):
@@ -90,9 +88,9 @@ def train_run(
     on_planned: Planned | None = None,
     on_settled: Settled | None = None,
 ) -> tuple[RunRecord, LearningRecord]:
-    """The whole run, by the members of a simulated network; rounds that `folder` has already are not trained again.
+    """Run all rounds by the members of a simulated network; rounds already in `folder` are not trained again.
 
-    `on_planned` hears of rounds before they are trained, `on_settled` of all rounds, those already there too.
+    `on_planned` is called before a round is trained, `on_settled` after every round, including those already there.
     """
     scenario = federated.scenario
     if folder.header is not None:
@@ -115,15 +113,15 @@ def train_run(
 
 
 def found_chain(federated: Federated, trainer: Trainer) -> tuple[Genesis, bytes]:
-    """Where the run's chain begins, and the untrained model; raises where a value does not fit on a chain."""
+    """Return the genesis of the run's chain, and the untrained model; raise if a value does not fit on a chain."""
     initial = encode_weights(trainer.initial_weights(), trainer.layout)
     return run_genesis(federated.scenario, federated.draws, trainer.layout, initial), initial
 
 
 def replay_run(federated: Federated, folder: RunFolder) -> tuple[RunRecord, LearningRecord] | None:
-    """The records of the rounds that a folder has, without training; none if it has no round yet.
+    """Return the records of the rounds in a folder, without training; None if it has no round yet.
 
-    Raises `BadRunFolder` where its scenario, its data or its chain are no longer the same.
+    Raises `BadRunFolder` if its scenario, data or chain have changed.
     """
     if folder.header is not None and folder.header.scenario_digest != scenario_digest(federated.scenario):
         raise BadRunFolder(f"{folder.path}: begun with another scenario than is in it now")
@@ -133,7 +131,7 @@ def replay_run(federated: Federated, folder: RunFolder) -> tuple[RunRecord, Lear
 
 
 def verify_run(folder: RunFolder) -> Verification:
-    """The chain of a run, judged from its genesis on by everything that stands in it."""
+    """Verify the chain of a run from its genesis on."""
     with ChainStore.open(folder.chain_path, read_only=True) as archive:
         known = known_height(archive, folder.chain_path)
         return verify_chain(archive, own_functions=own_functions(folder.scenario), known=known)
@@ -149,7 +147,7 @@ def _replay(federated: Federated, folder: RunFolder, on_settled: Settled | None)
 
 
 class _Played:
-    """The rounds that are over, as the chain and the journal have them."""
+    """The completed rounds, from the chain and the journal."""
 
     def __init__(
         self,
@@ -169,7 +167,7 @@ class _Played:
             self.settle(block, row)
 
     def settle(self, block: Block, row: LearningRound) -> None:
-        """Takes in the next round, which the folder has."""
+        """Add the next round, which is in the folder."""
         if row.model != block.body.model.hex() or row.selected != list(block.body.schedule.selected):
             raise BadRunFolder(f"{self.folder.path}: round {row.round} of the journal is not that of block {row.round}")
         self._records.append(self.book.settle(block))
@@ -192,7 +190,7 @@ class _Played:
 
 
 class _Playing:
-    """The rounds that are left."""
+    """The remaining rounds."""
 
     def __init__(self, played: _Played, trainer: Trainer, toolbox: Toolbox, on_planned: Planned | None) -> None:
         self._played = played
@@ -225,7 +223,7 @@ class _Playing:
 
 
 def _recall_learner(scenario: Scenario, trainer: Trainer, archive: ChainStore, num_rounds: int) -> Learner:
-    """A learner after so many rounds, with what the next one needs of them."""
+    """Return a learner after `num_rounds` rounds, restored from the archive."""
 
     def read(round: int) -> Vector:
         return decode_weights(_read_model(archive, round), trainer.layout)
@@ -242,7 +240,7 @@ def _model_name(archive: ChainStore, round: int) -> bytes:
 
 
 def _read_model(archive: ChainStore, round: int) -> bytes:
-    """The bytes of the model after a round (0: untrained)."""
+    """Bytes of the model after a round (0: untrained)."""
     data = archive.get_blob(_model_name(archive, round))
     if data is None:
         raise BadRunFolder(f"the chain has no model after round {round}, and going on needs it")
@@ -283,7 +281,7 @@ def _validate_header(folder: RunFolder, facts: dict[str, str]) -> None:
 
 
 def _torch_version() -> str:
-    """Which PyTorch made the bits; none where Flower clients do without."""
+    """Version of PyTorch that computed the results; "none" if Flower clients run without it."""
     try:
         return version("torch")
     except PackageNotFoundError:

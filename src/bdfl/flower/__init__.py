@@ -1,7 +1,7 @@
-"""For those who keep a server: the schedulers, the cost model and the audit chain as strategies of Flower.
+"""Flower strategies for a central server, with bdfl's schedulers, cost model and audit chain.
 
-`ScheduledFedAvg` is for the message API (`flwr.serverapp`), `LegacyScheduledFedAvg` for the older one (`flwr.server`);
-both are thin dress over `ScheduledRounds`, which knows nothing of Flower. See docs/flower-server.md.
+`ScheduledFedAvg` is for the message API (`flwr.serverapp`), `LegacyScheduledFedAvg` for the older one (`flwr.server`).
+Both are thin wrappers of `ScheduledRounds`, which is independent of Flower. See docs/flower-server.md.
 """
 
 from bdfl.errors import require

@@ -1,4 +1,4 @@
-"""The same strategy for servers of Flower's older API, whose clients are NumPyClients."""
+"""The scheduled strategy for Flower's older API, whose clients are NumPyClients."""
 
 import logging
 from collections.abc import Callable
@@ -29,14 +29,14 @@ from bdfl.records import RunRecord
 from bdfl.scenario import Scenario
 
 _WAIT_S = 86400
-_LOG = logging.getLogger("flwr")  # where Flower's own strategies write
+_LOG = logging.getLogger("flwr")  # logger of Flower's own strategies
 
 Configure = Callable[[int], dict[str, Scalar]]
 EvaluateCentrally = Callable[[int, NDArrays, dict[str, Scalar]], tuple[float, dict[str, Scalar]] | None]
 
 
 class LegacyScheduledFedAvg(FedAvg):
-    """`ScheduledFedAvg` for `flwr.server`: clients tell their partition-id as one of their properties.
+    """Variant of `ScheduledFedAvg` for `flwr.server`: clients report their partition-id as a property.
 
     Closes itself after the scenario's last round; a server that plays fewer calls `close`.
     """
@@ -60,7 +60,7 @@ class LegacyScheduledFedAvg(FedAvg):
         fit_metrics_aggregation_fn: MetricsAggregationFn | None = None,
         evaluate_metrics_aggregation_fn: MetricsAggregationFn | None = None,
     ) -> None:
-        """The first six as for `ScheduledFedAvg`, the last eight are Flower's own."""
+        """The first six are as for `ScheduledFedAvg`, the last eight are Flower's own."""
         super().__init__(
             fraction_evaluate=fraction_evaluate,
             min_fit_clients=1,
@@ -79,21 +79,21 @@ class LegacyScheduledFedAvg(FedAvg):
         self._first_clients = scenario.clients.count if min_available_clients is None else min_available_clients
         self._roster: Roster[str] = Roster(scenario.clients.count)
         self._form: ArrayForm | None = None
-        self._asked: dict[str, int] = {}  # clients of the round under way, by Flower's name for them
+        self._asked: dict[str, int] = {}  # clients of the current round, by Flower's client ID
 
     @property
     def record(self) -> RunRecord:
-        """Delays, energies, queues and all else of the rounds that are over."""
+        """Delays, energies, queues and other records of the completed rounds."""
         return self.rounds.record
 
     def close(self) -> None:
-        """Writes what is to be written."""
+        """Write the records and end the chain."""
         self.rounds.close()
 
     def configure_fit(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
     ) -> list[tuple[ClientProxy, FitIns]]:
-        """An order for every client that the scheduler chooses and that is there."""
+        """Return instructions for every selected client that is connected."""
         if self._form is None:
             self._form, weights = find_form(_bytes_of(parameters))
         else:
@@ -108,7 +108,7 @@ class LegacyScheduledFedAvg(FedAvg):
         self._asked = {node: order.client for order, node in nodes if node is not None}
         _LOG.info("configure_fit: clients %s train, %d are there", [o.client for o in orders], len(self._asked))
         if not self._asked:
-            self.rounds.settle(server_round, {})  # nobody is left to wait for
+            self.rounds.settle(server_round, {})  # no replies to wait for
         return [
             (proxies[node], FitIns(parameters, {**config, **order.config})) for order, node in nodes if node is not None
         ]
@@ -119,7 +119,7 @@ class LegacyScheduledFedAvg(FedAvg):
         results: list[tuple[ClientProxy, FitRes]],
         failures: list[tuple[ClientProxy, FitRes] | BaseException],
     ) -> tuple[Parameters | None, dict[str, Scalar]]:
-        """The next global model, none if it stays, and the metrics with what the round cost."""
+        """Return the next global model, None if unchanged, and the metrics with the round's costs."""
         if not self.rounds.is_waiting:
             return None, {}
         assert self._form is not None
@@ -128,7 +128,7 @@ class LegacyScheduledFedAvg(FedAvg):
         for proxy, result in sorted(results, key=lambda one: self._asked.get(one[0].cid, -1)):
             client = self._asked.get(proxy.cid)
             if client is None or client in trained:
-                continue  # of another round, or said twice
+                continue  # of another round, or a duplicate
             try:
                 trained[client] = read_arrays(self._form, _bytes_of(result.parameters))
             except BadArrays as error:
@@ -154,17 +154,17 @@ class LegacyScheduledFedAvg(FedAvg):
 
 
 def _ask_partition(proxy: ClientProxy) -> int | None:
-    """Which partition a client says it holds; none if it does not."""
+    """Return the partition that a client reports; None if it does not answer."""
     try:
         found = proxy.get_properties(GetPropertiesIns(config={}), QUERY_S, None).properties.get(PARTITION_ID)
-    except Exception as error:  # whatever its transport raises where a client does not answer
+    except Exception as error:  # any error of the transport if a client does not answer
         _LOG.info("client %s does not tell its %s: %s", proxy.cid, PARTITION_ID, error)
         return None
     return found if isinstance(found, int) else None
 
 
 def _bytes_of(parameters: Parameters) -> dict[str, bytes]:
-    """The bytes of every tensor, named by its place; raises `BadArrays` where they are not in numpy's format."""
+    """Return the bytes of every tensor, named by its position; raise `BadArrays` unless in numpy's format."""
     if parameters.tensor_type != "numpy.ndarray":
         raise BadArrays(f"tensors of type {parameters.tensor_type!r} sent, expected numpy.ndarray")
     return {str(place): data for place, data in enumerate(parameters.tensors)}

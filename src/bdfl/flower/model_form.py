@@ -1,6 +1,6 @@
-"""A model as Flower carries it, named arrays in numpy's own format, into the form that our learning has for it.
+"""Conversion of Flower's named arrays, in numpy's format, to a flat model.
 
-What a client sends is hostile until checked: size first, then form, then numbers.
+Data from clients are untrusted until checked: first the size, then the form, then the numbers.
 """
 
 from collections.abc import Mapping
@@ -14,18 +14,18 @@ from bdfl.errors import one_line
 from bdfl.learning.flower_arrays import ArrayForm, BadArrays, form_of
 from bdfl.learning.weights import Vector, is_finite
 
-_WIDEST = 8  # bytes of a number
-_HEAD = 4096  # bytes that numpy's header may take
+_WIDEST = 8  # bytes of the widest number type
+_HEAD = 4096  # limit on numpy's header, in bytes
 
 
 def find_form(arrays: Mapping[str, bytes]) -> tuple[ArrayForm, Vector]:
-    """The form of the model in the server's own arrays, and its weights; raises `BadArrays`."""
+    """Return the form of the model in the server's own arrays, and its weights; raise `BadArrays`."""
     form = form_of({name: _decode(name, data) for name, data in arrays.items()})
     return form, read_arrays(form, arrays)
 
 
 def read_arrays(form: ArrayForm, arrays: Mapping[str, bytes]) -> Vector:
-    """The model in a client's arrays, (parameters,); any type of number will do. Raises `BadArrays`."""
+    """Read the model in a client's arrays, (parameters,), of any numeric type. Raises `BadArrays`."""
     most = dict(zip(form.layout.names, form.layout.sizes, strict=True))
     for name, data in arrays.items():
         allowed = most.get(name, 0) * _WIDEST + _HEAD

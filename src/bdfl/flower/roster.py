@@ -1,28 +1,28 @@
-"""Which node of Flower plays which client of the scenario."""
+"""Assignment of Flower nodes to clients of the scenario."""
 
 from collections.abc import Collection, Mapping
 from typing import Generic, TypeVar
 
-Node = TypeVar("Node", int, str)  # as the two APIs of Flower name their nodes
+Node = TypeVar("Node", int, str)  # node IDs of Flower's two APIs
 
 
 class Roster(Generic[Node]):
-    """Clients' numbers by node. A node keeps its number while it is there; one that is gone leaves it to others."""
+    """Client numbers by node. A node keeps its number while connected; afterwards the number is free."""
 
     def __init__(self, num_clients: int) -> None:
         self._num_clients = num_clients
-        self._told: dict[Node, int | None] = {}  # the number that a node asks for; none: it does not say
+        self._told: dict[Node, int | None] = {}  # number requested by a node; None: not specified
         self._client_of: dict[Node, int] = {}
         self._present: frozenset[Node] = frozenset()
 
     def find_strangers(self, present: Collection[Node]) -> list[Node]:
-        """Those who were not asked yet which number is theirs, in order."""
+        """Return the nodes not yet queried for their number, in order."""
         return sorted(node for node in present if node not in self._told)
 
     def enrol(self, present: Collection[Node], told: Mapping[Node, int | None]) -> list[Node]:
-        """Gives newcomers their numbers: the one they tell where it is free, else the lowest that nobody wants.
+        """Assign numbers to new nodes: the requested one if free, else the lowest that is still free.
 
-        `told` are the answers of all strangers. Returns those for whom there is no number left.
+        `told` are the answers of all new nodes. Returns the nodes for which no number is left.
         """
         self._present = frozenset(present)
         self._told |= {node: told.get(node) for node in self.find_strangers(present)}
@@ -39,5 +39,5 @@ class Roster(Generic[Node]):
         return waiting[len(free) :]
 
     def node_of(self, client: int) -> Node | None:
-        """The node that plays the client; none if there is none now."""
+        """Return the node of the client; None if there is none now."""
         return next((node for node, number in self._client_of.items() if number == client), None)

@@ -1,4 +1,4 @@
-"""The rounds of a scenario for a server whose clients really train: who is asked, what it costs, what comes of it."""
+"""Rounds of a scenario for a server with real clients: selection, costs and aggregation."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -22,25 +22,25 @@ Config = dict[str, int | float]
 
 
 class OutOfTurn(BdflError):
-    """A round that is not the next one, or one more than the scenario has."""
+    """A round out of order, or beyond the scenario's last one."""
 
 
 class NotOurTraining(BdflError):
-    """A promise of the scenario that only bdfl's own training could keep."""
+    """A guarantee of the scenario that only bdfl's own training can provide."""
 
 
 @dataclass(frozen=True)
 class Order:
-    """What one client is asked to do in a round."""
+    """Instructions of one client for a round."""
 
     client: int
-    frequency_hz: float  # f_i: how fast it trains, by the plan
+    frequency_hz: float  # f_i: planned training frequency
     power_w: float  # P_i of its upload
-    local_updates: int  # H, as the cost model charges
+    local_updates: int  # H, as in the cost model
 
     @property
     def config(self) -> Config:
-        """The same as a client of Flower reads it."""
+        """The instructions as a config of a Flower client."""
         return {
             "bdfl-client": self.client,
             "bdfl-frequency-hz": self.frequency_hz,
@@ -51,14 +51,14 @@ class Order:
 
 @dataclass(frozen=True, eq=False)
 class Settled:
-    """What became of a round."""
+    """Result of a round."""
 
-    weights: Vector | None  # the next global model; none: too few delivered, it stays
+    weights: Vector | None  # the next global model; None: too few updates, it stays
     record: RoundRecord
 
     @property
     def costs(self) -> dict[str, int | float]:
-        """The round in three numbers: its delay, everybody's energy together, and how many delivered."""
+        """The round's delay, total energy, and number of updates delivered."""
         return {
             "bdfl-delay-s": float(self.record.delay_s),
             "bdfl-energy-j": float(np.sum(self.record.energy_j)),
@@ -67,9 +67,9 @@ class Settled:
 
 
 class ScheduledRounds:
-    """Plans round after round by the scenario's scheduler and settles each with what its clients delivered.
+    """Plans every round by the scenario's scheduler and settles it with the delivered updates.
 
-    To be closed, unless all rounds of the scenario are played: then it closes itself.
+    It must be closed, unless all rounds of the scenario are played: then it closes itself.
     """
 
     def __init__(
@@ -81,10 +81,10 @@ class ScheduledRounds:
         chain: bool = True,
         secret: bytes | None = None,
     ) -> None:
-        """`draws` are what chance brings, as `bdfl simulate` draws it unless given.
+        """Default `draws` are those of `bdfl simulate`.
 
         With a `folder`, which must be new, the scenario and the records are written there, and with `chain` the audit
-        chain beside them. The members' keys are derived from `secret`, or from the seed, which anybody can do again.
+        chain. The members' keys are derived from `secret`, or else from the public seed, which makes them reproducible.
         """
         if scenario.privacy.is_on:
             raise NotOurTraining(
@@ -109,20 +109,20 @@ class ScheduledRounds:
 
     @property
     def record(self) -> RunRecord:
-        """The rounds that are settled; raises `InvalidRecord` if none is."""
+        """The record of the settled rounds; raises `InvalidRecord` if there are none."""
         return collect_rounds(self.scenario, self.draws, self._records)
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a round is planned and not settled."""
+        """True if a round is planned and not settled."""
         return self._planned is not None
 
     def samples_of(self, client: int) -> int:
-        """Size |D_i| of the client's data set, which its update is weighted by."""
+        """Size |D_i| of the client's data set, the weight of its update."""
         return int(self.draws.federation.samples[client])
 
     def doubt_samples(self, client: int, found: object) -> str | None:
-        """What is to be said, once, of a client that trained on another number of samples than it should."""
+        """Return a warning, once, about a client that trained on another number of samples than the scenario's."""
         expected = self.samples_of(client)
         if found == expected or client in self._doubted:
             return None
@@ -130,14 +130,14 @@ class ScheduledRounds:
         return f"client {client} trained on {found} samples, the scenario has {expected} for it, which weigh its update"
 
     def validate_rounds(self, num_rounds: int) -> None:
-        """Raises `OutOfTurn` if the scenario has fewer rounds."""
+        """Raise `OutOfTurn` if the scenario has fewer rounds."""
         if num_rounds > self.scenario.rounds:
             raise OutOfTurn(f"{num_rounds} rounds asked for, the scenario has {self.scenario.rounds}")
 
     def plan(self, round: int, layout: Layout, weights: Vector) -> list[Order]:
-        """What every client that trains in the round is asked to do, in client order; all begin with `weights`.
+        """Return the instructions of every selected client, in client order; all start from `weights`.
 
-        A round before whose results never came is settled first, as one in which nobody delivered.
+        A planned round without results is settled first, with no updates delivered.
         """
         if self._planned is not None:
             self.settle(self._planned.state.round, {})
@@ -160,9 +160,9 @@ class ScheduledRounds:
         ]
 
     def settle(self, round: int, trained: Mapping[int, Vector]) -> Settled:
-        """What becomes of the planned round with these models, by client.
+        """Settle the planned round with these models, by client.
 
-        A client that was asked and has none, or one that is not finite, has not delivered: its queue grows.
+        A selected client without a model, or with one that is not finite, has not delivered: its queue grows.
         """
         planned = self._planned
         if planned is None or planned.state.round != round:
@@ -180,7 +180,7 @@ class ScheduledRounds:
         return Settled(weights, record)
 
     def close(self) -> None:
-        """Writes the records of the rounds that are settled and ends the chain; a second time nothing happens."""
+        """Write the records of the settled rounds and end the chain; idempotent."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -200,7 +200,7 @@ class ScheduledRounds:
             )
 
     def _bind(self, planned: PlannedRound) -> PlannedRound:
-        """The round as the chain has it, if there is one: there, whole units may tip a tie to another set."""
+        """Return the round as scheduled on the chain, if any: in whole units a tie may select another set."""
         if self._chain is None or self._chain.selected == tuple(planned.clients):
             return planned
         planned.decision = replace(self._chain.decision, memory=planned.decision.memory)
@@ -215,5 +215,5 @@ class ScheduledRounds:
 
 
 def is_counted(weights: Vector | None) -> bool:
-    """Whether these are weights that a model can be made of."""
+    """Return whether these weights can be aggregated."""
     return weights is not None and is_finite(weights)

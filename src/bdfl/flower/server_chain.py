@@ -1,8 +1,8 @@
-"""The audit chain of a server: blocks by the same law as those of a network, all keys in one hand.
+"""Audit chain of a server: blocks valid by the rules of a network, with all keys held by the server.
 
-Clients of Flower do not sign. So the server makes every statement in their name: reports with what the scenario drew,
-updates with the digests of what it received, votes of all. Whoever verifies such a chain learns that everything in it
-follows from its genesis and that no byte changed since; that the updates are the clients' own is the server's word.
+Flower clients do not sign. So the server signs every statement in their name: reports of the scenario's draws, updates
+with the digests of the models received, and all votes. Verification of such a chain proves that its contents follow
+from the genesis and are unchanged. The server alone vouches that the updates are the clients' own.
 """
 
 import hashlib
@@ -41,18 +41,18 @@ from bdfl.scheduling.problem import Decision
 from bdfl.transports.world import ScenarioTimes
 
 LEAST_SECRET = 16  # bytes
-_ATTEMPT = 1  # nobody disagrees
+_ATTEMPT = 1  # there is no disagreement
 
 
 class WeakSecret(BdflError):
-    """A secret that could be guessed."""
+    """A secret that is too short."""
 
 
 def server_keys(scenario: Scenario, secret: bytes | None) -> list[Signer]:
-    """A key for every client, all held by the server: derived from its secret.
+    """Return a key for every client, all held by the server and derived from its secret.
 
-    Without one they are those of a simulation, which anybody can derive from the seed; the chain is then the same in
-    every byte whenever it is made.
+    Without a secret they are those of a simulation, derived from the public seed; the chain then has the same bytes
+    every time.
     """
     if secret is None:
         return member_keys(scenario)
@@ -65,7 +65,7 @@ def server_keys(scenario: Scenario, secret: bytes | None) -> list[Signer]:
 
 
 class ServerChain:
-    """A chain in a folder, one block for every round. To be closed."""
+    """A chain in a folder, one block per round. It must be closed."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class ServerChain:
         *,
         is_simulated: bool,
     ) -> None:
-        """A simulated chain is the same in every byte: its clock goes by the cost model, as in a simulated network."""
+        """A simulated chain is reproducible to the byte: its clock follows the cost model, as in a simulation."""
         self._is_simulated = is_simulated
         self._scenario = scenario
         self._signers = signers
@@ -103,7 +103,7 @@ class ServerChain:
 
     @property
     def selected(self) -> tuple[int, ...]:
-        """Who trains in the next round, ascending."""
+        """Clients that train in the next round, ascending."""
         return self._state.schedule.selected
 
     @property
@@ -112,9 +112,9 @@ class ServerChain:
         return read_decision(self._state.schedule)
 
     def append(self, trained: Mapping[int, Vector]) -> Vector | None:
-        """The model after one more block, which holds these clients' models; none if they are too few to make one.
+        """Append a block with these clients' models and return the next model; None if there are too few.
 
-        Of those who were scheduled and are not among them it says that they have nothing to give.
+        Scheduled clients without a model are recorded as declined.
         """
         state = self._state
         models = {client: encode_weights(weights, state.layout) for client, weights in trained.items()}
@@ -150,13 +150,13 @@ class ServerChain:
         samples = state.charter.members[client].limits.samples
         if data is None:
             update = ModelUpdate(client, samples, 0, b"", 0)
-        else:  # without data there is nothing to learn, and the model stays
+        else:  # a client without data sends the parent's model
             model = self._toolbox.digest(data) if samples else state.model
             update = ModelUpdate(client, samples, len(data), model, 0)
         return SignedUpdate(update, self._signers[client].sign(Meaning.UPDATE, state.place, update))
 
     def _sign_reports(self) -> Iterator[SignedReport]:
-        """What everybody finds in the round after, and what the one before cost; none after the last one."""
+        """Yield the clients' conditions in the next round and costs of the last one; nothing after the last round."""
         state = self._state
         for client, signer in enumerate(self._signers):
             found = self._times.measure(client, state, self._tip)
@@ -178,7 +178,7 @@ class ServerChain:
         return SignedVote(vote, self._signers[voter].sign(Meaning.VOTE, self._state.place, vote))
 
     def _find_proposer(self) -> int:
-        """Who finds the block first by the cost model and the seed's luck."""
+        """Return the client that finds the block first by the cost model and the seed's draws."""
         return min(range(len(self._signers)), key=lambda client: self._times.finding_ns(client, self._state, _ATTEMPT))
 
     def _keep(self, block: Block, certificate: Certificate, blobs: Mapping[bytes, bytes]) -> None:

@@ -1,4 +1,4 @@
-"""A strategy for servers of Flower's message API: FedAvg whose clients are chosen, and paid for, by a scenario."""
+"""Strategy for Flower's message API: FedAvg with clients scheduled, and costs computed, by a scenario."""
 
 import logging
 import time
@@ -18,22 +18,22 @@ from bdfl.learning.weights import Vector
 from bdfl.records import RunRecord
 from bdfl.scenario import Scenario
 
-PARTITION_ID = "partition-id"  # what a client answers a query with, if it answers
+PARTITION_ID = "partition-id"  # key of a client's answer to a query
 QUERY_S = 60.0
 _POLL_S = 1.0
-_NUMPY = "numpy.ndarray"  # how Flower names arrays in numpy's own format
+_NUMPY = "numpy.ndarray"  # Flower's name of numpy's format
 
-_LOG = logging.getLogger("flwr")  # where Flower's own strategies write
+_LOG = logging.getLogger("flwr")  # logger of Flower's own strategies
 
 AggregateMetrics = Callable[[list[RecordDict], str], MetricRecord]
 
 
 class ScheduledFedAvg(FedAvg):
-    """FedAvg whose clients are chosen each round by the scenario's scheduler.
+    """FedAvg whose clients are selected each round by the scenario's scheduler.
 
-    Every round is drawn, decided and accounted for as `bdfl simulate` does; whoever is asked and sends no model that
-    can be used has not delivered. Updates are weighted by the |D_i| of the scenario and aggregated by its rule, to the
-    bit. `record` has delays and energies; `folder` receives them, with the audit chain.
+    Every round is drawn, decided and recorded as in `bdfl simulate`. A selected client without a valid model has not
+    delivered. Updates are weighted by the |D_i| of the scenario and aggregated by its rule, to the bit. `record` has
+    delays and energies; `folder` receives them, with the audit chain.
     """
 
     def __init__(
@@ -56,9 +56,9 @@ class ScheduledFedAvg(FedAvg):
     ) -> None:
         """The first four are those of `ScheduledRounds`, the last seven Flower's own.
 
-        With `identify` every node is asked once, by a query, for its partition-id, which is then its client's number;
-        those who do not say are numbered in the order of their ids. Round 1 waits for `min_available_nodes`, one for
-        every client unless given; later rounds wait for nobody.
+        With `identify` every node is queried once for its partition-id, which becomes its client number; nodes that do
+        not answer are numbered in the order of their IDs. Round 1 waits for `min_available_nodes`, by default one for
+        every client; later rounds do not wait.
         """
         super().__init__(
             fraction_evaluate=fraction_evaluate,
@@ -76,15 +76,15 @@ class ScheduledFedAvg(FedAvg):
         self._first_nodes = scenario.clients.count if min_available_nodes is None else min_available_nodes
         self._roster: Roster[int] = Roster(scenario.clients.count)
         self._form: ArrayForm | None = None
-        self._asked: dict[int, int] = {}  # clients of the round under way, by node
+        self._asked: dict[int, int] = {}  # clients of the current round, by node
 
     @property
     def record(self) -> RunRecord:
-        """Delays, energies, queues and all else of the rounds that are over."""
+        """Delays, energies, queues and other records of the completed rounds."""
         return self.rounds.record
 
     def close(self) -> None:
-        """Writes what is to be written; `start` does so by itself."""
+        """Write the records and end the chain; `start` does so itself."""
         self.rounds.close()
 
     def start(
@@ -115,7 +115,7 @@ class ScheduledFedAvg(FedAvg):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """A message for every client that the scheduler chooses and whose node is there."""
+        """Return a message for every selected client whose node is connected."""
         weights = self._read_model(arrays)
         if server_round == 1:
             self._wait_for_nodes(grid)
@@ -126,7 +126,7 @@ class ScheduledFedAvg(FedAvg):
         self._asked = {node: order.client for order, node in nodes if node is not None}
         _LOG.info("configure_train: clients %s train, %d are there", [o.client for o in orders], len(self._asked))
         if not self._asked:
-            self.rounds.settle(server_round, {})  # nobody is left to wait for
+            self.rounds.settle(server_round, {})  # no replies to wait for
             return []
         config["server-round"] = server_round
         return [self._order_message(order, node, arrays, config) for order, node in nodes if node is not None]
@@ -134,7 +134,7 @@ class ScheduledFedAvg(FedAvg):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """The next global model, none if it stays, and the metrics of those who delivered, with what the round cost."""
+        """Return the next global model, None if unchanged, and the metrics of delivering clients, with the costs."""
         if not self.rounds.is_waiting:
             return None, None
         trained: dict[int, Vector] = {}
@@ -142,7 +142,7 @@ class ScheduledFedAvg(FedAvg):
         for reply in sorted(replies, key=lambda one: self._asked.get(one.metadata.src_node_id, -1)):
             client = self._asked.get(reply.metadata.src_node_id)
             if client is None or client in trained:
-                continue  # of another round, or said twice
+                continue  # of another round, or a duplicate
             try:
                 trained[client] = self._read_reply(client, reply)
             except BadArrays as error:
@@ -172,7 +172,7 @@ class ScheduledFedAvg(FedAvg):
             _LOG.warning("node %d is one too many for %d clients", node, self.rounds.scenario.clients.count)
 
     def _ask_partitions(self, grid: Grid, nodes: list[int]) -> dict[int, int | None]:
-        """Which partition each node says it holds; those who do not answer are left out."""
+        """Return the partition that each node reports; nodes that do not answer are left out."""
         question = RecordDict({self.configrecord_key: ConfigRecord({"bdfl-question": PARTITION_ID})})
         messages = [Message(question, node, MessageType.QUERY) for node in nodes]
         told: dict[int, int | None] = {}
@@ -194,7 +194,7 @@ class ScheduledFedAvg(FedAvg):
         return Message(content, node, MessageType.TRAIN)
 
     def _read_reply(self, client: int, reply: Message) -> Vector:
-        """The model in a reply; raises `BadArrays`."""
+        """Read the model in a reply; raise `BadArrays`."""
         if reply.has_error():
             raise BadArrays(f"it reports an error: {reply.error.reason}")
         records = list(reply.content.array_records.values())
@@ -206,7 +206,7 @@ class ScheduledFedAvg(FedAvg):
         return weights
 
     def _compare_examples(self, client: int, content: RecordDict) -> None:
-        """Says once if a client trained on another number of examples than the scenario has for it."""
+        """Warn once if a client trained on another number of examples than the scenario's."""
         for record in content.metric_records.values():
             found = record.get(self.weighted_by_key)
             doubt = None if found is None else self.rounds.doubt_samples(client, found)
@@ -214,7 +214,7 @@ class ScheduledFedAvg(FedAvg):
                 _LOG.warning(doubt)
 
     def _aggregate_metrics(self, contents: list[RecordDict]) -> MetricRecord:
-        """What Flower makes of the metrics, empty where they are not alike."""
+        """Aggregate the metrics as Flower does; empty if they differ in form."""
         if not contents:
             return MetricRecord()
         keys = [sorted(key for record in one.metric_records.values() for key in record) for one in contents]
@@ -238,7 +238,7 @@ class ScheduledFedAvg(FedAvg):
 
 
 def _bytes_of(record: ArrayRecord) -> dict[str, bytes]:
-    """The bytes of every array; raises `BadArrays` where they are not in numpy's format."""
+    """Return the bytes of every array; raise `BadArrays` unless in numpy's format."""
     for name, array in record.items():
         if array.stype != _NUMPY:
             raise BadArrays(f"{name!r} is serialised as {array.stype}, expected {_NUMPY}")

@@ -1,7 +1,7 @@
 """Scheduling as a Gymnasium environment over the same cost model: `import bdfl.gym`, then `gymnasium.make`.
 
-`bdfl/Scheduling-v0`: the agent chooses who trains. `bdfl/SchedulingFrequencies-v0`: it also says how fast everybody
-computes and mines. Needs the extra `gym`.
+In `bdfl/Scheduling-v0` the agent selects the clients that train. In `bdfl/SchedulingFrequencies-v0` it also sets the
+training and mining frequencies. Needs the extra `gym`.
 """
 
 from bdfl.errors import require

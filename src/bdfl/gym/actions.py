@@ -1,8 +1,8 @@
-"""What an agent's action means: always a decision that keeps C1 to C3.
+"""Conversion of an agent's action to a decision that always satisfies C1 to C3.
 
-Wanted clients that cannot train in this round are left out. If fewer than m remain, the quickest of the others join.
-Frequencies are made payable by the very routine the baselines start from. Nothing is punished: an action that had to be
-changed is worth what it became, and `info` says how many clients the change concerns.
+Selected clients that cannot train in this round are left out. If fewer than m remain, the quickest of the others join.
+Frequencies are reduced to payable ones as for the baselines. There is no penalty: the reward is that of the corrected
+action, and `info` has the number of clients changed.
 """
 
 from dataclasses import replace
@@ -21,38 +21,38 @@ from bdfl.scheduling.problem import Decision, RoundProblem, infeasible_decision
 
 Action = NDArray[Any]  # bits, or numbers from -1 to 1: see `Form`
 
-SPREAD = 4.0  # frequencies that an agent can ask for: from a quarter of the initial ones to four times as much
+SPREAD = 4.0  # range of frequencies of an agent: from a quarter to four times the initial ones
 
 
 class Form(StrEnum):
-    """What an action consists of."""
+    """Form of an action."""
 
-    SET = "set"  # who trains: one bit per client
+    SET = "set"  # the training set: one bit per client
     FREQUENCIES = "frequencies"  # -1 to 1, three per client: trains if above 0; training and mining frequency
 
 
 class Frequencies(StrEnum):
-    """Who chooses the frequencies where the action is a set."""
+    """Method of choosing the frequencies if the action is a set."""
 
-    EXACT = "exact"  # the best ones for that very set
+    EXACT = "exact"  # the optimal ones for that set
     DRC = "drc"  # those of the paper's algorithm, which do not depend on the set
 
 
 def action_space(form: Form, num_clients: int) -> spaces.Space[Action]:
-    """The space of actions of that form."""
+    """Return the action space of that form."""
     if form is Form.SET:
         return spaces.MultiBinary(num_clients)
     return spaces.Box(-1.0, 1.0, shape=(3 * num_clients,), dtype=np.float32)
 
 
 def wanted_set(num_clients: int, action: Action) -> PerClientMask:
-    """Whom the action wants to train, (clients,)."""
+    """Clients that the action selects, (clients,)."""
     wanted: PerClientMask = np.asarray(action)[:num_clients] > 0
     return wanted
 
 
 def decide_action(problem: RoundProblem, form: Form, frequencies: Frequencies, action: Action) -> Decision:
-    """The decision that the action stands for; infeasible only where no action could be played."""
+    """Return the decision of the action; infeasible only if no action is feasible."""
     wanted = wanted_set(problem.num_clients, action)
     if form is Form.FREQUENCIES:
         return _decide_frequencies(problem, wanted, np.asarray(action, dtype=np.float64))
@@ -62,9 +62,9 @@ def decide_action(problem: RoundProblem, form: Form, frequencies: Frequencies, a
 
 
 def project_set(wanted: PerClientMask, earliest_s: PerClient, min_clients: int) -> PerClientMask:
-    """The wanted clients that can train, and the quickest of the others where these are fewer than m.
+    """Return the wanted clients that can train, filled up to m with the quickest of the others.
 
-    `earliest_s` is when each could be done, infinity where it cannot train. Equal times go by index.
+    `earliest_s` is each client's earliest completion, infinity if it cannot train. Ties are broken by index.
     """
     able = np.isfinite(earliest_s)
     selected = wanted & able
@@ -76,7 +76,7 @@ def project_set(wanted: PerClientMask, earliest_s: PerClient, min_clients: int) 
 
 
 def earliest_time(problem: RoundProblem, form: Form, frequencies: Frequencies) -> PerClient:
-    """When each client could have trained and uploaded (s), (clients,), infinity where it cannot train this round."""
+    """Earliest time (s) at which each client can have trained and uploaded, (clients,); infinity if it cannot train."""
     if form is Form.SET and frequencies is Frequencies.EXACT:
         return earliest_exchange(problem)
     start = start_round(problem)
@@ -99,9 +99,9 @@ def _decide_drc(problem: RoundProblem, wanted: PerClientMask) -> Decision:
 
 
 def _decide_frequencies(problem: RoundProblem, wanted: PerClientMask, action: NDArray[np.float64]) -> Decision:
-    """What is asked for takes the place of the initial frequencies, from which everything else is as for a baseline.
+    """Decide with the requested frequencies in place of the initial ones, otherwise as for a baseline.
 
-    Where the mining asked for leaves fewer than m clients that can train, the initial frequencies stay.
+    If the requested mining leaves fewer than m clients that can train, the initial frequencies are used.
     """
     _, cpu, mining = np.split(np.clip(np.nan_to_num(action), -1.0, 1.0), 3)
     asked = replace(

@@ -1,4 +1,4 @@
-"""What an agent sees of a round: four numbers between 0 and 1 for every client."""
+"""Observation of a round: four numbers between 0 and 1 for every client."""
 
 from typing import Any
 
@@ -21,10 +21,10 @@ def observation_space(num_clients: int) -> spaces.Space[Any]:
 
 
 def observe(problem: RoundProblem, earliest_s: PerClient, usual_budget_j: float) -> Observation:
-    """The round in four blocks, each x / (1 + x) of what is measured, so that nothing leaves 0 to 1.
+    """Observe the round in four blocks, each x / (1 + x) of a measured value, hence within 0 to 1.
 
     `channel`: spectral efficiency of the uplink (bit/s/Hz); `queue`: Z_i; `budget`: E_i in units of `usual_budget_j`;
-    `speed`: 1 / `earliest_s`, the time by which the client can be done (s), so 0 for one that cannot train.
+    `speed`: 1 / `earliest_s`, the earliest completion of the client (s), so 0 for one that cannot train.
     """
     rate = uplink_rate(problem.bandwidth_hz, problem.power_w, problem.gain, problem.noise_w_per_hz)
     scale_j = max(usual_budget_j, float(np.finfo(np.float64).tiny))

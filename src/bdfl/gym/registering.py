@@ -1,4 +1,4 @@
-"""The names by which `gymnasium.make` finds the environment."""
+"""Registration of the environments with `gymnasium.make`."""
 
 from gymnasium import register, registry
 
@@ -9,7 +9,7 @@ FREQUENCIES_ID = "bdfl/SchedulingFrequencies-v0"
 
 
 def register_environments() -> None:
-    """Tells Gymnasium both names; once is enough, twice does no harm."""
+    """Register both names with Gymnasium; idempotent."""
     for name, form in ((SET_ID, Form.SET), (FREQUENCIES_ID, Form.FREQUENCIES)):
         if name not in registry:
             register(name, entry_point="bdfl.gym.scheduling_env:SchedulingEnv", kwargs={"form": form.value})

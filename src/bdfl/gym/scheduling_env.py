@@ -1,4 +1,4 @@
-"""A run as an episode: a step is a round, the reward minus its drift-plus-penalty objective."""
+"""A run as an episode: a step is a round, and the reward is minus its drift-plus-penalty objective."""
 
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -26,23 +26,23 @@ from bdfl.scenario import Scenario, load_scenario
 from bdfl.scenario.shipped import find_scenario
 from bdfl.scheduling.problem import Decision, RoundProblem
 
-AGENT = "agent"  # in place of a scheduler's name in the record of an episode
-_SEEDS = 2**31  # an episode without a seed of its own draws one below this
+AGENT = "agent"  # replaces a scheduler's name in the record of an episode
+_SEEDS = 2**31  # range of drawn episode seeds
 
 _Choice = TypeVar("_Choice", Form, Frequencies)
 
 
 class InvalidEnvironment(BdflError):
-    """What an environment cannot do: an unknown form of actions or way to choose frequencies, an action of no form."""
+    """An unknown form of actions or choice of frequencies, or an action of the wrong shape."""
 
 
 class SchedulingEnv(gymnasium.Env[Observation, Action]):
     """Rounds of a scenario for an agent that schedules them, with the same draws, costs and queues as `simulate`.
 
-    The reward of a round is minus its objective V d - sum of the selected queues, as the checker computes it, and 0
-    for a round that nobody could play. An episode is a run: `reset(seed=...)` plays the scenario with that seed, and
-    without one a seed that the environment's own generator draws. It is truncated after the last round; the last
-    observation shows that round's channels with the queues after it.
+    The reward of a round is minus its objective V d - sum of the selected queues, as computed by the checker, and 0 for
+    an infeasible round. An episode is a run: `reset(seed=...)` plays the scenario with that seed, by default one drawn
+    by the environment's own generator. It is truncated after the last round; the last observation shows that round's
+    channels with the queues after it.
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012  as Gymnasium declares it
@@ -55,7 +55,7 @@ class SchedulingEnv(gymnasium.Env[Observation, Action]):
         frequencies: str = Frequencies.EXACT,
         rounds: int | None = None,
     ) -> None:
-        """`scenario` is a shipped one's name, a file or a scenario; `rounds` are its own unless given."""
+        """`scenario` is a shipped scenario's name, a file or a scenario; `rounds` defaults to its own."""
         loaded = scenario if isinstance(scenario, Scenario) else load_scenario(find_scenario(scenario))
         self.scenario = loaded if rounds is None else msgspec.structs.replace(loaded, rounds=rounds)
         self.form = _choose(Form, "form", form)
@@ -72,7 +72,7 @@ class SchedulingEnv(gymnasium.Env[Observation, Action]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        """The first observation of an episode; `info` has the seed of its run. There are no options."""
+        """Return the first observation of an episode; `info` has the seed of its run. There are no options."""
         super().reset(seed=seed)
         run_seed = int(self.np_random.integers(_SEEDS)) if seed is None else seed
         self.scenario = msgspec.structs.replace(self.scenario, seed=run_seed)
@@ -84,11 +84,11 @@ class SchedulingEnv(gymnasium.Env[Observation, Action]):
 
     @property
     def problem(self) -> RoundProblem:
-        """The round that waits for an action, as a scheduler would be given it; after the end the last one."""
+        """The current round's problem, as given to a scheduler; after the end the last one."""
         return replace(self._drawn[min(len(self._rounds), len(self._drawn) - 1)], queue=self._queue)
 
     def step(self, action: Action) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        """Plays the decision that the action stands for; raises `InvalidEnvironment` if it has another shape."""
+        """Play the decision of the action; raise `InvalidEnvironment` if its shape is wrong."""
         if np.shape(action) != self.action_space.shape:
             raise InvalidEnvironment(f"action: shape {np.shape(action)} given, {self.action_space.shape} expected")
         problem = self._next_problem()
@@ -98,12 +98,12 @@ class SchedulingEnv(gymnasium.Env[Observation, Action]):
         return self._settle(problem, decision, num_changed)
 
     def play(self, decision: Decision) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        """As `step`, with a scheduler's own decision for `problem`."""
+        """Play a scheduler's decision for `problem`, otherwise as `step`."""
         return self._settle(self._next_problem(), decision, 0)
 
     @property
     def record(self) -> RunRecord:
-        """The rounds of this episode so far, for everything that reads runs: tables, figures, Parquet."""
+        """The record of this episode so far, for tables, figures and Parquet."""
         if self._draws is None:
             raise ResetNeeded("record asked for before reset()")
         return replace(collect_rounds(self.scenario, self._draws, self._rounds), scheduler=AGENT)
@@ -139,7 +139,7 @@ class SchedulingEnv(gymnasium.Env[Observation, Action]):
 
 
 def _usual_budget(scenario: Scenario) -> float:
-    """Mean budget (J) in the first round of the scenario's own seed: the unit in which agents see budgets."""
+    """Mean budget (J) in the first round of the scenario's own seed: the unit of observed budgets."""
     one_round = msgspec.structs.replace(scenario, rounds=1)
     return float(np.mean(draw_run(one_round).states[0].energy_budget_j))
 

@@ -1,1 +1,1 @@
-"""Learning side of the federation: who holds which data, and what follows from it."""
+"""Learning in the federation: data, partitions, models, training and privacy."""

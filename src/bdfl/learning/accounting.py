@@ -1,8 +1,8 @@
-"""What private training has spent: Opacus's accountants as a pure function of whole numbers that stand on the chain.
+"""Privacy accounting: Opacus's accountants as a pure function of integers recorded on the chain.
 
-The guarantee is that of the subsampled Gaussian mechanism: in every step each of a client's samples is taken with the
-same probability, by itself (Poisson sampling), its gradient is clipped, and noise is added to the sum. Everybody who
-knows the noise, the rate, the number of steps and delta can compute epsilon again.
+The guarantee is that of the subsampled Gaussian mechanism. A step takes each of a client's samples independently with
+the same probability (Poisson sampling), clips its gradient, and adds noise to the sum. Epsilon can be recomputed from
+the noise, the rate, the number of steps and delta.
 """
 
 import logging
@@ -25,13 +25,13 @@ from bdfl.scenario import Accountant, Scenario
 from bdfl.scenario.privacy import ATTO, MICRO
 
 _WHOLE_ORDERS = tuple(range(2, 64))
-_LEAST_NOISE, _MOST_NOISE = 1e-3, 10_000.0  # that is searched for an epsilon
-_PRECISION = 4e-3  # of that noise
-_NEARLY = 0.9  # what whole orders ask for too much is less
+_LEAST_NOISE, _MOST_NOISE = 1e-3, 10_000.0  # range searched for a noise that meets an epsilon
+_PRECISION = 4e-3  # relative, of that noise
+_NEARLY = 0.9  # integer orders overestimate the noise by less than this factor
 
 
 def validate_opacus() -> None:
-    """Raises `MissingExtra` unless Opacus is there; imports it, and undoes what that does to the root logger."""
+    """Raise `MissingExtra` unless Opacus is installed; import it without its changes to the root logger."""
     require("private training", "opacus")
     with _as_it_was():
         import opacus  # noqa: F401
@@ -39,10 +39,10 @@ def validate_opacus() -> None:
 
 @dataclass(frozen=True)
 class Mechanism:
-    """All that a client's epsilon depends on, beside the rounds it trained in."""
+    """Parameters that determine a client's epsilon, except the number of rounds it trained in."""
 
-    noise_micro: int  # deviation of the noise over the norm gradients are clipped to, in 1e-6
-    batch: int  # samples taken in a step, on average
+    noise_micro: int  # standard deviation of the noise over the clipping norm, in 1e-6
+    batch: int  # expected number of samples in a step
     samples: int  # |D_i|
     steps: int  # noisy steps in a round
     delta_atto: int  # in 1e-18
@@ -54,7 +54,7 @@ class Mechanism:
 
     @property
     def rate(self) -> float:
-        """Probability with which a step takes a sample."""
+        """Probability that a step takes a given sample."""
         return sampling_rate(self.batch, self.samples)
 
     @property
@@ -63,17 +63,17 @@ class Mechanism:
 
 
 def mechanism_of(scenario: Scenario, samples: int, noise_micro: int) -> Mechanism:
-    """How a client with so many samples trains in a private scenario."""
+    """Return the mechanism of a client with `samples` samples in a private scenario."""
     learning, privacy = scenario.learning, scenario.privacy
     steps = num_private_steps(learning.unit, num_local_steps(scenario), learning.batch, samples)
     return Mechanism(noise_micro, learning.batch, samples, steps, privacy.delta_atto, privacy.accountant)
 
 
 def noise_micro_of(scenario: Scenario, samples: Sequence[int]) -> int:
-    """The noise multiplier of a private scenario in 1e-6, as given, or as `privacy.epsilon` asks for it.
+    """Noise multiplier of a private scenario in 1e-6, as given or as `privacy.epsilon` requires.
 
-    For an epsilon it is so large, rounded up, that no client spends more even if it trains in all rounds; `samples` are
-    the sizes of all clients' data sets.
+    For an epsilon it is rounded up and so large that no client spends more, even if it trains in all rounds. `samples`
+    are the sizes of all clients' data sets.
     """
     privacy = scenario.privacy
     if privacy.noise_micro is not None:
@@ -85,7 +85,7 @@ def noise_micro_of(scenario: Scenario, samples: Sequence[int]) -> int:
 
 
 def spent_micro(mechanism: Mechanism, rounds: int) -> int:
-    """Epsilon spent in so many rounds, in 1e-6, rounded up; 0 for a client without data or before its first round."""
+    """Epsilon spent in `rounds` rounds, in 1e-6, rounded up; 0 for a client without data or before its first round."""
     num_steps = rounds * mechanism.steps
     if num_steps == 0 or mechanism.samples == 0:
         return 0
@@ -126,7 +126,7 @@ def _orders() -> list[float]:
 
 @cache
 def _step_divergence(noise_micro: int, rate: float) -> NDArray[np.float64]:
-    """Renyi divergences of one step for all orders; those of several steps add up."""
+    """Renyi divergences of one step for all orders; divergences of several steps add up."""
     with _as_it_was():
         from opacus.accountants.analysis import rdp
 
@@ -135,9 +135,10 @@ def _step_divergence(noise_micro: int, rate: float) -> NDArray[np.float64]:
 
 @cache
 def _noise_for(epsilon: float, mechanism: Mechanism, num_steps: int) -> int:
-    """The least noise, in 1e-6 and nearly, with which so many steps spend no more.
+    """Least noise multiplier, in 1e-6 and approximately, at which `num_steps` steps spend at most `epsilon`.
 
-    Whole orders are quick to compute and give a noise that is enough; what the accountant itself asks for is not far.
+    Integer orders are fast to evaluate and give an upper bound on the noise. The accountant's own result lies just
+    below.
     """
     rate, delta = mechanism.rate, mechanism.delta
     validate_opacus()
@@ -162,7 +163,7 @@ def _noise_for(epsilon: float, mechanism: Mechanism, num_steps: int) -> int:
 
 
 def _bisect(low: float, high: float, is_enough: Callable[[float], bool]) -> float:
-    """The least number that is enough, or little more; `high` is."""
+    """Least number that is enough, up to `_PRECISION`; `high` must be enough."""
     while high > low * (1.0 + _PRECISION):
         middle = math.sqrt(low * high)
         low, high = (low, middle) if is_enough(middle) else (middle, high)
@@ -179,9 +180,9 @@ def _spent_by_orders(noise: float, rate: float, num_steps: int, delta: float, or
 
 @contextmanager
 def _as_it_was() -> Iterator[None]:
-    """Inside, Opacus may be imported and asked: what it does to the root logger is undone, what it advises unheard.
+    """Use Opacus inside: restore the root logger's handlers afterwards and suppress advice on orders.
 
-    The advice is to try more orders where the best one is the first or the last: the bound holds without them.
+    Opacus advises more orders if the best one is the first or the last. The bound holds without them.
     """
     handlers = list(logging.root.handlers)
     try:

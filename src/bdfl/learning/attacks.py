@@ -1,7 +1,7 @@
-"""What members that poison the model make of their data or of what they learned.
+"""Model and data poisoning by adversarial members.
 
-`W` is the global model that a round starts from and `w` what honest training made of it. Everybody else's data and
-results pass through untouched, the very same objects.
+`W` is the global model at the start of a round and `w` the model after honest training. Data and results of honest
+members pass through as the same objects.
 """
 
 from collections.abc import Sequence
@@ -21,9 +21,9 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 
 def poison_labels(scenario: Scenario, data: DataSet, partition: Partition) -> DataSet:
-    """The data as they are trained on: label k of what a label-flipping member holds becomes K - 1 - k.
+    """Return the training data with label k of every sample held by a label-flipping member changed to K - 1 - k.
 
-    The test set stays, and so does the partition: a member declares the labels that it was dealt.
+    The test set and the partition stay: a member declares the labels it was assigned.
     """
     adversaries = scenario.adversaries
     if adversaries.kind is not Behaviour.LABEL_FLIP or not adversaries.members:
@@ -36,10 +36,9 @@ def poison_labels(scenario: Scenario, data: DataSet, partition: Partition) -> Da
 
 
 def poison_results(scenario: Scenario, parent: Vector, round: int, results: Sequence[LocalResult]) -> list[LocalResult]:
-    """What the clients of a round send, in the order of `results`; `parent` is the model they started from.
+    """Results that the clients of a round send, in the order of `results`; `parent` is the model they started from.
 
-    A member without data, or whose training diverged, has nothing to bend and stays as it is; a lazy one needs no
-    training of its own.
+    A member without data sends its result unchanged. So does one whose training diverged, unless it is lazy.
     """
     kind, members = scenario.adversaries.kind, frozenset(scenario.adversaries.members)
     match kind:
@@ -58,10 +57,10 @@ def poison_results(scenario: Scenario, parent: Vector, round: int, results: Sequ
 
 
 def _bend(scenario: Scenario, parent: Vector, round: int, client: int, weights: Vector) -> Vector:
-    """The model that the member sends, (parameters,); s is the strength.
+    """Poisoned model that the member sends, (parameters,); s is the strength.
 
     sign-flip: W - s (w - W). scaling: W + s (w - W). gaussian: W + s r z with r the root mean square of w - W and z
-    standard normal, drawn for each round and client. What float32 cannot hold becomes the largest that it can.
+    standard normal, drawn for each round and client. Values beyond float32 are clipped to its range.
     """
     start = parent.astype(np.float64)
     learned = weights - start
@@ -79,18 +78,18 @@ def _bend(scenario: Scenario, parent: Vector, round: int, client: int, weights: 
 
 
 def _to_float32(values: NDArray[np.float64]) -> Vector:
-    """Infinities are refused wherever they arrive: sending them is another behaviour than these."""
+    """Clip to the range of float32: receivers reject infinities, which would be another behaviour."""
     return np.clip(values, -_LARGEST, _LARGEST).astype(np.float32)
 
 
 def _first_honest(results: Sequence[LocalResult], members: frozenset[int]) -> LocalResult | None:
-    """The trained result of the lowest-numbered client that does not misbehave; none where there is none."""
+    """Trained result of the lowest-numbered honest client; None if there is none."""
     trained = [result for result in results if result.client not in members and result.weights is not None]
     return min(trained, key=lambda result: result.client, default=None)
 
 
 def _copy_result(own: LocalResult, copied: LocalResult | None, parent: Vector) -> LocalResult:
-    """What a lazy member sends: another's result as its own, or the model it was given where there is nothing else."""
+    """Result of a lazy member: a copy of another client's, or the global model if there is none to copy."""
     if own.outcome is Outcome.NO_SAMPLES:
         return own
     if copied is None:

@@ -1,4 +1,4 @@
-"""Which samples a client sees in which mini-batch: drawn from (seed, round, client) alone, or by chances given."""
+"""Mini-batches of a client, drawn from (seed, round, client), and Poisson sampling from given chances."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,11 +12,11 @@ Samples = NDArray[np.int64]  # numbers of samples in the training set
 def draw_batches(
     seed: int, round: int, client: int, samples: Samples, *, unit: LocalUnit, steps: int, batch: int
 ) -> list[Samples]:
-    """The client's mini-batches in a round, in order: passes without replacement, reshuffled each time.
+    """Mini-batches of a client in a round, in order: passes without replacement, reshuffled each time.
 
-    Updates: `steps` batches of equal size; what is left at the end of a pass and would not fill a batch is left out of
-    that pass. Epochs: `steps` passes over everything, the last batch of each as small as it falls. A client with less
-    than a batch uses all it has in each.
+    Updates: `steps` batches of equal size; a remainder that does not fill a batch is left out of its pass. Epochs:
+    `steps` passes over all samples; the last batch of each may be smaller. A client with less than a batch uses all its
+    samples in each.
     """
     if len(samples) == 0:
         return []
@@ -26,7 +26,7 @@ def draw_batches(
         num_used, num_passes = len(samples), steps
     else:
         per_pass = len(samples) // size
-        num_used, num_passes = per_pass * size, -(-steps // per_pass)  # as many passes as hold all steps
+        num_used, num_passes = per_pass * size, -(-steps // per_pass)  # enough passes for all steps
     batches: list[Samples] = []
     for _ in range(num_passes):
         order = rng.permutation(samples)[:num_used]
@@ -35,7 +35,7 @@ def draw_batches(
 
 
 def sampling_rate(batch: int, num_samples: int) -> float:
-    """Probability with which a private step takes a sample: `batch` of them on average, or all there are."""
+    """Probability that a private step takes a given sample: `batch` samples on average, or all if there are fewer."""
     return min(1.0, batch / num_samples) if num_samples else 0.0
 
 
@@ -47,5 +47,5 @@ def num_private_steps(unit: LocalUnit, steps: int, batch: int, num_samples: int)
 
 
 def take_samples(samples: Samples, rate: float, chances: NDArray[np.float64]) -> Samples:
-    """The samples of a private step: each is taken by its own chance (uniform, one for each); there may be none."""
+    """Samples of a private step: those whose chance (uniform, one for each) is below the rate; there may be none."""
     return samples[chances < rate]

@@ -1,4 +1,4 @@
-"""Where training is done: the model and the data of one process, and the tasks it can be given."""
+"""The local trainer of one process: its model, its data and its tasks."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Material:
-    """The data that training needs, as arrays."""
+    """Arrays of the data needed for training."""
 
     train_inputs: NDArray[Any]
     train_labels: NDArray[np.int64]
@@ -48,18 +48,18 @@ class Material:
     num_labels: int
 
     def pack(self) -> tuple[object, ...]:
-        """The parts as they travel to another process: arrays that lie in files stay there."""
+        """Return the parts in the form sent to another process: memory-mapped arrays as references to files."""
         return tuple(pack(getattr(self, field.name)) for field in fields(self))
 
 
 def unpack_material(parts: tuple[object, ...]) -> Material:
-    """What was packed."""
+    """Restore the material from its packed parts."""
     return Material(*map(unpack, parts))
 
 
 @dataclass(frozen=True, eq=False)
 class ClientTask:
-    """A client to train in a round."""
+    """Training of one client in a round."""
 
     weights: Vector
     round: int
@@ -68,14 +68,14 @@ class ClientTask:
 
 @dataclass(frozen=True, eq=False)
 class BlockTask:
-    """A block of samples to judge a model on."""
+    """Evaluation of a model on a block of samples."""
 
     weights: Vector
     block: range
 
 
 def gather_material(scenario: Scenario, data: DataSet, indices: tuple[Samples, ...]) -> Material:
-    """All that training takes from the data set, with means and deviations computed once."""
+    """Collect the arrays for training from the data set; means and deviations are computed once."""
     return Material(
         data.train_inputs,
         data.train_labels,
@@ -89,10 +89,10 @@ def gather_material(scenario: Scenario, data: DataSet, indices: tuple[Samples, .
 
 
 class Bench:
-    """Owns a model and the tensors of the data; every task is a pure function of what it is given."""
+    """Local trainer: owns a model and the tensors of the data; every task is a pure function of its arguments."""
 
     def __init__(self, scenario: Scenario, material: Material, *, is_secret: bool = False) -> None:
-        """`is_secret`: what is random in private training is never to be known, as in a live node, nor repeated."""
+        """`is_secret` draws the randomness of private training from the operating system, as in a live node."""
         learning = scenario.learning
         self.scenario = scenario
         self.material = material
@@ -117,7 +117,7 @@ class Bench:
         self.held = torch.from_numpy(np.concatenate([np.zeros(0, np.int64), *material.indices]))
 
     def batches(self, round: int, client: int) -> list[Samples]:
-        """The client's mini-batches in that round."""
+        """Mini-batches of the client in that round."""
         return draw_batches(
             self.scenario.seed,
             round,
@@ -129,7 +129,7 @@ class Bench:
         )
 
     def train(self, task: ClientTask) -> LocalResult:
-        """The client's training in a round; whatever is random in it belongs to this client and round."""
+        """Train the client in a round; all randomness is determined by this client and round."""
         if self._private is not None:
             return self._train_privately(self._private, task)
         batches = self.batches(task.round, task.client)
@@ -138,7 +138,7 @@ class Bench:
             return train_client(self.model, self.train_inputs, task.weights, task.client, batches, self.descent)
 
     def mechanism(self, client: int) -> Mechanism:
-        """How that client trains privately; only in a private scenario."""
+        """Mechanism of the client's private training; only in a private scenario."""
         return mechanism_of(self.scenario, len(self.material.indices[client]), self._noise_micro)
 
     def _train_privately(self, private: "PrivateModel", task: ClientTask) -> LocalResult:
@@ -149,21 +149,21 @@ class Bench:
             return private.train(task.weights, client, self.material.indices[client], self.mechanism(client), chance)
 
     def train_together(self, weights: Vector, round: int, clients: Sequence[int]) -> list[LocalResult]:
-        """The training of these clients in a round in one call; only with the engine vmap."""
+        """Train these clients in a round in one call; only with the engine vmap."""
         assert self.vectorised is not None, "only with the engine vmap"
         batches = [self.batches(round, client) for client in clients]
         with self._working("trained"):
             return self.vectorised.train(weights, clients, batches, self.descent)
 
     def evaluate(self, task: BlockTask) -> EvaluationPart:
-        """How the model does on a block of the test set."""
+        """Evaluate the model on a block of the test set."""
         with self._working("evaluated"):
             self.model.load(task.weights)
             samples = torch.arange(task.block.start, task.block.stop)
             return evaluate_block(self.model, self.test_inputs, samples, self.material.num_labels)
 
     def differentiate(self, task: BlockTask) -> GradientPart:
-        """Loss and gradient over a block of all clients' data, which stand one client after the other."""
+        """Loss and gradient over a block of all clients' data, concatenated in client order."""
         with self._working("differentiated"):
             self.model.load(task.weights)
             return differentiate_block(self.model, self.train_inputs, self.held[task.block.start : task.block.stop])
@@ -187,7 +187,7 @@ class Bench:
 
     @contextmanager
     def _working(self, what: str) -> Iterator[None]:
-        """PyTorch as the scenario wants it; what a model raises becomes one line."""
+        """Configure PyTorch as the scenario asks; a model's exceptions become one-line errors."""
         try:
             learning = self.scenario.learning
             is_own = is_function(learning.model)
@@ -195,6 +195,6 @@ class Bench:
                 yield
         except BdflError:
             raise
-        except Exception as error:  # somebody else's model: any error is theirs to read
+        except Exception as error:  # user code may raise anything
             name = self.scenario.learning.model
             raise TrainingFailed(f"learning.model: {name!r} cannot be {what}: {show_exception(error)}") from error

@@ -1,4 +1,4 @@
-"""Where the randomness of private training comes from: the published seed in a simulation, a secret in a live node."""
+"""Random sources of private training: the public seed in a simulation, the operating system in a live node."""
 
 import os
 from typing import Protocol
@@ -12,19 +12,19 @@ from bdfl.environment import Purpose, stream
 
 
 class Chance(Protocol):
-    """What the private training of one client in one round draws."""
+    """Random source for one client's private training in one round."""
 
     def draw_uniform(self, count: int) -> NDArray[np.float64]:
-        """So many numbers, each at least 0 and below 1."""
+        """Draw `count` numbers, each at least 0 and below 1."""
         ...
 
     def draw_normal(self, shape: torch.Size) -> torch.Tensor:
-        """Numbers of mean 0 and deviation 1, float32."""
+        """Draw numbers of mean 0 and standard deviation 1, float32."""
         ...
 
 
 class SeededChance:
-    """Drawn from (seed, round, client): the same bits every time. Whoever knows the seed can take the noise away."""
+    """Drawn from (seed, round, client): reproducible bits. The seed is public, so the noise can be removed."""
 
     def __init__(self, seed: int, round: int, client: int) -> None:
         self._uniform = stream(seed, Purpose.BATCHES, round, client)
@@ -39,10 +39,10 @@ class SeededChance:
 
 
 class SecretChance:
-    """Drawn from the operating system's own generator: never again the same, and nobody can know it.
+    """Drawn from the operating system's generator: neither reproducible nor predictable.
 
-    A normal number is the quantile of a uniform one with 53 bits, and four of them are added (over two): a single one
-    would leave gaps between floating-point numbers by which noise can be told apart from what it hides [Holohan21].
+    A normal number is the sum of four quantiles of uniform numbers with 53 bits, divided by two. A single one would
+    leave gaps between floating-point numbers that distinguish the noise from the data it hides [Holohan21].
     """
 
     _ADDED = 4

@@ -1,4 +1,4 @@
-"""What the clients learn from, by the name a scenario gives it."""
+"""Data sets by the name given in a scenario."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -27,9 +27,9 @@ _MOST_TIMES = (
 
 
 def load_data(choice: DataChoice, *, cache: Path | None = None) -> DataSet:
-    """The data set that a scenario names; images come memory-mapped from the folder `cache`, or the user's cache.
+    """Load the data set named in a scenario; images are memory-mapped from the folder `cache`, or the user's cache.
 
-    Raises `BadData` with one line on whatever cannot be used.
+    Raises `BadData` with a one-line reason.
     """
     data = _load_source(choice, default_cache() if cache is None else cache)
     _validate_inputs(data, choice)
@@ -57,7 +57,7 @@ def _load_source(choice: DataChoice, cache: Path) -> DataSet:
 
 
 def _validate_inputs(data: DataSet, choice: DataChoice) -> None:
-    """Raises `BadData` unless inputs are as the scenario says that they must be."""
+    """Raise `BadData` unless the inputs match the scenario's `data.inputs` and `data.input_range`."""
     if choice.inputs is None:
         return
     if data.inputs_form != choice.inputs:

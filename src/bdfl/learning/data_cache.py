@@ -1,8 +1,8 @@
-"""Decoded data on disk, so that images are decoded once.
+"""Cache of decoded data on disk: images are decoded once.
 
-A folder for every key holds one `.npy` file for each array and `about.json`, written last, with their digests. Files
-are replaced in one step and the same key always means the same bytes, so any number of processes may load and store at
-once. Nothing read back is trusted: whatever does not match its digest counts as not there.
+The folder of a key holds one `.npy` file for each array and `about.json`, written last, with their digests. Files are
+replaced atomically and a key always stands for the same bytes, so any number of processes may load and store
+concurrently. Contents are not trusted: an array that does not match its digest is a cache miss.
 """
 
 import hashlib
@@ -25,20 +25,20 @@ _ARRAYS = ("train_inputs", "train_labels", "test_inputs", "test_labels")
 
 
 class _About(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a folder of the cache holds."""
+    """Metadata of a folder of the cache."""
 
     label_names: tuple[str, ...]
     digests: tuple[str, str, str, str]  # SHA-256 of each array's type, shape and bytes
 
 
 def default_cache() -> Path:
-    """Where decoded data are kept unless told otherwise: bdfl in the user's cache folder."""
+    """Default folder of decoded data: bdfl in the user's cache folder."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "bdfl"
 
 
 def digest_sources(words: Sequence[str], paths: Sequence[Path] = ()) -> str:
-    """SHA-256 (hex) over words and the content of files: the key of what is decoded from them."""
+    """SHA-256 (hex) over words and file contents: the cache key of the data decoded from them."""
     contents = []
     for path in paths:
         with path.open("rb") as file:
@@ -47,9 +47,9 @@ def digest_sources(words: Sequence[str], paths: Sequence[Path] = ()) -> str:
 
 
 def load_through_cache(cache: Path, key: str, name: str, build: Callable[[], DataSet]) -> DataSet:
-    """The data set kept under `key`, memory-mapped and read-only; built and kept first where it is not whole.
+    """Return the data set cached under `key`, memory-mapped and read-only; build and store it on a cache miss.
 
-    A cache that cannot be written costs time, not results: what was built is returned as it is.
+    If the cache cannot be written, the built data set is returned: this costs time, not results.
     """
     folder = cache / "data" / key
     kept = _read(folder, name)
@@ -88,7 +88,7 @@ def _write(folder: Path, data: DataSet) -> None:
 
 @contextmanager
 def _replacing(path: Path) -> Iterator[IO[bytes]]:
-    """Inside, a file to write; after, it is in its place in one step: readers see the old one or the new one, whole."""
+    """Open a temporary file for writing and move it to `path` by an atomic replace on success."""
     with tempfile.NamedTemporaryFile(prefix=f".{path.name}-", dir=path.parent, delete=False) as file:
         try:
             yield file

@@ -1,4 +1,4 @@
-"""A data set by its name on the Hugging Face hub, through the library `datasets`."""
+"""Data sets of the Hugging Face hub by name, through the library `datasets`."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,13 +14,13 @@ from bdfl.learning.data_set import SPLITS, BadData, DataSet, Inputs, Labels, con
 from bdfl.learning.own_function import show_exception
 from bdfl.scenario import DataChoice
 
-Split = Any  # a datasets.Dataset; the library is not there to type it
+Split = Any  # a datasets.Dataset; the library has no types
 
 _BATCH_ROWS = 1024
 
 
 def load_hub(name: str, choice: DataChoice, cache: Path) -> DataSet:
-    """The data set NAME or NAME:CONFIG, downloaded by `datasets` if it must be, decoded once."""
+    """Load the data set NAME or NAME:CONFIG, downloaded by `datasets` if necessary, decoded once."""
     require(f"hub:{name}", "datasets")
     import datasets
 
@@ -28,7 +28,7 @@ def load_hub(name: str, choice: DataChoice, cache: Path) -> DataSet:
     where = f"hub:{name}"
     try:
         found = datasets.load_dataset(repository, configuration or None)
-    except Exception as error:  # no network, no such name, no such configuration: all kinds
+    except Exception as error:  # no network, unknown name, unknown configuration
         raise BadData(where, show_exception(error), "a data set of the hub as NAME or NAME:CONFIG") from None
     missing = [split for split in SPLITS if split not in found]
     if missing:
@@ -41,7 +41,7 @@ def load_hub(name: str, choice: DataChoice, cache: Path) -> DataSet:
         for column in (input_column, label_column):
             pick_column(f"{where} {split}", splits[split].column_names, column, (), "")
         splits[split] = _encoded(datasets, where, splits[split], input_column)
-    # The library's own fingerprints stand for the content, which it keeps on disk itself.
+    # The library's fingerprints stand for the content, which the library itself keeps on disk.
     words = [LOADER_VERSION, name, input_column, label_column, *(str(splits[split]._fingerprint) for split in SPLITS)]
 
     def build() -> DataSet:
@@ -57,7 +57,7 @@ def load_hub(name: str, choice: DataChoice, cache: Path) -> DataSet:
 
 
 def _encoded(datasets: Any, where: str, split: Split, column: str) -> Split:
-    """The split with images left as the bytes they are stored in."""
+    """Return the split with its images as encoded bytes."""
     if not isinstance(split.features[column], datasets.Image):
         raise BadData(where, f"{column} of type {type(split.features[column]).__name__}", "images")
     return split.cast_column(column, datasets.Image(decode=False))
@@ -82,7 +82,7 @@ def _read_images(where: str, split: Split, column: str) -> Inputs:
 
 
 def _read_file(image: dict[str, str | None] | None) -> bytes | None:
-    """The bytes of an image that is kept in a file of its own."""
+    """Bytes of an image stored in a separate file; None if it cannot be read."""
     path = image["path"] if image else None
     try:
         return Path(path).read_bytes() if path else None

@@ -1,4 +1,4 @@
-"""Encoded images into one array of bytes, with a look at every image's size before it is decoded."""
+"""Decode images into one uint8 array; every image's size is checked before it is decoded."""
 
 import io
 import os
@@ -17,17 +17,17 @@ from bdfl.learning.data_set import BadData
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-_FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # Pillow knows more, some of which start programs
+_FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # Pillow reads more formats, some by starting programs
 _CHANNELS = {"1": 1, "L": 1, "P": 3, "RGB": 3, "RGBA": 3}
 _MAX_SIDE = 1024
 _MAX_BYTES = 16 * 2**30  # of a decoded split
-_CHUNK = 256  # images a thread decodes in one go
+_CHUNK = 256  # images decoded by a thread per task
 
 
 def decode_images(where: str, encoded: Iterable[bytes | None], num_images: int) -> NDArray[np.uint8]:
-    """All images, (images, height, width, channels): grey ones with one channel, others with three.
+    """Decode all images, (images, height, width, channels): one channel for grey images, three for others.
 
-    Every image must have the shape of the first. Raises `BadData` naming the first that does not fit.
+    Every image must have the shape of the first. Raises `BadData` with the first that does not.
     """
     require("decoding images", "PIL.Image")
     from PIL.Image import DecompressionBombWarning
@@ -69,9 +69,9 @@ def _chunks(images: Iterator[bytes | None]) -> Iterator[list[bytes | None]]:
 
 
 def _peek(where: str, data: bytes | None) -> tuple[int, int, int]:
-    """Height, width and channels, read from an image's first bytes."""
+    """Height, width and channels, read from an image's header."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # sizes that Pillow warns of are refused
+        warnings.simplefilter("ignore")  # sizes that Pillow warns of are rejected
         return _shape_of(where, _open(where, data))
 
 

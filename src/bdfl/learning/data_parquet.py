@@ -1,7 +1,7 @@
-"""A folder of Parquet files as the Hugging Face hub lays them out: images in a struct with `bytes`, whole labels.
+"""Folders of Parquet files in the layout of the Hugging Face hub: images in a struct with `bytes`, integer labels.
 
-Files belong to a split by their name, `train-00000-of-00001.parquet`, or by their folder's, `train/0000.parquet`; they
-may lie anywhere below the folder, but in one place: configurations of a data set are not mixed.
+A file belongs to a split by its name, `train-00000-of-00001.parquet`, or by its folder's, `train/0000.parquet`. Files
+may lie anywhere below the folder, but all of a split in one folder: configurations of a data set are not mixed.
 """
 
 import re
@@ -23,13 +23,13 @@ ParquetFile: TypeAlias = Any
 
 INPUT_COLUMNS = ("img", "image", "input")
 LABEL_COLUMNS = ("label", "labels")
-LOADER_VERSION = "1"  # of what is cached: raise it when the same files give other arrays
+LOADER_VERSION = "1"  # of cached data: raise it when the same files give other arrays
 _SHARD = re.compile(r"-(\d{5})-of-(\d{5})$")
 _BATCH_ROWS = 1024
 
 
 class _Feature(msgspec.Struct, frozen=True):
-    """What the hub's metadata say of a column; only names of labels matter here."""
+    """Metadata of a column on the hub; only label names are used."""
 
     names: tuple[str, ...] | None = None
 
@@ -43,7 +43,7 @@ class _HubMetadata(msgspec.Struct, frozen=True):
 
 
 def load_folder(folder: Path, choice: DataChoice, cache: Path) -> DataSet:
-    """The data set in a folder of Parquet files, decoded once and then read from the cache."""
+    """Load the data set in a folder of Parquet files, decoded once and then read from the cache."""
     files = {split: _find_files(folder, split) for split in SPLITS}
     words = [LOADER_VERSION, choice.input_column or "", choice.label_column or "", str(len(files["train"]))]
     try:
@@ -62,14 +62,14 @@ def _read_folder(name: str, files: Mapping[str, Sequence[Path]], choice: DataCho
     for split in SPLITS:
         for path, file in zip(files[split], opened[split], strict=True):
             _validate_columns(path, file.schema_arrow, input_column, label_column)
-        labels[split] = _read_labels(files[split], opened[split], label_column)  # first: cheap to refuse
+        labels[split] = _read_labels(files[split], opened[split], label_column)  # first: cheap to reject
         inputs[split] = _read_images(files[split], opened[split], input_column)
     names = _label_names(first, label_column)
     return make_data_set(name, inputs["train"], labels["train"], inputs["test"], labels["test"], label_names=names)
 
 
 def pick_column(where: str, columns: Sequence[str], wanted: str | None, usual: Sequence[str], setting: str) -> str:
-    """The column that was asked for, or the first usual one that is there."""
+    """Return the column asked for, or the first usual one present."""
     found = next((name for name in ((wanted,) if wanted else usual) if name in columns), None)
     if found is None:
         asked = wanted or f"{', '.join(usual)} or another as {setting}"
@@ -78,7 +78,7 @@ def pick_column(where: str, columns: Sequence[str], wanted: str | None, usual: S
 
 
 def _find_files(folder: Path, split: str) -> list[Path]:
-    """A split's files in the order of their names, none missing and all of one configuration."""
+    """Files of a split in order of their names; all shards must be present and of one configuration."""
     inside = [path for path in sorted(folder.rglob("*.parquet")) if not _is_hidden(path.relative_to(folder))]
     by_name = [path for path in inside if re.fullmatch(rf"{split}(-.*)?", path.stem)]
     by_folder = [path for path in inside if path.parent.name == split and path.parent != folder]
@@ -162,7 +162,7 @@ def _batches(path: Path, file: ParquetFile, column: str) -> Iterator[Any]:
 
 
 def _label_names(schema: Schema, column: str) -> tuple[str, ...] | None:
-    """Names of the labels as the hub's metadata have them, if they do."""
+    """Label names from the hub's metadata; None if there are none."""
     try:
         metadata = msgspec.json.decode((schema.metadata or {}).get(b"huggingface", b"{}"), type=_HubMetadata)
     except msgspec.MsgspecError:

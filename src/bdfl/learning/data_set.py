@@ -1,4 +1,4 @@
-"""Labelled data in memory: a training set and a test set, checked however they came about."""
+"""Labelled data in memory: a validated training set and test set."""
 
 import hashlib
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ _INPUTS_EXPECTED = "uint8 images (samples, height, width, channels) or float fea
 
 
 class BadData(BdflError):
-    """Data that cannot be used: where, what was found there and what was expected."""
+    """Data that cannot be used: the source, the fault found and the form expected."""
 
     def __init__(self, where: str, found: str, expected: str) -> None:
         super().__init__(where, found, expected)
@@ -33,7 +33,7 @@ class BadData(BdflError):
 
 @dataclass(frozen=True, eq=False)
 class DataSet:
-    """Inputs with their labels to learn from, and others to be judged by. Raises `BadData` on what does not fit."""
+    """Inputs and labels for training and for testing. Raises `BadData` if they are inconsistent."""
 
     name: str
     train_inputs: Inputs
@@ -61,7 +61,7 @@ class DataSet:
 
     @property
     def inputs_form(self) -> str:
-        """Type and shape of one input, such as uint8 8x8x1: what a scenario calls `data.inputs`."""
+        """Type and shape of one input, such as uint8 8x8x1: the form of `data.inputs` in a scenario."""
         return f"{self.train_inputs.dtype} {'x'.join(map(str, self.input_shape))}"
 
     @cached_property
@@ -97,10 +97,10 @@ def make_data_set(
     *,
     label_names: tuple[str, ...] | None = None,
 ) -> DataSet:
-    """The data set these arrays make; labels are named by their numbers unless they have names.
+    """Make a data set of these arrays; labels are named by their numbers unless names are given.
 
-    Images without an axis of channels get one, features become float32, labels int64 where they are whole numbers. The
-    greatest label of the training set says how many there are, where no names do.
+    Images without an axis of channels get one, features become float32, labels of any integer type int64. Without
+    names, the greatest label of the training set determines the number of labels.
     """
     train, test = convert_labels(f"{name} train", train_labels), convert_labels(f"{name} test", test_labels)
     names = number_labels(name, train) if label_names is None else label_names
@@ -118,7 +118,7 @@ def convert_labels(where: str, given: ArrayLike) -> Labels:
 
 
 def number_labels(name: str, train_labels: Labels) -> tuple[str, ...]:
-    """Names "0", "1", ... up to the greatest label of the training set, which must not be absurd."""
+    """Names "0", "1", ... up to the greatest label of the training set, which must be below the number of samples."""
     if not len(train_labels):
         raise BadData(f"{name} train", "no samples", "at least one")
     greatest = int(train_labels.max())
@@ -133,7 +133,7 @@ def _convert_inputs(given: ArrayLike) -> Inputs:
     if inputs.dtype == np.uint8 and inputs.ndim == 3:
         return inputs[..., np.newaxis]
     if np.issubdtype(inputs.dtype, np.floating) and inputs.dtype != np.float32:
-        with np.errstate(over="ignore"):  # what does not fit becomes infinite and is refused
+        with np.errstate(over="ignore"):  # values out of range become infinite and are rejected
             return inputs.astype(np.float32)
     return inputs
 

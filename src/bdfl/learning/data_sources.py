@@ -1,4 +1,4 @@
-"""Data that need no decoding: the digits that come with scikit-learn, `.npz` files, and somebody's own function."""
+"""Data without decoding: the digits of scikit-learn, `.npz` files, and user functions."""
 
 import zlib
 from importlib.util import find_spec
@@ -13,7 +13,7 @@ from bdfl.learning.data_set import BadData, DataSet, make_data_set
 from bdfl.learning.own_function import BadFunction, find_function, importing_from_here, show_exception
 
 _ARRAYS = ("train_inputs", "train_labels", "test_inputs", "test_labels")
-# What numpy raises on a file that is cut short, damaged, not what it claims to be or larger than memory.
+# Raised by numpy for a file that is truncated, damaged, of another type or larger than memory.
 _UNREADABLE = (
     OSError,
     ValueError,
@@ -26,12 +26,12 @@ _UNREADABLE = (
     zlib.error,
 )
 _DIGITS_FILE = Path("datasets", "data", "digits.csv.gz")  # in the folder of scikit-learn: 64 pixels and a label a line
-_TEST_EVERY = 5  # every fifth digit of a class is for the test
-_GREY_STEP = 15  # digits have 17 shades: 0 to 16 become 0 to 240, so that nothing is lost
+_TEST_EVERY = 5  # every fifth digit of a class is a test sample
+_GREY_STEP = 15  # digits have 17 shades: 0 to 16 become 0 to 240 without loss
 
 
 def load_digits() -> DataSet:
-    """1,797 handwritten digits of 8x8 pixels, four fifths of every class to train and one fifth to test."""
+    """Load 1,797 handwritten digits of 8x8 pixels: four fifths of every class to train, one fifth to test."""
     rows = _read_digits()
     images = (rows[:, :-1].reshape(-1, 8, 8, 1) * _GREY_STEP).astype(np.uint8)
     labels = rows[:, -1].astype(np.int64)
@@ -55,7 +55,7 @@ def _read_digits() -> NDArray[np.float64]:
 
 
 def load_arrays(path: Path) -> DataSet:
-    """The data set in a `.npz` file with the four arrays under their names."""
+    """Load the data set in a `.npz` file with the four arrays under their names."""
     try:
         with path.open("rb") as content, np.load(content, allow_pickle=False) as file:
             missing = [name for name in _ARRAYS if name not in file.files]
@@ -68,7 +68,7 @@ def load_arrays(path: Path) -> DataSet:
 
 
 def load_own(name: str) -> DataSet:
-    """What somebody's function returns: a `DataSet`, or the four arrays of one."""
+    """Load the data set from a user's function, which returns a `DataSet` or its four arrays."""
     try:
         function = find_function(name)
     except BadFunction as error:
@@ -76,7 +76,7 @@ def load_own(name: str) -> DataSet:
     try:
         with importing_from_here():
             answer = function()
-    except Exception as error:  # anything may go wrong in a user's function
+    except Exception as error:  # a user's function may raise anything
         raise BadData(name, show_exception(error), "a function that returns data") from error
     if isinstance(answer, DataSet):
         return answer

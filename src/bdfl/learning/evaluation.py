@@ -1,7 +1,7 @@
-"""Judging a model: on the test set, and by the gradient of the global loss over all clients' data.
+"""Evaluation of a model on the test set, and the gradient of the global loss over all clients' data.
 
-Both go through the data in fixed chunks and blocks, added up in order and in float64: whoever computes which block, the
-sums have the same bits.
+Both process the data in fixed chunks and blocks, summed in order and in float64. So the sums have the same bits,
+whichever process computes a block.
 """
 
 import math
@@ -17,13 +17,13 @@ from bdfl.learning.flat_model import FlatModel
 from bdfl.learning.inputs import Inputs
 from bdfl.learning.training import Evaluation, FullGradient
 
-_CHUNK = 250  # samples that go through the model together
+_CHUNK = 250  # samples passed through the model together
 _BLOCK = 8 * _CHUNK  # samples of one task
 
 
 @dataclass(frozen=True, eq=False)
 class EvaluationPart:
-    """What a block of the test set gave."""
+    """Sums over a block of the test set."""
 
     loss_sum: float
     num_right: NDArray[np.int64]  # (labels,)
@@ -40,12 +40,12 @@ class GradientPart:
 
 
 def blocks_of(num_samples: int) -> list[range]:
-    """0 to `num_samples` - 1 in the blocks that are judged one by one."""
+    """Return 0 to `num_samples` - 1 in the blocks that are evaluated one by one."""
     return _pieces(range(num_samples), _BLOCK)
 
 
 def evaluate_block(model: FlatModel, inputs: Inputs, samples: torch.Tensor, num_labels: int) -> EvaluationPart:
-    """How the model, as it is loaded, does on these samples."""
+    """Evaluate the loaded model on these samples."""
     losses: list[float] = []
     all_labels = inputs.labels.index_select(0, samples)
     is_right: list[torch.Tensor] = []
@@ -75,7 +75,7 @@ def combine_evaluation(parts: Iterable[EvaluationPart]) -> Evaluation:
 
 
 def differentiate_block(model: FlatModel, inputs: Inputs, samples: torch.Tensor) -> GradientPart:
-    """Loss and gradient of the model, as it is loaded and used (nothing dropped out), summed over these samples."""
+    """Loss and gradient of the loaded model in evaluation mode (no dropout), summed over these samples."""
     losses: list[float] = []
     gradient_sum = np.zeros(model.layout.num_parameters)
     model.module.eval()
@@ -89,7 +89,7 @@ def differentiate_block(model: FlatModel, inputs: Inputs, samples: torch.Tensor)
 
 
 def combine_gradient(parts: Iterable[GradientPart]) -> FullGradient:
-    """Mean loss and gradient over all parts, added up as they come: they must come in order."""
+    """Mean loss and gradient over all parts, summed in the order given: parts must come in block order."""
     losses: list[float] = []
     num_samples = 0
     gradient: NDArray[np.float64] | None = None

@@ -1,4 +1,4 @@
-"""A model whose trained parameters are parts of one tensor, so that one call reaches them all."""
+"""A model whose trained parameters are views of one tensor, so that one call updates them all."""
 
 import numpy as np
 import torch
@@ -9,15 +9,15 @@ from bdfl.learning.inputs import share_array
 from bdfl.learning.models import layout_of
 from bdfl.learning.weights import Layout, Vector
 
-_GATHERED_ENTRIES = 2**16  # above, one call for all gradients saves less than adding into them costs
+_GATHERED_ENTRIES = 2**16  # above, one call for all gradients saves less than accumulating into them costs
 _ALIGNMENT = 16  # entries: parameters start at multiples of 64 bytes, where vector instructions are fastest
 
 
 class FlatModel:
     """Owns a module whose trained parameters are views of one tensor.
 
-    Of a small model the gradients are views of one tensor too, so that `tensors` and `gradients` are single ones, whose
-    entries that belong to no parameter are and stay 0. Those of a large one are made anew by every backward pass.
+    In a small model the gradients are views of one tensor too: `tensors` and `gradients` hold a single tensor each, and
+    padding entries stay 0. In a large model every backward pass allocates new gradients.
     """
 
     def __init__(self, module: nn.Module, *, channels_last: bool) -> None:
@@ -41,7 +41,7 @@ class FlatModel:
         }
 
     def forget_gradient(self) -> None:
-        """Before a backward pass: what the last one left is gone."""
+        """Reset the gradients before a backward pass."""
         if self._gradient is not None:
             self._gradient.zero_()
         else:
@@ -49,7 +49,7 @@ class FlatModel:
                 parameter.grad = None
 
     def gradients(self) -> list[torch.Tensor]:
-        """The gradient of each of `tensors` after a backward pass; 0 for what it did not reach."""
+        """Gradient of each of `tensors` after a backward pass; 0 for parameters it did not reach."""
         if self._gradient is not None:
             return [self._gradient]
         return [
@@ -57,7 +57,7 @@ class FlatModel:
         ]
 
     def load(self, weights: Vector) -> None:
-        """Puts `weights` into the module; what is not part of them (counters) starts anew."""
+        """Copy `weights` into the module; buffers outside of them (counters) are reset."""
         state = self.module.state_dict()
         for name, part in self.layout.split(weights):
             state[name].copy_(share_array(part))
@@ -66,13 +66,13 @@ class FlatModel:
                 buffer.copy_(self._restarted[name])
 
     def read(self) -> Vector:
-        """The module's weights now, in a vector of their own."""
+        """Return a copy of the module's weights."""
         state = self.module.state_dict()
         weights: Vector = torch.cat([state[name].reshape(-1) for name in self.layout.names]).numpy()
         return weights
 
     def read_gradient(self) -> NDArray[np.float64]:
-        """The gradient now, (parameters,) in the order of the weights; 0 for what is not trained."""
+        """Current gradient, (parameters,) in the order of the weights; 0 for entries that are not trained."""
         gradients = {name: parameter.grad for name, parameter in self.module.named_parameters()}
         parts: list[NDArray[np.float64]] = []
         for name, size in zip(self.layout.names, self.layout.sizes, strict=True):
@@ -82,7 +82,7 @@ class FlatModel:
 
 
 def _view(flat: torch.Tensor, start: int, shape: torch.Size, *, channels_last: bool) -> torch.Tensor:
-    """A part of `flat` in the given shape; filters of convolutions with channels last in memory, if asked."""
+    """Return a part of `flat` in the given shape, with convolution filters in channels-last order if asked."""
     part = flat[start : start + shape.numel()]
     if channels_last and len(shape) == 4:
         filters, channels, height, width = shape

@@ -1,4 +1,4 @@
-"""What is said to a Flower client and what it answers, whatever form it has; here it is checked."""
+"""Requests to Flower clients and validation of their answers, independent of the client's API."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,26 +15,26 @@ from bdfl.scenario.values import Parameter
 if TYPE_CHECKING:
     from flwr.app import Context
 
-PARTITION, NUM_PARTITIONS = "partition-id", "num-partitions"  # in node_config, as Flower's simulation has them
-ROUND = "server-round"  # in the config of a message, as Flower's strategies have it
-RUN = 1  # every run of ours is the first that Flower hears of
-# Under which keys clients tell what is asked for; the first that is there counts.
+PARTITION, NUM_PARTITIONS = "partition-id", "num-partitions"  # in node_config, as in Flower's simulation
+ROUND = "server-round"  # in the config of a message, as in Flower's strategies
+RUN = 1  # every run is the first one from Flower's point of view
+# Metric keys that clients use; the first one present counts.
 EXAMPLES = ("num-examples", "num_examples")
 ACCURACY = ("accuracy", "eval_acc", "eval_accuracy", "eval-accuracy", "val_accuracy", "acc")
 TRAIN_LOSS = ("train_loss", "train-loss", "loss")
 LOSS = ("loss", "eval_loss", "eval-loss", "val_loss")
 
 
-Config: TypeAlias = "dict[str, bool | bytes | float | int | str]"  # what Flower lets a config hold
+Config: TypeAlias = "dict[str, bool | bytes | float | int | str]"  # types that Flower allows in a config
 
 
 class BadAnswer(BdflError):
-    """What a Flower client answered and nobody can use: what was found, what was expected."""
+    """An invalid answer of a Flower client: the value found and the form expected."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Which client is asked, of how many, and the settings of the run."""
+    """A client's number, the number of clients, and the settings of the run."""
 
     client: int
     num_clients: int
@@ -43,16 +43,16 @@ class Place:
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """What a client's training gave, as it came."""
+    """Result of a client's training, as received."""
 
     arrays: Arrays
     num_examples: int
-    loss: float  # NaN where it tells none
+    loss: float  # NaN if not reported
 
 
 @dataclass(frozen=True)
 class Judged:
-    """How a model does on a client's own test data; NaN for what it does not tell."""
+    """Evaluation of a model on a client's own test data; NaN if not reported."""
 
     loss: float
     accuracy: float
@@ -60,21 +60,21 @@ class Judged:
 
 
 class FlowerClient(Protocol):
-    """A Flower client in whatever form; each call is a message of its own."""
+    """A Flower client of any API; each call is a separate message."""
 
     def initial(self, place: Place) -> Arrays | None:
-        """The arrays it begins with; none where it has no way to say so."""
+        """Return the client's initial arrays; None if it cannot provide them."""
         ...
 
     def fit(self, place: Place, round: int, arrays: Arrays) -> Fitted: ...
 
     def evaluate(self, place: Place, round: int, arrays: Arrays) -> Judged | None:
-        """None where it does not evaluate."""
+        """Evaluate the arrays; None if the client does not evaluate."""
         ...
 
 
 def make_context(place: Place) -> "Context":
-    """What a client is told about itself; its state is new in every message, and forgotten after it."""
+    """Make the context passed to a client; its state is new in every message and discarded afterwards."""
     from flwr.app import Context, RecordDict
 
     return Context(
@@ -87,19 +87,19 @@ def make_context(place: Place) -> "Context":
 
 
 def message_config(place: Place, round: int) -> Config:
-    """The config of a message: the run's settings and the round."""
+    """Config of a message: the run's settings and the round."""
     return {**place.config, ROUND: round}
 
 
 def rename_arrays(found: Arrays, asked: Arrays) -> Arrays:
-    """Arrays that came by place alone, under the names of those that were sent."""
+    """Give arrays received as a list the names of those that were sent."""
     if len(found) != len(asked):
         raise BadArrays(f"{len(found)} arrays given, expected {len(asked)}")
     return dict(zip(asked, found.values(), strict=True))
 
 
 def read_three(answer: object, what: str, expected: str) -> tuple[object, object, Mapping[str, object]]:
-    """The three parts of what `fit` or `evaluate` of a client returned; raises `BadAnswer` for anything else."""
+    """Return the three parts of a result of `fit` or `evaluate`; raise `BadAnswer` for anything else."""
     if not isinstance(answer, Sequence) or len(answer) != 3 or not isinstance(answer[2], Mapping):
         found = f"{len(answer)} things" if isinstance(answer, tuple) else f"a {type(answer).__name__}"
         raise BadAnswer(f"{what} gave {found}, expected {expected}")
@@ -107,7 +107,7 @@ def read_three(answer: object, what: str, expected: str) -> tuple[object, object
 
 
 def read_count(value: object) -> int:
-    """A number of examples; raises `BadAnswer` for anything else."""
+    """Return a number of examples; raise `BadAnswer` for anything else."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)  # metrics of a message are often floats
     if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 0:
@@ -116,12 +116,12 @@ def read_count(value: object) -> int:
 
 
 def read_first(metrics: Mapping[str, object], keys: Sequence[str]) -> object:
-    """The first of these metrics that is there; none where none is."""
+    """Return the first of these metrics that is present; None if none is."""
     return next((metrics[key] for key in keys if key in metrics), None)
 
 
 def read_number(metrics: Mapping[str, object], keys: Sequence[str]) -> float:
-    """As `read_first`; NaN where there is none, or it is not a finite number."""
+    """Return the first of these metrics as a number; NaN if none is present or it is not finite."""
     value = read_first(metrics, keys)
     if not isinstance(value, int | float | np.integer | np.floating):
         return NAN
@@ -129,6 +129,6 @@ def read_number(metrics: Mapping[str, object], keys: Sequence[str]) -> float:
 
 
 def validate_status(code: object, message: object) -> None:
-    """Raises `BadAnswer` unless a client says that all went well."""
+    """Raise `BadAnswer` unless a client reports success."""
     if code != 0:
         raise BadAnswer(f"it answered with status {code}: {message}")

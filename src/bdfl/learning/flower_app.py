@@ -1,4 +1,4 @@
-"""A Flower `ClientApp`, asked by messages as a Flower server would send them."""
+"""A Flower `ClientApp`, called with the messages a Flower server would send."""
 
 import time
 from collections.abc import Mapping
@@ -56,7 +56,7 @@ class AppClient:
 
 
 class FunctionApp:
-    """A `ClientApp` made of a `client_fn`, perhaps with mods around it: messages in Flower's older words."""
+    """A `ClientApp` made of a `client_fn`, possibly with mods: messages of Flower's older API."""
 
     def __init__(self, app: "ClientApp") -> None:
         self._app = app
@@ -99,7 +99,7 @@ def _send(
     arrays: Mapping[str, Arrays],
     configs: Mapping[str, Config],
 ) -> "RecordDict":
-    """What the app answers to a message."""
+    """Send a message to the app and return the content of its answer."""
     from flwr.app import ConfigRecord, Message, RecordDict
 
     content = RecordDict()
@@ -116,7 +116,7 @@ def _send(
 
 
 def _make_message(content: "RecordDict", place: Place, kind: str) -> "Message":
-    """A message without a Flower server behind it, which would fill in who sends it."""
+    """Make a message without a Flower server, which would fill in the sender."""
     from flwr.app import DEFAULT_TTL, Message, Metadata
 
     metadata = Metadata(
@@ -143,7 +143,7 @@ def _make_record(arrays: Arrays) -> "ArrayRecord":
 
 
 def _read_arrays(answer: "RecordDict") -> Arrays:
-    """The arrays of an answer: its only record of arrays, or that of the name which strategies use."""
+    """Arrays of an answer: the record "arrays" used by strategies, or the only record of arrays."""
     records = answer.array_records
     if "arrays" not in records and len(records) != 1:
         raise BadAnswer(f"{len(records)} records of arrays given, expected one")

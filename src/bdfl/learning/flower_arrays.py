@@ -1,4 +1,4 @@
-"""The arrays of a Flower client as one flat vector of float32, and back in the types that the client gave them."""
+"""A Flower client's arrays as one flat vector of float32, and back in the client's own types."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,23 +12,23 @@ from bdfl.learning.weights import Layout, Vector
 
 Arrays: TypeAlias = Mapping[str, NDArray[Any]]  # by name, in the client's order
 
-_NUMBERS = "fiu"  # kinds of numpy types that a float32 can stand for: floats and whole numbers
+_NUMBERS = "fiu"  # kinds of numpy types that convert to float32: floats and integers
 _SHOWN_NAMES = 3
 
 
 class BadArrays(BdflError):
-    """Arrays that are not what a client's model consists of: what was found, what was expected."""
+    """Arrays that do not match a client's model: the arrays found and the form expected."""
 
 
 @dataclass(frozen=True)
 class ArrayForm:
-    """What a client's arrays look like: names, shapes, and the type in which it wants each of them back."""
+    """Names, shapes and original types of a client's arrays."""
 
     layout: Layout
     types: tuple[str, ...]  # as numpy writes them, such as <f4
 
     def join(self, arrays: Arrays) -> Vector:
-        """The arrays one after the other, (parameters,); may not be finite. Raises `BadArrays` unless all fit."""
+        """Concatenate the arrays, (parameters,); may not be finite. Raises `BadArrays` unless all match the form."""
         if set(arrays) != set(self.layout.names):
             raise BadArrays(f"{_show_names(arrays)} given, expected {_show_names(self.layout.names)}")
         vector = np.empty(self.layout.num_parameters, np.float32)
@@ -37,18 +37,18 @@ class ArrayForm:
             _validate_array(name, found)
             if found.shape != part.shape:
                 raise BadArrays(f"array {name!r} of shape {found.shape} given, expected shape {part.shape}")
-            with np.errstate(over="ignore"):  # what does not fit becomes infinite: the training diverged
+            with np.errstate(over="ignore"):  # out of range becomes infinite: the training diverged
                 part[...] = found
         return vector
 
     def split(self, weights: Vector) -> dict[str, NDArray[Any]]:
-        """Arrays of the client's own, which it may change; whole numbers are rounded to the nearest."""
+        """Split the weights into new arrays that the client may modify; integers are rounded to the nearest."""
         pairs = zip(self.layout.split(weights), self.types, strict=True)
         return {name: _convert(part, np.dtype(kind)) for (name, part), kind in pairs}
 
 
 def form_of(arrays: Arrays) -> ArrayForm:
-    """The form of these arrays; raises `BadArrays` where there are none, or one is not of numbers."""
+    """Return the form of these arrays; raise `BadArrays` if there are none, or one is not numeric."""
     if not arrays:
         raise BadArrays("no arrays given, expected those of a model")
     for name, array in arrays.items():
@@ -58,7 +58,7 @@ def form_of(arrays: Arrays) -> ArrayForm:
 
 
 def name_arrays(arrays: object) -> dict[str, NDArray[Any]]:
-    """A plain list of arrays by the names arr_0, arr_1, ...; raises `BadArrays` for anything else."""
+    """Name a plain list of arrays arr_0, arr_1, ...; raise `BadArrays` for anything else."""
     if not isinstance(arrays, list | tuple):
         raise BadArrays(f"a {type(arrays).__name__} given, expected a list of arrays")
     for place, array in enumerate(arrays):

@@ -1,4 +1,4 @@
-"""Where a Flower client works: one process's own, every answer a pure function of seed, round, client and arrays."""
+"""The local trainer of Flower clients in one process: answers are pure functions of seed, round, client and arrays."""
 
 import gc
 import random
@@ -22,16 +22,16 @@ from bdfl.learning.weights import Vector, is_finite
 from bdfl.scenario import Scenario
 
 _KEY = "learning.flower"
-_SEEDS = 2**32  # what numpy's global generator takes
-_YOUNG = 1  # generation: models and optimisers of a client refer to themselves, and whoever asks collects seldom
-_NO_ROUND = 0  # whose draws everything uses that is not training
+_SEEDS = 2**32  # range of seeds of numpy's global generator
+_YOUNG = 1  # generation: a client's models and optimisers form reference cycles, and automatic collection is rare here
+_NO_ROUND = 0  # whose stream serves everything but training
 
 Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, eq=False)
 class FlowerTask:
-    """A client to ask, and the model to ask it about."""
+    """A request to a client about a model."""
 
     form: ArrayForm
     weights: Vector
@@ -41,7 +41,7 @@ class FlowerTask:
 
 @dataclass(frozen=True, eq=False)
 class FlowerResult:
-    """What a client's training in a round gave, and on how many examples it says it trained."""
+    """Result of a client's training in a round, and the number of examples it reports."""
 
     result: LocalResult
     num_examples: int
@@ -49,14 +49,14 @@ class FlowerResult:
 
 @dataclass(frozen=True, eq=False)
 class Beginning:
-    """The model that a client begins with."""
+    """The initial model of a client."""
 
     form: ArrayForm
     weights: Vector
 
 
 class FlowerBench:
-    """Asks a Flower client; what it raises, or answers that nobody can use, becomes one line."""
+    """Calls a Flower client; its exceptions and invalid answers become one-line errors."""
 
     def __init__(self, scenario: Scenario) -> None:
         name = scenario.learning.flower
@@ -67,7 +67,7 @@ class FlowerBench:
             self._client = find_client(name)
 
     def begin(self, client: int) -> Beginning:
-        """The model that `learning.flower_model` makes, else that the client itself gives."""
+        """Return the initial model from `learning.flower_model`, or else from the client."""
         arrays = self._ask("begin", client, Purpose.MODEL, _NO_ROUND, lambda: self._find_arrays(client))
         form = self._check("begin", client, lambda: form_of(arrays))
         weights = form.join(arrays)
@@ -78,7 +78,7 @@ class FlowerBench:
         return Beginning(form, weights)
 
     def train(self, task: FlowerTask) -> FlowerResult:
-        """The client's training in a round; weights that are not finite mean that it diverged."""
+        """Train the client in a round; weights that are not finite count as divergence."""
 
         def fit() -> Fitted:
             return self._client.fit(self._place(task.client), task.round, task.form.split(task.weights))
@@ -92,7 +92,7 @@ class FlowerBench:
         return FlowerResult(result, found.num_examples)
 
     def evaluate(self, task: FlowerTask) -> Judged | None:
-        """How the model does on the client's own test data; none where it has no such thing."""
+        """Evaluate the model on the client's own test data; None if the client does not evaluate."""
 
         def judge() -> Judged | None:
             return self._client.evaluate(self._place(task.client), task.round, task.form.split(task.weights))
@@ -113,8 +113,8 @@ class FlowerBench:
         return Place(client, self._scenario.clients.count, self._scenario.learning.flower_config)
 
     def _ask(self, what: str, client: int, purpose: Purpose, round: int, question: Callable[[], Answer]) -> Answer:
-        """What the client answers; asked again if it was then that it imported PyTorch, which nobody had seeded."""
-        whose = None if purpose is Purpose.MODEL else client  # the first model is everybody's
+        """Call the client; call it again if the first call imported PyTorch, which was then not seeded."""
+        whose = None if purpose is Purpose.MODEL else client  # the initial model is common to all clients
 
         def ask() -> Answer:
             with self._working(purpose, round, whose):
@@ -134,13 +134,13 @@ class FlowerBench:
             raise
         except BdflError as error:
             raise TrainingFailed(f"{_KEY}: {self._name!r} cannot {what} as client {client}: {error}") from error
-        except (Exception, SystemExit) as error:  # somebody else's code: any error is theirs to read
+        except (Exception, SystemExit) as error:  # user code may raise anything
             shown = show_exception(error)
             raise TrainingFailed(f"{_KEY}: {self._name!r} cannot {what} as client {client}: {shown}") from error
 
     @contextmanager
     def _working(self, purpose: Purpose, round: int, client: int | None) -> Iterator[None]:
-        """The client's surroundings: steady, seeded, with modules of the working folder; prints go where logs go."""
+        """Set up the client's environment: deterministic, seeded, the working folder importable, stdout to stderr."""
         with (
             importing_from_here(),
             redirect_stdout(sys.stderr),
@@ -151,12 +151,12 @@ class FlowerBench:
 
 
 def _has_torch() -> bool:
-    """Whether PyTorch is in use: a Flower client may do without, and then it need not be loaded."""
+    """Return whether PyTorch is imported: a Flower client may not need it, and then it is not loaded."""
     return "torch" in sys.modules
 
 
 def _steady_torch(threads: int) -> AbstractContextManager[None]:
-    """One thread of a processor has one order in which it can add; only where there is more, being strict pays."""
+    """Make PyTorch deterministic; strict mode is only needed with several threads or an accelerator."""
     if not _has_torch():
         return nullcontext()
     from bdfl.learning.steady import steady_torch
@@ -173,12 +173,12 @@ def _has_accelerator() -> bool:
 
 @contextmanager
 def _seeded(seed: int, purpose: Purpose, round: int, client: int | None) -> Iterator[None]:
-    """Inside, the global generators of Python, numpy and PyTorch draw what belongs to this purpose, round and client.
+    """Seed the global generators of Python, numpy and PyTorch for this purpose, round and client; restore them later.
 
-    PyTorch's is put back by whoever holds it steady.
+    PyTorch's generator is restored by `steady_torch`.
     """
     rng = stream(seed, purpose, round, client)
-    for_torch = int(rng.integers(2**63))  # first, as everywhere
+    for_torch = int(rng.integers(2**63))  # first, as in `seed_torch`
     for_python, for_numpy = map(int, rng.integers(_SEEDS, size=2))
     former_python, former_numpy = random.getstate(), np.random.get_state()
     try:

@@ -1,4 +1,4 @@
-"""An existing Flower client by its name: a `client_fn`, or a `ClientApp`."""
+"""Existing Flower clients by name: a `client_fn` or a `ClientApp`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +13,7 @@ from bdfl.learning.own_function import find_function
 
 
 def find_client(name: str) -> FlowerClient:
-    """The Flower client that module:name is; raises `MissingExtra` or `BadFunction`."""
+    """Load the Flower client module:name; raise `MissingExtra` or `BadFunction`."""
     require("a Flower client", "flwr.app")
     from flwr.clientapp import ClientApp
 
@@ -27,7 +27,7 @@ def find_client(name: str) -> FlowerClient:
 
 
 def find_first_arrays(name: str) -> Arrays:
-    """The arrays of what module:name makes: a PyTorch module, its state, an `ArrayRecord` or a list of arrays."""
+    """Return the arrays made by module:name: a PyTorch module, its state, an `ArrayRecord` or a list of arrays."""
     made = find_function(name)()
     state = getattr(made, "state_dict", None)
     found = state() if callable(state) else made
@@ -37,7 +37,7 @@ def find_first_arrays(name: str) -> Arrays:
 
 
 def _to_array(name: str, value: object) -> NDArray[Any]:
-    """A tensor, a Flower array or a numpy array as the last."""
+    """Convert a tensor, a Flower array or a numpy array to a numpy array."""
     if isinstance(value, np.ndarray):
         return value
     detach, numpy = getattr(value, "detach", None), getattr(value, "numpy", None)

@@ -1,4 +1,4 @@
-"""What a `client_fn` makes: a new Flower client for every question, as Flower does."""
+"""Clients made by a `client_fn`: a new Flower client for every request, as in Flower."""
 
 from collections.abc import Callable
 from inspect import signature
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class FunctionClient:
-    """A `client_fn`, which may give a `NumPyClient` or a `Client`."""
+    """A `client_fn` that returns a `NumPyClient` or a `Client`."""
 
     def __init__(self, function: Callable[..., object]) -> None:
         self._function = function
@@ -63,9 +63,9 @@ class FunctionClient:
     def _make(self, place: Place) -> "NumPyClient | _PlainClient":
         from flwr.client import Client, NumPyClient
 
-        asks_for_number = _asks_for_number(self._function)  # the form before contexts
+        asks_for_number = _asks_for_number(self._function)  # the API before contexts
         client = self._function(str(place.client) if asks_for_number else make_context(place))
-        inner = getattr(client, "numpy_client", client)  # as to_client wraps it: no need to turn arrays into bytes
+        inner = getattr(client, "numpy_client", client)  # as wrapped by to_client: avoids serialising arrays
         if isinstance(inner, NumPyClient):
             return inner
         if isinstance(client, Client):
@@ -74,7 +74,7 @@ class FunctionClient:
 
 
 class _PlainClient:
-    """A Flower `Client`, whose arrays are bytes, in the words of a `NumPyClient`."""
+    """A Flower `Client`, whose arrays are bytes, behind the interface of a `NumPyClient`."""
 
     def __init__(self, client: "Client") -> None:
         self._client = client
@@ -103,7 +103,7 @@ class _PlainClient:
 
 
 def _asks_for_number(function: Callable[..., object]) -> bool:
-    """Whether a `client_fn` wants the number of the client, as text, and no context."""
+    """Return whether a `client_fn` takes the client's number as text instead of a context."""
     try:
         arguments = list(signature(function).parameters.values())
     except (TypeError, ValueError):

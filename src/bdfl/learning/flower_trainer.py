@@ -1,4 +1,4 @@
-"""A federation of Flower clients: asked once how many examples each has, then trained and judged round after round."""
+"""A federation of Flower clients: sizes are measured once, then clients train and evaluate each round."""
 
 import hashlib
 import math
@@ -26,15 +26,15 @@ from bdfl.learning.weights import Layout, Vector, validate_weights
 from bdfl.learning.workers import open_benches
 from bdfl.scenario import Scenario
 
-OnRehearsed: TypeAlias = Callable[[int, int], None]  # clients asked so far, of how many
+OnRehearsed: TypeAlias = Callable[[int, int], None]  # clients done so far, of how many
 _REHEARSED_ROUND = 1
-_WORTH_PROCESSES_S = 60.0  # of training: less is over before more processes have started
+_WORTH_PROCESSES_S = 60.0  # of training: shorter runs end before more processes have started
 
 Result = TypeVar("Result")
 
 
 class FlowerMap(Protocol):
-    """Asks a client each, in this process or in others; answers come in order."""
+    """Maps a function over tasks, in this process or in others; results come in order."""
 
     def __call__(
         self, function: Callable[[FlowerBench, FlowerTask], Result], tasks: Sequence[FlowerTask], /
@@ -43,17 +43,17 @@ class FlowerMap(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class FlowerClients:
-    """The clients of a federation as far as they can be known: sizes, the first model, and nothing of their data."""
+    """Known facts about the clients of a federation: sizes and the initial model, but not their data."""
 
     name: str  # module:name
     beginning: Beginning
-    samples: tuple[int, ...]  # |D_i|, as each says; none of those that were not asked
-    digest: str  # SHA-256 (hex) of all that they answered: other code or other data give another
-    training_s: float  # what a client's training took in the mean
+    samples: tuple[int, ...]  # |D_i|, as reported; empty if clients were not asked
+    digest: str  # SHA-256 (hex) of all answers: changes with the code or the data
+    training_s: float  # mean duration of a client's training
 
     @property
     def label_names(self) -> tuple[str, ...]:
-        """One, for everything: nobody but a client knows its labels."""
+        """A single label: the labels are known to the client only."""
         return ("all",)
 
     @property
@@ -62,23 +62,23 @@ class FlowerClients:
 
     @property
     def partition(self) -> Partition:
-        """Who holds how much; of no sample is it known who holds it."""
+        """Sizes of the clients' data sets; the indices are empty, since samples are known to the client only."""
         counts = np.array(self.samples, dtype=np.int64).reshape(-1, 1)
         counts.setflags(write=False)
         return Partition(tuple(np.zeros(0, np.int64) for _ in self.samples), counts)
 
 
 def meet_clients(scenario: Scenario) -> FlowerClients:
-    """The first client's model; nobody is asked for more, so no sizes are known."""
+    """Read the first client's initial model only; sizes stay unknown."""
     beginning = FlowerBench(scenario).begin(0)
     return FlowerClients(str(scenario.learning.flower), beginning, (), _digest(beginning, []), NAN)
 
 
 def rehearse_clients(scenario: Scenario, on_rehearsed: OnRehearsed | None = None) -> FlowerClients:
-    """All clients, after one training each: Flower has no other way to ask a client how many examples it trains on.
+    """Train every client once to learn its number of examples: Flower has no other request for it.
 
-    It is the training of round 1 from the first model, so whoever asks gets the same answers, and another digest means
-    that code or data are no longer the same.
+    It is the training of round 1 from the initial model, so answers are reproducible. A different digest means that
+    code or data have changed.
     """
     bench = FlowerBench(scenario)
     beginning = bench.begin(0)
@@ -97,18 +97,18 @@ def rehearse_clients(scenario: Scenario, on_rehearsed: OnRehearsed | None = None
 
 
 def rehearse(bench: FlowerBench, beginning: Beginning, client: int) -> FlowerResult:
-    """One client's training before anything has begun, to hear how many examples it has."""
+    """Train one client on the initial model to learn its number of examples."""
     return bench.train(FlowerTask(beginning.form, beginning.weights, _REHEARSED_ROUND, client))
 
 
 def count_examples(scenario: Scenario, client: int) -> int:
-    """How many examples one client trains on; no other client is asked."""
+    """Number of examples that one client trains on; no other client is called."""
     bench = FlowerBench(scenario)
     return rehearse(bench, bench.begin(client), client).num_examples
 
 
 def validate_examples(found: FlowerResult, expected: int) -> None:
-    """Raises `TrainingFailed` unless a client trained on as many examples as it said: others weigh it by that."""
+    """Raise `TrainingFailed` unless a client trained on the number of examples it reported, which is its weight."""
     if found.num_examples != expected:
         raise TrainingFailed(
             f"learning.flower: client {found.result.client} trained on {found.num_examples} examples, {expected}"
@@ -117,7 +117,7 @@ def validate_examples(found: FlowerResult, expected: int) -> None:
 
 
 def suggest_workers(clients: FlowerClients, scenario: Scenario, num_cores: int) -> int:
-    """Training processes that make a run fast: one per core, a single one where starting more would cost more."""
+    """Number of training processes for a fast run: one per core, or one if starting more would cost more."""
     trainings = scenario.rounds * scenario.clients.min_selected
     if trainings * clients.training_s < _WORTH_PROCESSES_S:
         return 1
@@ -126,7 +126,7 @@ def suggest_workers(clients: FlowerClients, scenario: Scenario, num_cores: int) 
 
 @contextmanager
 def open_flower(scenario: Scenario, clients: FlowerClients, *, workers: int = 1) -> Iterator["FlowerTrainer"]:
-    """A trainer of these clients, in this process or spread over several: the same bits either way."""
+    """Open a trainer of these clients, in this process or spread over several: the same bits either way."""
     bench = FlowerBench(scenario)
 
     def map_here(
@@ -142,7 +142,7 @@ def open_flower(scenario: Scenario, clients: FlowerClients, *, workers: int = 1)
 
 
 class FlowerTrainer:
-    """Trains Flower clients; the global model is judged by all of them, each on its own test data."""
+    """Trains Flower clients; all of them evaluate the global model, each on its own test data."""
 
     def __init__(self, clients: FlowerClients, map: FlowerMap) -> None:
         self.layout: Layout = clients.beginning.form.layout
@@ -166,7 +166,7 @@ class FlowerTrainer:
         return [results.get(client, no_samples(client)) for client in clients]
 
     def evaluate(self, weights: Vector) -> Evaluation:
-        """Means over all clients, weighted by the examples each evaluated on; NaN where nobody does."""
+        """Means over all clients, weighted by the examples each evaluated on; NaN if no client evaluates."""
         validate_weights(weights, self.layout)
         everybody = range(len(self._samples))
         tasks = [FlowerTask(self._form, weights, 0, client) for client in everybody]

@@ -1,7 +1,7 @@
-"""Partitioners of flwr-datasets by name, as rules by which our data fall to clients.
+"""Partitioners of flwr-datasets, by name.
 
-A partitioner sees the labels in a drawn order, as Flower itself shuffles a data set before it is dealt out, and where
-it draws it draws from the scenario's seed: the same scenario gives the same partition.
+A partitioner sees the labels in a drawn order, as Flower itself shuffles a data set before partitioning. Its own draws
+use the scenario's seed: the same scenario gives the same partition.
 """
 
 import inspect
@@ -21,27 +21,27 @@ from bdfl.scenario.learning import FLOWER_PREFIX, PartitionParameter
 LABEL_COLUMN = "label"
 _PLACE_COLUMN = "place"
 _NOBODY = -1
-# The base class, one that wants a function, and those that deal out columns instead of samples.
+# The base class, one that needs a function, and those that partition columns instead of samples.
 _OTHERS = frozenset(["Partitioner", "IdToSizeFncPartitioner", "VerticalEvenPartitioner", "VerticalSizePartitioner"])
 _ARRAYS = frozenset(["distribution_array"])  # parameters that must be arrays
 
-Partitioner = Any  # a flwr_datasets.partitioner.Partitioner; the library has no types of its own
+Partitioner = Any  # a flwr_datasets.partitioner.Partitioner; the library has no types
 
 
 class BadPartitioner(BdflError):
-    """A partitioner that is not there, or does not make of the data what the scenario needs."""
+    """A partitioner that does not exist, or that does not produce the partition the scenario needs."""
 
 
 def list_partitioners() -> list[str]:
-    """Names of the partitioners that deal out samples, in alphabetical order."""
+    """Names of the partitioners that partition samples, in alphabetical order."""
     return sorted(set(_import_partitioners().__all__) - _OTHERS)
 
 
 def deal_by_partitioner(scenario: Scenario, labels: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Who holds which of the samples with these labels, (samples,): a client's number, -1 where nobody does.
+    """Client that holds each of the samples with these labels, (samples,): its number, or -1 for none.
 
-    Where the partitioner has such parameters and the scenario gives none, it makes as many partitions as there are
-    clients, by the labels, from the scenario's seed. Raises `BadPartitioner`, `MissingExtra`.
+    Defaults of the partitioner's parameters, where it has them: one partition per client, by label, from the scenario's
+    seed. Raises `BadPartitioner`, `MissingExtra`.
     """
     rng = stream(scenario.seed, Purpose.PARTITION)
     order = rng.permutation(len(labels))
@@ -69,12 +69,12 @@ def _make_partitioner(scenario: Scenario, seed: int) -> Partitioner:
     arguments = {key: value for key, value in defaults.items() if key in taken} | given
     try:
         return kind(**arguments)
-    except Exception as error:  # each checks its own parameters, and raises what it likes
+    except Exception as error:  # each validates its own parameters and may raise anything
         raise BadPartitioner(f"{choice.method}: {show_exception(error)}") from None
 
 
 def _check_parameters(scenario: Scenario, name: str, taken: list[str]) -> dict[str, object]:
-    """The scenario's parameters as the partitioner takes them."""
+    """Convert the scenario's parameters to the partitioner's types."""
     given: Mapping[str, PartitionParameter] = scenario.partition.parameters
     for key, value in given.items():
         where = f"partition.parameters.{key}"
@@ -92,20 +92,20 @@ def _check_parameters(scenario: Scenario, name: str, taken: list[str]) -> dict[s
 
 
 def _load_parts(scenario: Scenario, partitioner: Partitioner, labels: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    """Places of the samples that each client gets."""
+    """Positions of the samples that each client holds."""
     import datasets
 
     method, num_clients = scenario.partition.method, scenario.clients.count
     columns = {LABEL_COLUMN: labels, _PLACE_COLUMN: np.arange(len(labels))}
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that it tries again; if it gives up, it raises
+            warnings.simplefilter("ignore")  # about retries; a partitioner that gives up raises
             partitioner.dataset = datasets.Dataset.from_dict(columns)
             num_parts = partitioner.num_partitions
             if num_parts == num_clients:
                 parts = [partitioner.load_partition(client)[_PLACE_COLUMN] for client in range(num_clients)]
                 return [np.array(places[:], dtype=np.int64) for places in parts]
-    except Exception as error:  # too few samples, a parameter out of range: it raises what it likes
+    except Exception as error:  # too few samples, a parameter out of range: it may raise anything
         raise BadPartitioner(f"{method}: {show_exception(error)}") from None
     raise BadPartitioner(f"{method}: makes {num_parts} partitions, expected clients.count, which is {num_clients}")
 

@@ -1,4 +1,4 @@
-"""Who holds what: a partition of real data with what follows from it for every client."""
+"""Data distribution summary: a partition of real data and the statistics of every client."""
 
 from dataclasses import dataclass
 
@@ -15,21 +15,21 @@ from bdfl.scenario.learning import is_flower_method
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Holdings:
-    """The clients' data at a glance; arrays are in client order."""
+    """Summary of the clients' data; arrays are in client order."""
 
     scenario: str
     seed: int
     data: str  # name of the data set
     data_digest: str
     input_shape: tuple[int, ...]  # of one sample
-    train_samples: int  # there are, used or not
+    train_samples: int  # in the data set, used or not
     test_samples: int
     method: str
     sizes: PartitionSizes
     label_names: tuple[str, ...]
     samples: NDArray[np.int64]  # (clients,): |D_i|
     label_counts: NDArray[np.int64]  # (clients, labels)
-    divergence: PerClient  # of the labels from everybody's, 0 to 2
+    divergence: PerClient  # of the labels from the global shares, 0 to 2
     participation_rate: PerClient  # beta_i
 
     @property
@@ -44,7 +44,7 @@ class Holdings:
 
 
 def draw_holdings(scenario: Scenario, data: DataSet) -> Holdings:
-    """Who holds what of `data`, by the scenario's rule and seed. Raises `BadPartition`."""
+    """Partition `data` by the scenario's rule and seed, and summarise it. Raises `BadPartition`."""
     partition, choice = draw_partition(scenario, data.train_labels, data.num_labels), scenario.partition
     return Holdings(
         scenario=scenario.name,

@@ -1,4 +1,4 @@
-"""All inputs of a data set as one shared tensor, made floating-point and normalised batch by batch."""
+"""Inputs of a data set as one shared tensor, converted to floats and normalised per batch."""
 
 import warnings
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from bdfl.scenario import Normalisation
 
 @dataclass(frozen=True, eq=False)
 class Scaling:
-    """What is taken from every value of an input, and what it is then multiplied by; both of one input's shape."""
+    """Offset subtracted from an input and factor it is then multiplied by; both of one input's shape."""
 
     centre: NDArray[np.float32]
     factor: NDArray[np.float32]
@@ -23,25 +23,25 @@ class Scaling:
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """Samples as they are stored, and what turns a batch of them into what a model sees."""
+    """Stored samples, and their conversion to the batches a model takes."""
 
     stored: torch.Tensor  # (samples, ...): bytes or floats, images with channels last
     labels: torch.Tensor  # (samples,)
-    centre: torch.Tensor | None  # none: floats stay as they are
+    centre: torch.Tensor | None  # None: floats stay unchanged
     factor: torch.Tensor | None
     is_image: bool
-    keeps_channels_last: bool  # in memory, where the model likes it
+    keeps_channels_last: bool  # in memory, if the model supports it
 
     def __len__(self) -> int:
         return len(self.labels)
 
     @property
     def bytes_per_sample(self) -> int:
-        """Memory of one sample as a model sees it."""
+        """Memory of one sample as passed to a model (bytes)."""
         return 4 * self.stored[0].numel()
 
     def take(self, samples: torch.Tensor) -> torch.Tensor:
-        """The inputs of these samples, (batch, ...): float32, normalised, channels first."""
+        """Return the inputs of these samples, (batch, ...): float32, normalised, channels first."""
         batch = self.stored.index_select(0, samples).float()
         if self.centre is not None and self.factor is not None:
             batch = batch.sub_(self.centre).mul_(self.factor)
@@ -51,21 +51,21 @@ class Inputs:
 
 
 def is_image(inputs: NDArray[Any]) -> bool:
-    """Whether these are images (samples, height, width, channels): bytes, as opposed to features."""
+    """Return whether these are images (samples, height, width, channels): bytes, as opposed to features."""
     return inputs.dtype == np.uint8 and inputs.ndim == 4
 
 
 def input_shape(data: DataSet) -> tuple[int, ...]:
-    """The shape in which a model sees one input: channels first for images."""
+    """Shape of one input as passed to a model: channels first for images."""
     shape = tuple(int(side) for side in data.train_inputs.shape[1:])
     return (shape[2], shape[0], shape[1]) if is_image(data.train_inputs) else shape
 
 
 def find_scaling(inputs: NDArray[Any], normalisation: Normalisation) -> Scaling | None:
-    """How to normalise inputs like these training inputs; none where they stay as they are.
+    """Scaling that normalises inputs like these training inputs; None if they stay unchanged.
 
-    By channel: every channel of images, or every feature, gets mean 0 and standard deviation 1 over all `inputs`; one
-    that is always the same only loses its mean. Otherwise bytes become 0 to 1.
+    By channel: every channel of images, or every feature, gets mean 0 and standard deviation 1 over all `inputs`; a
+    constant one only loses its mean. Otherwise bytes become 0 to 1.
     """
     shape = inputs.shape[1:]
     if normalisation is Normalisation.NONE:
@@ -92,8 +92,8 @@ def _channel_moments(images: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray
 
 
 def _feature_moments(features: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Mean and standard deviation of each feature, both of one input's shape; a deviation of 0 is exactly 0."""
-    first = features[0].astype(np.float64)  # as the origin it makes equal values cancel exactly
+    """Mean and standard deviation of each feature, both of one input's shape; exactly 0 deviation for a constant."""
+    first = features[0].astype(np.float64)  # as the origin: equal values cancel exactly
     mean, square = np.zeros_like(first), np.zeros_like(first)
     for block in blocks_of(features):
         mean += (block - first).sum(axis=0)
@@ -106,7 +106,7 @@ def _feature_moments(features: NDArray[Any]) -> tuple[NDArray[np.float64], NDArr
 def make_inputs(
     inputs: NDArray[Any], labels: NDArray[np.int64], scaling: Scaling | None, *, keeps_channels_last: bool
 ) -> Inputs:
-    """The samples as tensors that share the arrays' memory."""
+    """Return the samples as tensors that share the arrays' memory."""
     return Inputs(
         stored=share_array(inputs),
         labels=share_array(labels),
@@ -118,7 +118,7 @@ def make_inputs(
 
 
 def share_array(array: NDArray[Any]) -> torch.Tensor:
-    """A tensor over the array's own memory, also where that is a read-only file."""
+    """Return a tensor over the array's own memory, even if that is a read-only file."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")  # nobody writes
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")  # never written to
         return torch.from_numpy(array if array.flags.c_contiguous else np.ascontiguousarray(array))

@@ -1,4 +1,4 @@
-"""Training one client after the other: H mini-batch updates of stochastic gradient descent."""
+"""Training of clients one after the other: H mini-batch updates of stochastic gradient descent."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -16,12 +16,12 @@ from bdfl.learning.weights import Vector, is_finite
 from bdfl.scenario import Learning
 
 _LARGEST = float(np.finfo(np.float32).max)
-_GATHERED_BYTES = 2**20  # of inputs made ready at a time: small batches together, large ones each by itself
+_GATHERED_BYTES = 2**20  # of inputs prepared at a time: several small batches, or one large one
 
 
 @dataclass(frozen=True)
 class Descent:
-    """How a step is made of a gradient, as `torch.optim.SGD` defines it; the momentum is zero before the first."""
+    """Parameters of a step of `torch.optim.SGD`; the momentum starts at zero."""
 
     learning_rate: float
     momentum: float
@@ -29,7 +29,7 @@ class Descent:
 
 
 def make_descent(choice: Learning) -> Descent:
-    """The steps that the scenario asks for; its numbers must be ones that float32 can hold."""
+    """Return the SGD parameters of the scenario; raise `InvalidTraining` if float32 cannot hold them."""
     for key in ("learning_rate", "weight_decay"):
         value: float = getattr(choice, key)
         if value > _LARGEST:
@@ -40,9 +40,9 @@ def make_descent(choice: Learning) -> Descent:
 def train_client(
     model: FlatModel, inputs: Inputs, weights: Vector, client: int, batches: Sequence[Samples], descent: Descent
 ) -> LocalResult:
-    """The client's result after a step on each of `batches`, starting from `weights`: [Li24, Eq. 2].
+    """Result of the client after a step on each of `batches`, starting from `weights`: [Li24, Eq. 2].
 
-    A loss, gradient norm or weight that is not finite ends the training of this client at once.
+    A loss, gradient norm or weight that is not finite ends the client's training.
     """
     if not batches:
         return no_samples(client)
@@ -76,7 +76,7 @@ def train_client(
 
 
 def gather_batches(inputs: Inputs, batches: Sequence[Samples]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Inputs and labels of every batch; as many batches at a time as make a call worth while, and memory small."""
+    """Yield inputs and labels of every batch; small batches are prepared together to save calls."""
     together = max(1, _GATHERED_BYTES // (inputs.bytes_per_sample * len(batches[0])))
     for start in range(0, len(batches), together):
         group = batches[start : start + together]

@@ -1,4 +1,4 @@
-"""Arrays that lie in files: they travel to other processes as their place, and a pass through one needs no memory."""
+"""Memory-mapped arrays: sent to other processes by reference, and iterated without holding them in memory."""
 
 import mmap
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ _BLOCK = 2**22  # values
 
 @dataclass(frozen=True)
 class FilePart:
-    """Where an array lies in a file."""
+    """Location of an array in a file."""
 
     path: str
     offset: int  # bytes
@@ -22,17 +22,17 @@ class FilePart:
 
 
 def pack(value: object) -> object:
-    """A memory-mapped array, or a contiguous part of one, as its place in the file; all else as it is."""
+    """Replace a memory-mapped array, or a contiguous part of one, by its location in the file; keep all else."""
     if not isinstance(value, np.ndarray) or not value.flags.c_contiguous or not value.size:
         return value
     root = _mapped_root(value)
-    if root is None or root.filename is None or root.mode == "c":  # a copy may have been written to
+    if root is None or root.filename is None or root.mode == "c":  # copy-on-write: may have been modified
         return value
     return FilePart(str(root.filename), root.offset + _distance(value, root), value.dtype.str, value.shape)
 
 
 def unpack(value: object) -> Any:
-    """What `pack` was given; arrays in files read-only."""
+    """Undo `pack`; arrays in files are opened read-only."""
     if not isinstance(value, FilePart):
         return value
     array: NDArray[Any] = np.memmap(value.path, value.dtype, mode="r", offset=value.offset, shape=value.shape)
@@ -40,7 +40,7 @@ def unpack(value: object) -> Any:
 
 
 def blocks_of(array: NDArray[Any]) -> Iterator[NDArray[Any]]:
-    """The rows of an array, some at a time. What lies in a file is let go of after its turn: it can be read again."""
+    """Yield the rows of an array in blocks. Pages of a memory-mapped array are released after use."""
     rows = max(1, _BLOCK // max(1, array[:1].size))
     for start in range(0, len(array), rows):
         block = array[start : start + rows]
@@ -51,7 +51,7 @@ def blocks_of(array: NDArray[Any]) -> Iterator[NDArray[Any]]:
 def _let_go(part: NDArray[Any]) -> None:
     root = _mapped_root(part)
     if root is None or root.mode != "r" or not part.flags.c_contiguous or not hasattr(mmap, "MADV_DONTNEED"):
-        return  # what somebody wrote into a copy would be lost
+        return  # writes to a copy-on-write mapping would be lost
     assert isinstance(root.base, mmap.mmap)
     begin = root.offset % mmap.ALLOCATIONGRANULARITY + _distance(part, root)  # in the mapping
     page = begin - begin % mmap.PAGESIZE
@@ -59,7 +59,7 @@ def _let_go(part: NDArray[Any]) -> None:
 
 
 def _mapped_root(array: NDArray[Any]) -> "np.memmap[Any, Any] | None":
-    """The memory-mapped array that this one is, or is a part of."""
+    """Return the memory-mapped array that this array is, or is a part of."""
     root = array
     while isinstance(root.base, np.ndarray):
         root = root.base
@@ -67,5 +67,5 @@ def _mapped_root(array: NDArray[Any]) -> "np.memmap[Any, Any] | None":
 
 
 def _distance(part: NDArray[Any], whole: NDArray[Any]) -> int:
-    """Bytes from the beginning of the whole to that of the part, which numpy forgets."""
+    """Bytes from the start of the whole to the start of the part, which numpy does not record."""
     return int(part.__array_interface__["data"][0] - whole.__array_interface__["data"][0])

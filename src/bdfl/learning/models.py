@@ -1,4 +1,4 @@
-"""The models clients train: a perceptron, the paper's network, or somebody's own `torch.nn.Module`."""
+"""Models that clients train: a perceptron, the paper's network, or a user's `torch.nn.Module`."""
 
 from itertools import pairwise
 
@@ -17,9 +17,9 @@ _KEY = "learning.model"
 
 
 def build_model(choice: Learning, input_shape: tuple[int, ...], num_labels: int) -> nn.Module:
-    """The model of that name for inputs of `input_shape` (channels first), giving a score for each label.
+    """Build the named model for inputs of `input_shape` (channels first), with a score for each label.
 
-    Its initial weights come from PyTorch's global generator. Raises `InvalidTraining` or `BadFunction` where the model
+    Its initial weights come from PyTorch's global generator. Raises `InvalidTraining` or `BadFunction` if the model
     does not exist or does not fit the data.
     """
     if choice.model == MLP:
@@ -35,25 +35,25 @@ def build_model(choice: Learning, input_shape: tuple[int, ...], num_labels: int)
 
 
 def draw_model(choice: Learning, input_shape: tuple[int, ...], num_labels: int, seed: int) -> nn.Module:
-    """The model with the initial weights of that seed: the same bits every time, and no other draw disturbed."""
+    """Build the model with the initial weights of that seed: reproducible, and without effect on other draws."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(stream(seed, Purpose.MODEL).integers(2**63)))
         return build_model(choice, input_shape, num_labels)
 
 
 def layout_of(model: nn.Module) -> Layout:
-    """All floating-point entries of the model's state, in its order: parameters, and buffers such as running means.
+    """Layout of all floating-point entries of the model's state: parameters, and buffers such as running means.
 
-    Whole numbers (counters) are not part of it: nobody can average them.
+    Integers (counters) are excluded: they cannot be averaged.
     """
     entries = {name: entry for name, entry in model.state_dict().items() if entry.is_floating_point()}
     return Layout(tuple(entries), tuple(tuple(entry.shape) for entry in entries.values()))
 
 
 def suits_channels_last(model: nn.Module, input_shape: tuple[int, ...]) -> bool:
-    """Whether images may come to the model with channels last in memory, which is how convolutions are fastest.
+    """Return whether the model accepts images in channels-last memory order, which makes convolutions fastest.
 
-    Not if the model has none, or takes tensors apart with `view`, which needs the other order.
+    False for a model without convolutions, or one that uses `view`, which needs the other order.
     """
     if len(input_shape) != 3 or not any(isinstance(module, _CONVOLUTIONS) for module in model.modules()):
         return False
@@ -66,7 +66,7 @@ def suits_channels_last(model: nn.Module, input_shape: tuple[int, ...]) -> bool:
 
 
 def _build_mlp(hidden: tuple[int, ...], input_shape: tuple[int, ...], num_labels: int) -> nn.Module:
-    """Dense layers with ReLU between them, over all of the input at once."""
+    """Dense layers with ReLU between them, over the flattened input."""
     sizes = [torch.Size(input_shape).numel(), *hidden, num_labels]
     layers: list[nn.Module] = [nn.Flatten()]
     for num_inputs, num_outputs in pairwise(sizes):
@@ -103,7 +103,7 @@ def _build_paper_cnn(input_shape: tuple[int, ...], num_labels: int) -> nn.Module
 
 
 def _after_pooling(side: int) -> int:
-    """What a convolution 5 x 5 and a pooling 3 stride 2 leave of a side."""
+    """Length of a side after a convolution 5 x 5 and a pooling 3 stride 2."""
     return (side - 4 - 3) // 2 + 1
 
 
@@ -112,7 +112,7 @@ def _build_own(name: str, input_shape: tuple[int, ...], num_labels: int) -> nn.M
     try:
         with importing_from_here():
             model = function(input_shape, num_labels)
-    except Exception as error:  # somebody else's code: any error is theirs to read
+    except Exception as error:  # user code may raise anything
         raise InvalidTraining(f"{_KEY}: {name!r} failed: {show_exception(error)}") from error
     if not isinstance(model, nn.Module):
         raise InvalidTraining(f"{_KEY}: {name!r} gave a {type(model).__name__}, expected a torch.nn.Module")
@@ -120,10 +120,10 @@ def _build_own(name: str, input_shape: tuple[int, ...], num_labels: int) -> nn.M
 
 
 def _validate_model(model: nn.Module, name: str, input_shape: tuple[int, ...], num_labels: int) -> None:
-    """Raises `InvalidTraining` unless the model turns inputs into scores, with weights that can be trained."""
+    """Raise `InvalidTraining` unless the model maps inputs to scores and has trainable weights."""
     try:
         scores = _try_model(model, torch.zeros(2, *input_shape))
-    except Exception as error:  # somebody else's code: any error is theirs to read
+    except Exception as error:  # user code may raise anything
         raise InvalidTraining(
             f"{_KEY}: {name!r} fails on inputs of shape {input_shape}: {show_exception(error)}"
         ) from error
@@ -138,7 +138,7 @@ def _validate_model(model: nn.Module, name: str, input_shape: tuple[int, ...], n
 
 
 def _try_model(model: nn.Module, inputs: torch.Tensor) -> object:
-    """What the model gives for `inputs` when it is used, not trained: nothing in it changes."""
+    """Output of the model for `inputs` in evaluation mode, which is reset afterwards."""
     was_training = model.training
     model.eval()
     try:

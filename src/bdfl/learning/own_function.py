@@ -1,4 +1,4 @@
-"""Somebody's own function, by the name module:function."""
+"""User functions by the name module:function."""
 
 import os
 import sys
@@ -10,7 +10,7 @@ from bdfl.errors import BdflError, one_line
 
 
 class BadFunction(BdflError):
-    """An own function that is not there, or fails: its name, what happened and what was expected."""
+    """A user function that does not exist or fails: its name, the fault found and the form expected."""
 
     def __init__(self, name: str, found: str, expected: str) -> None:
         super().__init__(name, found, expected)
@@ -24,19 +24,19 @@ class BadFunction(BdflError):
 
 @contextmanager
 def importing_from_here() -> Iterator[None]:
-    """Inside, modules in the working folder can be imported, as a script there could."""
+    """Make modules of the working folder importable inside, as for a script in that folder."""
     here = os.getcwd()
     sys.path.insert(0, here)
-    invalidate_caches()  # a module may have been written since Python last looked
+    invalidate_caches()  # a module may have been written since the last import
     try:
         yield
     finally:
-        if here in sys.path:  # unless the code imported took it away
+        if here in sys.path:  # unless the imported code removed it
             sys.path.remove(here)
 
 
 def find_function(name: str) -> Callable[..., object]:
-    """The function that module:function names; raises `BadFunction`. Modules of the working folder count."""
+    """Load the function module:function, also from the working folder; raise `BadFunction`."""
     module_name, _, attribute = name.partition(":")
     with importing_from_here():
         try:
@@ -52,6 +52,6 @@ def find_function(name: str) -> Callable[..., object]:
 
 
 def show_exception(error: BaseException) -> str:
-    """What happened, in one line."""
+    """Type and message of an exception, in one line."""
     text = one_line(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

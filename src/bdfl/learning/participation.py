@@ -1,4 +1,4 @@
-"""How often each client should train, from how its data differ from everybody's: [Li24, Section III-F]."""
+"""Target participation rates of the clients, from the divergence of their data: [Li24, Section III-F]."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ def label_divergence(label_counts: NDArray[np.int64]) -> PerClient:
     samples: PerClient = label_counts.sum(axis=1, dtype=np.float64)
     global_share = label_counts.sum(axis=0) / max(float(samples.sum()), 1.0)
     score: PerClient = np.zeros(len(samples))
-    for first in range(0, len(samples), _ROWS_AT_A_TIME):  # row by row it is the same, in less memory
+    for first in range(0, len(samples), _ROWS_AT_A_TIME):  # in blocks of rows: the same result in less memory
         some = slice(first, first + _ROWS_AT_A_TIME)
         score[some] = np.abs(label_counts[some] - global_share * samples[some, None]).sum(axis=1)
     return np.divide(score, samples, out=np.zeros(len(samples)), where=samples > 0)
@@ -57,8 +57,8 @@ def participation_of(scenario: Scenario, label_counts: NDArray[np.int64]) -> Per
 
 
 def draw_participation(scenario: Scenario, federation: Federation) -> PerClient:
-    """The scenario's participation rates where no data are loaded: the label counts are drawn with its seed."""
-    if scenario.participation.rates is not None:  # label counts play no part, whatever they are
+    """Participation rates of the scenario without loaded data: the label counts are drawn with its seed."""
+    if scenario.participation.rates is not None:  # label counts have no effect
         return participation_of(scenario, np.zeros((federation.num_clients, 0), dtype=np.int64))
     label_counts = draw_label_counts(
         stream(scenario.seed, Purpose.LABELS),

@@ -1,4 +1,4 @@
-"""How labelled data fall to clients: who holds which sample, none of them twice."""
+"""Partitions of labelled data among clients; each sample is held by at most one client."""
 
 from dataclasses import dataclass
 
@@ -13,13 +13,13 @@ from bdfl.learning.label_supply import fit_to_supply
 from bdfl.scenario import PartitionMethod, PartitionSizes, Scenario
 from bdfl.scenario.learning import is_flower_method
 
-Owners = NDArray[np.int64]  # (samples,): number of the client that holds a sample, NOBODY where none does
+Owners = NDArray[np.int64]  # (samples,): number of the client that holds a sample, or NOBODY
 NOBODY = -1
 _ROWS_AT_A_TIME = 2**16
 
 
 class BadPartition(BdflError):
-    """Clients that want more samples than there are."""
+    """Clients that request more samples than there are."""
 
     def __init__(self, wanted: int, num_clients: int, available: int) -> None:
         super().__init__(wanted, num_clients, available)
@@ -38,7 +38,7 @@ class BadPartition(BdflError):
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """Which samples of the training set each client holds; arrays are read-only."""
+    """Samples of the training set that each client holds; arrays are read-only."""
 
     indices: tuple[NDArray[np.int64], ...]  # of each client, ascending; may be empty
     label_counts: NDArray[np.int64]  # (clients, labels)
@@ -51,11 +51,11 @@ class Partition:
 
 
 def draw_partition(scenario: Scenario, labels: NDArray[np.int64], num_labels: int) -> Partition:
-    """Who holds which of the samples with these labels, by the scenario's rule and seed.
+    """Partition the samples with these labels by the scenario's rule and seed.
 
-    Every sample is used at most once, with natural sizes exactly once. With fixed sizes client i holds as many as
-    `draw_samples` says, and `quantity` as many in all; raises `BadPartition` where there are fewer. Sizes of a
-    partitioner of flwr-datasets are its own; raises `BadPartitioner` where it does not fit.
+    Every sample is used at most once, with natural sizes exactly once. With fixed sizes client i holds the number that
+    `draw_samples` gives, and `quantity` as many in total; raises `BadPartition` if there are fewer. A partitioner of
+    flwr-datasets sets its own sizes; raises `BadPartitioner` if they do not fit.
     """
     choice = scenario.partition
     if is_flower_method(choice.method):
@@ -73,7 +73,7 @@ def draw_partition(scenario: Scenario, labels: NDArray[np.int64], num_labels: in
             if is_natural:
                 counts = _draw_parts(rng, supply.astype(np.float64), num_clients, choice.dirichlet).T
             else:
-                wish_rng = stream(scenario.seed, Purpose.LABELS)  # as where no data are loaded
+                wish_rng = stream(scenario.seed, Purpose.LABELS)  # as without loaded data
                 wishes = draw_label_counts(wish_rng, sizes.astype(np.float64), num_labels, choice.dirichlet)
                 counts = fit_to_supply(wishes, supply)
             owners = _deal_labels(rng, labels, counts)
@@ -101,9 +101,9 @@ def draw_label_counts(
 def _draw_parts(
     rng: np.random.Generator, totals: NDArray[np.float64], num_parts: int, concentration: float
 ) -> NDArray[np.int64]:
-    """Each of `totals` in `num_parts` whole parts with shares from a symmetric Dirichlet law, (totals, parts).
+    """Split each of `totals` into `num_parts` integers with shares of a symmetric Dirichlet law, (totals, parts).
 
-    Drawn row by row, so that many rows are drawn a few at a time with the same result and less memory.
+    Drawn row by row: blocks of rows give the same result in less memory.
     """
     few = [totals[first : first + _ROWS_AT_A_TIME] for first in range(0, max(len(totals), 1), _ROWS_AT_A_TIME)]
     return np.concatenate([_draw_few_parts(rng, some, num_parts, concentration) for some in few])
@@ -122,12 +122,12 @@ def _draw_few_parts(
 
 
 def _even_sizes(total: int, num_parts: int) -> NDArray[np.int64]:
-    """`total` in parts that differ by at most one, the larger first."""
+    """Split `total` into parts that differ by at most one, the larger first."""
     return total // num_parts + (np.arange(num_parts) < total % num_parts)
 
 
 def _deal_labels(rng: np.random.Generator, labels: NDArray[np.int64], counts: NDArray[np.int64]) -> Owners:
-    """Owners such that client i holds `counts[i, k]` samples of label k, drawn at random."""
+    """Draw owners such that client i holds `counts[i, k]` samples of label k."""
     owners = np.full(len(labels), NOBODY)
     clients = np.arange(len(counts))
     for label, wanted in enumerate(counts.T):
@@ -137,7 +137,7 @@ def _deal_labels(rng: np.random.Generator, labels: NDArray[np.int64], counts: ND
 
 
 def _deal_sizes(rng: np.random.Generator, num_samples: int, sizes: NDArray[np.int64]) -> Owners:
-    """Owners such that client i holds `sizes[i]` samples, drawn at random from all."""
+    """Draw owners such that client i holds `sizes[i]` samples of all."""
     owners = np.full(num_samples, NOBODY)
     owners[rng.permutation(num_samples)[: sizes.sum()]] = np.repeat(np.arange(len(sizes)), sizes)
     return owners
@@ -151,10 +151,10 @@ def _deal_shards(
     *,
     is_natural: bool,
 ) -> Owners:
-    """Owners of samples sorted by label and cut into shards, so many for each client, dealt at random.
+    """Sort samples by label, cut them into `shards_per_client` shards per client, and assign the shards at random.
 
-    Natural shards are equal, up to one sample; fixed ones share their client's size equally. Where not all samples are
-    wanted, those used are drawn at random before they are sorted.
+    Natural shards are equal up to one sample; fixed ones divide their client's size equally. If not all samples are
+    needed, those used are drawn at random before sorting.
     """
     clients = np.repeat(np.arange(len(sizes)), shards_per_client)  # owner of each shard
     if is_natural:

@@ -1,9 +1,9 @@
 """Differentially private training of one client: DP-SGD [Abadi16] with Opacus.
 
-In each step every sample is taken by its own chance, its gradient is clipped to `max_grad_norm`, noise of
-`noise_multiplier` times that is added to their sum, and the sum is divided by how many samples a step takes on average:
-none of this depends on how many really were taken. What the weights then are tells little of any one sample; the loss
-and the norms in the result are as measured, for those who train, and no part of what is sent.
+Each step takes every sample independently with the same probability, clips its gradient to `max_grad_norm`, and adds
+noise of `noise_multiplier` times that to the sum. The sum is divided by the expected number of samples, not by the
+number taken. So the weights reveal little about any one sample. The loss and the norms in the result are exact: they
+are for the training client and are never sent.
 """
 
 import copy
@@ -30,19 +30,19 @@ from bdfl.learning.loop import Descent
 from bdfl.learning.training import NAN, InvalidTraining, LocalResult, Outcome, no_samples
 from bdfl.learning.weights import Vector, is_finite
 
-_MOST_ENTRIES = 2**25  # of gradients of single samples at a time: 128 MiB
+_MOST_ENTRIES = 2**25  # of per-sample gradients at a time: 128 MiB
 
 
 @dataclass(frozen=True)
 class Clipping:
-    """How a gradient is made to hide each sample's part in it."""
+    """Noise and clipping norm of DP-SGD."""
 
     noise_multiplier: float
     max_grad_norm: float
 
 
 class PrivateModel:
-    """Trains a model of its own, of the same kind as `model`, with gradients of each sample by itself."""
+    """Trains a copy of `model` with per-sample gradients."""
 
     def __init__(self, model: FlatModel, inputs: Inputs, descent: Descent, clipping: Clipping, *, name: str) -> None:
         module = copy.deepcopy(model.module).train()
@@ -60,7 +60,7 @@ class PrivateModel:
     def train(
         self, weights: Vector, client: int, samples: Samples, mechanism: Mechanism, chance: Chance
     ) -> LocalResult:
-        """The client's result after the steps of a round, starting from `weights`."""
+        """Train the client for the steps of a round, starting from `weights`."""
         if mechanism.steps == 0:
             return no_samples(client)
         self._flat.load(weights)
@@ -75,7 +75,7 @@ class PrivateModel:
                 largest_norm = max(largest_norm, _norm(optimizer.params))
         optimizer.zero_grad(set_to_none=True)
         trained = self._flat.read()
-        if not is_finite(trained):  # which only the noisy weights tell: what a sample did alone is never shown
+        if not is_finite(trained):  # decided by the noisy weights alone: the effect of a single sample stays hidden
             return LocalResult(client, Outcome.DIVERGED, None, NAN, NAN, mechanism.steps)
         loss = math.fsum(losses) / len(losses) if losses else NAN
         return LocalResult(client, Outcome.TRAINED, trained, loss, largest_norm, mechanism.steps)
@@ -92,9 +92,9 @@ class PrivateModel:
         )
 
     def _make_step(self, optimizer: "_NoisyOptimizer", taken: Samples) -> list[float]:
-        """One noisy step on these samples, so many at a time as memory should hold; their mean loss, if there are any.
+        """Make one noisy step on these samples, in parts that fit in memory; return their mean loss, if there are any.
 
-        All but the last part of them are only clipped and added up.
+        All parts but the last are only clipped and accumulated.
         """
         if len(taken) == 0:
             optimizer.zero_grad(set_to_none=True)
@@ -117,7 +117,7 @@ class PrivateModel:
 
 
 class _NoisyOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus has no types
-    """Opacus's optimizer, with noise from our own chance, and deaf to samples whose gradient is no number."""
+    """Opacus's optimizer with noise from our own random source; gradients that are not finite are ignored."""
 
     def __init__(
         self, optimizer: torch.optim.Optimizer, clipping: Clipping, expected_batch: float, chance: Chance
@@ -131,7 +131,7 @@ class _NoisyOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus has no types
         self._chance = chance
 
     def clip_and_accumulate(self) -> None:
-        """Clipping bounds what a number can do; what is none must not come in at all."""
+        """Set per-sample gradients that are not finite to 0, since clipping does not bound them."""
         given = self.grad_samples
         is_number = torch.stack([torch.isfinite(one).flatten(1).all(dim=1) for one in given]).all(dim=0)
         if not bool(is_number.all()):
@@ -148,18 +148,18 @@ class _NoisyOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus has no types
 
 
 def _with_channels_first(module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-    """The same inputs in the usual order of memory: for any other, Opacus 1.6 takes a convolution's gradients wrong."""
+    """Make inputs contiguous: otherwise Opacus 1.6 computes wrong gradients of convolutions."""
     return tuple(one.contiguous() for one in inputs)
 
 
 def _norm(parameters: list[nn.Parameter]) -> float:
-    """Of the gradient that a step was made with."""
+    """Norm of the gradient used in the last step."""
     norms = torch._foreach_norm([one.grad for one in parameters if one.grad is not None])
     return float(torch.linalg.vector_norm(torch.stack(norms)))
 
 
 def _validate_module(module: nn.Module, inputs: Inputs, name: str) -> None:
-    """Raises `InvalidTraining` where a sample's gradient cannot be told apart from those of others."""
+    """Raise `InvalidTraining` if per-sample gradients cannot be computed."""
     where = f"learning.model: {name!r} cannot be trained privately:"
     if any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in module.modules()):
         raise InvalidTraining(
@@ -171,7 +171,7 @@ def _validate_module(module: nn.Module, inputs: Inputs, name: str) -> None:
     first, second = (inputs.take(torch.tensor(numbers)) for numbers in ((0, 0), (0, len(inputs) - 1)))
     scores = []
     with torch.random.fork_rng(devices=[]), torch.no_grad():
-        for batch in (first, second + (second == first)):  # the second sample is another one, whatever it is
+        for batch in (first, second + (second == first)):  # the second sample differs, whatever it is
             torch.manual_seed(0)
             scores.append(module(torch.cat([first[:1], batch[1:]]))[0])
     if not torch.allclose(scores[0], scores[1], rtol=1e-4, atol=1e-5):
@@ -180,7 +180,7 @@ def _validate_module(module: nn.Module, inputs: Inputs, name: str) -> None:
 
 @contextmanager
 def _known_warnings() -> Iterator[None]:
-    """Inside, PyTorch does not say that the first layer's inputs need no gradient: nobody asks for it."""
+    """Suppress PyTorch's warning that the first layer's inputs need no gradient."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Full backward hook is firing when gradients are computed")
         yield

@@ -1,6 +1,6 @@
-"""Client training on a Ray cluster: a bench on every CPU, the same bits as in one process.
+"""Client training on a Ray cluster: a trainer on every CPU, the same bits as in one process.
 
-Training is a pure function of what it is given, so that what was under way on a node that is gone is trained again.
+Training is a pure function, so a task lost with its node is trained again.
 """
 
 from collections import deque
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
-_AHEAD = 2  # tasks for each seat: one in work, one waiting
-_ATTEMPTS = 3  # of a task whose seats end
-_PATIENCE_S = 120.0  # for a seat where there is none
-_NO_WEIGHTS = np.zeros(0, np.float32)  # in place of weights that travel by themselves
+_AHEAD = 2  # tasks per actor: one running, one queued
+_ATTEMPTS = 3  # of a task whose actors die
+_PATIENCE_S = 120.0  # timeout for an actor if there is none
+_NO_WEIGHTS = np.zeros(0, np.float32)  # placeholder: weights are sent separately
 
 
 @contextmanager
@@ -41,9 +41,9 @@ def open_ray_trainer(
     address: str | None,
     workers: int | None = None,
 ) -> Iterator[Trainer]:
-    """A trainer that spreads clients over the cluster at `address`, or over processes of this machine.
+    """Open a trainer that spreads clients over the cluster at `address`, or over processes of this machine.
 
-    `workers` limits how many clients are trained at once (default: one per CPU, or per `learning.threads` of them).
+    `workers` limits the number of clients trained at once (default: one per CPU, or per `learning.threads` of them).
     """
     if not isinstance(data, DataSet):
         raise InvalidTraining("learning.flower: Flower clients are trained on this machine, --engine local expected")
@@ -67,7 +67,7 @@ def open_ray_trainer(
 
 
 class Seat:
-    """A bench on a node, built when it is first needed: what is wrong with it is then the task's to tell."""
+    """Actor with a trainer, built at the first task so that its errors are reported there."""
 
     def __init__(self, scenario: Scenario, parts: tuple[Any, ...], software: tuple[tuple[str, str], ...]) -> None:
         self._scenario = scenario
@@ -76,13 +76,13 @@ class Seat:
         self._bench: Bench | None = None
 
     def get_ready(self) -> str | None:
-        """None, or why this node may not train."""
+        """Return None, or the reason why this node must not train."""
         return find_difference(self._software)
 
     def work(
         self, function: "Callable[[Bench, Any], object]", task: "ClientTask | BlockTask", weights: Vector
     ) -> object:
-        """What `function` gives for the task with these weights."""
+        """Apply `function` to the task with these weights."""
         if self._bench is None:
             from bdfl.learning.bench import Bench, Material
 
@@ -91,25 +91,25 @@ class Seat:
 
 
 class _Seats:
-    """Owns the seats; one that is gone is replaced as soon as the cluster has a place for it."""
+    """Owns the actors; one that dies is replaced as soon as the cluster has room."""
 
     def __init__(self, ray: Any, scenario: Scenario, material: "Material", number: int) -> None:
         self._ray = ray
         self._class = ray.remote(num_cpus=scenario.learning.threads, max_restarts=0)(Seat)
         parts = tuple(_in_memory(getattr(material, field.name)) for field in fields(material))
-        self._parts = ray.put(parts)  # one copy for each node
+        self._parts = ray.put(parts)  # one copy per node
         self._given = scenario, list_software(with_torch=True)
         self._all: list[Any] = []
-        self._starting: dict[Any, Any] = {}  # readiness, seat
+        self._starting: dict[Any, Any] = {}  # readiness: actor
         self._ready: list[Any] = []
         for _ in range(number):
             self._open()
 
     def map(self, function: "Callable[[Bench, Task], Result]", tasks: Sequence[Task], /) -> Iterator[Result]:
-        """As the trainers' `Map`: results in order."""
-        sent: dict[int, Any] = {}  # weights by their identity: one copy of them travels, whoever needs it
+        """Apply `function` to all tasks; results come in order."""
+        sent: dict[int, Any] = {}  # weights by identity: sent once, shared by all tasks
         waiting = deque(enumerate(tasks))
-        under_way: dict[Any, tuple[int, Any]] = {}  # reference: number of the task, seat
+        under_way: dict[Any, tuple[int, Any]] = {}  # reference: number of the task, actor
         attempts = [0] * len(tasks)
         found: dict[int, Result] = {}
 
@@ -139,7 +139,7 @@ class _Seats:
             yield found.pop(number)
 
     def close(self) -> None:
-        """Ends all seats, whatever they are doing."""
+        """Kill all actors."""
         for seat in self._all:
             self._ray.kill(seat)
         self._all.clear()
@@ -151,7 +151,7 @@ class _Seats:
         self._starting[seat.get_ready.remote()] = seat
 
     def _welcome(self, reference: Any) -> None:
-        """Takes a seat that has started, or another in place of one that is gone already."""
+        """Accept an actor that has started; replace it if it has died."""
         seat = self._starting.pop(reference)
         try:
             difference: str | None = self._ray.get(reference)
@@ -171,7 +171,7 @@ class _Seats:
             self._open()
 
     def _find_free(self, under_way: dict[Any, tuple[int, Any]]) -> Any | None:
-        """The seat with least to do, if it may have more."""
+        """Return the actor with the least load, unless all are full."""
         loads = [(sum(seat is other for _, other in under_way.values()), seat) for seat in self._ready]
         load, seat = min(loads, key=lambda pair: pair[0], default=(_AHEAD, None))
         return seat if load < _AHEAD else None
@@ -202,5 +202,5 @@ class _Seats:
 
 
 def _in_memory(part: Any) -> Any:
-    """An array that lies in a file as one that can travel to machines without that file."""
+    """Copy a memory-mapped array to memory, so that it can be sent to machines without its file."""
     return np.array(part) if isinstance(part, np.memmap) else part

@@ -1,4 +1,4 @@
-"""PyTorch held to one way of computing, and put back as it was."""
+"""Deterministic PyTorch, as a context that restores all settings."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,10 +12,11 @@ from bdfl.environment import Purpose, stream
 
 @contextmanager
 def steady_torch(threads: int, *, strict: bool) -> Iterator[None]:
-    """Inside, PyTorch computes with that many threads, and gives the same bits every time.
+    """Compute with `threads` threads and reproducible bits inside.
 
-    `strict` makes it refuse or replace operations that might not; that takes a few per cent of the time, and is not
-    needed for models that have none. Afterwards its threads, its random generator and the rest are as they were before.
+    `strict` makes PyTorch reject or replace operations that may be nondeterministic. It costs a few per cent of the
+    time, and models without such operations do not need it. Threads, random generator and settings are restored
+    afterwards.
     """
     former_threads = torch.get_num_threads()
     former_mode = torch.get_deterministic_debug_mode()
@@ -26,7 +27,7 @@ def steady_torch(threads: int, *, strict: bool) -> Iterator[None]:
         torch.set_deterministic_debug_mode(
             "error" if strict else "default"
         )  # not use_deterministic_algorithms, which loads the compiler
-        deterministic.fill_uninitialized_memory = False  # it is for finding errors, and takes time
+        deterministic.fill_uninitialized_memory = False  # a debugging aid that takes time
         with torch.random.fork_rng(devices=[]):
             yield
     finally:
@@ -36,5 +37,5 @@ def steady_torch(threads: int, *, strict: bool) -> Iterator[None]:
 
 
 def seed_torch(seed: int, purpose: Purpose, round: int, client: int) -> None:
-    """From here on PyTorch draws what belongs to this purpose, round and client."""
+    """Seed PyTorch's global generator for this purpose, round and client."""
     torch.manual_seed(int(stream(seed, purpose, round, client).integers(2**63)))

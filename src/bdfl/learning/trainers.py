@@ -1,4 +1,4 @@
-"""Trainers: what is asked becomes tasks, tasks become results, and these are put together in order."""
+"""Trainers: split requests into tasks, map them, and combine the results in order."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, TypeVar
@@ -13,13 +13,13 @@ Result = TypeVar("Result")
 
 
 class Map(Protocol):
-    """Does the same with every task, on this process's bench or on others like it; results come in order."""
+    """Maps a function over tasks, on this process's trainer or on others like it; results come in order."""
 
     def __call__(self, function: Callable[[Bench, Task], Result], tasks: Sequence[Task], /) -> Iterator[Result]: ...
 
 
 class LoopTrainer:
-    """Trains one client after the other, or as many at once as `map` does."""
+    """Trains clients one by one, or in parallel if `map` does."""
 
     def __init__(self, bench: Bench, map: Map) -> None:
         self.layout: Layout = bench.model.layout

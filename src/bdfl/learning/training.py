@@ -1,4 +1,4 @@
-"""What local training takes and gives, whatever computes it; nothing here needs PyTorch."""
+"""Interface of local training, independent of the engine; needs no PyTorch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,15 +16,15 @@ NAN = float("nan")
 
 
 class InvalidTraining(BdflError):
-    """Training that cannot be done as asked: a model that does not fit, an engine that cannot run it."""
+    """Training that cannot be done as asked: a model that does not fit, or an engine that cannot run it."""
 
 
 class TrainingFailed(BdflError):
-    """Training that broke off: somebody's own model raised, or a training process died."""
+    """Training that failed: a user's model raised, or a training process died."""
 
 
 class Outcome(StrEnum):
-    """How a client's training in a round ended."""
+    """Outcome of a client's training in a round."""
 
     TRAINED = "trained"
     NO_SAMPLES = "no-samples"
@@ -33,19 +33,19 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, eq=False)
 class LocalResult:
-    """What a client's training in a round gave."""
+    """Result of a client's training in a round."""
 
     client: int
     outcome: Outcome
-    weights: Vector | None  # only where trained, and then finite
+    weights: Vector | None  # only if trained, and then finite
     loss: float  # mean training loss over the local steps; NaN where there is none
     gradient_norm: float  # largest norm of a mini-batch gradient seen; NaN where there is none
-    num_steps: int  # mini-batch updates made; where diverged, those before
+    num_steps: int  # mini-batch updates made; if diverged, those before
 
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """How well a model does on the test set."""
+    """Accuracy, loss and recall of a model on the test set."""
 
     accuracy: float
     loss: float
@@ -57,18 +57,18 @@ class FullGradient:
     """The global training loss F(w) = sum |D_i|/|D| F_i(w) over all clients' data, and its gradient."""
 
     loss: float
-    gradient: NDArray[np.float64]  # (parameters,); 0 for what training by gradients does not touch
+    gradient: NDArray[np.float64]  # (parameters,); 0 for entries without a gradient
 
 
 class Trainer(Protocol):
-    """Trains and judges models of one scenario: pure functions of what they are given."""
+    """Trains and evaluates models of one scenario: pure functions of their arguments."""
 
     layout: Layout
 
     def initial_weights(self) -> Vector: ...
 
     def train(self, weights: Vector, round: int, clients: Sequence[int]) -> list[LocalResult]:
-        """The results of these clients in that round, all starting from `weights`, in the order of `clients`."""
+        """Train these clients in that round, all starting from `weights`; results in the order of `clients`."""
         ...
 
     def evaluate(self, weights: Vector) -> Evaluation: ...
@@ -77,7 +77,7 @@ class Trainer(Protocol):
 
 
 def validate_clients(clients: Sequence[int], num_clients: int) -> None:
-    """Raises `InvalidTraining` unless these are numbers of clients, each at most once."""
+    """Raise `InvalidTraining` unless these are distinct numbers of clients."""
     for client in clients:
         if not 0 <= client < num_clients:
             raise InvalidTraining(f"client {client}: not there, expected 0 to {num_clients - 1}")
@@ -86,11 +86,11 @@ def validate_clients(clients: Sequence[int], num_clients: int) -> None:
 
 
 def num_local_steps(scenario: Scenario) -> int:
-    """H: local steps really made in a round, in the unit of the scenario: [Li24, Eq. 1]."""
+    """Local steps H made in a round, in the unit of the scenario: [Li24, Eq. 1]."""
     steps = scenario.learning.local_steps
     return scenario.compute.local_updates if steps is None else steps
 
 
 def no_samples(client: int) -> LocalResult:
-    """The result of a client that holds no data."""
+    """Result of a client without data."""
     return LocalResult(client, Outcome.NO_SAMPLES, None, NAN, NAN, 0)

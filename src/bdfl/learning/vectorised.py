@@ -1,9 +1,8 @@
-"""Training all clients of a round in one call: the same steps as client after client, equal up to rounding.
+"""Training of all clients of a round in one call: the same steps as one by one, equal up to rounding.
 
-Every client has a row of weights. A step is written for one client with `torch.func`, turned into one for all rows by
-`vmap`, and traced once for each shape into plain tensor operations, which saves most of the time of small models.
-Clients hold different amounts: rows are filled up with samples of weight 0, and a row that has made all its steps no
-longer moves.
+Every client has a row of weights. A step for one client is written with `torch.func` and turned into a step for all
+rows by `vmap`. It is traced once per shape into plain tensor operations, which saves most of the time of small models.
+Rows of clients with less data are padded with samples of weight 0. A row that has made all its steps is masked.
 """
 
 import math
@@ -27,8 +26,8 @@ from bdfl.learning.training import NAN, InvalidTraining, LocalResult, Outcome, n
 from bdfl.learning.weights import Vector, is_finite
 
 _MAX_ROWS = 256  # clients in one call
-_MAX_ENTRIES = 2**23  # weights in one call: 32 MiB, and several times that on the way
-_GATHERED_BYTES = 2**23  # of inputs made ready at a time
+_MAX_ENTRIES = 2**23  # weights in one call: 32 MiB, and several times that for temporaries
+_GATHERED_BYTES = 2**23  # of inputs prepared at a time
 
 PerStep = NDArray[np.float64]  # (steps,)
 Step = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
@@ -36,15 +35,15 @@ Step = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], tuple[torch.Tensor, 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """The mini-batches of several clients side by side: a row for each client, all of the same width."""
+    """Mini-batches of several clients side by side: a row for each client, all of the same width."""
 
     samples: Samples  # (steps, rows, width)
-    shares: NDArray[np.float32]  # (steps, rows, width): 1 / size of the batch, 0 where filled up
+    shares: NDArray[np.float32]  # (steps, rows, width): 1 / size of the batch, 0 for padding
     num_steps: NDArray[np.int64]  # (rows,)
 
 
 def plan_batches(batches: Sequence[Sequence[Samples]], batch: int) -> Plan:
-    """The batches of each client, at most `batch` samples in each, filled up to few different shapes."""
+    """Arrange the batches of each client, at most `batch` samples in each, padded to few different shapes."""
     num_steps = np.zeros(_power_of_two_from(len(batches)), np.int64)
     num_steps[: len(batches)] = [len(own) for own in batches]
     largest = max(len(one) for own in batches for one in own)
@@ -58,7 +57,7 @@ def plan_batches(batches: Sequence[Sequence[Samples]], batch: int) -> Plan:
 
 
 class VectorisedModel:
-    """Trains many clients of one model at once; keeps the steps it has traced."""
+    """Trains many clients of one model at once; caches the traced steps."""
 
     def __init__(self, model: FlatModel, inputs: Inputs, num_labels: int, *, batch: int, name: str) -> None:
         self._model = model
@@ -78,8 +77,8 @@ class VectorisedModel:
     def train(
         self, weights: Vector, clients: Sequence[int], batches: Sequence[Sequence[Samples]], descent: Descent
     ) -> list[LocalResult]:
-        """The results of these clients, in order, each after a step on each of its batches, starting from `weights`."""
-        self._model.load(weights)  # what is not trained is used from there
+        """Train these clients, each with a step on each of its batches, starting from `weights`; results in order."""
+        self._model.load(weights)  # entries that are not trained are read from the module
         self._model.module.train()
         results = {client: no_samples(client) for client in clients}
         busy = [(client, own) for client, own in zip(clients, batches, strict=True) if own]
@@ -93,7 +92,7 @@ class VectorisedModel:
         return [results[client] for client in clients]
 
     def _descend(self, row: Vector, plan: Plan, descent: Descent) -> tuple[Vector, PerStep, PerStep]:
-        """Every row after its steps, (rows, columns); losses and gradient norms, both (steps, rows)."""
+        """Return the rows after their steps, (rows, columns); losses and gradient norms, both (steps, rows)."""
         rows = torch.from_numpy(row).repeat(len(plan.num_steps), 1)
         velocity = torch.zeros_like(rows) if descent.momentum else None
         first_to_end = int(plan.num_steps.min())
@@ -115,9 +114,9 @@ class VectorisedModel:
         return rows.numpy(), torch.stack(losses).double().numpy(), torch.stack(norms).double().numpy()
 
     def _gather(self, plan: Plan) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Inputs (rows, width, ...) and targets (rows, width, labels) of every step, many steps at a time.
+        """Yield inputs (rows, width, ...) and targets (rows, width, labels) of every step, prepared in groups.
 
-        A target is minus the sample's share at its label, so that times the log-probabilities it is the loss.
+        A target is minus the sample's share at its label: its product with the log-probabilities is the loss.
         """
         _, rows, width = plan.samples.shape
         together = max(1, _GATHERED_BYTES // (rows * width * self._inputs.bytes_per_sample))
@@ -131,7 +130,7 @@ class VectorisedModel:
             yield from zip(inputs.view(*shape, *inputs.shape[1:]), targets.view(*shape, self._num_labels), strict=True)
 
     def _step(self, shape: torch.Size) -> Step:
-        """The gradients (rows, columns), losses and gradient norms (rows,) of a step with inputs of that shape."""
+        """Return the traced step: gradients (rows, columns), losses and gradient norms (rows,) for that input shape."""
         rows, width = shape
         if (rows, width) not in self._traced:
             self._traced[rows, width] = make_fx(self._vectorised())(*self._example(rows, width))
@@ -161,21 +160,21 @@ class VectorisedModel:
         )
 
     def _row_of(self, weights: Vector) -> Vector:
-        """The trained part of the weights."""
+        """Return the trained part of the weights."""
         row = np.zeros(self._num_columns, np.float32)
         for place, columns in self._places():
             row[columns] = weights[place]
         return row
 
     def _weights_of(self, weights: Vector, row: Vector) -> Vector:
-        """The weights with their trained part from `row`."""
+        """Return the weights with their trained part from `row`."""
         trained = weights.copy()
         for place, columns in self._places():
             trained[place] = row[columns]
         return trained
 
     def _places(self) -> Iterator[tuple[slice, slice]]:
-        """Where each trained tensor stands in the weights and in a row; one that has two names stands there twice."""
+        """Positions of each trained tensor in the weights and in a row; a tensor with two names occurs twice."""
         key_of = {id(item): key for key, item in self._parameters.items()}
         named = dict(self._model.module.named_parameters(remove_duplicate=False))
         start = 0
@@ -186,7 +185,7 @@ class VectorisedModel:
             start += size
 
     def _validate(self, name: str) -> None:
-        """Raises `InvalidTraining` where rows would not be independent or the model cannot be vectorised."""
+        """Raise `InvalidTraining` if rows would not be independent or the model cannot be vectorised."""
         advice = "use the engine loop"
         rows, inputs, targets = self._example(2, 2)
         module = self._model.module.train()
@@ -199,13 +198,13 @@ class VectorisedModel:
             raise InvalidTraining(f"learning.engine: vmap cannot train {name!r}, which changes buffers; {advice}")
         try:
             self._vectorised()(rows, inputs, targets)
-        except Exception as error:  # somebody else's model: any error is theirs to read
+        except Exception as error:  # user code may raise anything
             reason = show_exception(error)
             raise InvalidTraining(f"learning.engine: vmap cannot train {name!r}: {reason}; {advice}") from error
 
 
 def _judge(client: int, trained: Vector, losses: PerStep, norms: PerStep) -> LocalResult:
-    """The result that these weights, losses and gradient norms of a client make."""
+    """Make a client's result of its weights, losses and gradient norms."""
     is_good = np.isfinite(losses) & np.isfinite(norms)
     if not is_good.all():
         return LocalResult(client, Outcome.DIVERGED, None, NAN, NAN, int(np.argmin(is_good)))

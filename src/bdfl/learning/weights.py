@@ -1,4 +1,4 @@
-"""A model's weights as one flat vector, and as bytes that carry no code: safetensors."""
+"""Model weights as one flat vector, and as safetensors bytes, which carry no code."""
 
 import json
 import math
@@ -14,17 +14,17 @@ from bdfl.errors import BdflError
 Vector = NDArray[np.float32]  # (parameters,): a whole model, flat, in the order of its layout
 
 
-_NUMBER = np.dtype("<f4")  # as safetensors has it on any machine
+_NUMBER = np.dtype("<f4")  # byte order of safetensors on any machine
 _FINITE_BLOCK = 2**16
 
 
 class InvalidWeights(BdflError):
-    """Weights that are not those of the model: wrong size, names, shapes or type, or not finite."""
+    """Weights that do not match the model: wrong size, names, shapes or type, or not finite."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where a model's tensors stand in its vector: one after the other, each in row-major order."""
+    """Order of a model's tensors in its vector: concatenated, each in row-major order."""
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
@@ -39,7 +39,7 @@ class Layout:
         return sum(self.sizes)
 
     def split(self, weights: Vector) -> Iterator[tuple[str, Vector]]:
-        """Every tensor's name and its part of `weights`, in its shape: views, not copies."""
+        """Yield every tensor's name and its part of `weights`, in its shape: views, not copies."""
         validate_weights(weights, self)
         start = 0
         for name, shape, size in zip(self.names, self.shapes, self.sizes, strict=True):
@@ -48,7 +48,7 @@ class Layout:
 
 
 def validate_weights(weights: Vector, layout: Layout) -> None:
-    """Raises `InvalidWeights` unless `weights` is a flat float32 vector of the layout's length; looks at no value."""
+    """Raise `InvalidWeights` unless `weights` is a flat float32 vector of the layout's length; values are unchecked."""
     if weights.dtype != np.float32 or weights.shape != (layout.num_parameters,):
         raise InvalidWeights(
             f"weights: {weights.dtype} of shape {weights.shape} given, expected float32 of shape "
@@ -57,7 +57,7 @@ def validate_weights(weights: Vector, layout: Layout) -> None:
 
 
 def encode_weights(weights: Vector, layout: Layout) -> bytes:
-    """The weights as safetensors, the same bytes for the same values; refuses what `decode_weights` would."""
+    """Encode the weights as safetensors, deterministically; raise `InvalidWeights` unless they are finite."""
     validate_weights(weights, layout)
     _validate_finite(weights)
     form = _file_form(layout)
@@ -66,10 +66,10 @@ def encode_weights(weights: Vector, layout: Layout) -> bytes:
 
 
 def decode_weights(data: bytes, layout: Layout, out: Vector | None = None) -> Vector:
-    """The weights in safetensors bytes from anywhere: size, header and finiteness are checked first.
+    """Decode weights from untrusted safetensors bytes: size, header and finiteness are checked first.
 
-    Only the header that `encode_weights` writes is read: what a parser lets pass would be part of a chain's law. With
-    `out`, a vector of the layout's length, they are written there: large new arrays are slow to get.
+    Only the header written by `encode_weights` is accepted: consensus must not depend on a parser's leniency. With
+    `out`, a vector of the layout's length, the weights are written there: allocating large arrays is slow.
     """
     form = _file_form(layout)
     if len(data) != form.size:
@@ -85,7 +85,7 @@ def decode_weights(data: bytes, layout: Layout, out: Vector | None = None) -> Ve
 
 
 def _copy_finite(numbers: Vector, form: "_FileForm", weights: Vector) -> bool:
-    """Puts the numbers of a file in their places and tells if they are finite: each block looked at while at hand."""
+    """Copy a file's numbers to their positions and return whether they are finite; each block is checked in cache."""
     for found, part in form.in_file_order:
         source, target = numbers[found], weights[part]
         for start in range(0, source.size, _FINITE_BLOCK):
@@ -97,7 +97,7 @@ def _copy_finite(numbers: Vector, form: "_FileForm", weights: Vector) -> bool:
 
 
 def is_finite(weights: Vector) -> bool:
-    """Whether every entry is a finite number; block by block, as new memory for all at once is slow."""
+    """Return whether every entry is finite; checked in blocks, as allocating memory for all at once is slow."""
     starts = range(0, weights.size, _FINITE_BLOCK)
     return all(bool(np.isfinite(weights[start : start + _FINITE_BLOCK]).all()) for start in starts)
 
@@ -110,21 +110,21 @@ def _validate_finite(weights: Vector) -> None:
 
 @dataclass(frozen=True)
 class _FileForm:
-    """What files of a layout have in common: the header depends on names and shapes alone."""
+    """Common form of all files of a layout: the header depends on names and shapes alone."""
 
     head: bytes
     size: int  # of the whole file, in bytes
-    in_file_order: tuple[tuple[slice, slice], ...]  # of each tensor: its numbers in the file, and in the vector
+    in_file_order: tuple[tuple[slice, slice], ...]  # of each tensor: its range in the file, and in the vector
 
 
 @cache
 def _file_form(layout: Layout) -> _FileForm:
-    """Taken from a file that safetensors itself writes."""
+    """Derive the form from a file written by safetensors itself."""
     from safetensors.numpy import save
 
     data = save(dict(layout.split(np.zeros(layout.num_parameters, np.float32))))
     head = data[: len(data) - _NUMBER.itemsize * layout.num_parameters]
-    described = json.loads(head[8:])  # after its length
+    described = json.loads(head[8:])  # after the length prefix
     parts = []
     start = 0
     for name, size in zip(layout.names, layout.sizes, strict=True):

@@ -1,4 +1,4 @@
-"""A trainer for a scenario, in this process or spread over several: the same bits either way."""
+"""Trainers of a scenario, in this process or spread over several: the same bits either way."""
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
@@ -24,7 +24,7 @@ Result = TypeVar("Result")
 
 
 class MapBenches(Protocol):
-    """Does the same with every task, on benches in other processes; results come in order."""
+    """Maps a function over tasks, on trainers in other processes; results come in order."""
 
     def __call__(self, function: Callable[[Any, Task], Result], tasks: Sequence[Task], /) -> Iterator[Result]: ...
 
@@ -33,11 +33,11 @@ class MapBenches(Protocol):
 def open_trainer(
     scenario: Scenario, data: "DataSet | FlowerClients", partition: Partition, *, workers: int = 1
 ) -> Iterator[Trainer]:
-    """A trainer of the scenario's model on these data, or of its Flower clients.
+    """Open a trainer of the scenario's model on these data, or of its Flower clients.
 
     With one worker everything is computed in this process. With more, clients are spread over as many spawned
-    processes, each with `learning.threads` threads; results are the same to the bit. The engine `vmap` computes all
-    clients in one call and stays in this process, whatever `workers` says.
+    processes, each with `learning.threads` threads; the results have the same bits. The engine `vmap` computes all
+    clients in one call in this process and ignores `workers`.
     """
     if workers < 1:
         raise InvalidTraining(f"workers: {workers} given, at least 1 is needed")
@@ -68,7 +68,7 @@ def open_trainer(
 
 @contextmanager
 def open_benches(make: Callable[..., object], parts: tuple[object, ...], workers: int) -> Iterator[MapBenches]:
-    """Processes with a bench each, made of `parts`; they end with this block, at once if it is left by an exception.
+    """Start processes with a trainer each, made of `parts`; they end with this block, at once on an exception.
 
     `make` must be a function or class of a module.
     """
@@ -83,7 +83,7 @@ def open_benches(make: Callable[..., object], parts: tuple[object, ...], workers
                 ) from None
 
         for _ in range(workers):
-            executor.submit(_get_ready)  # all build theirs now
+            executor.submit(_get_ready)  # all build their trainers now
         yield map_there
 
 
@@ -93,7 +93,7 @@ def _make_bench(scenario: Scenario, material: tuple[object, ...]) -> "Bench":
     return Bench(scenario, unpack_material(material))
 
 
-_given: list[tuple[Callable[..., object], tuple[object, ...]]] = []  # in a worker, once: what makes its bench
+_given: list[tuple[Callable[..., object], tuple[object, ...]]] = []  # in a worker, set once
 
 
 def _keep(make: Callable[..., object], parts: tuple[object, ...]) -> None:
@@ -102,7 +102,7 @@ def _keep(make: Callable[..., object], parts: tuple[object, ...]) -> None:
 
 @cache
 def _worker_bench() -> object:
-    """The bench of this worker, made when it is first needed: what is wrong with it is then the task's to tell."""
+    """Return this worker's trainer, made at the first task so that its errors are reported there."""
     make, parts = _given[0]
     try:
         return make(*parts)

@@ -1,4 +1,4 @@
-"""Everything a run depends on: frozen, strict, from TOML, named by a digest."""
+"""Scenarios: all inputs of a run as frozen, validated values, loaded from TOML and identified by a digest."""
 
 from bdfl.scenario.checking import ScenarioError
 from bdfl.scenario.describing import ScenarioRow, describe_scenario

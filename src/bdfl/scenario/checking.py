@@ -1,4 +1,4 @@
-"""Plain data into frozen values, strictly; every refusal is one line: the key, what was given, what is allowed."""
+"""Strict conversion of plain data to frozen values, with one-line errors: the key, the value given, those allowed."""
 
 import math
 import re
@@ -13,14 +13,14 @@ from msgspec import inspect
 from bdfl.errors import BdflError
 from bdfl.scenario.toml_text import Plain, toml_value
 
-Annotation: TypeAlias = Any  # a type as written at a field, with its Annotated limits
+Annotation: TypeAlias = Any  # a field's type as written, with its Annotated limits
 _Value = TypeVar("_Value")
 
-_GIVEN_LENGTH = 60  # characters of a given value that a message repeats
+_GIVEN_LENGTH = 60  # characters of a given value shown in a message
 
 
 class ScenarioError(BdflError):
-    """A scenario that cannot be used: the dotted key, what was found there, and what is allowed instead."""
+    """A scenario that cannot be used: the dotted key, the value found there, and the values allowed."""
 
     def __init__(self, key: str, found: str, allowed: str) -> None:
         super().__init__(key, found, allowed)
@@ -33,7 +33,7 @@ class ScenarioError(BdflError):
 
 
 def refuse_value(key: str, value: Plain, allowed: str) -> ScenarioError:
-    """The error that says `value` was given at `key` where only `allowed` will do."""
+    """Return the error for a `value` at `key` where only `allowed` is valid."""
     text = "none" if value is None else toml_value(value)
     shown = text if len(text) <= _GIVEN_LENGTH else text[: _GIVEN_LENGTH - 3] + "..."
     return ScenarioError(key, f"{shown} given", f"allowed is {allowed}")
@@ -41,12 +41,12 @@ def refuse_value(key: str, value: Plain, allowed: str) -> ScenarioError:
 
 @cache
 def type_info(kind: Annotation) -> inspect.Type:
-    """What msgspec knows of a type; kept, since it takes longer to find out than to check a whole scenario."""
+    """Return msgspec's description of a type; cached, since computing it takes longer than checking a scenario."""
     return inspect.type_info(kind)
 
 
 def convert_strictly(data: Plain, kind: type[_Value], key: str = "") -> _Value:
-    """`data` as a value of type `kind`; raises `ScenarioError` naming the first key below `key` that is wrong."""
+    """Convert `data` to type `kind`; raise `ScenarioError` for the first wrong key below `key`."""
     annotation: Annotation = kind
     node = type_info(annotation)
     _check_keys(data, node, key)
@@ -57,12 +57,12 @@ def convert_strictly(data: Plain, kind: type[_Value], key: str = "") -> _Value:
 
 
 def check_value(value: object, annotation: Annotation, key: str) -> None:
-    """Raises `ScenarioError` unless `value` keeps to `annotation`: limits hold for values made in code too."""
+    """Raise `ScenarioError` unless `value` matches `annotation`: limits also hold for values made in code."""
     convert_strictly(msgspec.to_builtins(value), annotation, key)
 
 
 def describe_type(node: inspect.Type) -> str:
-    """What a key of this type accepts, in words."""
+    """Describe in words the values that a key of this type accepts."""
     match node:
         case inspect.Metadata(type=inner):
             return describe_type(inner)
@@ -89,7 +89,7 @@ def describe_type(node: inspect.Type) -> str:
 
 
 def unwrap_type(node: inspect.Type) -> inspect.Type:
-    """The type below its descriptions."""
+    """Return the type without its metadata."""
     return unwrap_type(node.type) if isinstance(node, inspect.Metadata) else node
 
 
@@ -104,13 +104,13 @@ def _join(key: str, part: str) -> str:
 
 
 def _check_keys(data: Plain, node: inspect.Type, key: str) -> None:
-    """Raises on unknown keys and on numbers that are not finite, anywhere in `data`."""
+    """Raise on unknown keys and on numbers that are not finite, anywhere in `data`."""
     node = unwrap_type(node)
     if isinstance(data, float) and not math.isfinite(data):
         raise refuse_value(key, data, "a finite number")
     if isinstance(data, (list, tuple)):
         for index, item in enumerate(data):
-            if not isinstance(item, int):  # the common long list costs nothing
+            if not isinstance(item, int):  # skipped to keep long lists of integers fast
                 _check_keys(item, inspect.AnyType(), f"{key}[{index}]")
     if not isinstance(data, Mapping):
         return
@@ -138,7 +138,7 @@ def _takes_lists(node: inspect.Type) -> bool:
 
 
 def _is_numbers(value: Plain) -> bool:
-    """Whether this is a list of numbers, or of such lists."""
+    """Return whether this is a list of numbers, or of such lists."""
     return isinstance(value, (list, tuple)) and all(
         _is_numbers(item) if isinstance(item, (list, tuple)) else type(item) in (int, float) for item in value
     )
@@ -151,7 +151,7 @@ def _unknown_key(key: str, name: str, names: list[str]) -> ScenarioError:
 
 
 def _choose_table(data: Mapping[str, Plain], node: inspect.UnionType, key: str) -> inspect.Type:
-    """The one table type of a union that `data` names by its tag, or the union itself where it has none."""
+    """Return the table type of a union that the tag in `data` names, or the union if it has no tables."""
     tables = {member.tag: member for member in node.types if isinstance(member, inspect.StructType)}
     if not tables:
         return node
@@ -166,7 +166,7 @@ def _choose_table(data: Mapping[str, Plain], node: inspect.UnionType, key: str) 
 
 
 def _explain(message: str, data: Plain, node: inspect.Type, key: str) -> ScenarioError:
-    """The converter's complaint in our words: its path finds the value that was given and the type that is allowed."""
+    """Translate the converter's error: its path locates the value given and the type allowed."""
     text, _, path = message.partition(" - at `$")
     for name, index in re.findall(r"\.(\w+)|\[(\d+)\]", path):
         part = name or int(index)
@@ -182,7 +182,7 @@ def _explain(message: str, data: Plain, node: inspect.Type, key: str) -> Scenari
 
 
 def _child_type(node: inspect.Type, part: str | int) -> inspect.Type:
-    """The type of field `part` of a table, or of entry `part` of a list."""
+    """Return the type of field `part` of a table, or of entry `part` of a list."""
     match unwrap_type(node), part:
         case inspect.UnionType(types=types), _:
             below = (_child_type(member, part) for member in types)

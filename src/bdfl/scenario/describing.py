@@ -1,4 +1,4 @@
-"""A scenario as rows for people: every key with its value, unit, default, source and meaning."""
+"""A scenario as table rows: every key with its value, unit, default, source and meaning."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ _LONGEST_LIST = 8  # entries shown in full
 
 @dataclass(frozen=True)
 class ScenarioRow:
-    """One key of a scenario; `source` says where its default comes from."""
+    """One key of a scenario; `source` is the origin of its default."""
 
     key: str
     value: Plain
@@ -25,7 +25,7 @@ class ScenarioRow:
 
     @property
     def value_text(self) -> str:
-        """The value on one line, as TOML; long lists are cut."""
+        """The value on one line, as TOML; long lists are truncated."""
         return _text(self.value)
 
     @property
@@ -35,12 +35,12 @@ class ScenarioRow:
 
     @property
     def is_default(self) -> bool:
-        """Whether the scenario leaves this key as it is."""
+        """True if the scenario keeps the default of this key."""
         return self.value == self.default
 
 
 def describe_scenario(scenario: Scenario) -> list[ScenarioRow]:
-    """One row per key, in the order of a scenario file."""
+    """Return one row per key, in the order of a scenario file."""
     defaults = {key: value for key, _, value in walk_keys(Scenario())}
     return [_row(key, field, value, defaults[key]) for key, field, value in walk_keys(scenario)]
 

@@ -1,4 +1,4 @@
-"""Scenario files: load them with overrides, write them, name them by a digest."""
+"""Scenario files: load them with overrides, write them, and identify them by a digest."""
 
 import hashlib
 import tomllib
@@ -15,33 +15,33 @@ from bdfl.scenario.learning import HUB_PREFIX, is_function, is_path
 from bdfl.scenario.model import Scenario
 from bdfl.scenario.toml_text import MAX_TOML_SIZE, Plain, parse_toml, toml_document
 
-FORMAT = 1  # of scenario files; a file that does not say which it has is of this one
+FORMAT = 1  # of scenario files; the default of a file without the key
 _FORMAT_KEY = "format"
 _Table: TypeAlias = dict[str, Plain]
-_YOUNGER_KEYS = ("inputs", "input_range")  # of data: without them a scenario keeps the digest that it always had
+_YOUNGER_KEYS = ("inputs", "input_range")  # of data: left out of the digest if unset, so older scenarios keep theirs
 _INLINE = (
     "scheduler.parameters",
     "partition.parameters",
     "learning.flower_config",
-)  # tables of a few values, whose keys are not ours
+)  # tables of a few values, whose keys are user-defined
 
 
 _MAX_TRACE = 2**30  # bytes
-_MAX_FOREIGN = 2**24  # clients times rounds of a run that somebody else may have written
+_MAX_FOREIGN = 2**24  # clients times rounds of a run from an untrusted source
 
 
 class NotAllowed(BdflError):
-    """A scenario from elsewhere that asks for what its reader did not allow."""
+    """An untrusted scenario that names a function or a size its reader does not allow."""
 
 
 def parse_scenario(data: dict[str, Plain]) -> Scenario:
-    """The scenario that plain data describes, every value checked, that of the format first."""
+    """Return the scenario described by plain data; the format is checked first, then every value."""
     validate_format(data.get(_FORMAT_KEY, FORMAT))
     return convert_strictly({key: value for key, value in data.items() if key != _FORMAT_KEY}, Scenario)
 
 
 def validate_format(found: Plain) -> None:
-    """Raises `ScenarioError` for a scenario in another format than this bdfl reads."""
+    """Raise `ScenarioError` for a scenario in a format that this version cannot read."""
     if isinstance(found, bool) or not isinstance(found, int) or found < 1:
         raise refuse_value(_FORMAT_KEY, found, f"{FORMAT}, or no such key")
     if found != FORMAT:
@@ -49,10 +49,10 @@ def validate_format(found: Plain) -> None:
 
 
 def load_scenario(path: Path, overrides: Sequence[str] = ()) -> Scenario:
-    """The scenario in the TOML file `path`, with "key=value" overrides applied before anything is checked.
+    """Load the scenario in the TOML file `path`, with "key=value" overrides applied before validation.
 
-    Named after the file unless it names itself. `radio.trace` and a `data.source` that is a path are taken relative to
-    the file; a source that is not there, relative to the working folder. Raises `ScenarioError`.
+    The name defaults to the file's. `radio.trace` and a `data.source` that is a path are relative to the file; a source
+    not found there is relative to the working folder. Raises `ScenarioError`.
     """
     try:
         data: _Table = parse_toml(read_regular(path, 4 * MAX_TOML_SIZE).decode())
@@ -80,9 +80,9 @@ def load_scenario(path: Path, overrides: Sequence[str] = ()) -> Scenario:
 
 
 def load_foreign_scenario(path: Path, allowed: frozenset[str] | None = None) -> Scenario:
-    """The scenario in a folder that may be anybody's: of a size that can be drawn, as `validate_allowed` permits it.
+    """Load a scenario from an untrusted folder, limited in size and checked by `validate_allowed`.
 
-    None `allowed`: whoever loads it calls no function that it names.
+    None `allowed`: the caller never calls the functions that the scenario names.
     """
     scenario = load_scenario(path)
     size = scenario.clients.count * scenario.rounds
@@ -94,22 +94,22 @@ def load_foreign_scenario(path: Path, allowed: frozenset[str] | None = None) -> 
 
 
 def validate_allowed(scenario: Scenario, allowed: frozenset[str]) -> None:
-    """Raises `NotAllowed` if the scenario names a function that is not `allowed` to run here.
+    """Raise `NotAllowed` if the scenario names a function that is not in `allowed`.
 
-    The one rule for whatever comes from elsewhere: a genesis, a draft, and the folder of a run, a sweep or a network.
+    Applies to all untrusted scenarios: of a genesis, a draft, and the folder of a run, a sweep or a network.
     """
     for key, value in named_functions(scenario).items():
         refuse_function(key, value, allowed)
 
 
 def refuse_function(key: str, name: str, allowed: frozenset[str]) -> None:
-    """Raises `NotAllowed` unless the function is `allowed`."""
+    """Raise `NotAllowed` unless the function is `allowed`."""
     if name not in allowed:
         raise NotAllowed(f"{key}: {name} would run here; if you know what it does, --allow {name}")
 
 
 def named_functions(scenario: Scenario) -> dict[str, str]:
-    """Somebody's own functions that the scenario names, by key."""
+    """User functions that the scenario names, by key."""
     learning, source = scenario.learning, scenario.data.source
     named = {
         "data.source": None if source.startswith(HUB_PREFIX) else source,
@@ -122,19 +122,19 @@ def named_functions(scenario: Scenario) -> dict[str, str]:
 
 
 def override_scenario(scenario: Scenario, overrides: Sequence[str]) -> Scenario:
-    """`scenario` with "key=value" overrides, checked again; the one given stays as it is."""
+    """Return a copy of `scenario` with "key=value" overrides, validated again."""
     return parse_scenario(_apply_overrides(msgspec.to_builtins(scenario), overrides))
 
 
 def dump_scenario(scenario: Scenario) -> str:
-    """TOML text with every value, which loads back to an equal scenario."""
+    """TOML text with every value, which loads as an equal scenario."""
     return toml_document({_FORMAT_KEY: FORMAT} | msgspec.to_builtins(scenario), inline=_INLINE)
 
 
 def scenario_digest(scenario: Scenario) -> str:
     """SHA-256 (hex) of the scenario's canonical form: JSON with sorted keys.
 
-    A trace counts by its content, wherever it lies; a missing one raises `ScenarioError`.
+    A trace is represented by the digest of its content, not by its path; a missing one raises `ScenarioError`.
     """
     radio = scenario.radio
     if radio.trace is not None:
@@ -151,7 +151,7 @@ def scenario_digest(scenario: Scenario) -> str:
 
 
 def _apply_overrides(data: _Table, overrides: Sequence[str]) -> _Table:
-    """A copy of `data` with every "key=value" set; values are TOML, or bare text where they are not."""
+    """Return a copy of `data` with every "key=value" set; values are TOML, or else bare text."""
     result = data
     for override in overrides:
         key, equals, text = override.partition("=")
@@ -174,7 +174,7 @@ def _set_key(table: _Table, parts: list[str], value: Plain, key: str) -> _Table:
 
 
 def _parse_value(text: str, key: str) -> Plain:
-    """`text` as a TOML value, or as it stands if it is a bare word; a bare "unset" takes an optional value away."""
+    """Parse `text` as a TOML value, or as bare text; a bare "unset" clears an optional value."""
     if text == "unset":
         return None
     try:

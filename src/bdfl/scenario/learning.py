@@ -1,4 +1,4 @@
-"""What the clients learn: the data, who holds which of them, the model, local training and aggregation."""
+"""Settings of learning: data, partition, model, local training and aggregation."""
 
 import re
 from enum import StrEnum
@@ -19,66 +19,66 @@ _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
 def is_function(text: str) -> bool:
-    """Whether `text` names somebody's own function, as module:function."""
+    """Return whether `text` names a user function, as module:function."""
     return _FUNCTION.fullmatch(text) is not None
 
 
 def is_path(source: str) -> bool:
-    """Whether a source of data is a file or folder."""
+    """Return whether a data source is a file or folder."""
     return source != DIGITS and not source.startswith(HUB_PREFIX) and not is_function(source)
 
 
 def is_flower_method(method: str) -> bool:
-    """Whether a rule of partition is a partitioner of flwr-datasets."""
+    """Return whether a partition method is a partitioner of flwr-datasets."""
     return method.startswith(FLOWER_PREFIX)
 
 
 class Normalisation(StrEnum):
-    """What is done to the inputs before the model sees them."""
+    """Preprocessing of the inputs."""
 
     CHANNEL = "channel"  # each channel to mean 0 and standard deviation 1 over the training data
     NONE = "none"  # bytes become 0 to 1, floats stay as they are
 
 
 class PartitionMethod(StrEnum):
-    """By which of our own rules the training data fall to clients."""
+    """Built-in methods of partitioning the training data."""
 
-    DIRICHLET = "dirichlet"  # label shares from a Dirichlet law: the paper's
-    IID = "iid"  # everybody draws from everything
-    SHARDS = "shards"  # sorted by label and cut into shards, so many for each client
-    QUANTITY = "quantity"  # sizes from a Dirichlet law, labels alike
+    DIRICHLET = "dirichlet"  # label shares from a Dirichlet law, as in the paper
+    IID = "iid"  # uniform draws from all data
+    SHARDS = "shards"  # sorted by label and cut into shards, a fixed number for each client
+    QUANTITY = "quantity"  # sizes from a Dirichlet law, equal label shares
 
 
 class PartitionSizes(StrEnum):
-    """How much data the clients hold."""
+    """Sizes of the clients' data sets."""
 
     FIXED = "fixed"  # clients.samples each
-    NATURAL = "natural"  # all data are dealt out, sizes fall as the method has it
+    NATURAL = "natural"  # all data are used; sizes follow from the method
 
 
 class LocalUnit(StrEnum):
-    """What the number of local steps counts."""
+    """Unit of the number of local steps."""
 
     UPDATES = "updates"  # mini-batch updates
     EPOCHS = "epochs"  # passes over the client's data
 
 
 class Engine(StrEnum):
-    """How the clients of a round are computed; results agree up to rounding."""
+    """Execution of the clients of a round; results agree up to rounding."""
 
     LOOP = "loop"  # one client after the other, or in parallel processes
     VMAP = "vmap"  # all clients in one vectorised call: for small models
 
 
 class DataChoice(Section, frozen=True, kw_only=True):
-    """What is learned from."""
+    """The data set and its preprocessing."""
 
     source: Annotated[
         Text, about("", "ours", "digits, a folder of Parquet files, a .npz file, hub:NAME[:CONFIG] or module:function")
     ] = DIGITS
     input_column: Annotated[Text | None, about("", "ours", "column of the images; none: img, image or input")] = None
     label_column: Annotated[Text | None, about("", "ours", "column of the labels; none: label or labels")] = None
-    normalise: Annotated[Normalisation, about("", "ours", "what is done to inputs before the model sees them")] = (
+    normalise: Annotated[Normalisation, about("", "ours", "preprocessing of the inputs: channel or none")] = (
         Normalisation.CHANNEL
     )
     test_samples: Annotated[WholePositive | None, about("", "ours", "test samples used, the first; none: all")] = None
@@ -95,7 +95,7 @@ PartitionParameter: TypeAlias = bool | int | float | str | tuple[int | float | t
 
 
 class PartitionChoice(Section, frozen=True, kw_only=True):
-    """Who holds which data."""
+    """The partition of the data among clients."""
 
     method: Annotated[
         Text, about("", "paper", "dirichlet, iid, shards, quantity or flwr:NAME, a partitioner of flwr-datasets")
@@ -108,14 +108,14 @@ class PartitionChoice(Section, frozen=True, kw_only=True):
     )
     shards_per_client: Annotated[WholePositive, about("", "ours", "shards each client gets, for shards")] = 2
     size_dirichlet: Annotated[Positive, about("", "ours", "concentration of the clients' sizes, for quantity")] = 0.5
-    num_labels: Annotated[WholePositive, about("", "paper", "number of labels where no data are loaded")] = 10
+    num_labels: Annotated[WholePositive, about("", "paper", "number of labels if no data are loaded")] = 10
     parameters: Annotated[
         dict[str, PartitionParameter], about("", "ours", "the parameters of a partitioner of flwr-datasets")
     ] = {}  # noqa: RUF012 (every scenario gets a copy)
 
 
 def validate_partition(choice: PartitionChoice) -> None:
-    """Raises `ScenarioError` for a rule that is neither ours nor named after a partitioner, or has no parameters."""
+    """Raise `ScenarioError` for an unknown method, or for parameters of a method that takes none."""
     is_flower = is_flower_method(choice.method)
     name = choice.method.removeprefix(FLOWER_PREFIX)
     if (is_flower and not name.isidentifier()) or (not is_flower and choice.method not in set(PartitionMethod)):
@@ -127,7 +127,7 @@ def validate_partition(choice: PartitionChoice) -> None:
 
 
 class Aggregation(Section, frozen=True, kw_only=True):
-    """How updates become the next global model."""
+    """Aggregation of updates into the next global model."""
 
     rule: Annotated[
         Text,
@@ -137,7 +137,7 @@ class Aggregation(Section, frozen=True, kw_only=True):
             "mean, median, trimmed-mean, krum, multi-krum, minimum-diameter or your own module:function",
         ),
     ] = "mean"
-    faulty: Annotated[int, Meta(ge=0), about("", "ours", "wrong updates a robust rule must bear in a round")] = 0
+    faulty: Annotated[int, Meta(ge=0), about("", "ours", "faulty updates a robust rule must tolerate in a round")] = 0
 
 
 class Learning(Section, frozen=True, kw_only=True):
@@ -148,17 +148,17 @@ class Learning(Section, frozen=True, kw_only=True):
         Text | None, about("", "ours", "a Flower client instead of model and data: module:client_fn or module:app")
     ] = None
     flower_model: Annotated[
-        Text | None, about("", "ours", "what gives its first arrays, module:function; none: the client itself")
+        Text | None, about("", "ours", "function that makes its initial arrays, module:function; none: the client")
     ] = None
     flower_config: Annotated[
         dict[str, Parameter], about("", "ours", "the Flower client's run_config, and the config of its messages")
     ] = {}  # noqa: RUF012 (every scenario gets a copy)
     hidden: Annotated[tuple[WholePositive, ...], about("", "ours", "sizes of the hidden layers of mlp")] = (64,)
-    unit: Annotated[LocalUnit, about("", "paper", "what local_steps counts: mini-batch updates or epochs")] = (
+    unit: Annotated[LocalUnit, about("", "paper", "unit of local_steps: mini-batch updates or epochs")] = (
         LocalUnit.UPDATES
     )
     local_steps: Annotated[
-        WholePositive | None, about("", "ours", "local steps really made; none: compute.local_updates, as charged")
+        WholePositive | None, about("", "ours", "local steps made; none: compute.local_updates, as in the cost model")
     ] = None
     batch: Annotated[WholePositive, about("", "ours", "samples in a mini-batch")] = 64
     learning_rate: Annotated[Positive, about("", "paper", "step eta of stochastic gradient descent")] = 0.001

@@ -1,4 +1,4 @@
-"""A network of real processes: how long things last in it, and how long a node waits."""
+"""Settings of a live network: durations and timeouts."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -8,26 +8,26 @@ from bdfl.scenario.values import NotNegative, Positive, about
 
 
 class LiveMode(StrEnum):
-    """Where a live node's conditions and durations come from."""
+    """Source of a live node's conditions and durations."""
 
-    EMULATE = "emulate"  # the scenario's cost model, stretched: training, uploading and mining last as long as it says
+    EMULATE = "emulate"  # the scenario's cost model, scaled: training, upload and mining take the modelled time
     MEASURED = "measured"  # the machine it runs on
 
 
 class Live(Section, frozen=True, kw_only=True):
-    """Real nodes. The five waits are derived from the scenario where they are not given."""
+    """Settings of live nodes. The five timeouts are derived from the scenario unless given."""
 
     mode: Annotated[LiveMode, about("", "ours", "emulate the scenario's radio and processors, or measure")] = (
         LiveMode.EMULATE
     )
     time_scale: Annotated[
-        NotNegative, about("", "ours", "real seconds for a modelled one; 0: nothing lasts longer than it must")
+        NotNegative, about("", "ours", "real seconds per modelled second; 0: no artificial delays")
     ] = 20.0
-    block_s: Annotated[Positive, about("s", "ours", "time that mining should take where it is measured")] = 2.0
-    grace_s: Annotated[Positive | None, about("s", "ours", "wait for updates and reports beyond what is planned")] = (
+    block_s: Annotated[Positive, about("s", "ours", "target mining time in mode measured")] = 2.0
+    grace_s: Annotated[Positive | None, about("s", "ours", "wait for updates and reports beyond the planned time")] = (
         None
     )
-    attempt_s: Annotated[Positive | None, about("s", "ours", "first attempt to agree lasts 1.5 times this")] = None
-    resend_s: Annotated[Positive | None, about("s", "ours", "between two times that a node says all it holds")] = None
-    fetch_s: Annotated[Positive | None, about("s", "ours", "least wait for a piece before another is asked")] = None
-    lease_s: Annotated[Positive | None, about("s", "ours", "silence after which a peer counts as gone")] = None
+    attempt_s: Annotated[Positive | None, about("s", "ours", "first consensus attempt lasts 1.5 times this")] = None
+    resend_s: Annotated[Positive | None, about("s", "ours", "interval at which a node resends its messages")] = None
+    fetch_s: Annotated[Positive | None, about("s", "ours", "least wait for a piece before the next peer")] = None
+    lease_s: Annotated[Positive | None, about("s", "ours", "silence after which a peer counts as disconnected")] = None

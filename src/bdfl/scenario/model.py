@@ -1,7 +1,7 @@
-"""Everything a run depends on: one frozen value per section of a scenario file.
+"""The sections of a scenario, one frozen value each.
 
-Defaults are the paper's CIFAR-10 experiment [Li24, Section VI-A]. Limits, units, sources and meanings stand at the
-fields and nowhere else; `Scenario` checks them however it was made.
+Defaults are the paper's CIFAR-10 experiment [Li24, Section VI-A]. Limits, units, sources and meanings are defined at
+the fields only; `Scenario` always validates them.
 """
 
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ from bdfl.scenario.values import (
 
 
 class Preference(StrEnum):
-    """Whose participation the data distribution raises."""
+    """Effect of the data distribution on participation."""
 
     LITERAL = "literal"  # the paper's wording: clients whose labels differ most take part most
     SIMILAR = "similar"  # the opposite sign
@@ -54,14 +54,14 @@ class FadingKind(StrEnum):
 
 
 class MiningMode(StrEnum):
-    """How long mining a block takes."""
+    """Model of the mining time of a block."""
 
-    QUANTILE = "quantile"  # the time it is over with probability p0
+    QUANTILE = "quantile"  # the time by which it is found with probability p0
     SAMPLED = "sampled"  # an exponential draw
 
 
 class Placement(StrEnum):
-    """Where clients stand in round 1."""
+    """Placement of the clients in round 1."""
 
     RING = "ring"  # at distance_m from access point i modulo their number, in a drawn direction
     UNIFORM = "uniform"  # anywhere in the area
@@ -69,15 +69,15 @@ class Placement(StrEnum):
 
 
 class MobilityModel(StrEnum):
-    """How clients move from round to round."""
+    """Movement of the clients between rounds."""
 
     STATIC = "static"
-    REDRAWN = "redrawn"  # placed anew in every round
+    REDRAWN = "redrawn"  # placed again in every round
     RANDOM_WAYPOINT = "random-waypoint"
 
 
 class Clients(Section, frozen=True, kw_only=True):
-    """Who takes part."""
+    """Number of clients and size of their data sets."""
 
     count: Annotated[int, Meta(ge=1, le=10_000_000), about("", "paper", "number of clients U")] = 8
     min_selected: Annotated[WholePositive, about("", "paper", "least number m of clients that train in a round")] = 3
@@ -85,7 +85,7 @@ class Clients(Section, frozen=True, kw_only=True):
 
 
 class Participation(Section, frozen=True, kw_only=True):
-    """How often each client should train."""
+    """Target participation rates of the clients."""
 
     mean: Annotated[Fraction, about("", "calibrated", "mean of the participation rates beta_i")] = 0.4
     spread: Annotated[NotNegative, about("", "calibrated", "standard deviation of the rates before clipping")] = 0.05
@@ -93,9 +93,7 @@ class Participation(Section, frozen=True, kw_only=True):
     preference: Annotated[Preference, about("", "paper", "whether skewed (literal) or typical data train more")] = (
         Preference.LITERAL
     )
-    rates: Annotated[PerClientFraction | None, about("", "ours", "participation rates as given, not from labels")] = (
-        None
-    )
+    rates: Annotated[PerClientFraction | None, about("", "ours", "given participation rates, not from labels")] = None
 
 
 class Fading(Section, frozen=True, kw_only=True):
@@ -161,25 +159,25 @@ class Mining(Section, frozen=True, kw_only=True):
 
 
 class Protocol(Section, frozen=True, kw_only=True):
-    """What a round takes beside training, upload and mining; the paper leaves it out."""
+    """Overhead of a round beside training, upload and mining; the paper neglects it."""
 
-    downlink_s: Annotated[NotNegative, about("s", "ours", "time until all have all updates and the block")] = 0.0
+    downlink_s: Annotated[NotNegative, about("s", "ours", "time until all nodes have all updates and the block")] = 0.0
     verification_s: Annotated[NotNegative, about("s", "ours", "time to verify updates and block")] = 0.0
     voting_s: Annotated[NotNegative, about("s", "ours", "time to vote and commit")] = 0.0
 
 
 class Energy(Section, frozen=True, kw_only=True):
-    """What a client may spend."""
+    """Energy budget of the clients."""
 
     budget_j: Annotated[
-        PerClientNotNegative, about("J", "paper", "energy budget E_i^max of a round; each_round = true draws it anew")
+        PerClientNotNegative, about("J", "paper", "energy budget E_i^max of a round; each_round = true redraws it")
     ] = 0.4
 
 
 class Mobility(Section, frozen=True, kw_only=True):
-    """Movement of the clients; it never depends on what a scheduler decides."""
+    """Movement of the clients; independent of the scheduler."""
 
-    model: Annotated[MobilityModel, about("", "ours", "how clients move from round to round")] = MobilityModel.STATIC
+    model: Annotated[MobilityModel, about("", "ours", "movement of the clients between rounds")] = MobilityModel.STATIC
     min_speed_m_per_s: Annotated[Positive, about("m/s", "ours", "least speed towards a waypoint")] = 1.0
     max_speed_m_per_s: Annotated[Positive, about("m/s", "ours", "greatest speed towards a waypoint")] = 2.0
     pause_rounds: Annotated[int, Meta(ge=0), about("", "ours", "rounds a client rests at a waypoint")] = 0
@@ -189,11 +187,11 @@ class Mobility(Section, frozen=True, kw_only=True):
 
 
 class Geometry(Section, frozen=True, kw_only=True):
-    """Clients and access points on the plane, and who hears whom."""
+    """Positions of clients and access points on the plane, and their radio ranges."""
 
-    placement: Annotated[Placement, about("", "paper", "where clients stand in round 1")] = Placement.RING
+    placement: Annotated[Placement, about("", "paper", "placement of the clients in round 1")] = Placement.RING
     distance_m: Annotated[PerClientPositive, about("m", "paper", "distance d_i of placement ring")] = 200.0
-    area_m: Annotated[Sides, about("m", "ours", "width and height, from (0, 0), where clients are placed and roam")] = (
+    area_m: Annotated[Sides, about("m", "ours", "width and height, from (0, 0), of the clients' area")] = (
         1000.0,
         1000.0,
     )
@@ -204,19 +202,19 @@ class Geometry(Section, frozen=True, kw_only=True):
         tuple[Point, ...], Meta(min_length=1), about("m", "ours", "x, y of every access point")
     ] = ((500.0, 500.0),)
     access_range_m: Annotated[
-        Positive | None, about("m", "ours", "farthest a client's own access point may be; none: any distance")
+        Positive | None, about("m", "ours", "greatest distance of a client to its access point; none: unlimited")
     ] = None
     backbone_range_m: Annotated[
-        Positive | None, about("m", "ours", "farthest two access points link; none: all are linked")
+        Positive | None, about("m", "ours", "greatest distance of linked access points; none: all are linked")
     ] = None
-    peer_range_m: Annotated[Positive | None, about("m", "ours", "farthest two clients link directly; none: never")] = (
+    peer_range_m: Annotated[Positive | None, about("m", "ours", "greatest distance of linked clients; none: never")] = (
         None
     )
     mobility: Mobility = Mobility()
 
 
 class SchedulerChoice(Section, frozen=True, kw_only=True):
-    """Who decides."""
+    """The scheduler and its parameters."""
 
     name: Annotated[Text, about("", "paper", "scheduler, by the name it is registered under")] = "drc"
     tradeoff: Annotated[Positive, about("1/s", "calibrated", "weight V of delay against the queues")] = 100.0
@@ -226,10 +224,10 @@ class SchedulerChoice(Section, frozen=True, kw_only=True):
 
 
 class Scenario(Section, frozen=True, kw_only=True):
-    """One run, completely described. Raises `ScenarioError` on any value outside its limits."""
+    """Complete description of a run. Raises `ScenarioError` on any value outside its limits."""
 
     name: Annotated[Text, about("", "ours", "name of the scenario")] = "scenario"
-    description: Annotated[str, about("", "ours", "what it shows, in a sentence")] = ""
+    description: Annotated[str, about("", "ours", "purpose of the scenario, in one sentence")] = ""
     rounds: Annotated[WholePositive, about("", "paper", "number of rounds T")] = 100
     seed: Annotated[int, Meta(ge=0), about("", "ours", "all draws of a run derive from it")] = 0
     clients: Clients = Clients()
@@ -255,7 +253,7 @@ class Scenario(Section, frozen=True, kw_only=True):
 
 
 def walk_keys(section: Section, prefix: str = "") -> Iterator[tuple[str, inspect.Field, object]]:
-    """Every dotted key with its field and value, in the order of the file."""
+    """Yield every dotted key with its field and value, in the order of the file."""
     node = type_info(type(section))
     for field in node.fields if isinstance(node, inspect.StructType) else ():
         value = getattr(section, field.name)
@@ -271,7 +269,7 @@ def _annotations() -> dict[str, Annotation]:
 
 
 def validate_scenario(scenario: Scenario) -> None:
-    """Raises `ScenarioError` for the first value that breaks its own limits or does not fit the others."""
+    """Raise `ScenarioError` for the first value that is out of its limits or inconsistent with others."""
     for name, annotation in _annotations().items():
         check_value(getattr(scenario, name), annotation, name)
     clients = scenario.clients
@@ -314,7 +312,7 @@ def _validate_privacy(scenario: Scenario) -> None:
     if privacy.is_on and scenario.learning.engine is Engine.VMAP:
         raise refuse_value("learning.engine", "vmap", "loop where training is private")
     if privacy.is_on and scenario.learning.flower is not None:
-        allowed = "none where training is private: nobody here can see what a Flower client does to its gradients"
+        allowed = "none where training is private: clipping and noise of a Flower client cannot be enforced"
         raise refuse_value("learning.flower", scenario.learning.flower, allowed)
 
 

@@ -1,4 +1,4 @@
-"""What a client's update may tell of a single one of its samples: differentially private training, off by default."""
+"""Settings of differentially private training, off by default."""
 
 from enum import StrEnum
 from fractions import Fraction
@@ -18,14 +18,14 @@ Delta = Annotated[float, Meta(ge=1e-15, lt=0.5)]
 
 
 class Accountant(StrEnum):
-    """Who adds up what all steps of a client together have spent."""
+    """Privacy accountant: computes the total privacy loss of a client's steps."""
 
-    RDP = "rdp"  # Renyi divergences of all orders, the best one counts
+    RDP = "rdp"  # Renyi divergences of all orders; the best one counts
     PRV = "prv"  # the distribution of the privacy loss itself: tighter, slower
 
 
 class Privacy(Section, frozen=True, kw_only=True):
-    """Differentially private training; on where a noise or an epsilon is given."""
+    """Differentially private training; on if a noise multiplier or an epsilon is given."""
 
     noise_multiplier: Annotated[
         Noise | None, about("", "ours", "deviation of the noise over max_grad_norm; none: off, or as epsilon asks")
@@ -35,23 +35,23 @@ class Privacy(Section, frozen=True, kw_only=True):
     ] = None
     max_grad_norm: Annotated[Norm, about("", "ours", "norm to which the gradient of a sample is clipped")] = 1.0
     delta: Annotated[Delta, about("", "ours", "chance that epsilon does not hold; below 1 / samples")] = 1e-5
-    accountant: Annotated[Accountant, about("", "ours", "who adds epsilon up: rdp, or prv, tighter and slower")] = (
+    accountant: Annotated[Accountant, about("", "ours", "privacy accountant: rdp, or prv, tighter and slower")] = (
         Accountant.RDP
     )
 
     @property
     def is_on(self) -> bool:
-        """Whether clients train privately."""
+        """True if clients train privately."""
         return self.noise_multiplier is not None or self.epsilon is not None
 
     @property
     def noise_micro(self) -> int | None:
-        """The noise multiplier in millionths; none where it is not given."""
+        """The noise multiplier in millionths; None if not given."""
         return None if self.noise_multiplier is None else round(Fraction(self.noise_multiplier) * MICRO)
 
     @property
     def clip_micro(self) -> int:
-        """The norm that gradients are clipped to, in millionths."""
+        """The norm to which gradients are clipped, in millionths."""
         return round(Fraction(self.max_grad_norm) * MICRO)
 
     @property

@@ -1,4 +1,4 @@
-"""What all tables of a scenario file share."""
+"""Base of all tables of a scenario file."""
 
 from typing import Annotated
 
@@ -9,4 +9,4 @@ Text = Annotated[str, Meta(min_length=1)]
 
 
 class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A table of a scenario file: unknown keys are refused."""
+    """A table of a scenario file: unknown keys are rejected."""

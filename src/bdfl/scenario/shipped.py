@@ -1,4 +1,4 @@
-"""Scenarios that come with the package, by name."""
+"""Scenarios shipped with the package, by name."""
 
 from pathlib import Path
 
@@ -6,9 +6,9 @@ from bdfl.scenario.checking import ScenarioError
 
 
 def find_scenario(name_or_path: str) -> Path:
-    """Path of a scenario file: as given, or the shipped scenario of that name, such as `paper-cifar10`.
+    """Return the path of a scenario file: as given, or the shipped scenario of that name, such as `paper-cifar10`.
 
-    A folder of that name is no scenario and does not hide one. Raises `ScenarioError` with the names there are.
+    A folder of that name does not hide a shipped scenario. Raises `ScenarioError` with the names available.
     """
     path = Path(name_or_path)
     shipped = shipped_scenarios()
@@ -21,7 +21,7 @@ def find_scenario(name_or_path: str) -> Path:
 
 
 def shipped_scenarios() -> dict[str, Path]:
-    """Every shipped scenario's file by its name, in alphabetical order."""
+    """Files of all shipped scenarios by name, in alphabetical order."""
     package = Path(__file__).parents[1]
     inside, beside = package / "scenarios", package.parents[1] / "scenarios"  # installed, or in a source tree
     folder = inside if inside.is_dir() else beside

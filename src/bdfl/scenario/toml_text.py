@@ -1,4 +1,4 @@
-"""Plain data as TOML text and back: tables, inline tables, lists and scalars, nothing else."""
+"""Plain data as TOML text and back: only tables, inline tables, lists and scalars."""
 
 import json
 import math
@@ -9,11 +9,11 @@ from typing import TypeAlias
 Plain: TypeAlias = "bool | int | float | str | Sequence[Plain] | Mapping[str, Plain] | None"
 
 MAX_TOML_SIZE = 2**20  # characters
-_MAX_DOTS = 2**13  # beside those of numbers in lists: a dotted key takes time by the square of its parts
+_MAX_DOTS = 2**13  # except those of numbers in lists: parsing a dotted key takes time quadratic in its parts
 
 
 def parse_toml(text: str) -> dict[str, Plain]:
-    """The table that a text from anywhere describes; raises `tomllib.TOMLDecodeError`, also for what takes too long."""
+    """Parse untrusted TOML text; raise `tomllib.TOMLDecodeError`, also if parsing would take too long."""
     if len(text) > MAX_TOML_SIZE:
         raise tomllib.TOMLDecodeError(f"{len(text)} characters, at most {MAX_TOML_SIZE} expected")
     if sum("," not in part or '"' in part or "'" in part for part in text.split(".")) > _MAX_DOTS:
@@ -22,12 +22,12 @@ def parse_toml(text: str) -> dict[str, Plain]:
         return tomllib.loads(text)
     except RecursionError:
         raise tomllib.TOMLDecodeError("nested too deeply") from None
-    except ValueError as error:  # such as a number of more digits than Python reads
+    except ValueError as error:  # such as a number with more digits than Python reads
         raise tomllib.TOMLDecodeError(str(error)) from None
 
 
 def toml_value(value: Plain) -> str:
-    """`value` on one line as TOML writes it; keys of inline tables that hold None are left out."""
+    """Return `value` on one line as TOML; keys of inline tables that hold None are omitted."""
     if value is None:
         raise ValueError("TOML has no word for None: leave the key out")
     if isinstance(value, bool):
@@ -43,11 +43,11 @@ def toml_value(value: Plain) -> str:
         return "{" + ", ".join(pairs) + "}"
     if isinstance(value, Sequence):
         return "[" + ", ".join(map(toml_value, value)) + "]"
-    return str(value)  # dates and times: no scenario has them, but a message about one must show it
+    return str(value)  # dates and times: in no valid scenario, but an error message must show them
 
 
 def _toml_float(value: float) -> str:
-    """`value` exactly; from a million on as 1.5e9, which people read more easily than its zeros."""
+    """Return `value` exactly; from a million on as 1.5e9, which is easier to read."""
     if not 1e6 <= abs(value) < math.inf:
         return repr(value)
     mantissa, _, exponent = f"{value:e}".partition("e")
@@ -56,13 +56,13 @@ def _toml_float(value: float) -> str:
 
 
 def toml_key(key: str) -> str:
-    """`key` bare where TOML allows it, else quoted."""
+    """Return `key` bare if TOML allows it, else quoted."""
     is_bare = key.isascii() and bool(key) and all(letter.isalnum() or letter in "-_" for letter in key)
     return key if is_bare else toml_value(key)
 
 
 def toml_document(sections: Mapping[str, Plain], inline: Sequence[str] = (), prefix: str = "") -> str:
-    """A TOML document: scalars first, then one [table] per mapping, except those whose dotted key is in `inline`.
+    """Return a TOML document: scalars, then one [table] per mapping, except those whose dotted key is in `inline`.
 
     A mapping with a `distribution` is a value, hence written inline too.
     """

@@ -1,4 +1,4 @@
-"""A value per client: one number for all, a list with one each, or a distribution to draw from."""
+"""Values per client: one number for all, a list with one each, or a distribution to draw from."""
 
 import math
 from typing import Annotated, Literal, TypeAlias
@@ -15,7 +15,7 @@ NotNegative = Annotated[float, Meta(ge=0)]
 Fraction = Annotated[float, Meta(ge=0, le=1)]
 Probability = Annotated[float, Meta(gt=0, lt=1)]
 WholePositive = Annotated[int, Meta(ge=1)]
-Parameter: TypeAlias = bool | int | float | str  # a plug-in's own, checked by the plug-in
+Parameter: TypeAlias = bool | int | float | str  # of a plug-in, validated by the plug-in
 Point = tuple[float, float]  # x, y in m
 Sides = tuple[Positive, Positive]  # width, height in m
 
@@ -29,7 +29,7 @@ class Drawn(
     tag_field="distribution",
     tag=str.lower,
 ):
-    """What all distributions share: drawn once for the run, or again in every round where the key allows it."""
+    """Base of all distributions: drawn once for the run, or in every round if the key allows it."""
 
     each_round: bool = False
 
@@ -45,11 +45,11 @@ class Lognormal(Drawn, frozen=True, kw_only=True):
     """`median` times e to the power of a normal draw with standard deviation `sigma`."""
 
     median: Positive
-    sigma: Annotated[float, Meta(ge=0, le=10)]  # above, draws leave the range of floats
+    sigma: Annotated[float, Meta(ge=0, le=10)]  # above, draws exceed the range of floats
 
 
 class Normal(Drawn, frozen=True, kw_only=True):
-    """Normal draws, those outside `low` to `high` moved to the nearer end."""
+    """Normal draws, clipped to `low` to `high`."""
 
     mean: float
     std: NotNegative
@@ -58,7 +58,7 @@ class Normal(Drawn, frozen=True, kw_only=True):
 
 
 class Choice(Drawn, frozen=True, kw_only=True):
-    """One of `values`, as likely as its share of `weights` (equal where none are given)."""
+    """One of `values`, with probability proportional to `weights` (equal if not given)."""
 
     values: Annotated[tuple[float, ...], Meta(min_length=1)]
     weights: tuple[NotNegative, ...] | None = None
@@ -73,18 +73,18 @@ PerClientValue: TypeAlias = float | tuple[float, ...] | Distribution  # any of t
 
 
 def about(unit: str, source: Source, meaning: str) -> Meta:
-    """What a key is, said once: its unit ("" if none), where its default comes from, and one line of meaning."""
+    """Metadata of a key: its unit ("" if none), the source of its default, and a one-line meaning."""
     return Meta(description=meaning, extra={"unit": unit, "source": source})
 
 
 def is_per_client(node: inspect.Type) -> bool:
-    """Whether a key of this type takes a distribution, hence one value per client."""
+    """Return whether a key of this type takes a distribution, hence one value per client."""
     union = unwrap_type(node)
     return isinstance(union, inspect.UnionType) and any(isinstance(kind, inspect.StructType) for kind in union.types)
 
 
 def check_per_client(value: object, node: inspect.Type, key: str, num_clients: int) -> None:
-    """Raises `ScenarioError` if a list has not one entry per client, or a distribution reaches what `node` forbids."""
+    """Raise `ScenarioError` if a list has not one entry per client, or a draw could leave the limits of `node`."""
     if isinstance(value, tuple) and len(value) != num_clients:
         allowed = f"allowed is one entry for each of the {num_clients} clients"
         raise ScenarioError(key, f"a list of {len(value)} given", allowed)
@@ -101,11 +101,11 @@ def check_per_client(value: object, node: inspect.Type, key: str, num_clients: i
 
 
 def _check_support(value: Distribution, node: inspect.Type, key: str) -> None:
-    """Raises if a draw could break the limits that a plain number at this key must keep."""
+    """Raise if a draw could violate the limits of a plain number at this key."""
     union = unwrap_type(node)
     kinds = union.types if isinstance(union, inspect.UnionType) else (union,)
     number = next(kind for kind in kinds if isinstance(kind, (inspect.FloatType, inspect.IntType)))
-    # A whole number is rounded and raised to 1 after the draw, so that a log-normal size of a data set is allowed.
+    # A whole number is rounded and raised to 1 after the draw, so a log-normal data set size is allowed.
     above, least = (0, None) if isinstance(number, inspect.IntType) else (number.gt, number.ge)
     low, high = _support(value)
     if above is not None and low <= above:
@@ -117,7 +117,7 @@ def _check_support(value: Distribution, node: inspect.Type, key: str) -> None:
 
 
 def _support(value: Distribution) -> tuple[float, float]:
-    """The least and the greatest value that can be drawn."""
+    """Least and greatest value that can be drawn."""
     match value:
         case Lognormal():
             return math.ulp(0.0), math.inf

@@ -1,1 +1,1 @@
-"""Who trains, how fast everybody computes and mines: problems, schedulers, certificates and bounds."""
+"""Schedulers of a round, its problem, and proofs of optimality: certificates and bounds."""

@@ -1,8 +1,8 @@
-"""The best frequencies for a given training set: one convex search over the exchange time.
+"""Optimal frequencies for a given training set: one convex search over the exchange time.
 
-With mining roots b_i (see `curves`) and w = s^(-1/3), the largest total mining frequency s solves
-w^-2 = sum_i min(w cap_i, b_i), and mining takes A w^3. Without caps that is w = (sum b_i)^(-1/2). The round delay
-tau + A w(tau)^3 is convex in the exchange time tau, so tangents enclose its minimum.
+With mining roots b_i (see `curves`) and w = s^(-1/3), the largest total mining frequency s solves w^-2 = sum_i min(w
+cap_i, b_i), and mining takes A w^3. Without caps that is w = (sum b_i)^(-1/2). The round delay tau + A w(tau)^3 is
+convex in the exchange time tau, so tangents enclose its minimum.
 """
 
 from collections.abc import Callable
@@ -33,14 +33,15 @@ _LEVEL_STEPS = 100
 _GRID = np.linspace(0.0, 1.0, 8) ** 3
 _GRID.setflags(write=False)
 _FEW_CLIENTS = 12  # up to which plain Python floats beat arrays
-CHUNK = 16_384  # clients worked on at a time, to stay in the processor's cache
+CHUNK = 16_384  # clients processed at a time, to stay in the processor's cache
 
 
 def solve_level(roots: NDArray[np.float64], caps: PerClient | None) -> Rows:
-    """w = s^(-1/3) for the largest payable total mining frequency s, one per row of `roots` (rows, clients).
+    """Level w = s^(-1/3) of the largest payable total mining frequency s, one per row of `roots` (rows, clients).
 
-    The root of w^-2 = sum min(w cap, b). Its two sides differ by a concave increasing function of w, so Newton from the
-    uncapped solution climbs to the root from below and never passes it. Nobody can mine: astronomically high.
+    The root of w^-2 = sum min(w cap, b). The difference of the two sides is concave and increasing in w, so Newton's
+    method from the uncapped solution approaches the root from below. If no client can mine, the level is astronomically
+    high.
     """
     total = roots.sum(axis=-1)
     level: Rows = 1.0 / np.sqrt(np.maximum(total, NOTHING))
@@ -70,11 +71,11 @@ def level_slope(level: Rows, roots: NDArray[np.float64], root_slopes: NDArray[np
 
 @dataclass(frozen=True, eq=False)
 class Market:
-    """One round as the selection sees it: reachable clients only, everything reduced to mining roots."""
+    """One round as the selection sees it: reachable clients only, reduced to mining roots."""
 
     curves: Curves
     idle: PerClient  # mining root of a client that only mines
-    caps: PerClient | None  # mining frequency caps (Hz); None where no cap can bind
+    caps: PerClient | None  # mining frequency caps (Hz); None if no cap can bind
     queue: PerClient
     tradeoff: float
     work_cycles: float
@@ -86,7 +87,7 @@ class Market:
         return len(self.idle)
 
     def without_idle(self, members: NDArray[np.bool_]) -> "Market":
-        """The same market with only `members` (clients,) listed, the others idle for good; as it is if caps bind."""
+        """Return the market with only `members` (clients,) listed, the others always idle; unchanged if caps bind."""
         if self.caps is not None or members.all():
             return self
         index = np.flatnonzero(members)
@@ -102,7 +103,7 @@ class Market:
 def sets_delay(market: Market, members: Members, exchange_s: Curve) -> tuple[Curve, Curve]:
     """Round delay (s) and its slope at (rows, points) exchange times, for the training sets `members` (rows, clients).
 
-    No time may be earlier than the slowest member of its row can be done.
+    No time may be earlier than the slowest member of its row needs.
     """
     roots, slopes = market.curves.roots(exchange_s[..., None])  # (rows, points, clients)
     if market.caps is not None:
@@ -113,7 +114,7 @@ def sets_delay(market: Market, members: Members, exchange_s: Curve) -> tuple[Cur
 
 
 def _uncapped_delay(market: Market, exchange_s: Curve, gained: Curve, rising: Curve) -> tuple[Curve, Curve]:
-    """Delay and slope where training changes the sum of all mining roots by `gained`, which grows at rate `rising`."""
+    """Delay and slope if training changes the sum of all mining roots by `gained`, which grows at rate `rising`."""
     total = np.maximum(market.rest + market.idle.sum() + gained, NOTHING)
     mining_s = market.work_cycles / (total * np.sqrt(total))
     return exchange_s + mining_s, np.maximum(1.0 - 1.5 * mining_s / total * rising, -STEEPEST)
@@ -137,11 +138,11 @@ def solve_sets(
     is_hopeless: Callable[[Rows, Rows, RowNumbers], NDArray[np.bool_]] | None = None,
     precision: float = PRECISION,
 ) -> Enclosure:
-    """Least round delay (s) of each training set in `members` (rows, clients), with the exchange time it needs.
+    """Least round delay (s) of each training set in `members` (rows, clients), with its exchange time.
 
-    Every set must consist of clients that can train. The optimum lies between the time by which the slowest member can
-    be done and the delay reached by allowing twice that. Sets with the same slowest member share one grid of times;
-    then each goes on in the interval in which its slope changes sign.
+    Every set must consist of clients that can train. The optimum lies between the slowest member's least time and the
+    delay reached by allowing twice that. Sets with the same slowest member share one grid of times. Each search then
+    continues in the interval in which its slope changes sign.
     """
     least = np.where(members, market.curves.least_s, 0.0)
     slowest, group = np.unique(np.argmax(least, axis=1), return_inverse=True)
@@ -153,9 +154,9 @@ def solve_sets(
     points = grid[group]
     if market.caps is not None:
         samples = _capped_delay(market, members, points, roots[group], slopes[group])
-    else:  # every set on every grid at once, of which its own grid is picked
+    else:  # every set on every grid at once; then its own grid is picked
         terms = np.stack([np.maximum(roots, 0.0) - market.idle, slopes])
-        # A matrix product is fastest, but long sums would depend on how many threads it uses.
+        # A matrix product is fastest, but long sums would depend on its number of threads.
         weights = members.astype(np.float64)
         everywhere = (
             terms @ weights.T if len(members[0]) <= _FEW_CLIENTS else np.einsum("tgpc,rc->tgpr", terms, weights)
@@ -174,7 +175,7 @@ def solve_sets(
 def solve_set(market: Market, members: NDArray[np.bool_], near_s: float, precision: float = PRECISION) -> Enclosure:
     """Least round delay (s) of one training set `members` (clients,), searched from an exchange time near the best.
 
-    The twin of `solve_sets` for a set of any size, worked on in pieces.
+    The twin of `solve_sets` for one set of any size, processed in chunks.
     """
     own = market.without_idle(members)
     chosen = members if own is market else np.ones(own.num_clients, dtype=np.bool_)
@@ -186,7 +187,7 @@ def solve_set(market: Market, members: NDArray[np.bool_], near_s: float, precisi
 
 
 def _plain_delays(market: Market, members: Members) -> Callable[[int], PlainFunction] | None:
-    """The fast twin of `sets_delay` for small sets: by row, delay and slope for plain floats; None if unfit."""
+    """Fast twin of `sets_delay` for small sets: by row, delay and slope for plain floats; None if not applicable."""
     curves = market.curves
     if market.caps is not None or market.num_clients > _FEW_CLIENTS or not isinstance(curves, FixedPowerCurves):
         return None
@@ -207,7 +208,7 @@ def _plain_delays(market: Market, members: Members) -> Callable[[int], PlainFunc
 
 
 def _piecewise_delay(market: Market, members: NDArray[np.bool_]) -> PlainFunction:
-    """The twin of `sets_delay` for one large set: sums are taken piece by piece."""
+    """Twin of `sets_delay` for one large set: sums are taken chunk by chunk."""
     if market.caps is not None or market.num_clients <= CHUNK:
 
         def whole(exchange_s: float) -> tuple[float, float]:

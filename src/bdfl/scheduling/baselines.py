@@ -1,8 +1,8 @@
-"""Schedulers the paper compares with: whom they select differs, what they compute with does not.
+"""Baseline schedulers of the paper: the selection differs, the frequencies do not.
 
 Frequencies are the initial ones as far as budgets and caps allow. `random`, `round-robin` and `channel-best` select as
-many clients as `drc` would in the same round of a run of its own: its queues travel along in the baseline's memory.
-`greedy`, `choosing` and `oort` build on the same start, the same number and the same frequencies.
+many clients as `drc` would in the same round of its own run; its queues are kept in the baseline's memory. `greedy`,
+`choosing` and `oort` build on the same start, number and frequencies.
 """
 
 from collections.abc import Callable
@@ -20,12 +20,12 @@ from bdfl.scheduling.drc import Start, decide_from, start_round
 from bdfl.scheduling.problem import Decision, RoundProblem, infeasible_decision
 from bdfl.scheduling.queues import next_queue
 
-Clients = Annotated[int, Meta(ge=0)]  # how many train, at least m; 0: as many as the paired `drc`
+Clients = Annotated[int, Meta(ge=0)]  # number of clients that train, at least m; 0: as many as the paired `drc`
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class BaselineMemory:
-    """What a baseline remembers: the queues of the `drc` run it is paired with, and where the next cycle begins."""
+    """Memory of a baseline: the queues of the paired `drc` run, and the start of the next cycle."""
 
     reference_queue: PerClient
     cursor: int = 0
@@ -42,7 +42,7 @@ def random_scheduler(problem: RoundProblem) -> Decision:
 
 
 def round_robin(problem: RoundProblem) -> Decision:
-    """Decision with the next candidates in cyclic order of index, from where the last round ended."""
+    """Decision with the next candidates in cyclic order of index, continued from the last round."""
     start, count, memory = pair_round(problem, recall_baseline(problem))
     first = int(np.searchsorted(start.candidates, memory.cursor))
     chosen = np.roll(start.candidates, -first)[:count]
@@ -52,7 +52,7 @@ def round_robin(problem: RoundProblem) -> Decision:
 
 
 def channel_best(problem: RoundProblem) -> Decision:
-    """Decision with the candidates of highest channel gain; equal gains go by index."""
+    """Decision with the candidates of highest channel gain; ties are broken by index."""
     start, count, memory = pair_round(problem, recall_baseline(problem))
     return decide_initial(problem, start, take_least(start, -problem.gain, count), memory)
 
@@ -64,14 +64,14 @@ def all_clients(problem: RoundProblem) -> Decision:
 
 
 def take_least(start: Start, score: PerClient, count: int) -> NDArray[np.intp]:
-    """The `count` candidates with the least `score` (clients,), in its order; equal ones go by index."""
+    """Return the `count` candidates with the least `score` (clients,), in its order; ties are broken by index."""
     return start.candidates[np.argsort(score[start.candidates], kind="stable")[:count]]
 
 
 def pair_round(problem: RoundProblem, memory: _Memory, clients: int = 0) -> tuple[Start, int, _Memory]:
-    """The round's start, how many clients train (zero if infeasible), and the memory after it.
+    """Return the round's start, the number of clients that train (zero if infeasible), and the next memory.
 
-    That is as many as the paired `drc` selects; or `clients`, if that is above 0, within m and all who can train.
+    The number is that of the paired `drc`; or `clients`, if above 0, limited to at least m and at most all candidates.
     """
     start = start_round(problem)
     reference = decide_from(replace(problem, queue=memory.reference_queue), start)
@@ -83,7 +83,7 @@ def pair_round(problem: RoundProblem, memory: _Memory, clients: int = 0) -> tupl
 
 
 def recall(problem: RoundProblem, kind: type[_Memory], fresh: Callable[[], _Memory]) -> _Memory:
-    """What the scheduler remembers of this run, or `fresh` memory; raises `InvalidProblem` if it is not its own."""
+    """Return the scheduler's memory of this run, or `fresh` memory; raise `InvalidProblem` if it is another's."""
     memory = problem.memory
     if memory is None:
         return fresh()
@@ -95,19 +95,19 @@ def recall(problem: RoundProblem, kind: type[_Memory], fresh: Callable[[], _Memo
 
 
 def recall_baseline(problem: RoundProblem) -> BaselineMemory:
-    """What was remembered of this run; at its start the paired `drc` has the run's own queues."""
+    """Return the memory of this run; at its start the paired `drc` has the run's own queues."""
     return recall(problem, BaselineMemory, lambda: BaselineMemory(reference_queue=problem.queue))
 
 
 def initial_cpu(problem: RoundProblem, start: Start) -> PerClient:
-    """Training frequencies (Hz) of baselines: the initial ones as far as budget and cap allow, zero if no candidate."""
+    """Training frequencies (Hz) of baselines: the initial ones as far as budget and cap allow; zero for others."""
     return np.minimum(start.cpu_hz, problem.initial_cpu_hz)
 
 
 def decide_initial(
     problem: RoundProblem, start: Start, chosen: NDArray[np.intp], memory: BaselineMemory | None
 ) -> Decision:
-    """The decision that the `chosen` candidates train at their initial frequencies, as far as these can be paid."""
+    """Decision in which the `chosen` candidates train at their initial frequencies, as far as these can be paid."""
     if start.reason is not None:
         return infeasible_decision(problem, start.reason, memory)
     selected = np.zeros(problem.num_clients, dtype=np.bool_)

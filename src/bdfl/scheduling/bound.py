@@ -1,12 +1,12 @@
-"""How short rounds can be in the long run, whatever the scheduler: the dual of P1.
+"""Lower bound on the long-run average delay of any scheduler: the dual of P1.
 
 [Li24, Eq. 15] (P1) with a multiplier lambda_i >= 0 on every client's participation: no policy's average delay is below
 
     E[ min over S, f, F of d - sum_i lambda_i Gamma_i ] + sum_i lambda_i beta_i.
 
-The minimum is a round problem with V = 1 and lambda as queues; its proven bound is used, so the result is a bound
-whatever the solver missed. Multipliers are fitted on one sample of rounds and judged on another: fitted and judged on
-the same rounds the estimate would be too high.
+The minimum is a round problem with V = 1 and lambda as queues. Its proven bound is used, so the result is a bound even
+if the solver is not optimal. Multipliers are fitted on one sample of rounds and evaluated on another: on the same
+rounds the estimate would be too high.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ _STEPS = (0.02, 0.005, 0.002)  # s per missed participation, one pass over the s
 
 @dataclass(frozen=True, eq=False)
 class DualBound:
-    """A lower bound on the average delay of any policy on the rounds it was judged on."""
+    """A lower bound on the average delay of any policy on the rounds it was evaluated on."""
 
     multipliers: PerClient  # lambda_i (s)
     rate: PerClient  # beta_i
@@ -41,9 +41,9 @@ class DualBound:
         return float(np.std(self.values_s, ddof=1) / np.sqrt(len(self.values_s))) if len(self.values_s) > 1 else np.inf
 
     def for_participation(self, achieved: PerClient) -> float:
-        """Bound (s) on the average delay over these very rounds of any schedule with this participation.
+        """Bound (s) on the average delay over exactly these rounds of any schedule with this participation.
 
-        No sampling error: it holds on every path.
+        It has no sampling error: it holds on every sample path.
         """
         return float(np.mean(self.values_s) + np.sum(self.multipliers * achieved))
 
@@ -68,9 +68,10 @@ def dual_bound(
 def fit_multipliers(
     problems: Sequence[RoundProblem], rate: PerClient, *, solver: Scheduler = exact, steps: Sequence[float] = _STEPS
 ) -> PerClient:
-    """Multipliers (s) near the best, (clients,): stochastic ascent, one pass per step size, averaged over each pass.
+    """Near-optimal multipliers (s), (clients,): stochastic ascent, one pass per step size, with averaging.
 
-    A step is the virtual queue's own update [Li24, Eq. 16], scaled: participation missed raises a multiplier.
+    A step is the scaled update of the virtual queue [Li24, Eq. 16]: missed participation raises a multiplier. The
+    average is over the second half of a pass.
     """
     multipliers = np.zeros_like(rate)
     for step in steps:
@@ -85,7 +86,7 @@ def fit_multipliers(
 
 
 def _dual_value(problem: RoundProblem, multipliers: PerClient, solver: Scheduler) -> tuple[float, PerClientMask]:
-    """Proven lower bound (s) on d - sum lambda Gamma in one round, and who takes part in its minimum."""
+    """Proven lower bound (s) on d - sum lambda Gamma in one round, and the clients selected at its minimum."""
     decision = solver(replace(problem, queue=multipliers, tradeoff=1.0))
     if not decision.is_feasible:
         return 0.0, decision.selected

@@ -1,14 +1,13 @@
-"""How far from optimal a training set can be, proven: a sweep over all exchange times.
+"""Proven optimality gap of a training set: a sweep over all exchange times.
 
 For any prices (mu, theta) and every set S with exchange time tau,
 
     J >= V tau + [min over w of V A w^3 + mu (w^-2 - offered(w))] + sum_i min(0, mu l_i(tau) - Z_i - theta) + m theta.
 
-Over a cell a <= tau <= b the sum is bounded from below piece by piece: clients already taken at a by their joint
-tangents at a and at b (l_i is convex); those that join inside by what they bring at b, from the moment on at which
-they can be done and their tangent at b is below zero; the others by zero. The cell's bound is then the minimum of a
-two-piece linear function with steps.
-Cells grow geometrically away from the incumbent, since the farther away the less precise they need be.
+Over a cell a <= tau <= b the sum is bounded from below in three groups. Clients taken at a: by their joint tangents at
+a and at b (l_i is convex). Clients that join inside: by their term at b, from the time on at which they can be done and
+their tangent at b is below zero. All others: by zero. The cell's bound is then the minimum of a two-piece linear
+function with steps. Cells grow geometrically away from the incumbent, since they need less precision there.
 """
 
 from collections.abc import Callable
@@ -40,13 +39,13 @@ _LEAST_WIDTH = 1e-9
 _GROW, _SHRINK = 2.5, 0.3
 _PART_EVALUATIONS = 200  # for one interval of levels
 _MISSES = 3
-_HELPED = 0.8  # halving an interval of levels helps if less than this part of what is missing remains
-_SLACK = 0.1  # a cell need not be more precise than this part of the gap that is left anyway
+_HELPED = 0.8  # halving an interval of levels helps if less than this part of the shortfall remains
+_SLACK = 0.1  # a cell need not be more precise than this part of the gap that remains anyway
 
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """Exchange times from `start_s` to `end_s` with losses by `terms`, the prices that bound them and the bound."""
+    """Exchange times from `start_s` to `end_s` with losses by `terms`, the prices that bound them, and the bound."""
 
     terms: Terms
     start_s: float
@@ -57,13 +56,13 @@ class Cell:
 
 @dataclass(frozen=True, eq=False)
 class Certificate:
-    """A proven lower bound on the objective of all sets, and the cells in which it lies below the target."""
+    """A proven lower bound on the objective of all sets, and the cells in which it is below the target."""
 
     bound: float
     target: float
     open_cells: tuple[Cell, ...]
     evaluations: int
-    best: Choice  # the best set met on the way
+    best: Choice  # the best set found during the sweep
     best_value: float  # lowest relaxed objective seen, with its exchange time and root price
     best_time_s: float
     best_price: float
@@ -79,12 +78,12 @@ def certify(
     previous: Certificate | None = None,
     precision: float = PRECISION,
 ) -> Certificate:
-    """Lower bound on the objective of every set, good to `tolerance` below that of `best` wherever prices can do that.
+    """Prove a lower bound on the objective of every set, within `tolerance` of `best` wherever prices suffice.
 
-    Where the relaxed objective has a valley below the target, a better set is looked for there. After one was found,
-    only what `previous` left open need be swept again: its other cells are above the new target. Where caps bind, what
-    a client offers depends on the level of mining: levels are cut into intervals, and the one with the worst bound is
-    halved until none is left below the target or the evaluations run out.
+    A valley of the relaxed objective below the target is searched for a better set. After one was found, only the open
+    cells of `previous` need another sweep: the others are above the new target. If caps bind, a client's offer depends
+    on the mining level. Levels are then cut into intervals; the one with the worst bound is halved until none is below
+    the target or the evaluations are used up.
     """
     if market.caps is None:
         terms = idle_terms(market, supply.least_level)
@@ -116,13 +115,13 @@ def certify(
         evaluations += sweep.evaluations
         if whole is None:
             return _Part(least, most, sweep)
-        if sweep.bound < whole.sweep.bound:  # it ran out of evaluations; what is proven for the whole stays so
+        if sweep.bound < whole.sweep.bound:  # out of evaluations: the proof for the whole interval still holds
             sweep = whole.sweep
         helped = target - sweep.bound < _HELPED * (target - whole.sweep.bound)
         return _Part(least, most, sweep, 0 if helped else whole.misses + 1)
 
     parts = [sweep_levels(supply.least_level, level), sweep_levels(level, highest)]
-    settled: list[_Part] = []  # above the target, or halving no longer helps: clients being whole is what is missing
+    settled: list[_Part] = []  # above the target, or halving no longer helps: the rest is the integrality gap
     while parts and evaluations < max_evaluations:
         part = parts.pop(min(range(len(parts)), key=lambda number: parts[number].sweep.bound))
         middle = 0.5 * (part.least_level + part.most_level)
@@ -143,7 +142,7 @@ def certify(
 
 @dataclass(frozen=True, eq=False)
 class _Part:
-    """An interval of levels of mining, what is proven for it, and how often in a row halving did not help."""
+    """An interval of mining levels, its certificate, and the number of consecutive halvings without effect."""
 
     least_level: float
     most_level: float
@@ -154,11 +153,11 @@ class _Part:
 def _usual_terms(
     market: Market, members: PerClientMask, usual: PerClient, least: float, most: float
 ) -> tuple[dict[int, Terms], float]:
-    """Terms for later (+1) and earlier (-1) times than the incumbent's, and what they add to the supply.
+    """Terms for times later (+1) and earlier (-1) than the incumbent's, and their addition to the supply.
 
-    Losses are counted against what each client does in the incumbent, so that the width of the interval of levels costs
-    precision only for clients who do otherwise. Members: being idle is worth at most what it is at the highest level;
-    training longer gains most at the highest level, training shorter costs least at the lowest.
+    Losses are relative to each client's role in the incumbent, so the width of the level interval costs precision only
+    for clients that change roles. For members, being idle is worth at most its value at the highest level. Training
+    longer gains most at the highest level; training shorter costs least at the lowest.
     """
     assert market.caps is not None
     idle = np.minimum(market.caps * least, market.idle)
@@ -182,12 +181,12 @@ def _sweep(
     first_s: float = 0.0,
     last_s: float = np.inf,
 ) -> Certificate:
-    """Certificate for the levels of `supply` and times from `first_s` to `last_s`: cells from that of `best` outwards.
+    """Certificate for the levels of `supply` and times from `first_s` to `last_s`: cells outwards from that of `best`.
 
-    First to ever later times until even infinite time cannot help, then to earlier ones until fewer than m clients
-    could be done. When the evaluations run out the rest is bounded by one last cell: coarse, but proven. `look` looks
-    for a set better than the best so far from an exchange time and a root price: it is asked at the bottom of every
-    valley below the target that is deeper than those before.
+    The sweep goes to later times until even infinite time cannot help, then to earlier times until fewer than m clients
+    could be done. When the evaluations are used up, one last cell bounds the rest: coarse, but proven. `look` searches
+    for a better set from an exchange time and a root price. It is called at the bottom of every valley below the target
+    that is deeper than those before.
     """
     target, deepest = best.objective - tolerance, np.inf
     final_loss = final_losses(market, terms[1])
@@ -210,7 +209,7 @@ def _sweep(
             if left <= 0.0:
                 break
             if direction > 0:
-                # From here on nobody can lose less than with all the time in the world.
+                # From here on no client can lose less than with infinite time.
                 rest = relaxed_objective(market, supply, Point(point.exchange_s, final_loss, final_loss), prices)
                 if rest >= target or exhausted:
                     cells.append(Cell(terms[direction], point.exchange_s, last_s, prices, rest))
@@ -223,7 +222,7 @@ def _sweep(
             early, late = (point, other) if direction > 0 else (other, point)
             bound, *at_ends = bound_cell(market, supply, prices, early, late)
             lowest = min(lowest, (at_ends[0 if direction > 0 else 1], point.exchange_s, prices.root))
-            # A cell should reach the target, or nearly what its prices can show at its ends at all.
+            # A cell should reach the target, or nearly the best bound its prices give at its ends.
             ends = min(at_ends)
             goal = target if ends >= target else ends - _SLACK * (best.objective - ends)
             if bound < goal and not exhausted and width > _LEAST_WIDTH * point.exchange_s:
@@ -252,14 +251,14 @@ def bound_cell(market: Market, supply: Supply, prices: Prices, start: Point, end
         part = slice(first, first + CHUNK)
         wanted = market.queue[part] + prices.head
         at_end = price * end.loss[part] - wanted
-        taken = np.flatnonzero(at_end < 0.0)  # nobody else is ever taken in this cell
+        taken = np.flatnonzero(at_end < 0.0)  # no other client is taken in this cell
         at_end = at_end[taken]
         at_start = price * start.loss[part][taken] - wanted[taken]
         start_slope, end_slope = price * start.slope[part][taken], price * end.slope[part][taken]
         is_old = at_start <= 0.0
         old += np.where(is_old, np.stack([at_start, at_end, start_slope, end_slope]), 0.0).sum(axis=1)
         new = np.flatnonzero(~is_old)
-        # Not before they can be done at all, and not before their tangent at the end falls below zero.
+        # Not before they can be done, and not before their tangent at the end falls below zero.
         ready = market.curves.least_s[part][taken[new]] - start.exchange_s
         turned = width - at_end[new] / np.minimum(end_slope[new], -NOTHING)
         joiners.append((np.minimum(np.maximum(np.maximum(ready, turned), 0.0), width), at_end[new]))
@@ -268,7 +267,7 @@ def bound_cell(market: Market, supply: Supply, prices: Prices, start: Point, end
     turn = old_start_slope - old_end_slope
     if turn < 0.0:
         crossing = min(max((old_end - old_end_slope * width - old_start) / turn, 0.0), width)
-    # V tau, the higher of two tangents, a step down wherever somebody joins: lowest at a step, an end or the crossing.
+    # V tau, the higher of two tangents, a step down at every joining client: lowest at a step, an end or the crossing.
     steps = np.concatenate([np.array([0.0, crossing, width]), *(when for when, _ in joiners)])
     order = np.argsort(steps, kind="stable")
     joined = np.cumsum(np.concatenate([np.zeros(3), *(gain for _, gain in joiners)])[order])
@@ -281,12 +280,12 @@ def bound_cell(market: Market, supply: Supply, prices: Prices, start: Point, end
     return lowest + rest, early, late
 
 
-# How far into a cell clients may join, and what they bring.
+# Offsets in a cell at which clients may join, and their terms.
 Joiners = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 
 def final_losses(market: Market, terms: Terms) -> PerClient:
-    """Losses with all the time in the world, (clients,)."""
+    """Losses with infinite time, (clients,)."""
     final = market.curves.final_roots()
     return terms.offer - (final if terms.limit is None else np.minimum(final, terms.limit))
 
@@ -294,9 +293,9 @@ def final_losses(market: Market, terms: Terms) -> PerClient:
 def doubtful_clients(
     market: Market, cells: tuple[Cell, ...], objective: float
 ) -> tuple[PerClientMask, NDArray[np.intp], PerClient]:
-    """Who is in every better set, who might be, and how doubtful each client is (J, small is doubtful).
+    """Clients in every better set, indices of undecided clients, and the margin of each client (J; small is doubtful).
 
-    A client whose change of mind would lift the bound of every open cell above `objective` is settled.
+    A client is decided if changing its role would raise the bound of every open cell above `objective`.
     """
     may_be_in = np.zeros(market.num_clients, dtype=np.bool_)
     may_be_out = np.zeros(market.num_clients, dtype=np.bool_)

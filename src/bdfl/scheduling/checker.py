@@ -1,6 +1,6 @@
-"""The judge of all schedulers: delay, energy and objective of any decision, and every constraint it violates.
+"""Independent check of any decision: delay, energy, objective, and every violated constraint.
 
-Uses the cost equations alone, never a solver, so it can be trusted to judge one.
+Uses the cost equations alone, never a solver.
 """
 
 from dataclasses import dataclass
@@ -13,22 +13,22 @@ from bdfl.errors import InvalidDecision
 from bdfl.radio import uplink_rate, upload_energy, upload_time
 from bdfl.scheduling.problem import OPTIMAL_GAP, Decision, RoundProblem, Status
 
-TOLERANCE = 1e-9  # relative: what rounding in float64 may add up to
+TOLERANCE = 1e-9  # relative: allows for rounding in float64
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Outcome:
-    """What a decision costs. Per-client arrays are zero where a client does nothing."""
+    """Costs of a decision. Per-client arrays are zero for idle clients."""
 
     training_s: PerClient
     upload_s: PerClient
     training_j: PerClient
     upload_j: PerClient
     mining_j: PerClient
-    exchange_s: float  # when the last selected client has uploaded: the max of Eq. 13
+    exchange_s: float  # time when the last selected client has uploaded: the max of Eq. 13
     mining_s: float
     delay_s: float
-    objective: float  # V d - sum of the selected queues; infinity where infeasible
+    objective: float  # V d - sum of the selected queues; infinity if infeasible
 
     @property
     def energy_j(self) -> PerClient:
@@ -38,7 +38,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Violation:
-    """One broken constraint: which, whose, what was found and what is allowed."""
+    """One violated constraint: its name, the client, the value found and the value allowed."""
 
     constraint: str  # "C1", "C2", "C3", "cap" or "form"
     client: int | None
@@ -51,7 +51,7 @@ class Violation:
 
 
 def evaluate(problem: RoundProblem, decision: Decision) -> Outcome:
-    """Delay, energies and objective of `decision`, recomputed from Eqs. 6 to 14 and 23.
+    """Recompute delay, energies and objective of `decision` from Eqs. 6 to 14 and 23.
 
     An infeasible decision takes no time, costs nothing and has an infinite objective.
     """
@@ -70,7 +70,7 @@ def evaluate(problem: RoundProblem, decision: Decision) -> Outcome:
             objective=np.inf,
         )
     chosen = decision.selected
-    radiated_w = np.maximum(decision.power_w, 0.0)  # a negative power is a violation, not a logarithm's problem
+    radiated_w = np.maximum(decision.power_w, 0.0)  # a negative power is a violation: no error here
     rate = uplink_rate(problem.bandwidth_hz, radiated_w, problem.gain, problem.noise_w_per_hz)
     airtime_s = upload_time(problem.model_bits, rate)
     upload_s = np.where(chosen, airtime_s, 0.0)
@@ -99,7 +99,7 @@ def drift_plus_penalty(tradeoff: float, delay_s: float, selected_queue: float) -
 
 
 def find_violations(problem: RoundProblem, decision: Decision, tolerance: float = TOLERANCE) -> list[Violation]:
-    """Every constraint that `decision` violates by more than `tolerance` relative; empty if none.
+    """Return every constraint that `decision` violates by more than `tolerance` relative.
 
     [Li24, Eq. 24] C1: only reachable clients train or mine. C2: at least m train. C3: no budget is overdrawn. Caps:
     frequencies and powers within the client's limits, none negative or NaN. An infeasible decision violates nothing.
@@ -132,7 +132,7 @@ def find_violations(problem: RoundProblem, decision: Decision, tolerance: float 
 def optimality_gap(problem: RoundProblem, outcome: Outcome, bound: float) -> float:
     """Proven relative gap: (J - bound) / max(|J|, V delay), at least 0; infinity without a bound.
 
-    Relative to |J| alone it would mean nothing near J = 0.
+    Relative to |J| alone it would be meaningless near J = 0.
     """
     if not np.isfinite(outcome.objective):
         return np.inf
@@ -141,12 +141,12 @@ def optimality_gap(problem: RoundProblem, outcome: Outcome, bound: float) -> flo
 
 
 def gap_scale(problem: RoundProblem, outcome: Outcome) -> float:
-    """What gaps are relative to: max(|J|, V delay)."""
+    """Reference of relative gaps: max(|J|, V delay)."""
     return max(abs(outcome.objective), problem.tradeoff * outcome.delay_s)
 
 
 def decision_status(problem: RoundProblem, decision: Decision, outcome: Outcome) -> Status:
-    """How good the decision is proven to be."""
+    """Return the proven quality of the decision."""
     if not decision.is_feasible:
         return Status.INFEASIBLE
     gap = optimality_gap(problem, outcome, decision.bound)

@@ -1,4 +1,4 @@
-"""`power-of-choice`: a few candidates drawn by the size of their data, and of them those with the highest loss.
+"""Power-of-choice: draw candidates by the size of their data and select those with the highest loss.
 
 Cho, Wang and Joshi, "Towards understanding biased client selection in federated learning", AISTATS 2022 (first as
 "Client selection in federated learning: convergence analysis and power-of-choice selection strategies", 2020).
@@ -16,7 +16,7 @@ from bdfl.scheduling.baselines import Clients, decide_initial, pair_round
 from bdfl.scheduling.history import History, recall_history, remember, update_age
 from bdfl.scheduling.problem import Decision, RoundProblem
 
-_CANDIDATES_EACH = 2  # d / m unless told otherwise
+_CANDIDATES_EACH = 2  # default of d / m
 
 
 def power_of_choice(
@@ -24,10 +24,10 @@ def power_of_choice(
 ) -> Decision:
     """Decision with the highest losses among `candidates` (d; 0: twice as many as train) drawn by data size.
 
-    The variant rpow-d, which needs no extra messages: a client's loss is that of its last training, and one that has
-    not trained yet comes first. Where nobody says losses (a delay-only run, and every chain, since no update carries
-    one) the age of the last update stands in: the longer away, the further the model has moved from a client's data.
-    It is then a choice among few by age, and no claim about losses. Equal ones go by index.
+    The variant rpow-d, which needs no extra messages: a client's loss is that of its last training, and clients that
+    have not trained yet come first. If losses are unknown (in delay-only runs, and on chains, whose updates carry
+    none), the age of the last update replaces them: the older it is, the further the model has moved from the client's
+    data. The selection is then by age, without any claim about losses. Ties are broken by index.
     """
     start, count, history = pair_round(problem, recall_history(problem), clients)
     size = max(candidates or _CANDIDATES_EACH * count, count)
@@ -37,19 +37,19 @@ def power_of_choice(
 
 
 def _urgency(problem: RoundProblem, history: History) -> PerClient:
-    """What is chosen by, (clients,): the last known loss, infinite before the first; else the age."""
+    """Selection score, (clients,): the last known loss, infinite before the first; the age if losses are unknown."""
     if problem.last_loss is None:
         return update_age(problem, history)
     return np.where(np.isnan(problem.last_loss), np.inf, problem.last_loss)
 
 
 def data_sizes(problem: RoundProblem) -> PerClient:
-    """|D_i|, (clients,); all alike where unknown."""
+    """Data set size |D_i|, (clients,); all equal if unknown."""
     return np.ones(problem.num_clients) if problem.samples is None else problem.samples
 
 
 def draw_order(problem: RoundProblem, who: NDArray[np.intp], weight: PerClient) -> NDArray[np.intp]:
-    """The clients `who` in random order, each next one drawn in proportion to `weight` (clients,) among those left.
+    """Return the clients `who` in random order, each next one drawn in proportion to `weight` (clients,).
 
     Efraimidis and Spirakis (2006): exponential waiting times at the rate of each weight. Client i's draw depends on
     seed, round and i alone; clients without weight come last, by index.

@@ -1,6 +1,6 @@
-"""The test every scheduler must pass, ours and third parties': run `check_scheduler` on your own.
+"""Conformance test for schedulers, built-in and third-party: run `check_scheduler` on your own.
 
-It judges feasibility and form on random and extreme rounds, never how good the decisions are.
+It checks feasibility and form on random and extreme rounds, not the quality of decisions.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ _SHOWN_FAILURES = 10
 
 @dataclass(frozen=True)
 class CheckFailure:
-    """One thing a scheduler did wrong, and in which round."""
+    """One fault of a scheduler, and the round in which it occurred."""
 
     instance: str
     what: str
@@ -31,7 +31,7 @@ class CheckFailure:
 
 @dataclass(frozen=True)
 class CheckReport:
-    """How a scheduler did: how many rounds it was given, in how many it decided, and everything it did wrong."""
+    """Result of a conformance test: rounds given, rounds feasible, and all faults."""
 
     num_rounds: int
     num_feasible: int
@@ -57,12 +57,12 @@ def check_scheduler(
     max_clients: int = 40,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> CheckReport:
-    """Report on a scheduler over `num_rounds` published random rounds; the same for the same arguments.
+    """Test a scheduler on `num_rounds` published random rounds; deterministic in its arguments.
 
-    In each round the scheduler decides twice, which must give the same, and then once more for the following round
-    with its own memory. Judged: C1 to C3 and caps by the checker; form (types, shapes, finite, zero where idle);
-    that the problem is left as it was; that a claimed bound is not above its own objective; that "infeasible" is said
-    only where it is so. An exception is a failure like any other. `on_progress` hears of rounds done, of all.
+    In each round the scheduler decides twice, which must agree, and once more for the following round with its own
+    memory. Checked are: C1 to C3 and caps by the checker; form (types, shapes, finite, zero if idle); that the problem
+    is unchanged; that a claimed bound is not above the decision's objective; that only infeasible rounds are called
+    infeasible. An exception is a failure too. `on_progress` receives the number of rounds done and of all.
     """
     failures: list[CheckFailure] = []
     num_feasible = 0
@@ -91,7 +91,7 @@ def check_scheduler(
 
 
 def find_faults(problem: RoundProblem, decision: Decision) -> Iterator[str]:
-    """Everything wrong with one decision, in words; nothing if it may be used."""
+    """Yield every fault of one decision, in words."""
     malformed = list(_find_malformed(problem, decision))
     if malformed:
         yield from malformed

@@ -1,4 +1,4 @@
-"""Lemma 1: how far learning can be from a stationary point, as four terms that mean different things."""
+"""Lemma 1: bound on the distance of learning from a stationary point, as four terms."""
 
 from dataclasses import dataclass
 
@@ -15,14 +15,14 @@ class ConvergenceBound:
     Only the first vanishes with the number of rounds; the others are the neighbourhood that learning converges to.
     """
 
-    initial_loss: float  # distance still to go, O(1 / T)
-    mixed_drift: float  # local drift of those who take part, times the absence of the others
-    local_drift: float  # local steps of those who take part
-    absence: float  # gradients of those who do not take part; zero if all do
+    initial_loss: float  # remaining distance, O(1 / T)
+    mixed_drift: float  # local drift of participants, times the absence of the others
+    local_drift: float  # local steps of participants
+    absence: float  # gradients of absent clients; zero if all participate
 
     @property
     def neighbourhood(self) -> float:
-        """What remains after infinitely many rounds."""
+        """Limit of the bound for infinitely many rounds."""
         return self.mixed_drift + self.local_drift + self.absence
 
     @property
@@ -45,10 +45,10 @@ def convergence_bound(
     """Lemma 1's bound on the mean of E|grad F(w(t))|^2 over `rounds` rounds, term by term.
 
     [Li24, Eq. 36] of F(w(1)) - F* (`initial_gap`), eta, L (`smoothness`), G (`gradient_norm`), H, T, beta_i (`rate`)
-    and |D_i| (`samples`). It bounds the norm of the gradient, not of F as printed, and presumes that client i takes
-    part with probability beta_i; where it took part at another rate, that one is the `rate` to give. Two slips of the
-    proof are corrected in the third term, `local_drift`: L^2 in (52) became L in (53), and E[Gamma_i^2] is beta_i, not
-    beta_i^2 as in (39). It reads eta U L H G^2 sum_i (eta L H beta_i^2 + beta_i) (|D_i| / |D|)^2.
+    and |D_i| (`samples`). It bounds the norm of the gradient, not of F as printed. It assumes that client i
+    participates with probability beta_i; `rate` must be the actual rate. Two slips of the proof are corrected in the
+    third term, `local_drift`: L^2 in (52) became L in (53), and E[Gamma_i^2] is beta_i, not beta_i^2 as in (39). It
+    reads eta U L H G^2 sum_i (eta L H beta_i^2 + beta_i) (|D_i| / |D|)^2.
     """
     for name, value in (
         ("learning_rate", learning_rate),

@@ -1,6 +1,6 @@
-"""Minima of many convex functions of one variable at once, each enclosed by tangents from both sides.
+"""Simultaneous minimisation of many convex functions of one variable, each enclosed by tangents.
 
-The functions may fall like a cube root where they start: searches go by the cube root of the distance from there.
+The functions may fall like a cube root at their origin: searches use the cube root of the distance from it.
 """
 
 from collections.abc import Callable
@@ -15,26 +15,26 @@ Samples = NDArray[np.float64]  # (3, rows): point, value, slope
 RowNumbers = NDArray[np.intp]
 PlainFunction = Callable[[float], tuple[float, float]]  # from a point to value and slope
 
-STEEPEST = 1e100  # stands for an infinite slope or loss, so that sums stay finite
-NOTHING = 1e-60  # stands for zero where something is divided by it
+STEEPEST = 1e100  # replaces an infinite slope or loss, so that sums stay finite
+NOTHING = 1e-60  # replaces zero in denominators
 PRECISION = 1e-11  # relative: stop when value and proven lower bound agree to this
 
 _MAX_STEPS = 100  # a bracket halves at least every second step: 50 halvings exhaust float64
-_FIRST_CLOSENESS = 0.03  # how closely three points stand around the first guess, in bracket widths
+_FIRST_CLOSENESS = 0.03  # distance of three points around the first guess, in bracket widths
 _LAST_CLOSENESS = 1e-5
-_SLOW_CLOSENESS = 0.25  # where that did not halve the bracket
+_SLOW_CLOSENESS = 0.25  # if the bracket was not halved
 _AROUND = np.array([-1.0, 0.0, 1.0])
 _AROUND.setflags(write=False)
 _FEW_ROWS = 8  # up to which plain Python floats beat arrays
 _PLAIN_STEPS = 40
-_SLOW_RUN = 3  # steps from one side after which a bracket is halved
+_SLOW_RUN = 3  # steps from one side after which a bracket is bisected
 _EDGE = 0.02
 _FIRST_STRIDE, _STRIDE_GROWTH = 1e-3, 8.0  # relative, of a search for a bracket
 
 
 @dataclass(frozen=True, eq=False)
 class Brackets:
-    """Convex functions, one per row, known at both ends of an interval around their minimum, each from `origin` on."""
+    """Brackets of convex functions, one per row: samples at both ends of an interval around the minimum."""
 
     origin: Rows
     left: Samples  # point, value and slope, (3, rows)
@@ -50,22 +50,22 @@ class Brackets:
 
     @property
     def best(self) -> Samples:
-        """The better end."""
+        """The end with the lower value."""
         return np.where(self.right[1] < self.left[1], self.right, self.left)
 
     def lower_bound(self) -> Rows:
-        """Height at which the tangents at both ends cross: no function of its row goes below it in the interval."""
+        """Height at which the tangents at both ends cross: a lower bound of each row's function in the interval."""
         _, left_value, left_slope = self.left
         _, right_value, right_slope = self.right
         width, turn = self.width, np.maximum(right_slope - left_slope, NOTHING)
         offset = (left_value - right_value + right_slope * width) / turn  # from the left end
-        offset = np.where(left_slope <= -STEEPEST, 0.0, offset)  # it falls faster than any line we could draw there
+        offset = np.where(left_slope <= -STEEPEST, 0.0, offset)  # steeper than any representable line
         crossing: Rows = right_value + right_slope * (np.minimum(np.maximum(offset, 0.0), width) - width)
         ends = np.where(left_slope >= 0.0, left_value, right_value)
         return np.where((left_slope < 0.0) & (right_slope > 0.0), crossing, ends)
 
     def probes(self, offsets: Rows) -> Curve:
-        """Points (rows, offsets) around where a cubic through both ends turns, or the middle if it does not."""
+        """Points (rows, offsets) around the turning point of a cubic through both ends, or around the middle."""
         start, end = np.cbrt(np.stack([self.left[0], self.right[0]]) - self.origin)
         width = end - start
         with np.errstate(all="ignore"):
@@ -83,7 +83,7 @@ class Brackets:
 def narrow_brackets(origin: Rows, samples: NDArray[np.float64]) -> Brackets:
     """Brackets from samples (3, rows, points) in ascending order: the interval in which the slope changes sign.
 
-    Where a row rises from the first point on, or falls to the last, its bracket is that point twice.
+    If a row rises from the first point on, or falls to the last, its bracket is that point twice.
     """
     _, num_rows, num_points = samples.shape
     rows = np.arange(num_rows)
@@ -95,7 +95,7 @@ def narrow_brackets(origin: Rows, samples: NDArray[np.float64]) -> Brackets:
 
 @dataclass(frozen=True, eq=False)
 class Enclosure:
-    """Minima of convex functions, one per row: where, how much, and a proven lower bound."""
+    """Minima of convex functions, one per row: position, value, and a proven lower bound."""
 
     at: Rows
     value: Rows
@@ -109,11 +109,11 @@ def minimise_convex(
     evaluate_one: Callable[[int], PlainFunction] | None = None,
     precision: float = PRECISION,
 ) -> Enclosure:
-    """Minima of many convex functions inside their brackets at once, each enclosed by tangents from both sides.
+    """Minimise many convex functions inside their brackets at once, each enclosed by tangents from both sides.
 
     `evaluate(points, rows)` gives values and slopes at (rows, points) of the functions numbered `rows`.
-    `is_hopeless(value, bound, rows)` may drop rows whose bound shows that they do not matter. The few that are left may
-    be finished one by one if `evaluate_one(row)` gives the same function for plain floats.
+    `is_hopeless(value, bound, rows)` may drop rows that their bound shows to be irrelevant. The last few rows are
+    solved one by one if `evaluate_one(row)` gives the same function for plain floats.
     """
     rows = np.arange(len(brackets.origin))
     at, value, _ = brackets.best
@@ -148,7 +148,7 @@ def minimise_convex(
 def _narrow_each(
     evaluate_one: Callable[[int], PlainFunction], rows: RowNumbers, brackets: Brackets, precision: float
 ) -> Brackets:
-    """Brackets narrowed row by row until their tangents enclose the minimum to `precision`."""
+    """Narrow the brackets row by row until their tangents enclose the minimum to `precision`."""
     ends = np.stack([brackets.left, brackets.right])  # (2, 3, rows)
     for place, row in enumerate(rows.tolist()):
         sides = ends[:, :, place].tolist()
@@ -159,7 +159,7 @@ def _narrow_each(
 def _narrow_one(
     evaluate: PlainFunction, origin: float, sides: list[list[float]], precision: float
 ) -> list[list[float]]:
-    """Both ends (point, value, slope) of a narrower bracket: regula falsi (Illinois) on the slope, halving if slow."""
+    """Narrow a bracket of two ends (point, value, slope): regula falsi (Illinois) on the slope, halving if slow."""
     distance = [(side[0] - origin) ** (1.0 / 3.0) for side in sides]
     weight = [_turning(side[2], away) for side, away in zip(sides, distance, strict=True)]
     last, run = -1, 0
@@ -169,7 +169,7 @@ def _narrow_one(
         middle = distance[0] + min(max(fraction, _EDGE), 1.0 - _EDGE) * (distance[1] - distance[0])
         point = origin + middle**3
         value, slope = evaluate(point)
-        moved = int(slope >= 0.0)  # which side comes nearer
+        moved = int(slope >= 0.0)  # the side that moves
         sides[moved], distance[moved], weight[moved] = [point, value, slope], middle, _turning(slope, middle)
         run = run + 1 if moved == last and is_usable else 0
         if moved == last:
@@ -181,19 +181,19 @@ def _narrow_one(
 
 
 def _missing(left: list[float], right: list[float]) -> float:
-    """How far the crossing of the tangents lies below the better end: the plain twin of `Brackets.lower_bound`."""
+    """Distance of the tangents' crossing below the better end: the plain twin of `Brackets.lower_bound`."""
     width = right[0] - left[0]
     offset = 0.0 if left[2] <= -STEEPEST else (left[1] - right[1] + right[2] * width) / max(right[2] - left[2], NOTHING)
     return min(left[1], right[1]) - right[1] - right[2] * (min(max(offset, 0.0), width) - width)
 
 
 def _turning(slope: float, distance: float) -> float:
-    """Slope in the cube root of the distance, up to a factor; finite where the slope itself is not."""
+    """Slope in the cube root of the distance, up to a factor; finite even if the slope is not."""
     return max(slope, -STEEPEST) * max(distance, 1e-7) ** 2
 
 
 def bracket_near(evaluate: PlainFunction, origin: float, near: float) -> Brackets:
-    """A bracket of one function from a guess: growing strides downhill, until it rises or its start is reached."""
+    """Bracket one function from a guess: growing strides downhill until it rises or its origin is reached."""
     here = max(near, origin)
     side = [here, *evaluate(here)]
     uphill = side[2] >= 0.0

@@ -1,9 +1,9 @@
-"""What a client can give to mining if its model must have arrived by a common time.
+"""Mining capacity of a client that must deliver its model by a common time.
 
-For client i and exchange time tau let r_i(tau) be the energy left for mining when the client trains and uploads as
-thriftily as possible by tau. Everything the optimum needs is the *mining root* b_i(tau) = (2 r_i(tau)/(chi_i A))^(1/3):
-with total mining frequency s, client i can mine at s^(1/3) b_i(tau). It is concave and increasing in tau from
-`least_s` on; before that the client cannot take part. Two families: transmit power given, or free up to a limit.
+For client i and exchange time tau let r_i(tau) be the energy left for mining if the client trains and uploads with the
+least energy by tau. The optimum depends on it through the *mining root* b_i(tau) = (2 r_i(tau)/(chi_i A))^(1/3): with
+total mining frequency s, client i can mine at s^(1/3) b_i(tau). It is concave and increasing in tau from `least_s` on;
+before that the client cannot take part. There are two families: transmit power given, or free up to a limit.
 """
 
 from collections.abc import Callable
@@ -28,7 +28,7 @@ class Curves(Protocol):
 
     @property
     def least_s(self) -> PerClient:
-        """Earliest possible exchange time (s), (clients,); infinity where a client cannot train at all."""
+        """Earliest possible exchange time (s), (clients,); infinity if a client cannot train at all."""
         ...
 
     def roots(self, exchange_s: Times) -> tuple[Times, Times]:
@@ -36,25 +36,25 @@ class Curves(Protocol):
         ...
 
     def final_roots(self) -> PerClient:
-        """Mining root with all the time in the world; minus STEEPEST where a client cannot train."""
+        """Mining root with infinite time; minus STEEPEST if a client cannot train."""
         ...
 
     def take(self, index: Indices | slice) -> Self:
-        """The same curves for some of the clients."""
+        """Return the same curves for some of the clients."""
         ...
 
     def settle(self, exchange_s: float) -> tuple[PerClient, PerClient]:
-        """Training frequency (Hz) and transmit power (W) of the thriftiest way to be done by `exchange_s`."""
+        """Training frequency (Hz) and transmit power (W) that need the least energy to be done by `exchange_s`."""
         ...
 
 
 def idle_roots(problem: RoundProblem) -> PerClient:
-    """Mining root of a client that does nothing but mine, (clients,): [Li24, Eq. 12] with the whole budget spent."""
+    """Mining root of a client that only mines, (clients,): [Li24, Eq. 12] with the whole budget spent."""
     return np.cbrt(mining_scale(problem.energy_budget_j, problem.capacitance, problem.work_cycles))
 
 
 def training_inertia(problem: RoundProblem) -> PerClient:
-    """k_i (J s^2), (clients,), such that training in x seconds costs k / x^2: [Li24, Eq. 7] at f = c / x."""
+    """Constant k_i (J s^2), (clients,), such that training in x seconds costs k / x^2: [Li24, Eq. 7] at f = c / x."""
     return training_energy(problem.capacitance, problem.cycles, problem.cycles)
 
 
@@ -66,14 +66,14 @@ class FixedPowerCurves:
     upload_s: PerClient
     cycles: PerClient
     power_w: PerClient
-    ceiling: PerClient  # cube of the root with all the time in the world
+    ceiling: PerClient  # cube of the root with infinite time
     loss: PerClient  # root^3 = ceiling - loss / (tau - upload_s)^2
 
     def roots(self, exchange_s: Times) -> tuple[Times, Times]:
         inverse = 1.0 / np.maximum(exchange_s - self.upload_s, NOTHING)
         lost = self.loss * inverse * inverse
         root = np.cbrt(np.maximum(self.ceiling - lost, 0.0))
-        with np.errstate(over="ignore"):  # long training, and a time before the upload could be over
+        with np.errstate(over="ignore"):  # long training, and a time before the upload is over
             slope = np.minimum(lost * inverse / np.maximum(1.5 * root * root, 1.0 / STEEPEST), STEEPEST)
         ready = exchange_s >= self.least_s
         return np.where(ready, root, -STEEPEST), np.where(ready, slope, 0.0)

@@ -1,10 +1,10 @@
 """The paper's algorithm, DRC-BDFL [Li24, Algorithm 1], with its formulas corrected and made safe.
 
-Repeat until the training set stands still: training frequencies spend what upload and mining leave (P4), mining
-frequencies spend what upload and training leave (P5), and of all clients in order of latency the best prefix of at
-least m trains (P6). Made safe: every round starts from mining frequencies that everybody can pay for; clients whose
-upload and mining alone exhaust the budget are no candidates and keep that frequency; no frequency ever falls, since a
-client that mines less lengthens mining, and with it the mining energy, for all others.
+Repeat until the training set is unchanged: training frequencies spend the energy left by upload and mining (P4); mining
+frequencies spend the energy left by upload and training (P5); of all clients in order of latency, the best prefix of at
+least m trains (P6). Made safe: every round starts from mining frequencies that all clients can pay for. Clients whose
+upload and mining alone exhaust the budget are no candidates and keep that frequency. No frequency ever falls: a client
+that mines less lengthens mining, and with it the mining energy, for all others.
 """
 
 from collections.abc import Iterator
@@ -28,20 +28,20 @@ _ROOT_STEPS = 100  # at most 10 seen, with work up to 40 orders of magnitude bey
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Start:
-    """Where a round begins for the published algorithm and the baselines alike; it does not depend on the queues."""
+    """Start of a round for the published algorithm and the baselines; independent of the queues."""
 
-    mining_hz: PerClient  # what everybody can pay for, zero where unreachable
+    mining_hz: PerClient  # frequencies that all clients can pay for, zero if unreachable
     upload_s: PerClient
     upload_j: PerClient
-    cpu_hz: PerClient  # Eq. 29 within the cap, zero for those who are no candidates
+    cpu_hz: PerClient  # Eq. 29 within the cap, zero for clients that are no candidates
     cpu_limit_hz: PerClient
     candidates: NDArray[np.intp]  # (candidates,) indices of the clients that can train this round
-    reason: str | None  # why nobody can be scheduled; None where a decision exists
+    reason: str | None  # cause of infeasibility; None if a decision exists
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Iterate:
-    """One pass of the inner loop: f, F and S as P4, P5 and P6 left them."""
+    """One pass of the inner loop: f, F and S after P4, P5 and P6."""
 
     cpu_hz: PerClient  # of every candidate, selected or not
     mining_hz: PerClient
@@ -51,15 +51,15 @@ class Iterate:
 def drc(problem: RoundProblem, *, max_iterations: Annotated[int, Meta(ge=1)] = MAX_ITERATIONS) -> Decision:
     """Decision of [Li24, Algorithm 1] for one round; `iterations` is its K, at least one.
 
-    Stops when the set repeats, so K is 2 whenever the alternation stalls (see `iterate_drc`). The paper carries f and
-    F over to the next round; here they are solved anew, which is the same where budgets stay and no CPU cap binds,
-    and safe where they do not.
+    Stops when the set repeats, so K is 2 whenever the alternation stalls (see `iterate_drc`). The paper carries f and F
+    over to the next round. Here they are solved again: the same if budgets stay and no CPU cap binds, and safe
+    otherwise.
     """
     return decide_from(problem, start_round(problem), max_iterations)
 
 
 def decide_from(problem: RoundProblem, start: Start, max_iterations: int = MAX_ITERATIONS) -> Decision:
-    """Decision of `drc` from a start already solved, to share it among schedulers of the same round."""
+    """Decision of `drc` from a given start, which schedulers of the same round can share."""
     if start.reason is not None:
         return infeasible_decision(problem, start.reason)
     iterate, iterations = settle_iterate(problem, start, max_iterations)
@@ -73,9 +73,9 @@ def decide_from(problem: RoundProblem, start: Start, max_iterations: int = MAX_I
 
 
 def settle_iterate(problem: RoundProblem, start: Start, max_iterations: int = MAX_ITERATIONS) -> tuple[Iterate, int]:
-    """The iterate of a feasible start at which the set repeats, and its number K.
+    """Return the iterate of a feasible start at which the set repeats, and its number K.
 
-    Its frequencies are for all candidates: any of them may train at them, whether P6 selects it or not.
+    Its frequencies hold for all candidates: any of them may train at them, selected by P6 or not.
     """
     iterates = _iterate_from(problem, start)
     iterate = next(iterates)
@@ -89,20 +89,20 @@ def settle_iterate(problem: RoundProblem, start: Start, max_iterations: int = MA
 
 
 def iterate_drc(problem: RoundProblem) -> Iterator[Iterate]:
-    """Iterates of the inner loop, without end; none where the round is infeasible.
+    """Yield the iterates of the inner loop, without end; none if the round is infeasible.
 
-    They show that the alternation of P4 [Li24, Eq. 25] and P5 [Li24, Eq. 30] stalls: Eq. 29 spends all energy that
-    mining leaves, so Eq. 31 finds exactly the mining energy of the F_i it was given and returns that F_i. Only a client
-    at its CPU cap has energy left to raise F_i.
+    They show that the alternation of P4 [Li24, Eq. 25] and P5 [Li24, Eq. 30] stalls. Eq. 29 spends all energy left by
+    mining, so Eq. 31 finds exactly the mining energy of the given F_i and returns that F_i. Only a client at its CPU
+    cap has energy left to raise F_i.
     """
     start = start_round(problem)
     return iter(()) if start.reason is not None else _iterate_from(problem, start)
 
 
 def start_round(problem: RoundProblem) -> Start:
-    """Mining frequencies everybody can pay for, and who can train beside them.
+    """Return mining frequencies that all clients can pay for, and the clients that can train beside them.
 
-    Candidates are reachable, have a CPU and energy left after upload and mining, so that [Li24, Eq. 29] is real.
+    Candidates are reachable and have a CPU and energy left after upload and mining, so that [Li24, Eq. 29] is real.
     """
     mining_hz = start_mining(problem)
     mining_s = mining_time(problem.work_cycles, mining_hz)
@@ -111,7 +111,7 @@ def start_round(problem: RoundProblem) -> Start:
     upload_j = upload_energy(problem.power_w, upload_s)
     left_j = problem.energy_budget_j - upload_j - mining_energy(problem.capacitance, mining_s, mining_hz)
     can_train = problem.reachable & (left_j > 0) & (problem.cpu_max_hz > 0)
-    # Without cycles any frequency is fast enough and free: the initial one will do.
+    # Without cycles any frequency is fast enough and free: take the initial one.
     cpu_limit_hz = np.where(
         problem.cycles > 0, problem.cpu_max_hz, np.minimum(problem.cpu_max_hz, problem.initial_cpu_hz)
     )
@@ -129,7 +129,7 @@ def start_round(problem: RoundProblem) -> Start:
 
 
 def exchange_time(problem: RoundProblem, start: Start, cpu_hz: PerClient) -> PerClient:
-    """When each candidate would have trained at `cpu_hz` and uploaded (s), (clients,); infinity for the others."""
+    """Time (s) at which each candidate has trained at `cpu_hz` and uploaded, (clients,); infinity for the others."""
     time_s: PerClient = np.full(problem.num_clients, np.inf)
     who = start.candidates
     time_s[who] = start.upload_s[who] + training_time(problem.cycles[who], cpu_hz[who])
@@ -137,11 +137,11 @@ def exchange_time(problem: RoundProblem, start: Start, cpu_hz: PerClient) -> Per
 
 
 def start_mining(problem: RoundProblem) -> PerClient:
-    """Mining frequencies (Hz) closest below the initial ones that nobody's budget forbids, (clients,).
+    """Highest mining frequencies (Hz) up to the initial ones that all budgets can pay, (clients,).
 
-    F_i = min(initial, cap, (2 s E_i / (chi_i A))^(1/3)) with s their sum: [Li24, Eq. 12] within E_i at time A / s.
-    The sum is a concave function of s that starts at 0, so Newton's method comes down on its one positive fixed point
-    from above without overshooting. Unreachable clients and those without a budget get zero.
+    F_i = min(initial, cap, (2 s E_i / (chi_i A))^(1/3)) with s their sum: [Li24, Eq. 12] within E_i at time A / s. The
+    sum is a concave function of s that starts at 0, so Newton's method converges to its one positive fixed point from
+    above without overshooting. Unreachable clients and those without a budget get zero.
     """
     wanted_hz = np.where(problem.reachable, np.minimum(problem.initial_mining_hz, problem.mining_max_hz), 0.0)
     payable = idle_roots(problem)
@@ -161,8 +161,8 @@ def start_mining(problem: RoundProblem) -> PerClient:
 def cpu_for_energy(energy_j: PerClient, capacitance: PerClient, cycles: PerClient) -> PerClient:
     """Training frequency (Hz) that spends exactly `energy_j`, (clients,).
 
-    [Li24, Eq. 29] sqrt(2 e_i / (chi_i c_i)) with e_i what upload and mining leave of the budget. No energy gives
-    zero; no cycles, which no frequency can make cost anything, infinity.
+    [Li24, Eq. 29] sqrt(2 e_i / (chi_i c_i)) with e_i the budget left by upload and mining. No energy gives zero. No
+    cycles give infinity: they cost nothing at any frequency.
     """
     free = np.full_like(energy_j, np.inf)
     return np.sqrt(np.divide(2.0 * np.maximum(energy_j, 0.0), capacitance * cycles, out=free, where=cycles > 0))
@@ -172,8 +172,8 @@ def mining_root(scale: PerClient, others_hz: PerClient) -> PerClient:
     """Mining frequency (Hz): the positive root F of F^3 = M (F + N), (clients,).
 
     [Li24, Eq. 31] corrected, with M = `scale` (Hz^2) and N = `others_hz`: Cardano's formula has the square of M N / 2
-    under its root, and its second cube root is M / (3 u), which the printed difference computes by cancellation.
-    Where the discriminant is negative the root is trigonometric. M at most zero gives zero.
+    under its root, and its second cube root is M / (3 u), which the printed difference computes by cancellation. If the
+    discriminant is negative the root is trigonometric. M at most zero gives zero.
     """
     positive = np.maximum(scale, 0.0)
     half = 0.5 * positive * others_hz
@@ -192,9 +192,9 @@ def mining_root(scale: PerClient, others_hz: PerClient) -> PerClient:
 def fastest_prefix(latency_s: PerClient, queue: PerClient, tradeoff: float, min_clients: int) -> NDArray[np.intp]:
     """Indices of the best set of at least m clients for given frequencies, in order of latency.
 
-    [Li24, Eq. 32] (P6): since no queue is negative, adding a client that is faster than the slowest never hurts, so
-    one of the U - m + 1 prefixes of the latency order is optimal. Equal latencies go by index; of equal objectives
-    the smallest set wins.
+    [Li24, Eq. 32] (P6): since no queue is negative, adding a client that is faster than the slowest never hurts. So one
+    of the U - m + 1 prefixes of the latency order is optimal. Equal latencies go by index; of equal objectives the
+    smallest set wins.
     """
     order = np.argsort(latency_s, kind="stable")
     objective = tradeoff * latency_s[order] - np.cumsum(queue[order])
@@ -203,9 +203,9 @@ def fastest_prefix(latency_s: PerClient, queue: PerClient, tradeoff: float, min_
 
 
 def _iterate_from(problem: RoundProblem, start: Start) -> Iterator[Iterate]:
-    """P4, P5 and P6 in turn, without end, for the candidates of a feasible start; O(U log U) each pass.
+    """Yield P4, P5 and P6 in turn, without end, for the candidates of a feasible start; O(U log U) each pass.
 
-    P4 of the first pass stands in the start already.
+    P4 of the first pass is part of the start.
     """
     who = start.candidates
     capacitance, cycles = problem.capacitance[who], problem.cycles[who]
@@ -215,7 +215,7 @@ def _iterate_from(problem: RoundProblem, start: Start) -> Iterator[Iterate]:
     mining_hz, candidate_cpu_hz, candidate_mining_hz = start.mining_hz, start.cpu_hz[who], start.mining_hz[who]
     # In exact arithmetic neither f nor F can fall: the maxima below only undo rounding.
     while True:
-        # P5, Eq. 31, for all candidates at once: whatever the others add only shortens mining.
+        # P5, Eq. 31, for all candidates at once: additional mining of others only shortens mining.
         left_j = after_upload_j - training_energy(capacitance, cycles, candidate_cpu_hz)
         others_hz = np.sum(mining_hz) - candidate_mining_hz
         spend_all_hz = mining_root(mining_scale(left_j, capacitance, problem.work_cycles), others_hz)

@@ -1,8 +1,8 @@
-"""`exact` and `exact-power`: the round's optimum with a proven bound on what is left to gain.
+"""Optimal schedulers `exact` and `exact-power`, with a proven bound on the remaining gap.
 
-For a given training set the best frequencies are one convex search (`allocation`); up to a dozen clients all sets are
-tried; beyond, prices lead to a set, a sweep over all exchange times proves how good it can be at best (`certificate`),
-and clients that this leaves in doubt are enumerated.
+For a given training set the best frequencies are one convex search (`allocation`). Up to a dozen clients, all sets are
+tried. Beyond, prices lead to a set, and a sweep over all exchange times proves its gap (`certificate`). Clients left
+undecided are enumerated.
 """
 
 from collections.abc import Callable
@@ -37,19 +37,19 @@ Evaluations = Annotated[int, Meta(ge=1)]
 MAX_EVALUATIONS = 400
 
 _DEFAULT_GAPS = ((2_000, OPTIMAL_GAP), (50_000, 1e-6), (200_000, 1e-3), (float("inf"), 1e-2))
-_ROUNDING = 1e-12  # relative: what rounding may have added to a bound
-_PRECISION_SHARE = 0.01  # of the gap aimed at, that the exchange time of a set may cost
-_ATTEMPTS = 6  # sets tried one after the other before the last is judged
-_ENUMERATION_CELLS = 60_000  # sets times clients that an enumeration may cost
+_ROUNDING = 1e-12  # relative: allowance for rounding in a bound
+_PRECISION_SHARE = 0.01  # part of the target gap that the precision of exchange times may use
+_ATTEMPTS = 6  # sets tried one after the other before the last is certified
+_ENUMERATION_CELLS = 60_000  # limit on sets times clients of an enumeration
 
 
 def exact(
     problem: RoundProblem, *, target_gap: Gap | None = None, max_evaluations: Evaluations = MAX_EVALUATIONS
 ) -> Decision:
-    """The best decision at the given transmit powers, with a proven lower bound on the objective of any.
+    """Optimal decision at the given transmit powers, with a proven lower bound on the objective of any decision.
 
-    A search of all exchange times ends once the gap is at most `target_gap` (by default `default_gap`) or after
-    `max_evaluations` passes over all clients; whatever gap is left then is proven too.
+    A search over all exchange times ends once the gap is at most `target_gap` (by default `default_gap`) or after
+    `max_evaluations` passes over all clients; any remaining gap is proven too.
     """
     return _solve(problem, fixed_power_curves, target_gap, max_evaluations)
 
@@ -57,19 +57,19 @@ def exact(
 def exact_power(
     problem: RoundProblem, *, target_gap: Gap | None = None, max_evaluations: Evaluations = MAX_EVALUATIONS
 ) -> Decision:
-    """The best decision if clients may also choose their transmit power, up to `power_max_w`; otherwise as `exact`."""
+    """Optimal decision if clients may also choose their transmit power, up to `power_max_w`; otherwise as `exact`."""
     return _solve(problem, free_power_curves, target_gap, max_evaluations)
 
 
 def default_gap(num_clients: int) -> float:
-    """The relative gap worth aiming at: proven optimality for up to 2,000 clients, then what takes about a second."""
+    """Default relative gap: proven optimality for up to 2,000 clients, then a gap reachable in about a second."""
     return next(gap for most, gap in _DEFAULT_GAPS if num_clients <= most)
 
 
 def best_frequencies(problem: RoundProblem, members: PerClientMask) -> Decision:
-    """The best decision in which exactly `members` train, at the given transmit powers; it proves no bound.
+    """Best decision in which exactly `members` train, at the given transmit powers; it proves no bound.
 
-    Infeasible where one of them cannot train within its limits, where they are fewer than m, and where nobody can mine.
+    Infeasible if one of them cannot train within its limits, if they are fewer than m, or if no client can mine.
     """
     opened = _open_market(problem, fixed_power_curves)
     if isinstance(opened, str):
@@ -89,7 +89,7 @@ def best_frequencies(problem: RoundProblem, members: PerClientMask) -> Decision:
 
 
 def earliest_exchange(problem: RoundProblem) -> PerClient:
-    """When each client could have trained and uploaded at the earliest (s), (clients,); infinity: not in this round."""
+    """Earliest time (s) at which each client can have trained and uploaded, (clients,); infinity: not in this round."""
     earliest_s = fixed_power_curves(problem).least_s
     return np.where(problem.reachable, earliest_s, np.inf)
 
@@ -110,7 +110,7 @@ def _solve(
 def _open_market(
     problem: RoundProblem, curves_of: Callable[[RoundProblem], Curves]
 ) -> tuple[RoundProblem, Market] | str:
-    """The reachable clients' problem and its market, or why the round is infeasible."""
+    """Return the reachable clients' problem and its market, or the reason why the round is infeasible."""
     reachable = problem.reachable
     inner = problem if reachable.all() else restrict_problem(problem, reachable)
     curves, idle = curves_of(inner), idle_roots(inner)
@@ -121,7 +121,7 @@ def _open_market(
         )
     if not np.any((idle > 0.0) & (inner.mining_max_hz > 0.0)):
         return "no client can pay for mining"
-    # Mining never runs at a lower level than with everybody idle and uncapped: caps above that never bind.
+    # The mining level is never below that with all clients idle and uncapped: caps above that never bind.
     may_bind = inner.mining_max_hz * idle.sum() ** -0.5 < idle
     market = Market(
         curves=curves,
@@ -136,7 +136,7 @@ def _open_market(
 
 
 def _decide(problem: RoundProblem, inner: RoundProblem, market: Market, choice: Choice) -> Decision:
-    """The set and exchange time of `choice` as frequencies and powers of everybody."""
+    """Turn the set and exchange time of `choice` into frequencies and powers of all clients."""
     reachable = problem.reachable
     cpu_hz, power_w, left_j = _pay(inner, choice, *market.curves.settle(choice.exchange_s))
     roots = np.cbrt(mining_scale(left_j, inner.capacitance, inner.work_cycles))
@@ -152,9 +152,9 @@ def _decide(problem: RoundProblem, inner: RoundProblem, market: Market, choice: 
 def _pay(
     problem: RoundProblem, choice: Choice, cpu_hz: PerClient, power_w: PerClient
 ) -> tuple[PerClient, PerClient, PerClient]:
-    """Frequencies (Hz) and powers (W) of the members, zero elsewhere, and what they leave of every budget (J).
+    """Frequencies (Hz) and powers (W) of the members, zero elsewhere, and the energy left of every budget (J).
 
-    From the cost equations: where uploads take ages, the time they leave for training has lost its digits.
+    Recomputed from the cost equations: for very long uploads the remaining training time has lost its digits.
     """
     rate = uplink_rate(problem.bandwidth_hz, power_w, problem.gain, problem.noise_w_per_hz)
     upload_j = upload_energy(power_w, upload_time(problem.model_bits, rate))
@@ -167,7 +167,7 @@ def _pay(
 
 
 def _spread(values: NDArray[Any], reachable: PerClientMask) -> NDArray[Any]:
-    """`values` of the reachable clients at their places among all, zero elsewhere."""
+    """Place `values` of the reachable clients among all, zero elsewhere."""
     if reachable.all():
         return values
     everybody = np.zeros(len(reachable), dtype=values.dtype)
@@ -176,7 +176,7 @@ def _spread(values: NDArray[Any], reachable: PerClientMask) -> NDArray[Any]:
 
 
 def choose(market: Market, target_gap: float, max_evaluations: int) -> tuple[Choice, int]:
-    """The best training set found, with a proven bound, and how many passes over all clients that took."""
+    """Return the best training set found, with a proven bound, and the number of passes over all clients."""
     able = np.flatnonzero(np.isfinite(market.curves.least_s))
     if len(able) <= MAX_ENUMERATED:
         choice = enumerate_sets(market, np.zeros(market.num_clients, dtype=np.bool_), able)
@@ -190,7 +190,7 @@ def choose(market: Market, target_gap: float, max_evaluations: int) -> tuple[Cho
     evaluations = 0
     certificate: Certificate | None = None
     for attempt in range(_ATTEMPTS):
-        # Where caps bind a full certificate is dear: halve levels only once the set has settled.
+        # A full certificate is expensive if caps bind: halve levels only once the set has settled.
         is_last = market.caps is None or attempt == _ATTEMPTS - 1
         tolerance = 0.5 * target_gap * _scale(market, best)
         budget = max_evaluations if is_last else 0
@@ -211,9 +211,9 @@ def choose(market: Market, target_gap: float, max_evaluations: int) -> tuple[Cho
 
 
 def _settle_doubts(market: Market, certificate: Certificate, best: Choice) -> tuple[Choice, float]:
-    """A set at least as good as `best`, by trying all that the open cells leave in doubt, and the bound proven then.
+    """Return a set at least as good as `best` by enumerating the undecided clients, and the proven bound.
 
-    If too many clients are in doubt only the most doubtful are tried: the set may improve, the bound stays.
+    If too many clients are undecided, only the most doubtful are tried: the set may improve, the bound stays.
     """
     base, doubtful, doubt = doubtful_clients(market, certificate.open_cells, best.objective)
     affordable = min(MAX_ENUMERATED, int(np.log2(max(_ENUMERATION_CELLS / market.num_clients, 1.0))))
@@ -231,5 +231,5 @@ def _settle_doubts(market: Market, certificate: Certificate, best: Choice) -> tu
 
 
 def _scale(market: Market, choice: Choice) -> float:
-    """What gaps are relative to: max(|J|, V delay)."""
+    """Reference of relative gaps: max(|J|, V delay)."""
     return max(abs(choice.objective), choice.objective + float(market.queue[choice.members].sum()))

@@ -1,4 +1,4 @@
-"""What schedulers that look back remember beside a baseline: when each client was last asked to train."""
+"""Memory of schedulers that use the age of updates: the round of each client's last selection."""
 
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -14,8 +14,8 @@ from bdfl.scheduling.problem import Decision, RoundProblem
 class History(BaselineMemory):
     """A baseline's memory, and the round in which each client was last selected (0: never).
 
-    A scheduler sees whom it selected, not whose update came: on a chain every validator must find the same ages from
-    the blocks alone, and whoever did not deliver sits out anyway.
+    It records selections, not updates received: on a chain every validator must derive the same ages from the blocks
+    alone, and clients that do not deliver are suspended anyway.
     """
 
     last_round: PerClient
@@ -25,17 +25,17 @@ _History = TypeVar("_History", bound=History)
 
 
 def recall_history(problem: RoundProblem) -> History:
-    """What was remembered of this run; at its start nobody was ever selected."""
+    """Return the memory of this run; at its start no client has been selected."""
     nobody = np.zeros(problem.num_clients)
     return recall(problem, History, lambda: History(reference_queue=problem.queue, last_round=nobody))
 
 
 def update_age(problem: RoundProblem, history: History) -> PerClient:
-    """Rounds since each client was last selected, (clients,): in round t that is t for one that never was."""
+    """Rounds since each client was last selected, (clients,): t in round t for a client never selected."""
     return problem.round - history.last_round
 
 
 def remember(problem: RoundProblem, decision: Decision, history: _History) -> Decision:
-    """The decision with `history` as its memory, this round entered."""
+    """Return the decision with `history`, updated by this round, as its memory."""
     last_round = np.where(decision.selected, float(problem.round), history.last_round)
     return replace(decision, memory=replace(history, last_round=last_round))

@@ -1,4 +1,4 @@
-"""Random rounds for judging schedulers: what the tests, the benchmarks and third parties run theirs on."""
+"""Random rounds for testing schedulers, used by the tests, the benchmarks and third parties."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
@@ -12,7 +12,7 @@ from bdfl.scheduling.problem import RoundProblem, make_problem
 
 
 class Extreme(StrEnum):
-    """Corners of what a problem may be, where schedulers break first."""
+    """Extreme cases of a problem, which break schedulers first."""
 
     DEEP_FADES = "deep fades"
     DEAD_CHANNELS = "dead channels"
@@ -31,7 +31,7 @@ class Extreme(StrEnum):
 
 @dataclass(frozen=True, eq=False)
 class Instance:
-    """A problem with words for what is special about it."""
+    """A problem and a description of its special features."""
 
     description: str
     problem: RoundProblem
@@ -46,9 +46,9 @@ def draw_problem(
     with_caps: bool = False,
     unreachable_share: float = 0.0,
 ) -> RoundProblem:
-    """A round whose clients differ in every parameter, within what real devices and channels span.
+    """Draw a round whose clients differ in every parameter, within the range of real devices and channels.
 
-    Left out, m is drawn from 1 to the number of clients (more often small, else most rounds would be infeasible) and V
+    By default m is drawn from 1 to the number of clients (more often small, else most rounds would be infeasible) and V
     log-uniformly from 0.01 to 1,000. Some queues are zero, some clients have no cap even `with_caps`, and the first
     client is always reachable.
     """
@@ -93,7 +93,7 @@ def draw_problem(
 
 
 def draw_instances(rng: np.random.Generator, num_rounds: int, max_clients: int = 40) -> Iterator[Instance]:
-    """Rounds of 1 to `max_clients` clients: in turn ordinary, capped, partly unreachable, and one of every extreme."""
+    """Yield rounds of 1 to `max_clients` clients: ordinary, capped, partly unreachable, and of every extreme."""
     extremes: tuple[Extreme | None, ...] = (*Extreme, None)
     for number in range(num_rounds):
         with_caps, some_unreachable = number % 2 == 1, number % 3 == 2
@@ -115,7 +115,7 @@ def draw_instances(rng: np.random.Generator, num_rounds: int, max_clients: int =
 
 
 def make_extreme(problem: RoundProblem, extreme: Extreme) -> RoundProblem:
-    """The problem pushed into one corner; where only some clients are concerned, it is every second one."""
+    """Return the problem in one extreme case; if it concerns some clients only, it is every second one."""
     num = problem.num_clients
     some = np.arange(num) % 2 == 0
     match extreme:
@@ -151,7 +151,7 @@ def make_extreme(problem: RoundProblem, extreme: Extreme) -> RoundProblem:
 
 
 def problem_columns(problem: RoundProblem) -> dict[str, NDArray[np.generic]]:
-    """The problem's arrays by field name, (clients,) each."""
+    """Arrays of the problem by field name, (clients,) each."""
     values = {item.name: getattr(problem, item.name) for item in fields(problem)}
     return {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
 

@@ -1,9 +1,9 @@
-"""`oort`: clients that are useful and quick, with some that were never tried.
+"""Oort: select clients of high utility and speed, and explore clients never tried.
 
 Lai, Zhu, Madhyastha and Chowdhury, "Oort: efficient federated learning via guided participant selection", OSDI 2021,
-Algorithm 1. What of it applies here: utility, system penalty, exploration and pacer as published. How long a client
-takes is known from the cost model instead of observed. Left out: barring clients that were picked often (participation
-is what the queues are for) and noise on utilities.
+Algorithm 1. Utility, system penalty, exploration and pacer are as published. Durations are known from the cost model
+instead of observed. Left out: blocklisting clients picked often (participation is ensured by the queues) and noise on
+utilities.
 """
 
 from dataclasses import dataclass, replace
@@ -23,17 +23,17 @@ from bdfl.scheduling.problem import Decision, RoundProblem
 Share = Annotated[float, Meta(ge=0.0, le=1.0)]
 
 _LEAST_EXPLORATION = 0.2
-_EXPLORATION_DECAY = 0.98  # a round
-_FIRST_PERCENTILE = 30.0  # of the candidates' times: the preferred duration T at the start
+_EXPLORATION_DECAY = 0.98  # per round
+_FIRST_PERCENTILE = 30.0  # of the candidates' times: initial preferred duration T
 _PERCENTILE_STEP = 5.0
-_CUTOFF = 0.95  # of the last admitted utility: what comes that close is drawn from as well
-_OUTLIER = 0.95  # quantile beyond which utilities count no more
-_CONFIDENCE = 0.1  # weight of how long a utility was not renewed
+_CUTOFF = 0.95  # of the last admitted utility: clients above this are drawn from as well
+_OUTLIER = 0.95  # quantile at which utilities are clipped
+_CONFIDENCE = 0.1  # weight of the age of a utility
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class OortMemory(History):
-    """A history, the pacer's percentile, and the statistical utility that each of the last rounds collected."""
+    """A history, the pacer's percentile, and the statistical utility collected in each of the last rounds."""
 
     percentile: float = _FIRST_PERCENTILE
     collected: tuple[float, ...] = ()
@@ -47,13 +47,13 @@ def oort(
     window: Annotated[int, Meta(ge=1)] = 20,
     clients: Clients = 0,
 ) -> Decision:
-    """Decision with the clients of highest utility drawn in proportion to it, and `exploration` of them untried ones.
+    """Decision with clients drawn in proportion to their utility, and a share `exploration` of untried ones.
 
     Utility is |D_i| times the loss of the last training, scaled to at most 1, plus sqrt(0.1 ln t / last round), times
-    (T / t_i)^`alpha` for those slower than T. Where nobody says losses (delay-only runs and chains, since no update
-    carries one) all losses count alike: data size and age are what is left of the statistical utility. Exploration
-    falls by 2 % a round, to 0.2 at least; untried clients are drawn in proportion to their speed. Every `window` rounds
-    the pacer allows more time if less utility was collected than in the window before.
+    (T / t_i)^`alpha` for those slower than T. If losses are unknown (in delay-only runs and on chains, whose updates
+    carry none), all losses count as equal: data size and age remain of the statistical utility. Exploration falls by 2
+    % a round, to 0.2 at least; untried clients are drawn in proportion to their speed. Every `window` rounds the pacer
+    allows more time if less utility was collected than in the window before.
     """
     start, count, memory = pair_round(problem, _recall(problem), clients)
     memory = _pace(memory, window)
@@ -82,7 +82,7 @@ def _recall(problem: RoundProblem) -> OortMemory:
 
 
 def _pace(memory: OortMemory, window: int) -> OortMemory:
-    """The memory once two windows are full: more time if the second collected less, and the first forgotten."""
+    """Apply the pacer once two windows are full: allow more time if the second collected less, and drop the first."""
     collected = memory.collected
     if len(collected) < 2 * window:
         return memory
@@ -92,7 +92,7 @@ def _pace(memory: OortMemory, window: int) -> OortMemory:
 
 
 def _statistical_utility(problem: RoundProblem) -> PerClient:
-    """|D_i| times the last loss, (clients,); a loss that nobody knows counts as the mean of the others, or 1."""
+    """Data size |D_i| times the last loss, (clients,); an unknown loss counts as the mean of the others, or 1."""
     if problem.last_loss is None:
         return data_sizes(problem)
     known = problem.last_loss[~np.isnan(problem.last_loss)]
@@ -121,7 +121,7 @@ def _utility(
 
 
 def _exploit(problem: RoundProblem, utility: PerClient, tried: NDArray[np.intp], count: int) -> NDArray[np.intp]:
-    """`count` of the tried clients, drawn by utility among those that come close to the best `count`."""
+    """Draw `count` of the tried clients by utility, among those close to the best `count`."""
     least = float(np.sort(utility[tried])[-count])
     close = tried[utility[tried] >= _CUTOFF * least]
     return draw_order(problem, close, utility)[:count]

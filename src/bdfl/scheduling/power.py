@@ -1,8 +1,8 @@
-"""Mining roots where every client may choose its transmit power: the best split of its time is found inside.
+"""Mining roots if every client may choose its transmit power: the best split of its time is solved inside.
 
 By an exchange time tau a client uploads for u seconds, at the power this needs, and trains for tau - u. Upload energy
 is convex and decreasing in u, training energy convex in tau - u, so the least energy is convex and decreasing in tau:
-everything that holds for given powers holds here too.
+all properties for given powers hold here too.
 """
 
 from dataclasses import dataclass, fields
@@ -18,7 +18,7 @@ from bdfl.scheduling.curves import Indices, Times, training_inertia
 from bdfl.scheduling.problem import RoundProblem
 
 _SPLIT_STEPS = 100
-_SPLIT_TOLERANCE = 1e-9  # relative: the step after it is exact to rounding
+_SPLIT_TOLERANCE = 1e-9  # relative: the next step is exact to rounding
 _SMALL_EXPONENT = 1e-3
 _LEAST_STEPS = 200  # from the left every step at most doubles the time
 
@@ -81,10 +81,10 @@ class FreePowerCurves:
         return saved_w
 
     def _split(self, exchange_s: Times) -> tuple[Times, NDArray[np.bool_]]:
-        """Upload time (s) that costs least in all, and where it is as long as training allows.
+        """Upload time (s) of least total energy, and whether it is as long as training allows.
 
-        Another second is worth the same to upload and to training there. The logarithm of that ratio falls in the
-        upload time and is nearly straight: Newton, kept inside a bracket.
+        At the optimum another second saves as much in upload as in training. The logarithm of that ratio falls with the
+        upload time and is nearly straight: Newton's method, kept inside a bracket.
         """
         shape = np.broadcast_shapes(exchange_s.shape, self.least_s.shape)
         shortest = np.broadcast_to(self.shortest_upload_s, shape)
@@ -117,7 +117,7 @@ class FreePowerCurves:
 
 
 def _convexity(exponent: Times) -> Times:
-    """x e^x - (e^x - 1), without cancellation for small x."""
+    """Evaluate x e^x - (e^x - 1) without cancellation for small x."""
     small = exponent < _SMALL_EXPONENT
     series = exponent**2 * (1 / 2 + exponent * (1 / 3 + exponent * (1 / 8 + exponent * (1 / 30 + exponent / 144))))
     return np.where(small, series, exponent * np.exp(exponent) - np.expm1(exponent))
@@ -131,7 +131,7 @@ def free_power_curves(problem: RoundProblem) -> FreePowerCurves:
     gain = np.where(able, problem.gain, 1.0)
     nats_per_hz = problem.model_bits * np.log(2.0) / problem.bandwidth_hz
     noise_over_gain_w = problem.bandwidth_hz * problem.noise_w_per_hz / gain
-    spare_j = problem.energy_budget_j - noise_over_gain_w * nats_per_hz  # with all the time in the world
+    spare_j = problem.energy_budget_j - noise_over_gain_w * nats_per_hz  # with infinite time
     able &= spare_j > 0.0
     inertia = training_inertia(problem)
     shortest_upload_s = np.where(able, upload_time(problem.model_bits, np.where(able, rate, 1.0)), 1.0)
@@ -159,7 +159,7 @@ def free_power_curves(problem: RoundProblem) -> FreePowerCurves:
 def _payable_from(curves: FreePowerCurves, start_s: PerClient, able: PerClientMask) -> PerClient:
     """Earliest exchange time (s) that the budget pays for, (clients,).
 
-    Newton from the left on the energy, which falls and is convex: it never passes the root.
+    Newton's method from the left on the energy, which falls and is convex: it never passes the root.
     """
     time_s = start_s
     for _ in range(_LEAST_STEPS):

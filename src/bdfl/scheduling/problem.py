@@ -1,7 +1,7 @@
-"""One round's scheduling problem and a scheduler's answer to it: plain values, no solver.
+"""The scheduling problem of a round and a scheduler's decision: plain values, no solver.
 
-[Li24, Eq. 24] (P3): choose the training set S, training frequencies f and mining frequencies F to minimise
-V d(t) - sum_{i in S} Z_i subject to C1 (reachable clients only), C2 (at least m of them) and C3 (energy budgets).
+[Li24, Eq. 24] (P3): choose the training set S, training frequencies f and mining frequencies F to minimise V d(t) -
+sum_{i in S} Z_i subject to C1 (reachable clients only), C2 (at least m of them) and C3 (energy budgets).
 """
 
 from dataclasses import dataclass, field, replace
@@ -19,7 +19,7 @@ PAPER_INITIAL_MINING_HZ = 1.5e9
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RoundProblem:
-    """Everything a scheduler may know about one round; arrays are float64, read-only and in client order."""
+    """All data available to a scheduler in one round; arrays are float64, read-only and in client order."""
 
     min_clients: int  # m of C2
     tradeoff: float  # V
@@ -31,21 +31,21 @@ class RoundProblem:
     capacitance: PerClient  # chi_i
     energy_budget_j: PerClient  # E_i^max
     gain: PerClient  # h_i
-    power_w: PerClient  # P_i; what every scheduler but exact-power transmits with
+    power_w: PerClient  # P_i; used by every scheduler but exact-power
     power_max_w: PerClient  # only exact-power may choose another power, up to this
     model_bits: PerClient  # m_i
     cpu_max_hz: PerClient  # infinity: no cap
     mining_max_hz: PerClient  # infinity: no cap
     reachable: PerClientMask  # in the component that may be scheduled (C1); the others neither train nor mine
-    initial_cpu_hz: PerClient  # where the published algorithm and the baselines start
+    initial_cpu_hz: PerClient  # start of the published algorithm and the baselines
     initial_mining_hz: PerClient
-    participation_rate: PerClient  # beta_i, for schedulers that look ahead; zero where unknown
-    overhead_s: float = 0.0  # downlink, verification and voting, which no decision changes
+    participation_rate: PerClient  # beta_i, for schedulers that look ahead; zero if unknown
+    overhead_s: float = 0.0  # downlink, verification and voting, independent of the decision
     round: int = 1
     seed: int = 0  # for schedulers that draw: derive every stream from (seed, purpose, round)
-    samples: PerClient | None = None  # |D_i|; None: unknown, all count alike
-    last_loss: PerClient | None = None  # mean loss of each client's last training, NaN before; None: nobody says
-    memory: object | None = None  # what the same scheduler left in its last decision of this run
+    samples: PerClient | None = None  # |D_i|; None: unknown, all count as equal
+    last_loss: PerClient | None = None  # mean loss of each client's last training, NaN before; None: unknown
+    memory: object | None = None  # memory of the same scheduler's last decision in this run
 
     @property
     def num_clients(self) -> int:
@@ -97,9 +97,9 @@ def make_problem(
     round: int = 1,
     seed: int = 0,
 ) -> RoundProblem:
-    """A checked, read-only problem; what is left out is unlimited, reachable, or as in the paper.
+    """Return a validated, read-only problem; defaults are unlimited, reachable, or as in the paper.
 
-    Raises `InvalidProblem` naming the first field (and client) that has no meaning.
+    Raises `InvalidProblem` with the first field (and client) that is invalid.
     """
     num = len(queue)
 
@@ -141,7 +141,7 @@ def make_problem(
 
 
 def validate_problem(problem: RoundProblem) -> None:
-    """Raises `InvalidProblem` naming the first value that has no meaning; returns nothing."""
+    """Raise `InvalidProblem` for the first value that is invalid."""
     num = problem.num_clients
     if num == 0:
         raise InvalidProblem("clients: at least one is needed, none given")
@@ -159,7 +159,7 @@ def validate_problem(problem: RoundProblem) -> None:
         raise InvalidProblem(f"last_loss: shape {problem.last_loss.shape} given, ({num},) expected")
     for name, least, inclusive, unlimited in _LIMITS:
         values = getattr(problem, name)
-        if values is None:  # not known, which is allowed
+        if values is None:  # unknown, which is allowed
             continue
         if values.shape != (num,):
             raise InvalidProblem(f"{name}: shape {values.shape} given, ({num},) expected")
@@ -173,7 +173,7 @@ def validate_problem(problem: RoundProblem) -> None:
 
 
 def restrict_problem(problem: RoundProblem, keep: PerClientMask) -> RoundProblem:
-    """The same problem with only the clients in `keep`; `min_clients` is left as it is."""
+    """Return the problem with only the clients in `keep`; `min_clients` is unchanged."""
     return replace(
         problem,
         queue=problem.queue[keep],
@@ -196,11 +196,11 @@ def restrict_problem(problem: RoundProblem, keep: PerClientMask) -> RoundProblem
 
 
 class Status(StrEnum):
-    """How good a decision is known to be."""
+    """Known quality of a decision."""
 
     OPTIMAL = "optimal"  # proven gap at most OPTIMAL_GAP
     FEASIBLE = "feasible"
-    INFEASIBLE = "infeasible"  # fewer than m clients can take part, or nobody can pay for mining
+    INFEASIBLE = "infeasible"  # fewer than m clients can take part, or no client can pay for mining
 
 
 OPTIMAL_GAP = 1e-9
@@ -208,9 +208,9 @@ OPTIMAL_GAP = 1e-9
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Decision:
-    """A scheduler's answer: who trains, at which frequency, who mines at which, at which transmit power.
+    """A scheduler's decision: clients that train, frequencies of training and mining, and transmit powers.
 
-    Arrays have one entry per client, zero where idle. An infeasible decision has nobody selected, all zeros and a
+    Arrays have one entry per client, zero if idle. An infeasible decision has no client selected, all zeros and a
     reason. `bound` is a proven lower bound on the objective of any decision for the same problem (-inf: none known).
     """
 
@@ -218,10 +218,10 @@ class Decision:
     cpu_hz: PerClient
     mining_hz: PerClient
     power_w: PerClient
-    reason: str | None = None  # why infeasible; None where feasible
+    reason: str | None = None  # cause of infeasibility; None if feasible
     bound: float = -np.inf
-    iterations: int = 0  # K: inner iterations of the scheduler, as it counts them
-    memory: object | None = field(default=None, repr=False)  # handed back to the scheduler with the next problem
+    iterations: int = 0  # K: inner iterations, as counted by the scheduler
+    memory: object | None = field(default=None, repr=False)  # returned to the scheduler with the next problem
 
     @property
     def is_feasible(self) -> bool:
@@ -229,7 +229,7 @@ class Decision:
 
 
 def infeasible_decision(problem: RoundProblem, reason: str, memory: object | None = None) -> Decision:
-    """The decision that nobody trains and nobody mines, because of `reason`."""
+    """Decision in which no client trains or mines, because of `reason`."""
     nothing = np.zeros(problem.num_clients)
     return Decision(
         selected=np.zeros(problem.num_clients, dtype=np.bool_),
@@ -244,8 +244,8 @@ def infeasible_decision(problem: RoundProblem, reason: str, memory: object | Non
 class Scheduler(Protocol):
     """Any callable from a round's problem to a decision; found by name through entry points.
 
-    State is explicit: what a scheduler needs to remember goes into `Decision.memory` and comes back as
-    `RoundProblem.memory`. Randomness comes from `RoundProblem.seed` and `.round` alone.
+    State is explicit: a scheduler's state goes into `Decision.memory` and comes back as `RoundProblem.memory`.
+    Randomness comes from `RoundProblem.seed` and `.round` alone.
     """
 
     def __call__(self, problem: RoundProblem) -> Decision: ...

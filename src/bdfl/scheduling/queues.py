@@ -1,4 +1,4 @@
-"""Virtual queues that turn long-run participation (C4) into something one round can see, and their drift."""
+"""Virtual queues that turn long-run participation (C4) into per-round terms, and their drift."""
 
 from typing import TypeVar
 
@@ -13,7 +13,7 @@ _Lengths = TypeVar("_Lengths", PerClient, NDArray[np.int64])
 def next_queue(queue: _Lengths, rate: _Lengths, participated: PerClientMask | NDArray[np.int64]) -> _Lengths:
     """Queues after a round, (clients,): [Li24, Eq. 16] max(Z_i + beta_i - Gamma_i, 0).
 
-    Whole numbers of some unit stay whole; `participated` then counts the same unit.
+    Integers of some unit stay integers; `participated` then counts the same unit.
     """
     return np.maximum(queue + rate - participated, 0)
 
@@ -26,7 +26,7 @@ def lyapunov(queue: PerClient) -> float:
 def lyapunov_drift(queue: PerClient, queue_after: PerClient) -> float:
     """Growth of the Lyapunov function over one round.
 
-    [Li24, Eq. 19] for the round that happened; the sum over clients is inside `lyapunov` already.
+    [Li24, Eq. 19] for the realised round; the sum over clients is part of `lyapunov`.
     """
     return lyapunov(queue_after) - lyapunov(queue)
 

@@ -1,7 +1,7 @@
-"""Schedulers by name, ours and third parties' through the same door: the entry points `bdfl.schedulers`.
+"""Registry of schedulers, built-in and third-party: the entry points `bdfl.schedulers`.
 
 A scheduler is a function `f(problem, *, parameter: type = default, ...) -> Decision`. Its keyword-only arguments are
-its parameters; their annotations (also `Literal`, or `Annotated` with `msgspec.Meta` limits) say what is allowed.
+its parameters; their annotations (also `Literal`, or `Annotated` with `msgspec.Meta` limits) define the allowed values.
 """
 
 import inspect
@@ -37,14 +37,14 @@ def scheduler_names() -> list[str]:
 
 
 def scheduler_parameters(name: str) -> list[str]:
-    """Parameters of the scheduler of that name, as they stand in its signature with type and default."""
+    """Parameters of the named scheduler, as in its signature with type and default."""
     return [_describe(item) for item in _parameters(_load(_find(name)), name).values()]
 
 
 def get_scheduler(name: str, parameters: Mapping[str, ParameterValue] | None = None) -> Scheduler:
-    """The scheduler of that name with its parameters bound.
+    """Return the named scheduler with its parameters bound.
 
-    Raises `UnknownScheduler` or `BadSchedulerParameter`, in one line that says what is allowed.
+    Raises `UnknownScheduler` or `BadSchedulerParameter`, with a one-line message of the allowed values.
     """
     scheduler = _load(_find(name))
     allowed = _parameters(scheduler, name)
@@ -99,7 +99,7 @@ def _convert(value: ParameterValue, parameter: inspect.Parameter, name: str) -> 
 
 
 def _describe(parameter: inspect.Parameter) -> str:
-    """Name, type and default; limits are left to the message that says which one was broken."""
+    """Name, type and default; the error message itself names a violated limit."""
     if get_origin(parameter.annotation) is Annotated:
         parameter = parameter.replace(annotation=get_args(parameter.annotation)[0])
     return str(parameter)

@@ -1,9 +1,9 @@
-"""Choosing the training set: exhaustive where that is cheap, by prices where it is not.
+"""Selection of the training set: exhaustive if that is cheap, by prices otherwise.
 
 For an exchange time tau, selecting client i costs the mining side l_i(tau) = a_i - b_i(tau) of its mining root (a_i
-idle, b_i trained; convex and decreasing in tau). Mining itself is a market: a price mu per unit of root, and a bonus
-theta per head where fewer than m clients would come on their own. At given prices everybody decides alone: client i is
-taken iff mu l_i(tau) < Z_i + theta. `certificate` turns the same prices into a proven bound.
+idle, b_i trained; convex and decreasing in tau). Mining is modelled as a market: a price mu per unit of root, and a
+bonus theta per head if fewer than m clients would be taken otherwise. At given prices clients decide independently:
+client i is taken iff mu l_i(tau) < Z_i + theta. `certificate` turns the same prices into a proven bound.
 """
 
 from bisect import bisect_right
@@ -20,17 +20,17 @@ from bdfl.scheduling.supply import Supply
 
 MAX_ENUMERATED = 12  # clients whose subsets are all tried
 
-_SAMPLE = 4096  # clients that stand for all of a larger crowd in the first search
+_SAMPLE = 4096  # clients that represent a larger set in the first search
 _SCAN_POINTS = 10
 _SCAN_ROUNDS = 2
 _IMPROVEMENTS = 10
-_COARSE = 1e-5  # precision of a set's exchange time that is enough to see most improvements
-_SETTLED = 1e-3  # relative: a price that fits the demand of its takers
+_COARSE = 1e-5  # precision of a set's exchange time that detects most improvements
+_SETTLED = 1e-3  # relative: a price consistent with the demand of its takers
 _ALIKE = 1e-9  # relative: clients at the price
 _PRICE_STEPS = 40
-_PRICE_TOLERANCE = 1e-6  # relative; bounds hold at any price and lose with the square of what it is off
+_PRICE_TOLERANCE = 1e-6  # relative; bounds hold at any price, with an error quadratic in the price's
 _LARGE_PRICE_STEPS = 8
-_LARGE = 20_000  # clients from which on every pass over them counts
+_LARGE = 20_000  # clients above which every pass over them is costly
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,12 +40,12 @@ class Choice:
     members: PerClientMask
     exchange_s: float
     objective: float
-    bound: float  # proven lower bound on the objective of the sets that were compared
+    bound: float  # proven lower bound on the objective of all sets compared
 
 
 @lru_cache(maxsize=64)
 def _subsets(num: int, at_least: int) -> NDArray[np.bool_]:
-    """All subsets of `num` things with `at_least` so many members, (subsets, num)."""
+    """All subsets of `num` elements with `at_least` that many members, (subsets, num)."""
     everything = ((np.arange(2**num)[:, None] >> np.arange(num)) & 1).astype(np.bool_)
     table: NDArray[np.bool_] = everything[everything.sum(axis=1) >= at_least]
     table.setflags(write=False)
@@ -53,7 +53,7 @@ def _subsets(num: int, at_least: int) -> NDArray[np.bool_]:
 
 
 def enumerate_sets(market: Market, base: PerClientMask, free: NDArray[np.intp]) -> Choice | None:
-    """The best of all sets that consist of `base` and any of the `free` clients; None if none has enough members."""
+    """Return the best of all sets that consist of `base` and any `free` clients; None if none has enough members."""
     missing = max(market.min_clients - int(np.count_nonzero(base)), 0)
     combinations = _subsets(len(free), missing)
     if not len(combinations):
@@ -86,7 +86,7 @@ def enumerate_sets(market: Market, base: PerClientMask, free: NDArray[np.intp]) 
 
 @dataclass(frozen=True, eq=False)
 class Point:
-    """Losses of all clients at one exchange time, with their slopes; STEEPEST where a client cannot be done by then."""
+    """Losses of all clients at one exchange time, with slopes; STEEPEST if a client cannot be done by then."""
 
     exchange_s: float
     loss: PerClient
@@ -95,7 +95,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Prices:
-    """What the market pays: `root` per unit of mining root, `head` per client where fewer than m would come."""
+    """Market prices: `root` per unit of mining root, `head` per client if fewer than m would be taken otherwise."""
 
     root: float
     head: float
@@ -103,14 +103,14 @@ class Prices:
 
 @dataclass(frozen=True, eq=False)
 class Terms:
-    """How losses are counted: l_i(tau) = offer_i - min(b_i(tau), limit_i)."""
+    """Definition of the losses: l_i(tau) = offer_i - min(b_i(tau), limit_i)."""
 
     offer: PerClient
     limit: PerClient | None = None  # None: no cap can bind
 
 
 def idle_terms(market: Market, level: float) -> Terms:
-    """Losses against being idle, at one level of mining: exact there, too low at higher levels."""
+    """Losses relative to being idle, at one mining level: exact there, too low at higher levels."""
     if market.caps is None:
         return Terms(market.idle)
     offer = np.minimum(market.caps * level, market.idle)
@@ -136,22 +136,23 @@ def point_at(market: Market, terms: Terms, exchange_s: float) -> Point:
 
 
 def takers(market: Market, loss: PerClient, price: float, weight: float = 1.0) -> tuple[PerClientMask, float]:
-    """Who is taken at this price, and the head bonus needed to bring m of them."""
+    """Return the clients taken at this price, and the head bonus needed for m of them."""
     reduced = price * loss - market.queue
     taken = reduced < 0.0
     needed = int(np.ceil(market.min_clients / weight))
     if np.count_nonzero(taken) >= needed:
         return taken, 0.0
-    cheapest = np.argpartition(reduced, needed - 1)[:needed]  # just as many, even among equals
+    cheapest = np.argpartition(reduced, needed - 1)[:needed]  # exactly as many, even among equals
     taken = np.zeros(len(loss), dtype=np.bool_)
     taken[cheapest] = True
     return taken, max(float(np.max(reduced[cheapest])), 0.0)
 
 
 def settle_prices(market: Market, supply: Supply, loss: PerClient, start: float, weight: float = 1.0) -> Prices:
-    """Prices at which demand and price agree, or straddle each other as closely as whole clients allow.
+    """Find prices consistent with demand, or straddling it as closely as whole clients allow.
 
-    The demand falls with the price, so the search keeps a bracket. `weight` is how many clients each one stands for.
+    The demand falls with the price, so the search keeps a bracket. `weight` is the number of clients each one
+    represents.
     """
     low, high, price = 0.0, np.inf, start
     for _ in range(_PRICE_STEPS if len(loss) <= _LARGE else _LARGE_PRICE_STEPS):
@@ -184,9 +185,9 @@ def earliest_exchange(market: Market) -> float:
 
 
 def scan_exchange(market: Market, supply: Supply) -> tuple[float, float]:
-    """A promising exchange time (s) and root price: the lowest relaxed objective on a grid that closes in.
+    """Promising exchange time (s) and root price: the lowest relaxed objective on a grid that is refined.
 
-    Large crowds are scanned by a sample of them; nothing is proven here.
+    Many clients are scanned by a sample of them; nothing is proven here.
     """
     weight = 1.0
     if market.num_clients > 2 * _SAMPLE:
@@ -223,15 +224,15 @@ def scan_exchange(market: Market, supply: Supply) -> tuple[float, float]:
 
 
 def level_of(market: Market, choice: Choice) -> float:
-    """Level of mining under a choice: mining takes A w^3."""
+    """Mining level w of a choice: mining takes A w^3."""
     delay_s = (choice.objective + float(market.queue[choice.members].sum())) / market.tradeoff
     return float(np.cbrt(max(delay_s - choice.exchange_s, 0.0) / market.work_cycles))
 
 
 def fill_set(market: Market, supply: Supply, loss: PerClient, price: float) -> PerClientMask:
-    """A training set for these losses: all takers, or of those at or below the price as many as the price pays for.
+    """Return a training set for these losses: all takers, or as many of those up to the price as it pays for.
 
-    The latter matters where many clients are alike: at any price either all of them are takers or none.
+    The latter matters if many clients are equal: at any price either all of them are takers or none.
     """
     taken, _bonus = takers(market, loss, price)
     demand = float(loss[taken].sum())
@@ -254,7 +255,7 @@ def fill_set(market: Market, supply: Supply, loss: PerClient, price: float) -> P
 def improve(
     market: Market, supply: Supply, exchange_s: float, price: float, best: Choice | None, precision: float = PRECISION
 ) -> Choice:
-    """The best set found by following prices from one exchange time to the next; `best` if none is better."""
+    """Return the best set found by following prices from one exchange time to the next; `best` if none is better."""
     level = supply.least_level if best is None else max(level_of(market, best), supply.least_level)
     before, coarse = best, max(precision, _COARSE)
     for _ in range(_IMPROVEMENTS):
@@ -275,7 +276,7 @@ def improve(
 
 
 def _solve_choice(market: Market, members: PerClientMask, near_s: float, precision: float) -> Choice:
-    """The set `members` with its best exchange time, searched from one near it; bounded for this set alone."""
+    """Return the set `members` with its best exchange time, searched near `near_s`; bounded for this set alone."""
     enclosure = solve_set(market, members, near_s, precision)
     queues = float(market.queue[members].sum())
     return Choice(

@@ -1,7 +1,7 @@
-"""The mining side of a round's market: what all clients together can offer, and what a unit of it is worth.
+"""Mining side of a round's market: the total offer of all clients, and the price of a unit.
 
-In terms of the level w = s^(-1/3) of the total mining frequency s, mining takes A w^3, a client with mining root a and
-frequency cap c offers min(w c, a), and what is offered must reach w^-2. Everything here is convex in w.
+The level is w = s^(-1/3) for the total mining frequency s. Mining takes A w^3, a client with mining root a and
+frequency cap c offers min(w c, a), and the total offer must reach w^-2. All functions here are convex in w.
 """
 
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ from bdfl.arrays import PerClient
 
 _NEWTON_STEPS = 60
 _BISECTIONS = 80
-_LEAST_SUPPLY = 1e-9  # of all; keeps levels finite where clients would withhold everything
+_LEAST_SUPPLY = 1e-9  # part of the total; keeps levels finite if clients would withhold everything
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,12 +23,12 @@ class Supply:
     total: float  # sum of all mining roots
     ratio: PerClient  # a_i / c_i of the clients with caps that may bind, ascending
     roots_below: PerClient  # sum of the roots of all clients whose caps do not bind, by place in `ratio`
-    caps_above: PerClient  # sum of the caps that do
+    caps_above: PerClient  # sum of the caps that bind
     least_level: float = 0.0
     most_level: float = np.inf
 
     def within(self, least_level: float, most_level: float, extra: float = 0.0) -> "Supply":
-        """The same supply with `extra` offered at any level, for levels in this interval only."""
+        """Return the supply with `extra` offered at any level, for levels in this interval only."""
         return replace(
             self,
             total=self.total + extra,
@@ -38,7 +38,7 @@ class Supply:
         )
 
     def offered(self, level: float) -> tuple[float, float]:
-        """What clients offer at this level, and by how much more per unit of level."""
+        """Total offer at this level, and its slope in the level."""
         if not len(self.ratio):
             return self.total, 0.0
         place = int(self.ratio.searchsorted(level, side="right"))
@@ -46,9 +46,9 @@ class Supply:
         return float(self.roots_below[place]) + level * growth, growth
 
     def level(self, demand: float) -> float:
-        """Level (Hz^(-1/3)) at which the offer less `demand` just pays: w^-2 = offered(w) - demand.
+        """Level (Hz^(-1/3)) at which the offer less `demand` just suffices: w^-2 = offered(w) - demand.
 
-        Newton from below on a concave increasing function; limits are not applied.
+        Newton's method from below on a concave increasing function; limits are not applied.
         """
         least = _LEAST_SUPPLY * self.total
         level = max(self.total - demand, least) ** -0.5
@@ -61,7 +61,7 @@ class Supply:
         return float(level)
 
     def price(self, demand: float) -> float:
-        """Price of a unit of root if clients withhold `demand`: the slope of V A w^3 in the demand, limits or not."""
+        """Price of a unit of root if clients withhold `demand`: the slope of V A w^3 in the demand, without limits."""
         level = self.level(demand)
         return 3.0 * self.scale * level**2 / (2.0 * level**-3 + self.offered(level)[1])
 
@@ -91,7 +91,7 @@ class Supply:
 
 
 def make_supply(roots: PerClient, caps: PerClient | None, scale: float) -> Supply:
-    """Supply of clients with these mining roots and mining caps (Hz; None: no cap can bind)."""
+    """Return the supply of clients with these mining roots and mining caps (Hz; None: no cap can bind)."""
     total = float(roots.sum())
     if caps is None:
         return Supply(scale, total, np.empty(0), np.array([total]), np.zeros(1))

@@ -1,1 +1,1 @@
-"""Many runs from one file: any scenario keys, schedulers and seeds, on this machine or on a cluster, in one table."""
+"""Sweeps: many runs from one file over scenario keys, schedulers and seeds, on a machine or a cluster, in one table."""

@@ -1,4 +1,4 @@
-"""Points computed: pure functions of what they are given, wherever they run; what fails becomes a line."""
+"""Evaluation of points: pure functions of their arguments on any worker; exceptions become one-line errors."""
 
 import socket
 import time
@@ -20,16 +20,16 @@ _LONGEST_LINE = 300  # characters of an error
 
 
 class PointTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the time of a point went, in seconds; draws that several share are divided among them."""
+    """Time spent on a point, in seconds; shared draws are divided among the points."""
 
-    wall_s: float  # all of it
-    cpu_s: float  # of it, the process at work
-    draws_s: float  # CPU: federation and rounds drawn
+    wall_s: float  # total
+    cpu_s: float  # of it, CPU time of the process
+    draws_s: float  # CPU: drawing federation and rounds
     scheduler_s: float  # CPU: inside the scheduler's function
 
 
 class PointResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a point: values, or why there are none."""
+    """Result of a point: values, or an error."""
 
     point: str
     values: dict[str, float | None] | None = None
@@ -40,23 +40,23 @@ class PointResult(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Groups that are computed one after the other, in one place."""
+    """Groups that are computed one after the other by one worker."""
 
     groups: tuple[Group, ...]
 
     @property
     def ids(self) -> list[str]:
-        """Its points."""
+        """IDs of its points."""
         return [id for group in self.groups for id in group.ids]
 
 
 def compute_batch(batch: Batch) -> list[PointResult]:
-    """The results of all points, in order."""
+    """Compute the results of all points, in order."""
     return [result for group in batch.groups for result in _compute_group(group)]
 
 
 def describe_failure(error: BaseException) -> str:
-    """What went wrong, in one line that does not depend on where it happened."""
+    """Describe an exception in one line that does not depend on the worker."""
     text = one_line(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
     return text if len(text) <= _LONGEST_LINE else text[: _LONGEST_LINE - 3] + "..."
 
@@ -70,7 +70,7 @@ def _play_points(group: Group) -> list[PointResult]:
     first, began = group.entrants[0], _now()
     try:
         draws = draw_run(_seeded(first.scenario, group.seed))
-    except Exception as error:  # of a third party's trace or anything else: theirs to read
+    except Exception as error:  # a third party's trace, for instance, may raise anything
         return [_failed(id, describe_failure(error), began) for id in group.ids]
     drawn, share = _now() - began, 1.0 / len(group.ids)
 
@@ -86,12 +86,12 @@ def _play_points(group: Group) -> list[PointResult]:
 
 
 def _learn_points(group: Group) -> list[PointResult]:
-    """Whole runs, each in a folder that is gone afterwards."""
+    """Compute whole learning runs, each in a temporary folder."""
 
     def learn_one(entrant: Entrant) -> tuple[dict[str, float | None], float]:
         from bdfl.experiment.run_folder import create_run_folder
         from bdfl.experiment.training_run import prepare_run, train_run
-        from bdfl.learning.workers import open_trainer  # PyTorch only where something is trained
+        from bdfl.learning.workers import open_trainer  # PyTorch only if training is needed
 
         federated = prepare_run(_seeded(entrant.scenario, group.seed))
         with (
@@ -110,7 +110,7 @@ def _learn_points(group: Group) -> list[PointResult]:
 
 @dataclass(frozen=True)
 class _Moment:
-    """Two clocks read together, or what passed on them."""
+    """Readings of two clocks, or the time elapsed on them."""
 
     wall_s: float
     cpu_s: float
@@ -123,7 +123,7 @@ class _Moment:
 
 
 class _Timed:
-    """A scheduler whose time is counted."""
+    """A scheduler that measures its CPU time."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
@@ -142,7 +142,7 @@ def _attempt(
     began = _now()
     try:
         values, scheduler_s = compute(entrant)
-    except Exception as error:  # a scheduler or a model may raise anything: it is its point that fails
+    except Exception as error:  # a scheduler or a model may raise anything: only its point fails
         return _failed(id, describe_failure(error), began)
     spent = _now() - began
     times = PointTimes(

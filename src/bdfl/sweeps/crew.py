@@ -1,6 +1,6 @@
-"""Who computes the batches of a sweep: this process, or processes of this machine. Ray's stand in `ray_crew`.
+"""Executors of a sweep's batches: this process, or processes of this machine. Ray's executor is in `ray_crew`.
 
-A crew takes batches and gives back what became of them, in any order. What it cannot do is change a result.
+An executor takes batches and returns their results in any order. The choice of executor never changes a result.
 """
 
 from collections.abc import Iterator
@@ -13,22 +13,22 @@ from bdfl.experiment.sweep import InvalidSweep
 from bdfl.process_pool import count_cores, open_process_pool
 from bdfl.sweeps.computing import Batch, PointResult, compute_batch
 
-AHEAD = 2  # batches under way for each worker: one in work, one waiting for it
+AHEAD = 2  # batches per worker: one running, one queued
 
 
 class Lost:
-    """In place of results: whoever computed the batch is gone."""
+    """In place of results: the worker of the batch died."""
 
 
 Answer = tuple[Batch, list[PointResult] | Lost]
 
 
 class Crew(Protocol):
-    """Computes batches; at most `capacity` are under way at once."""
+    """Executor of batches; at most `capacity` are submitted at once."""
 
     name: str  # of the engine
     num_workers: int
-    is_lost_together: bool  # whether one lost batch takes all others under way with it
+    is_lost_together: bool  # whether one lost batch loses all other submitted ones
 
     @property
     def capacity(self) -> int: ...
@@ -36,13 +36,13 @@ class Crew(Protocol):
     def submit(self, batch: Batch) -> None: ...
 
     def wait(self) -> list[Answer]:
-        """What is finished, at least one; all that were under way when some were lost together."""
+        """Return finished batches, at least one; all submitted ones if they are lost together."""
         ...
 
 
 @contextmanager
 def open_local_crew(workers: int | None) -> Iterator[Crew]:
-    """So many spawned processes (default: one per core), each with one thread; a single worker is this process."""
+    """Start `workers` processes (default: one per core) of one thread each; a single worker is this process."""
     if workers is not None and workers < 1:
         raise InvalidSweep(f"workers: {workers} given, at least 1 is needed")
     num_workers = workers or count_cores()
@@ -56,7 +56,7 @@ def open_local_crew(workers: int | None) -> Iterator[Crew]:
 
 
 class _Here:
-    """This process, one batch after the other."""
+    """Executor in this process, one batch after the other."""
 
     name = "local"
     num_workers = 1
@@ -75,7 +75,7 @@ class _Here:
 
 
 class _Pool:
-    """Owns processes; where one ends by itself all are started again."""
+    """Owns a process pool; if one process dies, the pool is restarted."""
 
     name = "local"
     is_lost_together = True
@@ -91,13 +91,13 @@ class _Pool:
         self._executor: ProcessPoolExecutor = self._stack.enter_context(open_process_pool(self.num_workers, threads=1))
 
     def leave(self, *exception: object) -> None:
-        """Ends the processes; at once if it is because of an exception."""
+        """End the processes; at once on an exception."""
         self._stack.__exit__(*exception)  # type: ignore[arg-type]
 
     def submit(self, batch: Batch) -> None:
         try:
             future = self._executor.submit(compute_batch, batch)
-        except BrokenProcessPool as error:  # noticed before anybody waited: told by `wait`
+        except BrokenProcessPool as error:  # detected early; reported by `wait`
             future = Future()
             future.set_exception(error)
         self._under_way[future] = batch
@@ -114,7 +114,7 @@ class _Pool:
 
 
 def _result_or_lost(future: Future[list[PointResult]]) -> list[PointResult] | Lost:
-    """The result of a future of a pool that broke; what was not finished is about to fail."""
+    """Return the result of a future of a broken pool, or `Lost` if it is not finished."""
     try:
         return future.result()
     except BrokenProcessPool:

@@ -1,4 +1,4 @@
-"""Values drawn for the points of a random sweep: each belongs to the sweep's seed, its number and its key."""
+"""Random values for the points of a sweep, each determined by the sweep's seed, the draw's number and the key."""
 
 import hashlib
 import math
@@ -16,32 +16,32 @@ _Scalar: TypeAlias = bool | int | float | str
 
 
 class _Drawn(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="distribution"):
-    """What a key's values are drawn from."""
+    """A distribution of a key's values."""
 
 
 class Uniform(_Drawn, frozen=True, kw_only=True, tag="uniform"):
-    """Every number from `low` to `high` is equally likely."""
+    """Uniform distribution from `low` to `high`."""
 
     low: float
     high: float
 
 
 class LogUniform(_Drawn, frozen=True, kw_only=True, tag="log-uniform"):
-    """Every order of magnitude from `low` to `high` is equally likely."""
+    """Log-uniform distribution from `low` to `high`."""
 
     low: Positive
     high: Positive
 
 
 class Integers(_Drawn, frozen=True, kw_only=True, tag="integers"):
-    """Every whole number from `low` to `high`, both included, is equally likely."""
+    """Uniform distribution of whole numbers from `low` to `high`, both included."""
 
     low: int
     high: int
 
 
 class Choice(_Drawn, frozen=True, kw_only=True, tag="choice"):
-    """Every one of `values` is equally likely."""
+    """Uniform distribution over `values`."""
 
     values: Annotated[tuple[_Scalar, ...], Meta(min_length=1)]
 
@@ -50,13 +50,13 @@ Drawing: TypeAlias = Uniform | LogUniform | Integers | Choice
 
 
 class _Holder(msgspec.Struct, frozen=True):
-    """A place for a distribution, so that what is wrong with it is told like anything in a scenario."""
+    """Wrapper of a distribution, so that its errors read like those of a scenario."""
 
     value: Drawing
 
 
 def validate_drawing(data: Plain, key: str) -> Drawing:
-    """The distribution at `key`; raises `ScenarioError` if it is none."""
+    """Return the distribution at `key`; raise `ScenarioError` if it is not one."""
     if not isinstance(data, dict):
         raise refuse_value(key, data, 'a table such as {distribution = "uniform", low = 0.2, high = 0.8}')
     try:
@@ -69,7 +69,7 @@ def validate_drawing(data: Plain, key: str) -> Drawing:
 
 
 def draw_value(drawing: Drawing, seed: int, number: int, key: str) -> Plain:
-    """The value of `key` in the draw of that number: more draws or keys do not change it."""
+    """Draw the value of `key` in draw `number`: independent of other draws and keys."""
     rng = stream(seed, Purpose.SWEEP, number, int.from_bytes(hashlib.sha256(key.encode()).digest()[:4]))
     match drawing:
         case Uniform(low=low, high=high):

@@ -1,8 +1,7 @@
-"""The folder of a sweep: what is swept, a journal of the points done, and in the end one table.
+"""The folder of a sweep: its definition, a journal of the completed points, and in the end one table.
 
-The journal is one JSON document per line: a header, then one for every time a point was computed. A line counts once it
-is complete, and the last one of a point is what became of it. So whatever moment a sweep ends at, at most the points
-under way are lost.
+The journal has one JSON document per line: a header, then one for every computation of a point. A line counts once it
+is complete, and the last line of a point is its result. So an interruption loses at most the points in progress.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,11 +32,11 @@ _Line = TypeVar("_Line")
 
 
 class BadSweepFolder(BdflError):
-    """A folder that is no sweep's, is damaged, or belongs to another sweep."""
+    """A folder that is not a sweep's, is damaged, or belongs to another sweep."""
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What all points of a journal were computed from."""
+    """Sweep and software that all points of a journal were computed with."""
 
     format: int
     sweep: str  # digest
@@ -45,7 +44,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Done(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What became of a point when it was computed."""
+    """Result of one computation of a point."""
 
     point: str
     values: dict[str, float | None] | None = None
@@ -57,7 +56,7 @@ class Done(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class SweepFolder:
-    """A sweep on disk, open for going on."""
+    """An open sweep on disk."""
 
     def __init__(self, path: Path, journal: BinaryIO, done: dict[str, Done]) -> None:
         self.path = path
@@ -65,14 +64,14 @@ class SweepFolder:
         self._journal = journal
 
     def append(self, lines: Sequence[Done]) -> None:
-        """Makes these count."""
+        """Append these results to the journal."""
         self._journal.write(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
         self.done |= {line.point: line for line in lines}
 
 
 @contextmanager
 def open_sweep_folder(path: Path, sweep: Sweep) -> Iterator[SweepFolder]:
-    """The folder of this very sweep, begun if there is none; one of another sweep is refused and left as it is."""
+    """Open the folder of this sweep, or create it; the folder of another sweep is rejected and left unchanged."""
     if path.exists() and not path.is_dir():
         raise BadSweepFolder(f"{path}: not a folder, one for a sweep expected")
     if path.is_dir() and not (path / SWEEP_FILE).exists() and any(file.name[0] != "." for file in path.iterdir()):
@@ -89,7 +88,7 @@ def open_sweep_folder(path: Path, sweep: Sweep) -> Iterator[SweepFolder]:
 
 
 def load_begun(path: Path, allowed: frozenset[str] = frozenset()) -> Sweep:
-    """The sweep that a folder was begun with; functions that its settings name must be among those `allowed`."""
+    """Load the sweep of an existing folder; functions named in its settings must be in `allowed`."""
     if not (path / SWEEP_FILE).is_file():
         raise BadSweepFolder(f"{path}: no {SWEEP_FILE} in it, the folder of a sweep expected")
     sweep = load_sweep(path / SWEEP_FILE)

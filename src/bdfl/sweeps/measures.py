@@ -1,4 +1,4 @@
-"""What is measured at a point: numbers of a whole run, by name."""
+"""Measures of a point: numbers of a whole run, by name."""
 
 import math
 from enum import StrEnum
@@ -9,9 +9,9 @@ from bdfl.records import LearningRecord, RunRecord, RunSummary, summarise_run
 
 
 class Mode(StrEnum):
-    """What is done at a point."""
+    """Computation at a point."""
 
-    SIMULATE = "simulate"  # rounds are scheduled and their costs accounted; nobody learns
+    SIMULATE = "simulate"  # rounds are scheduled and their costs recorded, without learning
     RUN = "run"  # a whole run, with data, training and a chain
 
 
@@ -32,12 +32,12 @@ _LEARNED = {
     "best_accuracy": "accuracy of the best round",
     "final_loss": "loss of the last model",
 }
-MEASURES = {Mode.SIMULATE: _PLAYED, Mode.RUN: _LEARNED | _PLAYED}  # by mode: name and what it is
+MEASURES = {Mode.SIMULATE: _PLAYED, Mode.RUN: _LEARNED | _PLAYED}  # by mode: name and description
 _SUMMARISED = frozenset(RunSummary.__struct_fields__)
 
 
 def measure_run(run: RunRecord, names: tuple[str, ...]) -> dict[str, float | None]:
-    """The measures of that name which a run has without learning; none where one is not known."""
+    """Return the named measures that need no learning; None if not known."""
     summary = summarise_run(run)
     found = {name: float(getattr(summary, name)) for name in names if name in _SUMMARISED}
     if "total_energy_j" in names:
@@ -46,7 +46,7 @@ def measure_run(run: RunRecord, names: tuple[str, ...]) -> dict[str, float | Non
 
 
 def measure_learning(learning: LearningRecord, names: tuple[str, ...]) -> dict[str, float | None]:
-    """The measures of that name which only learning gives."""
+    """Return the named measures that need learning."""
     best, known = learning.best_round, learning.loss[np.isfinite(learning.loss)]
     found = {
         "final_accuracy": learning.final_accuracy,

@@ -1,7 +1,6 @@
-"""What a sweep file says: a base scenario, what varies, and what is measured; strict, and the same wherever it is read.
+"""Sweep files: a base scenario, the varied keys and the measures; strictly validated.
 
-Keys of a scenario are written dotted, in quotes or not: `"radio.bandwidth_hz" = [...]` and `radio.bandwidth_hz = [...]`
-are one.
+Dotted scenario keys may be quoted or not: `"radio.bandwidth_hz" = [...]` and `radio.bandwidth_hz = [...]` are equal.
 """
 
 import hashlib
@@ -38,9 +37,9 @@ _REFUSED = {
     "seed": "seeds = 20, or a list, at the top of the file",
     "scheduler.name": 'schedulers = ["drc", "exact:tradeoff=50"] at the top of the file',
 }  # keys that a sweep varies in another way
-_PATHS = ("data.source", "radio.trace")  # taken relative to the sweep file
+_PATHS = ("data.source", "radio.trace")  # relative to the sweep file
 
-Settings: TypeAlias = tuple[tuple[str, Plain], ...]  # what one point changes in the base scenario: keys and values
+Settings: TypeAlias = tuple[tuple[str, Plain], ...]  # changes of one point to the base scenario: keys and values
 
 
 class _Random(Section, frozen=True, kw_only=True):
@@ -48,11 +47,11 @@ class _Random(Section, frozen=True, kw_only=True):
 
     count: Annotated[int, Meta(ge=0)] = 0
     seed: Annotated[int, Meta(ge=0)] = 0
-    draw: Any = {}  # noqa: RUF012 (only read): dotted keys and their distributions, checked one by one
+    draw: Any = {}  # noqa: RUF012 (only read): dotted keys and their distributions, validated one by one
 
 
 class _File(Section, frozen=True, kw_only=True):
-    """A sweep file as it stands."""
+    """Contents of a sweep file."""
 
     scenario: Text
     name: Text = "sweep"
@@ -67,14 +66,14 @@ class _File(Section, frozen=True, kw_only=True):
 
 
 class Origin(StrEnum):
-    """How a key came to vary."""
+    """Origin of a varied key."""
 
     GRID = "grid"
     RANDOM = "random"
 
 
 class Sweep(msgspec.Struct, frozen=True, kw_only=True):
-    """A sweep with nothing left open: it depends on no other file and on no place."""
+    """A resolved sweep, independent of other files and of the working folder."""
 
     name: str
     mode: Mode
@@ -89,12 +88,12 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def varied(self) -> dict[str, Origin]:
-        """Every key that varies, in the order of the file."""
+        """All varied keys, in the order of the file."""
         return {key: Origin.GRID for key, _ in self.grid} | {key: Origin.RANDOM for key, _ in self.random}
 
     @property
     def num_settings(self) -> int:
-        """How many settings there are, those drawn twice counted twice."""
+        """Number of settings, including duplicate draws."""
         number = max(self.count, 1)
         for _, values in self.grid:
             number *= len(values)
@@ -102,13 +101,13 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def num_planned(self) -> int:
-        """How many points there are, those drawn twice counted twice."""
+        """Number of points, including duplicate draws."""
         return self.num_settings * len(self.schedulers) * len(self.seeds)
 
     def settings(self) -> Iterator[Settings]:
-        """All settings in their order: the last grid key changes fastest, and every draw is at every place of the grid.
+        """Yield all settings in order: the last grid key changes fastest, and every draw meets every grid point.
 
-        One that came before, as draws from few values do, is left out.
+        Duplicates, which draws from few values produce, are left out.
         """
         keys = [key for key, _ in self.grid]
         drawn = [
@@ -125,7 +124,7 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
                     yield settings
 
     def digest(self) -> str:
-        """SHA-256 (hex) of all that decides the results, and their order; the name does not."""
+        """SHA-256 (hex) of all that determines the results and their order; the name is excluded."""
         facts = (
             "bdfl-sweep-1",
             self.mode,
@@ -136,7 +135,7 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def load_sweep(path: Path) -> Sweep:
-    """The sweep in the TOML file `path`; raises `ScenarioError` on the first thing that is wrong with it.
+    """Load the sweep in the TOML file `path`; raise `ScenarioError` at the first error.
 
     The base scenario is a path relative to the file, or the name of a shipped one.
     """
@@ -163,7 +162,7 @@ def load_sweep(path: Path) -> Sweep:
 
 
 def dump_sweep(sweep: Sweep) -> str:
-    """TOML text that loads back to an equal sweep, beside the base scenario in `SCENARIO_FILE`."""
+    """TOML text that loads as an equal sweep, beside the base scenario in `SCENARIO_FILE`."""
     document: dict[str, Plain] = {
         "name": sweep.name,
         "scenario": SCENARIO_FILE,
@@ -185,12 +184,12 @@ def dump_base(sweep: Sweep) -> str:
 
 
 def apply_settings(scenario: Scenario, settings: Settings) -> Scenario:
-    """The scenario with these values, checked as if its file had said so."""
+    """Return the scenario with these values, validated as in a file."""
     return override_scenario(scenario, [f"{key}={toml_value(value)}" for key, value in settings])
 
 
 def _read(path: Path) -> dict[str, Plain]:
-    """What the file says; nothing that is not a table of TOML."""
+    """Read the TOML file of a sweep."""
     expected = "expected a sweep in TOML"
     try:
         data = parse_toml(read_regular(path, MAX_FILE_BYTES).decode())
@@ -212,7 +211,7 @@ def _load_base(file: _File, folder: Path) -> Scenario:
 
 
 def _own_choice(base: Scenario) -> str:
-    """The base scenario's scheduler as people write it; V and parameters stay the scenario's."""
+    """Name of the base scenario's scheduler; V and parameters stay the scenario's."""
     return base.scheduler.name
 
 
@@ -252,7 +251,7 @@ def _parse_random(random: _Random) -> Iterator[tuple[str, Drawing]]:
 
 
 def _flatten(table: Plain, key: str) -> Iterator[tuple[str, Plain]]:
-    """Dotted keys and their values: tables are taken apart, but for distributions."""
+    """Yield dotted keys and their values: tables are flattened, except distributions."""
     if not isinstance(table, Mapping):
         raise refuse_value(key, table, "a table of scenario keys")
     for name, value in table.items():
@@ -264,21 +263,21 @@ def _flatten(table: Plain, key: str) -> Iterator[tuple[str, Plain]]:
 
 
 def _is_allowed(key: str, table: str) -> bool:
-    """True; raises where a sweep says this in another way."""
+    """Return True; raise `ScenarioError` for a key that a sweep varies in another way."""
     if key in _REFUSED and not (table == "set" and key == "seed"):
         raise ScenarioError(f"{table}.{key}", "cannot vary", f"expected {_REFUSED[key]}")
     return True
 
 
 def _anchor(key: str, value: Plain, folder: Path) -> Plain:
-    """A path beside the sweep file, wherever the sweep is gone on with; any other value as it is."""
+    """Make a path relative to the sweep file absolute; return any other value unchanged."""
     if key not in _PATHS or not isinstance(value, str) or (key == "data.source" and not is_path(value)):
         return value
     return str((folder / value).absolute())
 
 
 def _validate(sweep: Sweep) -> None:
-    """Raises on what has no meaning, and on sizes nobody can have meant; points are checked where they are made."""
+    """Raise on invalid or excessively large sweeps; points are validated when they are made."""
     validate_choices(sweep.schedulers)
     if len(set(sweep.seeds)) < len(sweep.seeds):
         raise ScenarioError("seeds", "one given twice", "once is allowed")
@@ -294,4 +293,4 @@ def _validate(sweep: Sweep) -> None:
         for key in sweep.varied:
             if key.startswith("scheduler.") and key.rpartition(".")[2] in settings:
                 raise ScenarioError(key, f"varies, and {choice!r} sets it", "one of the two expected")
-        apply_settings(chosen, first)  # keys that do not exist are told before anything else is done
+        apply_settings(chosen, first)  # unknown keys are reported before any work

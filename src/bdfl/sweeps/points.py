@@ -1,4 +1,4 @@
-"""The points of a sweep in their order, named by digests, and which of them share draws."""
+"""Points of a sweep in order, identified by digests, and grouped by shared draws."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,11 +14,11 @@ from bdfl.scheduling.registry import get_scheduler
 from bdfl.sweeps.measures import Mode
 from bdfl.sweeps.plan import Settings, Sweep, apply_settings
 
-_MOST_TOGETHER = 8  # points of a group: more would leave other workers without work
+_MOST_TOGETHER = 8  # points of a group: more would leave other workers idle
 
 
 class _PointName(Record, frozen=True):
-    """What a point's digest is of."""
+    """Content of a point's digest."""
 
     format: str
     mode: str
@@ -28,7 +28,7 @@ class _PointName(Record, frozen=True):
 
 @dataclass(frozen=True, eq=False)
 class Entrant:
-    """A scenario with its scheduler; points that differ in their seed alone have the same."""
+    """A scenario with its scheduler; shared by points that differ in their seed alone."""
 
     scenario: Scenario
     scheduler: Scheduler
@@ -40,14 +40,14 @@ class Point:
 
     id: str  # digest, hex
     settings: Settings
-    choice: str  # the scheduler as the sweep file writes it
+    choice: str  # the scheduler as written in the sweep file
     seed: int
     entrant: Entrant
 
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Points whose rounds are drawn once for all of them: they differ in their scheduler alone."""
+    """Points that share their draws: they differ in their scheduler alone."""
 
     mode: Mode
     measures: tuple[str, ...]
@@ -56,7 +56,7 @@ class Group:
     entrants: tuple[Entrant, ...]
 
     def alone(self) -> "list[Group]":
-        """Each point as a group of its own."""
+        """Return each point as a group of its own."""
         return [
             Group(self.mode, self.measures, self.seed, (id,), (entrant,))
             for id, entrant in zip(self.ids, self.entrants, strict=True)
@@ -64,7 +64,7 @@ class Group:
 
 
 def list_points(sweep: Sweep) -> list[Point]:
-    """Every point in the sweep's order: settings, then schedulers, then seeds; raises what is wrong with any."""
+    """Return every point in order: settings, then schedulers, then seeds; raise if any is invalid."""
     chosen = {choice: choose_scheduler(sweep.base, choice) for choice in sweep.schedulers}
     schedulers: dict[bytes, Scheduler] = {}
     points: list[Point] = []
@@ -77,7 +77,7 @@ def list_points(sweep: Sweep) -> list[Point]:
 
 
 def group_points(sweep: Sweep, points: Sequence[Point]) -> list[Group]:
-    """These points by their draws, in order; no group is large."""
+    """Group these points by their draws, in order; groups are limited in size."""
     together: dict[tuple[str, int], list[Point]] = {}
     for point in points:
         together.setdefault((_drawn(point.settings), point.seed), []).append(point)
@@ -95,7 +95,7 @@ def group_points(sweep: Sweep, points: Sequence[Point]) -> list[Group]:
 
 
 def _enter(scenario: Scenario, known: dict[bytes, Scheduler]) -> Entrant:
-    """The scenario with its scheduler, which is looked up once."""
+    """Return the scenario with its scheduler, which is looked up once."""
     choice = scenario.scheduler
     key = msgspec.json.encode((choice.name, choice.parameters), order="sorted")
     if key not in known:
@@ -108,7 +108,7 @@ def _name(mode: Mode, digest: str, seed: int) -> str:
 
 
 def _drawn(settings: Settings) -> str:
-    """What the draws depend on."""
+    """Settings on which the draws depend."""
     return toml_value([[key, value] for key, value in settings if not key.startswith("scheduler.")])
 
 

@@ -1,4 +1,4 @@
-"""Batches on a Ray cluster: pure tasks, so that those of a node that is gone are simply computed again."""
+"""Executor on a Ray cluster: tasks are pure, so those of a lost node are computed again."""
 
 import time
 from collections.abc import Iterator
@@ -12,18 +12,18 @@ from bdfl.ray_cluster import OtherSoftware, count_cpus, describe_trouble, find_d
 from bdfl.sweeps.computing import Batch, PointResult, compute_batch
 from bdfl.sweeps.crew import AHEAD, Answer, Crew, Lost
 
-_LOOK_AGAIN_S = 5.0  # from one count of the cluster's CPUs to the next: nodes come and go
+_LOOK_AGAIN_S = 5.0  # interval of counting the cluster's CPUs: nodes come and go
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """In place of results: why this node may not compute them."""
+    """In place of results: the reason why this node must not compute them."""
 
     reason: str
 
 
 @contextmanager
 def open_ray_crew(address: str | None, workers: int | None, *, with_torch: bool) -> Iterator[Crew]:
-    """Tasks of one CPU each on the cluster at `address`, or on one of our own; at most `workers` at once."""
+    """Run tasks of one CPU each on the cluster at `address`, or on a local one; at most `workers` at once."""
     if workers is not None and workers < 1:
         raise InvalidSweep(f"workers: {workers} given, at least 1 is needed")
     with open_ray(address, num_cpus=workers) as ray:
@@ -35,18 +35,18 @@ def open_ray_crew(address: str | None, workers: int | None, *, with_torch: bool)
 
 
 def compute_on_node(batch: Batch, software: tuple[tuple[str, str], ...]) -> list[PointResult] | Refusal:
-    """The results of a batch, if the node has the same software as whoever sent it."""
+    """Compute a batch, if the node has the same software as the sender."""
     import ray
 
     difference = find_difference(software)
     if difference is not None:
         return Refusal(difference)
-    node = ray.get_runtime_context().get_node_id()[:8]  # a machine may be several nodes
+    node = ray.get_runtime_context().get_node_id()[:8]  # a machine may host several nodes
     return [msgspec.structs.replace(result, host=f"{result.host}/{node}") for result in compute_batch(batch)]
 
 
 class _RayCrew:
-    """Owns the tasks that are under way."""
+    """Owns the submitted tasks."""
 
     name = "ray"
     is_lost_together = False
@@ -74,7 +74,7 @@ class _RayCrew:
         return [(self._under_way.pop(task), self._fetch(task)) for task in ready]
 
     def cancel(self) -> None:
-        """Ends what is still under way: nobody waits for it any more."""
+        """Cancel the tasks still running."""
         for task in self._under_way:
             self._ray.cancel(task, force=True)
         self._under_way.clear()
@@ -87,9 +87,9 @@ class _RayCrew:
         errors = self._ray.exceptions
         try:
             found: list[PointResult] | Refusal = self._ray.get(task)
-        except errors.RayTaskError as error:  # ours never raises: something is wrong with the node
+        except errors.RayTaskError as error:  # ours never raises: the node is faulty
             raise SweepFailed(f"ray: {describe_trouble(error)}; is bdfl installed on every node?") from error
-        except errors.RayError:  # worker, node or object gone
+        except errors.RayError:  # worker, node or object lost
             return Lost()
         if isinstance(found, Refusal):
             raise OtherSoftware(found.reason)

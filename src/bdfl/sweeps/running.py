@@ -1,4 +1,4 @@
-"""A sweep from its points to its table: batches of a sensible size, failures tried again, all that is done kept."""
+"""The runner of a sweep: adaptive batches, retries of failures, and a journal of completed points."""
 
 import time
 from collections import deque
@@ -14,7 +14,7 @@ from bdfl.sweeps.table import POINTS_FILE, TIMES_FILE, write_points, write_times
 
 RETRIES = 2
 LOST_LINE = "the process that computed it ended by itself (killed, or out of memory)"
-_BATCH_S = 0.5  # as long as a batch should take: what it costs to send one is then lost in it
+_BATCH_S = 0.5  # target duration of a batch: makes the cost of sending negligible
 _NOTHING = PointTimes(wall_s=0.0, cpu_s=0.0, draws_s=0.0, scheduler_s=0.0)
 
 Progress = Callable[[int, int], None]  # points done, points in all
@@ -22,12 +22,12 @@ Progress = Callable[[int, int], None]  # points done, points in all
 
 @dataclass(frozen=True, kw_only=True)
 class SweepOutcome:
-    """How a sweep ended."""
+    """Summary of a sweep's execution."""
 
     num_points: int
-    num_computed: int  # now; the others were there already
-    num_lost: int  # batches whose process or node was gone, and that were given out again
-    failed: list[Done]  # those without values, in order
+    num_computed: int  # now; the others were done before
+    num_lost: int  # batches whose process or node died, and that were resubmitted
+    failed: list[Done]  # points without values, in order
     engine: str
     num_workers: int
     wall_s: float  # from the first batch to the last
@@ -35,14 +35,14 @@ class SweepOutcome:
 
     @property
     def busy_share(self) -> float:
-        """Share of the workers' time that went into points; NaN where nothing was left to compute."""
+        """Share of the workers' time spent on points; NaN if there was nothing to compute."""
         return self.busy_s / (self.wall_s * self.num_workers) if self.num_computed else float("nan")
 
 
 def run_sweep(
     sweep: Sweep, folder: SweepFolder, crew: Crew, *, retries: int = RETRIES, on_progress: Progress | None = None
 ) -> SweepOutcome:
-    """Computes what the folder does not have yet, and writes the table; points that failed before are tried again."""
+    """Compute the points missing in the folder, and write the table; points that failed before are retried."""
     began_s = time.monotonic()
     points = list_points(sweep)
     missing = [point for point in points if point.id not in folder.done or folder.done[point.id].error is not None]
@@ -69,9 +69,9 @@ def run_sweep(
 
 
 class _Work:
-    """The points that are left, those under way, and those under suspicion of ending their processes.
+    """Remaining points, submitted points, and points suspected of killing their process.
 
-    Where a batch is lost, each of its points is computed again by itself: the one that is lost then is to blame.
+    Each point of a lost batch is computed again on its own: one that is then lost again is the cause.
     """
 
     def __init__(self, groups: list[Group], folder: SweepFolder, crew: Crew, retries: int) -> None:
@@ -93,7 +93,7 @@ class _Work:
         return bool(self._fresh or self._alone or self._num_under_way)
 
     def go_on(self) -> None:
-        """Gives out work, waits until some of it is done, and keeps that."""
+        """Submit work, wait until some of it is done, and record it."""
         self._give_out()
         answers = self._crew.wait()
         for batch, answer in answers:
@@ -104,7 +104,7 @@ class _Work:
                 self._keep(batch, answer)
 
     def _give_out(self) -> None:
-        if self._alone and self._crew.is_lost_together:  # nothing beside it, or the innocent would be lost with it
+        if self._alone and self._crew.is_lost_together:  # run alone: other batches would be lost with it
             if not self._num_under_way:
                 self._submit([self._alone.popleft()])
             return
@@ -115,7 +115,7 @@ class _Work:
                 self._submit([self._fresh.popleft() for _ in range(self._batch_size())])
 
     def _batch_size(self) -> int:
-        """Groups that take about as long as a batch should, and no more than leaves work for everybody."""
+        """Number of groups that fill a batch's target duration, limited so that all workers have work."""
         if not self._num_groups_done or not self.busy_s:
             return 1
         lasting = _BATCH_S * self._num_groups_done / self.busy_s
@@ -140,7 +140,7 @@ class _Work:
         self._folder.append([self._settle(result)])
 
     def _settle(self, result: PointResult) -> Done:
-        """The line of the journal; a point that failed is put back as long as it may be."""
+        """Return the journal line; a failed point is queued again while retries are left."""
         attempt = self._attempts[result.point] = self._attempts.get(result.point, 0) + 1
         if result.error is not None and attempt <= self._retries:
             group = self._groups[result.point]

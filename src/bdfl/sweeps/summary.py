@@ -1,4 +1,4 @@
-"""What a sweep shows: means over seeds with 95 % intervals, along one key, a line for every other setting."""
+"""Summary of a sweep: means over seeds with 95 % intervals along one key, one line for each other setting."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,16 +16,16 @@ Value: TypeAlias = bool | int | float | str
 
 SCHEDULER = "scheduler"
 MOST_LINES = 12
-_FIRST = ("final_accuracy", "mean_delay_s", "worst_shortfall", "mean_energy_use")  # shown unless others are asked for
-_LOGARITHMIC = 20.0  # greatest over least value from which on a key is shown logarithmically
+_FIRST = ("final_accuracy", "mean_delay_s", "worst_shortfall", "mean_energy_use")  # shown by default
+_LOGARITHMIC = 20.0  # ratio of greatest to least value from which on an axis is logarithmic
 
 
 class InvalidPlot(BdflError):
-    """A picture that a table cannot give: a key it does not have, nothing left, or too many lines."""
+    """A plot that a table cannot provide: an unknown key, no points left, or too many lines."""
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """One place on a line."""
+    """One position on a line."""
 
     x: Value
     num_points: int
@@ -33,10 +33,10 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
-    """The places of all points with the same values of the keys that tell lines apart."""
+    """All points with equal values of the keys that distinguish lines."""
 
     settings: dict[str, Value]
-    places: list[Place]  # ascending, or in the order of the table where x is no number
+    places: list[Place]  # ascending, or in the order of the table if x is not numeric
 
 
 class SweepSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,10 +45,10 @@ class SweepSummary(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     x: str
     is_numeric: bool  # whether x has an order and a distance
-    is_connected: bool  # whether a line may be drawn from place to place: not between random draws
+    is_connected: bool  # whether consecutive positions may be joined: not for random draws
     is_logarithmic: bool
-    by: list[str]  # keys that tell lines apart
-    pooled: list[str]  # keys that vary within a place
+    by: list[str]  # keys that distinguish lines
+    pooled: list[str]  # keys that vary within a position
     measures: list[str]
     num_seeds: int
     num_failed: int
@@ -64,10 +64,10 @@ def summarise_points(
     where: Mapping[str, str] | None = None,
     logarithmic: bool | None = None,
 ) -> SweepSummary:
-    """Means of the points that did not fail.
+    """Average the points that did not fail.
 
-    Unless said otherwise: x is the key with most values, numbers before words; every scheduler and every other key of
-    the grid makes lines of its own; the measures are those that people ask for first.
+    Defaults: x is the key with most values, numbers before words; every scheduler and every other grid key has its own
+    lines; the measures are the most common ones.
     """
     rows = _keep_rows(table, where or {})
     columns = {key: [table.columns[key][row] for row in rows] for key in (*table.varied, SCHEDULER)}
@@ -107,7 +107,7 @@ def summarise_points(
 
 
 def _keep_rows(table: PointTable, where: Mapping[str, str]) -> list[int]:
-    """The rows with these values, written as in TOML or bare."""
+    """Return the rows with these values, written as in TOML or bare."""
     kept = list(range(table.num_rows))
     for key, text in where.items():
         values = table.columns[_known(key, [*table.varied, SCHEDULER, "seed"], "where")]

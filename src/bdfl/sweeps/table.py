@@ -1,6 +1,6 @@
-"""The results of a sweep as one Parquet table, a row per point in the sweep's order, and their times in another.
+"""Results of a sweep as one Parquet table, a row per point in order, and their times in another.
 
-`points.parquet` holds nothing that depends on who computed it or when: the same sweep gives the same bytes.
+`points.parquet` is independent of workers and time: the same sweep gives the same bytes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ POINTS_FILE = "points.parquet"
 TIMES_FILE = "timings.parquet"
 OK, FAILED = "ok", "failed"
 _FIXED = ("point", "scheduler", "seed", "status", "error")
-_MAX_ROWS = 10_000_000  # of a table that somebody gives us
+_MAX_ROWS = 10_000_000  # of an untrusted table
 _MAX_CELLS = 2**25
 
 
@@ -45,7 +45,7 @@ class PointTable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_points(sweep: Sweep, points: Sequence[Point], done: Mapping[str, Done], path: Path) -> Path:
-    """The table written: settings, scheduler, seed and measures of every point, null where one is not known."""
+    """Write the table: settings, scheduler, seed and measures of every point, null if not known."""
     import pyarrow
 
     rows = [done[point.id] for point in points]
@@ -76,7 +76,7 @@ def write_points(sweep: Sweep, points: Sequence[Point], done: Mapping[str, Done]
 
 
 def write_times(points: Sequence[Point], done: Mapping[str, Done], path: Path) -> Path:
-    """The table of times written: what no two sweeps have in common."""
+    """Write the table of times, which differ between runs of the same sweep."""
     import pyarrow
 
     rows = [done[point.id] for point in points]
@@ -91,7 +91,7 @@ def write_times(points: Sequence[Point], done: Mapping[str, Done], path: Path) -
 
 
 def read_points(path: Path) -> PointTable:
-    """The table of a sweep, from its folder or the file itself; whatever is not one is refused."""
+    """Read the table of a sweep from its folder or file; raise `BadTable` for anything else."""
     require("the table of a sweep", "pyarrow")
     import pyarrow
     import pyarrow.parquet
@@ -124,7 +124,7 @@ def read_points(path: Path) -> PointTable:
 
 
 def _write(table: Any, path: Path) -> Path:
-    """Never half a file."""
+    """Write the file by an atomic replace."""
     import pyarrow.parquet
 
     temporary = path.with_name(f".{path.name}.tmp")
@@ -134,7 +134,7 @@ def _write(table: Any, path: Path) -> Path:
 
 
 def _column(values: Sequence[Plain]) -> Any:
-    """One type for all values of a key: true or false, whole numbers, numbers, texts, or whatever else as TOML."""
+    """Return a column of one type: booleans, integers, numbers, texts, or TOML for mixed values."""
     import pyarrow
 
     kinds = {type(value) for value in values}

@@ -1,4 +1,4 @@
-"""What a run does, told to experiment trackers: one small protocol, writers for TensorBoard and MLflow."""
+"""Export of runs to experiment trackers: a small protocol, with writers for TensorBoard and MLflow."""
 
 from bdfl.tracking.choosing import UnknownTracker, open_tracker, tracker_names
 from bdfl.tracking.scalars import RoundScalars, parameters_of, tracked_run

@@ -1,6 +1,6 @@
-"""Trackers by name: the entry points `bdfl.trackers`, ours and third parties', or somebody's own module:function.
+"""Registry of trackers: the entry points `bdfl.trackers`, built-in and third-party, or a user's module:function.
 
-A tracker is asked for as NAME:WHERE or module:function[:WHERE]; what stands behind the name is called with WHERE.
+A tracker is specified as NAME:WHERE or module:function[:WHERE]; the named function is called with WHERE.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ _METHODS = ("begin", "round", "finish")
 
 
 class UnknownTracker(BdflError):
-    """A tracker that nothing, or more than one thing, answers to."""
+    """A tracker name with no match, or with several."""
 
 
 def tracker_names() -> list[str]:
@@ -24,7 +24,7 @@ def tracker_names() -> list[str]:
 
 
 def open_tracker(choice: str) -> Tracker:
-    """The tracker asked for; nothing is written before it is told of a run. Raises a `BdflError` that says why not."""
+    """Open the named tracker; it writes nothing before a run begins. Raises `BdflError` with the reason."""
     name, _, where = choice.partition(":")
     found = {point.value: point for point in entry_points(group=ENTRY_POINT_GROUP, name=name)}
     if len(found) > 1:
@@ -48,10 +48,10 @@ def _call(name: str, function: Callable[..., object], where: str) -> Tracker:
         tracker = function(where)
     except BdflError:
         raise
-    except Exception as error:  # somebody's own function may raise anything
+    except Exception as error:  # a user's function may raise anything
         raise BadFunction(name, show_exception(error), "a tracker") from error
     missing = [method for method in _METHODS if not callable(getattr(tracker, method, None))]
     if missing:
         raise BadFunction(name, f"what it returns has no {' and no '.join(missing)}", "a tracker")
-    found: Tracker = tracker  # type: ignore[assignment]  # looked at just now
+    found: Tracker = tracker  # type: ignore[assignment]  # checked above
     return found

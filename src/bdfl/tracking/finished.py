@@ -1,4 +1,4 @@
-"""Runs and chains in folders, told to trackers afterwards or while somebody else writes them."""
+"""Replay of runs and chains in folders to trackers, after they end or while another process writes them."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,11 +17,11 @@ Told = tuple[int, dict[str, float]]  # a round and its numbers
 
 
 class NothingToTrack(BdflError):
-    """A folder without rounds that could be told."""
+    """A folder without rounds."""
 
 
 def read_records(folder: Path) -> Iterator[Told]:
-    """Every round of the tables in a folder, `rounds.parquet` and `clients.parquet`, and of the journal beside them."""
+    """Yield every round of `rounds.parquet` and `clients.parquet` in a folder, with the journal beside them."""
     require(f"{folder}: reading its tables", "pyarrow")
     from bdfl.records.parquet import read_run
 
@@ -31,7 +31,7 @@ def read_records(folder: Path) -> Iterator[Told]:
 
 
 class ChainRounds:
-    """The rounds of a chain, which may grow; those of a run also with what its journal says."""
+    """Rounds of a chain, which may grow; those of a run include the data of its journal."""
 
     def __init__(self, chain: ChainStore, folder: Path) -> None:
         self._chain = chain
@@ -40,7 +40,7 @@ class ChainRounds:
         self._done = 0
 
     def news(self) -> Iterator[Told]:
-        """The rounds since the last time; where learning is recorded, only those whose learning is."""
+        """Yield the rounds since the last call; if a journal exists, only those it contains."""
         learned = _read_learning(self._folder)
         known = max(learned) if learned else self._chain.height
         for block in self._chain.blocks(self._done + 1):
@@ -51,7 +51,7 @@ class ChainRounds:
 
 
 def describe_folder(folder: Path, chain: ChainStore | None) -> TrackedRun:
-    """The run in a folder: that of its scenario, or where there is none that of the chain's genesis."""
+    """Describe the run in a folder from its scenario, or else from the chain's genesis."""
     name = folder.resolve().name
     if (folder / SCENARIO_FILE).is_file():
         return tracked_run(load_foreign_scenario(folder / SCENARIO_FILE), name, is_continued=True)

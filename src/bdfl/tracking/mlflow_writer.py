@@ -1,7 +1,7 @@
-"""Runs as MLflow keeps them: on a server, or in a database of one's own. MLflow's telemetry stays off.
+"""MLflow tracker: on a server or in a local database. MLflow's telemetry stays off.
 
-Numbers are sent in batches, a few seconds' worth at a time. A run that is gone on with is found by its tags; rounds
-that are there already are not sent again.
+Metrics are sent in batches every few seconds. A resumed run is found by its tags; rounds already there are not sent
+again.
 """
 
 import os
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from mlflow.entities import Metric
 
 _NAME_TAG, _IDENTITY_TAG = "bdfl.name", "bdfl.identity"
-_MOST_AT_A_TIME = 500  # numbers; MLflow takes 1000
+_MOST_AT_A_TIME = 500  # metrics; MLflow accepts 1000
 _EVERY_S = 2.0
 _STATUS = {Outcome.FINISHED: "FINISHED", Outcome.INTERRUPTED: "KILLED", Outcome.FAILED: "FAILED"}
-# Unless the user says otherwise: no chatter, and a server that is gone does not hold up a run for minutes.
+# Defaults: quiet, and an unreachable server does not delay a run for minutes.
 _SETTINGS = {
     "MLFLOW_LOGGING_LEVEL": "WARNING",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
@@ -31,11 +31,11 @@ _SETTINGS = {
 
 
 class NoPlace(BdflError):
-    """No place was named."""
+    """A tracker without a destination."""
 
 
 def open_mlflow(where: str) -> "MlflowTracker":
-    """A tracker that writes to `where`: a folder, in which a database is kept, or any tracking URI of MLflow's."""
+    """Open a tracker that writes to `where`: a folder for a database, or any tracking URI of MLflow."""
     _quieten()
     require("--track mlflow", "mlflow", "sqlalchemy")
     if not where:
@@ -44,20 +44,20 @@ def open_mlflow(where: str) -> "MlflowTracker":
 
 
 def _quieten() -> None:
-    os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"  # before it is imported
+    os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"  # before the import
     for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)
 
 
 class MlflowTracker:
-    """Keeps runs in the store of a tracking URI, one at a time; experiments are named after scenarios."""
+    """Writes runs to a tracking URI, one at a time; experiments are named after scenarios."""
 
     def __init__(self, where: str) -> None:
         self._folder = None if ":" in where else Path(where).absolute()
         self._uri = where if self._folder is None else f"sqlite:///{self._folder / 'mlflow.db'}"
         self._client: MlflowClient | None = None
         self._run_id = ""
-        self._known: set[int] = set()  # rounds that are there
+        self._known: set[int] = set()  # rounds already there
         self._waiting: list[Metric] = []
         self._sent_s = 0.0
 
@@ -116,7 +116,7 @@ class MlflowTracker:
 
 
 def _find_run(client: "MlflowClient", experiment: str, run: TrackedRun) -> str | None:
-    """The newest run of this name and identity."""
+    """Return the newest run of this name and identity."""
     same = f"tags.`{_IDENTITY_TAG}` = '{run.identity}'"
     for found in client.search_runs([experiment], same, order_by=["attributes.start_time DESC"]):
         if found.data.tags.get(_NAME_TAG) == run.name:

@@ -1,4 +1,4 @@
-"""The numbers and parameters of a run that trackers show."""
+"""Metrics and parameters of a run for trackers."""
 
 from collections.abc import Mapping, Sequence
 
@@ -14,12 +14,12 @@ from bdfl.scenario.privacy import MICRO
 from bdfl.tracking.tracker import Parameter, TrackedRun
 
 DELAY = "time/delay_s"  # every round has one
-_ALWAYS = ("seed", "rounds", "scheduler.name")  # parameters, also where they are the default
+_ALWAYS = ("seed", "rounds", "scheduler.name")  # parameters, even if default
 _NEVER = ("name", "description")
 
 
 def tracked_run(scenario: Scenario, name: str = "", *, is_continued: bool = False) -> TrackedRun:
-    """A run of the scenario; its name is that of scenario, scheduler and seed unless given."""
+    """Describe a run of the scenario; by default it is named after scenario, scheduler and seed."""
     return TrackedRun(
         name=name or f"{scenario.name}-{scenario.scheduler.name}-{scenario.seed}",
         experiment=scenario.name,
@@ -32,7 +32,7 @@ def tracked_run(scenario: Scenario, name: str = "", *, is_continued: bool = Fals
 
 
 def parameters_of(scenario: Scenario) -> dict[str, Parameter]:
-    """What the scenario changes, by key, and who schedules what under which seed; lists and tables as TOML."""
+    """Parameters of the run: non-default keys, and always scheduler, rounds and seed; lists and tables as TOML."""
     return {
         row.key: row.value if isinstance(row.value, Parameter) else row.value_text
         for row in describe_scenario(scenario)
@@ -41,16 +41,16 @@ def parameters_of(scenario: Scenario) -> dict[str, Parameter]:
 
 
 class RoundScalars:
-    """Makes the numbers of round after round; some are over all rounds so far."""
+    """Computes the metrics of consecutive rounds; some are over all rounds so far."""
 
     def __init__(self) -> None:
         self._time_s = 0.0
         self._num_rounds = 0
         self._num_delivered: NDArray[np.int64] | int = 0  # (clients,)
-        self._epsilon = 0.0  # the largest that any client has spent
+        self._epsilon = 0.0  # greatest of any client
 
     def of_round(self, record: RoundRecord, learning: LearningRound | None) -> dict[str, float]:
-        """The numbers of the next round as it is recorded; `learning` none: nobody learned, and there is no chain."""
+        """Metrics of the next round from its record; `learning` is None for a run without learning and chain."""
         self._time_s += record.delay_s
         self._num_rounds += 1
         self._num_delivered = self._num_delivered + record.delivered
@@ -77,7 +77,7 @@ class RoundScalars:
         ) | ({} if learning is None else {"chain/height": float(record.round)} | self._learned(learning))
 
     def of_block(self, block: Block, learning: LearningRound | None) -> dict[str, float]:
-        """The numbers of the next round as its block has them: less than a record says, and all that a chain does."""
+        """Metrics of the next round from its block, which contains fewer than a record."""
         body = block.body
         delay_s = body.modelled.delay_ns / NANO
         self._time_s += delay_s

@@ -1,4 +1,4 @@
-"""Trackers told of one run: whichever fails is left out from then on, and the run never notices."""
+"""Dispatch of one run to several trackers: one that fails is dropped, without effect on the run."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,15 +10,15 @@ from bdfl.records import LearningRound, RoundRecord
 from bdfl.tracking.scalars import RoundScalars
 from bdfl.tracking.tracker import Outcome, TrackedRun, Tracker
 
-_LONGEST_REASON = 200  # characters of what a tracker says when it fails
+_LONGEST_REASON = 200  # characters of a tracker's error message
 
 
 class Tracking:
-    """The trackers of a run that still listen, by what they were asked for as."""
+    """The working trackers of a run, by their specification."""
 
     def __init__(self, trackers: Mapping[str, Tracker], on_failure: Callable[[str], None]) -> None:
-        self.outcome: Outcome | None = None  # none: as the block `track_run` ends
-        self.files: Sequence[Path] = ()  # what the run leaves for people
+        self.outcome: Outcome | None = None  # None: determined by how `track_run` ends
+        self.files: Sequence[Path] = ()  # output files of the run
         self._trackers = dict(trackers)
         self._on_failure = on_failure
         self._scalars = RoundScalars()
@@ -27,12 +27,12 @@ class Tracking:
         self._tell(lambda tracker: tracker.begin(run))
 
     def settle(self, record: RoundRecord, learning: LearningRound | None = None) -> None:
-        """Tells of a round that is over; fits `on_round` of `simulate` and `on_settled` of `train_run`."""
+        """Report a completed round; fits `on_round` of `simulate` and `on_settled` of `train_run`."""
         if self._trackers:
             self.tell(record.round, self._scalars.of_round(record, learning))
 
     def tell(self, round: int, values: Mapping[str, float]) -> None:
-        """Tells the numbers of a round."""
+        """Report the metrics of a round."""
         self._tell(lambda tracker: tracker.round(round, values))
 
     def finish(self, outcome: Outcome) -> None:
@@ -42,7 +42,7 @@ class Tracking:
         for choice, tracker in list(self._trackers.items()):
             try:
                 what(tracker)
-            except Exception as error:  # whatever a tracker does, the run goes on
+            except Exception as error:  # a tracker must never stop the run
                 del self._trackers[choice]
                 reason = one_line(show_exception(error))[:_LONGEST_REASON]
                 self._on_failure(f"{choice}: {reason}; going on without it")
@@ -52,7 +52,7 @@ class Tracking:
 def track_run(
     trackers: Mapping[str, Tracker], run: TrackedRun, on_failure: Callable[[str], None]
 ) -> Iterator[Tracking]:
-    """Inside, the trackers hear of the run; at the end they are told how it ended. `on_failure` gets one line each."""
+    """Report the run to the trackers inside, and its outcome at the end. `on_failure` receives one line per failure."""
     tracking = Tracking(trackers, on_failure)
     tracking.begin(run)
     try:

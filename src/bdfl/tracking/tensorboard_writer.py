@@ -1,7 +1,7 @@
-"""Runs as TensorBoard shows them: a folder per run, in it files of events that are written as rounds end.
+"""TensorBoard tracker: a folder per run, with event files written as rounds end.
 
-A round is one record of a file, so it is there with all its numbers or not at all. A run that is gone on with gets a
-further file in the same folder; rounds that are there already are not written again.
+A round is one record of a file, so it is written completely or not at all. A resumed run gets another file in the same
+folder; rounds already there are not written again.
 """
 
 import time
@@ -15,16 +15,16 @@ from bdfl.tracking.tracker import Outcome, TrackedRun
 if TYPE_CHECKING:
     from tensorboard.compat.proto.event_pb2 import Event
 
-_FILES = "events.out.tfevents.*"  # what TensorBoard looks for
+_FILES = "events.out.tfevents.*"  # pattern of TensorBoard's files
 _FILE_VERSION = "brain.Event:2"
 
 
 class NoFolder(BdflError):
-    """No folder was named."""
+    """A tracker without a folder."""
 
 
 def open_tensorboard(folder: str) -> "TensorBoardTracker":
-    """A tracker that writes below `folder`, which is what `tensorboard --logdir` is told."""
+    """Open a tracker that writes below `folder`, the argument of `tensorboard --logdir`."""
     require("--track tensorboard", "tensorboard")
     if not folder:
         raise NoFolder("tensorboard: no folder given, tensorboard:FOLDER expected")
@@ -38,7 +38,7 @@ class TensorBoardTracker:
         self._root = folder
         self._folder = folder
         self._run = TrackedRun(name="", experiment="", identity="")
-        self._known: set[int] = set()  # rounds that are there
+        self._known: set[int] = set()  # rounds already there
         self._file: BinaryIO | None = None
         self._last_round = 0
 
@@ -68,7 +68,7 @@ class TensorBoardTracker:
             self._file = None
 
     def _open(self) -> None:
-        """A further file, which says first whose it is."""
+        """Open a new file, which starts with the identity of the run."""
         from tensorboard.compat.proto.event_pb2 import Event, SourceMetadata
         from tensorboard.plugins.hparams.summary_v2 import hparams_pb
         from tensorboard.plugins.text.summary_v2 import text_pb
@@ -100,7 +100,7 @@ class TensorBoardTracker:
 
 
 def read_events(folder: Path) -> "Iterator[Event]":
-    """All events in the files of a run's folder, in order; a record that is cut off ends its file."""
+    """Yield all events in the files of a run's folder, in order; a torn record ends its file."""
     from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
 
     for path in sorted(folder.glob(_FILES)):
@@ -108,7 +108,7 @@ def read_events(folder: Path) -> "Iterator[Event]":
 
 
 def _choose_folder(root: Path, run: TrackedRun) -> Path:
-    """Where the run is written: one that is gone on with where it is, any other in a folder that is not there yet."""
+    """Return the folder of the run: the existing one of a resumed run, or else a new one."""
     number, begun = 1, None
     while (folder := root / (run.name if number == 1 else f"{run.name}-{number}")).exists():
         first = next(read_events(folder), None)

@@ -1,4 +1,4 @@
-"""What a tracker is, and what it is told."""
+"""The tracker protocol and the data passed to it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ Parameter: TypeAlias = bool | int | float | str
 
 
 class Outcome(StrEnum):
-    """How a run ended, as far as its process knows."""
+    """Outcome of a run, as far as its process knows."""
 
     FINISHED = "finished"
     INTERRUPTED = "interrupted"
@@ -22,22 +22,22 @@ class TrackedRun:
     """A run before its first round."""
 
     name: str  # among the runs of its experiment
-    experiment: str  # what runs that belong together share: the scenario's name
-    identity: str  # digest of what it rests on: a run and its continuation have the same
+    experiment: str  # the scenario's name, shared by related runs
+    identity: str  # digest of its inputs: a run and its continuation have the same
     parameters: Mapping[str, Parameter] = field(default_factory=dict)  # by key of the scenario
     description: str = ""
-    document: str = ""  # the whole scenario in TOML; empty: not known
-    is_continued: bool = False  # all rounds are told again, those that a tracker may have had before too
+    document: str = ""  # the whole scenario in TOML; empty: unknown
+    is_continued: bool = False  # all rounds are reported again, including those a tracker may have already
 
 
 class Tracker(Protocol):
-    """Whoever wants to know. Every method may raise: the run goes on without this tracker then."""
+    """A tracker of runs. Any method may raise: the run then continues without this tracker."""
 
     def begin(self, run: TrackedRun) -> None:
-        """Before the first round."""
+        """Start a run, before its first round."""
 
     def round(self, round: int, values: Mapping[str, float]) -> None:
-        """After round 1, 2, ...: its finite numbers by name, such as `learning/accuracy`; others are left out."""
+        """Record round 1, 2, ...: its finite metrics by name, such as `learning/accuracy`; others are left out."""
 
     def finish(self, outcome: Outcome, files: Sequence[Path]) -> None:
-        """After the last one; `files` are what the run leaves for people to look at."""
+        """End the run; `files` are its output files."""
