@@ -85,9 +85,6 @@ def test_mistakes_are_one_line_and_exit_code_two(tmp_path, monkeypatch, argument
         ["node", "--genesis", "a", "--key", "a", "--folder", "a"],
         ["ap", "--genesis", "a", "--key", "a", "--listen", "127.0.0.1:0"],
         ["network", "up"],
-        ["network", "faults"],
-        ["network", "hostile", "--folder", "a"],
-        ["network", "soak"],
     ],
     ids=lambda arguments: " ".join(arguments[:2]),
 )

@@ -139,7 +139,8 @@ def test_who_was_away_longer_than_updates_are_kept_comes_back(tmp_path):
     assert found.is_valid, found.failure
     assert found.trusted == [height for height in trusted if not second.store.block(height).body.is_empty]
     validate_votes(votes_said(first.link, 3), votes_said(second.link, 3))
-    assert replay(tmp_path / EVENTS_FILE, second.store).lives[0].first_height == left + 1
+    if second.store.checkpoint <= trusted[-1] + 1:  # else what it began with may be pruned by now
+        assert replay(tmp_path / EVENTS_FILE, second.store).lives[0].first_height == left + 1
     second.store.close()
     with village.open_store(3) as store:
         assert store.trusted == trusted

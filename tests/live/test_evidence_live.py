@@ -24,12 +24,15 @@ ANOTHER = digest(b"another one")
 
 
 class TwoFacedLink:
-    """A link that adds to what an honest node says: once another vote or update, and updates that nobody waits for."""
+    """A link that adds to what an honest node says: another vote or update, and updates that nobody waits for.
+
+    It lies once a height until it is convicted: others may have decided a height before a lie about it reaches them.
+    """
 
     def __init__(self, link, signer, lie):
         self.link, self.signer, self.lie = link, signer, lie
         self.node = None
-        self.has_lied = False
+        self.lied_at = 0  # height
         self.num_late_updates = 0
 
     def __getattr__(self, name):
@@ -47,8 +50,8 @@ class TwoFacedLink:
         if LIAR in chain.offenders:
             self.num_late_updates += 1
             self.say(chain, Hearsay(1, updates=(self.update(chain, chain.model),)))
-        elif chain.height + 1 >= LIE_AT and not self.has_lied:
-            self.has_lied = self.tell_lie(chain, message.content)
+        elif chain.height + 1 >= LIE_AT and self.lied_at <= chain.height and self.tell_lie(chain, message.content):
+            self.lied_at = chain.height + 1
 
     def tell_lie(self, chain, content):
         votes = [signed.vote for signed in content.votes if signed.vote.voter == LIAR]

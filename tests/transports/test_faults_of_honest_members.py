@@ -13,7 +13,7 @@ def test_the_laws_hold_whatever_goes_wrong(seeds):
 
 
 def test_every_seed_is_in_one_half():
-    honest, lying = ([seed for seeds in bundle_seeds(first) for seed in seeds] for first in (0, 1))
+    honest, lying = ([seed for bundle in bundle_seeds(first) for seed in bundle.values[0]] for first in (0, 1))
     assert sorted(honest + lying) == list(range(500))
     assert {draw_plan(seed).quorum for seed in honest} == {QuorumRule.MAJORITY}
     assert {draw_plan(seed).quorum for seed in lying} == {QuorumRule.BFT}

@@ -7,7 +7,7 @@ from pathlib import Path
 from bdfl.errors import BdflError
 from bdfl.operation.key_file import write_secret
 from bdfl.operation.member_card import MAX_CERTIFICATE
-from bdfl.operation.run_file import OWN_FOLDER
+from bdfl.operation.set_up_file import OWN_FOLDER
 from bdfl.transports.live.certificates import make_ap_certificate, validate_access_point
 
 KEY_FILE = "key.pem"

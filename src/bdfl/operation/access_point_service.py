@@ -18,7 +18,8 @@ from bdfl.operation.key_file import read_secret
 from bdfl.operation.logs import LOG_FILE, NodeLog
 from bdfl.operation.newcomers import authorities_of, read_admissions
 from bdfl.operation.node_files import ROOTS_FILE, TLS_FOLDER, roots_of
-from bdfl.operation.run_file import OWN_FOLDER, RunFile, forget_run, lock_folder, replace_file, write_run
+from bdfl.operation.run_file import RunFile, forget_run, lock_folder, replace_file, write_run
+from bdfl.operation.set_up_file import OWN_FOLDER
 from bdfl.transports.live.access_point import open_access_point
 from bdfl.transports.live.certificates import TlsFiles, validate_tls
 

@@ -31,7 +31,8 @@ from bdfl.operation.network_file import (
     write_network,
 )
 from bdfl.operation.own_name import LOOPBACK
-from bdfl.operation.run_file import OWN_FOLDER, is_locked, lock_folder, replace_file
+from bdfl.operation.run_file import is_locked, lock_folder, replace_file
+from bdfl.operation.set_up_file import OWN_FOLDER
 from bdfl.operation.status import NodeView, look_at
 from bdfl.scenario import LiveMode, Scenario, dump_scenario
 from bdfl.scenario.files import load_foreign_scenario, named_functions, refuse_function

@@ -24,8 +24,7 @@ from bdfl.ledger.store import DATABASE_FILE, ChainStore
 from bdfl.ledger.units import NANO, count_units
 from bdfl.operation.genesis_file import GenesisFile
 from bdfl.operation.member_card import SignedCard, validate_card
-from bdfl.operation.run_file import OWN_FOLDER
-from bdfl.operation.set_up_file import read_record, write_record
+from bdfl.operation.set_up_file import OWN_FOLDER, read_record, write_record
 from bdfl.scenario import Scenario
 
 INBOX = "inbox"  # in a node's folder: changes submitted by its operator

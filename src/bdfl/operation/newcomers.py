@@ -12,7 +12,7 @@ from bdfl.operation.genesis_file import GenesisFile
 from bdfl.operation.logs import NodeLog
 from bdfl.operation.member_card import SignedCard
 from bdfl.operation.member_change import ChangeFile, read_change, taking_changes, write_change
-from bdfl.operation.run_file import OWN_FOLDER
+from bdfl.operation.set_up_file import OWN_FOLDER
 
 ADMISSIONS = "admissions"  # in a node's folder: admissions known to it
 _SUFFIX = ".change"

@@ -11,11 +11,11 @@ import msgspec
 from bdfl.errors import BdflError
 from bdfl.file_lock import lock_patiently, try_lock
 from bdfl.foreign_files import open_regular, read_regular
+from bdfl.operation.set_up_file import OWN_FOLDER
 
 RUN_FILE = "run.json"
 LIFE_FILE = "life"
 LOCK_FILE = ".lock"
-OWN_FOLDER = 0o700  # owner only: messages, keys and models are private
 MAX_LIFE = 2**31 - 1
 _FIRST_S = 1_767_225_600  # Unix time of the start of 2026
 _MAX_RUN_BYTES = 2**20

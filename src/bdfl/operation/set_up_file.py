@@ -12,6 +12,8 @@ from typing import TypeVar
 from bdfl.encoding import BadEncoding, Record, decode, encode
 from bdfl.errors import BdflError, other_format
 
+OWN_FOLDER = 0o700  # owner only: messages, keys and models are private
+
 _Record = TypeVar("_Record", bound=Record)
 FORMATS = {"draft": 1, "card": 1, "genesis": 3, "signature": 1, "change": 1}  # in files: "bdfl card 1"
 _FORM = re.compile(rf"bdfl ({'|'.join(FORMATS)}) (\d+)".encode())
