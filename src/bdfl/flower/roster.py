@@ -1,25 +1,22 @@
-"""Which node of Flower plays which client of the scenario."""
+"""Assignment of Flower's nodes to the scenario's clients."""
 
 from collections.abc import Collection, Mapping
-from typing import Generic, TypeVar
-
-Node = TypeVar("Node", int, str)  # as the two APIs of Flower name their nodes
 
 
-class Roster(Generic[Node]):
+class Roster:
     """Clients' numbers by node. A node keeps its number while it is there; one that is gone leaves it to others."""
 
     def __init__(self, num_clients: int) -> None:
         self._num_clients = num_clients
-        self._told: dict[Node, int | None] = {}  # the number that a node asks for; none: it does not say
-        self._client_of: dict[Node, int] = {}
-        self._present: frozenset[Node] = frozenset()
+        self._told: dict[int, int | None] = {}  # the number that a node asks for; none: it does not say
+        self._client_of: dict[int, int] = {}
+        self._present: frozenset[int] = frozenset()
 
-    def find_strangers(self, present: Collection[Node]) -> list[Node]:
+    def find_strangers(self, present: Collection[int]) -> list[int]:
         """Those who were not asked yet which number is theirs, in order."""
         return sorted(node for node in present if node not in self._told)
 
-    def enrol(self, present: Collection[Node], told: Mapping[Node, int | None]) -> list[Node]:
+    def enrol(self, present: Collection[int], told: Mapping[int, int | None]) -> list[int]:
         """Gives newcomers their numbers: the one they tell where it is free, else the lowest that nobody wants.
 
         `told` are the answers of all strangers. Returns those for whom there is no number left.
@@ -38,6 +35,6 @@ class Roster(Generic[Node]):
         self._client_of |= dict(zip(waiting, sorted(free), strict=False))
         return waiting[len(free) :]
 
-    def node_of(self, client: int) -> Node | None:
+    def node_of(self, client: int) -> int | None:
         """The node that plays the client; none if there is none now."""
         return next((node for node, number in self._client_of.items() if number == client), None)
