@@ -24,8 +24,7 @@ _LEASE_S = 5.0
 _PATIENCE_S = 60.0
 _QUERY_S = 2.0
 _MAX_ASKED = 512  # unanswered queries
-_CUT_OFF_S = 0.0005  # pause before the next try
-_NUM_GREETINGS, _GREETING_S = 5, 0.2  # before the attack; nodes that have just connected may miss some
+_PAUSE_S = 0.0005  # while disconnected
 _NUM_HEARD = 64  # overheard envelopes to work with
 
 
@@ -60,17 +59,13 @@ def attack_as_member(order: Order, tally: Tally, is_over: Event, on_ready: Calla
 
 
 def attack_in_others_names(order: Order, tally: Tally, is_over: Event, on_ready: Callable[[], None]) -> None:
-    """Attack over connections with certificates in the victims' names, each at full speed.
-
-    Nodes cut such connections. Payloads due while disconnected count as failed, 2,000 per second.
-    """
+    """Attack over connections with certificates in the victims' names, each at full speed."""
     with _loading(order) as (_, arsenal), ExitStack() as stack:
         guns = []
-        pause_s = _CUT_OFF_S * len(arsenal.victims)
         for victim in arsenal.victims:
             tls = order.tls_as(victim)
             session = stack.enter_context(open_session(tls, arsenal.chain, order.member + 1, order.targets))
-            guns.append((_Gun(session, tally, pause_s), arsenal.impersonate(victim)))
+            guns.append((_Gun(session, tally), arsenal.impersonate(victim)))
         on_ready()
         shooters = [Thread(target=_shoot, args=(gun, make, order, tally, is_over), daemon=True) for gun, make in guns]
         for shooter in shooters:
@@ -93,7 +88,6 @@ def _loading(order: Order) -> Iterator[tuple[zenoh.Session, Arsenal]]:
             member=order.member,
             signer=load_key(Path(order.folder) / KEY_FILE),
             public_keys=tuple(map(bytes.fromhex, order.public_keys)),
-            session=str(session.info.zid()),
             victims=range(len(order.targets)),
             heard=spy.heard[:_NUM_HEARD],
             find_height=lambda: spy.height,
@@ -101,29 +95,7 @@ def _loading(order: Order) -> Iterator[tuple[zenoh.Session, Arsenal]]:
             max_message_size=order.max_message_size,
             dice=random.Random(order.seed),
         )
-        with _greeting(session, arsenal.greetings()):
-            time.sleep(_NUM_GREETINGS * _GREETING_S)
-            yield session, arsenal
-
-
-@contextmanager
-def _greeting(session: zenoh.Session, greet: Callable[[], Shot]) -> Iterator[None]:
-    """Announce the member's session repeatedly inside the `with` block: nodes cut off a silent member."""
-    is_over = Event()
-
-    def go_on() -> None:
-        while not is_over.wait(_GREETING_S):
-            shot = greet()
-            with suppress(zenoh.ZError):
-                session.put(shot.key, shot.data)
-
-    greeter = Thread(target=go_on, daemon=True)
-    greeter.start()
-    try:
-        yield
-    finally:
-        is_over.set()
-        greeter.join(_PATIENCE_S)
+        yield session, arsenal
 
 
 def _shoot(gun: "_Gun", make: Callable[[int], Shot], order: Order, tally: Tally, is_over: Event) -> None:
@@ -155,15 +127,14 @@ class Spy:
 class _Gun:
     """Sends messages and requests as fast as they are accepted."""
 
-    def __init__(self, session: zenoh.Session, tally: Tally, pause_s: float = _CUT_OFF_S) -> None:
-        """`pause_s` is the wait while disconnected: zenoh would silently accept messages without a receiver."""
-        self._session, self._tally, self._pause_s = session, tally, pause_s
+    def __init__(self, session: zenoh.Session, tally: Tally) -> None:
+        self._session, self._tally = session, tally
         self._num_asked = 0
 
     def fire(self, shot: Shot) -> None:
-        if not self._session.info.transports():
+        if not self._session.info.transports():  # zenoh would silently accept messages without a receiver
             self._tally.fail()
-            time.sleep(self._pause_s)
+            time.sleep(_PAUSE_S)
             return
         try:
             if shot.is_query:

@@ -47,17 +47,12 @@ class Arsenal:
     member: int
     signer: Signer
     public_keys: Sequence[bytes]  # of all members
-    session: str  # zenoh session announced in its envelopes
     victims: Sequence[int]
     heard: Sequence[bytes]  # genuine broadcast envelopes of other members
     find_height: Callable[[], int]  # height in progress at the other members
     life: int  # restart counter, increased per attack so that message counters are fresh
     max_message_size: int
     dice: random.Random
-
-    def greetings(self) -> Callable[[], Shot]:
-        """Return a generator of genuine messages: without them the member's connection may be cut."""
-        return lambda: Shot(self.keys.to_all(self.member), self.sealer.seal(Purpose.MESSAGE, None, b""))
 
     def load(self, attack: str) -> Callable[[int], Shot]:
         """Return a function that makes the n-th payload of an attack."""
@@ -231,9 +226,7 @@ class Arsenal:
         return self._new_sealer(self.chain, self.life)
 
     def _new_sealer(self, chain: bytes, life: int) -> Sealer:
-        sealer = Sealer(Keyring(self.signer, chain), self.member, life, self.public_keys)
-        sealer.session = self.session
-        return sealer
+        return Sealer(Keyring(self.signer, chain), self.member, life, self.public_keys)
 
     def _false_seals(self) -> bytes:
         return self._noise(SEAL_SIZE * len(self.public_keys))

@@ -4,7 +4,6 @@ import pytest
 
 from bdfl.encoding import digest, encode
 from bdfl.protocol.messages import BlobWanted, Message, encode_message
-from bdfl.transports.live.connections import Heard
 from bdfl.transports.live.envelope import Envelope, Keyring, PieceAnswer, PieceRequest, Purpose
 from bdfl.transports.live.gate import Gate, Refusal, Refused
 from bdfl.transports.live.limits import Bucket, Limits, message_limit
@@ -167,22 +166,6 @@ def test_who_starts_again_is_heard_and_its_former_life_no_more(gate):
     read(gate, 1, None, sealed(message_of(1, 5), life=3), 0)
     assert read(gate, 1, None, sealed(message_of(1, 6), life=4), 0).height == 6
     assert refusal(read, gate, 1, None, sealed(message_of(1, 7), life=3), 0) is Refusal.REPLAY
-
-
-def test_only_what_a_member_says_to_this_node_alone_tells_over_which_session_it_speaks(gate):
-    sealer = sealer_of(1, 1, num_members=3)
-
-    def say(session, receiver, now_ns):
-        sealer.session = session
-        return sealer.seal(Purpose.MESSAGE, receiver, encode_message(message_of(1, 1)))
-
-    late = say("left", 0, 0)
-    read(gate, 1, None, say("passed on", None, 0), S)  # by whoever heard it
-    assert gate.heard_of(1) is None
-    read(gate, 1, 0, say("own", 0, 0), 2 * S)
-    read(gate, 1, None, say("passed on", None, 0), 3 * S)
-    read(gate, 1, 0, late, 4 * S)
-    assert gate.heard_of(1) == Heard("own", 2.0)
 
 
 def test_a_message_counts_only_as_what_it_came_as(gate):

@@ -1,7 +1,7 @@
 """Members that only dial out are relayed by any member that listens, and a relay gains no power over others."""
 
 import random
-import sys
+import threading
 import time
 from contextlib import ExitStack
 
@@ -164,9 +164,8 @@ def test_a_client_speaks_in_its_own_name_only(tmp_path):
         token.undeclare()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="connections are cut on Linux only")
 @pytest.mark.parametrize("is_sealed", [True, False])
-def test_a_relay_hangs_up_on_a_client_that_floods_and_the_others_are_still_heard(tmp_path, is_sealed):
+def test_the_others_are_heard_while_a_client_floods_through_the_relay(tmp_path, is_sealed):
     with Links(4, tmp_path) as net, ExitStack() as stack:
         (zero,) = addresses(1)
         net.open(0, (zero,), ())
@@ -175,17 +174,21 @@ def test_a_relay_hangs_up_on_a_client_that_floods_and_the_others_are_still_heard
         net.wait_for_all()
         session = raw_client(stack, net, 1, zero)
         token = session.liveliness().declare_token(KEYS.via(0).here(1, "abc"))
-        sealer = sealer_of(1, num_members=4)
+        sealer, is_over = sealer_of(1, num_members=4), threading.Event()
 
-        def is_cut():
-            for _ in range(200):
+        def flood():
+            while not is_over.is_set():
                 data = sealer.seal(Purpose.MESSAGE, None, b"sealed nonsense") if is_sealed else b"nonsense"
                 session.put(KEYS.via(0).to_all(1), data)
-            time.sleep(0.01)
-            return net.links[0].counters().get("clients_cut", 0) > 0
 
-        wait_until(is_cut, "the relay hangs up")
-        say_until_heard(net, 1, (0, 2, 3))
+        flooder = threading.Thread(target=flood)
+        flooder.start()
+        try:
+            wait_until(lambda: net.links[0].counters().get("refused_rate", 0) > 100, "more than is looked into")
+            say_until_heard(net, 1, (0, 2, 3))
+        finally:
+            is_over.set()
+            flooder.join()
         token.undeclare()
 
 

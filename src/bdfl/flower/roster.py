@@ -1,25 +1,22 @@
-"""Assignment of Flower nodes to clients of the scenario."""
+"""Assignment of Flower's nodes to the scenario's clients."""
 
 from collections.abc import Collection, Mapping
-from typing import Generic, TypeVar
-
-Node = TypeVar("Node", int, str)  # node IDs of Flower's two APIs
 
 
-class Roster(Generic[Node]):
+class Roster:
     """Client numbers by node. A node keeps its number while connected; afterwards the number is free."""
 
     def __init__(self, num_clients: int) -> None:
         self._num_clients = num_clients
-        self._told: dict[Node, int | None] = {}  # number requested by a node; None: not specified
-        self._client_of: dict[Node, int] = {}
-        self._present: frozenset[Node] = frozenset()
+        self._told: dict[int, int | None] = {}  # number requested by a node; None: not specified
+        self._client_of: dict[int, int] = {}
+        self._present: frozenset[int] = frozenset()
 
-    def find_strangers(self, present: Collection[Node]) -> list[Node]:
+    def find_strangers(self, present: Collection[int]) -> list[int]:
         """Return the nodes not yet queried for their number, in order."""
         return sorted(node for node in present if node not in self._told)
 
-    def enrol(self, present: Collection[Node], told: Mapping[Node, int | None]) -> list[Node]:
+    def enrol(self, present: Collection[int], told: Mapping[int, int | None]) -> list[int]:
         """Assign numbers to new nodes: the requested one if free, else the lowest that is still free.
 
         `told` are the answers of all new nodes. Returns the nodes for which no number is left.
@@ -38,6 +35,6 @@ class Roster(Generic[Node]):
         self._client_of |= dict(zip(waiting, sorted(free), strict=False))
         return waiting[len(free) :]
 
-    def node_of(self, client: int) -> Node | None:
+    def node_of(self, client: int) -> int | None:
         """Return the node of the client; None if there is none now."""
         return next((node for node, number in self._client_of.items() if number == client), None)

@@ -18,8 +18,8 @@ from bdfl.learning.weights import Vector
 from bdfl.records import RunRecord
 from bdfl.scenario import Scenario
 
-PARTITION_ID = "partition-id"  # key of a client's answer to a query
-QUERY_S = 60.0
+_PARTITION_ID = "partition-id"  # key of a client's answer to a query
+_QUERY_S = 60.0
 _POLL_S = 1.0
 _NUMPY = "numpy.ndarray"  # Flower's name of numpy's format
 
@@ -74,7 +74,7 @@ class ScheduledFedAvg(FedAvg):
         self.rounds = ScheduledRounds(scenario, draws=draws, folder=place, chain=chain, secret=secret)
         self._identify = identify
         self._first_nodes = scenario.clients.count if min_available_nodes is None else min_available_nodes
-        self._roster: Roster[int] = Roster(scenario.clients.count)
+        self._roster = Roster(scenario.clients.count)
         self._form: ArrayForm | None = None
         self._asked: dict[int, int] = {}  # clients of the current round, by node
 
@@ -167,20 +167,20 @@ class ScheduledFedAvg(FedAvg):
         strangers = self._roster.find_strangers(present)
         told = self._ask_partitions(grid, strangers) if self._identify and strangers else {}
         if strangers and len(told) < len(strangers):
-            _LOG.info("%d of %d new nodes told their %s", len(told), len(strangers), PARTITION_ID)
+            _LOG.info("%d of %d new nodes told their %s", len(told), len(strangers), _PARTITION_ID)
         for node in self._roster.enrol(present, told):
             _LOG.warning("node %d is one too many for %d clients", node, self.rounds.scenario.clients.count)
 
     def _ask_partitions(self, grid: Grid, nodes: list[int]) -> dict[int, int | None]:
-        """Return the partition that each node reports; nodes that do not answer are left out."""
-        question = RecordDict({self.configrecord_key: ConfigRecord({"bdfl-question": PARTITION_ID})})
+        """Which partition each node says it holds; those who do not answer are left out."""
+        question = RecordDict({self.configrecord_key: ConfigRecord({"bdfl-question": _PARTITION_ID})})
         messages = [Message(question, node, MessageType.QUERY) for node in nodes]
         told: dict[int, int | None] = {}
-        for reply in grid.send_and_receive(messages, timeout=QUERY_S):
+        for reply in grid.send_and_receive(messages, timeout=_QUERY_S):
             if reply.has_error():
                 continue
-            said: list[object] = [record.get(PARTITION_ID) for record in reply.content.config_records.values()]
-            said += [record.get(PARTITION_ID) for record in reply.content.metric_records.values()]
+            said: list[object] = [record.get(_PARTITION_ID) for record in reply.content.config_records.values()]
+            said += [record.get(_PARTITION_ID) for record in reply.content.metric_records.values()]
             numbers = [one for one in said if isinstance(one, int)]
             if numbers:
                 told[reply.metadata.src_node_id] = numbers[0]

@@ -2,8 +2,8 @@
 
 A MAC (a "seal" in names here) uses the pairwise key of sender and receiver on one chain. It covers purpose, sender,
 receiver, counter, session and payload; a broadcast carries one MAC per member. So an envelope cannot be replayed: not
-to another receiver, on another chain, or later. A forgery costs a node one hash. The sender's zenoh session is covered
-so that impostors under its name can be detected. Statements that third parties must verify are signed inside.
+to another receiver, on another chain, or later. A forgery costs a node one hash. Statements that third parties must
+verify are signed inside.
 """
 
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ class Envelope(Record, frozen=True):
     sender: MemberNumber
     receiver: MemberNumber | None
     counter: Whole  # life << 32 | sequence
-    session: SessionName
+    session: SessionName  # the sender's; receivers do not use it
     payload: bytes
     seals: Annotated[bytes, Meta(max_length=SEAL_SIZE * MAX_MEMBERS)]  # one MAC; of a broadcast one per member
 

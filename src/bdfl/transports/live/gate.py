@@ -11,7 +11,6 @@ from enum import StrEnum
 from bdfl.encoding import BadEncoding, decode
 from bdfl.errors import BdflError
 from bdfl.protocol.messages import Message, decode_message
-from bdfl.transports.live.connections import Heard
 from bdfl.transports.live.envelope import (
     CounterWindow,
     Envelope,
@@ -59,8 +58,6 @@ class _Member:
     allowance: Allowance
     lines: dict[int | None, LineAllowance] = field(default_factory=dict)  # by relay
     window: CounterWindow = field(default_factory=CounterWindow)
-    heard: Heard | None = None  # session of its last envelope to this node alone
-    heard_counter: int = -1
 
 
 class Gate:
@@ -94,14 +91,6 @@ class Gate:
         """Return whether that is another member."""
         return number in self._members
 
-    def heard_of(self, number: int) -> Heard | None:
-        """Return the session that a member named last to this node alone; None if not heard yet.
-
-        Broadcasts do not count: any receiver could forward one and pass for the member.
-        """
-        member = self._members.get(number)
-        return None if member is None else member.heard
-
     def admit(self, line: Line | None, size: int, now_ns: int) -> Line:
         """Return the line if a message of `size` bytes on it may be checked; raises `Refused`."""
         if size > self._limits.max_message_size + overhead(self._num_seals):
@@ -120,7 +109,7 @@ class Gate:
         envelope = self._read(data, self._limits.max_message_size, self._num_seals)
         if envelope.sender != sender or envelope.receiver != receiver:
             raise Refused(Refusal.ADDRESS)
-        allowance = self._validate(envelope, Purpose.MESSAGE, now_ns)
+        allowance = self._validate(envelope, Purpose.MESSAGE)
         self._spend(allowance.messages, now_ns)
         with self._lock:
             if allowance.num_pending >= self._limits.pending:
@@ -160,7 +149,7 @@ class Gate:
         envelope = self._read(data, MAX_REQUEST_SIZE, 1)
         if envelope.sender != sender or envelope.receiver != self._number:
             raise Refused(Refusal.ADDRESS)
-        self._spend(self._validate(envelope, Purpose.REQUEST, now_ns).requests, now_ns)
+        self._spend(self._validate(envelope, Purpose.REQUEST).requests, now_ns)
         try:
             return decode(envelope.payload, PieceRequest, MAX_REQUEST_SIZE)
         except BadEncoding:
@@ -210,7 +199,7 @@ class Gate:
         except BadEncoding:
             raise Refused(Refusal.ENCODING) from None
 
-    def _validate(self, envelope: Envelope, purpose: Purpose, now_ns: int) -> Allowance:
+    def _validate(self, envelope: Envelope, purpose: Purpose) -> Allowance:
         """Return the sender's budgets; raises unless the MAC is valid and the counter is new."""
         with self._lock:
             member = self._member(envelope.sender)
@@ -220,8 +209,6 @@ class Gate:
         with self._lock:
             if not member.window.note(envelope.counter):
                 raise Refused(Refusal.REPLAY)
-            if envelope.receiver is not None and envelope.counter > member.heard_counter:
-                member.heard, member.heard_counter = Heard(envelope.session, now_ns / 1e9), envelope.counter
         return member.allowance
 
     def _validate_seal(self, envelope: Envelope, purpose: Purpose, member: _Member) -> None:

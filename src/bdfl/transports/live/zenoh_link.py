@@ -17,7 +17,6 @@ from bdfl.encoding import digest, encode
 from bdfl.errors import BdflError
 from bdfl.protocol.messages import Message, encode_message
 from bdfl.transports.live.blob_pull import Absent, Answer, NotYet, Piece
-from bdfl.transports.live.doorkeeper import Doorkeeper
 from bdfl.transports.live.envelope import Keyring, PieceAnswer, PieceRequest, Purpose, Sealer
 from bdfl.transports.live.gate import Gate, Refusal, Refused
 from bdfl.transports.live.lane import Lane
@@ -34,7 +33,6 @@ _CLOSE_WAIT_S = 2.0
 _MUTE_SLACK_S = 0.01
 _RETRY_S = 0.5
 _MAX_SESSIONS = 4  # remembered per member: it may have several while reconnecting
-_TWIN_S = 60.0  # for which a connection under the node's own name counts as a twin
 _PRESSING = (Refusal.RATE, Refusal.QUEUE, Refusal.SIZE)  # refused undecoded: only receiving them costs
 _MAX_REFUSALS_PER_S = 100  # reported to the node; all are counted
 
@@ -69,16 +67,6 @@ class ZenohLink:
         self._mutes = Mutes(settings.limits)
         self._pressed = Pressed(settings.limits)
         self._mute_news = threading.Condition()
-        self._doorkeeper = Doorkeeper(
-            settings.listen,
-            settings.number,
-            self._gate,
-            connected=self._session.connections,
-            pressed=self._find_pressed,
-            muted=self._find_muted,
-            greet=self._greet,
-            count=self._count,
-        )
         self._muter: threading.Thread | None = None
         self._connector: threading.Thread | None = None
         self._closing = threading.Event()
@@ -103,7 +91,6 @@ class ZenohLink:
         self._muter.start()
         self._connector = threading.Thread(target=self._stay_connected, name="link-connector", daemon=True)
         self._connector.start()
-        self._doorkeeper.start()
 
     def send(self, to: int | None, message: Message) -> None:
         """Queue a message to one member or all others. If it is too large or the queue is full, drop and count it."""
@@ -139,13 +126,12 @@ class ZenohLink:
 
     @property
     def has_twin(self) -> bool:
-        """True if another node runs as this member, by its presence beyond twice the lease or by its connection.
+        """True if another node runs as this member: it is present for more than twice the lease.
 
-        Presence and connection names are not authenticated, so this is only shown to operators.
+        Presence is not authenticated, so this is only shown to operators.
         """
-        now_s, since_s, seen_s = time.monotonic(), self._twin_since_s, self._doorkeeper.own_name_s
-        is_present = since_s is not None and now_s - since_s > 2 * self._settings.lease_s
-        return is_present or (seen_s is not None and now_s - seen_s < _TWIN_S)
+        since_s = self._twin_since_s
+        return since_s is not None and time.monotonic() - since_s > 2 * self._settings.lease_s
 
     @property
     def num_transports(self) -> int:
@@ -201,7 +187,6 @@ class ZenohLink:
         for thread in (self._connector, self._muter):
             if thread is not None:
                 thread.join(_CLOSE_WAIT_S)
-        self._doorkeeper.close(_CLOSE_WAIT_S)
         self._puller.close(_CLOSE_WAIT_S)
         self._sending.close(_CLOSE_WAIT_S)
         self._checking.close(_CLOSE_WAIT_S)
@@ -220,18 +205,6 @@ class ZenohLink:
                     self._session.open()
                     self._wake_muter()
 
-    def _find_pressed(self) -> frozenset[int]:
-        with self._mute_news:
-            return self._pressed.pressed(time.monotonic_ns())
-
-    def _find_muted(self) -> frozenset[int]:
-        with self._mute_news:
-            return self._mutes.muted(time.monotonic_ns())
-
-    def _greet(self, member: int) -> None:
-        """Send an empty message: its envelope names this node's session."""
-        self._sending.put(member, b"")
-
     def _begin_session(self, name: str) -> None:
         self._sealer.session = name
 
@@ -239,7 +212,6 @@ class ZenohLink:
         with self._presence_lock:
             self._tokens.clear()
             self._puller.set_present(frozenset())
-        self._doorkeeper.forget()
 
     def _send(self, to: int | None, payload: bytes) -> None:
         if not self._session.is_open:
@@ -270,9 +242,7 @@ class ZenohLink:
         except Refused as refused:
             self._refuse(line, refused, size)
             return
-        if not payload:  # a greeting: only its envelope matters
-            self._gate.dismiss(line.member)
-        elif not self._checking.put((line, payload), size):
+        if not self._checking.put((line, payload), size):
             self._gate.dismiss(line.member)
             self._refuse(line, Refused(Refusal.QUEUE), size)
 
@@ -432,8 +402,7 @@ class ZenohLink:
     def _refuse(self, line: Line | None, refused: Refused, size: int) -> None:
         """Count a refusal; charge the named sender only if its MAC was valid, since key expressions can be forged.
 
-        A line relayed by another member is never throttled: that relay's other clients share it. This node's own
-        clients are known by their certificates, so a flooding one can be identified and cut.
+        A relayed line is not throttled by name: the relay's other clients share its rate limit.
         """
         reason, now_ns = refused.reason, time.monotonic_ns()
         sender, relay = (None, None) if line is None else line
@@ -442,7 +411,7 @@ class ZenohLink:
             if reason is not Refusal.RATE:  # its budget is already empty
                 self._gate.charge(sender, now_ns)
             self._lose_patience(sender, size)
-        elif reason in _PRESSING and sender is not None and relay in (None, self._settings.number):
+        elif reason in _PRESSING and sender is not None and relay is None:
             self._press(sender)
         if self._receiver is not None and not self._is_closed and self._refusals.take(1, now_ns):
             self._receiver.refuse(sender, reason.value)

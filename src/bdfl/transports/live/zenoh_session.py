@@ -3,7 +3,7 @@
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -15,7 +15,6 @@ from bdfl.identity import Signer
 from bdfl.ledger.block import MAX_MEMBERS
 from bdfl.transports.live.blob_pull import PIECE_SIZE, Answer, Silence
 from bdfl.transports.live.certificates import TlsFiles, member_name
-from bdfl.transports.live.connections import Connection
 from bdfl.transports.live.ear import Channel, Entity, Pace, new_channel
 from bdfl.transports.live.envelope import overhead
 from bdfl.transports.live.limits import Bucket, Limits
@@ -148,14 +147,6 @@ class ZenohSession:
             self._join()
             raise LinkError(f"cannot take part in the network: {one_line(error)}") from None
         self._session = session
-
-    def connections(self) -> set[Connection]:
-        """Return the current connections that have a certificate."""
-        session = self._session
-        if session is None or not (links := _links_of(session)):
-            return set()
-        clients = {str(one.zid) for one in session.info.transports() if one.whatami == zenoh.WhatAmI.CLIENT}
-        return {found for link in links if (found := _connection_of(link, clients)) is not None}
 
     def follow_relay(self) -> None:
         """Publish under the prefix of a new relay if zenoh failed over to one; raises `LinkError`."""
@@ -400,15 +391,6 @@ def _links_of(session: zenoh.Session | None) -> list[zenoh.Link]:
         return [] if session is None or session.is_closed() else session.info.links()
     except zenoh.ZError:  # closed meanwhile
         return []
-
-
-def _connection_of(link: zenoh.Link, clients: Collection[str]) -> Connection | None:
-    """Return the connection of a link to `tls/host:port`; None without a certificate."""
-    host, _, port = link.dst.partition("/")[2].partition("?")[0].partition("#")[0].rpartition(":")
-    if link.auth_identifier is None or not port.isdecimal():
-        return None
-    is_client = str(link.zid) in clients
-    return Connection(str(link.zid), link.auth_identifier, host.strip("[]"), int(port), is_client)
 
 
 def _direct(
