@@ -264,6 +264,29 @@ def test_what_was_found_wrong_is_never_taken_on_trust():
     assert height_of(seat) == 0
 
 
+def test_a_node_commits_the_block_that_it_checked_whatever_was_followed_before():
+    """Liars certified a wrong block; a second quorum is for the right one: the chain goes on from that."""
+    table = Table(4)
+    table.start()
+    table.collect()
+    wrong = make_block(table.seats[0], change={"model": table.genesis.model.initial})
+    precommits = tuple(vote(table.seats[0], Kind.PRECOMMIT, 1, wrong.digest, number=one) for one in range(3))
+    table.deliver(table.seats[1], table.mine(table.seats[1]))
+    right, _ = table.decided[1]
+    seat = away(table, keep_blocks=2)
+    tell(table, seat, 1, Decided(wrong, precommits))
+    for blob in list(seat.state.wanted_blobs):
+        hand_over(table, seat, blob)
+    assert wrong.digest in seat.state.refused
+    assert [found.block for found in seat.state.ahead] == [wrong]
+    tell(table, seat, 1)
+    for blob in list(seat.state.wanted_blobs):
+        hand_over(table, seat, blob)
+    assert (height_of(seat), seat.state.chain.tip) == (1, right.digest)
+    assert seat.state.chain.model == right.body.model
+    assert seat.state.ahead == ()
+
+
 # Those who were removed
 
 

@@ -32,7 +32,7 @@ from bdfl.protocol.votes import collect_votes, find_quorums, find_rivals, is_spl
 from bdfl.scenario.ledger import QuorumRule
 
 MAX_CERTIFIED = 2048  # votes in a certificate beyond a quorum: at the most members they still fit into a block
-MAX_RIVALS = 8  # votes of one member, kind and attempt for different blocks that are counted beside the first
+MAX_RIVALS = 8  # votes of one member, kind and attempt for different blocks that are counted
 MAX_CUT_SHORT = 2  # attempts: later ones last their time, however the votes fall
 ABSENCE_HEIGHTS = 16  # for which nobody waits for the prevote of a member that an attempt waited for in vain
 MAX_VOTES_AHEAD = 16  # attempts: of what a member voted further ahead, only the latest is kept
