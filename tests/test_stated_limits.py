@@ -46,6 +46,7 @@ STATED = [
     ("protocol.deadlines", "MAX_BACK_OFF_NS", 600 * 10**9, PROTOCOL, "ten minutes (`MAX_BACK_OFF_NS`)"),
     ("protocol.deadlines", "REFILL", 4, PROTOCOL, "a quarter of each round's length"),
     ("protocol.entries", "HELD_HEIGHTS", 2, PROTOCOL, "for two heights (`HELD_HEIGHTS`)"),
+    ("ledger.genesis", "SIMULATED_TIME_MS", 1_767_225_600_000, PROTOCOL, "founded at the beginning of 2026"),
     # What one height can take is worked out of these.
     ("protocol.agreeing", "MAX_VOTES_AHEAD", 16, SECURITY, "`16 n (a + 16) + 2 n`"),
     ("protocol.catching_up", "MAX_EARLY", 16, SECURITY, "| messages of the next height | `16 n` |"),

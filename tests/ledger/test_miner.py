@@ -120,6 +120,8 @@ def test_the_next_search_may_be_started_where_the_last_is_reported() -> None:
 
 def test_stopping_when_nothing_is_searched_is_fine() -> None:
     with Miner() as miner:
+        assert 0 < miner.idle_since_ns < time.monotonic_ns()
+        assert miner.wait_idle(0.0)
         miner.stop()
         miner.stop()
         assert miner.wait_idle(PATIENCE_S)

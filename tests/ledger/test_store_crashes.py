@@ -346,3 +346,21 @@ def _put(store: ChainStore, stage: Stage) -> None:
     for blob, data in stage.blobs.items():
         store.put_blob(blob, data)
     store.append(stage.block, stage.certificate)
+
+
+def test_a_store_waits_for_the_disk_unless_it_is_told_not_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(descriptor))
+    blob, data = next(iter(CHAIN.stages[0].blobs.items()))
+    for durable in (None, False):
+        options = {} if durable is None else {"durable": durable}
+        path = tmp_path / f"chain-{durable}"
+        counts = []
+        with ChainStore.create(path, CHAIN.genesis, CHAIN.initial_model, **options):
+            counts.append(len(synced))
+        with ChainStore.open(path, **options) as store:
+            synced.clear()
+            store.put_blob(blob, data)
+            counts.append(len(synced))
+        synced.clear()
+        assert all(counts) if durable is None else not any(counts)

@@ -193,7 +193,8 @@ def test_a_value_put_again_counts_once_and_the_last_one_is_given():
     memo.put("d", "too large", 101)
     assert (memo.get("b"), memo.get("d")) == ("other", None)
     memo.put("e", "all", 100)
-    assert memo.get("e") == "all"
+    memo.put("f", "of no size")
+    assert (memo.get("e"), memo.get("f"), memo._num_bytes) == ("all", "of no size", 100)
 
 
 def test_a_model_is_remembered_with_its_weights_as_twice_its_bytes_and_digests_and_aggregates_within_their_share():
@@ -215,3 +216,11 @@ def test_updates_that_the_rule_cannot_aggregate_are_named_as_such():
     update = ModelUpdate(0, 100, len(data), digest(data), 0)
     with pytest.raises(InvalidUpdate, match=r"aggregate: .* found, updates that median can aggregate expected"):
         Toolbox().aggregate(Aggregation(rule="median", faulty=1), LAYOUT, [update], {digest(data): data})
+
+
+def test_a_model_is_decoded_once_whoever_holds_its_bytes():
+    data = TOWN.model(0, 1)
+    toolbox = Toolbox()
+    weights = toolbox.decode_model(digest(data), data, LAYOUT)
+    assert toolbox.decode_model(digest(data), data, LAYOUT) is weights
+    assert toolbox.decode_model(digest(data), bytes(bytearray(data)), LAYOUT) is weights

@@ -137,6 +137,16 @@ def test_each_block_is_asked_of_whoever_told_the_one_before():
     assert [[(effect.to, effect.message.height) for effect in effects] for effects in again] == [[(1, 2)], [], [(1, 2)]]
 
 
+def test_with_everything_else_the_block_after_those_followed_is_asked_for_again():
+    table = played()
+    seat = away(table)
+    follow(table, seat, 2)
+    effects = table.fire(seat, Timer.RESEND)
+    asked = [one for one in effects if isinstance(one, Send) and one.message.content == DecidedWanted()]
+    assert [one.message.height for one in asked] == [3]
+    assert asked[0].to != seat.number
+
+
 # What it never is
 
 
@@ -169,6 +179,20 @@ def test_a_restart_without_the_model_asks_for_it_first():
     assert seat.did(Train) == seat.did(Measure) == []
     hand_over(table, seat, seat.state.chain.model)
     assert len(seat.did(Train)) == len(seat.did(Measure)) == 1
+
+
+def test_who_starts_asks_the_member_after_it_first_and_then_each_other_in_turn():
+    table = played()
+    chain = away(table)
+    follow(table, chain, NUM_BLOCKS)
+    seat = table.seat(2, Recovered(lacks_model=True), chain.state.chain, keep_blocks=KEEP)
+    asked = [seat.give(Started()), *(table.fire(seat, Timer.RESEND) for _ in range(4))]
+    wanted = [[one.to for one in effects if _wants_blob(one)] for effects in asked]
+    assert wanted == [[3], [0], [1], [3], [3]]  # its own turn is the next one's
+
+
+def _wants_blob(effect):
+    return isinstance(effect, Send) and isinstance(effect.message.content, BlobWanted)
 
 
 def test_another_model_than_the_one_certified_is_not_taken():

@@ -237,3 +237,29 @@ def test_a_wait_is_what_was_measured_from_closing_to_the_first_vote(table):
     assert voter.state.mining_since_ns == up_ns
     table.deliver(proposer, table.mine(proposer, up_ns + 250_000_000), now_ns=up_ns + 250_000_000)
     assert [one.mining_ms for one in voter.votes(Kind.PRECOMMIT)] == [250]
+
+
+def test_of_seven_members_two_may_be_waited_for_and_still_be_blamed_and_three_may_not():
+    table = Table(7)
+    table.start()
+    voter = table.seats[0]
+    for member in range(1, 7):
+        voter.lose_patience(member, 0)
+    for seat in table.seats[:4]:
+        table.deliver(seat, table.train(seat), to=table.seats[:4])
+        table.deliver(seat, table.measure(seat), to=table.seats[:4])
+    late_ns = rounds_ns(table)[1] - 1
+    voter.give(TimerFired(Timer.REVIEW, 1, 1), late_ns)
+    assert voter.state.phase is Phase.COLLECTING  # three are missing
+    fifth = table.seats[4]
+    table.train(fifth)
+    table.measure(fifth)
+    hear_of(table, voter, fifth, late_ns)
+    voter.give(TimerFired(Timer.REVIEW, 1, 1), late_ns)
+    assert voter.state.phase is Phase.MINING  # two are, of whom each may be a liar
+
+
+def hear_of(table, seat, other, now_ns):
+    """Hears another's statements at a time, and gets the model."""
+    seat.give_at(statements(other), now_ns)
+    seat.give_at(other.message(Blob(table.blobs[other.state.updates[other.number].update.model])), now_ns)

@@ -990,3 +990,39 @@ def test_states_are_shared_between_copies_only_where_a_node_is_said_to_be_alone(
     state = begin(alone, seat.state.chain)
     after, _ = step(alone, state, Started(), 0, 0)
     assert after.reports._entries is state.reports._entries
+
+
+def test_a_node_that_decided_a_block_holds_of_the_next_height_what_one_does_that_starts_there():
+    """Whatever the height before brought: attempts, locks, wrong blocks, wanted ones, deadlines."""
+    table, seat, (first, _) = prepared()
+    wrong = make_block(table.seats[3], change={"model": table.genesis.model.initial})
+    show(seat, wrong, first)
+    seat.give(TimerFired(Timer.DEADLINE, 1, 1), 7)
+    say_votes(seat, *[vote(seat, Kind.PREVOTE, 1, first.digest, number=number) for number in (1, 2)])
+    say_votes(seat, vote(seat, Kind.PREVOTE, 2, b"?" * 32, number=3))
+    pass_attempt(table, seat)
+    dirty = seat.state
+    assert all((dirty.lock, dirty.refused, dirty.wanted_blocks, dirty.own_votes, dirty.attempt > 1))
+    assert all((dirty.is_deadline_over, dirty.is_attempt_timed, dirty.heard_ns))
+    seat.hear(table.seats[1].message(Hearsay(1, votes=()), height=2))
+    assert seat.state.early
+    precommits = [vote(seat, Kind.PRECOMMIT, 2, first.digest, number=number) for number in (1, 2, 3)]
+    seat.effects.clear()
+    say_votes(seat, *precommits)
+    assert seat.state.chain.height == 1
+    fresh = table.seat(0, Recovered(certificate=tuple(precommits)), seat.state.chain)
+    fresh.give(Started())
+    for name, value in vars(fresh.state).items():
+        found = getattr(seat.state, name)
+        if name not in {"turn", "evidence", "held_since", "absent_until", "patience_ns", "clock_offsets_ms"}:
+            assert (set(found) if name == "in_time_reports" else found) == value, name
+    timers = {one.timer: one.delay_ns for one in seat.did(SetTimer) if one.height == 2}
+    assert timers == {one.timer: one.delay_ns for one in fresh.did(SetTimer)}
+    assert seat.did(Train)[-1] == fresh.did(Train)[-1]
+
+
+def test_attempts_of_every_height_are_timed(table):
+    for _ in range(2):
+        table.play_round()
+    timed = [one.height for one in table.seats[1].did(SetTimer) if one.timer is Timer.ATTEMPT]
+    assert timed == [1, 2]
