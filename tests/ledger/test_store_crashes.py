@@ -348,19 +348,21 @@ def _put(store: ChainStore, stage: Stage) -> None:
     store.append(stage.block, stage.certificate)
 
 
-def test_a_store_waits_for_the_disk_unless_it_is_told_not_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    synced: list[int] = []
-    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(descriptor))
+def test_a_store_waits_for_all_bytes_on_the_disk_unless_it_is_told_not_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []  # bytes that a file had by then
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.fstat(descriptor).st_size))
     blob, data = next(iter(CHAIN.stages[0].blobs.items()))
-    for durable in (None, False):
-        options = {} if durable is None else {"durable": durable}
-        path = tmp_path / f"chain-{durable}"
-        counts = []
+    for options in ({}, {"durable": False}):
+        path = tmp_path / f"chain-{len(options)}"
         with ChainStore.create(path, CHAIN.genesis, CHAIN.initial_model, **options):
-            counts.append(len(synced))
+            begun = synced.copy()
         with ChainStore.open(path, **options) as store:
             synced.clear()
+            num_open = len(os.listdir("/proc/self/fd"))
             store.put_blob(blob, data)
-            counts.append(len(synced))
+            assert len(os.listdir("/proc/self/fd")) == num_open
+        assert (len(CHAIN.initial_model) in begun) == (len(data) in synced) == (options == {})
+        assert bool(begun) == bool(synced) == (options == {})
         synced.clear()
-        assert all(counts) if durable is None else not any(counts)

@@ -13,6 +13,7 @@ import pytest
 from bdfl.encoding import digest, encode
 from bdfl.errors import other_format
 from bdfl.ledger import database
+from bdfl.ledger.blob_folder import BlobFolder
 from bdfl.ledger.block import Block
 from bdfl.ledger.chain_rows import decode_certificate
 from bdfl.ledger.database import Database, _explain
@@ -398,21 +399,22 @@ class Unwilling:
 
 
 @pytest.mark.parametrize(
-    ("code", "has_log", "is_read"),
+    ("code", "log", "is_read"),
     [
-        (sqlite3.SQLITE_CANTOPEN, False, True),
-        (sqlite3.SQLITE_READONLY_CANTINIT, False, True),
-        (sqlite3.SQLITE_CANTOPEN, True, False),  # the newest blocks may be in the log
-        (sqlite3.SQLITE_BUSY, False, False),
+        (sqlite3.SQLITE_CANTOPEN, None, True),
+        (sqlite3.SQLITE_CANTOPEN, b"", True),
+        (sqlite3.SQLITE_READONLY_CANTINIT, None, True),
+        (sqlite3.SQLITE_CANTOPEN, b"rows", False),  # the newest blocks may be in the log
+        (sqlite3.SQLITE_BUSY, None, False),
     ],
 )
 def test_a_store_is_read_as_one_that_nobody_changes_only_where_sqlite_can_write_no_index_and_there_is_no_log(
-    path: Path, monkeypatch: pytest.MonkeyPatch, code: int, has_log: bool, is_read: bool
+    path: Path, monkeypatch: pytest.MonkeyPatch, code: int, log: bytes | None, is_read: bool
 ) -> None:
     unwilling, connect = Unwilling(code), database._connect
     monkeypatch.setattr(database, "_connect", lambda file, mode: unwilling if mode == "ro" else connect(file, mode))
-    if has_log:
-        (path / f"{DATABASE_FILE}-wal").write_bytes(b"rows")
+    if log is not None:
+        (path / f"{DATABASE_FILE}-wal").write_bytes(log)
     if is_read:
         with ChainStore.open(path, read_only=True) as reader:
             assert reader.block(3) == CHAIN.stages[2].block
@@ -495,3 +497,39 @@ def test_a_disk_that_fails_while_opening_or_compacting_is_said(path: Path, monke
         assert store.block(3) == CHAIN.stages[2].block  # and goes on
     monkeypatch.setattr("bdfl.ledger.store.find_stray", refuse)
     assert "Input/output error, the folder of a chain expected" in message_of_opening(path, NotAStore)
+
+
+def setting(store: ChainStore, name: str) -> object:
+    return store._database.run(f"PRAGMA {name}")[0][0]
+
+
+def test_a_durable_store_waits_for_the_disk_at_every_commit_and_none_keeps_many_pages(path: Path) -> None:
+    for durable, synchronous in ((True, 2), (False, 0)):
+        with ChainStore.open(path, durable=durable) as store:
+            assert setting(store, "synchronous") == synchronous
+            assert setting(store, "journal_mode") == "wal"
+            assert setting(store, "cache_size") == -256
+            store.compact()
+            assert setting(store, "synchronous") == synchronous
+            assert setting(store, "journal_mode") == "wal"
+            assert setting(store, "cache_size") == -256
+        assert not list(path.glob(f"{DATABASE_FILE}-*"))  # whoever only reads later leaves nothing beside the file
+    with ChainStore.open(path, read_only=True) as reader:
+        assert setting(reader, "cache_size") == -256
+
+
+def test_names_are_on_the_disk_when_a_store_is_begun_a_blob_is_kept_and_a_database_compacted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, synced = tmp_path / "chain", []
+    monkeypatch.setattr(BlobFolder, "sync", lambda _, folder: synced.append((folder, (path / DATABASE_FILE).exists())))
+    with ChainStore.create(path, CHAIN.genesis, CHAIN.initial_model) as store:
+        initial = blob_file(path, CHAIN.genesis.model.initial).parent
+        assert synced == [(path, False), (path / "blobs", False), (initial, False), (path, True), (tmp_path, True)]
+        synced.clear()
+        blob, data = next(iter(CHAIN.stages[0].blobs.items()))
+        store.put_blob(blob, data)
+        assert [folder for folder, _ in synced] == [path / "blobs", blob_file(path, blob).parent]
+        synced.clear()
+        store.compact()
+        assert [folder for folder, _ in synced] == [path]
