@@ -143,7 +143,8 @@ def choose_tests(
         return tests[name].seconds * len(tests[name].seen)
 
     likely = [name for name in proven if name in near]
-    spent_s, chosen = 0.0, []
+    spent_s = 0.0
+    chosen: list[str] = []
     for name in dict.fromkeys([*likely, *sorted(near, key=effort), *sorted(beside, key=effort)]):
         if not chosen or spent_s + tests[name].seconds <= budget_s:
             spent_s += tests[name].seconds
