@@ -107,6 +107,10 @@ faults: $(VENV)/.installed ## 10,000 networks in trouble, and the mutants that m
 	$(BIN)/python -m campaigns faults --seeds 10000
 	$(BIN)/python -m campaigns faults mutants --out $(RESULTS)/faults
 
+.PHONY: mutation
+mutation: $(VENV)/.installed-dev ## 300 mutants of protocol, ledger and stores: does a test notice? SEED=1 for others (an hour)
+	$(BIN)/python -m campaigns mutation --sample 300 --seed $(or $(SEED),0) --out $(RESULTS)/mutation
+
 .PHONY: selfish
 selfish: $(VENV)/.installed-dev ## 1,000 networks with a withholding member, all attacks and schedulers, and live (an hour)
 	$(BIN)/python -m campaigns selfish --networks 1000 --grid 1 --out $(RESULTS)/selfish

@@ -263,7 +263,7 @@ def _start_node() -> tuple[Context, NodeState]:
     court = hold_court()
     context = Context(_NODE, court.maker.signers[_NODE], Timing(10**9, 10**9, 10**9), court.maker.toolbox)
     state = begin(context, court.maker.state, Recovered(certificate=court.maker.certificate))
-    return context, step(context, state, Started())[0]
+    return context, step(context, state, Started(), 0, 0)[0]
 
 
 def _judge_message(record: Record) -> bool:
@@ -271,7 +271,7 @@ def _judge_message(record: Record) -> bool:
     court = hold_court()
     assert isinstance(record, Message)
     context, before = _start_node()
-    after, effects = step(context, before, MessageArrived(record), now_ns=1)
+    after, effects = step(context, before, MessageArrived(record), 1, 0)
     committed = [effect.block for effect in effects if isinstance(effect, Commit)]
     kept = [one.kept.block for one in effects if isinstance(one, Store) and isinstance(one.kept, KeptBlock)]
     own = {signed.vote.voter for signed in after.own_votes.values()}

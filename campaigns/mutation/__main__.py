@@ -33,9 +33,12 @@ TESTS = (
     "tests/transports",
     "tests/vectors",
     "tests/campaigns",
+    "tests/audit/test_privacy.py",
     "tests/test_aggregation.py",
     "tests/test_identity.py",
     "tests/test_encoding.py",
+    "tests/test_formats.py",
+    "tests/test_stated_limits.py",
 )
 _PREPARED = ("numpy", "scipy.optimize", "scipy.stats", "msgspec", "hypothesis", "typer", "rich.table", "cryptography",
              "cryptography.hazmat.primitives.asymmetric.ed25519", "sqlite3")  # fmt: skip
@@ -46,7 +49,9 @@ _BUDGET_S = 60.0
 def read_equivalent(path: Path = EQUIVALENT) -> dict[tuple[str, str, str], str]:
     """Read the equivalent mutants: reasons by module, line and change."""
     entries = tomllib.loads(path.read_text("utf-8"))["mutant"]
-    return {(entry["module"], entry["line"], entry["change"]): entry["reason"] for entry in entries}
+    return {
+        (entry["module"], entry["line"], change): entry["reason"] for entry in entries for change in entry["changes"]
+    }
 
 
 def draw_sample(mutants: Sequence[Mutant], size: int, seed: int) -> list[Mutant]:

@@ -1,4 +1,4 @@
-"""Run the tests that may notice a mutant: quickest first, each batch in a process of its own."""
+"""Run the tests that may notice a mutant: the likeliest first, each batch in a process of its own."""
 
 import ast
 import contextlib
@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 import traceback
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,9 +20,9 @@ import pytest
 from campaigns.mutation.loading import load_changed, mark_statements, watch
 from campaigns.mutation.operators import Mutant, mutate
 
-FIRST_BATCH = 40  # the quickest tests: they catch most mutants with few imports
-_BASE_S = 30.0  # for imports, regardless of the tests
-_FACTOR = 6.0  # limit as a multiple of the normal test time: beyond it a mutant hangs
+FIRST_BATCH = 40  # the likeliest tests: they catch most mutants with few imports
+_BASE_S = 20.0  # for imports, regardless of the tests
+_FACTOR = 3.0  # limit as a multiple of the normal test time: beyond it a mutant hangs
 _WAITING = 6.0  # wall-clock limit as a multiple of the CPU limit, since the machine is shared
 _MEMORY_BYTES = 12 * 2**30
 _FAILED = 99  # exit code of an internal error, not a verdict of the tests
@@ -120,11 +121,14 @@ def read_recording(path: Path) -> dict[str, TestRun]:
     return {name: TestRun(seconds, frozenset(seen)) for name, (seconds, seen) in found.items()}
 
 
-def choose_tests(mutant: Mutant, tests: Mapping[str, TestRun], budget_s: float) -> list[list[str]]:
-    """Choose batches of tests: the quickest that execute the mutant's statement, then more of them and of their files.
+def choose_tests(
+    mutant: Mutant, tests: Mapping[str, TestRun], budget_s: float, proven: Sequence[str] = ()
+) -> list[list[str]]:
+    """Choose batches of tests: the likeliest that execute the mutant's statement, then more of them and of their files.
 
-    A fixture may be executed by one test and checked by another of the same file. A statement executed only on import
-    is tried with all tests of its module.
+    Those `proven` by other mutants of the module come first, then those that are quick and execute little. A fixture
+    may be executed by one test and checked by another of the same file. A statement executed only on import is tried
+    with all tests of its module.
     """
     place = f"{mutant.module}:{mutant.line}"
     near = {name for name, test in tests.items() if place in test.seen}
@@ -134,21 +138,26 @@ def choose_tests(mutant: Mutant, tests: Mapping[str, TestRun], budget_s: float) 
         near = set(tests)
     files = {name.partition("::")[0] for name in near}
     beside = {name for name in tests if name.partition("::")[0] in files} - near
-    ordered = [*sorted(near, key=lambda n: tests[n].seconds), *sorted(beside, key=lambda n: tests[n].seconds)]
-    first, rest = ordered[:FIRST_BATCH], ordered[FIRST_BATCH:]
-    spent_s, chosen = 0.0, []
-    for name in rest:
-        spent_s += tests[name].seconds
-        if spent_s > budget_s:
-            break
-        chosen.append(name)
-    return [batch for batch in (first, chosen) if batch]
+
+    def effort(name: str) -> float:
+        return tests[name].seconds * len(tests[name].seen)
+
+    likely = [name for name in proven if name in near]
+    spent_s = 0.0
+    chosen: list[str] = []
+    for name in dict.fromkeys([*likely, *sorted(near, key=effort), *sorted(beside, key=effort)]):
+        if not chosen or spent_s + tests[name].seconds <= budget_s:
+            spent_s += tests[name].seconds
+            chosen.append(name)
+    return [batch for batch in (chosen[:FIRST_BATCH], chosen[FIRST_BATCH:]) if batch]
 
 
-def try_mutant(mutant: Mutant, source: str, tests: Mapping[str, TestRun], budget_s: float) -> Verdict:
+def try_mutant(
+    mutant: Mutant, source: str, tests: Mapping[str, TestRun], budget_s: float, proven: Sequence[str] = ()
+) -> Verdict:
     """Run batch after batch until a test fails or the budget is spent."""
     start, num_tests = time.perf_counter(), 0
-    for batch in choose_tests(mutant, tests, budget_s):
+    for batch in choose_tests(mutant, tests, budget_s, proven):
         num_tests += len(batch)
         tree = mutate(source, mutant.place)
         code, said = run_tests({mutant.module: tree}, batch, sum(tests[name].seconds for name in batch))
@@ -245,10 +254,14 @@ def try_all(
     for number in range(workers):
         child = os.fork()
         if child == 0:
+            proven: dict[str, list[str]] = defaultdict(list)  # by module, the newest first
             try:
                 for mutant in todo[number::workers]:
-                    verdict = try_mutant(mutant, sources[mutant.module], tests, budget_s)
+                    known = proven[mutant.module]
+                    verdict = try_mutant(mutant, sources[mutant.module], tests, budget_s, known)
                     _append(journal, verdict.to_json())
+                    if verdict.by in tests:
+                        proven[mutant.module] = list(dict.fromkeys([verdict.by, *known]))[:FIRST_BATCH]
             finally:
                 sys.stdout.flush()
                 os._exit(0)

@@ -1,6 +1,7 @@
 """The decimal twin of the cost model: it agrees with the float one, and with numbers worked out by hand."""
 
 import dataclasses
+import math
 from decimal import getcontext, localcontext
 from functools import cache
 
@@ -13,7 +14,7 @@ from worked_round import PROBLEM
 from bdfl.ledger.block import Schedule
 from bdfl.ledger.candidates import find_candidates
 from bdfl.ledger.charter import Charter, read_charter
-from bdfl.ledger.costs import assess_schedule
+from bdfl.ledger.costs import assess_schedule, slowest_exchange_ns
 from bdfl.ledger.planning import Prospect, idle_schedule, plan_round, round_problem
 from bdfl.ledger.round_problem import read_decision
 from bdfl.ledger.toolbox import Toolbox
@@ -187,3 +188,35 @@ def test_any_integers_are_judged(cpu_hz, power_uw, first_hz, second_hz, gain_att
     assert 0 <= found.modelled.delay_ns < 2**63
     assert all(0 <= energy < 2**63 for energy in found.modelled.energy_pj)
     assert abs(found.objective_nano) < 2**63
+
+
+def test_the_slowest_exchange_is_that_of_the_member_that_needs_longest_with_what_it_can_pay_for():
+    first = GENESIS.members[0]
+
+    def slowest_ns(*members):
+        return slowest_exchange_ns(GENESIS.physics, members)
+
+    def changed(member, part, **changes):
+        return replace(member, **{part: replace(getattr(member, part), **changes)})
+
+    upload_ns = slowest_ns(changed(first, "limits", cycles=0))
+    assert upload_ns == 500_000_000  # as in the round worked out by hand
+    rich = changed(first, "conditions", energy_budget_pj=10**18)
+    at_1_ghz = changed(rich, "limits", initial_cpu_hz=10**9, cpu_max_hz=None)
+    training_ns = first.limits.cycles  # at 1 GHz
+    assert slowest_ns(at_1_ghz) == upload_ns + training_ns
+    assert slowest_ns(changed(at_1_ghz, "limits", cpu_max_hz=10**9 // 2)) == upload_ns + 2 * training_ns
+    assert slowest_ns(changed(at_1_ghz, "limits", cpu_max_hz=2 * 10**9)) == upload_ns + training_ns
+    poor = changed(at_1_ghz, "conditions", energy_budget_pj=50_000_000_000 + 80_000_000_000)
+    hertz = math.sqrt(0.08 / (first.limits.capacitance / 1e36 * first.limits.cycles))
+    assert slowest_ns(poor) == pytest.approx(upload_ns + first.limits.cycles / hertz * 1e9, rel=1e-9)
+    assert slowest_ns(at_1_ghz, poor) == slowest_ns(poor, at_1_ghz) == slowest_ns(poor)
+    for nothing in (
+        changed(at_1_ghz, "conditions", is_reachable=False),
+        changed(at_1_ghz, "conditions", gain_atto=0),
+        changed(at_1_ghz, "limits", power_uw=0),
+        changed(at_1_ghz, "conditions", energy_budget_pj=50_000_000_000),  # its upload takes all of it
+    ):
+        assert slowest_ns(nothing) == 0
+        assert slowest_ns(nothing, at_1_ghz) == slowest_ns(at_1_ghz)
+    assert slowest_ns() == 0

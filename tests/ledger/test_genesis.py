@@ -10,14 +10,16 @@ from bdfl.environment import draw_federation, draw_rounds
 from bdfl.identity import Signer
 from bdfl.learning.participation import draw_participation
 from bdfl.learning.weights import Layout, encode_weights
+from bdfl.ledger import genesis as genesis_module
 from bdfl.ledger.block import FORMAT, MAX_BLOCK_SIZE, Genesis, Tensor, chain_id
 from bdfl.ledger.chain import start_chain
+from bdfl.ledger.costs import slowest_exchange_ns
 from bdfl.ledger.errors import InvalidGenesis
 from bdfl.ledger.genesis import conditions_of, make_genesis, make_toolbox, validate_initial_model
 from bdfl.ledger.planning import idle_schedule
 from bdfl.ledger.toolbox import Toolbox
 from bdfl.ledger.units import DoesNotFit
-from bdfl.scenario import Clients, Compute, Energy, Mining, Participation, Protocol, Radio, SchedulerChoice
+from bdfl.scenario import Clients, Compute, Energy, Ledger, Mining, Participation, Protocol, Radio, SchedulerChoice
 from bdfl.scenario.learning import Aggregation, Learning
 from tests.ledger.town import LAYOUT, found_town, replace, small_scenario
 
@@ -205,3 +207,30 @@ def test_a_federation_of_one_is_a_chain():
     scenario = small_scenario(1, clients=Clients(count=1, min_selected=1, samples=10))
     state = start_chain(make(scenario), Toolbox())
     assert (state.quorum, state.num_members) == (1, 1)
+
+
+def test_no_member_trains_and_uploads_longer_than_the_scenario_says_or_twice_what_the_slowest_needs():
+    assert make(small_scenario(ledger=Ledger(max_exchange_s=2.5))).law.max_exchange_ns == 2_500_000_000
+    assert make(small_scenario(ledger=Ledger(max_exchange_s=1e-9))).law.max_exchange_ns == 1
+    with pytest.raises(DoesNotFit, match=r"ledger\.max_exchange_s"):
+        make(small_scenario(ledger=Ledger(max_exchange_s=1e-12)))
+    slowest_ns = slowest_exchange_ns(GENESIS.physics, GENESIS.members)
+    assert GENESIS.law.max_exchange_ns == 2 * slowest_ns > 0
+
+
+def test_where_nobody_can_be_reached_at_first_an_exchange_may_take_an_hour():
+    nobody = tuple(replace(one, conditions=replace(one.conditions, is_reachable=False)) for one in GENESIS.members)
+    assert slowest_exchange_ns(GENESIS.physics, nobody) == 0
+    assert genesis_module._max_exchange_ns(small_scenario(), nobody) == 3600 * 10**9
+
+
+def test_a_budget_that_would_hide_all_others_is_refused_and_the_largest_that_may_be_is_not():
+    def with_budget(budget_pj):
+        first = GENESIS.members[0]
+        conditions = replace(first.conditions, energy_budget_pj=budget_pj)
+        return replace(GENESIS, members=(replace(first, conditions=conditions), *GENESIS.members[1:]))
+
+    with pytest.raises(InvalidGenesis) as refusal:
+        start_chain(with_budget(10**18 + 1), Toolbox())
+    assert refusal.value.rule == "budgets"
+    start_chain(with_budget(10**18), Toolbox())

@@ -64,6 +64,21 @@ def test_a_statement_that_does_not_end_is_ended(path: Path, monkeypatch: pytest.
     opened.close()
 
 
+def test_an_answer_counts_the_bytes_of_its_rows_and_values_to_the_last(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = database.Database.open(path / DATABASE_FILE, durable=False, read_only=True)
+    monkeypatch.setattr(database, "_MAX_ANSWER", 2 * (1000 + 128))
+    fits = ["zeroblob(1000)", "zeroblob(1000)"], ["zeroblob(900)", "hex(zeroblob(550))"], ["zeroblob(2128)"]
+    beyond = ["zeroblob(1000)", "zeroblob(1001)"], ["zeroblob(900)", "hex(zeroblob(551))"], ["zeroblob(2129)"]
+    for values in fits:
+        assert len(opened.run(" UNION ALL ".join(f"SELECT {value}" for value in values))) == len(values)
+    for values in beyond:
+        with pytest.raises(DamagedStore, match="more than 2256 bytes for SELECT"):
+            opened.run(" UNION ALL ".join(f"SELECT {value}" for value in values))
+    opened.close()
+
+
 @pytest.mark.parametrize("value", ["1.5", "'text'", "CAST(x'fffe' AS TEXT)", "-1", "NULL"])
 @pytest.mark.parametrize(("table", "column"), [("checkpoint", "height"), ("blocks", "data"), ("genesis", "checksum")])
 def test_a_value_of_another_type_is_damage(path: Path, table: str, column: str, value: str) -> None:

@@ -102,6 +102,22 @@ def test_frequencies_and_powers_are_rounded_down_within_their_caps():
     assert plan_schedule(charter, prospect, shifted, toolbox) == schedule
 
 
+def test_what_is_above_zero_and_below_a_unit_becomes_one_unit():
+    """Nothing at all would never end: who has all the time in the world may plan less than a unit."""
+    charter, prospect, schedule, toolbox = drawn()
+    exact = read_decision(schedule)
+    slow = dataclasses.replace(exact, cpu_hz=np.where(exact.selected, 0.3, 0.0))
+    faint = dataclasses.replace(exact, power_w=np.where(exact.selected, 0.3e-6, 0.0))
+    endless = replace(charter.genesis.law, max_exchange_ns=2**63 - 1)
+    charter = dataclasses.replace(charter, genesis=replace(charter.genesis, law=endless))
+    for decision, name in ((slow, "cpu_hz"), (faint, "power_uw")):
+        planned = plan_schedule(charter, prospect, decision, toolbox)
+        assert planned.is_feasible, planned.reason
+        assert set(getattr(planned, name)) == {1}
+    idle_miner = dataclasses.replace(exact, mining_hz=np.where(np.arange(5) == 0, 0.3, exact.mining_hz))
+    assert plan_schedule(charter, prospect, idle_miner, toolbox).mining_hz[0] == 0
+
+
 def test_a_power_that_is_whole_stays_whole_through_floats():
     charter, _, schedule, _ = drawn()
     powers = [charter.genesis.members[client].limits.power_uw for client in schedule.selected]

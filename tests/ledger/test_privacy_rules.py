@@ -9,6 +9,7 @@ from bdfl.ledger.block import FORMAT, Privacy
 from bdfl.ledger.errors import BadUpdate, InvalidGenesis
 from bdfl.ledger.genesis import draft_genesis, validate_genesis
 from bdfl.ledger.memory_store import MemoryStore
+from bdfl.ledger.spending import mechanism_on, spent_after
 from bdfl.ledger.statements import validate_update
 from bdfl.ledger.store import ChainStore, NotAStore
 from bdfl.ledger.toolbox import Toolbox
@@ -95,3 +96,18 @@ def test_a_chain_of_the_former_format_is_refused_in_one_line(tmp_path):
     database.close()
     with pytest.raises(NotAStore, match=r"format 1 found, .* reads format 2: an older bdfl wrote it"):
         ChainStore.open(tmp_path / "chain")
+
+
+def test_nothing_is_spent_where_training_is_not_private():
+    assert spent_after(new_maker(privacy=None).state, 0) == 0
+
+
+def test_what_will_be_spent_counts_every_round_that_a_member_was_to_train_in_and_the_next(monkeypatch):
+    asked = []
+    monkeypatch.setattr("bdfl.ledger.spending.spent_micro", lambda *question: asked.append(question) or 7)
+    maker = new_maker()
+    maker.grow(2)
+    assert spent_after(maker.state, 1) == 7
+    samples = maker.state.members[1].limits.samples
+    assert asked == [(mechanism_on(PRIVACY, samples), 3)]
+    assert (asked[0][0].samples, asked[0][0].batch, asked[0][0].noise_micro) == (samples, 32, 1_100_000)

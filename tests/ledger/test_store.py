@@ -210,6 +210,19 @@ def test_pruning_again_changes_nothing(store: Store) -> None:
     assert store.prune(4).checkpoint == 3
 
 
+def test_pruning_says_how_many_blocks_it_pruned_since_the_last_time(store: Store) -> None:
+    size = len(CHAIN.initial_model)
+    fill(store, 4)
+    first = store.prune(1)
+    assert (first.checkpoint, first.num_blocks) == (3, 3)
+    assert first.num_bytes == size * first.num_blobs > 0
+    for stage in CHAIN.stages[4:6]:
+        put_stage(store, stage)
+    second = store.prune(1)
+    assert (second.checkpoint, second.num_blocks) == (5, 2)
+    assert second.num_bytes == size * second.num_blobs > 0
+
+
 def test_pruning_keeps_at_least_one_block(store: Store) -> None:
     fill(store, 2)
     with pytest.raises(ValueError, match="at least 1"):

@@ -346,3 +346,23 @@ def _put(store: ChainStore, stage: Stage) -> None:
     for blob, data in stage.blobs.items():
         store.put_blob(blob, data)
     store.append(stage.block, stage.certificate)
+
+
+def test_a_store_waits_for_all_bytes_on_the_disk_unless_it_is_told_not_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []  # bytes that a file had by then
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.fstat(descriptor).st_size))
+    blob, data = next(iter(CHAIN.stages[0].blobs.items()))
+    for options in ({}, {"durable": False}):
+        path = tmp_path / f"chain-{len(options)}"
+        with ChainStore.create(path, CHAIN.genesis, CHAIN.initial_model, **options):
+            begun = synced.copy()
+        with ChainStore.open(path, **options) as store:
+            synced.clear()
+            num_open = len(os.listdir("/proc/self/fd"))
+            store.put_blob(blob, data)
+            assert len(os.listdir("/proc/self/fd")) == num_open
+        assert (len(CHAIN.initial_model) in begun) == (len(data) in synced) == (options == {})
+        assert bool(begun) == bool(synced) == (options == {})
+        synced.clear()

@@ -10,9 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from bdfl.encoding import digest, encode
 from bdfl.errors import other_format
+from bdfl.ledger import database
+from bdfl.ledger.blob_folder import BlobFolder
 from bdfl.ledger.block import Block
-from bdfl.ledger.database import Database
+from bdfl.ledger.chain_rows import decode_certificate
+from bdfl.ledger.database import Database, _explain
 from bdfl.ledger.keeping import DamagedStore, MisplacedBlock, NotAStore, NotKept, QuotaExceeded, StoreError, StoreInUse
 from bdfl.ledger.store import DATABASE_FILE, ChainStore
 from benchmarks.ledger.sample_chain import sample_chain, sample_genesis, sample_vote
@@ -350,3 +354,182 @@ def test_a_full_disk_costs_only_what_did_not_fit(path: Path) -> None:
     with ChainStore.open(path) as store:
         assert store.height == 3
         assert len(store.read_round(4).votes) == int(attempt)
+
+
+def sqlite_error(code: int, kind: type[sqlite3.Error] = sqlite3.OperationalError) -> sqlite3.Error:
+    error = kind("what SQLite says")
+    error.sqlite_errorcode = code  # type: ignore[attr-defined]
+    return error
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (sqlite3.SQLITE_FULL, NotKept),
+        (sqlite3.SQLITE_IOERR_FSYNC, NotKept),  # an extended code: its last byte counts
+        (sqlite3.SQLITE_READONLY, NotKept),
+        (sqlite3.SQLITE_CANTOPEN, NotKept),
+        (sqlite3.SQLITE_BUSY, StoreInUse),
+        (sqlite3.SQLITE_BUSY_SNAPSHOT, StoreInUse),
+        (sqlite3.SQLITE_LOCKED, StoreInUse),
+        (sqlite3.SQLITE_NOTADB, NotAStore),
+        (sqlite3.SQLITE_INTERRUPT, DamagedStore),
+        (sqlite3.SQLITE_CORRUPT, DamagedStore),
+    ],
+)
+def test_an_error_of_the_database_says_what_it_means_for_the_store(path: Path, code: int, kind: type) -> None:
+    found = _explain(path, sqlite_error(code))
+    assert type(found) is kind
+    assert str(found).startswith(str(path))
+    assert ("more steps" in str(found)) == (code == sqlite3.SQLITE_INTERRUPT)
+
+
+class Unwilling:
+    """A connection that cannot even be asked for its format."""
+
+    def __init__(self, code: int) -> None:
+        self.code = code
+        self.is_closed = False
+
+    def execute(self, *_: object) -> None:
+        raise sqlite_error(self.code)
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+@pytest.mark.parametrize(
+    ("code", "log", "is_read"),
+    [
+        (sqlite3.SQLITE_CANTOPEN, None, True),
+        (sqlite3.SQLITE_CANTOPEN, b"", True),
+        (sqlite3.SQLITE_READONLY_CANTINIT, None, True),
+        (sqlite3.SQLITE_CANTOPEN, b"rows", False),  # the newest blocks may be in the log
+        (sqlite3.SQLITE_BUSY, None, False),
+    ],
+)
+def test_a_store_is_read_as_one_that_nobody_changes_only_where_sqlite_can_write_no_index_and_there_is_no_log(
+    path: Path, monkeypatch: pytest.MonkeyPatch, code: int, log: bytes | None, is_read: bool
+) -> None:
+    unwilling, connect = Unwilling(code), database._connect
+    monkeypatch.setattr(database, "_connect", lambda file, mode: unwilling if mode == "ro" else connect(file, mode))
+    if log is not None:
+        (path / f"{DATABASE_FILE}-wal").write_bytes(log)
+    if is_read:
+        with ChainStore.open(path, read_only=True) as reader:
+            assert reader.block(3) == CHAIN.stages[2].block
+    else:
+        with pytest.raises(StoreError, match="what SQLite says"):
+            ChainStore.open(path, read_only=True)
+    assert unwilling.is_closed
+
+
+def test_a_database_that_cannot_be_made_is_not_kept(tmp_path: Path) -> None:
+    with pytest.raises(NotKept, match="unable to open"):
+        Database.create(tmp_path / "nowhere" / DATABASE_FILE, durable=False)
+
+
+def test_pages_that_no_statement_reads_are_checked_before_writing(path: Path) -> None:
+    with (path / DATABASE_FILE).open("r+b") as file:
+        file.seek(36)  # how many pages are free
+        file.write((7).to_bytes(4, "big"))
+    with ChainStore.open(path, read_only=True) as reader:
+        assert reader.block(3) == CHAIN.stages[2].block
+    assert "freelist" in message_of_opening(path, DamagedStore).lower()
+
+
+def test_a_number_too_large_for_the_database_is_told_in_one_line(path: Path) -> None:
+    with ChainStore.open(path, read_only=True) as reader, pytest.raises(DamagedStore, match="too large"):
+        reader.block(2**70)
+
+
+def test_a_row_whose_checksum_fits_and_that_is_no_record_is_damage(path: Path) -> None:
+    change_row(path, "DELETE FROM statements")
+    data = b"\xc1 no record"
+    connection = sqlite3.connect(path / DATABASE_FILE)
+    with connection:
+        insert = "INSERT INTO statements (height, kind, data, checksum) VALUES (4, 'vote', ?, ?)"
+        connection.execute(insert, (data, digest(data)))
+    connection.close()
+    with ChainStore.open(path, read_only=True) as reader, pytest.raises(DamagedStore, match="a vote of height 4: "):
+        reader.read_round(4)
+
+
+def test_two_checkpoints_or_none_are_damage(path: Path) -> None:
+    for statement, num_rows in (("INSERT INTO checkpoint VALUES (1)", 2), ("DELETE FROM checkpoint", 0)):
+        change_row(path, statement)
+        with (
+            ChainStore.open(path, read_only=True) as reader,
+            pytest.raises(DamagedStore, match=f"the checkpoint: {num_rows} rows found, one expected"),
+        ):
+            assert reader.checkpoint
+
+
+def test_the_bytes_of_a_block_and_its_certificate_are_given_as_they_are_stored(path: Path) -> None:
+    stage = CHAIN.stages[1]
+    with ChainStore.open(path, read_only=True) as reader:
+        block, votes = reader.raw_block(2)
+        assert block == encode(stage.block)
+        assert decode_certificate(votes) == stage.certificate
+    change_row(path, "UPDATE blocks SET data = x'00' WHERE height = 2")
+    with ChainStore.open(path, read_only=True) as reader:
+        assert reader.raw_block(2)[0] == b"\x00"  # whoever asks checks them
+
+
+def test_a_store_says_how_many_bytes_its_blobs_have_and_may_have(path: Path) -> None:
+    size = len(CHAIN.initial_model)
+    num_blobs = 1 + sum(len(stage.blobs) for stage in CHAIN.stages)
+    with ChainStore.open(path, max_bytes=10_000) as store:
+        assert (store.num_bytes, store.max_bytes) == (num_blobs * size, 10_000)
+    with ChainStore.open(path, read_only=True) as reader:
+        assert (reader.num_bytes, reader.max_bytes) == (0, None)
+
+
+def test_a_disk_that_fails_while_opening_or_compacting_is_said(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with ChainStore.open(path) as store:
+        with monkeypatch.context() as patches:
+            patches.setattr(os, "replace", refuse)
+            with pytest.raises(NotKept, match="Input/output error; not compacted"):
+                store.compact()
+        assert store.block(3) == CHAIN.stages[2].block  # and goes on
+    monkeypatch.setattr("bdfl.ledger.store.find_stray", refuse)
+    assert "Input/output error, the folder of a chain expected" in message_of_opening(path, NotAStore)
+
+
+def setting(store: ChainStore, name: str) -> object:
+    return store._database.run(f"PRAGMA {name}")[0][0]
+
+
+def test_a_durable_store_waits_for_the_disk_at_every_commit_and_none_keeps_many_pages(path: Path) -> None:
+    for durable, synchronous in ((True, 2), (False, 0)):
+        with ChainStore.open(path, durable=durable) as store:
+            assert setting(store, "synchronous") == synchronous
+            assert setting(store, "journal_mode") == "wal"
+            assert setting(store, "cache_size") == -256
+            store.compact()
+            assert setting(store, "synchronous") == synchronous
+            assert setting(store, "journal_mode") == "wal"
+            assert setting(store, "cache_size") == -256
+        assert not list(path.glob(f"{DATABASE_FILE}-*"))  # whoever only reads later leaves nothing beside the file
+    with ChainStore.open(path, read_only=True) as reader:
+        assert setting(reader, "cache_size") == -256
+
+
+def test_names_are_on_the_disk_when_a_store_is_begun_a_blob_is_kept_and_a_database_compacted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, synced = tmp_path / "chain", []
+    monkeypatch.setattr(BlobFolder, "sync", lambda _, folder: synced.append((folder, (path / DATABASE_FILE).exists())))
+    with ChainStore.create(path, CHAIN.genesis, CHAIN.initial_model) as store:
+        initial = blob_file(path, CHAIN.genesis.model.initial).parent
+        assert synced == [(path, False), (path / "blobs", False), (initial, False), (path, True), (tmp_path, True)]
+        synced.clear()
+        blob, data = next(iter(CHAIN.stages[0].blobs.items()))
+        store.put_blob(blob, data)
+        assert [folder for folder, _ in synced] == [path / "blobs", blob_file(path, blob).parent]
+        synced.clear()
+        store.compact()
+        assert [folder for folder, _ in synced] == [path]

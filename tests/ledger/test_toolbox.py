@@ -13,7 +13,7 @@ from bdfl.ledger import work
 from bdfl.ledger.block import ModelUpdate
 from bdfl.ledger.errors import InvalidUpdate, MissingBlob
 from bdfl.ledger.planning import Prospect, plan_round
-from bdfl.ledger.toolbox import Toolbox
+from bdfl.ledger.toolbox import Memo, Toolbox
 from bdfl.scenario.learning import Aggregation
 from bdfl.scenario.ledger import WorkKind
 from bdfl.scheduling.problem import infeasible_decision
@@ -179,3 +179,48 @@ def test_once_works_once():
     for _ in range(3):
         toolbox.once(about, lambda: made.append(None))
     assert len(made) == 1
+
+
+def test_a_value_put_again_counts_once_and_the_last_one_is_given():
+    memo = Memo(max_entries=10, max_bytes=100)
+    memo.put("a", "old", 60)
+    assert memo.put("a", "new", 40) == "new"
+    memo.put("b", "other", 60)  # together a hundred: nothing has to go
+    assert (memo.get("a"), memo.get("b")) == ("new", "other")
+    assert memo._num_bytes == 100
+    memo.put("c", "more", 1)
+    assert (memo.get("a"), memo.get("b"), memo.get("c")) == (None, "other", "more")
+    memo.put("d", "too large", 101)
+    assert (memo.get("b"), memo.get("d")) == ("other", None)
+    memo.put("e", "all", 100)
+    memo.put("f", "of no size")
+    assert (memo.get("e"), memo.get("f"), memo._num_bytes) == ("all", "of no size", 100)
+
+
+def test_a_model_is_remembered_with_its_weights_as_twice_its_bytes_and_digests_and_aggregates_within_their_share():
+    data = TOWN.model(0, 1)
+    toolbox = Toolbox(max_bytes=10 * len(data))
+    toolbox.decode_model(digest(data), data, LAYOUT)
+    assert toolbox._models._num_bytes == 2 * len(data)
+    assert toolbox._digests._max_bytes == 5 * len(data)
+    assert toolbox._aggregates._max_bytes == 10 * len(data) // 4
+    assert (Toolbox(max_entries=33)._models._max_entries, Toolbox(max_entries=32)._models._max_entries) == (3, 2)
+    update = ModelUpdate(0, 100, len(data), digest(data), 0)
+    made = Toolbox()
+    aggregated = made.aggregate(Aggregation(rule="mean"), LAYOUT, [update], {digest(data): data})
+    assert made._aggregates._num_bytes == len(aggregated)
+
+
+def test_updates_that_the_rule_cannot_aggregate_are_named_as_such():
+    data = TOWN.model(0, 1)
+    update = ModelUpdate(0, 100, len(data), digest(data), 0)
+    with pytest.raises(InvalidUpdate, match=r"aggregate: .* found, updates that median can aggregate expected"):
+        Toolbox().aggregate(Aggregation(rule="median", faulty=1), LAYOUT, [update], {digest(data): data})
+
+
+def test_a_model_is_decoded_once_whoever_holds_its_bytes():
+    data = TOWN.model(0, 1)
+    toolbox = Toolbox()
+    weights = toolbox.decode_model(digest(data), data, LAYOUT)
+    assert toolbox.decode_model(digest(data), data, LAYOUT) is weights
+    assert toolbox.decode_model(digest(data), bytes(bytearray(data)), LAYOUT) is weights

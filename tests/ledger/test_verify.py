@@ -15,7 +15,7 @@ from bdfl.ledger.memory_store import MemoryStore
 from bdfl.ledger.planning import assess
 from bdfl.ledger.store import ChainStore
 from bdfl.ledger.toolbox import Toolbox
-from bdfl.ledger.verify import Agreement, ModelCheck, verify_chain
+from bdfl.ledger.verify import Agreement, KnownHeight, ModelCheck, verify_chain
 from bdfl.report.chain_tables import describe_verification
 from bdfl.scenario.ledger import QuorumRule, WorkKind
 from benchmarks.ledger.valid_chain import (
@@ -317,3 +317,27 @@ def test_the_benchmark_measures_a_valid_chain_beside_its_files(tmp_path):
     assert [row.what for row in rows] == ["read and hash, one thread", "read and hash, two threads", "verify"]
     assert rows[0].speed == 1.0
     assert all(row.best_s > 0 and row.files == 2 * 9 for row in rows)
+
+
+def test_a_chain_that_is_shorter_than_a_file_says_was_cut_short_after_its_last_block():
+    maker = new_maker()
+    maker.grow(2)
+    for height in (0, 1, 2):
+        assert verify_chain(maker.store, known=KnownHeight(height, "status.json")).is_valid
+    found = verify_chain(maker.store, known=KnownHeight(3, "status.json"))
+    assert (found.failure.block, found.failure.rule) == (3, "height")
+    assert (found.failure.expected, found.failure.found) == ("3 blocks, as status.json says", "2 blocks")
+    assert len(found.blocks) == 2
+
+
+def test_a_store_without_its_untrained_model_or_that_of_its_checkpoint_is_not_valid():
+    maker = new_maker()
+    maker.grow(4)
+    maker.store.prune(2)
+    assert verify_chain(maker.store).is_valid
+    for blob, height in ((maker.store.block(2).body.model, 2), (maker.store.genesis.model.initial, 0)):
+        kept = maker.store._blobs.pop(blob)
+        failure = verify_chain(maker.store).failure
+        assert (failure.block, failure.rule, failure.found) == (height, "blob-stored", "none")
+        assert failure.expected == f"the bytes of blob {blob.hex()[:16]}"
+        maker.store._blobs[blob] = kept

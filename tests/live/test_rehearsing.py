@@ -35,8 +35,8 @@ def test_a_step_changes_nothing_of_the_state_it_is_given():
     copies = {name: getattr(before, name) for name in names}
     maps = {name: dict(value) for name, value in copies.items() if isinstance(value, dict)}
     message = table_message(seat, 1, Proposal(block))
-    first = step(seat.context, before, MessageArrived(message), 5)
-    again = step(seat.context, before, MessageArrived(message), 5)
+    first = step(seat.context, before, MessageArrived(message), 5, 0)
+    again = step(seat.context, before, MessageArrived(message), 5, 0)
     assert first[1] == again[1]
     assert first[1]
     for name, value in copies.items():

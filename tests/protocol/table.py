@@ -98,14 +98,14 @@ class Seat:
 class Table:
     """A federation; `scheduler` all selects everybody. Nothing moves but what a test moves."""
 
-    def __init__(self, num_members=4, quorum=QuorumRule.MAJORITY, last_height=None, rounds=12):
+    def __init__(self, num_members=4, quorum=QuorumRule.MAJORITY, last_height=None, rounds=12, samples=None):
         self.scenario = Scenario(
             rounds=rounds,
             clients=Clients(count=num_members, min_selected=1),
             scheduler=SchedulerChoice(name="all"),
             ledger=Ledger(quorum=quorum, cycles_per_hash=1e7),
         )
-        federation = draw_federation(self.scenario)
+        federation = draw_federation(self.scenario, None if samples is None else np.array(samples, dtype=np.float64))
         self.rounds = list(draw_rounds(self.scenario, federation))
         self.initial = model_bytes(0.0, 0.0, 0.0, 0.0)
         self.genesis = make_genesis(

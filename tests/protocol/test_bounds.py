@@ -221,3 +221,49 @@ def test_an_earlier_offence_does_not_hide_that_a_member_gave_two_updates(table):
 
 def update_of(block):
     return next(signed.update.model for signed in block.body.updates if signed.update.client == LIAR)
+
+
+def test_of_what_a_member_voted_in_one_attempt_eight_blocks_are_counted_of_each_kind(table):
+    seat = table.seats[0]
+    for kind in (Kind.PREVOTE, Kind.PRECOMMIT):
+        for number in range(12):
+            say_votes(seat, vote(seat, kind, 1, digest(bytes([number])), number=LIAR))
+    held = [key for key in seat.state.votes if key[2] == LIAR]
+    assert [sum(key[1] is kind for key in held) for kind in (Kind.PREVOTE, Kind.PRECOMMIT)] == [8, 8]
+
+
+def test_votes_up_to_sixteen_attempts_ahead_are_all_counted_and_of_those_beyond_the_latest_of_each_kind(table):
+    seat, block = table.seats[0], digest(b"far")
+    said = [(Kind.PREVOTE, attempt) for attempt in (16, 17, 30, 18, 40, 39)] + [(Kind.PRECOMMIT, 20)]
+    for kind, attempt in said:
+        say_votes(seat, vote(seat, kind, attempt, block, number=LIAR))
+    say_votes(seat, vote(seat, Kind.PREVOTE, 25, block, number=2))  # somebody else's replaces none of them
+    assert seat.state.attempt == 25  # with two of them, more than may lie, that far
+    held = sorted(key[:2] for key in seat.state.votes if key[2] == LIAR)
+    assert held == sorted([(16, Kind.PREVOTE), (17, Kind.PREVOTE), (40, Kind.PREVOTE), (20, Kind.PRECOMMIT)])
+
+
+def test_of_the_blocks_somebody_says_to_hold_four_for_each_member_are_asked_for(table):
+    seat = table.seats[0]
+    digests = tuple(digest(bytes([number])) for number in range(100))
+    effects = seat.hear(replace_sender(seat.message(Hearsay(1, blocks=digests)), 1))
+    assert asked(effects, BlockWanted) == list(digests[: 4 * 4])
+    assert not seat.state.wanted_blocks  # nobody signed for it
+
+
+def test_a_block_that_rests_on_a_model_found_wrong_is_dropped(table):
+    seat = table.seats[0]
+    model = model_bytes(1.0, 0.0, 0.0, 0.0)[:-4] + np.array([np.nan], "<f4").tobytes()
+    update = msgspec.structs.replace(table.seats[LIAR].state.updates[LIAR].update, model=digest(model))
+    signed = SignedUpdate(update, signer(LIAR).sign(Meaning.UPDATE, seat.state.chain.place, update))
+    mined = seat.state.mined.body
+    updates = tuple(signed if one.update.client == LIAR else one for one in mined.updates)
+    block = make_block(table.seats[LIAR], change={"updates": updates, "model": digest(b"whatever")})
+    assert asked(show(table, seat, block), BlobWanted) == [digest(model)]
+    seat.hear(table.seats[LIAR].message(Blob(model)))
+    assert digest(model) in seat.state.refused
+    other = make_block(table.seats[1], attempt=2)
+    show(table, seat, other)
+    assert block.digest not in seat.state.candidates
+    assert block.digest in seat.state.refused
+    assert other.digest in seat.state.candidates

@@ -137,6 +137,16 @@ def test_each_block_is_asked_of_whoever_told_the_one_before():
     assert [[(effect.to, effect.message.height) for effect in effects] for effects in again] == [[(1, 2)], [], [(1, 2)]]
 
 
+def test_with_everything_else_the_block_after_those_followed_is_asked_for_again():
+    table = played()
+    seat = away(table)
+    follow(table, seat, 2)
+    effects = table.fire(seat, Timer.RESEND)
+    asked = [one for one in effects if isinstance(one, Send) and one.message.content == DecidedWanted()]
+    assert [one.message.height for one in asked] == [3]
+    assert asked[0].to != seat.number
+
+
 # What it never is
 
 
@@ -169,6 +179,20 @@ def test_a_restart_without_the_model_asks_for_it_first():
     assert seat.did(Train) == seat.did(Measure) == []
     hand_over(table, seat, seat.state.chain.model)
     assert len(seat.did(Train)) == len(seat.did(Measure)) == 1
+
+
+def test_who_starts_asks_the_member_after_it_first_and_then_each_other_in_turn():
+    table = played()
+    chain = away(table)
+    follow(table, chain, NUM_BLOCKS)
+    seat = table.seat(2, Recovered(lacks_model=True), chain.state.chain, keep_blocks=KEEP)
+    asked = [seat.give(Started()), *(table.fire(seat, Timer.RESEND) for _ in range(4))]
+    wanted = [[one.to for one in effects if _wants_blob(one)] for effects in asked]
+    assert wanted == [[3], [0], [1], [3], [3]]  # its own turn is the next one's
+
+
+def _wants_blob(effect):
+    return isinstance(effect, Send) and isinstance(effect.message.content, BlobWanted)
 
 
 def test_another_model_than_the_one_certified_is_not_taken():
@@ -262,6 +286,29 @@ def test_what_was_found_wrong_is_never_taken_on_trust():
     seat.state = replace(seat.state, ahead=(head, later))
     seat.give(Started())
     assert height_of(seat) == 0
+
+
+def test_a_node_commits_the_block_that_it_checked_whatever_was_followed_before():
+    """Liars certified a wrong block; a second quorum is for the right one: the chain goes on from that."""
+    table = Table(4)
+    table.start()
+    table.collect()
+    wrong = make_block(table.seats[0], change={"model": table.genesis.model.initial})
+    precommits = tuple(vote(table.seats[0], Kind.PRECOMMIT, 1, wrong.digest, number=one) for one in range(3))
+    table.deliver(table.seats[1], table.mine(table.seats[1]))
+    right, _ = table.decided[1]
+    seat = away(table, keep_blocks=2)
+    tell(table, seat, 1, Decided(wrong, precommits))
+    for blob in list(seat.state.wanted_blobs):
+        hand_over(table, seat, blob)
+    assert wrong.digest in seat.state.refused
+    assert [found.block for found in seat.state.ahead] == [wrong]
+    tell(table, seat, 1)
+    for blob in list(seat.state.wanted_blobs):
+        hand_over(table, seat, blob)
+    assert (height_of(seat), seat.state.chain.tip) == (1, right.digest)
+    assert seat.state.chain.model == right.body.model
+    assert seat.state.ahead == ()
 
 
 # Those who were removed

@@ -1,11 +1,22 @@
 """Deadlines: nobody gains by keeping the others waiting, and nobody is waited for again and again."""
 
+from dataclasses import replace as replace_state
+
 import pytest
 from msgspec.structs import replace
 
 from bdfl.identity import Meaning
 from bdfl.ledger.block import SignedReport
-from bdfl.protocol.deadlines import LATE_BLOCK_FACTOR, REFILL, deadline_ns, exchange_ns
+from bdfl.protocol.deadlines import (
+    LATE_BLOCK_FACTOR,
+    MAX_BACK_OFF_NS,
+    REFILL,
+    back_off_ns,
+    charge_lateness,
+    deadline_ns,
+    exchange_ns,
+)
+from bdfl.protocol.draft import Draft
 from bdfl.protocol.events import Send, SetTimer, Timer, TimerFired
 from bdfl.protocol.messages import Blob, BlobWanted, Hearsay, Proposal
 from bdfl.protocol.state import Phase
@@ -237,3 +248,86 @@ def test_a_wait_is_what_was_measured_from_closing_to_the_first_vote(table):
     assert voter.state.mining_since_ns == up_ns
     table.deliver(proposer, table.mine(proposer, up_ns + 250_000_000), now_ns=up_ns + 250_000_000)
     assert [one.mining_ms for one in voter.votes(Kind.PRECOMMIT)] == [250]
+
+
+def test_of_seven_members_two_may_be_waited_for_and_still_be_blamed_and_three_may_not():
+    table = Table(7)
+    table.start()
+    voter = table.seats[0]
+    for member in range(1, 7):
+        voter.lose_patience(member, 0)
+    for seat in table.seats[:4]:
+        table.deliver(seat, table.train(seat), to=table.seats[:4])
+        table.deliver(seat, table.measure(seat), to=table.seats[:4])
+    late_ns = rounds_ns(table)[1] - 1
+    voter.give(TimerFired(Timer.REVIEW, 1, 1), late_ns)
+    assert voter.state.phase is Phase.COLLECTING  # three are missing
+    fifth = table.seats[4]
+    table.train(fifth)
+    table.measure(fifth)
+    hear_of(table, voter, fifth, late_ns)
+    voter.give(TimerFired(Timer.REVIEW, 1, 1), late_ns)
+    assert voter.state.phase is Phase.MINING  # two are, of whom each may be a liar
+
+
+def hear_of(table, seat, other, now_ns):
+    """Hears another's statements at a time, and gets the model."""
+    seat.give_at(statements(other), now_ns)
+    seat.give_at(other.message(Blob(table.blobs[other.state.updates[other.number].update.model])), now_ns)
+
+
+@pytest.mark.parametrize(("late_ns", "may_be_missing"), [(5_000_000, False), (5_000_001, True)])
+def test_what_came_later_than_half_of_a_members_patience_may_be_missing_in_a_first_block(late_ns, may_be_missing):
+    table = Table()
+    table.start()
+    late, voter = all_but_one(table), table.seats[0]
+    exchanged_ns, _ = rounds_ns(table)
+    proposer = table.seats[1]
+    for seat in (voter, proposer):
+        seat.lose_patience(LATE, 10_000_000)
+    proposer.give(TimerFired(Timer.REVIEW, 1, 1), exchanged_ns + 10_000_000)
+    block = make_block(proposer)
+    hear_at(table, voter, statements(late), exchanged_ns + late_ns)
+    hear_at(table, voter, proposer.message(Proposal(block)), exchanged_ns + 11_000_000)
+    assert prevotes(voter) == ([block.digest] if may_be_missing else [])
+
+
+def test_who_was_never_heard_loses_what_was_waited_for_it_and_who_is_punctual_has_all_again(table):
+    all_but_one(table)
+    voter, others = table.seats[0], table.seats[:LATE]
+    exchanged_ns, allowed_ns = rounds_ns(table)
+    for seat in others:
+        seat.lose_patience(LATE, 2_000_000)
+        seat.lose_patience(1, allowed_ns - 1)
+        seat.give(TimerFired(Timer.REVIEW, 1, 1), exchanged_ns + 5_000_000)
+        assert seat.state.phase is Phase.MINING
+    now_ns = exchanged_ns + 5_000_000 + 8
+    table.deliver(others[1], table.mine(others[1], now_ns), to=others, now_ns=now_ns)
+    assert voter.state.chain.height == 1
+    refill_ns = (now_ns - 5_000_000) // REFILL
+    assert voter.state.patience_ns == {LATE: max(0, 2_000_000 - 5_000_000 + refill_ns)}  # member 1 has all of it again
+
+
+def test_patience_is_never_less_than_none(table):
+    all_but_one(table)
+    voter = table.seats[0]
+    voter.lose_patience(LATE, 1)
+    draft = Draft(voter.context, voter.state, rounds_ns(table)[0] + 10**12, 0)
+    charge_lateness(draft)
+    assert draft.patience_ns == {LATE: 0}
+
+
+def test_a_deadline_that_is_longer_than_ten_minutes_is_not_cut_short_by_the_limit(table):
+    chain, slow = table.seats[0].state.chain, replace_state(TIMING, grace_ns=700 * 10**9)
+    for num_idle in (0, 1, 3):
+        idle = replace_state(chain, num_idle=num_idle)
+        assert back_off_ns(idle, slow, table.toolbox) == deadline_ns(idle, slow, table.toolbox) > MAX_BACK_OFF_NS
+    for_ever = replace_state(chain, num_idle=10**9)
+    assert back_off_ns(for_ever, TIMING, table.toolbox) == MAX_BACK_OFF_NS
+
+
+def test_a_live_network_lets_things_last_as_many_times_as_long_as_it_is_told(table):
+    chain, slow = table.seats[0].state.chain, replace_state(TIMING, time_scale=2.5)
+    exchanged_ns = exchange_ns(chain, TIMING, table.toolbox)
+    assert exchange_ns(chain, slow, table.toolbox) == round(2.5 * exchanged_ns)
+    assert deadline_ns(chain, slow, table.toolbox) == 2 * round(2.5 * exchanged_ns) + TIMING.grace_ns

@@ -7,7 +7,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from table import TIMING, Kind, Table
+from table import TIMING, Kind, Table, say_votes, vote
 
 from bdfl.ledger.chain import apply_block, start_chain
 from bdfl.ledger.toolbox import Toolbox
@@ -152,3 +152,15 @@ def test_who_was_started_again_follows_those_whose_wait_is_over():
     block = others[0].votes(Kind.PREVOTE)[-1].block
     assert (late.state.chain.height, late.votes(Kind.PREVOTE)[-1].block) == (2, block)  # more vouch for it than may lie
     assert late.votes(Kind.PREVOTE)[-1].attempt == 1
+
+
+def test_an_idle_block_is_voted_for_before_its_time_once_more_vouch_for_it_than_may_lie(table):
+    train_without_reports(table)
+    proposer, voter = table.seats[:2]
+    table.fire(proposer, Timer.DEADLINE)
+    proposal = next(one.message for one in table.mine(proposer) if isinstance(one, Send))
+    block = proposal.content.block.digest
+    voter.give(MessageArrived(proposal))
+    for number, has_voted in ((2, False), (3, True)):  # of four members one may lie
+        say_votes(voter, vote(voter, Kind.PREVOTE, 1, block, number=number))
+        assert (voter.votes(Kind.PREVOTE)[-1].block == block) is has_voted

@@ -1,6 +1,8 @@
 """Clauses of the protocol, each provoked by hand."""
 
+import dataclasses
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -15,7 +17,6 @@ from bdfl.identity import Meaning
 from bdfl.ledger.block import FalseWork, ModelUpdate, SignedUpdate, SignedVote, TwoBlocks, TwoUpdates, TwoVotes, Vote
 from bdfl.ledger.genesis import conditions_of
 from bdfl.ledger.rules import aggregate_updates
-from bdfl.protocol.agreeing import ABSENCE_HEIGHTS
 from bdfl.protocol.draft import Draft, IllegalMove
 from bdfl.protocol.events import (
     Commit,
@@ -39,7 +40,8 @@ from bdfl.protocol.events import (
     TrainingFinished,
 )
 from bdfl.protocol.messages import Blob, BlobWanted, BlockWanted, Decided, DecidedWanted, Hearsay, Proposal
-from bdfl.protocol.state import MOVES, Phase, Recovered
+from bdfl.protocol.node import begin, step
+from bdfl.protocol.state import MOVES, Phase, Recovered, is_same
 from bdfl.scenario import QuorumRule
 from docs.figures.make_diagrams import draw_diagram
 
@@ -895,8 +897,132 @@ def test_a_split_is_not_waited_out_for_a_member_whose_prevote_did_not_come_latel
     say_votes(seat, vote(seat, Kind.PREVOTE, 1, blocks[1].digest, number=2))
     assert seat.state.attempt == 1  # member 3 could still decide it
     table.fire(seat, Timer.ATTEMPT)
-    assert seat.state.absent_until == {3: 1 + ABSENCE_HEIGHTS}
+    assert seat.state.absent_until == {3: 1 + 16}
     assert seat.state.attempt == 2
     say_votes(seat, vote(seat, Kind.PREVOTE, 2, blocks[0].digest, number=1))
     say_votes(seat, vote(seat, Kind.PREVOTE, 2, blocks[1].digest, number=2))
     assert seat.state.attempt == 3
+
+
+def test_a_quorum_for_a_block_found_wrong_moves_no_lock_and_hides_no_earlier_quorum():
+    table, seat, (first, _) = prepared()
+    wrong = make_block(table.seats[2], change={"model": table.genesis.model.initial}, attempt=2)
+    show(seat, first, wrong)
+    assert wrong.digest in seat.state.refused
+    say_votes(seat, *[vote(seat, Kind.PREVOTE, 2, wrong.digest, number=number) for number in (1, 2, 3)])
+    assert seat.state.attempt == 2
+    assert seat.state.lock is None
+    say_votes(seat, *[vote(seat, Kind.PREVOTE, 1, first.digest, number=number) for number in (1, 2, 3)])
+    assert (seat.state.lock.attempt, seat.state.lock.block) == (1, first.digest)
+
+
+def test_a_late_precommit_is_added_only_as_long_as_certificates_have_room(table, monkeypatch):
+    seat, late, signed = play_without_vote_of_last(table)
+    message = replace_sender(seat.message(Hearsay(1, votes=(signed,)), height=1), late.number)
+    monkeypatch.setattr("bdfl.protocol.agreeing.MAX_CERTIFIED", 3)
+    seat.hear(message)
+    assert len(seat.state.precommits) == 3
+    monkeypatch.setattr("bdfl.protocol.agreeing.MAX_CERTIFIED", 4)
+    seat.hear(message)
+    assert len(seat.state.precommits) == 4
+
+
+def test_who_did_not_prevote_lately_is_waited_for_again_after_sixteen_heights():
+    _, seat, blocks = prepared(QuorumRule.BFT)
+    for until, attempt in ((0, 1), (1, 2)):  # at height 1
+        seat.state = replace(seat.state, absent_until={3: until})
+        show(seat, *blocks)
+        say_votes(seat, vote(seat, Kind.PREVOTE, 1, blocks[0].digest, number=1))
+        say_votes(seat, vote(seat, Kind.PREVOTE, 1, blocks[1].digest, number=2))
+        seat.give(TimerFired(Timer.REVIEW, 1, 1))
+        assert seat.state.attempt == attempt
+
+
+def test_only_the_first_two_attempts_are_cut_short_by_a_split():
+    _, seat, blocks = prepared(QuorumRule.BFT)
+    show(seat, *blocks)
+    for attempt, after in ((1, 2), (2, 3), (3, 3)):
+        for number, block in ((1, blocks[0].digest), (2, blocks[1].digest), (3, b"?" * 32)):
+            assert seat.state.attempt == attempt
+            say_votes(seat, vote(seat, Kind.PREVOTE, attempt, block, number=number))
+        assert seat.state.attempt == after
+
+
+def test_a_member_without_data_takes_part_with_the_model_as_it_is_and_trains_nothing():
+    table = Table(samples=(300, 300, 0, 300))
+    table.start()
+    seat = table.seats[2]
+    assert not seat.did(Train)
+    [said] = [content.updates for content in seat.sent(Hearsay) if content.updates and not content.wants_answer]
+    update = said[0].update
+    assert (update.client, update.samples, update.model) == (2, 0, seat.state.chain.model)
+    assert update.size == len(table.initial)
+    for one in table.seats:
+        table.deliver(one, [effect for effect in one.effects if isinstance(effect, Send)])
+        if one is not seat:
+            table.deliver(one, table.train(one))
+        table.deliver(one, table.measure(one))
+    assert all(one.state.phase is Phase.MINING for one in table.seats)
+    table.deliver(seat, table.mine(seat))
+    block = table.decided[1][0]
+    assert [signed.update.samples for signed in block.body.updates] == [300, 300, 0, 300]
+    assert not block.body.is_empty
+
+
+def test_what_is_no_news_leaves_a_state_that_is_the_same_but_for_whose_turn_it_is(table):
+    seat = table.seats[0]
+    before = seat.state
+    table.fire(seat, Timer.RESEND)
+    assert seat.state.turn == before.turn + 1
+    assert is_same(before, seat.state)
+    table.measure(seat)
+    assert not is_same(before, seat.state)
+    assert is_same(seat.state, replace(seat.state, reports=dict(seat.state.reports)))  # equal, not the very same
+
+
+def test_states_are_shared_between_copies_only_where_a_node_is_said_to_be_alone(table):
+    seat = table.seats[0]
+    assert not seat.context.is_alone
+    votes = seat.state.votes
+    seat.hear(table.seats[1].message(Hearsay(1, votes=(vote(seat, Kind.PREVOTE, 1, b"b" * 32, number=1),))))
+    assert seat.state.votes._entries is not votes._entries
+    alone = dataclasses.replace(seat.context, is_alone=True)
+    state = begin(alone, seat.state.chain)
+    after, _ = step(alone, state, Started(), 0, 0)
+    assert after.reports._entries is state.reports._entries
+
+
+def test_a_node_that_decided_a_block_holds_of_the_next_height_what_one_does_that_starts_there():
+    """Whatever the height before brought: attempts, locks, wrong blocks, wanted ones, deadlines."""
+    table, seat, (first, _) = prepared()
+    wrong = make_block(table.seats[3], change={"model": table.genesis.model.initial})
+    show(seat, wrong, first)
+    seat.give(TimerFired(Timer.DEADLINE, 1, 1), 7)
+    say_votes(seat, *[vote(seat, Kind.PREVOTE, 1, first.digest, number=number) for number in (1, 2)])
+    say_votes(seat, vote(seat, Kind.PREVOTE, 2, b"?" * 32, number=3))
+    pass_attempt(table, seat)
+    dirty = seat.state
+    assert all((dirty.lock, dirty.refused, dirty.wanted_blocks, dirty.own_votes, dirty.attempt > 1))
+    assert all((dirty.is_deadline_over, dirty.is_attempt_timed, dirty.heard_ns))
+    seat.hear(table.seats[1].message(Hearsay(1, votes=()), height=2))
+    assert seat.state.early
+    precommits = [vote(seat, Kind.PRECOMMIT, 2, first.digest, number=number) for number in (1, 2, 3)]
+    seat.effects.clear()
+    say_votes(seat, *precommits)
+    assert seat.state.chain.height == 1
+    fresh = table.seat(0, Recovered(certificate=tuple(precommits)), seat.state.chain)
+    fresh.give(Started())
+    for name, value in vars(fresh.state).items():
+        found = getattr(seat.state, name)
+        if name not in {"turn", "evidence", "held_since", "absent_until", "patience_ns", "clock_offsets_ms"}:
+            assert (set(found) if name == "in_time_reports" else found) == value, name
+    timers = {one.timer: one.delay_ns for one in seat.did(SetTimer) if one.height == 2}
+    assert timers == {one.timer: one.delay_ns for one in fresh.did(SetTimer)}
+    assert seat.did(Train)[-1] == fresh.did(Train)[-1]
+
+
+def test_attempts_of_every_height_are_timed(table):
+    for _ in range(2):
+        table.play_round()
+    timed = [one.height for one in table.seats[1].did(SetTimer) if one.timer is Timer.ATTEMPT]
+    assert timed == [1, 2]

@@ -1,6 +1,6 @@
 """Strategy for Flower servers: the schedulers, the cost model and the audit chain.
 
-`ScheduledFedAvg` is for the message API (`flwr.serverapp`), a thin wrapper of `ScheduledRounds`, which is independent of
+`ScheduledFedAvg` is for the message API (`flwr.serverapp`), a thin wrapper of `ScheduledRounds`, which needs no
 Flower. See docs/flower-server.md.
 """
 

@@ -75,9 +75,7 @@ class Database:
 
     @classmethod
     def open(cls, path: Path, *, durable: bool, read_only: bool) -> "Database":
-        """Open a database with tables of our format; raises `NotAStore` where there is none."""
-        if not path.is_file():
-            raise NotAStore(f"{path.parent}: no {path.name} in it, the folder of a chain expected")
+        """Open a database with tables of our format; raises `NotAStore` if it has others."""
         connection = _connect_reading(path) if read_only else _connect(path, "rw")
         database = cls(path, connection, durable=durable)
         try:

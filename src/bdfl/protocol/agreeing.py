@@ -32,7 +32,7 @@ from bdfl.protocol.votes import collect_votes, find_quorums, find_rivals, is_spl
 from bdfl.scenario.ledger import QuorumRule
 
 MAX_CERTIFIED = 2048  # late votes are added to a certificate up to this size, which always fits into a block
-MAX_RIVALS = 8  # conflicting votes of one member, kind and attempt that are counted beside the first
+MAX_RIVALS = 8  # conflicting votes of one member, kind and attempt that are counted
 MAX_CUT_SHORT = 2  # attempts that a split of prevotes may end early; later ones last their full time
 ABSENCE_HEIGHTS = 16  # heights for which no attempt waits for the prevote of a member that missed one
 MAX_VOTES_AHEAD = 16  # attempts ahead; of a member's votes beyond that only the latest is kept

@@ -79,7 +79,7 @@ def begin(context: Context, chain: ChainState, recovered: Recovered = NOTHING_RE
 
 
 def step(
-    context: Context, state: NodeState, event: Event, now_ns: int = 0, utc_ms: int = 0
+    context: Context, state: NodeState, event: Event, now_ns: int, utc_ms: int
 ) -> tuple[NodeState, tuple[Effect, ...]]:
     """The state after an event and the effects to carry out, in order.
 

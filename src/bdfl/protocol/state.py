@@ -159,15 +159,15 @@ class NodeState:
     since_ms: int = 0  # this node's wall clock at the start of the height
     since_ns: int = 0  # its monotonic clock then
     clock_offsets_ms: Mapping[int, int] = field(default_factory=dict)  # least offset to each other member's clock
-    phase: Phase = Phase.COLLECTING
-    attempt: int = 1
+    phase: Phase
+    attempt: int
     is_deadline_over: bool = False
     is_back_off_over: bool = False
     is_attempt_timed: bool = False
-    lock: Lock | None = None
-    updates: Mapping[int, SignedUpdate] = field(default_factory=dict)  # valid statements; their blobs may be missing
-    reports: Mapping[int, SignedReport] = field(default_factory=dict)
-    blobs: Mapping[bytes, bytes] = field(default_factory=dict)  # checked models of this height's updates
+    lock: Lock | None
+    updates: Mapping[int, SignedUpdate]  # valid statements; their blobs may be missing
+    reports: Mapping[int, SignedReport]
+    blobs: Mapping[bytes, bytes]  # checked models of this height's updates
     in_time_updates: frozenset[int] = frozenset()  # held, with their blobs, while collecting
     in_time_reports: Collection[int] = frozenset()
     announced: frozenset[int] = frozenset()  # members whose updates were announced, not only seen in a block
@@ -179,8 +179,8 @@ class NodeState:
     candidates: Mapping[bytes, Candidate] = field(default_factory=dict)  # in order of arrival
     refused: frozenset[bytes] = frozenset()  # digests of invalid blocks and blobs
     banned: frozenset[int] = frozenset()  # members that signed an invalid block of this height
-    votes: Mapping[VoteKey, SignedVote] = field(default_factory=dict)
-    own_votes: Mapping[tuple[int, Kind], SignedVote] = field(default_factory=dict)  # by attempt and kind
+    votes: Mapping[VoteKey, SignedVote]
+    own_votes: Mapping[tuple[int, Kind], SignedVote]  # by attempt and kind
     evidence: Mapping[int, Evidence] = field(default_factory=dict)  # by offender
     changes: tuple[MembershipChange, ...] = ()  # assented by a quorum, in no block yet
     held_since: Mapping[int | MembershipChange, int] = field(default_factory=dict)  # height, of offenders and changes
@@ -188,7 +188,7 @@ class NodeState:
     decision: Decision | None = None
     ahead: tuple[Followed, ...] = ()  # decided blocks from the height worked on, while its blobs are missing
     asked: frozenset[int] = frozenset()  # members asked for the block after these
-    lacks_model: bool = False  # of the tip, which was committed on trust: until it arrives, the node only follows
+    lacks_model: bool  # of the tip, which was committed on trust: until it arrives, the node only follows
     wanted_blobs: Mapping[bytes, int] = field(default_factory=dict)  # digest, and the member of its update
     asked_blobs: Mapping[int, tuple[bytes, ...]] = field(default_factory=dict)  # at this height, by member
     wanted_blocks: frozenset[bytes] = frozenset()
@@ -196,7 +196,7 @@ class NodeState:
     turn: int = 0  # number of re-broadcasts, for round-robin requests
     mining_since_ns: int = 0
     mining_ms: int = 0  # time of mining until this node's first vote
-    end: str = ""  # why it is done
+    end: str  # why it is done
 
 
 def clock_offset_ms(offsets_ms: Mapping[int, int], members: Collection[int]) -> int:

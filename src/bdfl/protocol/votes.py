@@ -16,7 +16,7 @@ class Ballots(Growing[VoteKey, SignedVote]):
 
     __slots__ = ("tally",)
 
-    def __init__(self, votes: Votes, *, may_share: bool = False) -> None:
+    def __init__(self, votes: Votes, *, may_share: bool) -> None:
         super().__init__(votes, may_share=may_share)
         self.tally: Tally = votes.tally.copy() if isinstance(votes, Ballots) else count_votes(votes)
 

@@ -1,0 +1,98 @@
+"""A node and its store: whatever is kept comes back, and nothing else is needed to begin again."""
+
+import pytest
+
+from bdfl.ledger.block import Kind
+from bdfl.ledger.memory_store import MemoryStore
+from bdfl.ledger.store import ChainStore
+from bdfl.protocol.events import Commit, Store, Timer
+from bdfl.protocol.messages import Hearsay, Proposal
+from bdfl.transports.node_store import keep, recover
+from tests.protocol.table import Table, make_block, replace_sender, vote
+
+
+@pytest.fixture(params=["memory", "files"])
+def make_store(request, tmp_path):
+    def make(table):
+        if request.param == "memory":
+            return MemoryStore(table.genesis, table.initial)
+        return ChainStore.create(tmp_path / "chain", table.genesis, table.initial, durable=False)
+
+    return make
+
+
+def keep_all(store, effects):
+    for effect in effects:
+        match effect:
+            case Store(kept):
+                keep(store, kept)
+            case Commit(block, certificate):
+                store.append(block, certificate)
+
+
+def played(table, num_rounds):
+    """Seat 0 after some rounds and in the middle of the next: trained, reported, locked, and in its second attempt."""
+    table.start()
+    for _ in range(num_rounds):
+        table.play_round(winner=1)
+    seat = table.seats[0]
+    table.collect()
+    block = make_block(table.seats[1])
+    seat.hear(table.seats[1].message(Proposal(block)))
+    for kind, attempt, number in ((Kind.PREVOTE, 1, 1), (Kind.PREVOTE, 1, 2), (Kind.PREVOTE, 2, 3)):
+        signed = vote(seat, kind, attempt, block.digest, number=number)
+        seat.hear(replace_sender(seat.message(Hearsay(1, votes=(signed,))), number))
+    table.fire(seat, Timer.ATTEMPT)
+    return seat
+
+
+@pytest.mark.parametrize("num_rounds", [0, 2])
+def test_a_node_begins_again_with_its_statements_votes_lock_attempt_blocks_models_and_certificate(
+    make_store, num_rounds
+):
+    table = Table()
+    seat = played(table, num_rounds)
+    store = make_store(table)
+    keep_all(store, seat.effects)
+    found, known = recover(seat.context, store), seat.state
+    assert found.chain.tip == known.chain.tip
+    assert found.chain.height == num_rounds
+    assert found.updates == known.updates  # those of others stand in the block
+    assert found.reports == {0: known.reports[0]}
+    assert (found.attempt, found.lock, found.phase) == (known.attempt, known.lock, known.phase)
+    assert known.attempt == 2
+    assert known.lock is not None
+    assert found.own_votes == known.own_votes
+    assert set(found.candidates) == set(known.candidates)
+    assert set(found.blobs) == {signed.update.model for signed in known.updates.values()}
+    assert all(found.blobs[name] == table.blobs[name] for name in found.blobs)
+    assert {vote.vote.block for vote in found.precommits.values()} == ({known.chain.tip} if num_rounds else set())
+    assert not found.lacks_model
+    if isinstance(store, ChainStore):
+        store.close()
+
+
+def test_a_node_that_has_spoken_and_heard_nobody_begins_again_with_its_own_update_report_and_model(make_store):
+    table = Table()
+    table.start()
+    seat = table.seats[0]
+    table.train(seat)
+    table.measure(seat)
+    store = make_store(table)
+    keep_all(store, seat.effects)
+    found = recover(seat.context, store)
+    assert found.updates == seat.state.updates
+    assert found.reports == dict(seat.state.reports)
+    assert found.blobs == seat.state.blobs
+    assert (found.attempt, found.lock, found.own_votes) == (1, None, {})
+    if isinstance(store, ChainStore):
+        store.close()
+
+
+def test_a_node_whose_store_has_no_model_of_its_tip_knows_that_it_lacks_it():
+    table = Table()
+    seat = played(table, 1)
+    store = MemoryStore(table.genesis, table.initial)
+    commit = next(effect for effect in seat.effects if isinstance(effect, Commit))
+    store.append(commit.block, commit.certificate, is_trusted=True)
+    assert recover(seat.context, store).lacks_model
