@@ -27,6 +27,7 @@ from bdfl.protocol.events import (
 from bdfl.protocol.messages import Blob, Message
 from bdfl.protocol.node import begin, step
 from bdfl.protocol.state import Context, NodeState, Recovered, Timing
+from bdfl.transports.hooks import Observer
 from bdfl.transports.live.event_log import (
     EVENTS_FILE,
     FORMAT,
@@ -100,7 +101,7 @@ class _Tape(Signer):
         return signature
 
 
-def replay(log: Path, store: Store, toolbox: Toolbox | None = None) -> ReplayResult:
+def replay(log: Path, store: Store, toolbox: Toolbox | None = None, observer: Observer | None = None) -> ReplayResult:
     """Replay a log and the rotated one before it against the node's `store`, which may be read-only.
 
     Raises `ReplayDiffers` if the core decides or signs differently, `BrokenLog` if the log is empty or invalid.
@@ -115,7 +116,7 @@ def replay(log: Path, store: Store, toolbox: Toolbox | None = None) -> ReplayRes
             if player is not None:
                 lives.append(player.end())
             chain = _advance(chain, entry.height, store, shared)
-            player = _Player(entry, chain, store, shared, decided)
+            player = _Player(entry, chain, store, shared, decided, observer or Observer())
         elif player is None:
             raise BrokenLog(f"{log}: an event before any beginning")
         else:
@@ -149,7 +150,15 @@ def _advance(chain: ChainState, height: int, store: Store, toolbox: Toolbox) -> 
 class _Player:
     """Replays one incarnation."""
 
-    def __init__(self, began: Began, chain: ChainState, store: Store, toolbox: Toolbox, decided: set[int]) -> None:
+    def __init__(
+        self,
+        began: Began,
+        chain: ChainState,
+        store: Store,
+        toolbox: Toolbox,
+        decided: set[int],
+        observer: Observer,
+    ) -> None:
         if began.format != FORMAT:
             raise BrokenLog(f"{EVENTS_FILE}: {other_format(began.format, FORMAT)}")
         if began.chain != chain.chain:
@@ -157,6 +166,7 @@ class _Player:
         self.number = began.number
         self._store = store
         self._decided = decided
+        self._observer = observer
         self._first_height = self._last_height = began.height
         self._num_events = 0
         self._is_whole = True
@@ -175,6 +185,7 @@ class _Player:
             self._is_whole = False
             return
         self._num_events += 1
+        before = self._state
         self._tape.load(entry.signatures)
         try:
             self._state, effects = step(self._context, self._state, event, entry.now_ns, entry.utc_ms)
@@ -187,7 +198,9 @@ class _Player:
                 f"event {self._num_events} of the life from block {self._first_height}: "
                 f"{self._tape.num_left} recorded signatures that nothing needs"
             )
+        self._observer.stepped(entry.now_ns, self.number, before, event, self._state, effects)
         for effect in effects:
+            self._observer.did(entry.now_ns, self.number, effect)
             if isinstance(effect, Commit):
                 self._compare(effect)
 
