@@ -128,19 +128,21 @@ def choose_tests(
 
     Those `proven` by other mutants of the module come first, then those that are quick and execute little. A fixture
     is executed by one test and judged by another of the same file. What is executed only on import is tried with all
-    tests of its module.
+    tests of its module and package, and with those that execute nothing themselves: they look at what importing made.
     """
     place = f"{mutant.module}:{mutant.line}"
     near = {name for name, test in tests.items() if place in test.seen}
     if not near:
-        near = {name for name, test in tests.items() if any(one.startswith(f"{mutant.module}:") for one in test.seen)}
+        folder = f"tests/{mutant.module.split('.')[1]}/"
+        near = {name for name, test in tests.items() if not test.seen or name.startswith(folder)}
+        near |= {name for name, test in tests.items() if any(one.startswith(f"{mutant.module}:") for one in test.seen)}
     if not near:
         near = set(tests)
     files = {name.partition("::")[0] for name in near}
     beside = {name for name in tests if name.partition("::")[0] in files} - near
 
     def effort(name: str) -> float:
-        return tests[name].seconds * len(tests[name].seen)
+        return tests[name].seconds * (1 + len(tests[name].seen))
 
     likely = [name for name in proven if name in near]
     spent_s = 0.0
