@@ -128,19 +128,21 @@ def choose_tests(
 
     Those `proven` by other mutants of the module come first, then those that are quick and execute little. A fixture
     may be executed by one test and checked by another of the same file. A statement executed only on import is tried
-    with all tests of its module.
+    with all tests of its module and package, and with those that execute nothing themselves.
     """
     place = f"{mutant.module}:{mutant.line}"
     near = {name for name, test in tests.items() if place in test.seen}
     if not near:
-        near = {name for name, test in tests.items() if any(one.startswith(f"{mutant.module}:") for one in test.seen)}
+        folders = tuple(f"tests/{package}/" for package in mutant.module.split(".")[1:-1])
+        near = {name for name, test in tests.items() if not test.seen or name.startswith(folders)}
+        near |= {name for name, test in tests.items() if any(one.startswith(f"{mutant.module}:") for one in test.seen)}
     if not near:
         near = set(tests)
     files = {name.partition("::")[0] for name in near}
     beside = {name for name in tests if name.partition("::")[0] in files} - near
 
     def effort(name: str) -> float:
-        return tests[name].seconds * len(tests[name].seen)
+        return tests[name].seconds * (1 + len(tests[name].seen))
 
     likely = [name for name in proven if name in near]
     spent_s = 0.0
@@ -255,6 +257,7 @@ def try_all(
         child = os.fork()
         if child == 0:
             proven: dict[str, list[str]] = defaultdict(list)  # by module, the newest first
+            code = _FAILED
             try:
                 for mutant in todo[number::workers]:
                     known = proven[mutant.module]
@@ -262,12 +265,16 @@ def try_all(
                     _append(journal, verdict.to_json())
                     if verdict.by in tests:
                         proven[mutant.module] = list(dict.fromkeys([verdict.by, *known]))[:FIRST_BATCH]
+                code = 0
+            except BaseException:
+                traceback.print_exc()
             finally:
                 sys.stdout.flush()
-                os._exit(0)
+                os._exit(code)
         children.append(child)
-    for child in children:
-        os.waitpid(child, 0)
+    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    if any(codes):
+        raise RuntimeError(f"workers ended with {codes}, the journal has what they tried before")
 
 
 def _append(journal: Path, line: str) -> None:

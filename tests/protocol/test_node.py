@@ -699,6 +699,8 @@ def test_a_recovered_lock_is_of_the_attempt_whose_prevotes_made_it():
     again.give(Started())
     say_votes(again, *[vote(again, Kind.PREVOTE, 2, second.digest, number=number) for number in (1, 2, 3)])
     assert (again.state.lock.attempt, again.state.lock.block) == (2, second.digest)
+    once_more = table.seat(0, recovered_of(table, again), seat.state.chain)
+    assert once_more.state.lock == again.state.lock
 
 
 def test_a_restarted_node_still_knows_who_came_as_far_as_its_lock():
