@@ -101,9 +101,7 @@ class _Tape(Signer):
         return signature
 
 
-def replay(
-    log: Path, store: Store, toolbox: Toolbox | None = None, observer: Observer | None = None
-) -> ReplayResult:
+def replay(log: Path, store: Store, toolbox: Toolbox | None = None, observer: Observer | None = None) -> ReplayResult:
     """Plays all that a log, and the one before it, recorded; `store` is the node's, which may be read-only.
 
     Raises `ReplayDiffers` where the core decides or signs otherwise than the node did, `BrokenLog` for no log.
