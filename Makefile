@@ -32,9 +32,10 @@ test-all: $(VENV)/.installed-dev browser ## the same with the long trials of cam
 test-quick: $(VENV)/.installed-dev ## only what needs no network, no browser and no long computation (a minute or two)
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not (campaign or network or browser or slow)"
 
-browser: $(VENV)/.installed-dev ## install chromium and Node.js for the tests that need them, where there are none and it may be done
+browser: $(VENV)/.installed-dev ## install chromium, Node.js and Spin for the tests that need them, where there are none and it may be done
 	@$(BIN)/python -m tests.browser.chromium
 	@$(BIN)/python -m tests.verifiers.nodejs
+	@$(BIN)/python -m tests.campaigns.spin_checker
 
 check: $(VENV)/.installed-dev ## lint, formatting, types and layers
 	$(BIN)/ruff check .
@@ -135,6 +136,12 @@ two-sites: $(VENV)/.installed-dev ## blocks between two network namespaces with 
 .PHONY: verifiers
 verifiers: $(VENV)/.installed-dev browser ## three verifiers on 20 chains and 1,000 bit flips of each: never a different verdict (half an hour)
 	$(BIN)/python -m campaigns verifiers --out $(RESULTS)/verifiers
+
+.PHONY: model
+model: $(VENV)/.installed-dev browser ## every state of the formal model of agreement, wrong models, 100 recorded networks (ten minutes)
+	$(BIN)/python -m campaigns model check
+	$(BIN)/python -m campaigns model mutants
+	$(BIN)/python -m campaigns model traces --seeds 100
 
 fuzz: $(VENV)/.installed-dev ## a million mutated encodings of every record (half an hour)
 	$(BIN)/python -m tests.fuzz --count 1000000

@@ -20,7 +20,13 @@ _STATES = re.compile(r"^ *([\d.e+]+) states, stored", re.MULTILINE)
 _MEMORY = re.compile(r"([\d.]+)\s+total actual memory usage")
 _VIOLATED = re.compile(r"pan:\d+: (.*?) \(at depth")
 _REACHED = re.compile(r"reached step (\d+) of (\d+)")
-_LAWS = {"invalid end state": "progress", "said[": "one vote", "w==": "agreement", "decided[": "agreement"}
+_LAWS = {
+    "invalid end state": "progress",
+    "stable": "progress",
+    "said[": "one vote",
+    "w==": "agreement",
+    "decided[": "agreement",
+}
 
 
 class SpinFailed(BdflError):

@@ -88,7 +88,9 @@ class _Known:
     attempt: int = 1
     lock: tuple[int, bytes] = (0, b"")
     is_pending: bool = False
-    due: list[SignedVote] = field(default_factory=list)  # heard at the next height in the same step
+    # Votes of heights that the node came to within the step, heard of one message after the other: each is written
+    # down when something rests on it, the rest when the step is over.
+    due: dict[int, list[SignedVote]] = field(default_factory=dict)
 
 
 class TraceRecorder(Recorder):
@@ -98,7 +100,7 @@ class TraceRecorder(Recorder):
         super().__init__(num_nodes)
         self.steps: list[Step] = []
         self._known = {number: _Known() for number in watched}
-        self._ruled: set[int] = set()
+        self._followed: dict[int, int] = {}  # by height: how many lead others to a later attempt
         self._toolbox = Toolbox()
 
     def stepped(
@@ -121,12 +123,17 @@ class TraceRecorder(Recorder):
             known.attempt = before.attempt
             known.lock = (0, b"") if before.lock is None else (before.lock.attempt, before.lock.block)
             self._add(now_ns, "restart", number, height, before.attempt, known.lock[1], known.lock[0])
+        self._hear(now_ns, number, height, known.due.pop(height, []))
+        known.due = {}
         if after.chain.height == height:
-            known.due = []
             heard = [vote for key, vote in after.votes.items() if key not in before.votes]
         else:
-            known.due = list(after.votes.values())
             heard = [vote for vote in _said_in(event, height + 1) if self._is_valid(before.chain, vote)]
+            known.due = {after.chain.height: list(after.votes.values())}
+            for passed in range(height + 1, after.chain.height):
+                messages = (event, *map(MessageArrived, before.early))
+                said = (vote for message in messages for vote in _said_in(message, passed + 1))
+                known.due[passed] = [vote for vote in said if self._is_sent(vote)]
         self._hear(now_ns, number, height, heard)
 
     def did(self, now_ns: int, number: int, effect: Effect) -> None:
@@ -137,6 +144,9 @@ class TraceRecorder(Recorder):
         match effect:
             case Store(KeptProgress(height, attempt, lock)):
                 if attempt != known.attempt:
+                    due = known.due.get(height - 1, [])
+                    led = {vote.vote.voter: vote for vote in due if vote.vote.attempt >= attempt}
+                    self._hear(now_ns, number, height - 1, list(led.values())[: self._followed[height - 1]])
                     self._add(now_ns, "enter", number, height - 1, attempt)
                 held = (lock[0].vote.attempt, lock[0].vote.block) if lock else (0, b"")
                 if held != known.lock:
@@ -156,8 +166,6 @@ class TraceRecorder(Recorder):
                 height = block.header.height - 1
                 self._add(now_ns, "commit", number, height, certificate[0].vote.attempt, block.digest)
                 known.attempt, known.lock, known.is_pending = 1, (0, b""), False
-                self._hear(now_ns, number, height + 1, known.due)
-                known.due = []
 
     def _hear(self, now_ns: int, number: int, height: int, votes: Iterable[SignedVote]) -> None:
         for signed in votes:
@@ -168,10 +176,10 @@ class TraceRecorder(Recorder):
 
     def _note_rules(self, now_ns: int, chain: ChainState) -> None:
         """The quorum of the height worked on, and how many lead others to a later attempt."""
-        if chain.height not in self._ruled:
-            self._ruled.add(chain.height)
+        if chain.height not in self._followed:
             is_crash_only = chain.genesis.law.quorum is QuorumRule.MAJORITY
             followed = 1 if is_crash_only else len(chain.active) - chain.quorum + 1
+            self._followed[chain.height] = followed
             self._add(now_ns, "rules", 0, chain.height, chain.quorum, b"", followed)
 
     def _is_valid(self, chain: ChainState, vote: SignedVote) -> bool:
@@ -180,6 +188,11 @@ class TraceRecorder(Recorder):
         except InvalidBlock:
             return False
         return True
+
+    def _is_sent(self, vote: SignedVote) -> bool:
+        """Whether a vote is one that a watched member sent, or any of another."""
+        voter = vote.vote.voter
+        return voter not in self._known or (voter, vote.signature) in self._sent
 
     def _add(
         self, now_ns: int, name: str, member: int, height: int, attempt: int = 0, block: bytes = b"", more: int = 0

@@ -7,7 +7,7 @@
  *
  * Three drivers use the same actions:
  *   (none)      everything that can happen, in any order: safety
- *   -DPROGRESS  a process for each honest member; after `stable` messages arrive before timers fire: progress
+ *   -DPROGRESS  the same; after `stable` what honest members say arrives before timers fire: progress
  *   -DTRACE     the recorded steps of a network of bdfl, one after the other: is it a behaviour of this model?
  *
  * -DMUTANT=NAME breaks one rule. docs/model.md tells what is shown, `python -m campaigns model` runs it.
@@ -76,7 +76,11 @@ byte quorum[H], followed[H];
 #else
 #define HONEST (N - F)
 #define SETS byte
+#ifdef SILENT /* liars say nothing more once the network is well */
+#define liars (stable -> 0 : ((1 << F) - 1) << HONEST)
+#else
 #define liars (((1 << F) - 1) << HONEST)
+#endif
 #if MUTANT == SMALL_QUORUM
 #define QUORUM (Q - 1)
 #else
@@ -192,7 +196,7 @@ byte latest;               /* attempt of the latest quorum of prevotes that the 
 #define IS_LATER(i, a, b) (a > lock_attempt[i])
 #endif
 #define MAY_LOCK(i, a, b) (IS_WORKING(i) && a <= attempt[i] && IS_LATER(i, a, b) && IS_LATEST(i, a) \
-    && IS_QUORUM(VOTERS(i, PREVOTE, a, b)))
+    && (IS_QUORUM(VOTERS(i, PREVOTE, a, b)) || IS_LOCK_TOLD(i, a, b)))
 
 /* _follow: enough others have voted in a later attempt. */
 #define MAY_FOLLOW(i, a) (IS_WORKING(i) && a > attempt[i] && SIZE(AS_FAR(i, a)) >= FOLLOWED)
@@ -228,7 +232,7 @@ byte latest;               /* attempt of the latest quorum of prevotes that the 
 
 #ifdef TRACE
 #define IS_TOLD(j, kind, h, a, b) ((liars & BIT(j)) || (said[SAID(h, kind, a, b)] & BIT(j)))
-#define MAY_ENTER(i, a) ((a == attempt[i] + 1 && (MAY_END(i) || (MAY_CUT_SHORT(i) && latest < attempt[i]))) || (MAY_FOLLOW(i, a) && IS_LAST_REACHED(i, a)))
+#define MAY_ENTER(i, a) ((a == attempt[i] + 1 && (MAY_END(i) || (MAY_CUT_SHORT(i) && latest < attempt[i]))) || MAY_FOLLOW(i, a))
 #define IS_CERTIFIED(a, b, h) (size_of[said[SAID(h, PRECOMMIT, a, b)] | liars] >= quorum[h])
 
 inline hear(me, voter, sort, try, name) { /* receive_vote: a liar's votes for several blocks are all counted */
@@ -506,6 +510,7 @@ inline check_quorums(i) {
 #endif
 
 #ifndef PROGRESS
+#define IS_LOCK_TOLD(i, a, b) 0
 #define IS_VOTABLE(i, b) 1
 #define MAY_TIME_OUT(i) (attempt[i] < A)
 #define MAY_LEAVE(i) (attempt[i] < A)
@@ -541,6 +546,7 @@ byte shown; /* who holds block 0, a liar's, whose hash is the lowest; the other 
 #else
 #define IS_LOCK_HEARD(i, a, b) (IS_QUORUM(said[SAID(0, PREVOTE, a, b)]) OR_LOCKED(a, b))
 #endif
+#define IS_LOCK_TOLD(i, a, b) (stable && IS_LOCK_HEARD(i, a, b))
 #define OR_MUST_LOCK(i, a, b) || (a <= attempt[i] && IS_LATER(i, a, b) && IS_LOCK_HEARD(i, a, b))
 #define OR_MUST_FOLLOW(i, a) || (a > attempt[i] && SIZE(reached[REACHED(0, a)]) >= FOLLOWED)
 #define OR_MUST_COMMIT(i, a, b) || IS_QUORUM(said[SAID(0, PRECOMMIT, a, b)])
@@ -552,6 +558,13 @@ byte shown; /* who holds block 0, a liar's, whose hash is the lowest; the other 
 #define IS_ALL_SETTLED IS_SETTLED_3
 #elif N - F == 5
 #define IS_ALL_SETTLED (IS_SETTLED_3 && !HAS_TO_ACT(3) && !HAS_TO_ACT(4))
+#endif
+/* Nothing is left that anybody has to do, and no timer leads on, if liars say nothing more. */
+#define MUST_WAIT(i) (height[i] == H || attempt[i] == A || (HAS_VOTED(i) && SIZE(reached[REACHED(0, attempt[i])]) < NUM_AS_FAR))
+#if N - F == 3
+#define IS_STUCK (stable && !IS_DONE && MUST_WAIT(0) && MUST_WAIT(1) && MUST_WAIT(2) && IS_ALL_SETTLED)
+#elif N - F == 5
+#define IS_STUCK (stable && !IS_DONE && MUST_WAIT(0) && MUST_WAIT(1) && MUST_WAIT(2) && MUST_WAIT(3) && MUST_WAIT(4) && IS_ALL_SETTLED)
 #endif
 #define AND_DONE(i) && height[i] == H
 #define IS_DONE (1 EACH_MEMBER(AND_DONE))
@@ -657,19 +670,54 @@ inline settle() {
 #ifdef PROGRESS
 
 /*
- * Progress: whatever happened before, once the network is well nothing comes to an end but by all honest members
- * committing. From then on every step adds to what is said, held or reached, so that there is no other way not to end.
+ * Progress: whatever happened before, once the network is well there is always something that an honest member has to
+ * do until all have committed, also if liars say nothing more. Every step adds to what is said, held or reached, so
+ * that doing it leads to the end.
  */
 #define SHOW(i) :: d_step { !(shown & BIT(i)) -> shown = shown | BIT(i) } /* a liar, to whom it likes */
 #define SPREAD(i) :: d_step { stable && shown != 0 && !(shown & BIT(i)) -> shown = shown | BIT(i) }
+
+#ifdef LOCKS
+inline vote(i, kind, a, b) {
+    assert(kind == PREVOTE -> MAY_PREVOTE(i, b) : MAY_PRECOMMIT(i));
+    cast(i, kind, a, b);
+    say(i)
+}
+
+/* The network becomes well when two members are locked on different blocks, each with the liar's help. */
+inline meet_with_locks() {
+    shown = BIT(0) | BIT(1) | BIT(2);
+    vote(0, PREVOTE, 1, 0);
+    vote(1, PREVOTE, 1, 0);
+    vote(2, PREVOTE, 1, 1);
+    assert(MAY_LOCK(0, 1, 0));
+    move_lock(0, 1, 0);
+    vote(0, PRECOMMIT, 1, 0);
+    assert(MAY_END(0) && MAY_END(1) && MAY_END(2));
+    enter_attempt(0, 2);
+    enter_attempt(1, 2);
+    enter_attempt(2, 2);
+    vote(0, PREVOTE, 2, 0);
+    vote(1, PREVOTE, 2, 1);
+    vote(2, PREVOTE, 2, 1);
+    assert(MAY_LOCK(2, 2, 1));
+    move_lock(2, 2, 1);
+    vote(2, PRECOMMIT, 2, 1);
+    stable = 1
+}
+#endif
 
 active proctype members() {
     d_step { begin_all() };
 #ifdef LEAD
     d_step { attempt[0] = 2; kept_attempt[0] = 2; attempt[1] = 2; kept_attempt[1] = 2; stable = 1 };
 #endif
+#ifdef LOCKS
+    d_step { meet_with_locks() };
+#endif
     do
     :: IS_DONE -> break
+    :: d_step { IS_STUCK -> assert(!stable) }
     :: atomic {
         if
         EACH_MEMBER(STEPS)
@@ -708,9 +756,6 @@ end:
 
 /* The recorded steps of a network of bdfl, in their order: accepted if each is one that the model may take. */
 
-#define IS_VOTABLE(i, b) 1
-#define IS_LAST_REACHED(i, a) (a == A || SIZE(AS_FAR(i, (a) + 1)) < FOLLOWED)
-
 c_code {
 \#include <string.h>
     static int *steps, num_steps, furthest;
@@ -748,7 +793,6 @@ c_code {
 #define COMMIT_IT 8
 #define RESTART 9
 #define END 255
-
 
 active proctype network() {
     d_step { begin_all() };
