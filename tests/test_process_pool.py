@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import active_children
 
@@ -60,3 +62,14 @@ def _fail_on_three(task: int) -> int:
     if task == 3:
         raise ValueError("three")
     return task
+
+
+def test_the_limit_on_open_files_is_raised_to_the_hard_one():
+    code = (
+        "import resource; from bdfl.process_pool import raise_file_limit\n"
+        "_, hard = resource.getrlimit(resource.RLIMIT_NOFILE)\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard)); raise_file_limit()\n"
+        "print(resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n"

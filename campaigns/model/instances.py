@@ -75,7 +75,7 @@ MUTANTS: tuple[WrongModel, ...] = (
 
 @dataclass(frozen=True)
 class Caught:
-    """What became of a wrong model."""
+    """The outcome of a wrong model."""
 
     mutant: WrongModel
     found: Checked
@@ -97,6 +97,6 @@ def hunt(names: Iterable[str] | None = None, on_progress: Callable[[int, int], N
 
 
 def check_mutant(mutant: WrongModel) -> Checked:
-    """What the checker finds in a wrong model."""
+    """The law that the checker finds broken in a wrong model."""
     name = mutant.name.upper().replace("-", "_")
     return check({**mutant.instance.parameters, "MUTANT": name}, hash_bits=mutant.instance.hash_bits)

@@ -35,7 +35,7 @@ class SpinFailed(BdflError):
 
 @dataclass(frozen=True)
 class Checked:
-    """What the checker found in one instance."""
+    """The verdict of the checker on one instance."""
 
     law: str  # that is broken; empty: none
     num_states: int
@@ -67,7 +67,7 @@ def check(
 
 
 def check_trace(trace: Trace, *, folder: Path | None = None) -> Checked:
-    """Whether a trace is a behaviour of the model: `law` is empty then, else says at which step it is not."""
+    """The verdict on a trace: `law` is empty if it is a behaviour of the model, else names the step that is not."""
     _, others = trace.numbered_blocks()
     sizes = {"N": trace.num_members, "A": trace.num_attempts, "B": others + 1, "H": trace.num_heights + 1}
     found = check({"TRACE": 1, **sizes}, folder=folder, trace=trace)

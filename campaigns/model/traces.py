@@ -83,7 +83,7 @@ class Trace:
 
 @dataclass
 class _Known:
-    """What is written down of a member so far."""
+    """The record of a member so far."""
 
     attempt: int = 1
     lock: tuple[int, bytes] = (0, b"")
@@ -190,7 +190,7 @@ class TraceRecorder(Recorder):
         return True
 
     def _is_sent(self, vote: SignedVote) -> bool:
-        """Whether a vote is one that a watched member sent, or any of another."""
+        """True for a vote that a watched member sent, or any of another member."""
         voter = vote.vote.voter
         return voter not in self._known or (voter, vote.signature) in self._sent
 

@@ -4,7 +4,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import active_children, get_context, parent_process
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -22,6 +22,17 @@ def count_cores() -> int:
         return max(1, min(cores, -(-int(quota_us) // int(period_us))))
     except (OSError, ValueError):  # no such file, or "max": no quota
         return cores
+
+
+def raise_file_limit() -> None:
+    """Raise the soft limit on open files to the hard one, so that idle connections do not use them up."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):  # macOS refuses an infinite one
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 @contextmanager

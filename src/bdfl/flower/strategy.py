@@ -172,7 +172,7 @@ class ScheduledFedAvg(FedAvg):
             _LOG.warning("node %d is one too many for %d clients", node, self.rounds.scenario.clients.count)
 
     def _ask_partitions(self, grid: Grid, nodes: list[int]) -> dict[int, int | None]:
-        """Which partition each node says it holds; those who do not answer are left out."""
+        """Ask each node for its partition; nodes that do not answer are left out."""
         question = RecordDict({self.configrecord_key: ConfigRecord({"bdfl-question": _PARTITION_ID})})
         messages = [Message(question, node, MessageType.QUERY) for node in nodes]
         told: dict[int, int | None] = {}

@@ -20,6 +20,7 @@ from bdfl.operation.newcomers import authorities_of, read_admissions
 from bdfl.operation.node_files import ROOTS_FILE, TLS_FOLDER, roots_of
 from bdfl.operation.run_file import RunFile, forget_run, lock_folder, replace_file, write_run
 from bdfl.operation.set_up_file import OWN_FOLDER
+from bdfl.process_pool import raise_file_limit
 from bdfl.transports.live.access_point import open_access_point
 from bdfl.transports.live.certificates import TlsFiles, validate_tls
 
@@ -65,6 +66,7 @@ class AccessPointService:
 @contextmanager
 def open_service(settings: AccessPointSettings, *, echo: TextIO | None = None) -> Iterator[AccessPointService]:
     """Run an access point; raises a `BdflError` unless the genesis lists its certificate."""
+    raise_file_limit()
     genesis = read_genesis(settings.genesis, allowed=settings.allowed)
     name = find_name(genesis, settings.certificate)
     read_secret(settings.key)  # rejects a key that others may read

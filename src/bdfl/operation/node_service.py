@@ -59,6 +59,7 @@ from bdfl.operation.run_file import (
 )
 from bdfl.operation.status import Absentee, ServiceState, Snapshot, Stage, StateTrack, advise_end, looking_on
 from bdfl.operation.watching import NodeWatch
+from bdfl.process_pool import raise_file_limit
 from bdfl.protocol.deadlines import back_off_ns
 from bdfl.protocol.state import Context
 from bdfl.records.round_times import ROUNDS_FILE
@@ -449,6 +450,7 @@ class NodeService:
 @contextmanager
 def open_node(settings: NodeSettings, *, echo: TextIO | None = None) -> Iterator[NodeService]:
     """Open everything a node needs, to be run once; raises a `BdflError` with a one-line message."""
+    raise_file_limit()
     identity = identify(settings)
     with ExitStack() as resources:
         resources.enter_context(lock_folder(settings.folder))
