@@ -41,7 +41,7 @@ STATED = [
     ("ledger.chain", "FAREWELL", 64, PROTOCOL, "still answered for 64 heights"),
     ("ledger.planning", "INTEGER_TOLERANCE", 10**6, PROTOCOL, "all integers agree to 1 ppm"),
     ("ledger.planning", "OBJECTIVE_TOLERANCE", 10**6, PROTOCOL, "`1e-6 * 2^(attempt - 1) * V * delay`"),
-    ("protocol.agreeing", "MAX_CUT_SHORT", 2, PROTOCOL, "The first two attempts also end"),
+    ("protocol.agreeing", "LEADERLESS_ATTEMPTS", 2, PROTOCOL, "The first two attempts also end"),
     ("protocol.deadlines", "LATE_BLOCK_FACTOR", 4, PROTOCOL, "four times as long as the voter waited"),
     ("protocol.deadlines", "MAX_BACK_OFF_NS", 600 * 10**9, PROTOCOL, "ten minutes (`MAX_BACK_OFF_NS`)"),
     ("protocol.deadlines", "REFILL", 4, PROTOCOL, "a quarter of each round's length"),

@@ -206,9 +206,10 @@ def _fixed_timer(right: Function) -> Function:
     """Give every attempt the duration of the first."""
 
     def time_attempt(draft: Draft) -> None:
-        if not draft.is_attempt_timed and any(one.is_valid for one in draft.candidates.values()):
-            draft.is_attempt_timed = True
-            draft.set_timer(Timer.ATTEMPT, draft.context.timing.attempt_ns * 3 // 2)
+        if draft.attempt_end_ns is None and any(one.is_valid for one in draft.candidates.values()):
+            length_ns = draft.context.timing.attempt_ns * 3 // 2
+            draft.attempt_end_ns = draft.now_ns + length_ns
+            draft.set_timer(Timer.ATTEMPT, length_ns)
 
     return time_attempt
 

@@ -35,13 +35,18 @@ LOCKS = Instance(
     "two members locked on different blocks with the liar's help, which then is silent, 4 attempts",
     {"PROGRESS": 1, "SILENT": 1, "LOCKS": 1, "N": 4, "F": 1, "Q": 3, "A": 4, "B": 2},
 )
-# Known not to hold: a liar that shows a withheld prevote to one member in every attempt keeps all from deciding.
 WITHHELD = Instance(
     "withheld",
-    "as locks, 6 attempts, and the liar goes on",
+    "as locks, 6 attempts, and the liar goes on: it shows withheld prevotes to one member at a time",
     {"PROGRESS": 1, "LOCKS": 1, "N": 4, "F": 1, "Q": 3, "A": 6, "B": 2},
 )
-INSTANCES = {one.name: one for one in (SMALL, THREE, WHOLE, LOCKS, PROGRESS, TROUBLE)}
+LED = Instance(
+    "led",
+    "as progress, the liar goes on, and honest members lead attempts 3 and 4",
+    {"PROGRESS": 1, "HONEST_LEAD": 1, "N": 4, "F": 1, "Q": 3, "A": 4, "C": 1, "B": 2},
+    26,
+)
+INSTANCES = {one.name: one for one in (SMALL, THREE, WHOLE, LOCKS, WITHHELD, PROGRESS, TROUBLE, LED)}
 
 
 @dataclass(frozen=True)
@@ -69,6 +74,9 @@ MUTANTS: tuple[WrongModel, ...] = (
     WrongModel("old-lock-precommitted", "a precommit is cast for a lock of an earlier attempt", THREE),
     WrongModel("lock-moves-back", "an earlier quorum moves the lock", THREE),
     WrongModel("past-quorums-ignored", "a quorum of prevotes of a past attempt moves no lock", LOCKS),
+    WrongModel("unsafe-lead", "a leader is followed against an own precommit", THREE),
+    WrongModel("no-leader", "nobody leads later attempts", WITHHELD),
+    WrongModel("precommit-at-the-end", "a precommit is cast up to the end of an attempt", WITHHELD),
     WrongModel("lock-not-repeated", "the prevotes behind a lock are not said again", LOCKS),
 )
 

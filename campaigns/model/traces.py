@@ -1,7 +1,8 @@
 """Steps of agreement that networks of bdfl took, written down so that the model can be asked whether it may take them.
 
 A line is one step: its name, the member, the height from 0, the attempt, the block as a number within its height, and
-for what was heard twice the voter's number plus the kind, for a restart the attempt of the lock.
+for what was heard twice the voter's number plus the kind, for a restart the attempt of the lock, for a prevote the
+leader of the attempt.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,6 +15,7 @@ from bdfl.ledger.errors import InvalidBlock
 from bdfl.ledger.keeping import Store as ChainKeeping
 from bdfl.ledger.rules import validate_vote
 from bdfl.ledger.toolbox import Toolbox
+from bdfl.protocol.agreeing import leader_of
 from bdfl.protocol.events import Commit, Effect, Event, KeptProgress, KeptVote, MessageArrived, Send, Started, Store
 from bdfl.protocol.messages import Hearsay
 from bdfl.protocol.state import NodeState
@@ -101,6 +103,7 @@ class TraceRecorder(Recorder):
         self.steps: list[Step] = []
         self._known = {number: _Known() for number in watched}
         self._followed: dict[int, int] = {}  # by height: how many lead others to a later attempt
+        self._chains: dict[int, ChainState] = {}  # by height
         self._toolbox = Toolbox()
 
     def stepped(
@@ -156,7 +159,8 @@ class TraceRecorder(Recorder):
             case Store(KeptVote(height, signed)):
                 vote = signed.vote
                 name = "prevote" if vote.kind is Kind.PREVOTE else "precommit"
-                self._add(now_ns, name, number, height - 1, vote.attempt, vote.block)
+                leader = leader_of(self._chains[height - 1], vote.attempt)
+                self._add(now_ns, name, number, height - 1, vote.attempt, vote.block, leader)
                 known.is_pending = True
             case Send(message=message) if known.is_pending and isinstance(message.content, Hearsay):
                 if any(signed.vote.voter == number for signed in message.content.votes):
@@ -180,6 +184,7 @@ class TraceRecorder(Recorder):
             is_crash_only = chain.genesis.law.quorum is QuorumRule.MAJORITY
             followed = 1 if is_crash_only else len(chain.active) - chain.quorum + 1
             self._followed[chain.height] = followed
+            self._chains[chain.height] = chain
             self._add(now_ns, "rules", 0, chain.height, chain.quorum, b"", followed)
 
     def _is_valid(self, chain: ChainState, vote: SignedVote) -> bool:

@@ -33,6 +33,7 @@
 #ifndef H
 #define H 1 /* heights */
 #endif
+/* -DHONEST_LEAD: no liar leads, of PROGRESS alone */
 #ifndef C
 #define C A /* attempts before the network is well; of PROGRESS alone */
 #endif
@@ -61,6 +62,9 @@
 #define ALONE_WAITS 18
 #define ATTEMPTS_MIXED 19
 #define ATTEMPT_COMES_BACK 20
+#define UNSAFE_LEAD 21
+#define NO_LEADER 22
+#define PRECOMMIT_AT_THE_END 23
 
 #ifdef TRACE
 #define HONEST N /* who lies is said by the trace */
@@ -73,6 +77,7 @@ short liars;
 int step; /* of the trace, and what it says */
 byte what, who, place, when, block, more;
 byte quorum[H], followed[H];
+bit safe; /* the block of the step has a quorum of prevotes that an own precommit allows to prevote for it */
 #else
 #define HONEST (N - F)
 #define SETS byte
@@ -121,6 +126,13 @@ byte attempt[HONEST];     /* state.attempt */
 byte lock_attempt[HONEST] /* state.lock; attempt 0: none */, lock_block[HONEST];
 byte own[HONEST * 2 * A]; /* state.own_votes: the block and 1, of a kind and attempt; 0: none cast */
 bit pending[HONEST];      /* the vote cast last is kept, and not said yet */
+#ifdef PROGRESS
+bit late[HONEST];         /* the time to precommit in this attempt is over */
+#define FORGET_LATE(i) late[i] = 0
+#else
+#define FORGET_LATE(i) skip
+#endif
+byte bound[HONEST];       /* attempt of the latest own precommit at this height; 0: none */
 
 byte kept_attempt[HONEST], kept_lock_attempt[HONEST], kept_lock_block[HONEST]; /* on disk: KeptProgress */
 byte kept[HONEST * 2 * A];                                                     /* on disk: KeptVote */
@@ -165,11 +177,19 @@ byte latest;               /* attempt of the latest quorum of prevotes that the 
 #endif
 
 /* _prevote and _choose: once an attempt; for the locked block, else for any (which are votable is the voter's matter). */
+#define LEADERLESS_ATTEMPTS 2
 #if MUTANT == FORGOTTEN_LOCK
-#define IS_CHOICE(i, b) 1
+#define IS_OWN_CHOICE(i, b) 1
 #else
-#define IS_CHOICE(i, b) (lock_attempt[i] == 0 -> IS_VOTABLE(i, b) : lock_block[i] == b)
+#define IS_OWN_CHOICE(i, b) (lock_attempt[i] == 0 -> IS_VOTABLE(i, b) : lock_block[i] == b)
 #endif
+/* _is_safe: no own precommit forbids it. In later attempts a safe block is prevoted for if the leader did so. */
+#if MUTANT == UNSAFE_LEAD
+#define IS_SAFE(i, b) 1
+#else
+#define IS_SAFE(i, b) (bound[i] == 0 OR_SAFE(i, b))
+#endif
+#define IS_CHOICE(i, b) ((IS_FREE(i) && IS_OWN_CHOICE(i, b)) || (attempt[i] > LEADERLESS_ATTEMPTS && IS_LED_TO(i, b) && IS_SAFE(i, b)))
 #if MUTANT == SECOND_PREVOTE
 #define HAS_PREVOTED(i, b) (own[OWN(i, PREVOTE, attempt[i])] != 0 && (lock_attempt[i] != 0 || own[OWN(i, PREVOTE, attempt[i])] <= b + 1))
 #else
@@ -183,7 +203,7 @@ byte latest;               /* attempt of the latest quorum of prevotes that the 
 #else
 #define IS_LOCK_PRESENT(i) (lock_attempt[i] == attempt[i])
 #endif
-#define MAY_PRECOMMIT(i) (IS_WORKING(i) && IS_LOCK_PRESENT(i) && own[OWN(i, PRECOMMIT, attempt[i])] == 0 && IS_UP_TO_DATE(i))
+#define MAY_PRECOMMIT(i) (IS_WORKING(i) && IS_LOCK_PRESENT(i) && !IS_LATE(i) && own[OWN(i, PRECOMMIT, attempt[i])] == 0 && IS_UP_TO_DATE(i))
 #define MAY_PRECOMMIT_LATE(i) (MUTANT == LATE_PRECOMMIT && IS_WORKING(i) && lock_attempt[i] != 0 \
     && own[OWN(i, PRECOMMIT, lock_attempt[i])] == 0)
 
@@ -213,8 +233,7 @@ byte latest;               /* attempt of the latest quorum of prevotes that the 
 #define MAY_END(i) (IS_WORKING(i) && (!HAS_VOTED(i) || SIZE(AS_FAR(i, attempt[i])) >= NUM_AS_FAR))
 
 /* _is_hopeless: the prevotes it holds fell apart. Whom it expects to vote is abstract, so its own vote is enough. */
-#define MAX_CUT_SHORT 2
-#define MAY_CUT_SHORT(i) (IS_WORKING(i) && attempt[i] <= MAX_CUT_SHORT && own[OWN(i, PREVOTE, attempt[i])] != 0)
+#define MAY_CUT_SHORT(i) (IS_WORKING(i) && attempt[i] <= LEADERLESS_ATTEMPTS && own[OWN(i, PREVOTE, attempt[i])] != 0)
 
 /* _try_commit: a quorum of precommits of one attempt, its own or in a certificate that it was told. */
 #if MUTANT == ATTEMPTS_MIXED
@@ -266,6 +285,17 @@ inline find_latest(i) {
     y = 0;
     z = 0
 }
+
+inline find_safe(i, b) {
+    safe = 0;
+    for (y : 1 .. attempt[i]) {
+        if
+        :: height[i] < H && y >= bound[i] && IS_QUORUM(VOTERS(i, PREVOTE, y, b)) -> safe = 1
+        :: else
+        fi
+    }
+    y = 0
+}
 #endif
 
 hidden int x, y, z, w; /* counters inside of one action */
@@ -278,6 +308,7 @@ inline keep_progress(i) {
 
 inline enter_attempt(i, a) { /* leaves the attempt for good; the lock stays */
     attempt[i] = a;
+    FORGET_LATE(i);
     keep_progress(i)
 }
 
@@ -303,6 +334,7 @@ inline tell(i, kind, a, b) { /* a vote is in the network; the attempts up to it 
 
 inline cast(i, kind, a, b) { /* Store(KeptVote), and only then Send */
     own[OWN(i, kind, a)] = b + 1;
+    bound[i] = (kind == PRECOMMIT -> a : bound[i]);
 #if MUTANT == SENT_BEFORE_KEPT
     tell(i, kind, a, b);
 #else
@@ -347,6 +379,8 @@ inline restart(i) { /* begin: memory is lost; attempt, lock and votes come from 
     lock_attempt[i] = 0;
     lock_block[i] = 0;
 #endif
+    FORGET_LATE(i);
+    bound[i] = 0;
     for (y : 1 .. A) {
 #if MUTANT == FORGOTTEN_VOTES
         kept[OWN(i, PREVOTE, y)] = 0;
@@ -354,6 +388,7 @@ inline restart(i) { /* begin: memory is lost; attempt, lock and votes come from 
 #endif
         own[OWN(i, PREVOTE, y)] = kept[OWN(i, PREVOTE, y)];
         own[OWN(i, PRECOMMIT, y)] = kept[OWN(i, PRECOMMIT, y)];
+        bound[i] = (own[OWN(i, PRECOMMIT, y)] -> y : bound[i]);
         if
         :: HAS_KEPT(i, y) && y > attempt[i] -> attempt[i] = y
         :: else
@@ -400,6 +435,8 @@ inline start_height(i) { /* Draft.start_height: nothing of the height before bin
     attempt[i] = 1;
     lock_attempt[i] = 0;
     lock_block[i] = 0;
+    bound[i] = 0;
+    FORGET_LATE(i);
     keep_progress(i);
     for (y : 1 .. A) {
         own[OWN(i, PREVOTE, y)] = 0;
@@ -509,8 +546,22 @@ inline check_quorums(i) {
 #define EACH_MEMBER EACH_MEMBER_7
 #endif
 
+#ifdef TRACE
+#define OR_SAFE(i, b) || safe /* of the step that is looked at */
+#define IS_LED_TO(i, b) (VOTERS(i, PREVOTE, attempt[i], b) & BIT(more)) /* the step names the leader */
+#else
+#define OR_SAFE(i, b) NAMED(EACH_ATTEMPT_OF_BLOCK_, A)(OR_SAFE_IN, i, b)
+#define OR_SAFE_IN(i, a, b) || (a >= bound[i] && a <= attempt[i] && IS_SAFE_QUORUM(i, a, b))
+#endif
+
 #ifndef PROGRESS
 #define IS_LOCK_TOLD(i, a, b) 0
+#define IS_FREE(i) 1
+#ifndef TRACE
+#define IS_LED_TO(i, b) 1 /* a liar may lead, and a member may wait for it or not */
+#define IS_SAFE_QUORUM(i, a, b) IS_QUORUM(VOTERS(i, PREVOTE, a, b))
+#endif
+#define IS_LATE(i) 0 /* it may precommit up to the end */
 #define IS_VOTABLE(i, b) 1
 #define MAY_TIME_OUT(i) (attempt[i] < A)
 #define MAY_LEAVE(i) (attempt[i] < A)
@@ -520,14 +571,50 @@ inline check_quorums(i) {
 
 #ifdef PROGRESS
 
+#if N - F == 3
+#define EACH_HONEST(M, i) M(i, 0) M(i, 1) M(i, 2)
+#elif N - F == 5
+#define EACH_HONEST(M, i) M(i, 0) M(i, 1) M(i, 2) M(i, 3) M(i, 4)
+#endif
+
 /* From `stable` on nobody crashes, and what an honest member says or holds has reached all others before a timer fires. */
 bit stable;
+SETS leaders[A + 1];       /* of attempts, one member each, in turn */
 byte shown; /* who holds block 0, a liar's, whose hash is the lowest; the other block is everybody's */
 
 /* The lowest hash of those held; in the first attempt, and before the network is well, any. */
 #define IS_LOWEST(i, b) (b == (shown & BIT(i) -> 0 : B - 1))
 #define IS_VOTABLE(i, b) (!stable || IS_LOWEST(i, b) || (attempt[i] == 1 && (b > 0 || (shown & BIT(i)))))
-#define MAY_TIME_OUT(i) (attempt[i] < (stable -> A : C) && (!stable || IS_ALL_SETTLED))
+#define IS_LATER_ATTEMPT(i) (attempt[i] > LEADERLESS_ATTEMPTS)
+#define IS_SAFE_QUORUM(i, a, b) (IS_QUORUM(VOTERS(i, PREVOTE, a, b)) || IS_LOCK_TOLD(i, a, b))
+
+/* A member waits for the leader's prevote. If both are honest and the network is well, it comes before the wait is over. */
+#define LEADER(i) leaders[attempt[i]]
+#define HAS_LED(i) ((said[SAID(0, PREVOTE, attempt[i], 0)] | said[SAID(0, PREVOTE, attempt[i], B - 1)]) & LEADER(i))
+#define OR_AWAITS(i, j) || ((LEADER(i) & BIT(j)) && attempt[j] <= attempt[i] && (attempt[j] == attempt[i] || !MUST_WAIT(j)))
+#if MUTANT == NO_LEADER
+#define AWAITS(i) 0
+#define IS_FREE(i) 1
+#define IS_LED_TO(i, b) 0
+#else
+#define AWAITS(i) (stable && IS_LATER_ATTEMPT(i) && !(LEADER(i) & BIT(i)) && !HAS_LED(i) && (0 EACH_HONEST(OR_AWAITS, i)))
+#define IS_FREE(i) (!stable || !IS_LATER_ATTEMPT(i) || (LEADER(i) & (BIT(i) | liars)) \
+    || (!AWAITS(i) && !IS_LED_SAFELY(i, 0) && !IS_LED_SAFELY(i, B - 1)))
+#define IS_LED_TO(i, b) (((said[SAID(0, PREVOTE, attempt[i], b)] | liars) & LEADER(i)) && (b > 0 || (shown & BIT(i))))
+#endif
+#define IS_LED_SAFELY(i, b) ((said[SAID(0, PREVOTE, attempt[i], b)] & LEADER(i)) && IS_SAFE(i, b))
+
+/* Timers of honest members differ by less than the part of an attempt in which nobody precommits. */
+#if MUTANT == PRECOMMIT_AT_THE_END
+#define IS_LATE(i) 0
+#else
+#define IS_LATE(i) (IS_LATER_ATTEMPT(i) && late[i])
+#endif
+#define AND_AS_FAR(i, j) && attempt[j] >= attempt[i]
+#define AND_LATE(i, j) && (attempt[j] > attempt[i] || !IS_LATER_ATTEMPT(i) || (attempt[j] == attempt[i] && late[j]))
+#define MAY_BE_LATE(i) (IS_IDLE(i) && IS_LATER_ATTEMPT(i) && !late[i] \
+    && (!stable || (IS_ALL_SETTLED && !AWAITS(i) EACH_HONEST(AND_AS_FAR, i))))
+#define MAY_TIME_OUT(i) (attempt[i] < (stable -> A : C) && (!stable || (IS_ALL_SETTLED && !AWAITS(i) EACH_HONEST(AND_LATE, i))))
 #define IS_SPLIT(i) (B > 1 && said[SAID(0, PREVOTE, attempt[i], 0)] != 0 && said[SAID(0, PREVOTE, attempt[i], B - 1)] != 0)
 #define MAY_LEAVE(i) (stable -> attempt[i] < A && IS_SPLIT(i) : attempt[i] < C)
 #define MAY_CRASH(i) (!stable && height[i] < H)
@@ -550,7 +637,7 @@ byte shown; /* who holds block 0, a liar's, whose hash is the lowest; the other 
 #define OR_MUST_LOCK(i, a, b) || (a <= attempt[i] && IS_LATER(i, a, b) && IS_LOCK_HEARD(i, a, b))
 #define OR_MUST_FOLLOW(i, a) || (a > attempt[i] && SIZE(reached[REACHED(0, a)]) >= FOLLOWED)
 #define OR_MUST_COMMIT(i, a, b) || IS_QUORUM(said[SAID(0, PRECOMMIT, a, b)])
-#define HAS_TO_ACT(i) (height[i] < H && (pending[i] || own[OWN(i, PREVOTE, attempt[i])] == 0 || MAY_PRECOMMIT(i) \
+#define HAS_TO_ACT(i) (height[i] < H && (pending[i] || (own[OWN(i, PREVOTE, attempt[i])] == 0 && !AWAITS(i)) || MAY_PRECOMMIT(i) \
     || decided[0] != UNDECIDED || (shown != 0 && !(shown & BIT(i))) \
     EACH_ATTEMPT(OR_MUST_LOCK, EACH_BLOCK, i) EACH_ATTEMPT(OR_MUST_FOLLOW, NO_BLOCK, i) EACH_ATTEMPT(OR_MUST_COMMIT, EACH_BLOCK, i)))
 #define IS_SETTLED_3 (!HAS_TO_ACT(0) && !HAS_TO_ACT(1) && !HAS_TO_ACT(2))
@@ -586,8 +673,14 @@ byte shown; /* who holds block 0, a liar's, whose hash is the lowest; the other 
     :: d_step { MAY_END(i) && MAY_TIME_OUT(i) -> enter_attempt(i, attempt[i] + 1) } \
     :: d_step { MAY_CUT_SHORT(i) && MAY_LEAVE(i) -> enter_attempt(i, attempt[i] + 1) } \
     BACK_STEP(i) \
+    LATENESS_STEP(i) \
     :: d_step { pending[i] -> say(i); check_quorums(i) } \
     :: d_step { MAY_CRASH(i) -> restart(i) }
+#ifdef PROGRESS
+#define LATENESS_STEP(i) :: d_step { MAY_BE_LATE(i) -> late[i] = 1 }
+#else
+#define LATENESS_STEP(i)
+#endif
 #if MUTANT == LATE_PRECOMMIT
 #define LATE_STEP(i) :: d_step { MAY_PRECOMMIT_LATE(i) -> cast(i, PRECOMMIT, lock_attempt[i], lock_block[i]) }
 #else
@@ -627,7 +720,7 @@ hidden int kept_value;
 
 inline swap_members(i, j) {
     x = key[i]; key[i] = key[j]; key[j] = x;
-    SWAP(height, i, j); SWAP(attempt, i, j); SWAP(lock_attempt, i, j); SWAP(lock_block, i, j); SWAP(pending, i, j);
+    SWAP(height, i, j); SWAP(attempt, i, j); SWAP(lock_attempt, i, j); SWAP(lock_block, i, j); SWAP(pending, i, j); SWAP(bound, i, j);
     SWAP(kept_attempt, i, j); SWAP(kept_lock_attempt, i, j); SWAP(kept_lock_block, i, j);
     for (y : 0 .. 2 * A - 1) {
         SWAP(own, (i) * 2 * A + y, (j) * 2 * A + y);
@@ -641,6 +734,10 @@ inline swap_members(i, j) {
     }
 #ifdef PROGRESS
     SWAP_SET(shown, i, j);
+    SWAP(late, i, j);
+    for (y : 1 .. A) {
+        SWAP_SET(leaders[y], i, j)
+    }
 #endif
     y = 0
 }
@@ -707,8 +804,29 @@ inline meet_with_locks() {
 }
 #endif
 
+/* The order in which members lead from attempt 3 on: any, then the same again. */
+#define LEADS(i) :: turn <= LEADERLESS_ATTEMPTS + N && !(leaders[0] & BIT(i)) -> leaders[turn] = BIT(i); leaders[0] = leaders[0] | BIT(i)
+inline choose_leaders() {
+    for (turn : LEADERLESS_ATTEMPTS + 1 .. A) {
+        if
+        EACH_MEMBER(LEADS)
+#ifndef HONEST_LEAD
+        LEADS(HONEST)
+#endif
+#if F > 1
+        LEADS(HONEST + 1)
+#endif
+        :: turn > LEADERLESS_ATTEMPTS + N -> leaders[turn] = leaders[turn - N]
+        fi
+    }
+    turn = 0;
+    leaders[0] = 0
+}
+
 active proctype members() {
+    byte turn;
     d_step { begin_all() };
+    atomic { choose_leaders() };
 #ifdef LEAD
     d_step { attempt[0] = 2; kept_attempt[0] = 2; attempt[1] = 2; kept_attempt[1] = 2; stable = 1 };
 #endif
@@ -806,7 +924,11 @@ active proctype network() {
             now.block = trace(now.step, 4);
             now.more = trace(now.step, 5);
         };
-        find_latest(who)
+        find_latest(who);
+        if
+        :: what == DO_PREVOTE -> find_safe(who, block)
+        :: else
+        fi
        };
        if
        :: d_step { what == RULES -> quorum[place] = when; followed[place] = block }

@@ -303,10 +303,12 @@ def show(seat, *blocks):
 
 
 def pass_attempt(table, seat):
-    """The attempt's time is over, and two others have come as far: with this one, a quorum."""
+    """The attempt's time is over, and two others have come as far: with this one, a quorum. No leader is heard."""
     for number in (2, 3):
         say_votes(seat, vote(seat, Kind.PRECOMMIT, seat.state.attempt, b"?" * 32, number=number))
     table.fire(seat, Timer.ATTEMPT)
+    if seat.state.leader_until_ns is not None:
+        table.fire(seat, Timer.LEADER)
 
 
 def test_the_first_votable_block_gets_the_only_prevote_of_an_attempt():
@@ -1005,7 +1007,7 @@ def test_a_node_that_decided_a_block_holds_of_the_next_height_what_one_does_that
     pass_attempt(table, seat)
     dirty = seat.state
     assert all((dirty.lock, dirty.refused, dirty.wanted_blocks, dirty.own_votes, dirty.attempt > 1))
-    assert all((dirty.is_deadline_over, dirty.is_attempt_timed, dirty.heard_ns))
+    assert all((dirty.is_deadline_over, dirty.attempt_end_ns, dirty.heard_ns))
     seat.hear(table.seats[1].message(Hearsay(1, votes=()), height=2))
     assert seat.state.early
     precommits = [vote(seat, Kind.PRECOMMIT, 2, first.digest, number=number) for number in (1, 2, 3)]

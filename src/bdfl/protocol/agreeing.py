@@ -3,6 +3,10 @@
 A node prevotes once per attempt: for its locked block; else for the first votable one; in a later attempt for the
 votable one with the lowest proof-of-work hash. On a quorum of prevotes it locks, and precommits if the attempt is still
 the current one. A quorum of precommits of one attempt decides.
+
+From the third attempt on members take turns to lead: the others wait for the leader's prevote and follow it, if none of
+their own precommits forbids that, and nobody precommits in the last quarter of an attempt. Without this, a member that
+shows its prevotes late, to one node at a time, keeps the others' locks apart for ever.
 """
 
 from collections.abc import Sequence
@@ -33,7 +37,7 @@ from bdfl.scenario.ledger import QuorumRule
 
 MAX_CERTIFIED = 2048  # late votes are added to a certificate up to this size, which always fits into a block
 MAX_RIVALS = 8  # conflicting votes of one member, kind and attempt that are counted
-MAX_CUT_SHORT = 2  # attempts that a split of prevotes may end early; later ones last their full time
+LEADERLESS_ATTEMPTS = 2  # a split of prevotes may end these early; later ones have a leader and last their full time
 ABSENCE_HEIGHTS = 16  # heights for which no attempt waits for the prevote of a member that missed one
 MAX_VOTES_AHEAD = 16  # attempts ahead; of a member's votes beyond that only the latest is kept
 
@@ -110,7 +114,7 @@ def progress(draft: Draft) -> None:
         enter_attempt(draft, draft.attempt + 1)
         progress(draft)
         return
-    if draft.phase is Phase.MINING:
+    if draft.phase is Phase.MINING and draft.leader_until_ns is None:
         start_mining(draft)
     _time_attempt(draft)
     set_review(draft)
@@ -136,7 +140,7 @@ def _follow(draft: Draft) -> None:
 def enter_attempt(draft: Draft, attempt: int) -> None:
     """Leave the current attempt for good; stored, so that a restart does not return to it."""
     draft.attempt = attempt
-    draft.is_attempt_timed = False
+    draft.attempt_end_ns = draft.leader_until_ns = None
     stop_mining(draft)
     want_near(draft)
     draft.keep_progress()
@@ -152,7 +156,7 @@ def end_attempt(draft: Draft) -> None:
     would mine and store blocks in vain.
     """
     if _is_without_quorum(draft):
-        draft.is_attempt_timed = False
+        draft.attempt_end_ns = None
         return
     voters = _prevoters(draft)
     if len(voters) >= draft.chain.quorum:
@@ -171,7 +175,7 @@ def _is_hopeless(draft: Draft) -> bool:
     Members that recently missed a prevote are not expected. Only in the first attempts: where a lock and a Byzantine
     member keep votes apart, only re-broadcasts help, which take time.
     """
-    if draft.attempt > MAX_CUT_SHORT or draft.own_vote(Kind.PREVOTE) is None:
+    if draft.attempt > LEADERLESS_ATTEMPTS or draft.own_vote(Kind.PREVOTE) is None:
         return False
     absent = {member for member, until in draft.absent_until.items() if until >= draft.height}
     num_expected = len(draft.chain.active - absent | _prevoters(draft)) if absent else len(draft.chain.active)
@@ -188,12 +192,16 @@ def _time_attempt(draft: Draft) -> None:
 
     Not while collecting: a block that is not votable yet would drive all nodes through attempts.
     """
-    if draft.phase is Phase.COLLECTING or draft.is_attempt_timed:
+    if draft.phase is Phase.COLLECTING or draft.attempt_end_ns is not None:
         return
     has_voted = draft.own_vote(Kind.PREVOTE) is not None
     if has_voted or any(map(partial(_is_due, draft), draft.candidates.values())):
-        draft.is_attempt_timed = True
-        draft.set_timer(Timer.ATTEMPT, draft.context.timing.attempt_ns * (2 + draft.attempt) // 2)
+        draft.attempt_end_ns = draft.now_ns + _attempt_ns(draft)
+        draft.set_timer(Timer.ATTEMPT, _attempt_ns(draft))
+
+
+def _attempt_ns(draft: Draft) -> int:
+    return draft.context.timing.attempt_ns * (2 + draft.attempt) // 2
 
 
 def _is_due(draft: Draft, candidate: Candidate) -> bool:
@@ -223,7 +231,36 @@ def _prevote(draft: Draft) -> None:
 
 
 def _choose(draft: Draft) -> Candidate | None:
-    """The block to prevote for; none if there is none."""
+    """The block to prevote for; none if there is none, or while the leader's prevote is awaited."""
+    own = _choose_alone(draft)
+    if own is None or draft.attempt <= LEADERLESS_ATTEMPTS:
+        return own
+    leader = leader_of(draft.chain, draft.attempt)
+    if leader == draft.number:
+        return own
+    led = [key[3] for key in draft.votes if key[:3] == (draft.attempt, Kind.PREVOTE, leader)]
+    followed = next((block for block in led if _may_follow(draft, block)), None)
+    if followed is not None:
+        return _find_valid(draft, followed)
+    is_declined = bool(led) and all(_find_valid(draft, block) for block in led)
+    return own if is_declined or not _awaits_leader(draft) else None
+
+
+def leader_of(chain: ChainState, attempt: int) -> int:
+    """The member that leads an attempt at the height after `chain`: every active one in turn."""
+    return sorted(chain.active)[(chain.height + 1 + attempt) % len(chain.active)]
+
+
+def _awaits_leader(draft: Draft) -> bool:
+    """Return whether the leader has time left to prevote: a quarter of the attempt from when there is a block."""
+    if draft.leader_until_ns is None:
+        draft.leader_until_ns = draft.now_ns + _attempt_ns(draft) // 4
+        draft.set_timer(Timer.LEADER, _attempt_ns(draft) // 4)
+    return draft.now_ns < draft.leader_until_ns
+
+
+def _choose_alone(draft: Draft) -> Candidate | None:
+    """The block that this node would prevote for without a leader."""
     if draft.lock is not None:
         return _find_valid(draft, draft.lock.block)
     votable = [candidate for candidate in draft.candidates.values() if is_votable(draft, candidate)]
@@ -232,12 +269,34 @@ def _choose(draft: Draft) -> Candidate | None:
     return votable[0] if votable else None
 
 
+def _may_follow(draft: Draft, block: bytes) -> bool:
+    """Return whether a leader's block may be prevoted for, whatever this node is locked on.
+
+    Only a precommit binds: then the block needs a quorum of prevotes of the precommit's attempt or a later one.
+    """
+    candidate = _find_valid(draft, block)
+    if candidate is None:
+        return False
+    bound = max((attempt for attempt, kind in draft.own_votes if kind is Kind.PRECOMMIT), default=0)
+    quorums = find_quorums(draft.votes, Kind.PREVOTE, draft.chain.quorum)
+    if any(what == block and bound <= attempt <= draft.attempt for attempt, what in quorums):
+        return True
+    return not bound and is_votable(draft, candidate)
+
+
 def _precommit(draft: Draft) -> None:
+    """Precommit the block locked in this attempt; not so late that others enter the next attempt without this lock."""
     lock = draft.lock
     if lock is None or lock.attempt != draft.attempt or draft.own_vote(Kind.PRECOMMIT) is not None:
         return
+    if draft.attempt > LEADERLESS_ATTEMPTS and _is_ending(draft):
+        return
     if draft.is_member and _find_valid(draft, lock.block) is not None:
         _cast(draft, Kind.PRECOMMIT, lock.block)
+
+
+def _is_ending(draft: Draft) -> bool:
+    return draft.attempt_end_ns is not None and draft.now_ns >= draft.attempt_end_ns - _attempt_ns(draft) // 4
 
 
 def _find_valid(draft: Draft, digest: bytes) -> Candidate | None:

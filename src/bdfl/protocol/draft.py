@@ -57,7 +57,8 @@ class Draft:
     attempt: int
     is_deadline_over: bool
     is_back_off_over: bool
-    is_attempt_timed: bool
+    attempt_end_ns: int | None
+    leader_until_ns: int | None
     lock: Lock | None
     updates: dict[int, SignedUpdate]
     reports: MutableMapping[int, SignedReport]
@@ -172,7 +173,7 @@ class Draft:
         self.since_ms = self.utc_ms
         self.attempt = 1
         self.is_deadline_over = self.is_back_off_over = False
-        self.is_attempt_timed = False
+        self.attempt_end_ns = self.leader_until_ns = None
         self.lock = None
         self.updates, self.reports, self.blobs = {}, self._copy({}), {}
         self.in_time_updates, self.in_time_reports = frozenset(), ()

@@ -28,6 +28,7 @@ class Timer(StrEnum):
     DEADLINE = "deadline"  # the end of a round's collecting
     BACK_OFF = "back-off"  # from then on a round may end with an idle block
     ATTEMPT = "attempt"  # the end of a consensus attempt
+    LEADER = "leader"  # the end of waiting for the prevote of an attempt's leader
     RESEND = "resend"  # the next re-broadcast
     REVIEW = "review"  # the end of waiting for a late member, or for its block
 

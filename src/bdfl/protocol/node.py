@@ -100,7 +100,7 @@ def step(
 def _is_due(state: NodeState, event: TimerFired) -> bool:
     """Return whether a timer is for the current height, and for the current attempt if it is of one."""
     is_present = event.height == state.chain.height + 1 and state.phase is not Phase.DONE
-    return is_present and (event.timer is not Timer.ATTEMPT or event.attempt == state.attempt)
+    return is_present and (event.timer not in (Timer.ATTEMPT, Timer.LEADER) or event.attempt == state.attempt)
 
 
 def _handle(draft: Draft, event: Event) -> None:
@@ -120,6 +120,8 @@ def _handle(draft: Draft, event: Event) -> None:
             draft.is_back_off_over = True
         case TimerFired(timer=Timer.ATTEMPT):
             end_attempt(draft)
+        case TimerFired(timer=Timer.LEADER):
+            draft.leader_until_ns = draft.now_ns
         case TimerFired(timer=Timer.RESEND):
             say_again(draft)
         case TrainingFinished():

@@ -163,7 +163,8 @@ class NodeState:
     attempt: int
     is_deadline_over: bool = False
     is_back_off_over: bool = False
-    is_attempt_timed: bool = False
+    attempt_end_ns: int | None = None  # when the attempt times out; none: no block to vote on is known
+    leader_until_ns: int | None = None  # until when the leader's prevote is awaited
     lock: Lock | None
     updates: Mapping[int, SignedUpdate]  # valid statements; their blobs may be missing
     reports: Mapping[int, SignedReport]
