@@ -11,6 +11,7 @@ def main() -> None:
         sys.exit(f"usage: python -m campaigns NAME [OPTION]...; campaigns: {', '.join(names)}")
     name = sys.argv.pop(1)
     sys.argv[0] = f"python -m campaigns {name}"
+    sys.modules["__main__"].__package__ = ""  # else click puts the package before the name
     runpy.run_module(f"campaigns.{name}", run_name="__main__")
 
 
