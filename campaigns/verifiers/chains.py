@@ -18,7 +18,7 @@ from tests.ledger.changing_chain import admission, new_maker, removal
 from tests.vectors.make_vectors import make_chain
 
 _LIMIT_S = 600.0
-_BFT = ("clients.count=7", "clients.min_selected=5", 'ledger.quorum="bft"')
+_BFT = ("clients.count=7", "clients.samples=200", "clients.min_selected=5", 'ledger.quorum="bft"')
 
 
 def write_chain(path: Path, maker: ChainMaker) -> Path:
@@ -101,7 +101,7 @@ CHAINS: Mapping[str, Callable[[Path], Path]] = {
     "krum": _rule("krum"),
     "minimum-diameter": _rule("minimum-diameter"),
     "exact-power": _run(scheduler="exact-power"),
-    "oort": _run("clients.count=6", "clients.min_selected=3", scheduler="oort"),
+    "oort": _run("clients.count=6", "clients.samples=200", "clients.min_selected=3", scheduler="oort"),
 }
 LOGGED = frozenset({"members", "minimal", "krum"})  # verified while the changes are only in the write-ahead log
 
