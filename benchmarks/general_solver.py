@@ -21,9 +21,9 @@ import numpy as np
 
 from bdfl.compute import training_energy
 from bdfl.scheduling.checker import evaluate, find_violations
-from bdfl.scheduling.curves import fixed_power_curves, idle_roots, training_inertia
 from bdfl.scheduling.drc import drc
 from bdfl.scheduling.exact import exact
+from bdfl.scheduling.mining_curves import fixed_power_curves, idle_roots, training_inertia
 from bdfl.scheduling.problem import Decision, RoundProblem
 from benchmarks.clock import best_time_s
 from benchmarks.results import Result, make_result

@@ -5,14 +5,14 @@ from enum import StrEnum
 
 import numpy as np
 
-from bdfl.arrays import PerClient
 from bdfl.compute import mining_work, training_cycles
 from bdfl.environment import draw_fading
 from bdfl.experiment.simulation import draw_run, round_problems
 from bdfl.radio import channel_gain
 from bdfl.scenario import Clients, Scenario
-from bdfl.scheduling.instances import draw_problem
+from bdfl.scheduling.conformance import draw_problem
 from bdfl.scheduling.problem import RoundProblem, make_problem
+from bdfl.types import PerClient
 
 PAPER_TRADEOFF = 50.0  # where `exact` does best in the paper's scenario
 _NUM_TRADEOFFS = 3  # V of a large round goes through this many values

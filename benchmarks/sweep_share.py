@@ -9,12 +9,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from bdfl.sweeps.crew import Crew, open_local_crew
-from bdfl.sweeps.folder import SweepFolder, open_sweep_folder
+from bdfl.sweeps.executors import Crew, open_local_crew, open_ray_crew
 from bdfl.sweeps.plan import Sweep, load_sweep
-from bdfl.sweeps.ray_crew import open_ray_crew
-from bdfl.sweeps.running import run_sweep
-from bdfl.sweeps.table import POINTS_FILE
+from bdfl.sweeps.results import POINTS_FILE, SweepFolder, open_sweep_folder
+from bdfl.sweeps.runner import run_sweep
 from benchmarks.results import Result, make_result
 
 _WORKERS = 2

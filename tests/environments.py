@@ -156,9 +156,9 @@ def make_samples(place: Path) -> None:
     """What the calls need, made by the environment this runs in: a run of two rounds, a draft, a problem, a sweep."""
     from bdfl.experiment.run_folder import create_run_folder
     from bdfl.experiment.training_run import prepare_run, train_run
-    from bdfl.learning.workers import open_trainer
+    from bdfl.learning.trainer_pool import open_trainer
     from bdfl.scenario import load_scenario
-    from bdfl.scenario.shipped import find_scenario
+    from bdfl.scenario.files import find_scenario
 
     scenario = load_scenario(find_scenario("quickstart"), ["rounds=2"])
     federated = prepare_run(scenario)
@@ -225,7 +225,7 @@ def _walk_here() -> Iterator[dict[str, Any]]:
 
 def _find_trained() -> str:
     """A client that the first block of the sample has an update of."""
-    from bdfl.ledger.store import ChainStore
+    from bdfl.ledger.sqlite_store import ChainStore
 
     with ChainStore.open(Path("run", "chain"), read_only=True) as chain:
         return str(chain.block(1).body.updates[0].update.client)

@@ -36,8 +36,7 @@ from bdfl.ledger.block import (
 )
 from bdfl.ledger.chain import start_chain
 from bdfl.ledger.errors import InvalidGenesis, RuleBroken
-from bdfl.ledger.membership import make_change
-from bdfl.ledger.memory_store import MemoryStore
+from bdfl.ledger.proof_of_work import is_worked
 from bdfl.ledger.rules import (
     make_header,
     validate_certificate,
@@ -49,7 +48,8 @@ from bdfl.ledger.rules import (
     validate_update,
     validate_vote,
 )
-from bdfl.ledger.work import is_worked
+from bdfl.ledger.statements import make_change
+from bdfl.ledger.store import MemoryStore
 from bdfl.protocol.events import Commit, KeptBlock, MessageArrived, Started, Store
 from bdfl.protocol.messages import (
     Blob,
@@ -64,7 +64,7 @@ from bdfl.protocol.messages import (
 )
 from bdfl.protocol.node import begin, step
 from bdfl.protocol.state import Context, NodeState, Recovered, Timing
-from bdfl.scenario.ledger import WorkKind
+from bdfl.scenario.schema_learning import WorkKind
 from benchmarks.ledger.valid_chain import (
     CONDITIONS,
     SMALL,

@@ -5,7 +5,7 @@ from multiprocessing.context import ForkServerContext
 
 import pytest
 
-_IMPORTED = ["bdfl.experiment.poisoning", "bdfl.learning.trainers", "sklearn.datasets"]
+_IMPORTED = ["bdfl.experiment.robustness", "bdfl.learning.trainer", "sklearn.datasets"]
 
 
 def prepared_context() -> ForkServerContext:
@@ -17,4 +17,4 @@ def prepared_context() -> ForkServerContext:
 
 def use_prepared_processes(patch: pytest.MonkeyPatch) -> None:
     """Pools opened from now on have such processes."""
-    patch.setattr("bdfl.process_pool.get_context", lambda _: prepared_context())
+    patch.setattr("bdfl.processes.get_context", lambda _: prepared_context())

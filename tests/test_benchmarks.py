@@ -11,7 +11,7 @@ import torch
 from bdfl.aggregation import get_aggregator
 from bdfl.learning.data import load_data
 from bdfl.learning.partition import draw_partition
-from bdfl.learning.workers import open_trainer
+from bdfl.learning.trainer_pool import open_trainer
 from bdfl.scenario import Aggregation
 from bdfl.scheduling.exact import exact
 from benchmarks.clock import growth_exponent, peak_bytes

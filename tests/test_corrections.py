@@ -10,10 +10,9 @@ from bdfl.compute import mining_energy, mining_scale, mining_time, mining_work, 
 from bdfl.experiment import simulate
 from bdfl.reproduce import PAPER_TIME_S
 from bdfl.scenario import load_scenario
-from bdfl.scenario.shipped import find_scenario
-from bdfl.scheduling.convergence import convergence_bound
+from bdfl.scenario.files import find_scenario
 from bdfl.scheduling.drc import fastest_prefix, mining_root
-from bdfl.scheduling.queues import drift_bound, lyapunov_drift, next_queue
+from bdfl.scheduling.queues import convergence_bound, drift_bound, lyapunov_drift, next_queue
 
 WORK_CYCLES = mining_work(3e7, 1e-10)
 OTHERS_HZ = np.array([7 * 1.5e9])

@@ -9,8 +9,8 @@ import pyarrow.parquet
 import pytest
 
 from bdfl.errors import one_line, printable
-from bdfl.foreign_files import find_stray, open_parquet, read_regular
 from bdfl.scenario import ScenarioError, load_scenario
+from bdfl.storage import find_stray, open_parquet, read_regular
 
 
 def test_a_regular_file_is_read_whole(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ from bdfl.encoding import BadEncoding, decode, encode
 from bdfl.errors import other_format
 from bdfl.explorer.record_columns import split_record
 from bdfl.ledger.block import FORMAT, MAX_BLOCK_SIZE, Block, Genesis
-from bdfl.ledger.chain_rows import decode_stored, find_format
-from bdfl.operation.set_up_file import FORMATS, BadSetUpFile, read_record
+from bdfl.ledger.sqlite_tables import decode_stored, find_format
 from bdfl.scenario import Scenario, ScenarioError, dump_scenario, load_scenario, parse_scenario, scenario_digest
+from bdfl.storage import FORMATS, BadSetUpFile, read_record
 from benchmarks.ledger.sample_chain import sample_chain
 
 NEWER = f"format 9 found, bdfl {__version__} reads format {FORMAT}: a newer bdfl wrote it and can read it"
@@ -102,7 +102,7 @@ def test_records_say_their_format_and_another_is_refused(tmp_path: Path) -> None
     pyarrow = pytest.importorskip("pyarrow")
     from pyarrow import parquet
 
-    from bdfl.audit.reading import NotOnChain
+    from bdfl.audit.lineage import NotOnChain
     from bdfl.experiment import simulate
     from bdfl.records.parquet import write_parquet
 

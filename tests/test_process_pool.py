@@ -9,8 +9,8 @@ from multiprocessing import active_children
 
 import pytest
 
-from bdfl.experiment.sweep import SweepFailed, map_parallel
-from bdfl.process_pool import open_process_pool
+from bdfl.experiment.parallel import SweepFailed, map_parallel
+from bdfl.processes import open_process_pool
 
 
 def test_the_environment_of_workers_is_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,7 +66,7 @@ def _fail_on_three(task: int) -> int:
 
 def test_the_limit_on_open_files_is_raised_to_the_hard_one():
     code = (
-        "import resource; from bdfl.process_pool import raise_file_limit\n"
+        "import resource; from bdfl.processes import raise_file_limit\n"
         "_, hard = resource.getrlimit(resource.RLIMIT_NOFILE)\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard)); raise_file_limit()\n"
         "print(resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard))"

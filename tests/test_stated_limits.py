@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bdfl.ledger import database
+from bdfl.ledger import sqlite_database
 from bdfl.ledger.block import MAX_BLOCK_SIZE
 
 ROOT = Path(__file__).parents[1]
@@ -24,34 +24,34 @@ STATED = [
     ("ledger.block", "FORMAT", 3, FORMAT_PAGE, "format 3 [format]"),
     ("ledger.block", "MAX_BLOCK_SIZE", 67_108_864, FORMAT_PAGE, "67,108,864 bytes"),
     ("ledger.block", "MAX_TIME_MS", 253_402_300_799_999, FORMAT_PAGE, "253402300799999, the end of the year 9999"),
-    ("ledger.candidates", "MAX_REST", 63, FORMAT_PAGE, "min(2^misses - 1, 63)"),
+    ("ledger.schedule", "MAX_REST", 63, FORMAT_PAGE, "min(2^misses - 1, 63)"),
     ("ledger.chain", "MEDIAN_BLOCKS", 11, FORMAT_PAGE, "`time_ms` of the last 11 blocks"),
-    ("ledger.charter", "MAX_MODEL_SIZE", 2**31, FORMAT_PAGE, "a file of these tensors, at most 2^31"),
+    ("ledger.chain_params", "MAX_MODEL_SIZE", 2**31, FORMAT_PAGE, "a file of these tensors, at most 2^31"),
     ("ledger.costs", "PRECISION", 40, FORMAT_PAGE, "decimal numbers of 40 digits"),
-    ("ledger.roll", "BINDS_AFTER", 2, FORMAT_PAGE, "a change in block h binds from height h + 2 on"),
-    ("ledger.units", "NANO", 10**9, FORMAT_PAGE, "overhead_ns / 10^9"),
-    ("ledger.units", "MICROWATT", 10**6, FORMAT_PAGE, "power_uw / 10^6"),
-    ("ledger.units", "PICOJOULE", 10**12, FORMAT_PAGE, "energy_budget_pj / 10^12"),
-    ("ledger.units", "ATTO", 10**18, FORMAT_PAGE, "gain_atto / 10^18"),
-    ("ledger.units", "NOISE", 10**30, FORMAT_PAGE, "noise / 10^30"),
-    ("ledger.units", "CAPACITANCE", 10**36, FORMAT_PAGE, "capacitance / 10^36"),
-    ("ledger.work", "_ARGON2_MEMORY_KIB", 1024, CHAIN, "`argon2id` (1 MiB, one pass)"),
+    ("ledger.member_set", "BINDS_AFTER", 2, FORMAT_PAGE, "a change in block h binds from height h + 2 on"),
+    ("ledger.costs", "NANO", 10**9, FORMAT_PAGE, "overhead_ns / 10^9"),
+    ("ledger.costs", "MICROWATT", 10**6, FORMAT_PAGE, "power_uw / 10^6"),
+    ("ledger.costs", "PICOJOULE", 10**12, FORMAT_PAGE, "energy_budget_pj / 10^12"),
+    ("ledger.costs", "ATTO", 10**18, FORMAT_PAGE, "gain_atto / 10^18"),
+    ("ledger.costs", "NOISE", 10**30, FORMAT_PAGE, "noise / 10^30"),
+    ("ledger.costs", "CAPACITANCE", 10**36, FORMAT_PAGE, "capacitance / 10^36"),
+    ("ledger.proof_of_work", "_ARGON2_MEMORY_KIB", 1024, CHAIN, "`argon2id` (1 MiB, one pass)"),
     # Members with other numbers would judge otherwise, and wait for each other.
     ("ledger.block", "TIME_TOLERANCE_MS", 60_000, PROTOCOL, "give or take 60 s"),
     ("ledger.chain", "FAREWELL", 64, PROTOCOL, "still answered for 64 heights"),
-    ("ledger.planning", "INTEGER_TOLERANCE", 10**6, PROTOCOL, "all integers agree to 1 ppm"),
-    ("ledger.planning", "OBJECTIVE_TOLERANCE", 10**6, PROTOCOL, "`1e-6 * 2^(attempt - 1) * V * delay`"),
-    ("protocol.agreeing", "LEADERLESS_ATTEMPTS", 2, PROTOCOL, "The first two attempts also end"),
+    ("ledger.schedule", "INTEGER_TOLERANCE", 10**6, PROTOCOL, "all integers agree to 1 ppm"),
+    ("ledger.schedule", "OBJECTIVE_TOLERANCE", 10**6, PROTOCOL, "`1e-6 * 2^(attempt - 1) * V * delay`"),
+    ("protocol.consensus", "LEADERLESS_ATTEMPTS", 2, PROTOCOL, "The first two attempts also end"),
     ("protocol.deadlines", "LATE_BLOCK_FACTOR", 4, PROTOCOL, "four times as long as the voter waited"),
     ("protocol.deadlines", "MAX_BACK_OFF_NS", 600 * 10**9, PROTOCOL, "ten minutes (`MAX_BACK_OFF_NS`)"),
     ("protocol.deadlines", "REFILL", 4, PROTOCOL, "a quarter of each round's length"),
     ("protocol.entries", "HELD_HEIGHTS", 2, PROTOCOL, "for two heights (`HELD_HEIGHTS`)"),
     ("ledger.genesis", "SIMULATED_TIME_MS", 1_767_225_600_000, PROTOCOL, "founded at the beginning of 2026"),
     # What one height can take is worked out of these.
-    ("protocol.agreeing", "MAX_VOTES_AHEAD", 16, SECURITY, "`16 n (a + 16) + 2 n`"),
-    ("protocol.catching_up", "MAX_EARLY", 16, SECURITY, "| messages of the next height | `16 n` |"),
-    ("protocol.collecting", "MAX_BLOBS", 2, SECURITY, "asks for two models of a member"),
-    ("protocol.proposing", "MAX_AHEAD", 2, SECURITY, "`2 n (a + 2) + 1`"),
+    ("protocol.consensus", "MAX_VOTES_AHEAD", 16, SECURITY, "`16 n (a + 16) + 2 n`"),
+    ("protocol.sync", "MAX_EARLY", 16, SECURITY, "| messages of the next height | `16 n` |"),
+    ("protocol.updates", "MAX_BLOBS", 2, SECURITY, "asks for two models of a member"),
+    ("protocol.proposals", "MAX_AHEAD", 2, SECURITY, "`2 n (a + 2) + 1`"),
 ]
 
 
@@ -62,4 +62,4 @@ def test_a_page_and_the_code_state_the_same_number(module, name, value, page, wo
 
 
 def test_the_largest_block_fits_into_a_row_and_a_row_into_an_answer():
-    assert MAX_BLOCK_SIZE < database._MAX_VALUE < database._MAX_ANSWER // 2
+    assert MAX_BLOCK_SIZE < sqlite_database._MAX_VALUE < sqlite_database._MAX_ANSWER // 2

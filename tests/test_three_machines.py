@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bdfl.ledger.store import ChainStore
+from bdfl.ledger.sqlite_store import ChainStore
 from tests.machines import HUB, PORT, Machine, open_machines
 from tests.pages import ROOT, blocks_of
 

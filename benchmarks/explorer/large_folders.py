@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 
 from bdfl.experiment import simulate
-from bdfl.experiment.record_folder import write_record
+from bdfl.experiment.run_folder import write_record
 from bdfl.records import RunRecord
 from bdfl.scenario import Scenario, load_scenario
-from bdfl.scenario.shipped import find_scenario
+from bdfl.scenario.files import find_scenario
 from tests.browser.folders import RunWriter, example_scenario
 
 NUM_CLIENTS = 50

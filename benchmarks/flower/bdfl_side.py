@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from bdfl import __version__
 from bdfl.experiment.run_folder import create_run_folder
 from bdfl.experiment.training_run import prepare_run, train_run
+from bdfl.learning.trainer_pool import open_trainer
 from bdfl.learning.weights import decode_weights
-from bdfl.learning.workers import open_trainer
-from bdfl.ledger.store import ChainStore
+from bdfl.ledger.sqlite_store import ChainStore
 from bdfl.records import LearningRound, RoundRecord
 from bdfl.scenario import Scenario, load_scenario
 from benchmarks.flower.task import FILE_VARIABLE, judge, load_task

@@ -14,8 +14,8 @@ from bdfl import __version__
 from bdfl.aggregation import Update, aggregate, get_aggregator
 from bdfl.experiment.simulation import play_rounds
 from bdfl.experiment.training_run import prepare_run
+from bdfl.learning.trainer_pool import open_trainer
 from bdfl.learning.training import Evaluation, LocalResult
-from bdfl.learning.workers import open_trainer
 from bdfl.scenario import Engine, Scenario, load_scenario
 from bdfl.scheduling.registry import get_scheduler
 from benchmarks.learning.gate import SCHEDULE, TRAIN, Gate, read_arguments

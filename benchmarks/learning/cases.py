@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from bdfl.learning.batches import draw_batches
 from bdfl.learning.data import DataSet, load_data
-from bdfl.learning.inputs import find_scaling, input_shape
 from bdfl.learning.models import draw_model, layout_of
 from bdfl.learning.partition import Partition, draw_partition
+from bdfl.learning.sgd import draw_batches
+from bdfl.learning.torch_model import find_scaling, input_shape
 from bdfl.scenario import (
     Clients,
     Compute,
@@ -23,7 +23,7 @@ from bdfl.scenario import (
     Scenario,
     SchedulerChoice,
 )
-from bdfl.scenario.learning import DIGITS, MLP, PAPER_CNN
+from bdfl.scenario.schema_learning import DIGITS, MLP, PAPER_CNN
 from benchmarks.learning.workload import Workload
 
 NUM_ROUNDS = 2000  # more than any side is asked for

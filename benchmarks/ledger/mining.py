@@ -15,8 +15,8 @@ from statistics import median, quantiles
 from argon2.low_level import Type, hash_secret_raw
 
 from bdfl.ledger.miner import Miner
-from bdfl.ledger.work import highest_hash, search_nonce
-from bdfl.scenario.ledger import WorkKind
+from bdfl.ledger.proof_of_work import highest_hash, search_nonce
+from bdfl.scenario.schema_learning import WorkKind
 from benchmarks.results import Result, make_result
 
 Report = Callable[[str], None]

@@ -14,16 +14,15 @@ from unittest.mock import patch
 import msgspec
 
 from bdfl import encoding, identity
-from bdfl.experiment.learner import Learner
-from bdfl.experiment.round_book import RoundBook
+from bdfl.experiment.network_run import RoundBook
 from bdfl.experiment.run_folder import RunFolder, create_run_folder
-from bdfl.experiment.training_run import prepare_run, train_run
+from bdfl.experiment.training_run import Learner, prepare_run, train_run
+from bdfl.learning.trainer_pool import open_trainer
 from bdfl.learning.training import Evaluation, FullGradient, LocalResult, Trainer
 from bdfl.learning.weights import Vector
-from bdfl.learning.workers import open_trainer
-from bdfl.ledger import chain, planning
-from bdfl.ledger.store import ChainStore
-from bdfl.ledger.toolbox import Toolbox
+from bdfl.ledger import chain, schedule
+from bdfl.ledger.cache import Toolbox
+from bdfl.ledger.sqlite_store import ChainStore
 from bdfl.records import LearningRound, RoundRecord
 from bdfl.scenario import Clients, Engine, Scenario
 from bdfl.transports import simulated
@@ -110,7 +109,7 @@ _PARTS: Sequence[tuple[object, str, str]] = (
     (Toolbox, "decode_model", "reading models"),
     (Toolbox, "aggregate", "aggregation"),
     (chain, "plan_round", "scheduling"),
-    (planning, "assess_schedule", "costs in decimal"),
+    (schedule, "assess_schedule", "costs in decimal"),
     (simulated, "search_nonce", "mining"),
     (ChainStore, "put_blob", "storing"),
     (ChainStore, "append", "storing"),

@@ -33,7 +33,7 @@ from bdfl.ledger.block import (
     body_root,
     chain_id,
 )
-from bdfl.scenario.ledger import QuorumRule, WorkKind
+from bdfl.scenario.schema_learning import QuorumRule, WorkKind
 
 _SIGNATURE = bytes(SIGNATURE_SIZE)
 _CONDITIONS = Conditions(gain_atto=1, energy_budget_pj=1, is_reachable=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import median
 
 from bdfl.encoding import digest, encode
-from bdfl.ledger.store import ChainStore
+from bdfl.ledger.sqlite_store import ChainStore
 from benchmarks.ledger.sample_chain import SampleChain, Stage, sample_chain
 from benchmarks.results import Result, make_result
 

@@ -39,15 +39,15 @@ from bdfl.ledger.block import (
     Vote,
     header_seal,
 )
+from bdfl.ledger.cache import Toolbox
 from bdfl.ledger.chain import ChainState, apply_block, prospect_after, settle_round, start_chain
-from bdfl.ledger.charter import Charter, read_charter
+from bdfl.ledger.chain_params import Charter, read_charter
 from bdfl.ledger.genesis import first_prospect
-from bdfl.ledger.keeping import Store
-from bdfl.ledger.planning import Prospect, assess, idle_schedule, plan_round
+from bdfl.ledger.proof_of_work import search_nonce
 from bdfl.ledger.rules import make_body, make_header
-from bdfl.ledger.toolbox import Toolbox
-from bdfl.ledger.work import search_nonce
-from bdfl.scenario.ledger import QuorumRule, WorkKind
+from bdfl.ledger.schedule import Prospect, assess, idle_schedule, plan_round
+from bdfl.ledger.store import Store
+from bdfl.scenario.schema_learning import QuorumRule, WorkKind
 
 CONDITIONS = Conditions(gain_atto=10**13, energy_budget_pj=5 * 10**12, is_reachable=True)
 SMALL = Layout(("bias", "weight"), ((2,), (2, 3)))

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from bdfl.learning.weights import Layout, Vector, encode_weights
-from bdfl.ledger.store import ChainStore
-from bdfl.ledger.toolbox import Toolbox
+from bdfl.ledger.cache import Toolbox
+from bdfl.ledger.sqlite_store import ChainStore
 from bdfl.ledger.verify import verify_chain
 from benchmarks.ledger.valid_chain import ChainMaker, example_genesis, example_signer
 from benchmarks.results import Result, make_result

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import psutil
 
-from bdfl.operation.children import Child, end_all
-from bdfl.operation.folder_size import folder_bytes
-from bdfl.operation.live_scenario import load_live_scenario
-from bdfl.operation.local_network import LocalNetwork, found_network, run_network
-from bdfl.operation.network_file import node_folder
-from bdfl.scenario.shipped import find_scenario
+from bdfl.federation.live_scenario import load_live_scenario
+from bdfl.localnet.network import LocalNetwork, found_network, run_network
+from bdfl.localnet.network_file import node_folder
+from bdfl.localnet.processes import Child, end_all
+from bdfl.node.run_file import folder_bytes
+from bdfl.scenario.files import find_scenario
 from benchmarks.results import Result, make_result
 
 Report = Callable[[str], None]

@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import median
 
 from bdfl.scenario import load_scenario
-from bdfl.scenario.shipped import find_scenario
+from bdfl.scenario.files import find_scenario
 from benchmarks.learning.cases import make_workload
 from benchmarks.learning.sides import Side, SideFailed, open_side
 from benchmarks.learning.workload import save_workload

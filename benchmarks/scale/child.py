@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from bdfl.scenario import Scenario, load_scenario
-from bdfl.scenario.shipped import find_scenario
+from bdfl.scenario.files import find_scenario
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,7 +61,7 @@ def network_scenario(num_nodes: int, num_rounds: int) -> Scenario:
 
 def run_crowd(scenario: Scenario) -> Found:
     """Plays rounds without a model or a network."""
-    from bdfl.experiment.crowd import simulate_crowd
+    from bdfl.experiment.simulation import simulate_crowd
 
     began_s = time.perf_counter()
     ended: list[tuple[float, float]] = []
@@ -84,8 +84,8 @@ def run_network(scenario: Scenario) -> Found:
     from bdfl.encoding import encode
     from bdfl.experiment.run_folder import create_run_folder
     from bdfl.experiment.training_run import prepare_run, train_run
-    from bdfl.learning.workers import open_trainer
-    from bdfl.ledger.store import ChainStore
+    from bdfl.learning.trainer_pool import open_trainer
+    from bdfl.ledger.sqlite_store import ChainStore
 
     began_s = time.perf_counter()
     federated = prepare_run(scenario)

@@ -14,9 +14,9 @@ from bdfl.ledger.block import MAX_BUDGET_PJ, Block, Conditions, SignedReport
 from bdfl.protocol.deadlines import deadline_ns, exchange_ns
 from bdfl.protocol.events import Commit, Effect, Mine, Send, SetTimer, StopMining, Timer
 from bdfl.protocol.messages import Hearsay, Message, Proposal
-from bdfl.transports.faults.false_blocks import FalseBlocks, rebuild_block
-from bdfl.transports.faults.liar import Lie, Moment
-from bdfl.transports.hooks import Postman
+from bdfl.transports.byzantine import Lie, Moment
+from bdfl.transports.byzantine_blocks import FalseBlocks, rebuild_block
+from bdfl.transports.interfaces import Postman
 
 MARGIN_NS = 20_000_000  # before a deadline
 HOLD_NS = 3_000_000  # a hundredth of the mean time in which one of five or six members mines alone in the campaign

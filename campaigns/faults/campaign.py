@@ -8,9 +8,9 @@ from pathlib import Path
 from statistics import median
 
 from bdfl.errors import BdflError
-from bdfl.experiment.sweep import Progress, map_parallel
-from bdfl.ledger.toolbox import Toolbox
-from bdfl.scenario.ledger import QuorumRule
+from bdfl.experiment.parallel import Progress, map_parallel
+from bdfl.ledger.cache import Toolbox
+from bdfl.scenario.schema_learning import QuorumRule
 from campaigns.faults.mutants import MUTANTS, Mutant
 from campaigns.faults.plan import draw_plan
 from campaigns.faults.shares import is_too_large

@@ -17,9 +17,9 @@ from bdfl.ledger.rules import make_body, make_header
 from bdfl.protocol.events import Effect, Event, MessageArrived, Send, Timer, TimerFired
 from bdfl.protocol.messages import Blob, BlobWanted, BlockWanted, Hearsay, Proposal
 from bdfl.protocol.state import Context, NodeState
-from bdfl.transports.faults.false_blocks import seal_block
-from bdfl.transports.faults.liar import Memory, Moment, each_receiver
-from bdfl.transports.hooks import Tamper
+from bdfl.transports.byzantine import Memory, Moment, each_receiver
+from bdfl.transports.byzantine_blocks import seal_block
+from bdfl.transports.interfaces import Tamper
 
 
 class Hoarder:

@@ -8,15 +8,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bdfl.ledger.block import Genesis, MembershipChange
+from bdfl.ledger.cache import Toolbox
 from bdfl.ledger.chain import ChainState, apply_block, start_chain
 from bdfl.ledger.errors import InvalidBlock, MissingBlob, RuleBroken
-from bdfl.ledger.membership import validate_change
-from bdfl.ledger.roll import BINDS_AFTER, Roll, find_change, offender_of, read_roll
+from bdfl.ledger.member_set import BINDS_AFTER, Roll, find_change, offender_of, read_roll
 from bdfl.ledger.rules import required_blobs, validate_certificate, validate_model, validate_proposal
-from bdfl.ledger.toolbox import Toolbox
-from bdfl.protocol.catching_up import MAX_EARLY
-from bdfl.protocol.collecting import MAX_BLOBS
-from bdfl.protocol.proposing import MAX_AHEAD
+from bdfl.ledger.statements import validate_change
+from bdfl.protocol.proposals import MAX_AHEAD
+from bdfl.protocol.sync import MAX_EARLY
+from bdfl.protocol.updates import MAX_BLOBS
 from campaigns.faults.plan import FaultPlan
 from campaigns.faults.recorder import Committed, Recorder
 from campaigns.faults.shares import hashing_hz, is_too_large

@@ -14,13 +14,15 @@ import msgspec
 
 from bdfl.encoding import encode
 from bdfl.identity import Meaning, statement_digest
-from bdfl.ledger import chain, charter, costs, membership, rules, statements
+from bdfl.ledger import chain, chain_params, costs, rules, statements
+from bdfl.ledger import statements as membership
 from bdfl.ledger.block import Kind, Seal
 from bdfl.ledger.errors import BadSignature
-from bdfl.ledger.roll import find_change
-from bdfl.protocol import agreeing, catching_up, collecting, deadlines, entries, node, proposing, votes
-from bdfl.protocol.draft import Draft
+from bdfl.ledger.member_set import find_change
+from bdfl.protocol import consensus, deadlines, entries, node, proposals, sync, votes
+from bdfl.protocol import updates as collecting
 from bdfl.protocol.events import Send, Timer
+from bdfl.protocol.transition import Draft
 
 Function = Callable[..., Any]
 
@@ -80,9 +82,9 @@ def _unsigned(rule: str) -> Callable[[Function], Function]:
     """Check all signatures but those of one rule."""
 
     def make(right: Function) -> Function:
-        def require_signed(charter: Any, name: str, *rest: Any) -> None:
+        def require_signed(chain_params: Any, name: str, *rest: Any) -> None:
             if name != rule:
-                right(charter, name, *rest)
+                right(chain_params, name, *rest)
 
         return require_signed
 
@@ -166,10 +168,10 @@ def _again(right: Function) -> Function:
         if cast is None or draft.lock is not None:
             right(draft)
             return
-        votable = [one for one in draft.candidates.values() if proposing.is_votable(draft, one)]
+        votable = [one for one in draft.candidates.values() if proposals.is_votable(draft, one)]
         best = draft.lowest_hash_first(votable)
         if best and best[0].digest != cast.vote.block:
-            agreeing._cast(draft, Kind.PREVOTE, best[0].digest)
+            consensus._cast(draft, Kind.PREVOTE, best[0].digest)
 
     return prevote
 
@@ -182,9 +184,9 @@ def _late_precommit(right: Function) -> Function:
         lock, now = draft.lock, draft.attempt
         if lock is None or lock.attempt >= now or (lock.attempt, Kind.PRECOMMIT) in draft.own_votes:
             return
-        if agreeing._find_valid(draft, lock.block) is not None:
+        if consensus._find_valid(draft, lock.block) is not None:
             draft.attempt = lock.attempt
-            agreeing._cast(draft, Kind.PRECOMMIT, lock.block)
+            consensus._cast(draft, Kind.PRECOMMIT, lock.block)
             draft.attempt = now
 
     return precommit
@@ -301,7 +303,7 @@ def _binds_at_once(right: Function) -> Function:
         longer = {name: getattr(after, name) + (0,) * num_new for name in each}
         mining_hz = after.schedule.mining_hz + (0,) * num_new
         schedule = msgspec.structs.replace(after.schedule, mining_hz=mining_hz)
-        return replace(after, charter=after.coming_charter, schedule=schedule, **longer)
+        return replace(after, chain_params=after.coming_charter, schedule=schedule, **longer)
 
     return apply_block
 
@@ -403,7 +405,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "an update's bytes are taken for a model without looking",
         (Swap(statements, "validate_update_blob", _nothing),),
     ),
-    Mutant("small-quorum", "a quorum is one vote smaller", (Swap(charter, "quorum_size", _one_less),)),
+    Mutant("small-quorum", "a quorum is one vote smaller", (Swap(chain_params, "quorum_size", _one_less),)),
     Mutant(
         "vote-twice-counted",
         "the first vote for a block counts twice",
@@ -412,48 +414,48 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "prevotes-decide",
         "a quorum of prevotes commits",
-        (Swap(agreeing, "_find_decisions", _prevotes_decide),),
+        (Swap(consensus, "_find_decisions", _prevotes_decide),),
     ),
-    Mutant("forgotten-lock", "the lock does not bind the next prevote", (Swap(agreeing, "_choose", _without_lock),)),
+    Mutant("forgotten-lock", "the lock does not bind the next prevote", (Swap(consensus, "_choose", _without_lock),)),
     Mutant(
         "past-quorums-ignored",
         "a quorum of prevotes of a past attempt moves no lock",
-        (Swap(agreeing, "_move_lock", _only_this_attempt),),
+        (Swap(consensus, "_move_lock", _only_this_attempt),),
     ),
     Mutant(
-        "second-prevote", "a better block is prevoted for in the same attempt", (Swap(agreeing, "_prevote", _again),)
+        "second-prevote", "a better block is prevoted for in the same attempt", (Swap(consensus, "_prevote", _again),)
     ),
     Mutant(
         "late-precommit",
         "a precommit is cast in an attempt that was left",
-        (Swap(agreeing, "_precommit", _late_precommit),),
+        (Swap(consensus, "_precommit", _late_precommit),),
     ),
-    Mutant("sent-before-kept", "a vote is sent before it is kept", (Swap(agreeing, "_cast", _said_first),)),
+    Mutant("sent-before-kept", "a vote is sent before it is kept", (Swap(consensus, "_cast", _said_first),)),
     Mutant(
         "follow-anybody",
         "one member's vote is enough to leave an attempt",
         (Swap(votes, "reached_attempt", _follows_anybody),),
     ),
-    Mutant("fixed-timers", "later attempts last no longer", (Swap(agreeing, "_time_attempt", _fixed_timer),)),
+    Mutant("fixed-timers", "later attempts last no longer", (Swap(consensus, "_time_attempt", _fixed_timer),)),
     Mutant(
         "left-out",
         "a block may leave out any update at any time",
-        (Swap(proposing, "is_votable", _leaves_out),),
+        (Swap(proposals, "is_votable", _leaves_out),),
     ),
     Mutant(
         "stubborn",
         "a first block that leaves out something is never voted for",
-        (Swap(proposing, "is_votable", _own_block_only),),
+        (Swap(proposals, "is_votable", _own_block_only),),
     ),
     Mutant(
         "blamed-digest",
         "a spoiled copy of a block makes its name refused",
-        (Swap(proposing, "_is_meant_for_here", _always),),
+        (Swap(proposals, "_is_meant_for_here", _always),),
     ),
     Mutant(
         "blamed-author",
         "an old block sent again makes its author banned",
-        (Swap(proposing, "_is_meant_for_here", _wherever_signed),),
+        (Swap(proposals, "_is_meant_for_here", _wherever_signed),),
         "tests/protocol/test_node.py::test_an_old_block_sent_again_bans_nobody_but_costs_its_sender",
     ),
     Mutant(
@@ -483,7 +485,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "uptime-as-wait",
         "who never waited for a block signs its clock as the wait",
-        (Swap(agreeing, "_cast", _signs_its_clock),),
+        (Swap(consensus, "_cast", _signs_its_clock),),
         "tests/protocol/test_deadlines.py::test_who_was_still_collecting_signs_no_wait",
     ),
     Mutant(
@@ -494,7 +496,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "old-quorum",
         "changed members decide by the quorum of those before",
-        (Swap(charter, "_amend", _old_quorum),),
+        (Swap(chain_params, "_amend", _old_quorum),),
     ),
     Mutant(
         "expired-change",
@@ -525,8 +527,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "forgotten-report", "the own report is forgotten at a restart", (Swap(node, "begin", _without(report=None)),)
     ),
-    Mutant("never-trusts", "pruned updates are waited for", (Swap(catching_up, "_is_gone", _never),)),
-    Mutant("trusts-early", "decided models are not recomputed", (Swap(catching_up, "_is_gone", _always),)),
+    Mutant("never-trusts", "pruned updates are waited for", (Swap(sync, "_is_gone", _never),)),
+    Mutant("trusts-early", "decided models are not recomputed", (Swap(sync, "_is_gone", _always),)),
 )
 
 

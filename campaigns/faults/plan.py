@@ -11,10 +11,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from bdfl.environment import Purpose, stream
-from bdfl.ledger.units import NANO
-from bdfl.scenario.ledger import Behaviour, QuorumRule
-from bdfl.transports.faults.postman import Partition, Weather
-from bdfl.transports.faults.trouble import Crash, Freeze
+from bdfl.ledger.costs import NANO
+from bdfl.scenario.schema_learning import Behaviour, QuorumRule
+from bdfl.transports.faults import Crash, Freeze, Partition, Weather
 from campaigns.faults.attacks import Attack
 
 NUM_NODES = (4, 4, 5, 5, 6, 7, 8, 9)  # small networks more often: there a vote weighs most

@@ -4,12 +4,12 @@ from dataclasses import dataclass, field
 
 from bdfl.ledger.block import Block, Certificate, Kind, MembershipChange, SignedVote
 from bdfl.ledger.chain import ChainState
-from bdfl.ledger.keeping import Store
+from bdfl.ledger.store import Store
 from bdfl.protocol.events import Commit, Effect, Event, KeptBlob, KeptProgress, Send
 from bdfl.protocol.events import Store as Keep
 from bdfl.protocol.messages import Hearsay, Message, Proposal
 from bdfl.protocol.state import NodeState, Phase
-from bdfl.transports.hooks import Observer
+from bdfl.transports.interfaces import Observer
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from bdfl.ledger.block import SignedVote
-from bdfl.ledger.keeping import Store
-from bdfl.ledger.roll import find_change
+from bdfl.ledger.member_set import find_change
+from bdfl.ledger.store import Store
 from bdfl.protocol.events import Commit, Effect, Event, Refused, Send, TrainingFinished
 from bdfl.protocol.messages import Hearsay, Proposal
 from bdfl.protocol.state import NodeState, Phase
-from bdfl.transports.faults.postman import Partition
+from bdfl.transports.faults import Partition
 from campaigns.faults.plan import FaultPlan, Offer
 from campaigns.faults.recorder import Recorder
 

@@ -5,16 +5,14 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 
-from bdfl.ledger.roll import read_roll
-from bdfl.ledger.toolbox import Toolbox
+from bdfl.ledger.cache import Toolbox
+from bdfl.ledger.member_set import read_roll
 from bdfl.protocol.state import Timing
-from bdfl.scenario.ledger import QuorumRule
-from bdfl.transports.faults.liar import Liar
-from bdfl.transports.faults.postman import FaultyPostman
-from bdfl.transports.faults.trouble import Trouble, make_liar
-from bdfl.transports.hooks import Tamper
-from bdfl.transports.simulated import Network
-from bdfl.transports.simulated_node import SimulatedNode, make_nodes
+from bdfl.scenario.schema_learning import QuorumRule
+from bdfl.transports.byzantine import Liar
+from bdfl.transports.faults import FaultyPostman, Trouble, make_liar
+from bdfl.transports.interfaces import Tamper
+from bdfl.transports.simulated import Network, SimulatedNode, make_nodes
 from campaigns.faults.attacks import delay_late, make_attack
 from campaigns.faults.hoarding import Hoarder
 from campaigns.faults.laws import (

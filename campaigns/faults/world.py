@@ -13,18 +13,17 @@ import numpy as np
 from bdfl.environment import Purpose, RoundState, draw_federation, draw_rounds, stream
 from bdfl.learning.weights import Layout, Vector, decode_weights, encode_weights
 from bdfl.ledger.block import Admission, Conditions, Genesis, MembershipChange, Removal, chain_id
+from bdfl.ledger.cache import Toolbox
 from bdfl.ledger.chain import ChainState
 from bdfl.ledger.genesis import conditions_of, make_genesis, plan_first_round
-from bdfl.ledger.membership import make_change
-from bdfl.ledger.planning import idle_schedule
-from bdfl.ledger.roll import quorum_size
-from bdfl.ledger.toolbox import Toolbox
+from bdfl.ledger.member_set import quorum_size
+from bdfl.ledger.schedule import idle_schedule
+from bdfl.ledger.statements import make_change
 from bdfl.scenario import Clients, Learning, Ledger, Mining, MiningMode, Scenario, SchedulerChoice
-from bdfl.scenario.learning import Aggregation
-from bdfl.scenario.ledger import Behaviour
-from bdfl.transports.faults.trouble import MESSAGES
-from bdfl.transports.simulated_node import simulated_signer
-from bdfl.transports.world import ScenarioWorld
+from bdfl.scenario.schema_learning import Aggregation, Behaviour
+from bdfl.transports.cost_model import ScenarioWorld
+from bdfl.transports.faults import MESSAGES
+from bdfl.transports.simulated import simulated_signer
 from campaigns.faults.plan import FaultPlan, Offer
 
 LAYOUT = Layout(("w",), ((4,),))

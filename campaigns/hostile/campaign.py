@@ -12,23 +12,23 @@ from pathlib import Path
 import msgspec
 
 from bdfl.encoding import digest
+from bdfl.federation.keys import load_key
+from bdfl.federation.live_scenario import load_live_scenario
 from bdfl.identity import Signer
 from bdfl.ledger.block import Certificate
-from bdfl.ledger.roll import find_evidence, offender_of
-from bdfl.ledger.store import ChainStore
-from bdfl.operation.access_point_files import KEY_FILE
-from bdfl.operation.judging import judge_network
-from bdfl.operation.key_file import load_key
-from bdfl.operation.live_scenario import load_live_scenario
-from bdfl.operation.local_network import LocalNetwork, found_network, run_network
-from bdfl.operation.network_file import node_folder, write_network
-from bdfl.operation.node_files import CHAIN_FOLDER, roots_of, write_tls
-from bdfl.operation.run_file import read_run
+from bdfl.ledger.member_set import find_evidence, offender_of
+from bdfl.ledger.sqlite_store import ChainStore
+from bdfl.localnet.network import LocalNetwork, found_network, run_network
+from bdfl.localnet.network_file import node_folder, write_network
+from bdfl.localnet.verdict import judge_network
+from bdfl.node.access_point import KEY_FILE
+from bdfl.node.run_file import read_run
+from bdfl.node.settings import CHAIN_FOLDER, roots_of, write_tls
 from bdfl.scenario import Scenario
-from bdfl.scenario.shipped import find_scenario
+from bdfl.scenario.files import find_scenario
+from bdfl.transports.live.admission import message_limit
 from bdfl.transports.live.certificates import issue_leaf, make_authority, member_name
 from bdfl.transports.live.certificates import write_tls as write_tls_files
-from bdfl.transports.live.limits import message_limit
 from bdfl.transports.live.zenoh_config import chain_keys
 from campaigns.hostile.attacks import ATTACKS, Attack, Who, find_attack
 from campaigns.hostile.member import open_session

@@ -10,8 +10,8 @@ from threading import Event, Thread
 import zenoh
 
 from bdfl.encoding import BadEncoding
-from bdfl.operation.access_point_files import KEY_FILE
-from bdfl.operation.key_file import load_key
+from bdfl.federation.keys import load_key
+from bdfl.node.access_point import KEY_FILE
 from bdfl.protocol.messages import decode_message
 from bdfl.transports.live.certificates import TlsFiles
 from bdfl.transports.live.envelope import read_envelope

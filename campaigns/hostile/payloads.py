@@ -11,8 +11,8 @@ from bdfl.encoding import DIGEST_SIZE, SIGNATURE_SIZE, Record, decode, encode
 from bdfl.identity import SEAL_SIZE, Signer
 from bdfl.ledger.block import Kind, SignedUpdate, SignedVote, Vote
 from bdfl.protocol.messages import DecidedWanted, Hearsay, Message, decode_message, encode_message
+from bdfl.transports.live.admission import MAX_REQUEST_SIZE
 from bdfl.transports.live.envelope import MAX_LIFE, Envelope, Keyring, PieceRequest, Purpose, Sealer, overhead
-from bdfl.transports.live.gate import MAX_REQUEST_SIZE
 from bdfl.transports.live.zenoh_config import Keys
 from campaigns.hostile.attacks import IMPERSONATED
 

@@ -10,9 +10,9 @@ import msgspec
 import psutil
 
 from bdfl.errors import BdflError
-from bdfl.operation.local_network import LocalNetwork
-from bdfl.operation.network_file import node_folder
-from bdfl.operation.status import Snapshot, look_at
+from bdfl.localnet.network import LocalNetwork
+from bdfl.localnet.network_file import node_folder
+from bdfl.node.status import Snapshot, look_at
 
 _POLL_S = 0.25
 _ANSWER_S = 10.0

@@ -12,7 +12,7 @@ from threading import Event
 
 import zenoh
 
-from bdfl.operation.addresses import split_address
+from bdfl.addresses import split_address
 from bdfl.transports.live.certificates import TlsFiles
 from campaigns.hostile.counters import Tally
 from campaigns.hostile.member import open_session

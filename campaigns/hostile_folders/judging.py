@@ -15,8 +15,8 @@ from typing import NoReturn
 
 from bdfl.encoding import digest, encode
 from bdfl.errors import BdflError
-from bdfl.ledger.keeping import rested_on
-from bdfl.ledger.store import ChainStore
+from bdfl.ledger.sqlite_store import ChainStore
+from bdfl.ledger.store import rested_on
 
 MAX_CPU_S = 5.0  # beyond the same command's time on the undamaged folder
 MAX_MEMORY = 500 * 2**20

@@ -140,7 +140,7 @@ def _invalid_text(draw: random.Random, folder: Path) -> None:
 def _names(text: str) -> Harm:
     def harm(draw: random.Random, folder: Path) -> None:
         from bdfl.encoding import encode
-        from bdfl.ledger.store import ChainStore
+        from bdfl.ledger.sqlite_store import ChainStore
 
         with ChainStore.open(folder / "chain", read_only=True) as store:
             genesis = msgspec.structs.replace(store.genesis, name=text)
@@ -478,7 +478,7 @@ def _edit(folder: Path, pattern: str, text: str) -> None:
 def _adopt_scenario(folder: Path, rule: str | None) -> None:
     """Make the chain's genesis refer to the present scenario."""
     from bdfl.encoding import encode
-    from bdfl.ledger.store import ChainStore
+    from bdfl.ledger.sqlite_store import ChainStore
     from bdfl.scenario import load_scenario, scenario_digest
 
     with ChainStore.open(folder / "chain", read_only=True) as store:

@@ -16,8 +16,8 @@ from enum import StrEnum
 
 from bdfl.errors import BdflError
 from bdfl.ledger.block import Block, Certificate, Genesis, SignedReport, SignedUpdate, SignedVote
-from bdfl.ledger.keeping import NotKept, PruneReport, Store, StoredRound
 from bdfl.ledger.merkle import MerkleProof
+from bdfl.ledger.store import NotKept, PruneReport, Store, StoredRound
 
 FAULT_VARIABLE = "BDFL_FAULT"
 WRITES = (

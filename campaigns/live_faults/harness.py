@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bdfl.errors import BdflError
-from bdfl.ledger.roll import quorum_size
-from bdfl.operation.children import Child
-from bdfl.operation.live_scenario import load_live_scenario
-from bdfl.operation.local_network import LocalNetwork, Route, found_network, run_network
-from bdfl.operation.network_file import node_folder
+from bdfl.federation.live_scenario import load_live_scenario
+from bdfl.ledger.member_set import quorum_size
+from bdfl.localnet.network import LocalNetwork, Route, found_network, run_network
+from bdfl.localnet.network_file import node_folder
+from bdfl.localnet.processes import Child
 from bdfl.records.round_times import ROUNDS_FILE, BadRoundsFile, read_rounds
 from bdfl.scenario import QuorumRule, Scenario
-from bdfl.scenario.shipped import find_scenario
-from bdfl.transports.live.waits import live_timing
+from bdfl.scenario.files import find_scenario
+from bdfl.transports.live.timeouts import live_timing
 from campaigns import importable
 from campaigns.live_faults.log_reader import Diary, worst_gap_s
 from campaigns.live_faults.node import NODE_MODULE

@@ -5,12 +5,12 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from bdfl.encoding import encode
-from bdfl.ledger.keeping import StoreError
-from bdfl.ledger.roll import find_evidence
-from bdfl.ledger.store import ChainStore
+from bdfl.ledger.member_set import find_evidence
+from bdfl.ledger.sqlite_store import ChainStore
+from bdfl.ledger.store import StoreError
 from bdfl.ledger.verify import verify_chain
-from bdfl.operation.network_file import node_folder, read_network
-from bdfl.operation.node_files import CHAIN_FOLDER
+from bdfl.localnet.network_file import node_folder, read_network
+from bdfl.node.settings import CHAIN_FOLDER
 from bdfl.transports.live.event_log import BrokenLog
 from campaigns.live_faults.event_history import find_contradictions, find_forgotten, read_testimony
 from campaigns.live_faults.harness import Left

@@ -6,10 +6,10 @@ store is then compared with the blocks it had logged.
 
 import time
 
-from bdfl.ledger.keeping import StoreError
-from bdfl.ledger.store import ChainStore
-from bdfl.operation.network_file import node_folder
-from bdfl.operation.node_files import CHAIN_FOLDER
+from bdfl.ledger.sqlite_store import ChainStore
+from bdfl.ledger.store import StoreError
+from bdfl.localnet.network_file import node_folder
+from bdfl.node.settings import CHAIN_FOLDER
 from campaigns.live_faults.failing_store import FAULT_VARIABLE
 from campaigns.live_faults.harness import Arena, Left
 from campaigns.live_faults.results import Figures, LiveBreach

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from bdfl.operation.logs import LOG_FILE
+from bdfl.node.log import LOG_FILE
 
 
 class _Line(msgspec.Struct):

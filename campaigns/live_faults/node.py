@@ -9,7 +9,7 @@ from typing import Any
 from unittest.mock import patch
 
 from bdfl.cli import main
-from bdfl.ledger.keeping import Store
+from bdfl.ledger.store import Store
 from bdfl.protocol.state import Context
 from bdfl.transports.live.driver import LiveNode
 from campaigns.live_faults.failing_store import with_fault_point
@@ -27,5 +27,5 @@ class FaultyNode(LiveNode):
 
 if __name__ == "__main__":
     shift_wall_clock(os.environ)
-    with patch("bdfl.operation.node_service.LiveNode", FaultyNode):
+    with patch("bdfl.node.service.LiveNode", FaultyNode):
         main()

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from bdfl.ledger.block import SignedVote
-from bdfl.ledger.store import ChainStore
+from bdfl.ledger.sqlite_store import ChainStore
 from campaigns.live_faults.event_history import Life, Testimony
 from campaigns.live_faults.log_reader import Diary
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
-from bdfl.operation.local_network import Route
+from bdfl.localnet.network import Route
 from campaigns.live_faults.harness import Arena
 from campaigns.live_faults.relay import Relay
 from campaigns.live_faults.results import Figures

@@ -10,16 +10,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bdfl.ledger.block import Kind, SignedVote
+from bdfl.ledger.cache import Toolbox
 from bdfl.ledger.chain import ChainState
 from bdfl.ledger.errors import InvalidBlock
-from bdfl.ledger.keeping import Store as ChainKeeping
 from bdfl.ledger.rules import validate_vote
-from bdfl.ledger.toolbox import Toolbox
-from bdfl.protocol.agreeing import leader_of
+from bdfl.ledger.store import Store as ChainKeeping
+from bdfl.protocol.consensus import leader_of
 from bdfl.protocol.events import Commit, Effect, Event, KeptProgress, KeptVote, MessageArrived, Send, Started, Store
 from bdfl.protocol.messages import Hearsay
 from bdfl.protocol.state import NodeState
-from bdfl.scenario.ledger import QuorumRule
+from bdfl.scenario.schema_learning import QuorumRule
 from bdfl.transports.live.replay import replay
 from campaigns.faults.plan import draw_plan
 from campaigns.faults.recorder import Recorder

@@ -25,7 +25,7 @@ MODULES = (
     "bdfl/ledger/*.py",
     "bdfl/aggregation.py",
     "bdfl/identity.py",
-    "bdfl/transports/node_store.py",
+    "bdfl/transports/interfaces.py",
 )
 TESTS = (
     "tests/protocol",

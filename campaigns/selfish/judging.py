@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import sqrt
 
-from bdfl.experiment.sweep import Progress, map_parallel
-from bdfl.ledger.toolbox import Toolbox
+from bdfl.experiment.parallel import Progress, map_parallel
+from bdfl.ledger.cache import Toolbox
 from campaigns.faults.attacks import Attack
 from campaigns.faults.laws import ENTRY_BLOCKS
 from campaigns.faults.shares import is_too_large

@@ -10,19 +10,19 @@ from enum import StrEnum
 from pathlib import Path
 
 from bdfl.errors import BdflError
-from bdfl.experiment.sweep import Progress
+from bdfl.experiment.parallel import Progress
+from bdfl.federation.keys import load_key
+from bdfl.federation.live_scenario import load_live_scenario
+from bdfl.federation.membership_change import propose_removal, read_standing, sign_change_file, submit_change
 from bdfl.ledger.block import Schedule
-from bdfl.ledger.roll import find_change
-from bdfl.ledger.store import ChainStore
-from bdfl.operation.judging import judge_network
-from bdfl.operation.key_file import load_key
-from bdfl.operation.live_scenario import load_live_scenario
-from bdfl.operation.local_network import LocalNetwork, found_network, run_network
-from bdfl.operation.member_change import propose_removal, read_standing, sign_change_file, submit_change
-from bdfl.operation.network_file import node_folder
-from bdfl.operation.node_files import CHAIN_FOLDER
+from bdfl.ledger.member_set import find_change
+from bdfl.ledger.sqlite_store import ChainStore
+from bdfl.localnet.network import LocalNetwork, found_network, run_network
+from bdfl.localnet.network_file import node_folder
+from bdfl.localnet.verdict import judge_network
+from bdfl.node.settings import CHAIN_FOLDER
 from bdfl.scenario import Scenario
-from bdfl.scenario.shipped import find_scenario
+from bdfl.scenario.files import find_scenario
 from campaigns import importable
 from campaigns.faults.laws import ENTRY_BLOCKS
 from campaigns.faults.shares import hashing_share, is_too_large

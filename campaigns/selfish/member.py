@@ -6,7 +6,7 @@ from bdfl.cli import main
 from bdfl.protocol.events import Effect, Event
 from bdfl.protocol.node import step
 from bdfl.protocol.state import Context, NodeState
-from bdfl.transports.faults.liar import Liar
+from bdfl.transports.byzantine import Liar
 from campaigns.faults.attacks import Attack, make_attack
 
 _liar = Liar(make_attack(Attack.WITHHOLD))

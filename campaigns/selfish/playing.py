@@ -6,18 +6,16 @@ from functools import partial
 from math import inf
 
 from bdfl.ledger.block import Block, Certificate
+from bdfl.ledger.cache import Toolbox
 from bdfl.ledger.chain import ChainState
-from bdfl.ledger.roll import find_change
-from bdfl.ledger.toolbox import Toolbox
-from bdfl.ledger.units import NANO
+from bdfl.ledger.costs import NANO
+from bdfl.ledger.member_set import find_change
 from bdfl.protocol.messages import BlobWanted, Message
 from bdfl.protocol.state import Timing
-from bdfl.scenario.ledger import QuorumRule
-from bdfl.transports.faults.liar import Liar
-from bdfl.transports.faults.lies import Silence
-from bdfl.transports.faults.postman import FaultyPostman, Weather
-from bdfl.transports.simulated import Network
-from bdfl.transports.simulated_node import make_nodes
+from bdfl.scenario.schema_learning import QuorumRule
+from bdfl.transports.byzantine import Liar, Silence
+from bdfl.transports.faults import FaultyPostman, Weather
+from bdfl.transports.simulated import Network, make_nodes
 from campaigns.faults.attacks import Attack, delay_late, make_attack
 from campaigns.faults.plan import FaultPlan, Offer
 from campaigns.faults.shares import hashing_share

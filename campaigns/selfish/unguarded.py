@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 from bdfl.cli import main
 from bdfl.ledger.block import Block
-from bdfl.protocol.draft import Draft
+from bdfl.protocol.transition import Draft
 
 
 def is_never_head_start(draft: Draft, block: Block) -> bool:
@@ -20,8 +20,8 @@ def is_given_up_late(draft: Draft, member: int) -> bool:
 
 if __name__ == "__main__":
     with (
-        patch("bdfl.protocol.proposing.is_head_start", is_never_head_start),
-        patch("bdfl.protocol.proposing.is_given_up", is_given_up_late),
-        patch("bdfl.protocol.collecting.is_given_up", is_given_up_late),
+        patch("bdfl.protocol.proposals.is_head_start", is_never_head_start),
+        patch("bdfl.protocol.proposals.is_given_up", is_given_up_late),
+        patch("bdfl.protocol.updates.is_given_up", is_given_up_late),
     ):
         main()

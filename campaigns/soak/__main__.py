@@ -35,8 +35,8 @@ def soak(
       python -m campaigns soak --nodes 8 --aps 2 --rounds 500 --out results/soak
     """
     require_extra("a live network", "learn", "live")
-    from bdfl.operation.live_scenario import load_live_scenario
-    from bdfl.scenario.shipped import find_scenario
+    from bdfl.federation.live_scenario import load_live_scenario
+    from bdfl.scenario.files import find_scenario
     from campaigns.soak.measurement import run_soak
 
     changes = [f"clients.count={nodes}", "clients.min_selected=2", f"rounds={rounds}", "live.time_scale=0"]

@@ -10,8 +10,8 @@ import msgspec
 import psutil
 
 from bdfl.errors import BdflError
-from bdfl.operation.judging import judge_network
-from bdfl.operation.local_network import LocalNetwork, found_network, run_network
+from bdfl.localnet.network import LocalNetwork, found_network, run_network
+from bdfl.localnet.verdict import judge_network
 from bdfl.scenario import Scenario
 
 MAX_MEMORY_PER_ROUND = 8 * 1024  # bytes per node; a block's header, votes and statements take a few kB

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from bdfl.encoding import Record
 from bdfl.ledger.block import Law
-from bdfl.ledger.keeping import rested_on
-from bdfl.ledger.store import ChainStore
-from bdfl.scenario.ledger import QuorumRule, WorkKind
+from bdfl.ledger.sqlite_store import ChainStore
+from bdfl.ledger.store import rested_on
+from bdfl.scenario.schema_learning import QuorumRule, WorkKind
 from benchmarks.ledger.valid_chain import ChainMaker
 from campaigns.verifiers.flips import NodeVerifier, Tally, find_node, try_flips
 from tests.ledger.changing_chain import admission, new_maker, removal

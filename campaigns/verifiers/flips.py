@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Self
 
 from bdfl.encoding import digest
-from bdfl.ledger.keeping import StoreError, rested_on
-from bdfl.ledger.store import DATABASE_FILE, ChainStore
+from bdfl.ledger.sqlite_store import DATABASE_FILE, ChainStore
+from bdfl.ledger.store import StoreError, rested_on
 from bdfl.ledger.verify import verify_chain
 from tests.vectors.independent_format import Wrong
 from tests.vectors.independent_verifier import verify_folder

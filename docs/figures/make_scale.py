@@ -12,8 +12,8 @@ from matplotlib.ticker import PercentFormatter
 
 from bdfl.report.style import BOUND, CYCLE, DASHES, SOFT_INK, Picture, Sheet, house_style, new_figure, save_picture
 from bdfl.scenario import load_scenario
-from bdfl.scenario.ledger import QuorumRule
-from bdfl.scenario.shipped import find_scenario
+from bdfl.scenario.files import find_scenario
+from bdfl.scenario.schema_learning import QuorumRule
 from docs.figures.scaling import (
     CommitteePoint,
     ExchangePoint,

@@ -13,7 +13,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from bdfl.arrays import PerClientMask
 from bdfl.experiment.simulation import draw_run, round_problems
 from bdfl.records import PerRound, PerRoundClient
 from bdfl.report.style import (
@@ -28,12 +27,13 @@ from bdfl.report.style import (
     save_picture,
 )
 from bdfl.scenario import load_scenario
-from bdfl.scenario.shipped import find_scenario
+from bdfl.scenario.files import find_scenario
 from bdfl.scheduling.checker import evaluate
 from bdfl.scheduling.drc import drc, iterate_drc, start_mining
 from bdfl.scheduling.exact import exact
 from bdfl.scheduling.problem import Decision, RoundProblem
 from bdfl.scheduling.queues import next_queue
+from bdfl.types import PerClientMask
 
 STARTS_HZ = (2.1e9, 1.5e9, 0.9e9)
 NUM_PASSES = 10

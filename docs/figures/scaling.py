@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln, logsumexp
 
-from bdfl.arrays import PerClient
 from bdfl.compute import training_time
 from bdfl.encoding import DIGEST_SIZE, SIGNATURE_SIZE, Digest, Record, Whole, encode, record_digest
 from bdfl.environment import draw_federation, draw_rounds
@@ -31,12 +30,13 @@ from bdfl.ledger.block import (
     SignedVote,
     Vote,
 )
-from bdfl.ledger.roll import quorum_size
-from bdfl.protocol.agreeing import MAX_CERTIFIED
+from bdfl.ledger.member_set import quorum_size
+from bdfl.protocol.consensus import MAX_CERTIFIED
 from bdfl.protocol.messages import Blob, Content, Hearsay, Message, Proposal
 from bdfl.radio import uplink_rate, upload_time
 from bdfl.scenario import Scenario
-from bdfl.scenario.ledger import QuorumRule
+from bdfl.scenario.schema_learning import QuorumRule
+from bdfl.types import PerClient
 
 _DOMAIN = "bdfl/lot/1"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sites import Program, Quality, access_point_program, node_program
 
-from bdfl.operation.local_network import find_ports
+from bdfl.localnet.network import find_ports
 from campaigns.live_faults.relay import Relay
 from campaigns.live_faults.wire import Wire
 

@@ -23,14 +23,14 @@ from namespaces import open_namespaces
 from relayed import open_relayed
 from sites import NotPossible, Program, Quality, TwoSites
 
-from bdfl.ledger.keeping import StoreError
-from bdfl.ledger.store import ChainStore
-from bdfl.operation.judging import judge_network
-from bdfl.operation.live_scenario import load_live_scenario
-from bdfl.operation.local_network import OUTPUT_FILE, found_network
-from bdfl.operation.network_file import node_folder
-from bdfl.operation.node_files import CHAIN_FOLDER
-from bdfl.scenario.shipped import find_scenario
+from bdfl.federation.live_scenario import load_live_scenario
+from bdfl.ledger.sqlite_store import ChainStore
+from bdfl.ledger.store import StoreError
+from bdfl.localnet.network import OUTPUT_FILE, found_network
+from bdfl.localnet.network_file import node_folder
+from bdfl.localnet.verdict import judge_network
+from bdfl.node.settings import CHAIN_FOLDER
+from bdfl.scenario.files import find_scenario
 
 FAILED, NOT_POSSIBLE = 1, 77
 _LOOK_EVERY_S = 1.0

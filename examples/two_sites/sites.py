@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from bdfl.operation.access_point_files import CERTIFICATE_FILE, KEY_FILE
-from bdfl.operation.network_file import GENESIS_FILE, access_point_folder, node_folder
+from bdfl.localnet.network_file import GENESIS_FILE, access_point_folder, node_folder
+from bdfl.node.access_point import CERTIFICATE_FILE, KEY_FILE
 
 
 class NotPossible(Exception):

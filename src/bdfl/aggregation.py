@@ -22,9 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bdfl.errors import BdflError
-from bdfl.learning.own_function import find_function, importing_from_here, show_exception
 from bdfl.learning.weights import Vector, is_finite
-from bdfl.scenario.learning import Aggregation, is_function
+from bdfl.plugins import find_function, importing_from_here, show_exception
+from bdfl.scenario.schema_learning import Aggregation, is_function
 
 SAMPLES_LIMIT = 2**29  # below it the product of a sample count and a float32 is exact in float64
 MAX_GROUPS = 200_000  # subsets of updates that minimum-diameter compares at most

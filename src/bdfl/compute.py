@@ -5,7 +5,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from bdfl.arrays import PerClient
+from bdfl.types import PerClient
 
 Seconds = TypeVar("Seconds", float, NDArray[np.float64])  # of one round, or of many
 

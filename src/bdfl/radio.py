@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from bdfl.arrays import PerClient
+from bdfl.types import PerClient
 
 
 def channel_gain(

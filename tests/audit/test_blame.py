@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from bdfl.aggregation import get_aggregator
-from bdfl.audit.blame import blame_clients
-from bdfl.audit.reading import NotOnChain, read_model, read_updates
+from bdfl.audit.influence import blame_clients
+from bdfl.audit.lineage import NotOnChain, read_model, read_updates
 from bdfl.learning.weights import Vector
 from bdfl.scenario import Aggregation
 from benchmarks.ledger.valid_chain import example_weights

@@ -9,18 +9,28 @@ import msgspec
 import numpy as np
 import pytest
 
-from bdfl.audit.audit_file import AuditFile, AuditSignature, BadAudit, decode_audit, seal_audit
-from bdfl.audit.block_summary import show_utc
-from bdfl.audit.chain_audit import AuditReport, Check, Event, MemberAudit, audit_chain
-from bdfl.audit.privacy import Judgement
+from bdfl.audit.audit_report import (
+    AuditFile,
+    AuditReport,
+    AuditSignature,
+    BadAudit,
+    Check,
+    Event,
+    MemberAudit,
+    audit_chain,
+    decode_audit,
+    seal_audit,
+)
+from bdfl.audit.lineage import show_utc
+from bdfl.audit.summary import Judgement
 from bdfl.encoding import encode
 from bdfl.errors import MissingExtra, other_format
+from bdfl.federation.genesis_file import BadGenesisFile, GenesisFile
 from bdfl.identity import Meaning, is_signed, statement_digest
 from bdfl.ledger.block import chain_id
-from bdfl.ledger.memory_store import MemoryStore
-from bdfl.ledger.store import ChainStore
+from bdfl.ledger.sqlite_store import ChainStore
+from bdfl.ledger.store import MemoryStore
 from bdfl.ledger.verify import verify_chain
-from bdfl.operation.genesis_file import BadGenesisFile, GenesisFile
 from bdfl.report.audit_page import render_audit
 from benchmarks.ledger.valid_chain import ChainMaker, example_genesis, example_signer, example_weights
 from tests.audit.test_privacy import grown
@@ -180,7 +190,7 @@ def test_privacy_is_recomputed_where_it_can_be_and_else_taken_on_trust(monkeypat
     def refuse(chain, last):
         raise MissingExtra("not there")
 
-    monkeypatch.setattr("bdfl.audit.chain_audit.audit_privacy", refuse)
+    monkeypatch.setattr("bdfl.audit.audit_report.audit_privacy", refuse)
     stated = audit(grown(2).store)
     assert "Epsilons recomputed" not in counts(stated)
     assert [one.part.epsilon for one in stated.members] == [one.part.epsilon for one in right.members]

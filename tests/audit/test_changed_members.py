@@ -5,13 +5,9 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from bdfl.audit.blame import blame_clients
-from bdfl.audit.block_summary import describe_change
-from bdfl.audit.proof import prove_update
-from bdfl.audit.reading import NotOnChain, roll_of, validate_client
+from bdfl.audit.influence import blame_clients, leave_out
+from bdfl.audit.lineage import NotOnChain, describe_change, prove_update, roll_of, trace_model, validate_client
 from bdfl.audit.summary import summarise_chain
-from bdfl.audit.trace import trace_model
-from bdfl.audit.without import leave_out
 from bdfl.report.chain_tables import tabulate_block, tabulate_chain
 from tests.ledger.lying import new_maker
 from tests.vectors.make_vectors import make_chain

@@ -5,8 +5,7 @@ import json
 import pytest
 
 from bdfl.audit.export import export_lines, plain_block
-from bdfl.audit.proof import prove_update
-from bdfl.audit.reading import NotOnChain
+from bdfl.audit.lineage import NotOnChain, prove_update
 from bdfl.audit.summary import summarise_chain
 from bdfl.ledger.block import chain_id
 from tests.drawn_records import record_kinds

@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from bdfl.ledger.units import NANO, PICOJOULE
+from bdfl.ledger.costs import NANO, PICOJOULE
 from tests.vectors.make_vectors import make_chain
 
 pyarrow = pytest.importorskip("pyarrow")
 from pyarrow import csv, parquet  # noqa: E402
 
-from bdfl.audit.chain_columns import SCHEMAS, chain_rows  # noqa: E402
-from bdfl.audit.tables import BadTable, Format, Table, find_tables, write_table  # noqa: E402
+from bdfl.audit.tables import SCHEMAS, BadTable, Format, Table, chain_rows, find_tables, write_table  # noqa: E402  # noqa: E402
 
 
 @pytest.fixture(scope="module")

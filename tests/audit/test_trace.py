@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from bdfl.aggregation import Update, get_aggregator
-from bdfl.audit.reading import NotOnChain
-from bdfl.audit.trace import trace_model, update_weights
-from bdfl.ledger.memory_store import MemoryStore
+from bdfl.audit.lineage import NotOnChain, trace_model, update_weights
+from bdfl.ledger.store import MemoryStore
 from bdfl.scenario import Aggregation
 from benchmarks.ledger.valid_chain import ChainMaker, example_genesis, example_weights
 from tests.ledger.lying import INITIAL, SIGNERS, new_maker, replaced

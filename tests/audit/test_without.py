@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from bdfl.audit.reading import NotOnChain, aggregate_without, aggregator_of, read_model, read_updates
-from bdfl.audit.without import leave_out
+from bdfl.audit.influence import leave_out
+from bdfl.audit.lineage import NotOnChain, aggregate_without, aggregator_of, read_model, read_updates
 from benchmarks.ledger.valid_chain import example_genesis
 from tests.ledger.lying import INITIAL, new_maker, replaced
 from tests.vectors.make_vectors import make_chain

@@ -9,11 +9,10 @@ from typing import Self
 
 from bdfl.experiment.run_folder import CHAIN_FOLDER, SCENARIO_FILE
 from bdfl.ledger.block import chain_id
-from bdfl.operation.chain_pages import ChainPages
-from bdfl.operation.metrics import NodeMetrics
-from bdfl.operation.network_file import NetworkFile, access_point_folder, node_folder, write_network
-from bdfl.operation.run_file import RunFile, lock_folder, write_run
-from bdfl.operation.status import ServiceState, Snapshot
+from bdfl.localnet.network_file import NetworkFile, access_point_folder, node_folder, write_network
+from bdfl.node.http import ChainPages, NodeMetrics
+from bdfl.node.run_file import RunFile, lock_folder, write_run
+from bdfl.node.status import ServiceState, Snapshot
 from bdfl.scenario import dump_scenario
 from tests.browser.folders import NUM_CLIENTS, RunWriter, read_genesis
 

@@ -26,11 +26,11 @@ from bdfl.identity import Meaning
 from bdfl.learning.weights import Vector, encode_weights
 from bdfl.ledger.block import MAX_BLOCK_SIZE, Block, Genesis, Kind, Seal, TwoVotes, header_seal
 from bdfl.ledger.genesis import conditions_of
-from bdfl.ledger.store import DATABASE_FILE, ChainStore
-from bdfl.ledger.work import search_nonce
+from bdfl.ledger.proof_of_work import search_nonce
+from bdfl.ledger.sqlite_store import DATABASE_FILE, ChainStore
 from bdfl.records.learning import LearningRound
 from bdfl.scenario import Scenario, load_scenario, scenario_digest
-from bdfl.scenario.shipped import find_scenario
+from bdfl.scenario.files import find_scenario
 from benchmarks.ledger.valid_chain import SMALL, ChainMaker, example_weights, plan_by_scheduler
 
 NUM_CLIENTS = 5

@@ -3,7 +3,7 @@
 import pytest
 from playwright.sync_api import Page, expect
 
-from bdfl.operation.status import ServiceState
+from bdfl.node.status import ServiceState
 from tests.browser.explorer_process import explore
 from tests.browser.fake_network import FakeNode, fake_network
 from tests.browser.folders import RunWriter, example_scenario, write_empty_run

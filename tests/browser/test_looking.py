@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from bdfl.operation.window import Page as Answer
-from bdfl.operation.window import Window
+from bdfl.node.http import Page as Answer
+from bdfl.node.http import Window
 from tests.browser.looking import find_accessibility, find_overflow, open_look, walk_by_keyboard
 
 HTML = "text/html; charset=utf-8"

@@ -10,11 +10,11 @@ import pytest
 
 from bdfl.encoding import encode
 from bdfl.experiment.run_folder import CHAIN_FOLDER
-from bdfl.explorer.static_files import STATIC_FOLDER
-from bdfl.ledger.chain_rows import encode_certificate
-from bdfl.ledger.store import ChainStore
-from bdfl.operation.window import Page as Answer
-from bdfl.operation.window import Window
+from bdfl.explorer.app import STATIC_FOLDER
+from bdfl.ledger.sqlite_store import ChainStore
+from bdfl.ledger.sqlite_tables import encode_certificate
+from bdfl.node.http import Page as Answer
+from bdfl.node.http import Window
 from benchmarks.ledger.valid_chain import example_genesis
 from tests.browser.folders import NUM_ROUNDS, change_parent, change_update, example_scenario, read_genesis, tamper
 from tests.browser.looking import Look

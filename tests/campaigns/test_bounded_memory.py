@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from bdfl.ledger.toolbox import Toolbox
-from bdfl.protocol.catching_up import MAX_EARLY
-from bdfl.protocol.collecting import MAX_BLOBS
+from bdfl.ledger.cache import Toolbox
 from bdfl.protocol.events import MessageArrived, Send, Started
-from bdfl.protocol.proposing import MAX_AHEAD
+from bdfl.protocol.proposals import MAX_AHEAD
+from bdfl.protocol.sync import MAX_EARLY
+from bdfl.protocol.updates import MAX_BLOBS
 from bdfl.scenario import QuorumRule
 from campaigns.faults.hoarding import Hoarder
 from campaigns.faults.laws import check_bounded_memory, find_breaches

@@ -2,8 +2,7 @@
 
 import pytest
 
-from bdfl.ledger.keeping import NotKept
-from bdfl.ledger.memory_store import MemoryStore
+from bdfl.ledger.store import MemoryStore, NotKept
 from benchmarks.ledger.sample_chain import sample_chain, sample_vote
 from campaigns.live_faults.failing_store import (
     BadFaultPoint,

@@ -13,12 +13,11 @@ from typer.testing import CliRunner
 
 from bdfl.encoding import digest
 from bdfl.ledger.block import ModelUpdate, SignedUpdate
-from bdfl.operation.network_file import node_folder
-from bdfl.operation.run_file import read_run
+from bdfl.localnet.network_file import node_folder
+from bdfl.node.run_file import read_run
 from bdfl.protocol.messages import Hearsay, Message, encode_message
+from bdfl.transports.live.admission import Gate, Limits, Refused
 from bdfl.transports.live.envelope import Keyring, Purpose
-from bdfl.transports.live.gate import Gate, Refused
-from bdfl.transports.live.limits import Limits
 from bdfl.transports.live.zenoh_config import chain_keys, line_of
 from campaigns.hostile.__main__ import app
 from campaigns.hostile.attacks import ATTACKS, IMPERSONATED, Who

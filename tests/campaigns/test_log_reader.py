@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from bdfl.operation.logs import LOG_FILE, NodeLog, rotate
+from bdfl.node.log import LOG_FILE, NodeLog, rotate
 from campaigns.live_faults.log_reader import Diary, worst_gap_s
 
 

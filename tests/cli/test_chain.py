@@ -9,9 +9,9 @@ import pytest
 from safetensors.numpy import load_file
 from typer.testing import CliRunner
 
-from bdfl.cli.commands import app
-from bdfl.ledger.store import ChainStore
-from bdfl.operation.key_file import create_key
+from bdfl.cli.app import app
+from bdfl.federation.keys import create_key
+from bdfl.ledger.sqlite_store import ChainStore
 from benchmarks.ledger.valid_chain import ChainMaker, example_genesis
 from tests.ledger.lying import FIELD_LIES, INITIAL, SIGNERS, write_field_lie
 
@@ -247,7 +247,7 @@ def test_an_audit_writes_a_page_and_its_json_which_checks_if_it_is_signed(folder
 
 
 def test_an_audit_of_a_member_says_which_member_signed_it(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr("bdfl.operation.key_file.load_key", lambda path: SIGNERS[2])
+    monkeypatch.setattr("bdfl.federation.keys.load_key", lambda path: SIGNERS[2])
     assert "member 2\n" in invoke("audit", folder, "--key", "any.pem").stdout
     assert (tmp_path / "audit.html").is_file()
     assert (tmp_path / "audit.json").is_file()

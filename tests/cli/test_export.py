@@ -9,10 +9,10 @@ from typer.testing import CliRunner
 
 from bdfl.cli import app
 from bdfl.experiment import simulate
-from bdfl.experiment.record_folder import write_record
-from bdfl.ledger.store import ChainStore
+from bdfl.experiment.run_folder import write_record
+from bdfl.ledger.sqlite_store import ChainStore
 from bdfl.scenario import load_scenario
-from bdfl.scenario.shipped import find_scenario
+from bdfl.scenario.files import find_scenario
 from benchmarks.ledger.valid_chain import ChainMaker, example_genesis
 from tests.ledger.lying import INITIAL, SIGNERS
 

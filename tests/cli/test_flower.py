@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 from bdfl.cli import app
 from bdfl.experiment.run_folder import create_run_folder, open_run_folder
 from bdfl.experiment.training_run import prepare_run, train_run
-from bdfl.learning.workers import open_trainer
+from bdfl.learning.trainer_pool import open_trainer
 from bdfl.scenario import load_scenario
-from bdfl.scenario.shipped import find_scenario
+from bdfl.scenario.files import find_scenario
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "flower"
 MOST_ADDED_LINES = 5

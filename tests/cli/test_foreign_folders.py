@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from bdfl.cli import app
 from bdfl.encoding import digest, encode
-from bdfl.ledger.store import ChainStore
+from bdfl.ledger.sqlite_store import ChainStore
 from bdfl.scenario import load_scenario, scenario_digest
 
 pytestmark = pytest.mark.usefixtures("elsewhere", "coarse_pictures")

@@ -13,14 +13,14 @@ import pytest
 from typer.testing import CliRunner
 
 from bdfl.cli import app
+from bdfl.federation.genesis_draft import read_draft
+from bdfl.federation.genesis_file import read_genesis
+from bdfl.federation.keys import load_key
 from bdfl.learning.data import BadData
 from bdfl.learning.weights import encode_weights
 from bdfl.ledger.block import chain_id
-from bdfl.ledger.store import ChainStore
-from bdfl.operation.genesis_draft import read_draft
-from bdfl.operation.genesis_file import read_genesis
-from bdfl.operation.key_file import load_key
-from bdfl.transports.live.training_orders import Setup
+from bdfl.ledger.sqlite_store import ChainStore
+from bdfl.transports.live.training_process import Setup
 from bdfl.transports.live.training_worker import open_share
 
 PAGE = Path(__file__).parents[2] / "docs" / "live.md"

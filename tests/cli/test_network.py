@@ -14,11 +14,11 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from bdfl.cli import app
-from bdfl.cli.network_view import list_troubles, summarise_view, tabulate_network
-from bdfl.operation.local_network import NetworkView, found_network
-from bdfl.operation.network_file import node_folder, read_network
-from bdfl.operation.run_file import is_locked
-from bdfl.operation.status import NodeView, ServiceState, look_at
+from bdfl.cli.progress import list_troubles, summarise_view, tabulate_network
+from bdfl.localnet.network import NetworkView, found_network
+from bdfl.localnet.network_file import node_folder, read_network
+from bdfl.node.run_file import is_locked
+from bdfl.node.status import NodeView, ServiceState, look_at
 from tests.operation.small_network import PATIENCE_S, descendants, is_alive, tiny_scenario, wait_for
 from tests.operation.test_metrics import SNAPSHOT
 

@@ -11,11 +11,11 @@ from typer.testing import CliRunner
 
 from bdfl.cli import app
 from bdfl.errors import install_command
-from bdfl.operation.access_point_files import create_access_point
-from bdfl.operation.key_file import create_key
-from bdfl.operation.local_network import find_ports
-from bdfl.operation.run_file import is_locked
-from bdfl.operation.status import look_at
+from bdfl.federation.keys import create_key
+from bdfl.localnet.network import find_ports
+from bdfl.node.access_point import create_access_point
+from bdfl.node.run_file import is_locked
+from bdfl.node.status import look_at
 from tests.operation.small_network import PATIENCE_S, descendants, found_single, is_alive, wait_for
 
 

@@ -16,11 +16,11 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from bdfl.cli import app
-from bdfl.cli.live import RunView, show_duration
+from bdfl.cli.progress import RunView, show_duration
 from bdfl.experiment import simulate
 from bdfl.records import LearningRound
 from bdfl.scenario import load_scenario
-from bdfl.scenario.shipped import find_scenario
+from bdfl.scenario.files import find_scenario
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_learning.py"
 QUICK = ("quickstart", "--rounds", "3")

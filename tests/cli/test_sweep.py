@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from bdfl.cli import app
-from bdfl.sweeps import running
+from bdfl.sweeps import runner
 from tests.sweeps.small_sweeps import SMALL
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
@@ -72,7 +72,7 @@ def test_interrupting_says_how_to_go_on(sweep_file, monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(running, "write_points", interrupt)
+    monkeypatch.setattr(runner, "write_points", interrupt)
     result = run("sweep", sweep_file, "--workers", "1")
     assert result.exit_code == 130
     assert result.stderr.endswith("stopped with 24 points done; go on: bdfl sweep --resume sweeps/small\n")

@@ -15,8 +15,8 @@ from bdfl.environment import (
     find_topology,
     laplacian,
     link_nodes,
-    topology,
 )
+from bdfl.environment import geometry as topology
 from bdfl.scenario import Geometry, Radio
 
 

@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 
-from bdfl.experiment.bounding import NoBound, bound_long_run, bound_path
-from bdfl.experiment.choices import choose_scheduler
+from bdfl.experiment.bounds import NoBound, bound_long_run, bound_path
 from bdfl.experiment.simulation import draw_run, play
 from bdfl.scenario import Scenario, override_scenario
-from bdfl.scheduling.registry import get_scheduler
+from bdfl.scheduling.registry import choose_scheduler, get_scheduler
 
 SCENARIO = Scenario(name="small", rounds=40)
 

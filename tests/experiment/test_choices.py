@@ -3,14 +3,14 @@
 import pytest
 
 from bdfl.errors import BadSchedulerParameter, UnknownScheduler
-from bdfl.experiment.choices import (
+from bdfl.scenario import Scenario, ScenarioError, override_scenario
+from bdfl.scheduling.registry import (
     InvalidChoice,
     choose_scheduler,
     parse_parameters,
     show_choice,
     split_choices,
 )
-from bdfl.scenario import Scenario, ScenarioError, override_scenario
 
 
 def test_a_list_is_split_at_commas_and_settings_stay_with_their_scheduler():

@@ -4,10 +4,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from bdfl.experiment.choices import choose_scheduler
 from bdfl.experiment.comparison import InvalidComparison, compare
 from bdfl.experiment.simulation import simulate
 from bdfl.scenario import Scenario, override_scenario
+from bdfl.scheduling.registry import choose_scheduler
 
 SMALL = Scenario(name="small", rounds=6)
 CHOICES = ("random", "channel-best", "drc", "exact:tradeoff=50")

@@ -9,7 +9,7 @@ from bdfl.experiment import simulate
 from bdfl.experiment.convergence import CannotSay, count_steps, estimate_convergence, mean_stretch
 from bdfl.records import LearningRound, collect_learning
 from bdfl.scenario import Scenario, override_scenario
-from bdfl.scheduling.convergence import convergence_bound
+from bdfl.scheduling.queues import convergence_bound
 
 SCENARIO = override_scenario(Scenario(name="small", rounds=6), ["learning.learning_rate=0.01", "clients.count=4"])
 RUN = simulate(SCENARIO)

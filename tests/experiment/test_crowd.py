@@ -6,15 +6,14 @@ import numpy as np
 import pytest
 
 from bdfl.environment import DrawnRounds, draw_federation, draw_rounds
-from bdfl.experiment.choices import choose_scheduler
-from bdfl.experiment.crowd import MAX_KEPT_CLIENTS, is_crowd, simulate_crowd
-from bdfl.experiment.record_folder import write_crowd
-from bdfl.experiment.simulation import simulate
+from bdfl.experiment.run_folder import write_crowd
+from bdfl.experiment.simulation import MAX_KEPT_CLIENTS, is_crowd, simulate, simulate_crowd
 from bdfl.records import encode_crowd, encode_run, summarise_crowd, summarise_run
-from bdfl.records.crowd import CrowdRound, spread_clients
-from bdfl.report.crowd_tables import tabulate_crowd
+from bdfl.records.aggregate_run import CrowdRound, spread_clients
+from bdfl.report.tables import tabulate_crowd
 from bdfl.scenario import Scenario, load_scenario, override_scenario
-from bdfl.scenario.shipped import find_scenario
+from bdfl.scenario.files import find_scenario
+from bdfl.scheduling.registry import choose_scheduler
 
 SMALL = Scenario(name="small", rounds=8)
 MOVING = override_scenario(

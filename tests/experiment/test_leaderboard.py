@@ -4,14 +4,12 @@ import msgspec
 import numpy as np
 import pytest
 
-from bdfl.experiment.choices import InvalidChoice, choose_scheduler
 from bdfl.experiment.leaderboard import SERVED, InvalidLeaderboard, Standing, play_leaderboard, rank
-from bdfl.experiment.measures import jain_index
 from bdfl.experiment.simulation import simulate
-from bdfl.experiment.statistics import Interval
+from bdfl.experiment.statistics import Interval, jain_index
 from bdfl.scenario import Scenario, load_scenario
-from bdfl.scenario.shipped import find_scenario
-from bdfl.scheduling.registry import scheduler_names
+from bdfl.scenario.files import find_scenario
+from bdfl.scheduling.registry import InvalidChoice, choose_scheduler, scheduler_names
 
 SMALL = Scenario(name="small", rounds=8)
 CHOICES = ("random", "drc", "oort", "exact:tradeoff=50")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bdfl.aggregation import min_updates
-from bdfl.experiment.poisoning import (
+from bdfl.experiment.robustness import (
     ATTACKS,
     CLEAN,
     RULES,
@@ -22,9 +22,9 @@ from bdfl.experiment.poisoning import (
 )
 from bdfl.experiment.run_folder import create_run_folder
 from bdfl.experiment.training_run import prepare_run, train_run
-from bdfl.learning.workers import open_trainer
+from bdfl.learning.trainer_pool import open_trainer
 from bdfl.scenario import Aggregation, Behaviour, PartitionMethod, load_scenario
-from bdfl.scenario.shipped import find_scenario
+from bdfl.scenario.files import find_scenario
 from tests.prepared_processes import use_prepared_processes
 
 IID, SKEWED = PartitionMethod.IID, PartitionMethod.DIRICHLET

@@ -7,16 +7,16 @@ import pyarrow.parquet
 import pytest
 from typer.testing import CliRunner
 
-from bdfl.cli.commands import app
+from bdfl.cli.app import app
 from bdfl.experiment.run_folder import create_run_folder
 from bdfl.experiment.training_run import prepare_run, train_run, verify_run
-from bdfl.learning.workers import open_trainer
-from bdfl.ledger.store import ChainStore
+from bdfl.learning.trainer_pool import open_trainer
+from bdfl.ledger.sqlite_store import ChainStore
 from bdfl.records.parquet import write_parquet
-from bdfl.report.privacy_tables import describe_privacy
+from bdfl.report.privacy import describe_privacy
 from bdfl.report.run_report import summarise_training, tabulate_training
 from bdfl.scenario import load_scenario
-from bdfl.scenario.shipped import find_scenario
+from bdfl.scenario.files import find_scenario
 
 CHANGES = ("rounds=4", "clients.count=4", "learning.local_steps=2", "learning.batch=45", "ledger.cycles_per_hash=3e6")
 SCENARIO = load_scenario(find_scenario("private-digits"), CHANGES)

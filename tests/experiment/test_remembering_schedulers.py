@@ -6,9 +6,9 @@ import pytest
 from bdfl.experiment.run_folder import create_run_folder
 from bdfl.experiment.simulation import play
 from bdfl.experiment.training_run import prepare_run, train_run, verify_run
-from bdfl.learning.workers import open_trainer
+from bdfl.learning.trainer_pool import open_trainer
 from bdfl.scenario import load_scenario
-from bdfl.scenario.shipped import find_scenario
+from bdfl.scenario.files import find_scenario
 from bdfl.scheduling.registry import get_scheduler
 
 

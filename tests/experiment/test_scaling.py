@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from bdfl.encoding import encode
-from bdfl.ledger.roll import quorum_size
+from bdfl.ledger.member_set import quorum_size
 from bdfl.protocol.events import MessageArrived
 from bdfl.protocol.messages import Blob, Hearsay, Proposal
 from bdfl.scenario import Scenario, override_scenario
-from bdfl.scenario.ledger import QuorumRule
-from bdfl.transports.hooks import Observer
+from bdfl.scenario.schema_learning import QuorumRule
+from bdfl.transports.interfaces import Observer
 from docs.figures.make_scale import draw_scaling
 from docs.figures.scaling import (
     WIDE,

@@ -3,13 +3,12 @@
 import numpy as np
 import pytest
 
-from bdfl.experiment.choices import choose_scheduler
 from bdfl.experiment.simulation import draw_mining, draw_run, play, simulate
 from bdfl.records import NOBODY, encode_run
 from bdfl.scenario import Scenario, override_scenario
 from bdfl.scheduling.problem import Decision, Status
 from bdfl.scheduling.queues import squared_queue_bound
-from bdfl.scheduling.registry import get_scheduler
+from bdfl.scheduling.registry import choose_scheduler, get_scheduler
 
 SMALL = Scenario(name="small", rounds=8)
 

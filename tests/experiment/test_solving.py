@@ -8,7 +8,7 @@ import pytest
 
 from bdfl.errors import InvalidProblem
 from bdfl.experiment.simulation import prove_bound
-from bdfl.experiment.solving import decode_problem, solve
+from bdfl.experiment.solve import decode_problem, solve
 from bdfl.scenario import Scenario
 from bdfl.scheduling.exact import exact_power
 from bdfl.scheduling.problem import Status

@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 
 from bdfl.errors import UnknownScheduler
-from bdfl.experiment.choices import choose_scheduler
-from bdfl.experiment.measures import cumulative_delay, energy_curves, mean_backlog, mean_curves, running_mean
+from bdfl.experiment.parallel import InvalidSweep, map_runs
 from bdfl.experiment.simulation import simulate
-from bdfl.experiment.sweep import InvalidSweep, map_runs
+from bdfl.experiment.statistics import cumulative_delay, energy_curves, mean_backlog, mean_curves, running_mean
 from bdfl.scenario import Scenario, override_scenario
+from bdfl.scheduling.registry import choose_scheduler
 
 SMALL = Scenario(name="small", rounds=5)
 GROUPS = [

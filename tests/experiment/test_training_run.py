@@ -13,13 +13,13 @@ from bdfl.experiment.network_run import NetworkStuck
 from bdfl.experiment.run_folder import BadRunFolder, create_run_folder, open_run_folder
 from bdfl.experiment.simulation import play
 from bdfl.experiment.training_run import default_workers, prepare_run, replay_run, train_run, verify_run
-from bdfl.learning.workers import open_trainer
-from bdfl.ledger.store import ChainStore
-from bdfl.ledger.units import NANO
+from bdfl.learning.trainer_pool import open_trainer
+from bdfl.ledger.costs import NANO
+from bdfl.ledger.sqlite_store import ChainStore
 from bdfl.ledger.verify import ModelCheck
 from bdfl.records.parquet import write_parquet
 from bdfl.scenario import dump_scenario, load_scenario
-from bdfl.scenario.shipped import find_scenario
+from bdfl.scenario.files import find_scenario
 from bdfl.scheduling.registry import get_scheduler
 from tests.prepared_processes import prepared_context, use_prepared_processes
 

@@ -13,9 +13,8 @@ import pytest
 pytest.importorskip("starlette")
 
 from bdfl.errors import BdflError
-from bdfl.explorer.guard import CONTENT_POLICY
-from bdfl.explorer.serving import CannotServe, ExplorerServer, serve_in_background
-from bdfl.explorer.static_files import StaticFiles
+from bdfl.explorer.app import StaticFiles
+from bdfl.explorer.server import CONTENT_POLICY, CannotServe, ExplorerServer, serve_in_background
 from tests.explorer.asking import TIMEOUT_S, ask
 from tests.explorer.fake_library import FakeLibrary
 
@@ -318,7 +317,7 @@ def test_a_server_ends_while_viewers_watch():
 
 def test_the_server_loads_nothing_heavy():
     code = (
-        "import sys, bdfl.explorer.serving, bdfl.explorer.library\n"
+        "import sys, bdfl.explorer.server, bdfl.explorer.library\n"
         "heavy = {'torch', 'scipy', 'pyarrow', 'matplotlib', 'sklearn', 'pandas', 'rich', 'typer'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )

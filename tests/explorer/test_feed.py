@@ -11,11 +11,11 @@ import pytest
 
 pytest.importorskip("starlette")
 
-from bdfl.explorer import feed as feed_module
-from bdfl.explorer import serving
+from bdfl.explorer import events as feed_module
+from bdfl.explorer import server as serving
 from bdfl.explorer.documents import BackNews, GoneNews, Status, StatusNews
-from bdfl.explorer.feed import MAX_WAITING, Feed, TooManyViewers, encode_news
-from bdfl.explorer.serving import serve_in_background
+from bdfl.explorer.events import MAX_WAITING, Feed, TooManyViewers, encode_news
+from bdfl.explorer.server import serve_in_background
 from tests.explorer.asking import TIMEOUT_S, ask
 from tests.explorer.fake_library import FakeLibrary
 

@@ -10,20 +10,19 @@ import msgspec
 import numpy as np
 import pytest
 
-from bdfl.audit.trace import trace_model
-from bdfl.audit.without import leave_out
+from bdfl.audit.influence import leave_out
+from bdfl.audit.lineage import trace_model
 from bdfl.environment import draw_federation, draw_rounds
 from bdfl.experiment.comparison import compare
 from bdfl.experiment.simulation import simulate
-from bdfl.experiment.solving import solve
+from bdfl.experiment.solve import solve
 from bdfl.experiment.statistics import mean_interval
-from bdfl.explorer.desk_worker import SWEPT_SEEDS
 from bdfl.explorer.documents import DeskDocument, DeskSettings
 from bdfl.explorer.errors import BadRequest, Busy, NotHere
-from bdfl.explorer.helper import Helper
 from bdfl.explorer.library import Library, open_library
-from bdfl.explorer.orders import Lineage, Pair, Paired, Traced
-from bdfl.ledger.store import ChainStore
+from bdfl.explorer.worker import SWEPT_SEEDS
+from bdfl.explorer.worker_client import Helper, Lineage, Pair, Paired, Traced
+from bdfl.ledger.sqlite_store import ChainStore
 from bdfl.records.parquet import write_parquet
 from bdfl.scenario import dump_scenario
 from tests.browser.folders import RunWriter, change_update, example_scenario, tamper

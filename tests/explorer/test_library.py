@@ -10,13 +10,13 @@ import pytest
 
 from bdfl.audit.summary import summarise_chain
 from bdfl.encoding import decode, encode
+from bdfl.explorer.block_source import find_forgeries
 from bdfl.explorer.documents import BackNews, BlockNews, GoneNews
 from bdfl.explorer.errors import BadRequest, CannotOpen, NotHere
 from bdfl.explorer.library import open_library
-from bdfl.explorer.signature_check import find_forgeries
 from bdfl.ledger.block import MAX_BLOCK_SIZE, Block, Genesis, chain_id
-from bdfl.ledger.chain_rows import decode_certificate
-from bdfl.ledger.store import ChainStore
+from bdfl.ledger.sqlite_store import ChainStore
+from bdfl.ledger.sqlite_tables import decode_certificate
 from tests.browser.folders import CONVICTED, CONVICTION, LATE, MISSED, RunWriter, change_update, tamper
 from tests.ledger.lying import FIELD_LIES, write_field_lie
 

@@ -14,11 +14,11 @@ from bdfl.explorer.documents import BackNews, BlockNews, GoneNews, StatusNews
 from bdfl.explorer.errors import CannotOpen
 from bdfl.explorer.library import open_library
 from bdfl.ledger.block import chain_id
-from bdfl.ledger.store import ChainStore
-from bdfl.operation.logs import NodeLog
-from bdfl.operation.network_file import NetworkFile, node_folder, write_network
-from bdfl.operation.status import ServiceState, Snapshot
-from bdfl.operation.window import Page, Window
+from bdfl.ledger.sqlite_store import ChainStore
+from bdfl.localnet.network_file import NetworkFile, node_folder, write_network
+from bdfl.node.http import Page, Window
+from bdfl.node.log import NodeLog
+from bdfl.node.status import ServiceState, Snapshot
 from bdfl.records.round_times import RoundTimes, Stretched
 from tests.browser.folders import RunWriter, example_scenario
 

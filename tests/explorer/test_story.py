@@ -7,15 +7,13 @@ import msgspec
 import numpy as np
 import pytest
 
-from bdfl.experiment.network_run import NetworkRun, open_archive, run_genesis, run_toolbox
-from bdfl.experiment.round_book import RoundBook
+from bdfl.experiment.network_run import NetworkRun, RoundBook, open_archive, run_genesis, run_toolbox
 from bdfl.experiment.simulation import collect_rounds, draw_run
-from bdfl.explorer.columns import DELIVERED, Columns, Row
+from bdfl.explorer.columns import DELIVERED, Columns, Row, tell_story
 from bdfl.explorer.documents import ClientColumns, StoryDocument
 from bdfl.explorer.library import open_library
-from bdfl.explorer.story import tell_story
 from bdfl.learning.weights import encode_weights
-from bdfl.ledger.store import ChainStore
+from bdfl.ledger.sqlite_store import ChainStore
 from bdfl.records import RunRecord
 from bdfl.records.run import summarise_run
 from bdfl.scenario import dump_scenario

@@ -1,6 +1,6 @@
 """Who plays whom."""
 
-from bdfl.flower.roster import Roster
+from bdfl.flower.rounds import Roster
 
 
 def test_told_numbers_go_first_and_the_rest_follow_in_order():

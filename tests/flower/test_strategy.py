@@ -11,7 +11,7 @@ from bdfl.experiment import simulate
 from bdfl.experiment.simulation import draw_run, play
 from bdfl.flower import ScheduledFedAvg
 from bdfl.flower.rounds import NotOurTraining, OutOfTurn
-from bdfl.ledger.store import ChainStore
+from bdfl.ledger.sqlite_store import ChainStore
 from bdfl.ledger.verify import Agreement, verify_chain
 from bdfl.records import encode_run
 from bdfl.scenario import Aggregation, Clients, Learning, Scenario, SchedulerChoice, override_scenario

@@ -11,13 +11,12 @@ from gymnasium.utils.env_checker import check_env
 from bdfl.experiment import simulate
 from bdfl.gym import FREQUENCIES_ID, SET_ID, Form, Frequencies, InvalidEnvironment, SchedulingEnv
 from bdfl.gym.actions import decide_action, project_set
-from bdfl.gym.observing import COLUMNS
+from bdfl.gym.env import COLUMNS
 from bdfl.scenario import Scenario
 from bdfl.scheduling.checker import evaluate, find_violations
-from bdfl.scheduling.conformance import find_faults
+from bdfl.scheduling.conformance import draw_instances, find_faults
 from bdfl.scheduling.drc import drc, start_round
 from bdfl.scheduling.exact import exact
-from bdfl.scheduling.instances import draw_instances
 
 SMALL = Scenario(name="small", rounds=12)
 

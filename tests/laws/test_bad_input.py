@@ -14,12 +14,11 @@ import pytest
 from bdfl.encoding import INT_LIMIT, BadEncoding, decode, encode
 from bdfl.learning.weights import encode_weights
 from bdfl.ledger.block import MAX_BUDGET_PJ, Block, Conditions, Genesis, Modelled
-from bdfl.ledger.candidates import find_candidates
-from bdfl.ledger.charter import read_charter
+from bdfl.ledger.cache import Toolbox
+from bdfl.ledger.chain_params import read_charter
+from bdfl.ledger.costs import NANO
 from bdfl.ledger.merkle import MerkleProof
-from bdfl.ledger.planning import Prospect, assess, plan_round, validate_schedule
-from bdfl.ledger.toolbox import Toolbox
-from bdfl.ledger.units import NANO
+from bdfl.ledger.schedule import Prospect, assess, find_candidates, plan_round, validate_schedule
 from bdfl.protocol.messages import Blob, Hearsay, Message, decode_message
 from benchmarks.ledger.valid_chain import CONDITIONS, SMALL, example_genesis, example_weights
 from tests.bad_input import MAX_SIZE, make_mutator, try_decoding

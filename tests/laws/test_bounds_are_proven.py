@@ -10,8 +10,8 @@ from oracle import exhaustive_search
 
 import bdfl.scheduling.exact
 from bdfl.scheduling.checker import decision_status, evaluate, find_violations, optimality_gap
+from bdfl.scheduling.conformance import draw_problem
 from bdfl.scheduling.exact import exact, exact_power
-from bdfl.scheduling.instances import draw_problem
 from bdfl.scheduling.problem import Status
 from bdfl.scheduling.registry import get_scheduler
 

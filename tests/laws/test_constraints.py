@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from bdfl.scheduling.checker import evaluate, find_violations
-from bdfl.scheduling.conformance import find_faults
-from bdfl.scheduling.instances import Extreme, draw_instances, draw_problem, make_extreme
+from bdfl.scheduling.conformance import Extreme, draw_instances, draw_problem, find_faults, make_extreme
 from bdfl.scheduling.problem import restrict_problem
 from bdfl.scheduling.registry import get_scheduler, scheduler_names
 

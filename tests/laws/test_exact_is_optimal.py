@@ -7,8 +7,8 @@ import pytest
 from oracle import exhaustive_search
 
 from bdfl.scheduling.checker import decision_status, evaluate, find_violations
+from bdfl.scheduling.conformance import Extreme, draw_problem, make_extreme
 from bdfl.scheduling.exact import exact, exact_power
-from bdfl.scheduling.instances import Extreme, draw_problem, make_extreme
 from bdfl.scheduling.problem import Status
 
 NUM_INSTANCES = 5_040

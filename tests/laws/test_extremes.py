@@ -7,8 +7,8 @@ import pytest
 from oracle import exhaustive_search
 
 from bdfl.scheduling.checker import evaluate, find_violations, optimality_gap
+from bdfl.scheduling.conformance import Extreme, draw_problem, make_extreme
 from bdfl.scheduling.exact import exact, exact_power
-from bdfl.scheduling.instances import Extreme, draw_problem, make_extreme
 
 SOLVERS = pytest.mark.parametrize("solver", [exact, exact_power])
 SIZES = (1, 2, 8, 13, 30)

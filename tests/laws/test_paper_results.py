@@ -15,7 +15,7 @@ from bdfl.reproduce import (
     TIME_TOLERANCE_PERCENT,
 )
 from bdfl.scenario import load_scenario
-from bdfl.scenario.shipped import find_scenario
+from bdfl.scenario.files import find_scenario
 
 
 @pytest.mark.parametrize("data_set", DATA_SETS)

@@ -8,7 +8,7 @@ import pytest
 
 from bdfl.encoding import INT_LIMIT
 from bdfl.errors import MissingExtra
-from bdfl.learning.accounting import Mechanism, mechanism_of, noise_micro_of, spent_micro, validate_opacus
+from bdfl.learning.privacy_accounting import Mechanism, mechanism_of, noise_micro_of, spent_micro, validate_opacus
 from bdfl.learning.training import InvalidTraining
 from bdfl.scenario import Accountant, Scenario, ScenarioError, override_scenario
 

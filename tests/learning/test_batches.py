@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bdfl.learning.batches import draw_batches
+from bdfl.learning.sgd import draw_batches
 from bdfl.scenario import LocalUnit
 
 SIZES = st.integers(1, 40)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bdfl.errors import MissingExtra
-from bdfl.learning import data_sources
+from bdfl.learning import data as data_sources
 from bdfl.learning.data import SOURCES, BadData, DataSet, default_cache, load_data, make_data_set
 from bdfl.scenario import DataChoice
 from tests.learning.refused_data import refused_line
@@ -75,9 +75,9 @@ def test_digits_are_the_same_whether_or_not_scikit_learn_keeps_them_where_it_doe
 
 
 def test_digits_are_read_without_importing_what_else_they_come_with():
-    code = "import sys; from bdfl.learning.data_sources import load_digits; load_digits(); print(*sys.modules)"
+    code = "import sys; from bdfl.learning.data import load_digits; load_digits(); print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
-    assert "bdfl.learning.data_sources" in loaded
+    assert "bdfl.learning.data" in loaded
     assert not {"sklearn", "scipy", "pandas", "torch"} & set(loaded)
 
 

@@ -89,7 +89,7 @@ def test_a_name_of_the_hub_is_loaded_and_kept(hub, load, monkeypatch):
     assert (data.test_inputs == PIXELS[6:]).all()
     assert data.test_labels.tolist() == [0, 1, 1]
     assert (data.name, data.label_names) == ("hub:animals", ("cat", "dog"))
-    monkeypatch.setattr("bdfl.learning.data_hub.decode_images", None)
+    monkeypatch.setattr("bdfl.learning.image_files.decode_images", None)
     assert load("hub:animals").digest == data.digest
 
 

@@ -16,7 +16,7 @@ from pyarrow import parquet
 
 from bdfl.errors import MissingExtra
 from bdfl.learning.data import BadData, load_data
-from bdfl.learning.data_images import decode_images
+from bdfl.learning.image_files import decode_images
 from bdfl.scenario import DataChoice
 from tests.learning.refused_data import refused_line
 
@@ -304,7 +304,7 @@ def no_decoding(monkeypatch):
         def decode(*_):
             raise AssertionError("decoded again")
 
-        monkeypatch.setattr("bdfl.learning.data_parquet.decode_images", decode)
+        monkeypatch.setattr("bdfl.learning.image_files.decode_images", decode)
 
     return forbid
 

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from bdfl.learning import evaluation
+from bdfl.learning.trainer_pool import open_trainer
 from bdfl.learning.training import InvalidTraining
-from bdfl.learning.workers import open_trainer
 
 
 @pytest.fixture

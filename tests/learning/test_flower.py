@@ -12,14 +12,13 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays as draw_arrays
 
 from bdfl.environment import Purpose, stream
-from bdfl.learning import flower_bench
-from bdfl.learning.flower_arrays import BadArrays, form_of, name_arrays
-from bdfl.learning.flower_bench import FlowerBench
-from bdfl.learning.flower_trainer import FlowerClients, count_examples, rehearse_clients, suggest_workers
-from bdfl.learning.own_function import BadFunction
+from bdfl.learning import flower_trainer
+from bdfl.learning.flower_clients import BadArrays, form_of, name_arrays
+from bdfl.learning.flower_trainer import FlowerBench, FlowerClients, count_examples, rehearse_clients, suggest_workers
+from bdfl.learning.trainer_pool import open_trainer
 from bdfl.learning.training import InvalidTraining, Outcome, TrainingFailed
 from bdfl.learning.weights import encode_weights
-from bdfl.learning.workers import open_trainer
+from bdfl.plugins import BadFunction
 from bdfl.scenario import Scenario, ScenarioError, dump_scenario, load_scenario, override_scenario
 
 CLIENTS = Path(__file__).with_name("flower_clients.py")
@@ -216,7 +215,7 @@ def test_a_client_without_examples_never_trains(flower):
 
 def test_a_client_that_brings_pytorch_with_its_first_answer_is_asked_again(flower, monkeypatch):
     answers = iter([False, False, False, True])  # known before, held steady, seeded; then it came
-    monkeypatch.setattr(flower_bench, "_has_torch", lambda: next(answers, True))
+    monkeypatch.setattr(flower_trainer, "_has_torch", lambda: next(answers, True))
     asked = []
     bench = FlowerBench.__new__(FlowerBench)
     bench._scenario, bench._name = flower("client_fn"), "x"

@@ -8,8 +8,7 @@ import pytest
 pytest.importorskip("flwr_datasets")
 
 from bdfl.errors import BdflError, MissingExtra
-from bdfl.learning.flwr_partition import BadPartitioner, list_partitioners
-from bdfl.learning.partition import draw_partition
+from bdfl.learning.partition import BadPartitioner, draw_partition, list_partitioners
 from bdfl.scenario import Scenario, ScenarioError, dump_scenario, override_scenario, parse_scenario
 
 NUM_LABELS, EACH = 5, 24

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from bdfl.learning.inputs import find_scaling, input_shape, make_inputs
+from bdfl.learning.torch_model import find_scaling, input_shape, make_inputs
 from bdfl.scenario import Normalisation
 
 EVERYTHING = slice(None)

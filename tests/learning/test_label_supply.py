@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from bdfl.environment import Purpose, stream
-from bdfl.learning.label_supply import fit_to_supply, project_wishes, round_to_supply
-from bdfl.learning.partition import draw_label_counts
+from bdfl.learning.partition import draw_label_counts, fit_to_supply, project_wishes, round_to_supply
 
 FLOOR = 1e-3
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bdfl.learning.bench import gather_material, unpack_material
 from bdfl.learning.data import DataSet
-from bdfl.learning.mapped import FilePart, blocks_of, pack, unpack
+from bdfl.learning.dataset import FilePart, blocks_of, pack, unpack
+from bdfl.learning.trainer import gather_material, unpack_material
 from bdfl.scenario import Scenario
 
 ARRAY = np.arange(24, dtype=np.int64).reshape(6, 2, 2)

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from bdfl.learning.flat_model import FlatModel
 from bdfl.learning.models import build_model, draw_model, layout_of, suits_channels_last
-from bdfl.learning.own_function import BadFunction
+from bdfl.learning.torch_model import FlatModel
 from bdfl.learning.training import InvalidTraining
+from bdfl.plugins import BadFunction
 from bdfl.scenario import Learning
 
 OWN = """
@@ -203,7 +203,7 @@ def test_the_layout_has_all_floats_of_the_state_in_order(batch_norm):
 @pytest.fixture(params=["small", "large"])
 def size(request, monkeypatch):
     """Any model counts as small, with its gradients in one tensor, or as large."""
-    monkeypatch.setattr("bdfl.learning.flat_model._GATHERED_ENTRIES", 2**30 if request.param == "small" else 0)
+    monkeypatch.setattr("bdfl.learning.torch_model._GATHERED_ENTRIES", 2**30 if request.param == "small" else 0)
     return request.param
 
 

@@ -8,12 +8,12 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from bdfl.learning.accounting import mechanism_of
-from bdfl.learning.batches import num_private_steps, sampling_rate, take_samples
-from bdfl.learning.bench import Bench, ClientTask, gather_material
-from bdfl.learning.chance import SecretChance, SeededChance
+from bdfl.learning.dp_sgd import SecretChance, SeededChance
+from bdfl.learning.privacy_accounting import mechanism_of
+from bdfl.learning.sgd import num_private_steps, sampling_rate, take_samples
+from bdfl.learning.trainer import Bench, ClientTask, gather_material
+from bdfl.learning.trainer_pool import open_trainer
 from bdfl.learning.training import InvalidTraining, Outcome
-from bdfl.learning.workers import open_trainer
 from bdfl.scenario import LocalUnit
 
 SIZES = (40, 33, 5, 0, 100)
@@ -103,7 +103,7 @@ def gradients_by_hand(bench, weights, numbers):
 @pytest.mark.parametrize("most", [0.05, 1.0, 1e6])
 @pytest.mark.parametrize("entries", [1, 500, 2**25])  # a sample at a time, a few, all
 def test_a_step_adds_up_clipped_gradients_of_single_samples_and_noise(bench, monkeypatch, most, entries):
-    monkeypatch.setattr("bdfl.learning.private._MOST_ENTRIES", entries)
+    monkeypatch.setattr("bdfl.learning.dp_sgd._MOST_ENTRIES", entries)
     made = bench("compute.local_updates=1", f"privacy.max_grad_norm={most}", "learning.learning_rate=0.5")
     chances = np.where(np.arange(40) % 3 == 0, 0.1, 0.9)  # of 40 samples at a rate of 0.4 every third is taken
     result = train(made, 0, GivenChance(chances, normal=0.25))

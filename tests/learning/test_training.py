@@ -8,10 +8,10 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from bdfl.learning.batches import draw_batches
+from bdfl.learning.sgd import draw_batches
+from bdfl.learning.trainer_pool import open_trainer
 from bdfl.learning.training import InvalidTraining, Outcome, TrainingFailed
 from bdfl.learning.weights import InvalidWeights
-from bdfl.learning.workers import open_trainer
 
 SIZES = (40, 33, 5, 0, 100)
 OWN = """
@@ -96,7 +96,7 @@ def by_hand(scenario, data, samples, weights, layout, client, *, steps, round=1)
 @pytest.mark.parametrize("unit", ["updates", "epochs"])
 @pytest.mark.parametrize("gathered", [0, 2**30])  # entries: gradients apart as for large models, or in one tensor
 def test_steps_are_those_of_sgd(settings, small_data, deal, monkeypatch, changes, unit, gathered):
-    monkeypatch.setattr("bdfl.learning.flat_model._GATHERED_ENTRIES", gathered)
+    monkeypatch.setattr("bdfl.learning.torch_model._GATHERED_ENTRIES", gathered)
     scenario = settings(f"learning.unit={unit}", *(f"learning.{change}" for change in changes))
     data = small_data()
     partition = deal(data, SIZES)

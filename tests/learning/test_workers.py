@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from bdfl.errors import MissingExtra, install_command
+from bdfl.learning.trainer_pool import open_trainer
 from bdfl.learning.training import InvalidTraining, Outcome, TrainingFailed
-from bdfl.learning.workers import open_trainer
 from tests.prepared_processes import use_prepared_processes
 
 SIZES = (40, 33, 5, 0, 100)
@@ -50,7 +50,7 @@ import multiprocessing, sys, time
 import numpy as np
 from bdfl.learning.data import make_data_set
 from bdfl.learning.partition import Partition
-from bdfl.learning.workers import open_trainer
+from bdfl.learning.trainer_pool import open_trainer
 from bdfl.scenario import Scenario, override_scenario
 
 if __name__ == "__main__":
@@ -219,6 +219,6 @@ def test_without_torch_the_line_says_how_to_get_it(settings, small_data, deal, m
 
 
 def test_everything_but_training_works_without_torch():
-    modules = "bdfl.cli.commands, bdfl.learning.workers, bdfl.learning.training, bdfl.aggregation, bdfl.learning.data"
+    modules = "bdfl.cli.app, bdfl.learning.trainer_pool, bdfl.learning.training, bdfl.aggregation, bdfl.learning.data"
     code = f"import sys; sys.modules['torch'] = None; import {modules}"
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)

@@ -2,10 +2,10 @@
 
 from bdfl.learning.weights import encode_weights
 from bdfl.ledger.block import Admission, Kind, Law, Member, MembershipChange, Removal, TwoVotes
-from bdfl.ledger.membership import make_change
-from bdfl.ledger.memory_store import MemoryStore
 from bdfl.ledger.rules import validate_model, validate_proposal
-from bdfl.scenario.ledger import QuorumRule, WorkKind
+from bdfl.ledger.statements import make_change
+from bdfl.ledger.store import MemoryStore
+from bdfl.scenario.schema_learning import QuorumRule, WorkKind
 from benchmarks.ledger.valid_chain import (
     CONDITIONS,
     SMALL,

@@ -11,10 +11,10 @@ import msgspec
 from bdfl.encoding import Record, digest, encode
 from bdfl.learning.weights import encode_weights
 from bdfl.ledger.block import Admission, Block, Member, body_root
-from bdfl.ledger.chain_rows import encode_certificate
-from bdfl.ledger.membership import make_change
-from bdfl.ledger.memory_store import MemoryStore
-from bdfl.ledger.store import DATABASE_FILE, ChainStore
+from bdfl.ledger.sqlite_store import DATABASE_FILE, ChainStore
+from bdfl.ledger.sqlite_tables import encode_certificate
+from bdfl.ledger.statements import make_change
+from bdfl.ledger.store import MemoryStore
 from benchmarks.ledger.valid_chain import (
     CONDITIONS,
     SMALL,
@@ -41,7 +41,7 @@ def new_admission(key: bytes) -> ChainMaker:
     change = make_change(maker.state.chain, Admission(4, member), 9, dict(enumerate(SIGNERS)))
     updates = [maker.sign_update(client, example_weights(client + 1)) for client in maker.state.schedule.selected]
     reports = [maker.sign_report(client) for client in range(4)]
-    with patch("bdfl.ledger.charter.is_public_key", return_value=True):
+    with patch("bdfl.ledger.chain_params.is_public_key", return_value=True):
         maker.commit(maker.make_block(updates, reports, entries=[change]))
     return maker
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from bdfl.ledger.block import Kind
-from bdfl.ledger.store import DATABASE_FILE, ChainStore
+from bdfl.ledger.sqlite_store import DATABASE_FILE, ChainStore
 from benchmarks.ledger.sample_chain import SampleChain, sample_chain, sample_vote
 
 NUM_BLOCKS = 200

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from bdfl.encoding import INT_LIMIT
 from bdfl.identity import Place
 from bdfl.ledger.block import MAX_TIME_MS, TwoVotes
-from bdfl.ledger.candidates import MAX_REST
+from bdfl.ledger.cache import Toolbox
 from bdfl.ledger.chain import NO_PARENT, apply_block, modelled_costs, required_difficulty, settle_round, start_chain
-from bdfl.ledger.roll import quorum_size
+from bdfl.ledger.member_set import quorum_size
 from bdfl.ledger.rules import validate_proposal
-from bdfl.ledger.toolbox import Toolbox
-from bdfl.scenario.ledger import QuorumRule
+from bdfl.ledger.schedule import MAX_REST
+from bdfl.scenario.schema_learning import QuorumRule
 from tests.ledger.town import found_town, replace, small_scenario
 
 NANO = 10**9

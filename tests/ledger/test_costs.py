@@ -12,14 +12,12 @@ from hypothesis import strategies as st
 from worked_round import PROBLEM
 
 from bdfl.ledger.block import Schedule
-from bdfl.ledger.candidates import find_candidates
-from bdfl.ledger.charter import Charter, read_charter
+from bdfl.ledger.cache import Toolbox
+from bdfl.ledger.chain_params import Charter, read_charter, read_decision
 from bdfl.ledger.costs import assess_schedule, slowest_exchange_ns
-from bdfl.ledger.planning import Prospect, idle_schedule, plan_round, round_problem
-from bdfl.ledger.round_problem import read_decision
-from bdfl.ledger.toolbox import Toolbox
+from bdfl.ledger.schedule import Prospect, find_candidates, idle_schedule, plan_round, round_problem
 from bdfl.scheduling.checker import evaluate, find_violations
-from bdfl.scheduling.instances import draw_instances
+from bdfl.scheduling.conformance import draw_instances
 from tests.ledger.town import genesis_of, replace
 
 NANO = 10**9

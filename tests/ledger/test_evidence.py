@@ -9,7 +9,7 @@ from bdfl.identity import Meaning
 from bdfl.ledger.block import MAX_BLOCK_SIZE, Block, FalseWork, Kind, ModelUpdate, TwoBlocks, TwoUpdates, TwoVotes
 from bdfl.ledger.chain import apply_block
 from bdfl.ledger.errors import BadEvidence
-from bdfl.ledger.roll import offender_of
+from bdfl.ledger.member_set import offender_of
 from bdfl.ledger.rules import validate_evidence, validate_proposal
 from tests.ledger.town import found_town, replace, small_scenario
 

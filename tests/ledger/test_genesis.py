@@ -12,15 +12,14 @@ from bdfl.learning.participation import draw_participation
 from bdfl.learning.weights import Layout, encode_weights
 from bdfl.ledger import genesis as genesis_module
 from bdfl.ledger.block import FORMAT, MAX_BLOCK_SIZE, Genesis, Tensor, chain_id
+from bdfl.ledger.cache import Toolbox
 from bdfl.ledger.chain import start_chain
-from bdfl.ledger.costs import slowest_exchange_ns
+from bdfl.ledger.costs import DoesNotFit, slowest_exchange_ns
 from bdfl.ledger.errors import InvalidGenesis
 from bdfl.ledger.genesis import conditions_of, make_genesis, make_toolbox, validate_initial_model
-from bdfl.ledger.planning import idle_schedule
-from bdfl.ledger.toolbox import Toolbox
-from bdfl.ledger.units import DoesNotFit
+from bdfl.ledger.schedule import idle_schedule
 from bdfl.scenario import Clients, Compute, Energy, Ledger, Mining, Participation, Protocol, Radio, SchedulerChoice
-from bdfl.scenario.learning import Aggregation, Learning
+from bdfl.scenario.schema_learning import Aggregation, Learning
 from tests.ledger.town import LAYOUT, found_town, replace, small_scenario
 
 TOWN = found_town()

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from bdfl.encoding import digest
 from bdfl.ledger.block import ModelUpdate
+from bdfl.ledger.cache import Toolbox
 from bdfl.ledger.errors import BadUpdate, InvalidUpdate, MissingBlob, WrongModel
 from bdfl.ledger.rules import (
     aggregated_updates,
@@ -17,8 +18,7 @@ from bdfl.ledger.rules import (
     validate_update,
     validate_update_blob,
 )
-from bdfl.ledger.toolbox import Toolbox
-from bdfl.scenario.learning import Aggregation, Learning
+from bdfl.scenario.schema_learning import Aggregation, Learning
 from tests.ledger.broken_blocks import GOOD, SOMEBODY, STATE, TOWN, flip, remade, with_updates
 from tests.ledger.town import found_town, replace, small_scenario
 

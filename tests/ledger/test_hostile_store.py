@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from bdfl.ledger import database
-from bdfl.ledger.keeping import DamagedStore, NotAStore
-from bdfl.ledger.store import DATABASE_FILE, ChainStore
+from bdfl.ledger import sqlite_database
+from bdfl.ledger.sqlite_store import DATABASE_FILE, ChainStore
+from bdfl.ledger.store import DamagedStore, NotAStore
 from benchmarks.ledger.sample_chain import sample_chain
 
 CHAIN = sample_chain(3, num_members=2)
@@ -53,11 +53,11 @@ def test_only_our_own_tables_are_read(path: Path, statements: list[str], read_on
 
 
 def test_a_statement_that_does_not_end_is_ended(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(database, "_LEAST_STEPS", 100_000)
-    opened = database.Database.open(path / DATABASE_FILE, durable=False, read_only=True)
+    monkeypatch.setattr(sqlite_database, "_LEAST_STEPS", 100_000)
+    opened = sqlite_database.Database.open(path / DATABASE_FILE, durable=False, read_only=True)
     with pytest.raises(DamagedStore, match="more steps"):
         opened.run(f"SELECT count(*) FROM ({ENDLESS})")
-    monkeypatch.setattr(database, "_MAX_ANSWER", 100_000)
+    monkeypatch.setattr(sqlite_database, "_MAX_ANSWER", 100_000)
     with pytest.raises(DamagedStore, match="more than 100000 bytes"):
         opened.run(ENDLESS)
     assert opened.run("SELECT 1") == [(1,)]
@@ -67,8 +67,8 @@ def test_a_statement_that_does_not_end_is_ended(path: Path, monkeypatch: pytest.
 def test_an_answer_counts_the_bytes_of_its_rows_and_values_to_the_last(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened = database.Database.open(path / DATABASE_FILE, durable=False, read_only=True)
-    monkeypatch.setattr(database, "_MAX_ANSWER", 2 * (1000 + 128))
+    opened = sqlite_database.Database.open(path / DATABASE_FILE, durable=False, read_only=True)
+    monkeypatch.setattr(sqlite_database, "_MAX_ANSWER", 2 * (1000 + 128))
     fits = ["zeroblob(1000)", "zeroblob(1000)"], ["zeroblob(900)", "hex(zeroblob(550))"], ["zeroblob(2128)"]
     beyond = ["zeroblob(1000)", "zeroblob(1001)"], ["zeroblob(900)", "hex(zeroblob(551))"], ["zeroblob(2129)"]
     for values in fits:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from bdfl.ledger.work import search_nonce
-from bdfl.scenario.ledger import WorkKind
+from bdfl.ledger.proof_of_work import search_nonce
+from bdfl.scenario.schema_learning import WorkKind
 from benchmarks.ledger.mining import Plan, find_job, measure_mining, search_bare
 from benchmarks.ledger.storing import measure_storing
 from benchmarks.results import Result

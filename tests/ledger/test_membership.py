@@ -6,8 +6,9 @@ import pytest
 from bdfl.encoding import decode, encode
 from bdfl.identity import Meaning
 from bdfl.ledger.block import MAX_BLOCK_SIZE, Admission, Assent, Block, Law, MembershipChange, Removal, SignedVote
+from bdfl.ledger.cache import Toolbox
 from bdfl.ledger.chain import FAREWELL, apply_block
-from bdfl.ledger.charter import amend_charter
+from bdfl.ledger.chain_params import amend_charter
 from bdfl.ledger.errors import (
     BadCertificate,
     BadChange,
@@ -18,8 +19,7 @@ from bdfl.ledger.errors import (
     BadVote,
     InvalidBlock,
 )
-from bdfl.ledger.membership import is_settled, make_change, validate_change
-from bdfl.ledger.roll import read_roll
+from bdfl.ledger.member_set import read_roll
 from bdfl.ledger.rules import (
     judge_schedule,
     make_header,
@@ -28,9 +28,9 @@ from bdfl.ledger.rules import (
     validate_proposal,
     validate_vote,
 )
-from bdfl.ledger.toolbox import Toolbox
+from bdfl.ledger.statements import is_settled, make_change, validate_change
 from bdfl.ledger.verify import verify_chain
-from bdfl.scenario.ledger import QuorumRule, WorkKind
+from bdfl.scenario.schema_learning import QuorumRule, WorkKind
 from tests.ledger.changing_chain import (
     EXPIRES,
     admission,

@@ -14,8 +14,8 @@ import pytest
 
 from bdfl.ledger import miner
 from bdfl.ledger.miner import Miner
-from bdfl.ledger.work import search_nonce
-from bdfl.scenario.ledger import WorkKind
+from bdfl.ledger.proof_of_work import search_nonce
+from bdfl.scenario.schema_learning import WorkKind
 
 SEAL = bytes(range(32))
 NEVER = 2**62
@@ -149,7 +149,7 @@ def test_a_process_that_somebody_ended_is_replaced() -> None:
 _OWNER = """
 import sys, time
 from bdfl.ledger.miner import Miner
-from bdfl.scenario.ledger import WorkKind
+from bdfl.scenario.schema_learning import WorkKind
 miner = Miner()
 miner.start(WorkKind(sys.argv[1]), bytes(32), 2**62, print)
 print(miner.process_id, flush=True)

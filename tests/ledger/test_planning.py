@@ -8,15 +8,21 @@ import pytest
 from bdfl.environment import draw_federation, draw_rounds
 from bdfl.experiment.simulation import Draws, round_problems
 from bdfl.learning.participation import draw_participation
-from bdfl.ledger.candidates import find_candidates
+from bdfl.ledger.cache import Toolbox
 from bdfl.ledger.chain import prospect_after, settle_round
-from bdfl.ledger.charter import read_charter
+from bdfl.ledger.chain_params import read_charter, read_decision
 from bdfl.ledger.errors import BadSchedule, NotVotable
-from bdfl.ledger.planning import idle_schedule, judge_plan, plan_round, plan_schedule, round_problem, validate_schedule
-from bdfl.ledger.round_problem import read_decision
 from bdfl.ledger.rules import judge_schedule
-from bdfl.ledger.toolbox import Toolbox
-from bdfl.scheduling.instances import draw_problem, problem_columns
+from bdfl.ledger.schedule import (
+    find_candidates,
+    idle_schedule,
+    judge_plan,
+    plan_round,
+    plan_schedule,
+    round_problem,
+    validate_schedule,
+)
+from bdfl.scheduling.conformance import draw_problem, problem_columns
 from bdfl.scheduling.problem import infeasible_decision
 from tests.ledger.test_costs import planned_rounds, prospect_of
 from tests.ledger.town import found_town, genesis_of, replace, small_scenario

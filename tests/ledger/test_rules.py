@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from bdfl.encoding import decode, digest, encode
 from bdfl.ledger import rules
 from bdfl.ledger.block import MAX_BLOCK_SIZE, Block, body_root
+from bdfl.ledger.cache import Toolbox
 from bdfl.ledger.chain import ChainState, apply_block
 from bdfl.ledger.errors import BadCertificate, BadProposer, BadReport, BadUpdate, BadVote, InvalidBlock
 from bdfl.ledger.rules import (
@@ -24,8 +25,7 @@ from bdfl.ledger.rules import (
     validate_proposal,
     validate_vote,
 )
-from bdfl.ledger.toolbox import Toolbox
-from bdfl.scenario.ledger import Ledger, QuorumRule, WorkKind
+from bdfl.scenario.schema_learning import Ledger, QuorumRule, WorkKind
 from tests.ledger.broken_blocks import BREAKAGES, CERTIFICATE, GOOD, STATE, TOWN, reheaded, remade
 from tests.ledger.town import found_town, replace, small_scenario
 

@@ -10,10 +10,18 @@ from hypothesis import strategies as st
 
 from bdfl.encoding import digest, encode
 from bdfl.ledger.block import Block, Kind, body_root
-from bdfl.ledger.keeping import BlobUse, MisplacedBlock, NotKept, QuotaExceeded, Store, StoredRound, rested_on
-from bdfl.ledger.memory_store import MemoryStore
 from bdfl.ledger.merkle import proven_root
-from bdfl.ledger.store import ChainStore
+from bdfl.ledger.sqlite_store import ChainStore
+from bdfl.ledger.store import (
+    BlobUse,
+    MemoryStore,
+    MisplacedBlock,
+    NotKept,
+    QuotaExceeded,
+    Store,
+    StoredRound,
+    rested_on,
+)
 from benchmarks.ledger.sample_chain import SampleChain, Stage, sample_chain, sample_report, sample_vote
 
 CHAIN = sample_chain(8, num_members=3)

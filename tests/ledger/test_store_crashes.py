@@ -13,9 +13,9 @@ import pytest
 
 from bdfl.encoding import digest
 from bdfl.ledger.block import Kind
-from bdfl.ledger.database import Database
-from bdfl.ledger.keeping import rested_on
-from bdfl.ledger.store import DATABASE_FILE, ChainStore
+from bdfl.ledger.sqlite_database import Database
+from bdfl.ledger.sqlite_store import DATABASE_FILE, ChainStore
+from bdfl.ledger.store import rested_on
 from benchmarks.ledger.sample_chain import Stage, sample_chain, sample_vote
 from tests.ledger.store_writer import NUM_BLOCKS, written_chain
 

@@ -12,13 +12,13 @@ import pytest
 
 from bdfl.encoding import digest, encode
 from bdfl.errors import other_format
-from bdfl.ledger import database
-from bdfl.ledger.blob_folder import BlobFolder
+from bdfl.ledger import sqlite_database
+from bdfl.ledger.blob_store import BlobFolder
 from bdfl.ledger.block import Block
-from bdfl.ledger.chain_rows import decode_certificate
-from bdfl.ledger.database import Database, _explain
-from bdfl.ledger.keeping import DamagedStore, MisplacedBlock, NotAStore, NotKept, QuotaExceeded, StoreError, StoreInUse
-from bdfl.ledger.store import DATABASE_FILE, ChainStore
+from bdfl.ledger.sqlite_database import Database, _explain
+from bdfl.ledger.sqlite_store import DATABASE_FILE, ChainStore
+from bdfl.ledger.sqlite_tables import decode_certificate
+from bdfl.ledger.store import DamagedStore, MisplacedBlock, NotAStore, NotKept, QuotaExceeded, StoreError, StoreInUse
 from benchmarks.ledger.sample_chain import sample_chain, sample_genesis, sample_vote
 from tests.ledger.test_store_crashes import ROOT, start_writer
 
@@ -128,9 +128,9 @@ def test_a_lost_genesis_is_found(path: Path) -> None:
 
 
 def test_overwritten_pages_are_found(path: Path) -> None:
-    database = path / DATABASE_FILE
-    size = database.stat().st_size
-    with database.open("r+b") as file:
+    sqlite_database = path / DATABASE_FILE
+    size = sqlite_database.stat().st_size
+    with sqlite_database.open("r+b") as file:
         file.seek(4096)
         file.write(os.urandom(size - 4096))
     message_of_opening(path, DamagedStore)
@@ -150,10 +150,10 @@ def test_what_is_not_a_store_is_refused(tmp_path: Path, read_only: bool) -> None
     file = tmp_path / "file"
     file.write_bytes(b"text")
     assert "no chain.sqlite in it" in message_of_opening(file, NotAStore, read_only)
-    database = tmp_path / DATABASE_FILE
-    database.write_bytes(b"not a database at all" * 100)
+    sqlite_database = tmp_path / DATABASE_FILE
+    sqlite_database.write_bytes(b"not a database at all" * 100)
     assert "not a database" in message_of_opening(tmp_path, NotAStore, read_only)
-    database.unlink()
+    sqlite_database.unlink()
     change_row(tmp_path, "CREATE TABLE others (name TEXT)")
     assert "a database, but not of a chain" in message_of_opening(tmp_path, NotAStore, read_only)
 
@@ -323,8 +323,8 @@ _FULL_DISK = """
 import resource, sys
 from pathlib import Path
 from benchmarks.ledger.sample_chain import sample_chain, sample_vote
-from bdfl.ledger.keeping import NotKept
-from bdfl.ledger.store import ChainStore
+from bdfl.ledger.store import NotKept
+from bdfl.ledger.sqlite_store import ChainStore
 
 chain = sample_chain(40, num_members=2)
 with ChainStore.open(Path(sys.argv[1])) as store:
@@ -411,8 +411,10 @@ class Unwilling:
 def test_a_store_is_read_as_one_that_nobody_changes_only_where_sqlite_can_write_no_index_and_there_is_no_log(
     path: Path, monkeypatch: pytest.MonkeyPatch, code: int, log: bytes | None, is_read: bool
 ) -> None:
-    unwilling, connect = Unwilling(code), database._connect
-    monkeypatch.setattr(database, "_connect", lambda file, mode: unwilling if mode == "ro" else connect(file, mode))
+    unwilling, connect = Unwilling(code), sqlite_database._connect
+    monkeypatch.setattr(
+        sqlite_database, "_connect", lambda file, mode: unwilling if mode == "ro" else connect(file, mode)
+    )
     if log is not None:
         (path / f"{DATABASE_FILE}-wal").write_bytes(log)
     if is_read:
@@ -495,7 +497,7 @@ def test_a_disk_that_fails_while_opening_or_compacting_is_said(path: Path, monke
             with pytest.raises(NotKept, match="Input/output error; not compacted"):
                 store.compact()
         assert store.block(3) == CHAIN.stages[2].block  # and goes on
-    monkeypatch.setattr("bdfl.ledger.store.find_stray", refuse)
+    monkeypatch.setattr("bdfl.ledger.sqlite_store.find_stray", refuse)
     assert "Input/output error, the folder of a chain expected" in message_of_opening(path, NotAStore)
 
 

@@ -9,13 +9,12 @@ from bdfl import encoding, identity
 from bdfl.encoding import digest
 from bdfl.identity import Meaning, statement_digest
 from bdfl.learning.weights import encode_weights
-from bdfl.ledger import work
+from bdfl.ledger import proof_of_work
 from bdfl.ledger.block import ModelUpdate
+from bdfl.ledger.cache import Memo, Toolbox
 from bdfl.ledger.errors import InvalidUpdate, MissingBlob
-from bdfl.ledger.planning import Prospect, plan_round
-from bdfl.ledger.toolbox import Memo, Toolbox
-from bdfl.scenario.learning import Aggregation
-from bdfl.scenario.ledger import WorkKind
+from bdfl.ledger.schedule import Prospect, plan_round
+from bdfl.scenario.schema_learning import Aggregation, WorkKind
 from bdfl.scheduling.problem import infeasible_decision
 from tests.ledger.town import LAYOUT, found_town
 
@@ -52,8 +51,8 @@ def test_a_signature_is_checked_once(monkeypatch):
 
 
 def test_work_is_checked_once_for_each_difficulty(monkeypatch):
-    calls = counting(monkeypatch, work, "is_worked")
-    nonce = work.search_nonce(WorkKind.SHA256, bytes(32), 50)
+    calls = counting(monkeypatch, proof_of_work, "is_worked")
+    nonce = proof_of_work.search_nonce(WorkKind.SHA256, bytes(32), 50)
     toolbox = Toolbox()
     for _ in range(3):
         assert toolbox.is_worked(WorkKind.SHA256, bytes(32), nonce, 50)

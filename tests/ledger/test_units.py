@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bdfl.ledger.units import ATTO, NANO, ONE, PICOJOULE, DoesNotFit, count_capped, count_units, to_cap, to_measure
+from bdfl.ledger.costs import ATTO, NANO, ONE, PICOJOULE, DoesNotFit, count_capped, count_units, to_cap, to_measure
 
 
 @given(st.integers(0, 2**53))

@@ -9,15 +9,14 @@ from bdfl.encoding import digest, encode
 from bdfl.identity import Meaning
 from bdfl.learning.weights import encode_weights
 from bdfl.ledger.block import Body, Kind, SignedUpdate, TwoVotes, body_root
+from bdfl.ledger.cache import Toolbox
 from bdfl.ledger.chain import prospect_after, settle_round
-from bdfl.ledger.keeping import rested_on
-from bdfl.ledger.memory_store import MemoryStore
-from bdfl.ledger.planning import assess
-from bdfl.ledger.store import ChainStore
-from bdfl.ledger.toolbox import Toolbox
+from bdfl.ledger.schedule import assess
+from bdfl.ledger.sqlite_store import ChainStore
+from bdfl.ledger.store import MemoryStore, rested_on
 from bdfl.ledger.verify import Agreement, KnownHeight, ModelCheck, verify_chain
 from bdfl.report.chain_tables import describe_verification
-from bdfl.scenario.ledger import QuorumRule, WorkKind
+from bdfl.scenario.schema_learning import QuorumRule, WorkKind
 from benchmarks.ledger.valid_chain import (
     SMALL,
     ChainMaker,

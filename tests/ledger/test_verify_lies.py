@@ -8,9 +8,9 @@ import pytest
 from bdfl.encoding import digest
 from bdfl.identity import Meaning
 from bdfl.ledger.block import Body, Seal, header_seal
+from bdfl.ledger.proof_of_work import is_worked
 from bdfl.ledger.verify import verify_chain
-from bdfl.ledger.work import is_worked
-from bdfl.scenario.ledger import WorkKind
+from bdfl.scenario.schema_learning import WorkKind
 from benchmarks.ledger.valid_chain import CONDITIONS, example_weights
 from tests.ledger.lying import INITIAL, SIGNERS, commit_lie, new_maker, replaced, store_unasked
 from tests.vectors import independent_verifier

@@ -7,9 +7,9 @@ from argon2.low_level import Type, hash_secret_raw
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bdfl.ledger import work
-from bdfl.ledger.work import highest_hash, is_worked, search_nonce, work_hash
-from bdfl.scenario.ledger import WorkKind
+from bdfl.ledger import proof_of_work
+from bdfl.ledger.proof_of_work import highest_hash, is_worked, search_nonce, work_hash
+from bdfl.scenario.schema_learning import WorkKind
 
 SEAL = bytes(range(32))
 GOLDEN = {
@@ -53,7 +53,7 @@ def test_the_highest_hash_is_the_last_below_the_target(difficulty: int) -> None:
 def test_the_highest_hash_itself_is_work_and_the_next_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     highest = int.from_bytes(highest_hash(5), "big")
     for number, is_enough in ((highest, True), (highest + 1, False)):
-        monkeypatch.setattr(work, "work_hash", lambda *_, found=number: found.to_bytes(32, "big"))
+        monkeypatch.setattr(proof_of_work, "work_hash", lambda *_, found=number: found.to_bytes(32, "big"))
         assert is_worked(WorkKind.SHA256, SEAL, bytes(8), 5) is is_enough
 
 

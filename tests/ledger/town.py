@@ -41,12 +41,9 @@ from bdfl.ledger.block import (
     body_root,
     header_seal,
 )
+from bdfl.ledger.cache import Toolbox
 from bdfl.ledger.chain import ChainState, apply_block, start_chain
-from bdfl.ledger.genesis import conditions_of, make_genesis
-from bdfl.ledger.planning import idle_schedule
-from bdfl.ledger.rules import make_body, make_header
-from bdfl.ledger.toolbox import Toolbox
-from bdfl.ledger.units import (
+from bdfl.ledger.costs import (
     ATTO,
     CAPACITANCE,
     MICROWATT,
@@ -57,7 +54,10 @@ from bdfl.ledger.units import (
     count_capped,
     count_units,
 )
-from bdfl.ledger.work import is_worked, search_nonce
+from bdfl.ledger.genesis import conditions_of, make_genesis
+from bdfl.ledger.proof_of_work import is_worked, search_nonce
+from bdfl.ledger.rules import make_body, make_header
+from bdfl.ledger.schedule import idle_schedule
 from bdfl.scenario import Clients, Mining, QuorumRule, Scenario, SchedulerChoice, WorkKind
 from bdfl.scheduling.problem import RoundProblem
 

@@ -1,6 +1,6 @@
 """A training process without a process: for tests of what is done around training."""
 
-from bdfl.transports.live.training_orders import Failed, Trained
+from bdfl.transports.live.training_process import Failed, Trained
 
 
 class IdleTraining:

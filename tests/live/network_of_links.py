@@ -11,6 +11,7 @@ from typing import Any
 from bdfl.encoding import digest
 from bdfl.identity import Signer
 from bdfl.protocol.messages import DecidedWanted, Message
+from bdfl.transports.interfaces import Offer
 from bdfl.transports.live.certificates import (
     TlsFiles,
     issue_leaf,
@@ -21,7 +22,6 @@ from bdfl.transports.live.certificates import (
     write_tls,
 )
 from bdfl.transports.live.envelope import Keyring, Sealer
-from bdfl.transports.live.ports import Offer
 from bdfl.transports.live.zenoh_link import ZenohLink
 from bdfl.transports.live.zenoh_session import LinkSettings
 

@@ -3,7 +3,7 @@ from types import SimpleNamespace
 import pytest
 
 from bdfl.protocol.events import MessageArrived, ServeDecided, Started
-from bdfl.transports.live.blaming import BlameForRefused
+from bdfl.transports.live.zenoh_link import BlameForRefused
 from tests.live.network_of_links import message_of
 
 

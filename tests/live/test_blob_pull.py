@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bdfl.encoding import digest
-from bdfl.transports.live import pulls
-from bdfl.transports.live.blob_pull import Absent, Answer, NotYet, Piece, Pull, Silence
+from bdfl.transports.live import blob_transfer
+from bdfl.transports.live.blob_client import Puller
+from bdfl.transports.live.blob_transfer import Absent, Answer, NotYet, Piece, Pull, Silence
 from bdfl.transports.live.envelope import PieceRequest
-from bdfl.transports.live.patience import Patience
-from bdfl.transports.live.puller import Puller
+from bdfl.transports.live.fetch_timeouts import Patience
 from tests.live.network_of_links import wait_until
 
 S = 1_000_000_000
@@ -253,7 +253,7 @@ def test_a_holder_named_later_helps(pulling):
 
 def test_blobs_that_nobody_has_keep_no_others_from_coming(pulling, monkeypatch):
     """There is room for two; what came of a blob before it lost its turn is kept."""
-    monkeypatch.setattr(pulls, "_MAX_ACTIVE_BYTES", 2 * len(DATA))
+    monkeypatch.setattr(blob_transfer, "_MAX_ACTIVE_BYTES", 2 * len(DATA))
     missing = [random.Random(seed).randbytes(len(DATA)) for seed in (1, 2)]
     others = [random.Random(seed).randbytes(len(DATA)) for seed in (3, 4, 5)]
     fleet = Fleet({1: {digest(data): data for data in others}})

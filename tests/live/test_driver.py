@@ -10,14 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from bdfl.ledger.keeping import NotKept
+from bdfl.ledger.store import NotKept
 from bdfl.ledger.verify import verify_chain
 from bdfl.protocol.events import Commit
 from bdfl.protocol.messages import Blob, BlobWanted, Hearsay, Message
+from bdfl.transports.interfaces import LiveObserver, recover
 from bdfl.transports.live.event_log import EVENTS_FILE
-from bdfl.transports.live.observer import LiveObserver
 from bdfl.transports.live.replay import replay
-from bdfl.transports.node_store import recover
 from campaigns.live_faults.failing_store import FailingStore, FaultKind, FaultPoint
 from tests.live.village import Village, running, wait_until
 

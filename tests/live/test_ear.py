@@ -1,8 +1,8 @@
 import threading
 import time
 
-from bdfl.transports.live.ear import Pace
-from bdfl.transports.live.limits import Bucket
+from bdfl.transports.live.admission import Bucket
+from bdfl.transports.live.subscriptions import Pace
 
 
 def taken(pace, costs):

@@ -8,13 +8,13 @@ import pytest
 from bdfl.identity import Meaning
 from bdfl.ledger.block import Kind, SignedVote, Vote
 from bdfl.ledger.chain import start_chain
-from bdfl.ledger.keeping import NotKept
+from bdfl.ledger.store import NotKept
 from bdfl.protocol.events import KeptBlob, KeptUpdate, KeptVote, Send, ServeBlob, Train
 from bdfl.protocol.events import Store as Keep
 from bdfl.protocol.messages import BlobWanted, Hearsay, Message
-from bdfl.transports.live.blob_shelf import BlobShelf
+from bdfl.transports.interfaces import LiveObserver
+from bdfl.transports.live.blob_client import BlobShelf
 from bdfl.transports.live.effects import Effects
-from bdfl.transports.live.observer import LiveObserver
 from tests.live.village import Village, VillageWork, wait_until
 from tests.protocol.table import Table
 

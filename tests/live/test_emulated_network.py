@@ -2,14 +2,13 @@
 
 from bdfl.learning.weights import decode_weights, encode_weights
 from bdfl.ledger.genesis import conditions_of
+from bdfl.localnet.verdict import summarise
 from bdfl.protocol.state import Timing
 from bdfl.records.round_times import ROUNDS_FILE, read_rounds
-from bdfl.transports.live.delay_summary import summarise
-from bdfl.transports.live.emulation import EmulatedWork
-from bdfl.transports.live.round_times import RoundClock
-from bdfl.transports.simulated import Network
-from bdfl.transports.simulated_node import make_nodes
-from bdfl.transports.world import ScenarioWorld, simulated_timing
+from bdfl.transports.cost_model import ScenarioWorld, simulated_timing
+from bdfl.transports.live.round_clock import RoundClock
+from bdfl.transports.live.work import EmulatedWork
+from bdfl.transports.simulated import Network, make_nodes
 from campaigns.faults.world import train_by_formula
 from tests.live.idle_training import IdleTraining
 from tests.live.village import MS, Village, running, wait_until

@@ -9,11 +9,11 @@ import pytest
 from bdfl.ledger.block import header_seal
 from bdfl.ledger.chain import apply_block
 from bdfl.ledger.genesis import conditions_of
+from bdfl.ledger.proof_of_work import is_worked
 from bdfl.ledger.rules import make_header
-from bdfl.ledger.work import is_worked
 from bdfl.scenario import Mining, MiningMode, Protocol
-from bdfl.transports.live.emulation import _REACHING_NS, DrawnConditions, EmulatedWork
-from bdfl.transports.world import ScenarioWorld
+from bdfl.transports.cost_model import ScenarioWorld
+from bdfl.transports.live.work import _REACHING_NS, DrawnConditions, EmulatedWork
 from tests.ledger.town import ROUNDS, found_town, replace, small_scenario
 from tests.live.idle_training import IdleTraining
 

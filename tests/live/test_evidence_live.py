@@ -7,7 +7,7 @@ import pytest
 from bdfl.encoding import digest, record_digest
 from bdfl.identity import Meaning
 from bdfl.ledger.block import ModelUpdate, SignedUpdate, SignedVote, TwoUpdates, TwoVotes
-from bdfl.ledger.roll import find_evidence, offender_of
+from bdfl.ledger.member_set import find_evidence, offender_of
 from bdfl.ledger.verify import verify_chain
 from bdfl.protocol.messages import Hearsay, Message
 from bdfl.transports.live.certificates import issue_leaf, make_authority, member_name, roots_pem, write_tls

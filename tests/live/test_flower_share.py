@@ -10,17 +10,17 @@ import pytest
 
 from bdfl.errors import BdflError
 from bdfl.experiment.training_run import prepare_run
+from bdfl.federation.live_scenario import read_scenario, write_scenario
+from bdfl.federation.member_card import samples_seen
 from bdfl.learning.flower_trainer import rehearse_clients
+from bdfl.learning.trainer_pool import open_trainer
 from bdfl.learning.training import InvalidTraining, TrainingFailed
 from bdfl.learning.weights import encode_weights
-from bdfl.learning.workers import open_trainer
-from bdfl.operation.live_scenario import read_scenario, write_scenario
-from bdfl.operation.node_identity import NotRunnable, identify, own_learning
-from bdfl.operation.share import samples_seen
+from bdfl.node.settings import NotRunnable, identify, own_learning
 from bdfl.scenario import override_scenario
 from bdfl.scenario.files import named_functions
-from bdfl.transports.live.flower_share import FlowerShare
-from bdfl.transports.live.training_orders import DEALT, JudgeOrder, TrainOrder
+from bdfl.transports.live.training_process import DEALT, JudgeOrder, TrainOrder
+from bdfl.transports.live.training_worker import FlowerShare
 from tests.operation.small_network import found_single, tiny_scenario
 
 CLIENTS = Path(__file__).parents[1] / "learning" / "flower_clients.py"

@@ -3,7 +3,7 @@
 import threading
 
 from bdfl.protocol.events import SetTimer, Timer, TimerFired
-from bdfl.transports.live.inbox import Inbox
+from bdfl.transports.live.queues import Inbox
 from bdfl.transports.live.timers import Timers
 
 

@@ -4,9 +4,8 @@ import pytest
 
 from bdfl.encoding import digest, encode
 from bdfl.protocol.messages import BlobWanted, Message, encode_message
+from bdfl.transports.live.admission import Bucket, Gate, Limits, Refusal, Refused, message_limit
 from bdfl.transports.live.envelope import Envelope, Keyring, PieceAnswer, PieceRequest, Purpose
-from bdfl.transports.live.gate import Gate, Refusal, Refused
-from bdfl.transports.live.limits import Bucket, Limits, message_limit
 from bdfl.transports.live.zenoh_config import Line
 from tests.live.network_of_links import CHAIN, message_of, sealer_of, signer_of
 

@@ -11,11 +11,11 @@ import zenoh
 from bdfl.encoding import digest, encode
 from bdfl.identity import Signer
 from bdfl.protocol.messages import encode_message
+from bdfl.transports.interfaces import Link, Offer
 from bdfl.transports.live.access_point import open_access_point
+from bdfl.transports.live.admission import Limits
 from bdfl.transports.live.certificates import issue_leaf, make_authority, member_name, roots_pem, write_tls
 from bdfl.transports.live.envelope import Envelope, PieceAnswer, PieceRequest, Purpose
-from bdfl.transports.live.limits import Limits
-from bdfl.transports.live.ports import Link, Offer
 from bdfl.transports.live.zenoh_config import Role, chain_keys, session_config
 from bdfl.transports.live.zenoh_link import ZenohLink
 from bdfl.transports.live.zenoh_session import LinkError, ZenohSession

@@ -1,5 +1,4 @@
-from bdfl.transports.live.limits import Limits
-from bdfl.transports.live.mutes import Mutes, Pressed
+from bdfl.transports.live.admission import Limits, Mutes, Pressed
 
 S = 1_000_000_000
 LIMITS = Limits(patience=10, patience_per_s=1, mute_s=5.0, max_mute_s=12.0)

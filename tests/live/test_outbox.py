@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from bdfl.transports.live.limits import Limits
-from bdfl.transports.live.outbox import Outbox
+from bdfl.transports.live.admission import Limits
+from bdfl.transports.live.queues import Outbox
 
 LIMITS = Limits(outgoing=3, outgoing_bytes=1_000, answers=4, answers_bytes=400)
 

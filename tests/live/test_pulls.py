@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from bdfl.encoding import digest
-from bdfl.transports.live.blob_pull import Absent, Answer, NotYet, Piece, Silence
-from bdfl.transports.live.patience import Patience
-from bdfl.transports.live.pulls import Errand, Pulls
+from bdfl.transports.live.blob_transfer import Absent, Answer, Errand, NotYet, Piece, Pulls, Silence
+from bdfl.transports.live.fetch_timeouts import Patience
 
 S = 1_000_000_000
 SIZE = 20_000

@@ -6,8 +6,8 @@ from bdfl.identity import Signer
 from bdfl.protocol.events import MessageArrived, Started, Timer, TimerFired, TrainingFinished
 from bdfl.protocol.messages import Blob, Hearsay, Proposal
 from bdfl.protocol.node import step
-from bdfl.transports.live import rehearsing
-from bdfl.transports.live.rehearsing import Arrival, Rehearsals, is_costly
+from bdfl.transports.live import prevalidation
+from bdfl.transports.live.prevalidation import Arrival, Rehearsals, is_costly
 from tests.live.village import Village, wait_until
 from tests.protocol.table import Table, make_block, replace_sender
 
@@ -112,7 +112,7 @@ def test_whatever_a_rehearsal_raises_the_event_goes_on_to_the_node(monkeypatch):
     def panic(*arguments):
         raise _Panic
 
-    monkeypatch.setattr(rehearsing, "step", panic)
+    monkeypatch.setattr(prevalidation, "step", panic)
     _, seat, block = ready_to_propose()
     arrival = Arrival(MessageArrived(table_message(seat, 1, Proposal(block))), 1)
     given = []

@@ -10,10 +10,10 @@ import zenoh
 
 from bdfl.encoding import digest, encode
 from bdfl.protocol.messages import encode_message
+from bdfl.transports.interfaces import Offer
 from bdfl.transports.live.access_point import open_access_point
+from bdfl.transports.live.admission import Refusal
 from bdfl.transports.live.envelope import Envelope, Purpose
-from bdfl.transports.live.gate import Refusal
-from bdfl.transports.live.ports import Offer
 from bdfl.transports.live.zenoh_config import Line, Role, chain_keys, line_of, session_config
 from bdfl.transports.live.zenoh_link import ZenohLink
 from tests.live.network_of_links import CHAIN, Links, Listener, free_ports, message_of, sealer_of, wait_until

@@ -8,6 +8,7 @@ from bdfl.encoding import encode
 from bdfl.ledger.block import ModelUpdate, SignedUpdate
 from bdfl.protocol.events import MessageArrived
 from bdfl.protocol.messages import Blob, Hearsay, Message
+from bdfl.transports.interfaces import read_recovered
 from bdfl.transports.live import event_log
 from bdfl.transports.live.event_log import (
     EVENTS_FILE,
@@ -25,7 +26,6 @@ from bdfl.transports.live.event_log import (
     read_entries,
 )
 from bdfl.transports.live.replay import ReplayDiffers, replay
-from bdfl.transports.node_store import read_recovered
 from tests.live.village import Village, running, wait_until
 from tests.protocol.table import Table
 

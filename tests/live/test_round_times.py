@@ -4,16 +4,15 @@ import msgspec
 import pytest
 
 from bdfl.ledger.genesis import conditions_of
+from bdfl.localnet.verdict import summarise
 from bdfl.records.round_times import BadRoundsFile, RoundTimes, Stretched, read_rounds
 from bdfl.scenario import Protocol
-from bdfl.transports.hooks import Observer
-from bdfl.transports.live import round_times
-from bdfl.transports.live.delay_summary import summarise
-from bdfl.transports.live.round_times import RoundClock
-from bdfl.transports.live.workshop import Spent
-from bdfl.transports.simulated import Network
-from bdfl.transports.simulated_node import make_nodes
-from bdfl.transports.world import ScenarioWorld, simulated_timing
+from bdfl.transports.cost_model import ScenarioWorld, simulated_timing
+from bdfl.transports.interfaces import Observer
+from bdfl.transports.live import round_clock
+from bdfl.transports.live.round_clock import RoundClock
+from bdfl.transports.live.work import Spent
+from bdfl.transports.simulated import Network, make_nodes
 from tests.ledger.town import ROUNDS, found_town, small_scenario
 
 SECOND_NS = 10**9
@@ -194,7 +193,7 @@ def test_a_line_that_is_cut_off_is_left_out_and_dropped_when_more_comes(tmp_path
 
 @pytest.mark.parametrize("length", [10, 100, 1_000])
 def test_a_torn_line_is_found_from_the_end_however_long_it_is(tmp_path, monkeypatch, length):
-    monkeypatch.setattr(round_times, "_TAIL_BYTES", 100)
+    monkeypatch.setattr(round_clock, "_TAIL_BYTES", 100)
     path = tmp_path / "rounds.jsonl"
     for whole in (b"", b"a line\n" * 100):
         path.write_bytes(whole + b"x" * length)

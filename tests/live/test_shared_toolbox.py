@@ -8,9 +8,9 @@ import numpy as np
 from bdfl.encoding import digest
 from bdfl.learning.weights import Layout, encode_weights
 from bdfl.ledger.block import ModelUpdate
-from bdfl.ledger.toolbox import Toolbox
-from bdfl.scenario.learning import Aggregation
-from bdfl.transports.live.shared_toolbox import SharedToolbox
+from bdfl.ledger.cache import Toolbox
+from bdfl.scenario.schema_learning import Aggregation
+from bdfl.transports.live.shared_cache import SharedToolbox
 
 LAYOUT = Layout(("w",), ((1000,),))
 

@@ -12,20 +12,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bdfl.experiment.learner import Learner
-from bdfl.experiment.training_run import found_chain, prepare_run
-from bdfl.learning.accounting import mechanism_of, spent_micro
+from bdfl.experiment.training_run import Learner, found_chain, prepare_run
 from bdfl.learning.data import BadData
+from bdfl.learning.privacy_accounting import mechanism_of, spent_micro
+from bdfl.learning.trainer_pool import open_trainer
 from bdfl.learning.training import TrainingFailed
-from bdfl.learning.workers import open_trainer
 from bdfl.ledger.chain import start_chain
 from bdfl.ledger.genesis import make_toolbox
 from bdfl.scenario import dump_scenario, load_scenario, override_scenario
-from bdfl.scenario.shipped import find_scenario
+from bdfl.scenario.files import find_scenario
 from bdfl.transports.live import training_process
-from bdfl.transports.live.share_trainer import ShareTrainer
-from bdfl.transports.live.training_orders import DEALT, Failed, Judged, Trained, TrainOrder
-from bdfl.transports.live.training_process import TrainingProcess
+from bdfl.transports.live.training_process import DEALT, Failed, Judged, Trained, TrainingProcess, TrainOrder
+from bdfl.transports.live.training_worker import ShareTrainer
 
 PATIENCE_S = 240.0
 SCENARIO = load_scenario(find_scenario("quickstart"), ["rounds=3", "learning.engine=loop"])
@@ -133,7 +131,7 @@ def test_stopping_at_any_moment_leaves_the_process_ready_for_the_next_order(proc
 
 _DESK = """
 import os, threading
-from bdfl.transports.live.training_orders import Judged, JudgeOrder, StopOrder, TrainOrder, write_piece
+from bdfl.transports.live.training_process import Judged, JudgeOrder, StopOrder, TrainOrder, write_piece
 from bdfl.transports.live.training_worker import _Desk
 all_orders = []  # a desk whose orders are closed ends the process
 
@@ -187,7 +185,7 @@ show(desk.judge(judge, lambda: "judged"))
 
 def stand_in(monkeypatch, script):
     """Another process instead of the one that trains."""
-    head = "import os, sys\nfrom bdfl.transports.live.training_orders import *\n"
+    head = "import os, sys\nfrom bdfl.transports.live.training_process import *\n"
     monkeypatch.setattr(training_process, "_WORKER", ("-c", head + script))
 
 

@@ -3,9 +3,9 @@
 import pytest
 
 from bdfl.scenario import Clients, Learning, Scenario, override_scenario
-from bdfl.scenario.learning import LocalUnit
-from bdfl.scenario.values import Choice, Lognormal, Normal, Uniform
-from bdfl.transports.live.waits import live_timing, live_waits
+from bdfl.scenario.distributions import Choice, Lognormal, Normal, Uniform
+from bdfl.scenario.schema_learning import LocalUnit
+from bdfl.transports.live.timeouts import live_timing, live_waits
 
 SECOND = 1_000_000_000
 

@@ -14,14 +14,14 @@ from bdfl.learning.participation import draw_participation
 from bdfl.learning.weights import Layout, decode_weights, encode_weights
 from bdfl.ledger.block import header_seal
 from bdfl.ledger.genesis import conditions_of, make_genesis
-from bdfl.ledger.memory_store import MemoryStore
-from bdfl.ledger.store import DATABASE_FILE, ChainStore
-from bdfl.ledger.work import search_nonce
+from bdfl.ledger.proof_of_work import search_nonce
+from bdfl.ledger.sqlite_store import DATABASE_FILE, ChainStore
+from bdfl.ledger.store import MemoryStore
 from bdfl.protocol.messages import decode_message, encode_message
 from bdfl.protocol.state import Context, Timing
 from bdfl.scenario import Clients, Ledger, Privacy, QuorumRule, Scenario, SchedulerChoice
 from bdfl.transports.live.driver import LiveNode
-from bdfl.transports.live.shared_toolbox import SharedToolbox
+from bdfl.transports.live.shared_cache import SharedToolbox
 from campaigns.faults.world import train_by_formula
 
 MS = 1_000_000

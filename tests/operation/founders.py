@@ -4,16 +4,14 @@ from functools import cache
 
 import numpy as np
 
+from bdfl.federation.genesis_draft import Draft, add_access_point, add_card, begin_draft, finish_draft, sign_share
+from bdfl.federation.genesis_file import GenesisFile, sign_genesis
+from bdfl.federation.live_scenario import load_live_scenario
+from bdfl.federation.member_card import SignedCard, emulated_share_of
 from bdfl.identity import Signer
 from bdfl.learning.weights import Layout, encode_weights
-from bdfl.operation.founding import sign_share
-from bdfl.operation.genesis_draft import Draft, add_access_point, add_card, begin_draft, finish_draft
-from bdfl.operation.genesis_file import GenesisFile, sign_genesis
-from bdfl.operation.live_scenario import load_live_scenario
-from bdfl.operation.member_card import SignedCard
-from bdfl.operation.share import emulated_share_of
 from bdfl.scenario import Scenario
-from bdfl.scenario.shipped import find_scenario
+from bdfl.scenario.files import find_scenario
 from bdfl.transports.live.certificates import make_ap_certificate
 
 LAYOUT = Layout(("bias", "weight"), ((1,), (2, 2)))

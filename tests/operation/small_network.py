@@ -3,13 +3,13 @@
 import time
 from pathlib import Path
 
-from bdfl.operation.founding import found_federation
-from bdfl.operation.genesis_file import write_genesis
-from bdfl.operation.key_file import create_key
-from bdfl.operation.live_scenario import load_live_scenario
-from bdfl.operation.local_network import find_ports
-from bdfl.operation.node_identity import NodeSettings
-from bdfl.scenario.shipped import find_scenario
+from bdfl.federation.genesis_draft import found_federation
+from bdfl.federation.genesis_file import write_genesis
+from bdfl.federation.keys import create_key
+from bdfl.federation.live_scenario import load_live_scenario
+from bdfl.localnet.network import find_ports
+from bdfl.node.settings import NodeSettings
+from bdfl.scenario.files import find_scenario
 
 TINY = [
     "clients.min_selected=2", "clients.samples=60", "learning.hidden=[8]", "learning.local_steps=4",

@@ -3,7 +3,8 @@
 import pytest
 
 from bdfl.learning.training import TrainingFailed
-from bdfl.operation.calibration import (
+from bdfl.scenario.schema_learning import WorkKind
+from bdfl.transports.live.calibration import (
     ASSUMED_CPU_HZ,
     ASSUMED_UPLINK,
     Calibration,
@@ -14,7 +15,6 @@ from bdfl.operation.calibration import (
     read_cpu_hz,
     time_hashing,
 )
-from bdfl.scenario.ledger import WorkKind
 from tests.live.idle_training import IdleTraining
 from tests.operation.fake_machine import FakeMachine
 

@@ -4,9 +4,8 @@ import msgspec
 import pytest
 
 from bdfl.encoding import encode
-from bdfl.ledger.store import ChainStore
-from bdfl.operation.chain_pages import ChainPages
-from bdfl.operation.metrics import NodeMetrics
+from bdfl.ledger.sqlite_store import ChainStore
+from bdfl.node.http import ChainPages, NodeMetrics
 from benchmarks.ledger.sample_chain import sample_chain
 from tests.operation.test_metrics import SNAPSHOT, ask
 

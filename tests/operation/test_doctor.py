@@ -16,16 +16,15 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from typer.testing import CliRunner
 
 from bdfl.cli import app
-from bdfl.operation import doctor
-from bdfl.operation.doctor import Finding, Patient, Verdict, examine
-from bdfl.operation.founding import sign_share
-from bdfl.operation.genesis_file import read_genesis, write_genesis
-from bdfl.operation.key_file import create_key, write_secret
-from bdfl.operation.member_change import propose_admission, read_standing, write_change
-from bdfl.operation.node_files import default_quota, open_chain, write_tls
-from bdfl.operation.node_identity import NodeSettings, identify
-from bdfl.operation.run_file import RunFile, lock_folder, write_run
-from bdfl.operation.share import emulated_share_of
+from bdfl.federation.genesis_draft import sign_share
+from bdfl.federation.genesis_file import read_genesis, write_genesis
+from bdfl.federation.keys import create_key, write_secret
+from bdfl.federation.member_card import emulated_share_of
+from bdfl.federation.membership_change import propose_admission, read_standing, write_change
+from bdfl.node import doctor
+from bdfl.node.doctor import Finding, Patient, Verdict, examine
+from bdfl.node.run_file import RunFile, lock_folder, write_run
+from bdfl.node.settings import NodeSettings, default_quota, identify, open_chain, write_tls
 from bdfl.transports.live.certificates import issue_leaf, make_authority, roots_pem
 from bdfl.transports.live.certificates import write_tls as write_files
 from tests.operation.founders import agreed, signed, signer

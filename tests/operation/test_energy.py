@@ -3,7 +3,7 @@
 import pytest
 
 from bdfl.compute import training_energy
-from bdfl.operation.energy import Battery, Energy, EnergyMeter, EnergySource, estimate_energy, read_battery
+from bdfl.transports.live.calibration import Battery, Energy, EnergyMeter, EnergySource, estimate_energy, read_battery
 from tests.operation.fake_machine import FakeMachine
 
 

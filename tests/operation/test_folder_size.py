@@ -3,8 +3,8 @@
 import threading
 import time
 
-import bdfl.operation.folder_size as module
-from bdfl.operation.folder_size import FolderSize, folder_bytes
+import bdfl.node.run_file as module
+from bdfl.node.run_file import FolderSize, folder_bytes
 
 
 def write(folder, name, size):

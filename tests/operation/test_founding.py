@@ -9,25 +9,22 @@ import pytest
 from bdfl.errors import BdflError
 from bdfl.experiment.network_run import member_keys
 from bdfl.experiment.training_run import found_chain, prepare_run
-from bdfl.identity import Signer
-from bdfl.learning.participation import participation_of
-from bdfl.learning.workers import open_trainer
-from bdfl.ledger.genesis import physics_of
-from bdfl.ledger.units import MICROWATT, NANO, PICOJOULE
-from bdfl.operation.calibration import Calibration, Figure, Source
-from bdfl.operation.founding import draft_federation, find_shares, found_federation, sign_share
-from bdfl.operation.genesis_draft import (
+from bdfl.federation.genesis_draft import (
     BadDraft,
     add_access_point,
     add_card,
+    draft_federation,
+    find_shares,
     finish_draft,
+    found_federation,
     read_draft,
     seat_cards,
+    sign_share,
     write_draft,
 )
-from bdfl.operation.genesis_file import validate_genesis_file
-from bdfl.operation.live_scenario import BadAgreement, load_live_scenario, read_scenario, write_scenario
-from bdfl.operation.share import (
+from bdfl.federation.genesis_file import validate_genesis_file
+from bdfl.federation.live_scenario import BadAgreement, load_live_scenario, read_scenario, write_scenario
+from bdfl.federation.member_card import (
     BadShare,
     Share,
     emulated_share,
@@ -35,9 +32,15 @@ from bdfl.operation.share import (
     measured_share,
     samples_seen,
 )
+from bdfl.identity import Signer
+from bdfl.learning.participation import participation_of
+from bdfl.learning.trainer_pool import open_trainer
+from bdfl.ledger.costs import MICROWATT, NANO, PICOJOULE
+from bdfl.ledger.genesis import physics_of
 from bdfl.radio import uplink_rate
 from bdfl.scenario import LiveMode, QuorumRule, WorkKind, load_scenario
-from bdfl.scenario.shipped import find_scenario
+from bdfl.scenario.files import find_scenario
+from bdfl.transports.live.calibration import Calibration, Figure, Source
 from tests.operation.founders import LABELS, access_point, agreed, card, empty_draft, full_draft, signer, unsigned
 
 MACHINE = Calibration(

@@ -5,10 +5,7 @@ import pytest
 
 from bdfl.encoding import BadEncoding, decode, encode
 from bdfl.errors import BdflError
-from bdfl.identity import Signer
-from bdfl.ledger.chain import start_chain
-from bdfl.ledger.toolbox import Toolbox
-from bdfl.operation.genesis_file import (
+from bdfl.federation.genesis_file import (
     BadGenesisFile,
     GenesisFile,
     add_signature,
@@ -21,8 +18,11 @@ from bdfl.operation.genesis_file import (
     validate_genesis_file,
     write_genesis,
 )
-from bdfl.operation.set_up_file import BadSetUpFile, write_record
+from bdfl.identity import Signer
+from bdfl.ledger.cache import Toolbox
+from bdfl.ledger.chain import start_chain
 from bdfl.scenario import dump_scenario
+from bdfl.storage import BadSetUpFile, write_record
 from bdfl.transports.live.certificates import make_ap_certificate
 from tests.mutations import Mutator
 from tests.operation.founders import NAMES, access_point, agreed, card, signed, signer, unsigned

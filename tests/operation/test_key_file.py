@@ -6,9 +6,8 @@ import stat
 import pytest
 
 from bdfl.encoding import Record
+from bdfl.federation.keys import BadKeyFile, create_key, in_groups, key_fingerprint, load_key, speakable
 from bdfl.identity import Meaning, Place, Signer
-from bdfl.operation.fingerprint import in_groups, key_fingerprint, speakable
-from bdfl.operation.key_file import BadKeyFile, create_key, load_key
 
 needs_rights = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="files have no such rights here")
 

@@ -11,14 +11,14 @@ from contextlib import ExitStack
 import msgspec
 import pytest
 
-from bdfl.ledger.store import ChainStore
+from bdfl.ledger.sqlite_store import ChainStore
 from bdfl.ledger.verify import Failure, Verification
-from bdfl.operation import judging
-from bdfl.operation.judging import judge_network, summarise_network
-from bdfl.operation.local_network import find_ports, found_network, run_network, view_network
-from bdfl.operation.network_file import BadNetwork, node_folder, read_network
-from bdfl.operation.run_file import is_locked, lock_folder, read_life
-from bdfl.operation.status import look_at
+from bdfl.localnet import verdict as judging
+from bdfl.localnet.network import find_ports, found_network, run_network, view_network
+from bdfl.localnet.network_file import BadNetwork, node_folder, read_network
+from bdfl.localnet.verdict import judge_network, summarise_network
+from bdfl.node.run_file import is_locked, lock_folder, read_life
+from bdfl.node.status import look_at
 from bdfl.transports.live.event_log import EVENTS_FILE
 from bdfl.transports.live.replay import replay
 from campaigns.live_faults.log_reader import Diary

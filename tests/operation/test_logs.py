@@ -3,7 +3,7 @@
 import io
 import json
 
-from bdfl.operation.logs import NodeLog, rotate
+from bdfl.node.log import NodeLog, rotate
 
 
 def lines_of(path):

@@ -8,14 +8,13 @@ import pytest
 from bdfl.encoding import INT_LIMIT
 from bdfl.ledger.block import MAX_BUDGET_PJ, header_seal
 from bdfl.ledger.chain import apply_block
+from bdfl.ledger.costs import ATTO, MICROWATT, NOISE, PICOJOULE
+from bdfl.ledger.proof_of_work import is_worked
 from bdfl.ledger.rules import make_header
-from bdfl.ledger.units import ATTO, MICROWATT, NOISE, PICOJOULE
-from bdfl.ledger.work import is_worked
-from bdfl.operation.calibration import Calibration, Figure, Source
-from bdfl.operation.energy import EnergySource, estimate_energy
-from bdfl.operation.measuring import MeasuredWork, UplinkGauge, measured_gain
 from bdfl.radio import uplink_rate
-from bdfl.scenario.ledger import WorkKind
+from bdfl.scenario.schema_learning import WorkKind
+from bdfl.transports.live.calibration import Calibration, EnergySource, Figure, Source, estimate_energy
+from bdfl.transports.live.measured_work import MeasuredWork, UplinkGauge, measured_gain
 from tests.ledger.town import found_town, small_scenario
 from tests.live.idle_training import IdleTraining
 from tests.operation.fake_machine import FakeMachine

@@ -5,9 +5,9 @@ import pytest
 
 from bdfl.encoding import BadEncoding, decode, encode
 from bdfl.errors import BdflError
+from bdfl.federation.member_card import BadCard, SignedCard, make_card, read_card, validate_card, write_card
 from bdfl.identity import Meaning, Place
-from bdfl.operation.member_card import BadCard, SignedCard, make_card, read_card, validate_card, write_card
-from bdfl.operation.set_up_file import BadSetUpFile
+from bdfl.storage import BadSetUpFile
 from tests.mutations import Mutator
 from tests.operation.founders import card, signer
 

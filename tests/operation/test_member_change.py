@@ -8,13 +8,9 @@ import pytest
 
 from bdfl.encoding import BadEncoding, decode, encode
 from bdfl.errors import BdflError
-from bdfl.ledger.block import Admission, Removal
-from bdfl.ledger.chain import start_chain
-from bdfl.ledger.membership import validate_change
-from bdfl.ledger.store import ChainStore
-from bdfl.ledger.toolbox import Toolbox
-from bdfl.operation.founding import sign_share
-from bdfl.operation.member_change import (
+from bdfl.federation.genesis_draft import sign_share
+from bdfl.federation.member_card import emulated_share_of
+from bdfl.federation.membership_change import (
     BadMemberChange,
     ChangeFile,
     merge_changes,
@@ -29,7 +25,11 @@ from bdfl.operation.member_change import (
     validate_timely,
     write_change,
 )
-from bdfl.operation.share import emulated_share_of
+from bdfl.ledger.block import Admission, Removal
+from bdfl.ledger.cache import Toolbox
+from bdfl.ledger.chain import start_chain
+from bdfl.ledger.sqlite_store import ChainStore
+from bdfl.ledger.statements import validate_change
 from tests.mutations import Mutator
 from tests.operation.founders import INITIAL, agreed, card, signed, signer
 

@@ -9,10 +9,9 @@ import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from bdfl.operation.metrics import NodeMetrics
-from bdfl.operation.own_name import is_own_name
-from bdfl.operation.status import WEDGED_S, LastBlock, ServiceState, Snapshot
-from bdfl.operation.window import _MAX_REQUEST, MAX_CONNECTIONS, CannotListen, Window, _Question
+from bdfl.addresses import is_own_name
+from bdfl.node.http import _MAX_REQUEST, MAX_CONNECTIONS, CannotListen, NodeMetrics, Window, _Question
+from bdfl.node.status import WEDGED_S, LastBlock, ServiceState, Snapshot
 
 LAST = LastBlock(
     height=7, digest="ab", proposer=2, attempt=1, age_s=1.0, round_s=0.5, is_empty=False, num_updates=3
@@ -177,7 +176,7 @@ def test_connections_that_never_end_their_question_keep_nobody_out(opened):
 def test_a_question_is_limited_as_a_whole_in_time_and_bytes():
     now = iter([0.0, 0.0, 4.0, 5.0])
     here, there = socket.socketpair()
-    with here, there, patch("bdfl.operation.window.monotonic", lambda: next(now)):
+    with here, there, patch("bdfl.node.http.monotonic", lambda: next(now)):
         question = _Question(here)
         there.sendall(b"ab")
         assert question.read(1) == b"a"

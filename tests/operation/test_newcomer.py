@@ -7,26 +7,25 @@ from types import SimpleNamespace
 import pytest
 
 from bdfl.experiment.training_run import prepare_run
-from bdfl.ledger.store import ChainStore
-from bdfl.operation.children import Child, end_all
-from bdfl.operation.founding import sign_share
-from bdfl.operation.genesis_file import read_genesis
-from bdfl.operation.key_file import create_key, load_key
-from bdfl.operation.local_network import find_ports, found_network, run_network
-from bdfl.operation.member_change import (
+from bdfl.federation.genesis_draft import sign_share
+from bdfl.federation.genesis_file import read_genesis
+from bdfl.federation.keys import create_key, load_key
+from bdfl.federation.member_card import emulated_share
+from bdfl.federation.membership_change import (
     propose_admission,
     read_standing,
     sign_change_file,
     submit_change,
     write_change,
 )
-from bdfl.operation.network_file import GENESIS_FILE, node_folder
-from bdfl.operation.newcomers import authorities_of, find_admission, keep_admission, read_admissions
-from bdfl.operation.node_files import CHAIN_FOLDER, open_chain
-from bdfl.operation.node_identity import NodeSettings
-from bdfl.operation.node_service import open_node
-from bdfl.operation.share import emulated_share
-from bdfl.operation.status import look_at
+from bdfl.ledger.sqlite_store import ChainStore
+from bdfl.localnet.network import find_ports, found_network, run_network
+from bdfl.localnet.network_file import GENESIS_FILE, node_folder
+from bdfl.localnet.processes import Child, end_all
+from bdfl.node.admissions import authorities_of, find_admission, keep_admission, read_admissions
+from bdfl.node.service import open_node
+from bdfl.node.settings import CHAIN_FOLDER, NodeSettings, open_chain
+from bdfl.node.status import look_at
 from bdfl.transports.live.zenoh_config import count_authorities
 from tests.operation.small_network import BY_FORMULA, FORMULA_CLIENT, tiny_scenario, wait_for
 

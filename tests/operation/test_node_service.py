@@ -12,19 +12,27 @@ import msgspec
 import pytest
 
 from bdfl.errors import BdflError
+from bdfl.federation.genesis_draft import found_federation
+from bdfl.federation.genesis_file import read_genesis, write_genesis
+from bdfl.federation.keys import create_key, load_key
+from bdfl.federation.live_scenario import read_scenario
 from bdfl.identity import Signer
 from bdfl.learning.training import TrainingFailed
-from bdfl.ledger.keeping import NotKept
-from bdfl.ledger.store import ChainStore
-from bdfl.operation.founding import found_federation
-from bdfl.operation.genesis_file import read_genesis, write_genesis
-from bdfl.operation.key_file import create_key, load_key
-from bdfl.operation.live_scenario import read_scenario
-from bdfl.operation.node_files import WrongChain, default_quota, hosts_of, open_chain, write_tls
-from bdfl.operation.node_identity import NotRunnable, identify, num_awaited
-from bdfl.operation.node_service import NodeFailed, open_node
-from bdfl.operation.run_file import BadFolder, lock_folder, read_life, read_run
-from bdfl.operation.status import ServiceState
+from bdfl.ledger.sqlite_store import ChainStore
+from bdfl.ledger.store import NotKept
+from bdfl.node.run_file import BadFolder, lock_folder, read_life, read_run
+from bdfl.node.service import NodeFailed, open_node
+from bdfl.node.settings import (
+    NotRunnable,
+    WrongChain,
+    default_quota,
+    hosts_of,
+    identify,
+    num_awaited,
+    open_chain,
+    write_tls,
+)
+from bdfl.node.status import ServiceState
 from bdfl.transports.live.certificates import BadCertificate, common_name_of, validate_tls
 from bdfl.transports.live.driver import Barrier
 from bdfl.transports.live.training_process import TrainingProcess

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from bdfl.operation.run_file import (
+from bdfl.node.run_file import (
     BadFolder,
     RunFile,
     is_locked,

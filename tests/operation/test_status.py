@@ -12,16 +12,17 @@ import pytest
 from typer.testing import CliRunner
 
 from bdfl.cli import app
-from bdfl.ledger.store import ChainStore
-from bdfl.operation.founding import found_federation
-from bdfl.operation.genesis_file import write_genesis
-from bdfl.operation.key_file import create_key
-from bdfl.operation.local_network import find_ports
-from bdfl.operation.logs import NodeLog
-from bdfl.operation.node_identity import NodeSettings, NotRunnable
-from bdfl.operation.node_service import open_node
-from bdfl.operation.run_file import RunFile, lock_folder, write_run
-from bdfl.operation.status import (
+from bdfl.federation.genesis_draft import found_federation
+from bdfl.federation.genesis_file import write_genesis
+from bdfl.federation.keys import create_key
+from bdfl.ledger.sqlite_store import ChainStore
+from bdfl.localnet.network import find_ports
+from bdfl.node.log import NodeLog
+from bdfl.node.monitor import NodeWatch
+from bdfl.node.run_file import RunFile, lock_folder, write_run
+from bdfl.node.service import open_node
+from bdfl.node.settings import NodeSettings, NotRunnable
+from bdfl.node.status import (
     WEDGED_S,
     Absentee,
     ServiceState,
@@ -31,7 +32,6 @@ from bdfl.operation.status import (
     look_at,
     say_seconds,
 )
-from bdfl.operation.watching import NodeWatch
 from bdfl.protocol.events import Commit, MessageArrived, Started
 from bdfl.transports.live.training_process import TrainingProcess
 from tests.operation.small_network import BY_FORMULA, FORMULA_CLIENT, found_single, tiny_scenario, wait_for

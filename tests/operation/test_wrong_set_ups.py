@@ -14,18 +14,18 @@ from typer.testing import CliRunner
 
 from bdfl.cli import app
 from bdfl.experiment.training_run import prepare_run
+from bdfl.federation.genesis_draft import agree_on_data, found_federation
+from bdfl.federation.genesis_file import read_genesis, write_genesis
+from bdfl.federation.keys import create_key, load_key
+from bdfl.federation.member_card import emulated_share_of
 from bdfl.learning.data import load_data
 from bdfl.ledger.block import Removal
-from bdfl.ledger.roll import first_roll
-from bdfl.ledger.store import DATABASE_FILE
-from bdfl.operation import doctor
-from bdfl.operation.doctor import Patient, Verdict, examine
-from bdfl.operation.founding import agree_on_data, found_federation
-from bdfl.operation.genesis_file import read_genesis, write_genesis
-from bdfl.operation.key_file import create_key, load_key
-from bdfl.operation.node_files import open_chain, write_tls
-from bdfl.operation.run_file import lock_folder
-from bdfl.operation.share import emulated_share_of
+from bdfl.ledger.member_set import first_roll
+from bdfl.ledger.sqlite_store import DATABASE_FILE
+from bdfl.node import doctor
+from bdfl.node.doctor import Patient, Verdict, examine
+from bdfl.node.run_file import lock_folder
+from bdfl.node.settings import open_chain, write_tls
 from tests.operation.small_network import tiny_scenario
 from tests.operation.test_doctor import answering, listening
 

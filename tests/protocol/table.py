@@ -11,11 +11,11 @@ from bdfl.identity import Meaning, Signer
 from bdfl.learning.participation import draw_participation
 from bdfl.learning.weights import Layout, encode_weights
 from bdfl.ledger.block import Block, Kind, Seal, SignedVote, Vote, header_seal
+from bdfl.ledger.cache import Toolbox
 from bdfl.ledger.chain import start_chain
 from bdfl.ledger.genesis import conditions_of, make_genesis
+from bdfl.ledger.proof_of_work import search_nonce
 from bdfl.ledger.rules import make_header
-from bdfl.ledger.toolbox import Toolbox
-from bdfl.ledger.work import search_nonce
 from bdfl.protocol.events import (
     Commit,
     Measure,

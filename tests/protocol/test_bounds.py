@@ -8,11 +8,11 @@ from bdfl.encoding import digest
 from bdfl.identity import Meaning
 from bdfl.ledger.block import SignedUpdate, TwoBlocks, TwoUpdates
 from bdfl.ledger.rules import make_body
-from bdfl.protocol.catching_up import MAX_EARLY
-from bdfl.protocol.collecting import MAX_BLOBS
 from bdfl.protocol.events import Send, Timer
 from bdfl.protocol.messages import Blob, BlobWanted, BlockWanted, Decided, Hearsay, Proposal
-from bdfl.protocol.proposing import MAX_AHEAD
+from bdfl.protocol.proposals import MAX_AHEAD
+from bdfl.protocol.sync import MAX_EARLY
+from bdfl.protocol.updates import MAX_BLOBS
 from bdfl.scenario import QuorumRule
 from tests.protocol.table import Kind, Table, make_block, model_bytes, replace_sender, say_votes, signer, vote
 

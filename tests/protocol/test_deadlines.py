@@ -16,10 +16,10 @@ from bdfl.protocol.deadlines import (
     deadline_ns,
     exchange_ns,
 )
-from bdfl.protocol.draft import Draft
 from bdfl.protocol.events import Send, SetTimer, Timer, TimerFired
 from bdfl.protocol.messages import Blob, BlobWanted, Hearsay, Proposal
 from bdfl.protocol.state import Phase
+from bdfl.protocol.transition import Draft
 from tests.protocol.table import TIMING, Kind, Table, make_block, signer, vote
 
 LATE = 3  # who keeps the others waiting

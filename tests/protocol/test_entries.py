@@ -4,8 +4,8 @@ import pytest
 from msgspec.structs import replace
 
 from bdfl.ledger.block import Admission, Member, MembershipChange, Removal, TwoVotes
-from bdfl.ledger.membership import make_change
-from bdfl.ledger.roll import find_change
+from bdfl.ledger.member_set import find_change
+from bdfl.ledger.statements import make_change
 from bdfl.protocol.entries import HELD_HEIGHTS
 from bdfl.protocol.events import (
     ChangeOffered,

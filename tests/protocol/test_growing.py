@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from bdfl.protocol.growing import Growing
+from bdfl.protocol.votes import Growing
 
 
 @pytest.mark.parametrize("may_share", [False, True])

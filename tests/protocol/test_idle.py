@@ -9,8 +9,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from table import TIMING, Kind, Table, say_votes, vote
 
+from bdfl.ledger.cache import Toolbox
 from bdfl.ledger.chain import apply_block, start_chain
-from bdfl.ledger.toolbox import Toolbox
 from bdfl.protocol.deadlines import MAX_BACK_OFF_NS, back_off_ns, deadline_ns
 from bdfl.protocol.events import MessageArrived, Mine, Send, SetTimer, Timer, TrainingFinished
 from bdfl.protocol.messages import Proposal

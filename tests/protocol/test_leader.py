@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from bdfl.ledger.block import Kind
-from bdfl.protocol import agreeing
+from bdfl.protocol import consensus
 from bdfl.protocol.events import SetTimer, Timer, TimerFired
 from bdfl.protocol.messages import Hearsay, Proposal
 from bdfl.protocol.node import begin
@@ -219,9 +219,9 @@ def set_apart(table, low, high):
 @pytest.mark.parametrize("has_leaders", [True, False])
 def test_a_liar_that_shows_its_prevotes_late_does_not_keep_locks_apart(monkeypatch, has_leaders):
     if not has_leaders:
-        monkeypatch.setattr(agreeing, "LEADERLESS_ATTEMPTS", 0)
-        monkeypatch.setattr(agreeing, "_choose", agreeing._choose_alone)
-        monkeypatch.setattr(agreeing, "_is_ending", lambda draft: False)
+        monkeypatch.setattr(consensus, "LEADERLESS_ATTEMPTS", 0)
+        monkeypatch.setattr(consensus, "_choose", consensus._choose_alone)
+        monkeypatch.setattr(consensus, "_is_ending", lambda draft: False)
     table, (low, high) = founded()
     honest = set_apart(table, low, high)
     now_ns, num_attempts = LENGTH_NS[1], 0

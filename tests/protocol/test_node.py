@@ -17,7 +17,6 @@ from bdfl.identity import Meaning
 from bdfl.ledger.block import FalseWork, ModelUpdate, SignedUpdate, SignedVote, TwoBlocks, TwoUpdates, TwoVotes, Vote
 from bdfl.ledger.genesis import conditions_of
 from bdfl.ledger.rules import aggregate_updates
-from bdfl.protocol.draft import Draft, IllegalMove
 from bdfl.protocol.events import (
     Commit,
     KeptBlock,
@@ -42,6 +41,7 @@ from bdfl.protocol.events import (
 from bdfl.protocol.messages import Blob, BlobWanted, BlockWanted, Decided, DecidedWanted, Hearsay, Proposal
 from bdfl.protocol.node import begin, step
 from bdfl.protocol.state import MOVES, Phase, Recovered, is_same
+from bdfl.protocol.transition import Draft, IllegalMove
 from bdfl.scenario import QuorumRule
 from docs.figures.make_diagrams import draw_diagram
 
@@ -923,10 +923,10 @@ def test_a_quorum_for_a_block_found_wrong_moves_no_lock_and_hides_no_earlier_quo
 def test_a_late_precommit_is_added_only_as_long_as_certificates_have_room(table, monkeypatch):
     seat, late, signed = play_without_vote_of_last(table)
     message = replace_sender(seat.message(Hearsay(1, votes=(signed,)), height=1), late.number)
-    monkeypatch.setattr("bdfl.protocol.agreeing.MAX_CERTIFIED", 3)
+    monkeypatch.setattr("bdfl.protocol.consensus.MAX_CERTIFIED", 3)
     seat.hear(message)
     assert len(seat.state.precommits) == 3
-    monkeypatch.setattr("bdfl.protocol.agreeing.MAX_CERTIFIED", 4)
+    monkeypatch.setattr("bdfl.protocol.consensus.MAX_CERTIFIED", 4)
     seat.hear(message)
     assert len(seat.state.precommits) == 4
 

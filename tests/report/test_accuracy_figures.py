@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from bdfl.report.accuracy_figures import AccuracyCurve, AccuracyPanel, draw_accuracies
+from bdfl.reproduce.accuracy import AccuracyCurve, AccuracyPanel, draw_accuracies
 
 
 def curve(scheduler, accuracy, paper=None):

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from bdfl.learning.data import make_data_set
-from bdfl.learning.holdings import draw_holdings as draw_who
-from bdfl.report.data_figure import draw_holdings
-from bdfl.report.data_table import tabulate_holdings
+from bdfl.learning.participation import draw_holdings as draw_who
+from bdfl.report.data import draw_holdings, tabulate_holdings
 from bdfl.report.style import save_picture
 from bdfl.scenario import Scenario, override_scenario
 

@@ -7,7 +7,7 @@ import pytest
 
 from bdfl.experiment import Interval, compare, simulate
 from bdfl.report.figures import Curve, Panel, TimePair, draw_comparison, draw_curves, draw_times
-from bdfl.report.run_figure import draw_run
+from bdfl.report.run_figures import draw_run
 from bdfl.report.style import save_picture
 from bdfl.scenario import Scenario, override_scenario
 

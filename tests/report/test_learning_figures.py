@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from bdfl.experiment.convergence import estimate_convergence
-from bdfl.experiment.measures import cumulative_delay, is_below_rate, is_overdrawn
-from bdfl.report.convergence_figure import show_convergence
+from bdfl.experiment.statistics import cumulative_delay, is_below_rate, is_overdrawn
 from bdfl.report.cost_figures import show_energy, show_participation, show_schedule
 from bdfl.report.learning_figures import (
     draw_exhibits,
     mean_local_loss,
+    show_convergence,
     show_learning_over_rounds,
     show_learning_over_time,
     show_recall,

@@ -10,10 +10,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from bdfl.experiment.measures import rounds_owed
+from bdfl.experiment.statistics import rounds_owed
 from bdfl.report.findings import list_warnings, summarise_findings
-from bdfl.report.html import document, node, table_node
-from bdfl.report.inline_svg import extract_styles, inline_svg
+from bdfl.report.html import document, extract_styles, inline_svg, node, table_node
 from bdfl.report.learning_figures import draw_exhibits
 from bdfl.report.page import render_report, write_report
 from bdfl.scenario import override_scenario

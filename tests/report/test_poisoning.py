@@ -6,8 +6,8 @@ import pytest
 from matplotlib.colors import to_hex
 from rich.console import Console
 
-from bdfl.experiment.poisoning import CLEAN, Attack, PoisonedRun, Poisoning, RuleChoice, judge_cells, summarise_runs
-from bdfl.report.poisoning import draw_poisoning, tabulate_poisoning, write_poisoning_markdown
+from bdfl.experiment.robustness import CLEAN, Attack, PoisonedRun, Poisoning, RuleChoice, judge_cells, summarise_runs
+from bdfl.report.robustness import draw_poisoning, tabulate_poisoning, write_poisoning_markdown
 from bdfl.scenario import Behaviour, PartitionMethod
 
 FLIP = Attack(Behaviour.SIGN_FLIP, 3.0)

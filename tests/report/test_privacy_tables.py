@@ -6,7 +6,7 @@ import numpy as np
 
 from bdfl.report.learning_figures import draw_exhibits, show_privacy
 from bdfl.report.page import render_report
-from bdfl.report.privacy_tables import describe_privacy
+from bdfl.report.privacy import describe_privacy
 from bdfl.scenario import override_scenario
 
 

@@ -13,15 +13,15 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from bdfl.cli.commands import app
+from bdfl.cli.app import app
 from bdfl.experiment.run_folder import BadRunFolder
 from bdfl.learning.training import Evaluation, LocalResult, Outcome
 from bdfl.learning.weights import Layout
 from bdfl.reproduce import Settings, Target, TrainingSettings, reproduce
-from bdfl.reproduce.campaign import InvalidCampaign, find_data, plan_campaign, run_campaign
-from bdfl.reproduce.changes import describe_changes, describe_delay, describe_sizes
+from bdfl.reproduce.results import describe_changes, describe_delay, describe_sizes
+from bdfl.reproduce.training import InvalidCampaign, find_data, plan_campaign, run_campaign
 from bdfl.scenario import load_scenario
-from bdfl.scenario.shipped import find_scenario
+from bdfl.scenario.files import find_scenario
 
 COLUMNS = {"cifar10": "img", "svhn": "image"}
 TINY = ("clients.samples=3", "rounds=3", "learning.local_steps=1", "learning.batch=2")
@@ -91,7 +91,7 @@ def use_stub(patch):
         opened.append(scenario)
         yield Stub(scenario, stop.pop(len(opened), None))
 
-    patch.setattr("bdfl.reproduce.campaign.open_trainer", open_trainer)
+    patch.setattr("bdfl.reproduce.training.open_trainer", open_trainer)
     return opened, stop
 
 

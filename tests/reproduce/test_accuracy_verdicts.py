@@ -7,15 +7,14 @@ import numpy as np
 import pytest
 
 from bdfl.experiment import simulate
-from bdfl.experiment.choices import choose_scheduler
 from bdfl.records import LearningRecord
-from bdfl.records.run_files import FORMAT, JournalHeader
+from bdfl.records.learning import FORMAT, JournalHeader
 from bdfl.reproduce.accuracy_verdicts import describe_unjudged, judge_runs
-from bdfl.reproduce.campaign import PlannedRun, TrainedRun
-from bdfl.reproduce.paper import PAPER_ACCURACY_PERCENT
-from bdfl.reproduce.trained import DataSetRuns, common_levels, reach_level
+from bdfl.reproduce.results import PAPER_ACCURACY_PERCENT
+from bdfl.reproduce.training import DataSetRuns, PlannedRun, TrainedRun, common_levels, reach_level
 from bdfl.scenario import load_scenario
-from bdfl.scenario.shipped import find_scenario
+from bdfl.scenario.files import find_scenario
+from bdfl.scheduling.registry import choose_scheduler
 
 SHIPPED = load_scenario(find_scenario("paper-cifar10"))
 HEADER = JournalHeader(

@@ -9,7 +9,7 @@ import pytest
 from bdfl.experiment import compare, simulate
 from bdfl.reproduce import PAPER_TIME_S, Settings, Target, UnknownTarget, parse_targets, reproduce
 from bdfl.scenario import Scenario, load_scenario
-from bdfl.scenario.shipped import find_scenario
+from bdfl.scenario.files import find_scenario
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def test_what_is_learned_changes_no_delay_and_is_not_loaded(name, monkeypatch):
 
     monkeypatch.setattr("bdfl.learning.data.load_data", refuse)
     monkeypatch.setattr("bdfl.experiment.training_run.load_data", refuse)
-    monkeypatch.setattr("bdfl.learning.data_hub.load_hub", refuse)
+    monkeypatch.setattr("bdfl.learning.image_files.load_hub", refuse)
     path, without = find_scenario(name), Scenario()
     shipped = load_scenario(path, ["rounds=12"])
     plain = msgspec.structs.replace(shipped, data=without.data, learning=without.learning)

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 
 from bdfl.scheduling.allocation import Market
-from bdfl.scheduling.curves import fixed_power_curves, idle_roots
-from bdfl.scheduling.instances import draw_problem
+from bdfl.scheduling.conformance import draw_problem
+from bdfl.scheduling.mining_curves import fixed_power_curves, idle_roots
 from bdfl.scheduling.problem import restrict_problem
 
 

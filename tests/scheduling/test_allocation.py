@@ -11,9 +11,8 @@ from scipy.optimize import NonlinearConstraint, brentq, minimize
 from bdfl.compute import mining_work
 from bdfl.scheduling.allocation import level_slope, sets_delay, solve_level, solve_set, solve_sets
 from bdfl.scheduling.checker import evaluate, find_violations
-from bdfl.scheduling.curves import fixed_power_curves
 from bdfl.scheduling.exact import exact, exact_power
-from bdfl.scheduling.power import free_power_curves
+from bdfl.scheduling.mining_curves import fixed_power_curves, free_power_curves
 from bdfl.scheduling.problem import make_problem
 
 FAMILIES = [fixed_power_curves, free_power_curves]

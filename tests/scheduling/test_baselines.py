@@ -8,8 +8,8 @@ import pytest
 from bdfl.errors import InvalidProblem
 from bdfl.scheduling.baselines import BaselineMemory, all_clients, channel_best, random_scheduler, round_robin
 from bdfl.scheduling.checker import find_violations
+from bdfl.scheduling.conformance import Extreme, draw_problem, make_extreme
 from bdfl.scheduling.drc import drc, start_mining, start_round
-from bdfl.scheduling.instances import Extreme, draw_problem, make_extreme
 from bdfl.scheduling.queues import next_queue
 
 PAIRED = (random_scheduler, round_robin, channel_best)

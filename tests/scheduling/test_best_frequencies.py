@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from bdfl.scheduling.checker import evaluate
-from bdfl.scheduling.conformance import find_faults
+from bdfl.scheduling.conformance import draw_instances, draw_problem, find_faults
 from bdfl.scheduling.exact import best_frequencies, earliest_exchange, exact
-from bdfl.scheduling.instances import draw_instances, draw_problem
 
 
 def test_the_set_of_exact_costs_what_exact_says_and_no_other_set_costs_less():

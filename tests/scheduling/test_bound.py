@@ -7,13 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bdfl.experiment.choices import choose_scheduler
 from bdfl.experiment.simulation import draw_run, play, round_problems
 from bdfl.scenario import Scenario, override_scenario
 from bdfl.scheduling.bound import DualBound, dual_bound, fit_multipliers
 from bdfl.scheduling.checker import evaluate
 from bdfl.scheduling.exact import exact
-from bdfl.scheduling.registry import get_scheduler
+from bdfl.scheduling.registry import choose_scheduler, get_scheduler
 
 CIFAR10 = override_scenario(Scenario(rounds=150), ["partition.dirichlet=0.3"])
 RAYLEIGH = override_scenario(Scenario(rounds=60), ["radio.fading.kind=rayleigh", "clients.min_selected=1"])

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 from markets import draw_able_problem, market_of
 
-from bdfl.scheduling.allocation import sets_delay
+from bdfl.scheduling.allocation import make_supply, sets_delay
 from bdfl.scheduling.certificate import bound_cell, final_losses
-from bdfl.scheduling.curves import fixed_power_curves
-from bdfl.scheduling.power import free_power_curves
-from bdfl.scheduling.selection import (
+from bdfl.scheduling.mining_curves import fixed_power_curves, free_power_curves
+from bdfl.scheduling.set_search import (
     Point,
     Prices,
     earliest_exchange,
@@ -19,7 +18,6 @@ from bdfl.scheduling.selection import (
     relaxed_objective,
     settle_prices,
 )
-from bdfl.scheduling.supply import make_supply
 
 SIZE = 9
 CASES = pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bdfl.errors import InvalidProblem
-from bdfl.scheduling.choosing import draw_order, power_of_choice
+from bdfl.scheduling.baselines import draw_order, power_of_choice
 from bdfl.scheduling.problem import validate_problem
 from tests.scheduling.test_greedy import easy_problem
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bdfl.errors import InvalidProblem
-from bdfl.scheduling.convergence import convergence_bound
+from bdfl.scheduling.queues import convergence_bound
 
 
 def bound(**changes):

@@ -7,8 +7,7 @@ from oracle import costs_of, least_energy, least_exchange
 
 from bdfl.compute import training_energy, training_time
 from bdfl.radio import uplink_rate, upload_energy, upload_time
-from bdfl.scheduling.curves import STEEPEST, fixed_power_curves, idle_roots
-from bdfl.scheduling.power import free_power_curves
+from bdfl.scheduling.mining_curves import STEEPEST, fixed_power_curves, free_power_curves, idle_roots
 
 FAMILIES = pytest.mark.parametrize("curves_of", [fixed_power_curves, free_power_curves])
 CAPS = pytest.mark.parametrize("with_caps", [False, True])

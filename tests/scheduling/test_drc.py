@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from bdfl.compute import mining_energy, mining_scale, mining_time, training_energy
 from bdfl.scheduling.checker import evaluate, find_violations
+from bdfl.scheduling.conformance import draw_problem
 from bdfl.scheduling.drc import (
     cpu_for_energy,
     drc,
@@ -20,7 +21,6 @@ from bdfl.scheduling.drc import (
     start_mining,
     start_round,
 )
-from bdfl.scheduling.instances import draw_problem
 from bdfl.scheduling.problem import make_problem
 
 WORK_CYCLES = 3e7 * np.log(1e10)  # the paper's A

@@ -6,11 +6,10 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from bdfl.scheduling.baselines import all_clients
+from bdfl.scheduling.baselines import age_of_update, all_clients, energy_greedy, fastest_k
 from bdfl.scheduling.checker import evaluate, find_violations
+from bdfl.scheduling.conformance import draw_problem
 from bdfl.scheduling.drc import start_round
-from bdfl.scheduling.greedy import age_of_update, energy_greedy, fastest_k
-from bdfl.scheduling.instances import draw_problem
 
 GREEDY = (fastest_k, energy_greedy, age_of_update)
 

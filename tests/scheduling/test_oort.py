@@ -5,10 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bdfl.scheduling.baselines import initial_cpu
+from bdfl.scheduling.baselines import OortMemory, initial_cpu, oort
 from bdfl.scheduling.conformance import check_scheduler
 from bdfl.scheduling.drc import exchange_time, start_round
-from bdfl.scheduling.oort import OortMemory, oort
 from tests.scheduling.test_greedy import easy_problem
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from bdfl.errors import BadSchedulerParameter, UnknownScheduler
 from bdfl.scheduling.baselines import all_clients
+from bdfl.scheduling.conformance import draw_problem
 from bdfl.scheduling.drc import drc
-from bdfl.scheduling.instances import draw_problem
 from bdfl.scheduling.problem import Decision, RoundProblem, infeasible_decision
 from bdfl.scheduling.registry import check_scheduler, get_scheduler, scheduler_names, scheduler_parameters
 

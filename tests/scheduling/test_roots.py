@@ -5,9 +5,8 @@ import pytest
 
 from bdfl.compute import mining_energy, mining_time, training_energy
 from bdfl.radio import uplink_rate, upload_time
-from bdfl.scheduling.curves import idle_roots, training_inertia
-from bdfl.scheduling.instances import draw_problem
-from bdfl.scheduling.power import free_power_curves
+from bdfl.scheduling.conformance import draw_problem
+from bdfl.scheduling.mining_curves import free_power_curves, idle_roots, training_inertia
 
 
 @pytest.fixture

@@ -2,11 +2,10 @@
 
 import pytest
 
-from bdfl.sweeps.crew import open_local_crew
-from bdfl.sweeps.folder import open_sweep_folder
+from bdfl.sweeps.executors import open_local_crew
 from bdfl.sweeps.plan import load_sweep
-from bdfl.sweeps.running import run_sweep
-from bdfl.sweeps.table import POINTS_FILE
+from bdfl.sweeps.results import POINTS_FILE, open_sweep_folder
+from bdfl.sweeps.runner import run_sweep
 from tests.sweeps.small_sweeps import SMALL
 
 

@@ -16,16 +16,16 @@ import psutil
 
 from bdfl.experiment.run_folder import create_run_folder
 from bdfl.experiment.training_run import prepare_run, train_run
-from bdfl.learning.ray_workers import open_ray_trainer
+from bdfl.learning.trainer_pool import open_ray_trainer
 from bdfl.ray_cluster import count_cpus, open_ray
 from bdfl.scenario import load_scenario
-from bdfl.scenario.shipped import find_scenario
+from bdfl.scenario.files import find_scenario
 from bdfl.scheduling.registry import get_scheduler
 from bdfl.sweeps import points
-from bdfl.sweeps.folder import open_sweep_folder
+from bdfl.sweeps.executors import open_ray_crew
 from bdfl.sweeps.plan import load_sweep
-from bdfl.sweeps.ray_crew import open_ray_crew
-from bdfl.sweeps.running import run_sweep
+from bdfl.sweeps.results import open_sweep_folder
+from bdfl.sweeps.runner import run_sweep
 from tests.sweeps.broken_schedulers import holding
 from tests.sweeps.small_sweeps import LEARNING
 

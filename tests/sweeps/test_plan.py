@@ -6,11 +6,21 @@ import pytest
 
 from bdfl.errors import BdflError
 from bdfl.scenario import ScenarioError
-from bdfl.sweeps.drawing import Choice, Integers, LogUniform, Uniform, draw_value
-from bdfl.sweeps.folder import SWEEP_FILE
-from bdfl.sweeps.measures import MEASURES, Mode
-from bdfl.sweeps.plan import SCENARIO_FILE, dump_base, dump_sweep, load_sweep
+from bdfl.sweeps.plan import (
+    MEASURES,
+    SCENARIO_FILE,
+    Choice,
+    Integers,
+    LogUniform,
+    Mode,
+    Uniform,
+    draw_value,
+    dump_base,
+    dump_sweep,
+    load_sweep,
+)
 from bdfl.sweeps.points import group_points, list_points
+from bdfl.sweeps.results import SWEEP_FILE
 
 RANDOM = """
 scenario = "minimal"

@@ -16,14 +16,14 @@ import pytest
 from bdfl.errors import MissingExtra
 from bdfl.experiment.run_folder import create_run_folder
 from bdfl.experiment.training_run import prepare_run, train_run
+from bdfl.learning.trainer_pool import open_trainer
 from bdfl.learning.training import InvalidTraining
-from bdfl.learning.workers import open_trainer
 from bdfl.ray_cluster import NoCluster, find_difference, list_software, open_ray
-from bdfl.records.run_files import FINAL_MODEL
+from bdfl.records.learning import FINAL_MODEL
 from bdfl.scenario import load_scenario, override_scenario
-from bdfl.scenario.shipped import find_scenario
+from bdfl.scenario.files import find_scenario
 from bdfl.sweeps.plan import load_sweep
-from bdfl.sweeps.table import POINTS_FILE
+from bdfl.sweeps.results import POINTS_FILE
 from tests.sweeps.small_sweeps import LASTING, LEARNING, SMALL
 
 ROOT = Path(__file__).parents[2]
@@ -154,7 +154,7 @@ def test_an_address_where_nobody_answers_is_told_at_once():
 
 
 def test_a_vectorised_run_is_not_for_ray():
-    from bdfl.learning.ray_workers import open_ray_trainer
+    from bdfl.learning.trainer_pool import open_ray_trainer
 
     scenario = override_scenario(load_scenario(find_scenario("minimal")), ["learning.engine=vmap"])
     federated = prepare_run(scenario)

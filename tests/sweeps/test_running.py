@@ -13,10 +13,17 @@ from bdfl.experiment import simulate
 from bdfl.experiment.run_folder import BadRunFolder
 from bdfl.scheduling.registry import get_scheduler
 from bdfl.sweeps import points as point_module
-from bdfl.sweeps.folder import JOURNAL_FILE, BadSweepFolder, open_sweep_folder
 from bdfl.sweeps.points import list_points
-from bdfl.sweeps.running import LOST_LINE
-from bdfl.sweeps.table import POINTS_FILE, TIMES_FILE, BadTable, read_points
+from bdfl.sweeps.results import (
+    JOURNAL_FILE,
+    POINTS_FILE,
+    TIMES_FILE,
+    BadSweepFolder,
+    BadTable,
+    open_sweep_folder,
+    read_points,
+)
+from bdfl.sweeps.runner import LOST_LINE
 from tests.sweeps import broken_schedulers
 from tests.sweeps.small_sweeps import SMALL
 

@@ -5,12 +5,9 @@ import pytest
 from scipy import stats
 
 from bdfl.report.style import save_sheet
-from bdfl.report.sweep_figures import draw_sweep
-from bdfl.report.sweep_tables import show_interval, tabulate_summary
-from bdfl.sweeps.measures import Mode
-from bdfl.sweeps.plan import Origin
-from bdfl.sweeps.summary import InvalidPlot, summarise_points
-from bdfl.sweeps.table import PointTable
+from bdfl.report.sweep import draw_sweep, show_interval, tabulate_summary
+from bdfl.sweeps.plan import Mode, Origin
+from bdfl.sweeps.results import InvalidPlot, PointTable, summarise_points
 
 
 def make_table(varied, *, schedulers=("drc", "exact:tradeoff=50"), seeds=4, origin=Origin.GRID, failed=()):

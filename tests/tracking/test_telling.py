@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bdfl.experiment import simulate
-from bdfl.learning.own_function import BadFunction
+from bdfl.plugins import BadFunction
 from bdfl.records import LearningRound
 from bdfl.scenario import Scenario, override_scenario
 from bdfl.tracking import (

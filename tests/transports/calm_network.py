@@ -1,6 +1,6 @@
 """A network in which nothing goes wrong but what a test adds."""
 
-from bdfl.scenario.ledger import QuorumRule
+from bdfl.scenario.schema_learning import QuorumRule
 from campaigns.faults.plan import SECOND_NS, FaultPlan
 
 CALM = FaultPlan(

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from bdfl.ledger.memory_store import MemoryStore
-from bdfl.ledger.roll import find_change, read_roll
-from bdfl.ledger.toolbox import Toolbox
+from bdfl.ledger.cache import Toolbox
+from bdfl.ledger.member_set import find_change, read_roll
+from bdfl.ledger.store import MemoryStore
 from bdfl.ledger.verify import verify_chain
-from bdfl.scenario.ledger import Behaviour, QuorumRule
+from bdfl.scenario.schema_learning import Behaviour, QuorumRule
 from campaigns.faults.laws import check_members_only, check_progress, expected_height, find_breaches
 from campaigns.faults.mutants import MUTANTS
 from campaigns.faults.plan import SECOND_NS, Crash, Offer, Partition, Weather, draw_plan

@@ -5,7 +5,7 @@ import pytest
 from bdfl.ledger.block import TIME_TOLERANCE_MS
 from bdfl.ledger.verify import verify_chain
 from bdfl.protocol.state import clock_offset_ms
-from bdfl.transports.node_store import recover
+from bdfl.transports.interfaces import recover
 from tests.transports.test_simulated import SECOND_NS, finish, make_network
 
 DAY_MS = 24 * 3600 * 1000

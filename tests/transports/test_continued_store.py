@@ -2,9 +2,7 @@
 
 import pytest
 
-from bdfl.ledger.keeping import MisplacedBlock
-from bdfl.ledger.memory_store import MemoryStore
-from bdfl.transports.continued_store import ContinuedStore
+from bdfl.ledger.store import ContinuedStore, MemoryStore, MisplacedBlock
 from benchmarks.ledger.sample_chain import sample_chain
 
 

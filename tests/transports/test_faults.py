@@ -5,11 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bdfl.ledger.toolbox import Toolbox
+from bdfl.ledger.cache import Toolbox
 from bdfl.scenario import Clients, Faults, Scenario
-from bdfl.scenario.ledger import Adversaries, Behaviour, QuorumRule
-from bdfl.transports.faults.postman import FaultyPostman
-from bdfl.transports.faults.trouble import faults_of
+from bdfl.scenario.schema_learning import Adversaries, Behaviour, QuorumRule
+from bdfl.transports.faults import FaultyPostman, faults_of
 from campaigns.faults.laws import (
     check_agreement,
     check_memory,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bdfl.scenario.ledger import QuorumRule
+from bdfl.scenario.schema_learning import QuorumRule
 from campaigns.faults.plan import draw_plan
 from tests.transports.many_networks import bundle_seeds, validate_laws
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bdfl.protocol import agreeing
+from bdfl.protocol import consensus
 from campaigns.faults.trial import try_seed
 from campaigns.selfish.judging import LEADS_S, MAX_RECOVERY_S
 from campaigns.selfish.playing import recovery_s
@@ -20,7 +20,7 @@ def test_without_a_quorum_to_wait_for_a_long_lead_stalls_the_network(monkeypatch
         has_voted = any(attempt == draft.attempt for attempt, _ in draft.own_votes)
         return has_voted and len({voter for when, _, voter, _ in draft.votes if when >= draft.attempt}) < 2
 
-    monkeypatch.setattr(agreeing, "_is_without_quorum", is_alone)
+    monkeypatch.setattr(consensus, "_is_without_quorum", is_alone)
     assert recovery_s(32) > MAX_RECOVERY_S
 
 

@@ -3,11 +3,11 @@
 import pytest
 
 from bdfl.ledger.block import Kind
-from bdfl.ledger.memory_store import MemoryStore
-from bdfl.ledger.store import ChainStore
+from bdfl.ledger.sqlite_store import ChainStore
+from bdfl.ledger.store import MemoryStore
 from bdfl.protocol.events import Commit, Store, Timer
 from bdfl.protocol.messages import Hearsay, Proposal
-from bdfl.transports.node_store import keep, recover
+from bdfl.transports.interfaces import keep, recover
 from tests.protocol.table import Table, make_block, replace_sender, vote
 
 

@@ -5,14 +5,13 @@ from functools import partial
 
 import pytest
 
-from bdfl.ledger.toolbox import Toolbox
+from bdfl.ledger.cache import Toolbox
 from bdfl.ledger.verify import ModelCheck, verify_chain
 from bdfl.protocol.events import MessageArrived
 from bdfl.protocol.messages import Blob
 from bdfl.protocol.state import Timing
-from bdfl.scenario.ledger import QuorumRule
-from bdfl.transports.simulated import Ending, Network
-from bdfl.transports.simulated_node import make_nodes
+from bdfl.scenario.schema_learning import QuorumRule
+from bdfl.transports.simulated import Ending, Network, make_nodes
 from campaigns.faults.mutants import MUTANTS
 from campaigns.faults.plan import SECOND_NS, Offer, draw_plan
 from campaigns.faults.recorder import Recorder

@@ -8,22 +8,20 @@ import pytest
 from scipy.stats import chisquare
 
 from bdfl.environment import draw_federation, draw_rounds
+from bdfl.environment.mining_race import MiningRaces
 from bdfl.experiment.simulation import draw_mining
 from bdfl.learning.participation import draw_participation
 from bdfl.learning.weights import Layout, decode_weights, encode_weights
+from bdfl.ledger.cache import Toolbox
 from bdfl.ledger.genesis import conditions_of, make_genesis
-from bdfl.ledger.toolbox import Toolbox
 from bdfl.ledger.verify import verify_chain
 from bdfl.protocol.deadlines import MAX_BACK_OFF_NS
 from bdfl.protocol.events import Commit, KeptVote, Send, Store
 from bdfl.protocol.messages import Hearsay
 from bdfl.scenario import Scenario, override_scenario
-from bdfl.transports.hooks import Observer
-from bdfl.transports.mining import MiningRaces
-from bdfl.transports.node_store import recover
-from bdfl.transports.simulated import Ending, Network
-from bdfl.transports.simulated_node import make_nodes, simulated_signer
-from bdfl.transports.world import ScenarioWorld, simulated_timing
+from bdfl.transports.cost_model import ScenarioWorld, simulated_timing
+from bdfl.transports.interfaces import Observer, recover
+from bdfl.transports.simulated import Ending, Network, make_nodes, simulated_signer
 
 LAYOUT = Layout(("w",), ((4,),))
 INITIAL = encode_weights(np.zeros(4, np.float32), LAYOUT)

@@ -14,7 +14,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from bdfl.aggregation import get_aggregator
-from bdfl.audit.plain import to_plain
+from bdfl.audit.export import to_plain
 from bdfl.encoding import Record, digest, encode
 from bdfl.identity import Meaning, statement_digest
 from bdfl.learning.weights import encode_weights
@@ -39,10 +39,10 @@ from bdfl.ledger.block import (
     chain_id,
     header_seal,
 )
-from bdfl.ledger.membership import change_place, make_change
-from bdfl.ledger.memory_store import MemoryStore
 from bdfl.ledger.merkle import merkle_root, prove_leaf
-from bdfl.ledger.work import is_worked, work_hash
+from bdfl.ledger.proof_of_work import is_worked, work_hash
+from bdfl.ledger.statements import change_place, make_change
+from bdfl.ledger.store import MemoryStore
 from bdfl.protocol.messages import (
     Blob,
     BlobWanted,
@@ -54,7 +54,7 @@ from bdfl.protocol.messages import (
     Proposal,
 )
 from bdfl.scenario import Accountant, Aggregation, LocalUnit
-from bdfl.scenario.ledger import QuorumRule, WorkKind
+from bdfl.scenario.schema_learning import QuorumRule, WorkKind
 from benchmarks.ledger.valid_chain import (
     CONDITIONS,
     SMALL,

@@ -12,8 +12,8 @@ import pytest
 from bdfl import identity
 from bdfl.encoding import BadEncoding, decode, encode
 from bdfl.identity import Place, is_public_key
-from bdfl.ledger.memory_store import MemoryStore
 from bdfl.ledger.merkle import MerkleProof, proven_root
+from bdfl.ledger.store import MemoryStore
 from bdfl.ledger.verify import verify_chain
 from tests.drawn_records import record_kinds
 from tests.ledger.lying import new_admission

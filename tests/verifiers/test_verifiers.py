@@ -8,9 +8,9 @@ from bdfl.encoding import digest
 from bdfl.identity import Meaning
 from bdfl.ledger.block import Admission, FalseWork, Kind, TwoBlocks, TwoUpdates, TwoVotes
 from bdfl.ledger.chain import apply_block
-from bdfl.ledger.keeping import rested_on
 from bdfl.ledger.rules import validate_model
-from bdfl.ledger.store import ChainStore
+from bdfl.ledger.sqlite_store import ChainStore
+from bdfl.ledger.store import rested_on
 from benchmarks.ledger.valid_chain import example_weights
 from campaigns.verifiers.chains import CHAINS, LOGGED, write_chain
 from campaigns.verifiers.flips import (

@@ -1,4 +1,4 @@
-"""`bdfl chain`: verify, show and audit a chain."""
+"""`bdfl chain`: verify, show, trace and export a chain."""
 
 import time
 from collections.abc import Iterator
@@ -14,10 +14,13 @@ from bdfl.cli.terminal import print_json, print_out, progress, say, writing_to
 from bdfl.errors import BdflError
 
 if TYPE_CHECKING:
-    from bdfl.audit.blame import LossOf
-    from bdfl.ledger.store import ChainStore
+    from bdfl.audit.influence import LossOf
+    from bdfl.ledger.sqlite_store import ChainStore
     from bdfl.ledger.verify import Verification
     from bdfl.scenario import Scenario
+
+
+# `bdfl chain`: verify, show and audit a chain.
 
 INVALID_EXIT = 1
 
@@ -50,7 +53,7 @@ def verify(path: PathArgument, allow: AllowOption = None, as_json: JsonOption = 
       bdfl chain verify runs/quickstart-drc-0
       bdfl chain verify runs/quickstart-drc-0/chain --json
     """
-    from bdfl.ledger.keeping import DamagedStore
+    from bdfl.ledger.store import DamagedStore
     from bdfl.ledger.verify import store_failure, verify_chain
     from bdfl.records.known_height import known_height
 
@@ -110,7 +113,7 @@ def show_block(path: PathArgument, block: BlockArgument = None, as_json: JsonOpt
       bdfl chain block runs/quickstart-drc-0 7 --json
     """
     from bdfl.audit.export import plain_block
-    from bdfl.audit.reading import get_block
+    from bdfl.audit.lineage import get_block
 
     with open_chain(path) as chain:
         found = get_block(chain, chain.height if block is None else block)
@@ -130,7 +133,7 @@ def trace(path: PathArgument, block: BlockArgument = None, as_json: JsonOption =
     Example:
       bdfl chain trace runs/quickstart-drc-0 20
     """
-    from bdfl.audit.trace import trace_model
+    from bdfl.audit.lineage import trace_model
 
     with open_chain(path) as chain:
         found = trace_model(chain, chain.height if block is None else block)
@@ -163,7 +166,7 @@ def blame(
       bdfl chain blame runs/quickstart-drc-0
       bdfl chain blame runs/poisoned --data path/to/cifar10 --first 10
     """
-    from bdfl.audit.blame import blame_clients
+    from bdfl.audit.influence import blame_clients
 
     with (
         open_chain(path) as chain,
@@ -212,8 +215,8 @@ def without(
       bdfl chain without runs/quickstart-drc-0 3
       bdfl chain without runs/quickstart-drc-0 3 --block 10 --out ten.safetensors
     """
-    from bdfl.audit.reading import layout_of
-    from bdfl.audit.without import leave_out
+    from bdfl.audit.influence import leave_out
+    from bdfl.audit.lineage import layout_of
     from bdfl.learning.weights import encode_weights
 
     with open_chain(path) as chain:
@@ -290,7 +293,7 @@ def prune(
     Example:
       bdfl chain prune runs/quickstart-drc-0 --keep 10
     """
-    from bdfl.ledger.store import ChainStore
+    from bdfl.ledger.sqlite_store import ChainStore
 
     with ChainStore.open(find_chain(path)) as chain:
         found = chain.prune(keep)
@@ -320,7 +323,7 @@ def prove(
     Example:
       bdfl chain prove runs/quickstart-drc-0 7 3 --json
     """
-    from bdfl.audit.proof import prove_update
+    from bdfl.audit.lineage import prove_update
 
     with open_chain(path) as chain:
         found = prove_update(chain, block, client)
@@ -344,7 +347,7 @@ def prove(
 
 def find_chain(path: Path) -> Path:
     """Return the folder of the chain: that of a run, or the given one itself."""
-    from bdfl.ledger.store import DATABASE_FILE
+    from bdfl.ledger.sqlite_store import DATABASE_FILE
 
     for folder in (path / "chain", path):
         if (folder / DATABASE_FILE).is_file():
@@ -357,7 +360,7 @@ def find_chain(path: Path) -> Path:
 @contextmanager
 def open_chain(path: Path) -> "Iterator[ChainStore]":
     """Open a chain read-only; another process may be writing it."""
-    from bdfl.ledger.store import ChainStore
+    from bdfl.ledger.sqlite_store import ChainStore
 
     with ChainStore.open(find_chain(path), read_only=True) as chain:
         yield chain
@@ -366,9 +369,9 @@ def open_chain(path: Path) -> "Iterator[ChainStore]":
 @contextmanager
 def _open_judge(path: Path, chain: "ChainStore", data: str | None, allowed: frozenset[str]) -> "Iterator[LossOf]":
     """Yield a function from a model to its test loss on the run's data, or on the given data."""
-    from bdfl.audit.reading import layout_of
+    from bdfl.audit.lineage import layout_of
     from bdfl.experiment.training_run import prepare_run
-    from bdfl.learning.workers import open_trainer
+    from bdfl.learning.trainer_pool import open_trainer
 
     federated = prepare_run(_find_scenario(path, chain, data, allowed))
     with open_trainer(federated.scenario, federated.data, federated.partition) as trainer:
@@ -379,7 +382,7 @@ def _open_judge(path: Path, chain: "ChainStore", data: str | None, allowed: froz
 
 def _find_scenario(path: Path, chain: "ChainStore", data: str | None, allowed: frozenset[str]) -> "Scenario":
     from bdfl.cli.options import open_scenario
-    from bdfl.records.run_files import SCENARIO_FILE
+    from bdfl.records.learning import SCENARIO_FILE
     from bdfl.scenario import scenario_digest
     from bdfl.scenario.files import load_foreign_scenario, validate_allowed
 
@@ -415,3 +418,32 @@ def _print_verification(found: "Verification", seconds: float, *, as_json: bool)
         from bdfl.report.chain_tables import describe_verification
 
         say("\n".join(describe_verification(found, seconds)))
+
+
+# `bdfl chain privacy`: the stated privacy budgets of members, recomputed.
+
+
+@chain_app.command("privacy")
+def privacy(path: PathArgument, as_json: JsonOption = False) -> None:
+    """Recompute each member's epsilon and compare it with the stated one.
+
+    Steps, sampling rate, noise and delta follow from the genesis and the schedules on the chain. One thing is taken on
+    trust: that a member added its noise. Exit code 1 if a member states too little or too much. Needs Opacus.
+
+    Examples:
+      bdfl chain privacy runs/quickstart-drc-0
+      bdfl chain privacy runs/quickstart-drc-0 --json
+    """
+    from bdfl.audit.summary import audit_privacy
+
+    with open_chain(path) as chain:
+        found = audit_privacy(chain)
+    if as_json:
+        print_json(asdict(found) | {"is_right": found.is_right})
+    else:
+        from bdfl.report.privacy import tabulate_privacy
+
+        print_out(tabulate_privacy(found))
+    if not found.is_right:
+        say("WRONG: what some members state is not what they spent", err=True)
+        raise typer.Exit(INVALID_EXIT)

@@ -11,8 +11,7 @@ from bdfl.cli.options import AllowOption, JsonOrFilesOption
 from bdfl.cli.terminal import print_files, print_json, progress, say, writing_to
 
 if TYPE_CHECKING:
-    from bdfl.audit.audit_file import AuditFile
-    from bdfl.audit.chain_audit import AuditReport
+    from bdfl.audit.audit_report import AuditFile, AuditReport
 
 _PAGE = Path("audit.html")
 
@@ -52,11 +51,11 @@ def audit(
         _check(check, as_json=as_json)
         return
     assert path is not None
-    from bdfl.audit.audit_file import seal_audit
+    from bdfl.audit.audit_report import seal_audit
 
     signer = None
     if key is not None:
-        from bdfl.operation.key_file import load_key
+        from bdfl.federation.keys import load_key
 
         signer = load_key(key)
     file = seal_audit(_audit(path, genesis, frozenset(allow or ())), signer)
@@ -79,10 +78,10 @@ def audit(
 
 
 def _audit(path: Path, genesis: Path | None, allowed: frozenset[str]) -> "AuditReport":
-    from bdfl.audit.chain_audit import audit_chain
-    from bdfl.ledger.keeping import DamagedStore
+    from bdfl.audit.audit_report import audit_chain
+    from bdfl.federation.genesis_file import read_genesis
+    from bdfl.ledger.store import DamagedStore
     from bdfl.ledger.verify import store_failure
-    from bdfl.operation.genesis_file import read_genesis
     from bdfl.records.known_height import known_height
 
     agreed = None if genesis is None else read_genesis(genesis, allowed=allowed)
@@ -116,7 +115,7 @@ def _describe(file: "AuditFile") -> None:
 
 
 def _signer_of(file: "AuditFile") -> str:
-    from bdfl.operation.fingerprint import key_fingerprint
+    from bdfl.federation.keys import key_fingerprint
 
     if file.signature is None:
         return "  not signed"
@@ -127,7 +126,7 @@ def _signer_of(file: "AuditFile") -> str:
 
 
 def _check(path: Path, *, as_json: bool) -> None:
-    from bdfl.audit.audit_file import BadAudit, read_audit
+    from bdfl.audit.audit_report import BadAudit, read_audit
 
     try:
         file = read_audit(path)

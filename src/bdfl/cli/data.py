@@ -1,10 +1,17 @@
-"""`bdfl data`: show data and their distribution over clients."""
+"""`bdfl data`, `bdfl export` and `bdfl track`: data sets, tables of a run, experiment trackers."""
 
-from typing import Any
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from bdfl.audit.export import Format
 from bdfl.cli.options import (
+    RESULTS,
     DataOption,
     JsonOption,
     JsonOrFilesOption,
@@ -16,7 +23,18 @@ from bdfl.cli.options import (
     open_scenario,
     save_result,
 )
-from bdfl.cli.terminal import print_json, print_out
+from bdfl.cli.terminal import print_json, print_out, progress, say, writing_to
+from bdfl.errors import BdflError, require
+
+if TYPE_CHECKING:
+    from bdfl.audit.tables import Table
+    from bdfl.experiment.run_folder import RunFolder
+    from bdfl.ledger.sqlite_store import ChainStore
+    from bdfl.scenario import Scenario
+    from bdfl.tracking import TrackedRun, Tracker, Tracking
+
+
+# `bdfl data`: show data and their distribution over clients.
 
 data_app = typer.Typer(no_args_is_help=True, help="Show data sources and the distribution of data over clients.")
 
@@ -38,7 +56,7 @@ def show_data(
       bdfl data show quickstart --set partition.method=shards
     """
     from bdfl.learning.data import load_data
-    from bdfl.learning.holdings import draw_holdings
+    from bdfl.learning.participation import draw_holdings
 
     chosen = open_scenario(scenario, changes, seed=seed, data=data)
     holdings = draw_holdings(chosen, load_data(chosen.data))
@@ -47,11 +65,11 @@ def show_data(
 
         print_json(msgspec.json.encode(holdings, enc_hook=_to_list))
     else:
-        from bdfl.report.data_table import tabulate_holdings
+        from bdfl.report.data import tabulate_holdings
 
         print_out(*tabulate_holdings(holdings))
     if (out is not None or not as_json) and can_draw():
-        from bdfl.report.data_figure import draw_holdings as draw_picture
+        from bdfl.report.data import draw_holdings as draw_picture
 
         save_result(draw_picture(holdings), f"data-{holdings.scenario}", out, quiet=as_json)
 
@@ -79,3 +97,232 @@ def list_sources(as_json: JsonOption = False) -> None:
 def _to_list(array: Any) -> Any:
     """Return an array as nested lists, for JSON."""
     return array.tolist()
+
+
+# `bdfl export`: tables of a run, a record, a sweep or a chain for other programs.
+
+_STANDARD_OUTPUT = Path("-")
+
+
+class NoTable(BdflError):
+    """A folder without tables, a table that is not there, or an output that cannot hold it."""
+
+
+def export(
+    path: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="Folder of a run, records, a sweep, a node or a chain.")
+    ],
+    format: Annotated[Format, typer.Option("--format", help="File format.")] = Format.CSV,
+    table: Annotated[
+        list[str] | None, typer.Option("--table", help="Table to write, such as rounds or blocks. Repeatable.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", help="Folder for the files, or - for standard output.", show_default="results/NAME-tables"
+        ),
+    ] = None,
+    only_list: Annotated[bool, typer.Option("--list", help="Only list the tables and their columns.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Write the tables of a run, sweep or chain as CSV, Parquet or JSON.
+
+    A run has tables of rounds and clients, a chain of blocks and updates.
+
+    Examples:
+      bdfl export runs/quickstart-drc-0
+      bdfl export runs/quickstart-drc-0 --table updates --format json --out -
+      bdfl export runs/quickstart-drc-0/chain --format parquet --out tables
+    """
+    with ExitStack() as opened:
+        chain = _open_chain(path, opened)
+        tables = _choose(path, chain, table)
+        if only_list:
+            _show(tables, as_json=as_json)
+        elif out == _STANDARD_OUTPUT:
+            _print(tables, format)
+        else:
+            folder = out or RESULTS / f"{path.resolve().name}-tables"
+            if folder.resolve() == path.resolve():
+                raise NoTable(f"--out {folder}: where the tables are read from, another folder expected")
+            _write(tables, format, folder, as_json=as_json)
+
+
+def _open_chain(path: Path, opened: ExitStack) -> "ChainStore | None":
+    from bdfl.cli.chain import NoChain, find_chain
+    from bdfl.ledger.sqlite_store import ChainStore
+
+    if not path.is_dir():
+        raise NoTable(f"{path}: not a folder, that of a run, records, a sweep, a node or a chain expected")
+    try:
+        found = find_chain(path)
+    except NoChain:
+        return None
+    return opened.enter_context(ChainStore.open(found, read_only=True))
+
+
+def _choose(path: Path, chain: "ChainStore | None", names: list[str] | None) -> "list[Table]":
+    require("exporting tables", "pyarrow")
+    from bdfl.audit.tables import find_tables
+
+    found = find_tables(path, chain)
+    if not found:
+        raise NoTable(f"{path}: no table and no chain in it, the folder of a run, records, a sweep or a chain expected")
+    for name in names or ():
+        if name not in found:
+            hint = f"; bdfl report {path} writes those of its rounds" if (path / "journal.jsonl").is_file() else ""
+            raise NoTable(f"{path}: no table {name!r} in it, there are {', '.join(found)}{hint}")
+    return [found[name] for name in names or found]
+
+
+def _show(tables: "list[Table]", *, as_json: bool) -> None:
+    if as_json:
+        print_json({table.name: {field.name: str(field.type) for field in table.schema} for table in tables})
+        return
+    for table in tables:
+        say(f"{table.name}: {', '.join(table.schema.names)}")
+
+
+def _print(tables: "list[Table]", format: Format) -> None:
+    from bdfl.audit.tables import write_table
+
+    if len(tables) != 1 or format is Format.PARQUET:
+        raise NoTable("--out -: standard output takes one --table, as csv or json")
+    write_table(tables[0], format, sys.stdout.buffer)
+
+
+def _write(tables: "list[Table]", format: Format, folder: Path, *, as_json: bool) -> None:
+    from bdfl.audit.tables import write_table
+
+    written: dict[str, int] = {}
+    with writing_to(folder), progress(f"writing {folder}", "tables") as on_progress:
+        folder.mkdir(parents=True, exist_ok=True)
+        for table in tables:
+            path = folder / f"{table.name}.{format.value}"
+            with path.open("wb") as file:
+                rows = write_table(table, format, file, lambda _: on_progress(len(written), len(tables)))
+            written[str(path)] = rows
+    if as_json:
+        print_json(written)
+        return
+    for name, rows in written.items():
+        say(f"wrote {name}: {rows} rows")
+
+
+# Experiment trackers: the option `--track`, and `bdfl track` for finished or running runs.
+
+_EVERY_S = 2.0  # between polls of a growing chain
+
+TrackOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--track", metavar="TRACKER", help="Track with tensorboard:FOLDER, mlflow:URI or module:function. Repeatable."
+    ),
+]
+
+
+class TrackingFailed(BdflError):
+    """A tracker that failed."""
+
+
+def open_trackers(choices: list[str] | None) -> "Mapping[str, Tracker]":
+    """Open the given trackers; errors are raised before any work."""
+    if not choices:
+        return {}
+    from bdfl.tracking import open_tracker
+
+    return {choice: open_tracker(choice) for choice in choices}
+
+
+@contextmanager
+def tracking_run(
+    trackers: "Mapping[str, Tracker]", folder: "RunFolder", *, is_continued: bool = False
+) -> "Iterator[Tracking]":
+    """Track the run in a folder inside the block; a failing tracker is a warning with the way to catch up."""
+    from bdfl.tracking import tracked_run
+
+    run = tracked_run(folder.scenario, folder.path.resolve().name, is_continued=is_continued)
+    with _tracking(trackers, run, f"; catch up with: bdfl track {folder.path} --to ...") as tracking:
+        yield tracking
+
+
+@contextmanager
+def tracking_scenario(trackers: "Mapping[str, Tracker]", scenario: "Scenario") -> "Iterator[Tracking]":
+    """Track a run without a folder inside the block."""
+    from bdfl.tracking import tracked_run
+
+    with _tracking(trackers, tracked_run(scenario), "") as tracking:
+        yield tracking
+
+
+@contextmanager
+def _tracking(trackers: "Mapping[str, Tracker]", run: "TrackedRun", way: str) -> "Iterator[Tracking]":
+    from bdfl.tracking import track_run
+
+    with track_run(trackers, run, lambda line: say(f"warning: {line}{way}", err=True)) as tracking:
+        yield tracking
+
+
+def track(
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="Folder of a run, a simulated run's records, a node or a chain.")
+    ],
+    to: Annotated[
+        list[str],
+        typer.Option("--to", metavar="TRACKER", help="tensorboard:FOLDER, mlflow:URI or module:function. Repeatable."),
+    ],
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Follow a growing chain, such as a live node's, until Ctrl-C.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Upload a finished or running run to experiment trackers.
+
+    Rounds that a tracker already has are not uploaded twice.
+
+    Examples:
+      bdfl track runs/quickstart-drc-0 --to tensorboard:results/board
+      bdfl track runs/network/node-0 --to mlflow:results/mlflow --follow
+    """
+    from bdfl.tracking import Outcome, track_run
+    from bdfl.tracking.scalars import ChainRounds, describe_folder, read_records
+
+    trackers = open_trackers(to)
+    failures: list[str] = []
+    rounds = 0
+    with ExitStack() as opened:
+        has_records = (folder / "rounds.parquet").is_file() and not follow
+        chain = None if has_records else opened.enter_context(_opened_chain(folder))
+        run = describe_folder(folder, chain)
+        tracking = opened.enter_context(track_run(trackers, run, failures.append))
+        told = opened.enter_context(progress(f"telling of {folder}", "rounds"))
+        source = None if chain is None else ChainRounds(chain, folder)
+        total = len(trackers)
+        try:
+            while True:
+                for number, values in read_records(folder) if source is None else source.news():
+                    tracking.tell(number, values)
+                    rounds = number
+                    told(rounds, rounds if chain is None else max(chain.height, rounds))
+                if not follow or len(failures) == total:
+                    break
+                time.sleep(_EVERY_S)
+        except KeyboardInterrupt:
+            tracking.outcome = Outcome.INTERRUPTED
+        report = folder / "report.html"
+        tracking.files = [report] if report.is_file() else []
+    if failures:
+        raise TrackingFailed(failures[0])
+    if as_json:
+        print_json({"run": run.name, "identity": run.identity, "rounds": rounds, "trackers": to})
+    else:
+        say(f"told {', '.join(to)} of {rounds} rounds of {run.name}")
+
+
+@contextmanager
+def _opened_chain(folder: Path) -> "Iterator[ChainStore]":
+    from bdfl.cli.chain import find_chain
+    from bdfl.ledger.sqlite_store import ChainStore
+
+    with ChainStore.open(find_chain(folder), read_only=True) as chain:
+        yield chain

@@ -53,12 +53,12 @@ def show(
       bdfl genesis show our.genesis
       bdfl genesis show our.draft --toml
     """
-    from bdfl.operation.genesis_draft import read_draft
-    from bdfl.operation.genesis_file import read_genesis
-    from bdfl.operation.genesis_summary import summarise_draft, summarise_genesis
-    from bdfl.operation.live_scenario import read_scenario
-    from bdfl.operation.member_card import read_card
-    from bdfl.operation.set_up_file import find_kind
+    from bdfl.federation.genesis_draft import read_draft
+    from bdfl.federation.genesis_file import read_genesis
+    from bdfl.federation.genesis_summary import summarise_draft, summarise_genesis
+    from bdfl.federation.live_scenario import read_scenario
+    from bdfl.federation.member_card import read_card
+    from bdfl.storage import find_kind
 
     allowed = frozenset(allow or ())
     kind = find_kind(file)
@@ -107,11 +107,11 @@ def sign(
       bdfl genesis sign our.genesis --key north.key --card north.card
       bdfl genesis sign our.genesis --key north.key --out north.signature
     """
-    from bdfl.operation.genesis_file import read_genesis, sign_genesis, take_signature, write_genesis
-    from bdfl.operation.genesis_summary import spoken_digest
-    from bdfl.operation.key_file import load_key
-    from bdfl.operation.member_card import read_card
-    from bdfl.operation.set_up_file import write_record
+    from bdfl.federation.genesis_file import read_genesis, sign_genesis, take_signature, write_genesis
+    from bdfl.federation.genesis_summary import spoken_digest
+    from bdfl.federation.keys import load_key
+    from bdfl.federation.member_card import read_card
+    from bdfl.storage import write_record
 
     signer = load_key(key)
     file = read_genesis(genesis, allowed=frozenset(allow or ()))
@@ -156,14 +156,14 @@ def merge(
     Example:
       bdfl genesis merge our.genesis north.signature east.signature
     """
-    from bdfl.operation.genesis_file import (
+    from bdfl.federation.genesis_file import (
         add_signature,
         merge_signatures,
         read_genesis,
         read_signature,
         write_genesis,
     )
-    from bdfl.operation.set_up_file import find_kind
+    from bdfl.storage import find_kind
 
     allowed = frozenset(allow or ())
     file = read_genesis(genesis, allowed=allowed)
@@ -182,7 +182,7 @@ def merge(
 
 def _validate_digest(expected: str, chain: bytes) -> None:
     """Raise `WrongDigest` unless `expected` is the digest in words or hex, or a prefix of at least 16 characters."""
-    from bdfl.operation.genesis_summary import spoken_digest
+    from bdfl.federation.genesis_summary import spoken_digest
 
     text = "".join(character for character in expected.lower() if character.isalnum())
     readings = [chain.hex(), spoken_digest(chain).replace("-", "")]

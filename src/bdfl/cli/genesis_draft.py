@@ -20,12 +20,11 @@ from bdfl.cli.options import (
 from bdfl.cli.terminal import print_json, print_out, say
 
 if TYPE_CHECKING:
-    from bdfl.operation.calibration import Calibration
-    from bdfl.operation.genesis_draft import Draft
-    from bdfl.operation.genesis_summary import FoundingSummary
-    from bdfl.operation.member_card import SignedCard
-    from bdfl.operation.share import Share
+    from bdfl.federation.genesis_draft import Draft
+    from bdfl.federation.genesis_summary import FoundingSummary
+    from bdfl.federation.member_card import Share, SignedCard
     from bdfl.scenario import Scenario
+    from bdfl.transports.live.calibration import Calibration
 
 DraftArgument = Annotated[Path, typer.Argument(metavar="DRAFT", help="The organiser's draft.")]
 KeyOption = Annotated[Path, typer.Option("--key", metavar="FILE", help="Your key, from `bdfl keygen`.")]
@@ -64,13 +63,12 @@ def new(
       bdfl genesis new live --members 3 --data example.npz --out our.draft
       bdfl genesis new quickstart --mode measured --rounds 50 --out our.draft
     """
+    from bdfl.federation.genesis_draft import agree_on_data, draft_federation, write_draft
+    from bdfl.federation.genesis_summary import summarise_draft
+    from bdfl.federation.live_scenario import load_live_scenario
     from bdfl.learning.data import load_data
     from bdfl.learning.flower_trainer import meet_clients
-    from bdfl.operation.founding import agree_on_data, draft_federation
-    from bdfl.operation.genesis_draft import write_draft
-    from bdfl.operation.genesis_summary import summarise_draft
-    from bdfl.operation.live_scenario import load_live_scenario
-    from bdfl.scenario.shipped import find_scenario
+    from bdfl.scenario.files import find_scenario
 
     modes = [] if mode is None else [f"live.mode={mode}"]
     counts = [] if members is None else [f"clients.count={members}"]
@@ -115,10 +113,9 @@ def card(
       bdfl genesis card our.draft --key my.key --name me --client 0 --out card
       bdfl genesis card our.draft --key my.key --name me --data my.npz --out card
     """
-    from bdfl.operation.founding import sign_share
-    from bdfl.operation.genesis_draft import add_card
-    from bdfl.operation.key_file import load_key
-    from bdfl.operation.member_card import write_card
+    from bdfl.federation.genesis_draft import add_card, sign_share
+    from bdfl.federation.keys import load_key
+    from bdfl.federation.member_card import write_card
 
     signer = load_key(key)
     begun, scenario = _open_draft(draft, frozenset(allow or ()))
@@ -127,7 +124,7 @@ def card(
     add_card(begun, scenario, signed)  # refuse a card that does not fit here, not at the organiser
     write_card(out, signed)
     if machine is not None and not as_json:
-        from bdfl.operation.calibration import report_machine
+        from bdfl.transports.live.calibration import report_machine
 
         for what, how_much, source in report_machine(machine).rows():
             say(f"{what:<11} {how_much} ({source})")
@@ -145,9 +142,9 @@ def add_member(
     Example:
       bdfl genesis add-member our.draft north.card east.card
     """
-    from bdfl.operation.genesis_draft import add_card, read_draft, write_draft
-    from bdfl.operation.genesis_summary import summarise_draft
-    from bdfl.operation.member_card import read_card
+    from bdfl.federation.genesis_draft import add_card, read_draft, write_draft
+    from bdfl.federation.genesis_summary import summarise_draft
+    from bdfl.federation.member_card import read_card
 
     grown, scenario = read_draft(draft, allowed=frozenset(allow or ()))
     for path in cards:
@@ -171,9 +168,9 @@ def add_point(
     Example:
       bdfl genesis add-access-point our.draft ap-0/certificate.pem
     """
-    from bdfl.operation.access_point_files import read_certificate
-    from bdfl.operation.genesis_draft import add_access_point, read_draft, write_draft
-    from bdfl.operation.genesis_summary import summarise_draft
+    from bdfl.federation.genesis_draft import add_access_point, read_draft, write_draft
+    from bdfl.federation.genesis_summary import summarise_draft
+    from bdfl.node.access_point import read_certificate
 
     grown, scenario = read_draft(draft, allowed=frozenset(allow or ()))
     for path in certificates:
@@ -195,9 +192,9 @@ def make(
     Example:
       bdfl genesis make our.draft --out our.genesis
     """
-    from bdfl.operation.genesis_draft import finish_draft, read_draft
-    from bdfl.operation.genesis_file import write_genesis
-    from bdfl.operation.genesis_summary import summarise_genesis
+    from bdfl.federation.genesis_draft import finish_draft, read_draft
+    from bdfl.federation.genesis_file import write_genesis
+    from bdfl.federation.genesis_summary import summarise_genesis
 
     finished, scenario = read_draft(draft, allowed=frozenset(allow or ()))
     file = finish_draft(finished, scenario)
@@ -210,7 +207,7 @@ def print_summary(summary: "FoundingSummary", written: Path | None, *, as_json: 
     if as_json:
         print_json(asdict(summary))
         return
-    from bdfl.report.genesis_tables import describe_founding
+    from bdfl.report.network_tables import describe_founding
 
     print_out(*describe_founding(summary))
     if written is not None:
@@ -219,7 +216,7 @@ def print_summary(summary: "FoundingSummary", written: Path | None, *, as_json: 
 
 def print_card(signed: "SignedCard", written: Path | None, *, as_json: bool) -> None:
     """Print the public content of a card, and the file it was written to."""
-    from bdfl.operation.fingerprint import key_fingerprint
+    from bdfl.federation.keys import key_fingerprint
 
     card = signed.card
     if as_json:
@@ -236,7 +233,7 @@ def print_card(signed: "SignedCard", written: Path | None, *, as_json: bool) -> 
             }
         )
         return
-    from bdfl.report.genesis_tables import tabulate_card
+    from bdfl.report.network_tables import tabulate_card
 
     print_out(tabulate_card(card))
     if written is not None:
@@ -245,10 +242,10 @@ def print_card(signed: "SignedCard", written: Path | None, *, as_json: bool) -> 
 
 def _open_draft(path: Path, allowed: frozenset[str]) -> "tuple[Draft, Scenario]":
     """Read a draft; from a genesis, make one like it without members."""
-    from bdfl.operation.genesis_draft import draft_again, read_draft
-    from bdfl.operation.genesis_file import read_genesis
-    from bdfl.operation.live_scenario import read_scenario
-    from bdfl.operation.set_up_file import find_kind
+    from bdfl.federation.genesis_draft import draft_again, read_draft
+    from bdfl.federation.genesis_file import read_genesis
+    from bdfl.federation.live_scenario import read_scenario
+    from bdfl.storage import find_kind
 
     if find_kind(path) != "genesis":
         return read_draft(path, allowed=allowed)
@@ -263,7 +260,7 @@ def _find_share(
     import numpy as np
 
     from bdfl.experiment.training_run import prepare_run
-    from bdfl.operation.share import (
+    from bdfl.federation.member_card import (
         BadShare,
         calibrate_here,
         emulated_share,
@@ -272,7 +269,7 @@ def _find_share(
         validate_client,
     )
     from bdfl.scenario import LiveMode
-    from bdfl.transports.live.training_orders import DEALT, Setup
+    from bdfl.transports.live.training_process import DEALT, Setup
     from bdfl.transports.live.training_worker import open_share
 
     is_measured = scenario.live.mode is LiveMode.MEASURED

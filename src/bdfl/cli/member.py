@@ -1,4 +1,4 @@
-"""`bdfl member`: admit a member to a running network or remove one, if a quorum agrees."""
+"""`bdfl keygen` and `bdfl member`: make a key, admit a member or remove one."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,7 +9,10 @@ from bdfl.cli.options import JsonOption
 from bdfl.cli.terminal import print_json, print_out, say
 
 if TYPE_CHECKING:
-    from bdfl.operation.member_change import ChangeFile, Standing
+    from bdfl.federation.membership_change import ChangeFile, Standing
+
+
+# `bdfl member`: admit a member to a running network or remove one, if a quorum agrees.
 
 member_app = typer.Typer(
     no_args_is_help=True, help="Admit and remove members of a running network, if a quorum agrees."
@@ -44,10 +47,10 @@ def propose_add(
     Example:
       bdfl member propose-add my.card --genesis genesis --folder node --out change
     """
-    from bdfl.operation.genesis_file import read_genesis
-    from bdfl.operation.live_scenario import read_scenario
-    from bdfl.operation.member_card import read_card
-    from bdfl.operation.member_change import propose_admission, read_standing, write_change
+    from bdfl.federation.genesis_file import read_genesis
+    from bdfl.federation.live_scenario import read_scenario
+    from bdfl.federation.member_card import read_card
+    from bdfl.federation.membership_change import propose_admission, read_standing, write_change
 
     allowed = frozenset(allow or ())
     file, standing = read_genesis(genesis, allowed=allowed), read_standing(folder)
@@ -72,7 +75,7 @@ def propose_remove(
     Example:
       bdfl member propose-remove 2 --folder node --out remove-2.change
     """
-    from bdfl.operation.member_change import propose_removal, read_standing, write_change
+    from bdfl.federation.membership_change import propose_removal, read_standing, write_change
 
     standing = read_standing(folder)
     change = propose_removal(standing, number, standing.height + within)
@@ -87,7 +90,7 @@ def show(change: ChangeArgument, folder: FolderOption, as_json: JsonOption = Fal
     Example:
       bdfl member show add-south.change --folder node
     """
-    from bdfl.operation.member_change import read_change, read_standing, validate_timely
+    from bdfl.federation.membership_change import read_change, read_standing, validate_timely
 
     found, standing = read_change(change), read_standing(folder)
     validate_timely(found, standing)
@@ -108,8 +111,8 @@ def sign(
     Example:
       bdfl member sign add-south.change --key north.key --folder node
     """
-    from bdfl.operation.key_file import load_key
-    from bdfl.operation.member_change import read_change, read_standing, sign_change_file, write_change
+    from bdfl.federation.keys import load_key
+    from bdfl.federation.membership_change import read_change, read_standing, sign_change_file, write_change
 
     standing = read_standing(folder)
     signed = sign_change_file(read_change(change), standing, load_key(key))
@@ -129,7 +132,13 @@ def merge(
     Example:
       bdfl member merge add-south.change from-east.change --folder node
     """
-    from bdfl.operation.member_change import merge_changes, read_change, read_standing, validate_timely, write_change
+    from bdfl.federation.membership_change import (
+        merge_changes,
+        read_change,
+        read_standing,
+        validate_timely,
+        write_change,
+    )
 
     standing, merged = read_standing(folder), read_change(change)
     for path in others:
@@ -148,7 +157,7 @@ def submit(change: ChangeArgument, folder: FolderOption, as_json: JsonOption = F
     Example:
       bdfl member submit add-south.change --folder node
     """
-    from bdfl.operation.member_change import read_change, read_standing, submit_change
+    from bdfl.federation.membership_change import read_change, read_standing, submit_change
 
     standing = read_standing(folder)
     path = submit_change(folder, read_change(change), standing)
@@ -159,9 +168,9 @@ def submit(change: ChangeArgument, folder: FolderOption, as_json: JsonOption = F
 
 
 def _print_change(change: "ChangeFile", standing: "Standing", written: Path | None, *, as_json: bool) -> None:
+    from bdfl.federation.keys import key_fingerprint
     from bdfl.ledger.block import Admission
-    from bdfl.ledger.units import NANO
-    from bdfl.operation.fingerprint import key_fingerprint
+    from bdfl.ledger.costs import NANO
 
     signed_by = [assent.member for assent in change.assents]
     is_admission = isinstance(change.change, Admission)
@@ -204,3 +213,70 @@ def _print_change(change: "ChangeFile", standing: "Standing", written: Path | No
     print_out(tabulate_facts("Admission of a member" if is_admission else "Removal of a member", facts))
     if written is not None:
         say(f"wrote {written}")
+
+
+# `bdfl keygen`: a member's key, or key and certificate of an access point.
+
+
+def keygen(
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            metavar="PATH",
+            help="New file, or with --access-point a new folder.",
+            show_default="member.key, or NAME",
+        ),
+    ] = None,
+    access_point: Annotated[
+        str | None,
+        typer.Option("--access-point", metavar="NAME", help="Make key and certificate of this access point."),
+    ] = None,
+    host: Annotated[
+        list[str] | None,
+        typer.Option("--host", metavar="HOST", help="Host name or address of the access point. Repeatable."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make the key of a member, or key and certificate of an access point.
+
+    A key is never overwritten and never leaves its file, which only you can read (mode 0600). Keep a copy of it in a
+    safe place: without it a member cannot go on. The output is public.
+
+    Examples:
+      bdfl keygen --out north.key
+      bdfl keygen --access-point ap-0 --host 127.0.0.1 --out ap-0
+    """
+    from bdfl.federation.keys import key_fingerprint
+
+    if access_point is not None:
+        _make_access_point(access_point, host or [], out or Path(access_point), as_json=as_json)
+        return
+    if host:
+        raise typer.BadParameter("only for an access point, --access-point NAME expected with it", param_hint="--host")
+    from bdfl.federation.keys import create_key
+
+    file = out or Path("member.key")
+    public_key = create_key(file).public_key
+    if as_json:
+        found = {"file": str(file), "public_key": public_key.hex(), "fingerprint": key_fingerprint(public_key)}
+        print_json(found)
+        return
+    typer.echo(f"public key   {public_key.hex()}")
+    typer.echo(f"fingerprint  {key_fingerprint(public_key)}")
+    typer.echo(f"wrote {file}: secret, only you can read it; keep a copy in a safe place")
+
+
+def _make_access_point(name: str, hosts: list[str], folder: Path, *, as_json: bool) -> None:
+    from bdfl.encoding import digest
+    from bdfl.node.access_point import CERTIFICATE_FILE, KEY_FILE, create_access_point
+
+    if not hosts:
+        raise typer.BadParameter("a name or address that members reach it at expected", param_hint="--host")
+    found = digest(create_access_point(folder, name, hosts))
+    if as_json:
+        print_json({"folder": str(folder), "name": name, "hosts": hosts, "certificate": found.hex()})
+        return
+    typer.echo(f"certificate  {found.hex()}")
+    typer.echo(f"wrote {folder / KEY_FILE}: secret, only you can read it")
+    typer.echo(f"wrote {folder / CERTIFICATE_FILE}: send it to the organiser")

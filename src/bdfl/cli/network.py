@@ -26,7 +26,7 @@ from bdfl.cli.terminal import print_json, print_out, progress, say, writing_to
 from bdfl.errors import BdflError, require_extra
 
 if TYPE_CHECKING:
-    from bdfl.operation.local_network import LocalNetwork, NetworkView
+    from bdfl.localnet.network import LocalNetwork, NetworkView
     from bdfl.scenario import Scenario
 
 DEFAULT_FOLDER = Path("runs/network")
@@ -121,7 +121,7 @@ def up(
         require_extra("the explorer", "explore")
     if resume is not None:
         require_extra("a live network", "live")
-        from bdfl.operation.local_network import validate_network
+        from bdfl.localnet.network import validate_network
     folder = resume or out or DEFAULT_FOLDER
     if resume is None:
         asked = [*flower_changes(flower, flower_model), *(changes or [])]
@@ -143,13 +143,13 @@ def status(folder: NetworkFolderArgument = DEFAULT_FOLDER, as_json: JsonOption =
     Example:
       bdfl network status runs/network
     """
-    from bdfl.operation.local_network import view_network
+    from bdfl.localnet.network import view_network
 
     view = view_network(folder)
     if as_json:
         print_json(view)
     else:
-        from bdfl.cli.network_view import list_troubles, summarise_view, tabulate_network
+        from bdfl.cli.progress import list_troubles, summarise_view, tabulate_network
 
         say(f"{folder}: {'running' if view.is_up else 'not running'}, {summarise_view(view)}")
         print_out(tabulate_network(view))
@@ -166,9 +166,9 @@ def down(folder: NetworkFolderArgument = DEFAULT_FOLDER) -> None:
     Example:
       bdfl network down runs/network
     """
-    from bdfl.operation.local_network import wait_until_over
-    from bdfl.operation.network_file import read_network
-    from bdfl.operation.run_file import is_locked
+    from bdfl.localnet.network import wait_until_over
+    from bdfl.localnet.network_file import read_network
+    from bdfl.node.run_file import is_locked
 
     network = read_network(folder)
     if not is_locked(folder) or network.pid is None:
@@ -190,9 +190,9 @@ def _found(
     seed: int | None,
     changes: list[str],
 ) -> None:
-    from bdfl.operation.live_scenario import load_live_scenario
-    from bdfl.operation.local_network import found_network
-    from bdfl.scenario.shipped import find_scenario
+    from bdfl.federation.live_scenario import load_live_scenario
+    from bdfl.localnet.network import found_network
+    from bdfl.scenario.files import find_scenario
 
     path = find_scenario(name)
     overrides = list(changes)
@@ -226,8 +226,8 @@ def _spread(scenario: "Scenario", nodes: int) -> list[str]:
 def _run(
     folder: Path, *, blocks: int | None, restart: bool, keep: bool, explore: bool, plain: bool, as_json: bool
 ) -> None:
-    from bdfl.cli.network_view import show_network
-    from bdfl.operation.local_network import run_network
+    from bdfl.cli.progress import show_network
+    from bdfl.localnet.network import run_network
 
     is_stopped = False
 
@@ -267,7 +267,7 @@ def _run(
 @contextmanager
 def _explorer(folder: Path, *, is_wanted: bool) -> Iterator[Callable[[], str]]:
     """Run an explorer inside the block if wanted; yield a function that returns its last line."""
-    from bdfl.operation.children import Child, end_all
+    from bdfl.localnet.processes import Child, end_all
 
     if not is_wanted:
         yield lambda: ""
@@ -286,7 +286,7 @@ def _explorer(folder: Path, *, is_wanted: bool) -> Iterator[Callable[[], str]]:
 
 def _refuse_dead(network: "LocalNetwork", view: "NetworkView", *, is_restarted: bool) -> None:
     """Raise `BadNetwork` if all nodes are down and none is restarted."""
-    from bdfl.operation.network_file import BadNetwork
+    from bdfl.localnet.network_file import BadNetwork
 
     if not is_restarted and network.nodes and not any(child.is_up for child in network.nodes):
         words = network.nodes[0].last_words()
@@ -295,8 +295,8 @@ def _refuse_dead(network: "LocalNetwork", view: "NetworkView", *, is_restarted: 
 
 def _judge(folder: Path, took_s: float, *, is_done: bool, as_json: bool) -> None:
     """Verify and compare all chains and print the result; exit code 1 for a failure."""
-    from bdfl.operation.judging import judge_network, summarise_network
-    from bdfl.operation.network_file import read_network
+    from bdfl.localnet.network_file import read_network
+    from bdfl.localnet.verdict import judge_network, summarise_network
 
     functions = frozenset(read_network(folder).functions)
     with progress("verifying", "chains") as on_progress:
@@ -317,8 +317,8 @@ def _judge(folder: Path, took_s: float, *, is_done: bool, as_json: bool) -> None
 
 def _detach(folder: Path, *, blocks: int | None, restart: bool, keep: bool, explore: bool) -> None:
     """Start the network in the background and return when it runs."""
-    from bdfl.operation.network_file import BadNetwork, read_network
-    from bdfl.operation.run_file import is_locked
+    from bdfl.localnet.network_file import BadNetwork, read_network
+    from bdfl.node.run_file import is_locked
 
     command = [sys.executable, "-P", "-m", "bdfl.cli", "network", "up", "--resume", str(folder), "--plain"]
     command += [] if blocks is None else ["--blocks", str(blocks)]

@@ -1,4 +1,4 @@
-"""`bdfl node`: a node of a live network; options and signals that `bdfl ap` shares."""
+"""`bdfl node` and `bdfl ap`: a node and an access point of a live network."""
 
 import os
 import signal
@@ -17,7 +17,10 @@ from bdfl.cli.terminal import print_json, print_out, say
 from bdfl.errors import BdflError, require_extra
 
 if TYPE_CHECKING:
-    from bdfl.operation.node_identity import NodeSettings
+    from bdfl.node.settings import NodeSettings
+
+
+# `bdfl node`: a node of a live network; options and signals that `bdfl ap` shares.
 
 FAILED_EXIT = 1
 
@@ -120,7 +123,7 @@ def node(
     if genesis is None or key is None or folder is None:
         raise BadUsage("node: --genesis, --key and --folder are needed; bdfl node --help says more")
     require_extra("a live network", "live")
-    from bdfl.operation.node_identity import NodeSettings
+    from bdfl.node.settings import NodeSettings
 
     settings = NodeSettings(
         genesis=genesis,
@@ -167,7 +170,7 @@ def doctor(
     Example:
       bdfl node doctor --genesis our.genesis --key my.key --folder node
     """
-    from bdfl.operation.doctor import Patient, Verdict, examine
+    from bdfl.node.doctor import Patient, Verdict, examine
 
     address = _metrics_address(metrics)
     patient = Patient(
@@ -207,7 +210,7 @@ def status(folder: NodeFolderArgument, as_json: JsonOption = False) -> None:
     Example:
       bdfl node status node
     """
-    from bdfl.operation.status import ServiceState, advise_end, look_at, say_seconds
+    from bdfl.node.status import ServiceState, advise_end, look_at, say_seconds
 
     view = look_at(folder)
     found = view.snapshot
@@ -245,8 +248,8 @@ def replay(folder: NodeFolderArgument, as_json: JsonOption = False) -> None:
     Example:
       bdfl node replay runs/network/node-3
     """
-    from bdfl.ledger.store import ChainStore
-    from bdfl.operation.node_files import CHAIN_FOLDER
+    from bdfl.ledger.sqlite_store import ChainStore
+    from bdfl.node.settings import CHAIN_FOLDER
     from bdfl.transports.live.event_log import EVENTS_FILE
     from bdfl.transports.live.replay import ReplayDiffers
     from bdfl.transports.live.replay import replay as replay_log
@@ -283,10 +286,10 @@ def calibrate(
       bdfl node calibrate
       bdfl node calibrate quickstart --data mine.npz
     """
-    from bdfl.operation.calibration import calibrate as calibrate_machine
-    from bdfl.operation.calibration import report_machine
-    from bdfl.operation.live_scenario import load_live_scenario
-    from bdfl.scenario.shipped import find_scenario
+    from bdfl.federation.live_scenario import load_live_scenario
+    from bdfl.scenario.files import find_scenario
+    from bdfl.transports.live.calibration import calibrate as calibrate_machine
+    from bdfl.transports.live.calibration import report_machine
     from bdfl.transports.live.training_process import TrainingProcess
 
     chosen = load_live_scenario(find_scenario(scenario))
@@ -305,7 +308,7 @@ def calibrate(
 
 
 def _run_node(settings: "NodeSettings", *, while_input: bool) -> None:
-    from bdfl.operation.node_service import NodeFailed, open_node
+    from bdfl.node.service import NodeFailed, open_node
 
     try:
         with open_node(settings, echo=sys.stderr) as service, on_signals(service.stop):
@@ -338,7 +341,7 @@ def on_signals(stop: Callable[[], None]) -> Iterator[None]:
 
 def end_with_input(stop: Callable[[], None]) -> None:
     """Call `stop` when standard input ends, as it does with the parent process."""
-    from bdfl.operation.children import watch_input
+    from bdfl.localnet.processes import watch_input
 
     watch_input(stop)
 
@@ -349,7 +352,7 @@ def _data_source(data: str) -> str:
 
 def read_addresses(given: list[str] | None) -> tuple[str, ...]:
     """Return the addresses; raise `BadAddress` unless each is HOST:PORT."""
-    from bdfl.operation.addresses import split_address
+    from bdfl.addresses import split_address
 
     for address in given or ():
         split_address(address)
@@ -357,9 +360,64 @@ def read_addresses(given: list[str] | None) -> tuple[str, ...]:
 
 
 def _metrics_address(given: str) -> tuple[str, int] | None:
-    from bdfl.operation.addresses import split_address
-    from bdfl.operation.own_name import LOOPBACK
+    from bdfl.addresses import LOOPBACK, split_address
 
     if given == "off":
         return None
     return split_address(given if ":" in given else f"{LOOPBACK}:{given}")
+
+
+# `bdfl ap`: an access point of a live network.
+
+
+def access_point(
+    genesis: Annotated[Path, typer.Option("--genesis", metavar="FILE", help="The genesis file of the network.")],
+    key: Annotated[Path, typer.Option("--key", metavar="FILE", help="TLS key, from `bdfl keygen --access-point`.")],
+    listen: Annotated[
+        list[str], typer.Option("--listen", metavar="HOST:PORT", help="Address to listen on. Repeatable.")
+    ],
+    certificate: Annotated[
+        Path | None,
+        typer.Option(
+            "--certificate", metavar="FILE", help="TLS certificate.", show_default="certificate.pem beside the key"
+        ),
+    ] = None,
+    folder: Annotated[
+        Path | None,
+        typer.Option("--folder", metavar="DIR", help="Folder for the log.", show_default="that of the key"),
+    ] = None,
+    peer: PeerOption = None,
+    admission: Annotated[
+        list[Path] | None,
+        typer.Option("--admission", metavar="FILE", help="Admission of a member added after genesis. Repeatable."),
+    ] = None,
+    allow: AllowOption = None,
+    while_input: WhileInputOption = False,
+) -> None:
+    """Run an access point that forwards messages between nodes until stopped.
+
+    It can delay and drop messages but not forge them: it has no member's key.
+
+    Access points that name each other with --peer forward along the shortest path, in a ring or any other topology.
+    An access point whose certificate the genesis does not list is refused.
+
+    Example:
+      bdfl ap --genesis our.genesis --key ap-0/key.pem --listen 0.0.0.0:7447
+    """
+    require_extra("an access point", "live")
+    from bdfl.node.access_point import CERTIFICATE_FILE, AccessPointSettings, open_service
+
+    settings = AccessPointSettings(
+        genesis=genesis,
+        key=key,
+        certificate=certificate or key.parent / CERTIFICATE_FILE,
+        folder=folder or key.parent,
+        listen=read_addresses(listen),
+        peers=read_addresses(peer),
+        allowed=frozenset(allow or ()),
+        admissions=tuple(admission or ()),
+    )
+    with open_service(settings, echo=sys.stderr) as service, on_signals(service.stop):
+        if while_input:
+            end_with_input(service.stop)
+        service.run()

@@ -1,24 +1,28 @@
 """Options, arguments and steps that several commands share."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from bdfl.cli.terminal import print_files, writing_to
-from bdfl.errors import MissingExtra, require
-from bdfl.scenario.toml_text import toml_value
+from bdfl.errors import BdflError, MissingExtra, require
+from bdfl.scenario.validation import toml_value
 
 if TYPE_CHECKING:
     from bdfl.report.style import Picture
     from bdfl.scenario import Scenario
+
+
+# Options, arguments and steps that several commands share.
 
 RESULTS = Path("results")
 
 
 def complete_scenario() -> list[str]:
     """Return the names of the shipped scenarios, for shell completion; the shell adds files if none matches."""
-    from bdfl.scenario.shipped import shipped_scenarios
+    from bdfl.scenario.files import shipped_scenarios
 
     return list(shipped_scenarios())
 
@@ -91,7 +95,7 @@ def open_scenario(
 ) -> "Scenario":
     """Load a scenario and apply the options that override its values."""
     from bdfl.scenario import load_scenario
-    from bdfl.scenario.shipped import find_scenario
+    from bdfl.scenario.files import find_scenario
 
     overrides = [*flower_changes(flower, flower_model), *(changes or [])]
     overrides += [] if rounds is None else [f"rounds={rounds}"]
@@ -101,7 +105,7 @@ def open_scenario(
 
 def data_changes(data: str | None) -> list[str]:
     """Return the overrides of the option `--data`; a path is relative to the working folder."""
-    from bdfl.scenario.learning import is_path
+    from bdfl.scenario.schema_learning import is_path
 
     if data is None:
         return []
@@ -136,3 +140,36 @@ def save_result(picture: "Picture", name: str, out: Path | None, *, quiet: bool)
         files = save_picture(picture, folder, name)
     if not quiet:
         print_files(files)
+
+
+# Options of commands that distribute work over local processes or a Ray cluster.
+
+
+class Engine(StrEnum):
+    """The executor of the work; results do not depend on it."""
+
+    LOCAL = "local"
+    RAY = "ray"
+
+
+class BadEngine(BdflError):
+    """Options of an engine that exclude each other."""
+
+
+EngineOption = Annotated[
+    Engine, typer.Option("--engine", help="Local processes or a Ray cluster. Does not change results.")
+]
+AddressOption = Annotated[
+    str | None,
+    typer.Option(
+        "--address",
+        help="Address of a Ray cluster: HOST:PORT, ray://HOST:PORT or auto.",
+        show_default="a new local cluster",
+    ),
+]
+
+
+def validate_address(engine: Engine, address: str | None) -> None:
+    """Raise `BadEngine` for an address without the Ray engine."""
+    if address is not None and engine is not Engine.RAY:
+        raise BadEngine("--address: given with --engine local, --engine ray expected")

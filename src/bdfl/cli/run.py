@@ -6,10 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bdfl.cli.engine_options import AddressOption, Engine, EngineOption, validate_address
+from bdfl.cli.data import TrackOption, open_trackers, tracking_run
 from bdfl.cli.options import (
+    AddressOption,
     AllowOption,
     DataOption,
+    Engine,
+    EngineOption,
     FlowerModelOption,
     FlowerOption,
     JsonOption,
@@ -19,9 +22,9 @@ from bdfl.cli.options import (
     SetOption,
     complete_scenario,
     open_scenario,
+    validate_address,
 )
 from bdfl.cli.terminal import print_files, print_json, print_out, progress, say, writing_to
-from bdfl.cli.track import TrackOption, open_trackers, tracking_run
 from bdfl.errors import BdflError, require
 
 if TYPE_CHECKING:
@@ -97,9 +100,9 @@ def run(
       bdfl run quickstart --track tensorboard:results/board
       bdfl run --resume runs/quickstart-drc-0
     """
-    from bdfl.experiment.choices import choose_scheduler
     from bdfl.experiment.run_folder import create_run_folder, open_run_folder, refuse_existing
     from bdfl.experiment.training_run import found_chain
+    from bdfl.scheduling.registry import choose_scheduler
 
     validate_address(engine, address)
     trackers = open_trackers(track)
@@ -174,13 +177,13 @@ def _open(
     federated: "Federated", workers: int | None, engine: Engine, address: str | None
 ) -> "AbstractContextManager[Trainer]":
     if engine is Engine.RAY:
-        from bdfl.learning.ray_workers import open_ray_trainer
+        from bdfl.learning.trainer_pool import open_ray_trainer
 
         return open_ray_trainer(
             federated.scenario, federated.data, federated.partition, address=address, workers=workers
         )
     from bdfl.experiment.training_run import default_workers
-    from bdfl.learning.workers import open_trainer
+    from bdfl.learning.trainer_pool import open_trainer
 
     num_workers = default_workers(federated.scenario, federated.data) if workers is None else workers
     return open_trainer(federated.scenario, federated.data, federated.partition, workers=num_workers)
@@ -190,7 +193,7 @@ def _train(
     federated: "Federated", trainer: "Trainer", folder: "RunFolder", tracking: "Tracking", *, as_json: bool
 ) -> None:
     """Train the remaining rounds with a live view, verify the chain and write the report."""
-    from bdfl.cli.live import RunView, show_run
+    from bdfl.cli.progress import RunView, show_run
     from bdfl.experiment.training_run import train_run, verify_run
     from bdfl.report.run_report import summarise_training, tabulate_training, write_run
     from bdfl.scenario.files import named_functions

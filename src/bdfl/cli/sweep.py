@@ -6,16 +6,24 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bdfl.cli.engine_options import AddressOption, Engine, EngineOption, validate_address
-from bdfl.cli.options import AllowOption, JsonOption, JsonOrFilesOption, can_draw
+from bdfl.cli.options import (
+    AddressOption,
+    AllowOption,
+    Engine,
+    EngineOption,
+    JsonOption,
+    JsonOrFilesOption,
+    can_draw,
+    validate_address,
+)
 from bdfl.cli.run import INTERRUPTED_EXIT, BadUsage
 from bdfl.cli.terminal import print_files, print_json, print_out, progress, say, writing_to
 from bdfl.errors import require
 
 if TYPE_CHECKING:
-    from bdfl.sweeps.crew import Crew
+    from bdfl.sweeps.executors import Crew
     from bdfl.sweeps.plan import Sweep
-    from bdfl.sweeps.running import SweepOutcome
+    from bdfl.sweeps.runner import SweepOutcome
 
 SWEEPS = Path("sweeps")
 FAILED_EXIT = 1
@@ -49,9 +57,9 @@ def sweep(
       bdfl sweep sweep.toml --engine ray --address 10.0.0.1:6379
       bdfl sweep --resume sweeps/sweep
     """
-    from bdfl.sweeps.folder import load_begun, open_sweep_folder
     from bdfl.sweeps.plan import load_sweep
-    from bdfl.sweeps.running import run_sweep
+    from bdfl.sweeps.results import load_begun, open_sweep_folder
+    from bdfl.sweeps.runner import run_sweep
 
     validate_address(engine, address)
     if (file is None) == (resume is None) or (resume is not None and out is not None):
@@ -107,8 +115,7 @@ def plot(
       bdfl plot sweeps/sweep --x energy.budget_j --y mean_delay_s --by scheduler
       bdfl plot sweeps/sweep --where clients.count=8
     """
-    from bdfl.sweeps.summary import summarise_points
-    from bdfl.sweeps.table import read_points
+    from bdfl.sweeps.results import read_points, summarise_points
 
     pairs = [text.partition("=") for text in where or []]
     if any(not equals for _, equals, _ in pairs):
@@ -124,12 +131,12 @@ def plot(
     if as_json:
         print_json(summary)
     else:
-        from bdfl.report.sweep_tables import tabulate_summary
+        from bdfl.report.sweep import tabulate_summary
 
         print_out(*tabulate_summary(summary))
     if (out is not None or not as_json) and can_draw():
         from bdfl.report.style import save_picture
-        from bdfl.report.sweep_figures import draw_sweep
+        from bdfl.report.sweep import draw_sweep
 
         folder = out or (table if table.is_dir() else table.parent)
         with writing_to(folder):
@@ -141,13 +148,13 @@ def plot(
 def _open_crew(
     planned: "Sweep", engine: Engine, address: str | None, workers: int | None
 ) -> "AbstractContextManager[Crew]":
-    from bdfl.sweeps.measures import Mode
+    from bdfl.sweeps.plan import Mode
 
     if engine is Engine.RAY:
-        from bdfl.sweeps.ray_crew import open_ray_crew
+        from bdfl.sweeps.executors import open_ray_crew
 
         return open_ray_crew(address, workers, with_torch=planned.mode is Mode.RUN)
-    from bdfl.sweeps.crew import open_local_crew
+    from bdfl.sweeps.executors import open_local_crew
 
     return open_local_crew(workers)
 
@@ -176,7 +183,7 @@ def _describe(planned: "Sweep", *, as_json: bool) -> None:
 def _show(outcome: "SweepOutcome", path: Path, *, as_json: bool) -> None:
     import hashlib
 
-    from bdfl.sweeps.table import POINTS_FILE
+    from bdfl.sweeps.results import POINTS_FILE
 
     table = path / POINTS_FILE
     if as_json:
@@ -194,7 +201,7 @@ def _show(outcome: "SweepOutcome", path: Path, *, as_json: bool) -> None:
         }
         print_json(document)
     else:
-        from bdfl.report.sweep_tables import describe_outcome
+        from bdfl.report.sweep import describe_outcome
 
         for line in describe_outcome(outcome):
             say(line)

@@ -1,8 +1,19 @@
 """Channels, energy budgets and topology of each round, drawn from (seed, purpose, round, client)."""
 
-from bdfl.environment.draws import Purpose, draw_values, stream
-from bdfl.environment.fading import draw_fading, draw_shadowing
-from bdfl.environment.geometry import Attachment, attach_clients, move_clients, place_clients
+from bdfl.environment.channel import BadTrace, draw_fading, draw_shadowing, read_gain_trace
+from bdfl.environment.geometry import (
+    Attachment,
+    TooManyLinks,
+    Topology,
+    algebraic_connectivity,
+    attach_clients,
+    find_topology,
+    laplacian,
+    link_nodes,
+    move_clients,
+    place_clients,
+)
+from bdfl.environment.rng import Purpose, draw_values, stream
 from bdfl.environment.rounds import (
     DrawnRounds,
     Federation,
@@ -11,15 +22,6 @@ from bdfl.environment.rounds import (
     draw_rounds,
     draw_samples,
 )
-from bdfl.environment.topology import (
-    TooManyLinks,
-    Topology,
-    algebraic_connectivity,
-    find_topology,
-    laplacian,
-    link_nodes,
-)
-from bdfl.environment.trace import BadTrace, read_gain_trace
 
 __all__ = [
     "Attachment",

@@ -9,15 +9,23 @@ from typing import TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from bdfl.arrays import PerClient, PerClientMask
 from bdfl.compute import training_cycles
-from bdfl.environment.draws import Purpose, draw_values, stream
-from bdfl.environment.fading import draw_fading, draw_shadowing
-from bdfl.environment.geometry import AccessPoint, Attachment, Points, attach_clients, move_clients, place_clients
-from bdfl.environment.topology import Topology, find_topology, link_nodes
-from bdfl.environment.trace import read_gain_trace
+from bdfl.environment.channel import draw_fading, draw_shadowing, read_gain_trace
+from bdfl.environment.geometry import (
+    AccessPoint,
+    Attachment,
+    Points,
+    Topology,
+    attach_clients,
+    find_topology,
+    link_nodes,
+    move_clients,
+    place_clients,
+)
+from bdfl.environment.rng import Purpose, draw_values, stream
 from bdfl.radio import channel_gain
 from bdfl.scenario import Choice, Lognormal, Normal, PerClientValue, Scenario, Uniform
+from bdfl.types import PerClient, PerClientMask
 
 _Element = TypeVar("_Element", bound=np.generic)
 

@@ -7,15 +7,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bdfl.errors import BdflError
-from bdfl.experiment.bounding import bound_path, bounding_solver, is_bounded
-from bdfl.experiment.choices import BASELINES, choose_scheduler, validate_choices
-from bdfl.experiment.measures import cumulative_delay
+from bdfl.experiment.bounds import bound_path, bounding_solver, is_bounded
+from bdfl.experiment.parallel import Group, Progress, map_parallel, prepare_groups
 from bdfl.experiment.simulation import draw_run, play
-from bdfl.experiment.statistics import Interval, mean_interval
-from bdfl.experiment.sweep import Group, Progress, map_parallel, prepare_groups
+from bdfl.experiment.statistics import Interval, cumulative_delay, mean_interval
 from bdfl.records import RunSummary, summarise_run
 from bdfl.scenario import Scenario
 from bdfl.scheduling.problem import Scheduler
+from bdfl.scheduling.registry import BASELINES, choose_scheduler, validate_choices
 
 PAPER_SCHEDULERS = ("random", "round-robin", "channel-best", "drc")
 DEFAULT_SCHEDULERS = (*PAPER_SCHEDULERS, "exact:tradeoff=50")

@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from bdfl.arrays import PerClient
 from bdfl.learning.training import Outcome
 from bdfl.records import LearningRecord, PerRound, RunRecord
 from bdfl.scenario import LocalUnit, Scenario
-from bdfl.scheduling.convergence import ConvergenceBound, convergence_bound
+from bdfl.scheduling.queues import ConvergenceBound, convergence_bound
+from bdfl.types import PerClient
 
 _SAME_RATE = 0.01  # participation and beta count as equal up to this
 

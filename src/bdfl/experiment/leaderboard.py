@@ -7,18 +7,15 @@ from math import inf, isnan
 import msgspec
 
 from bdfl.errors import BdflError
-from bdfl.experiment.bounding import bound_path, bounding_solver, is_bounded
-from bdfl.experiment.choices import choose_scheduler, validate_choices
-from bdfl.experiment.measures import jain_index, mean_round_energy
-from bdfl.experiment.passing import train_in_passing
+from bdfl.experiment.bounds import bound_path, bounding_solver, is_bounded
+from bdfl.experiment.parallel import Group, Progress, map_parallel, prepare_groups
 from bdfl.experiment.simulation import Draws, draw_run, play
-from bdfl.experiment.statistics import Interval, mean_interval
-from bdfl.experiment.sweep import Group, Progress, map_parallel, prepare_groups
-from bdfl.experiment.training_run import prepare_run
+from bdfl.experiment.statistics import Interval, jain_index, mean_interval, mean_round_energy
+from bdfl.experiment.training_run import prepare_run, train_in_passing
 from bdfl.records import RunRecord
 from bdfl.scenario import Scenario
-from bdfl.scenario.learning import HUB_PREFIX
-from bdfl.scheduling.registry import scheduler_names
+from bdfl.scenario.schema_learning import HUB_PREFIX
+from bdfl.scheduling.registry import choose_scheduler, scheduler_names, validate_choices
 
 SERVED = 0.05  # mean shortfall of the worst served client up to which a scheduler is ranked
 
@@ -179,7 +176,7 @@ def _simulate_seed(task: _Task) -> list[_Score]:
 
 def _learn_seed(task: _Task) -> list[_Score]:
     """Play one seed with shared data and trainer; only the last model is evaluated."""
-    from bdfl.learning.workers import open_trainer  # PyTorch only if training is needed
+    from bdfl.learning.trainer_pool import open_trainer  # PyTorch only if training is needed
 
     scenarios = [_without_measurements(scenario) for scenario, _ in task.group]
     federated = prepare_run(scenarios[0])

@@ -1,36 +1,44 @@
-"""A run of the protocol: the members of a scenario in a simulated network, with their chain archived in a folder."""
+"""A run on a simulated network: its members, their chain, and the records derived from it."""
 
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
 
+import numpy as np
+
+from bdfl.environment.mining_race import MiningRaces
 from bdfl.errors import BdflError
 from bdfl.experiment.run_folder import BadRunFolder
-from bdfl.experiment.simulation import Draws
+from bdfl.experiment.simulation import Draws, PlannedRound, record_round
 from bdfl.identity import Signer
-from bdfl.learning.accounting import noise_micro_of
+from bdfl.learning.privacy_accounting import noise_micro_of
 from bdfl.learning.weights import Layout
 from bdfl.ledger.block import Block, Certificate, Conditions, Genesis
-from bdfl.ledger.chain import ChainState, apply_block, modelled_costs, start_chain
+from bdfl.ledger.cache import Toolbox
+from bdfl.ledger.chain import ChainState, apply_block, modelled_costs, plan_after, settle_round, start_chain
+from bdfl.ledger.chain_params import read_decision
+from bdfl.ledger.costs import NANO, to_measure
 from bdfl.ledger.errors import MissingBlob
-from bdfl.ledger.genesis import conditions_of, make_genesis
-from bdfl.ledger.keeping import Store, rested_on
-from bdfl.ledger.spending import spent_after
-from bdfl.ledger.store import ChainStore
-from bdfl.ledger.toolbox import Toolbox
-from bdfl.ledger.units import NANO
+from bdfl.ledger.genesis import conditions_of, first_prospect, make_genesis
+from bdfl.ledger.privacy import spent_after
+from bdfl.ledger.schedule import Plan, plan_round
+from bdfl.ledger.sqlite_store import ChainStore
+from bdfl.ledger.store import ContinuedStore, Store, rested_on
 from bdfl.protocol.node import begin
 from bdfl.protocol.state import Context, Recovered
-from bdfl.scenario import Scenario
-from bdfl.scenario.learning import is_function
-from bdfl.transports.continued_store import ContinuedStore
-from bdfl.transports.faults.trouble import Trouble, faults_of
-from bdfl.transports.simulated import Ending, Network
-from bdfl.transports.simulated_node import SimulatedNode, simulated_signer
-from bdfl.transports.world import ScenarioWorld, Train, simulated_timing
+from bdfl.records import RoundRecord
+from bdfl.scenario import MiningMode, Scenario
+from bdfl.scenario.schema_learning import is_function
+from bdfl.transports.cost_model import ScenarioWorld, Train, scheduled_problem, simulated_timing
+from bdfl.transports.faults import Trouble, faults_of
+from bdfl.transports.simulated import Ending, Network, SimulatedNode, simulated_signer
+from bdfl.types import PerClientMask
+
+# A run of the protocol: the members of a scenario in a simulated network, with their chain archived in a folder.
 
 _LEAST_MEMORY = 2**24  # bytes of cached models; more for large models
 _PATIENCE_NS = 3600 * NANO  # simulated timeout of a block, in addition to ten rounds
@@ -270,3 +278,60 @@ class NetworkRun:
             if data is not None:
                 return data  # else the block was empty, and its updates were not stored
         return self._train(client, chain, model)
+
+
+# Records of a run, derived from its chain: decisions, deliveries and costs of each block.
+
+
+class RoundBook:
+    """Follows a chain from its genesis, block by block, and derives the round records."""
+
+    def __init__(self, scenario: Scenario, draws: Draws, genesis: Genesis, toolbox: Toolbox) -> None:
+        self._scenario = scenario
+        self._draws = draws
+        self._toolbox = toolbox
+        self.chain: ChainState = start_chain(genesis, toolbox)
+        self._plan: Plan = plan_round(self.chain.charter, first_prospect(self.chain.charter), toolbox)
+
+    def plan_next(self) -> PlannedRound:
+        """Return the round after the last block, as agreed on the chain."""
+        # Iterations and bound of the scheduler are not on the chain: they come from planning the round again.
+        own = self._plan.decision
+        decision = replace(read_decision(self.chain.schedule), bound=own.bound, iterations=own.iterations)
+        state = self._draws.states[self.chain.height]
+        return PlannedRound(self._scenario, scheduled_problem(self.chain), state, decision)
+
+    def settle(self, block: Block) -> RoundRecord:
+        """Record the next round, which ended in `block`."""
+        planned, chain = self.plan_next(), self.chain
+        body = block.body
+        self._plan = plan_after(chain, settle_round(chain, body.updates, body.reports, body.entries), self._toolbox)
+        self.chain = apply_block(chain, block, self._toolbox)
+        return record_round(
+            self._scenario,
+            planned.problem,
+            planned.state,
+            planned.decision,
+            to_measure(body.queue_nano[: chain.num_members], NANO),
+            delivered_by(block),
+            mined=self._mining(planned, block),
+            prove_gap=False,
+        )
+
+    def _mining(self, planned: PlannedRound, block: Block) -> tuple[float, int] | None:
+        """Mining time (s) and winner, if these are sampled."""
+        if self._scenario.mining.mode is not MiningMode.SAMPLED or not planned.decision.is_feasible:
+            return None
+        races = MiningRaces(self._scenario, planned.state.round, planned.decision.mining_hz, 0.0)
+        proposer = block.header.proposer
+        return races.finding_s(block.header.attempt)[proposer], proposer
+
+
+def delivered_by(block: Block) -> PerClientMask:
+    """Mask of clients with an update in the block that is not declined, (clients,).
+
+    A client without data counts as delivering: it sends the parent's model with 0 samples.
+    """
+    mask = np.zeros(len(block.body.modelled.energy_pj), dtype=np.bool_)
+    mask[[signed.update.client for signed in block.body.updates if not signed.update.is_declined]] = True
+    return mask

@@ -1,4 +1,6 @@
-"""The folder of a run: its scenario, a journal of the completed rounds, and their chain.
+"""The folder of a run and of records: layout, journal, lock.
+
+The folder of a run: its scenario, a journal of the completed rounds, and their chain.
 
 The journal has one JSON document per line: a header, then a row per round. A round is complete once its line is; its
 block, with all models, is in the chain before. So an interruption loses at most the current round.
@@ -15,11 +17,9 @@ from typing import TypeVar
 import msgspec
 
 from bdfl.errors import BdflError, one_line, other_format
-from bdfl.file_lock import lock_patiently
-from bdfl.foreign_files import find_stray, read_regular
-from bdfl.ledger.blob_folder import BLOBS_FOLDER
-from bdfl.records.learning import LearningRound, best_round
-from bdfl.records.run_files import (
+from bdfl.ledger.blob_store import BLOBS_FOLDER
+from bdfl.records import CrowdRecord, RunRecord
+from bdfl.records.learning import (
     BEST_MODEL,
     CHAIN_FOLDER,
     FINAL_MODEL,
@@ -28,9 +28,12 @@ from bdfl.records.run_files import (
     LOCK_FILE,
     SCENARIO_FILE,
     JournalHeader,
+    LearningRound,
+    best_round,
 )
 from bdfl.scenario import Scenario, dump_scenario
 from bdfl.scenario.files import load_foreign_scenario
+from bdfl.storage import find_stray, lock_patiently, read_regular
 
 _MAX_JOURNAL = 2**28  # bytes
 _Line = TypeVar("_Line")
@@ -187,3 +190,54 @@ def lock_folder(path: Path, what: str = "run") -> Iterator[None]:
         if not lock_patiently(file):
             raise BadRunFolder(f"{path}: another process is at work on this {what}")
         yield
+
+
+# The folder of a simulated run without a chain: its scenario and its records.
+
+_OTHERS = ("journal.jsonl", "network.json", "chain")  # contents of other kinds of folders
+
+
+class BadRecordFolder(BdflError):
+    """A folder with other contents."""
+
+
+def refuse_run_folder(folder: Path) -> None:
+    """Raise `BadRecordFolder` if records would replace those of a run with a chain."""
+    for name in _OTHERS:
+        if (folder / name).exists():
+            raise BadRecordFolder(f"{folder}: holds a {name}, a folder of its own expected")
+
+
+def write_record(scenario: Scenario, run: RunRecord, folder: Path) -> list[Path]:
+    """Write the scenario, and the records if pyarrow is installed; return the files written."""
+    refuse_run_folder(folder)
+    return write_record_files(scenario, run, folder)
+
+
+def write_record_files(scenario: Scenario, run: RunRecord, folder: Path) -> list[Path]:
+    """Write the same files without checking the folder, for callers that own its chain."""
+    path = write_scenario(scenario, folder)
+    try:
+        from bdfl.records.parquet import write_parquet
+    except ImportError:
+        return [path]
+    return [path, *write_parquet(run, None, folder)]
+
+
+def write_crowd(scenario: Scenario, crowd: CrowdRecord, folder: Path) -> list[Path]:
+    """Write a run of too many clients for full records; otherwise as `write_record`."""
+    refuse_run_folder(folder)
+    path = write_scenario(scenario, folder)
+    try:
+        from bdfl.records.parquet import write_crowd_parquet
+    except ImportError:
+        return [path]
+    return [path, *write_crowd_parquet(crowd, folder)]
+
+
+def write_scenario(scenario: Scenario, folder: Path) -> Path:
+    """Write the scenario to `folder`, which is created if necessary, and return the file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / SCENARIO_FILE
+    path.write_text(dump_scenario(scenario), encoding="utf-8")
+    return path

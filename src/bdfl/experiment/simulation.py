@@ -1,22 +1,24 @@
-"""Simulation of one scheduler in one run: draw, decide, check, record."""
+"""Simulation of a scenario under a scheduler, with records per round or sums for very many clients."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bdfl.arrays import PerClient, PerClientMask
 from bdfl.compute import mining_energy, mining_work
 from bdfl.environment import DrawnRounds, Federation, Purpose, RoundState, draw_federation, draw_rounds, stream
-from bdfl.environment.mining import draw_finding
+from bdfl.environment.mining_race import draw_finding
 from bdfl.learning.participation import draw_participation
-from bdfl.records import NOBODY, RoundRecord, RunRecord, collect_run
+from bdfl.records import NOBODY, CrowdBook, CrowdRecord, RoundRecord, RunRecord, collect_run
 from bdfl.scenario import MiningMode, Scenario, scenario_digest
 from bdfl.scheduling.checker import decision_status, evaluate, optimality_gap
 from bdfl.scheduling.exact import exact, exact_power
 from bdfl.scheduling.problem import Decision, RoundProblem, Scheduler, make_problem
 from bdfl.scheduling.queues import drift_bound, drift_constant, lyapunov, lyapunov_drift, next_queue
 from bdfl.scheduling.registry import get_scheduler
+from bdfl.types import PerClient, PerClientMask
+
+# Simulation of one scheduler in one run: draw, decide, check, record.
 
 
 @dataclass(frozen=True, eq=False)
@@ -240,3 +242,40 @@ def prove_bound(problem: RoundProblem, decision: Decision) -> Decision:
     keeps_power = np.array_equal(decision.power_w[decision.selected], problem.power_w[decision.selected])
     solver = exact if keeps_power else exact_power
     return replace(decision, bound=solver(replace(problem, memory=None)).bound)
+
+
+# Runs of very many clients: simulated like any other, but aggregated per round instead of stored.
+
+MAX_KEPT_CLIENTS = 20_000  # with full records: 1.5 MB a round
+
+
+def is_crowd(scenario: Scenario) -> bool:
+    """Return whether there are too many clients to store and show each one's rounds."""
+    return scenario.clients.count > MAX_KEPT_CLIENTS
+
+
+def simulate_crowd(
+    scenario: Scenario, *, prove_gaps: bool = False, on_round: Callable[[RoundRecord], None] | None = None
+) -> CrowdRecord:
+    """Simulate the scenario's own scheduler and aggregate its records; the same rounds as in `simulate`.
+
+    Memory does not grow with the rounds. `on_round` is called after every round.
+    """
+    scheduler = get_scheduler(scenario.scheduler.name, scenario.scheduler.parameters)
+    draws = stream_run(scenario)
+    book = CrowdBook(draws.participation_rate)
+    for planned in play_rounds(scenario, scheduler, draws):
+        record = planned.settle(planned.decision.selected, prove_gap=prove_gaps)
+        book.add(record)
+        if on_round is not None:
+            on_round(record)
+    return CrowdRecord(
+        scenario=scenario.name,
+        scenario_digest=scenario_digest(scenario),
+        scheduler=scenario.scheduler.name,
+        tradeoff=scenario.scheduler.tradeoff,
+        seed=scenario.seed,
+        drift_constant=drift_constant(draws.participation_rate),
+        rounds=book.rounds,
+        clients=book.totals(),
+    )

@@ -1,36 +1,146 @@
-"""A learning run: schedule, train, commit a block and record, round by round, in a folder from which it can resume."""
+"""A training run: prepare data and trainer, play the rounds, evaluate, settle the records."""
 
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+from numpy.typing import NDArray
 
 from bdfl import __version__
 from bdfl.aggregation import get_aggregator
 from bdfl.environment import draw_federation, draw_rounds
-from bdfl.experiment.learner import Learner, or_none
-from bdfl.experiment.network_run import NetworkRun, open_archive, own_functions, run_genesis, run_toolbox
-from bdfl.experiment.round_book import RoundBook
-from bdfl.experiment.run_folder import BadRunFolder, RunFolder, digest
+from bdfl.experiment.network_run import NetworkRun, RoundBook, open_archive, own_functions, run_genesis, run_toolbox
+from bdfl.experiment.run_folder import BadRunFolder, RunFolder, create_run_folder, digest
 from bdfl.experiment.simulation import Draws, PlannedRound, collect_rounds
-from bdfl.learning.attacks import poison_labels
+from bdfl.learning.attacks import poison_labels, poison_results
 from bdfl.learning.data import DataSet, load_data
 from bdfl.learning.flower_trainer import FlowerClients, OnRehearsed, rehearse_clients, suggest_workers
 from bdfl.learning.participation import participation_of
 from bdfl.learning.partition import Partition, draw_partition
-from bdfl.learning.training import Trainer
+from bdfl.learning.training import Evaluation, FullGradient, LocalResult, Trainer
 from bdfl.learning.weights import Vector, decode_weights, encode_weights
 from bdfl.ledger.block import Block, Genesis
+from bdfl.ledger.cache import Toolbox
 from bdfl.ledger.chain import ChainState
-from bdfl.ledger.store import ChainStore
-from bdfl.ledger.toolbox import Toolbox
+from bdfl.ledger.sqlite_store import ChainStore
 from bdfl.ledger.verify import Verification, verify_chain
-from bdfl.process_pool import count_cores
+from bdfl.processes import count_cores
 from bdfl.records import LearningRecord, LearningRound, RoundRecord, RunRecord, collect_learning
 from bdfl.records.known_height import known_height
-from bdfl.records.run_files import FORMAT, JournalHeader
+from bdfl.records.learning import FORMAT, JournalHeader
 from bdfl.scenario import Engine, Scenario, scenario_digest
-from bdfl.scenario.learning import MLP
+from bdfl.scenario.schema_learning import MICRO, MLP
 from bdfl.scheduling.registry import get_scheduler
+
+# Learning in a simulated run: training of the clients, and evaluation of each block's model.
+
+_ROUNDS_REMEMBERED = 2  # a late member may still request their results
+
+
+class Learner:
+    """Trains for all members of a simulated network, and evaluates the global model."""
+
+    def __init__(self, scenario: Scenario, trainer: Trainer, model: bytes, weights: Vector) -> None:
+        """`model` is the digest of the global model that the next round starts from, `weights` are its values."""
+        self._scenario = scenario
+        self._settings = scenario.learning
+        self._trainer = trainer
+        self._model = model
+        self._weights = weights
+        self._measured: tuple[Vector, NDArray[np.float64]] | None = None  # a model, and the full gradient there
+        self._evaluated: tuple[bytes, Evaluation] | None = None  # digest of a model, and its evaluation
+        self._results: OrderedDict[bytes, list[LocalResult]] = OrderedDict()  # by the tip they were trained on
+
+    def train(self, client: int, chain: ChainState, model: bytes) -> bytes | None:
+        """Model that the client sends for the round after `chain`, starting from `model`; None if training diverged.
+
+        All scheduled clients are trained at the first request.
+        """
+        start = self._weights if chain.model == self._model else decode_weights(model, self._trainer.layout)
+        weights = self._train_all(chain, start)[chain.schedule.selected.index(client)].weights
+        return None if weights is None else encode_weights(weights, self._trainer.layout)
+
+    def learn(self, chain: ChainState, block: Block, model: bytes) -> LearningRound:
+        """Record the next round, which began at `chain` and ended in `block` with `model`."""
+        round = block.header.height
+        measured, smoothness = self._measure(round)
+        results = self._train_all(chain, self._weights)
+        weights = self._weights if block.body.is_empty else decode_weights(model, self._trainer.layout)
+        found = self._evaluate(weights, block.body.model) if self._is_evaluated(round) else None
+        spent_micro = {signed.update.client: signed.update.epsilon_micro for signed in block.body.updates}
+        row = LearningRound(
+            round=round,
+            selected=list(chain.schedule.selected),
+            outcome=[result.outcome.value for result in results],
+            local_loss=[or_none(result.loss) for result in results],
+            local_gradient_norm=[or_none(result.gradient_norm) for result in results],
+            epsilon=[
+                spent_micro[client] / MICRO if spent_micro.get(client) else None for client in chain.schedule.selected
+            ],
+            update_norm=_norm(weights.astype(np.float64) - self._weights),
+            accuracy=None if found is None else or_none(found.accuracy),
+            loss=None if found is None else or_none(found.loss),
+            recall=None if found is None else [or_none(share) for share in found.recall.tolist()],
+            gradient_norm=None if measured is None else or_none(_norm(measured.gradient)),
+            global_loss=None if measured is None else or_none(measured.loss),
+            smoothness=smoothness,
+            model=block.body.model.hex(),
+        )
+        self._model, self._weights = block.body.model, weights
+        return row
+
+    def measure_again(self, weights: Vector) -> None:
+        """Restore the last measurement of an interrupted run by computing it again, with the same bits."""
+        self._measured = weights, self._trainer.full_gradient(weights).gradient
+
+    def _train_all(self, chain: ChainState, weights: Vector) -> Sequence[LocalResult]:
+        known = self._results.get(chain.tip)
+        if known is not None:
+            return known
+        round, clients = chain.height + 1, list(chain.schedule.selected)
+        results = self._trainer.train(weights, round, clients) if clients else []
+        self._results[chain.tip] = poison_results(self._scenario, weights, round, results)
+        if len(self._results) > _ROUNDS_REMEMBERED:
+            self._results.popitem(last=False)
+        return self._results[chain.tip]
+
+    def _is_evaluated(self, round: int) -> bool:
+        return round % self._settings.evaluate_every == 0 or round == self._scenario.rounds
+
+    def _evaluate(self, weights: Vector, model: bytes) -> Evaluation:
+        if self._evaluated is None or self._evaluated[0] != model:
+            self._evaluated = model, self._trainer.evaluate(weights)
+        return self._evaluated[1]
+
+    def _measure(self, round: int) -> tuple[FullGradient | None, float | None]:
+        """Full gradient at the model before this round, if due, and its change relative to the last one."""
+        every = self._settings.gradient_every
+        if every == 0 or (round - 1) % every != 0:
+            return None, None
+        found = self._trainer.full_gradient(self._weights)
+        last, self._measured = self._measured, (self._weights, found.gradient)
+        if last is None:
+            return found, None
+        distance = _norm(self._weights.astype(np.float64) - last[0])
+        if not distance > 0:
+            return found, None
+        return found, or_none(_norm(found.gradient - last[1]) / distance)
+
+
+def _norm(values: NDArray[np.float64]) -> float:
+    return float(np.sqrt(np.sum(np.square(values))))
+
+
+def or_none(value: float) -> float | None:
+    """Return the value, or None if it is not finite."""
+    return float(value) if np.isfinite(value) else None
+
+
+# A learning run: schedule, train, commit a block and record, round by round, in a folder from which it can resume.
 
 Planned = Callable[[PlannedRound], None]
 Settled = Callable[[RoundRecord, LearningRound], None]
@@ -290,3 +400,15 @@ def _torch_version() -> str:
 
 def _or_nan(value: float | None) -> float:
     return float("nan") if value is None else value
+
+
+# Learning runs that leave only their records.
+
+
+def train_in_passing(federated: Federated, trainer: Trainer) -> tuple[RunRecord, LearningRecord]:
+    """Run the whole training in a temporary folder and return its records."""
+    with (
+        TemporaryDirectory(prefix="bdfl-run-") as folder,
+        create_run_folder(Path(folder), federated.scenario) as run,
+    ):
+        return train_run(federated, trainer, run)

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import msgspec
 
+from bdfl.addresses import LOOPBACK
 from bdfl.errors import BdflError, one_line
 from bdfl.explorer.errors import CannotOpen
 from bdfl.explorer.library import Library, open_library
-from bdfl.explorer.serving import ExplorerServer
-from bdfl.operation.own_name import LOOPBACK
+from bdfl.explorer.server import ExplorerServer
 
 _STARTING_S = 120.0
 _POLL_S = 0.5
@@ -70,7 +70,7 @@ class _Owner:
     """The parent process; this process stops when the parent exits."""
 
     def __init__(self) -> None:
-        from bdfl.operation.children import watch_input
+        from bdfl.localnet.processes import watch_input
 
         self.stop: Callable[[], None] = lambda: os._exit(0)  # until there is a server to stop
         watch_input(lambda: self.stop())

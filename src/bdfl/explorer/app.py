@@ -1,12 +1,27 @@
-"""Routes of the explorer: an HTML shell for every page, and its content as JSON beside it.
+"""Routes of the explorer, their query parameters, and its static files.
+
+Static files of the pages: a fixed list, made when the server starts.
+
+A request's path is looked up in the list and never used as a path on the disk, so path traversal is impossible;
+symbolic links are not followed.
+
+Routes of the explorer: an HTML shell for every page, and its content as JSON beside it.
 
 Threads query the library, with a limit on concurrent requests. Slow requests (the what-if desk, whole models) have a
 limit of their own.
 """
 
+import gzip
+import hashlib
+import math
+import os
+import re
 import zlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from http import HTTPStatus
+from pathlib import Path
 
 import msgspec
 from anyio import CapacityLimiter, to_thread
@@ -18,11 +33,128 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bdfl.errors import BdflError, one_line
+from bdfl.explorer.documents import DeskSettings
 from bdfl.explorer.errors import BadRequest, Busy, NotHere
-from bdfl.explorer.feed import EventStream, Feed, TooManyViewers
+from bdfl.explorer.events import EventStream, Feed, TooManyViewers
 from bdfl.explorer.library import Library
-from bdfl.explorer.queries import Query, desk_settings, path_number, whole
-from bdfl.explorer.static_files import SHELL, StaticFile, StaticFiles
+
+# Parse numbers in URLs; all other text is rejected.
+
+_WHOLE = re.compile(r"[0-9]{1,9}", re.ASCII)
+_NUMBER = re.compile(r"[+-]?[0-9]{1,20}(\.[0-9]{0,20})?([eE][+-]?[0-9]{1,3})?|[+-]?\.[0-9]{1,20}", re.ASCII)
+_MAX_SHOWN = 40  # characters of a bad value in an error message
+
+Query = Mapping[str, str]
+
+
+def path_number(text: str) -> int:
+    """Return the number at the end of a path; raise `NotHere` for other text."""
+    if _WHOLE.fullmatch(text) is None:
+        raise NotHere(f"{text[:_MAX_SHOWN]}: a number expected")
+    return int(text)
+
+
+def whole(query: Query, name: str) -> int | None:
+    """Return a parameter that is a whole number; None if not given."""
+    text = query.get(name, "")
+    if not text:
+        return None
+    if _WHOLE.fullmatch(text) is None:
+        raise BadRequest(f"{name}: {text[:_MAX_SHOWN]} given, a whole number expected")
+    return int(text)
+
+
+def number(query: Query, name: str) -> float | None:
+    """Return a parameter that is a finite number; None if not given."""
+    text = query.get(name, "")
+    if not text:
+        return None
+    value = float(text) if _NUMBER.fullmatch(text) is not None else math.nan
+    if not math.isfinite(value):
+        raise BadRequest(f"{name}: {text[:_MAX_SHOWN]} given, a number expected")
+    return value
+
+
+def desk_settings(query: Query) -> DeskSettings:
+    """Return the settings of the what-if page."""
+    return DeskSettings(
+        tradeoff=number(query, "tradeoff"),
+        budget_scale=number(query, "budget_scale"),
+        energy_budget_j=number(query, "energy_budget_j"),
+        bandwidth_hz=number(query, "bandwidth_hz"),
+        work_scale=number(query, "work_scale"),
+        client=whole(query, "client"),
+        gain_db=number(query, "gain_db"),
+    )
+
+
+STATIC_FOLDER = Path(__file__).parent / "static"
+SHELL = "index.html"
+_KINDS = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".json": "application/json",
+    ".svg": "image/svg+xml",
+    ".png": "image/png",
+    ".ico": "image/x-icon",
+    ".woff2": "font/woff2",
+    ".txt": "text/plain; charset=utf-8",
+}
+
+
+@dataclass(frozen=True)
+class StaticFile:
+    """A file as it is served."""
+
+    content: bytes
+    kind: str
+    tag: str  # ETag
+
+    @cached_property
+    def packed(self) -> bytes:
+        """The content as gzip."""
+        return gzip.compress(self.content, 6, mtime=0)
+
+
+class StaticFiles:
+    """The files of a folder by their names in it, such as js/app.js."""
+
+    def __init__(self, folder: Path = STATIC_FOLDER) -> None:
+        self._paths: Mapping[str, Path] = dict(_list_files(folder))
+        self._kept: dict[str, tuple[tuple[int, int], StaticFile]] = {}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._paths)
+
+    def find(self, name: str) -> StaticFile | None:
+        """Return the file's current content; None if it is not on the list or was removed."""
+        path = self._paths.get(name)
+        if path is None:
+            return None
+        try:
+            found = path.stat(follow_symlinks=False)
+            state = (found.st_mtime_ns, found.st_size)
+            kept = self._kept.get(name)
+            if kept is None or kept[0] != state:
+                content = path.read_bytes()
+                tag = '"' + hashlib.sha256(content).hexdigest()[:16] + '"'
+                kept = state, StaticFile(content, _KINDS[path.suffix], tag)
+                self._kept[name] = kept
+        except OSError:
+            return None
+        return kept[1]
+
+
+def _list_files(folder: Path) -> Iterator[tuple[str, Path]]:
+    for place, folders, files in os.walk(folder, followlinks=False):
+        folders.sort()
+        for name in sorted(files):
+            path = Path(place) / name
+            if path.suffix in _KINDS and not path.is_symlink():
+                yield path.relative_to(folder).as_posix(), path
+
 
 JSON = "application/json"
 BYTES = "application/octet-stream"

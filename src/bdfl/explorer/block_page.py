@@ -3,7 +3,8 @@
 import math
 from collections.abc import Sequence
 
-from bdfl.audit.block_summary import (
+from bdfl.audit.export import to_plain
+from bdfl.audit.lineage import (
     BlockSummary,
     describe_change,
     describe_offence,
@@ -11,8 +12,7 @@ from bdfl.audit.block_summary import (
     show_utc,
     summarise_block,
 )
-from bdfl.audit.plain import to_plain
-from bdfl.explorer.chain_view import Found
+from bdfl.explorer.block_source import Found
 from bdfl.explorer.documents import (
     BlockDocument,
     BlockRow,
@@ -26,7 +26,7 @@ from bdfl.explorer.documents import (
     UpdateRow,
     VoteRow,
 )
-from bdfl.explorer.following import is_member
+from bdfl.explorer.follower import is_member
 from bdfl.ledger.block import (
     Block,
     Entry,
@@ -38,11 +38,11 @@ from bdfl.ledger.block import (
     SignedUpdate,
     header_seal,
 )
-from bdfl.ledger.roll import Roll, offender_of
-from bdfl.ledger.units import ATTO, MICROWATT, NANO, PICOJOULE
-from bdfl.ledger.work import highest_hash, work_hash
+from bdfl.ledger.costs import ATTO, MICROWATT, NANO, PICOJOULE
+from bdfl.ledger.member_set import Roll, offender_of
+from bdfl.ledger.proof_of_work import highest_hash, work_hash
 from bdfl.records.learning import LearningRound
-from bdfl.scenario.privacy import MICRO
+from bdfl.scenario.schema_learning import MICRO
 
 
 def show_block(

@@ -15,9 +15,8 @@ import numpy as np
 from bdfl.encoding import encode
 from bdfl.errors import one_line
 from bdfl.explorer.block_page import show_block, show_row, show_schedule
-from bdfl.explorer.chain_view import BlockSource, Found, find_block, find_forgery
-from bdfl.explorer.client_page import show_client
-from bdfl.explorer.columns import OUTSIDE, RESTING, UNKNOWN, Columns
+from bdfl.explorer.block_source import BlockSource, Found, ask_for_forgeries, find_block, find_forgery
+from bdfl.explorer.columns import OUTSIDE, RESTING, UNKNOWN, Columns, summarise
 from bdfl.explorer.documents import (
     FLAG_PROBLEM,
     AccessPointRow,
@@ -32,19 +31,16 @@ from bdfl.explorer.documents import (
     Summary,
 )
 from bdfl.explorer.errors import NotHere
-from bdfl.explorer.following import Follower, is_member
-from bdfl.explorer.orders import MinedIn
-from bdfl.explorer.round_view import RoundView
-from bdfl.explorer.run import Facts
-from bdfl.explorer.side_files import Journal, Learning, MeasuredTimes, NodeLogs
-from bdfl.explorer.signature_check import ask_for_forgeries
-from bdfl.explorer.story import summarise
-from bdfl.explorer.watching import Watcher
+from bdfl.explorer.follower import Follower, Journal, Learning, MeasuredTimes, NodeLogs, is_member
+from bdfl.explorer.node_status import Watcher
+from bdfl.explorer.pages import show_client
+from bdfl.explorer.run import Facts, RoundView
+from bdfl.explorer.worker_client import MinedIn
 from bdfl.ledger.block import Block, Conditions, Genesis, Schedule, chain_id
-from bdfl.ledger.keeping import StoreError
-from bdfl.ledger.roll import find_evidence, offender_of, quorum_size
-from bdfl.ledger.round_problem import problem_of, read_decision
-from bdfl.ledger.units import ATTO, MICROWATT, NANO, NOISE
+from bdfl.ledger.chain_params import problem_of, read_decision
+from bdfl.ledger.costs import ATTO, MICROWATT, NANO, NOISE
+from bdfl.ledger.member_set import find_evidence, offender_of, quorum_size
+from bdfl.ledger.store import StoreError
 from bdfl.records.learning import LearningRound
 from bdfl.scenario import MiningMode, Scenario
 from bdfl.scheduling.problem import Decision, RoundProblem

@@ -4,7 +4,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from bdfl.audit.plain import Plain
+from bdfl.audit.export import Plain
 
 Kind: TypeAlias = Literal["run", "chain", "node", "network", "record"]
 Column: TypeAlias = list[float | None]

@@ -13,8 +13,8 @@ from typing import Literal
 
 from bdfl import __version__
 from bdfl.errors import BdflError
-from bdfl.explorer.comparing import compare_runs
-from bdfl.explorer.desk import open_desk
+from bdfl.explorer.columns import MAX_POINTS, tell_story
+from bdfl.explorer.detection import open_node, open_path
 from bdfl.explorer.documents import (
     BackNews,
     BlockDocument,
@@ -40,12 +40,13 @@ from bdfl.explorer.documents import (
     VerifyDocument,
 )
 from bdfl.explorer.errors import BadRequest, Busy, NotHere
-from bdfl.explorer.helper import Helper
-from bdfl.explorer.lineage import show_model
-from bdfl.explorer.network_map import draw_map
-from bdfl.explorer.opening import open_node, open_path
-from bdfl.explorer.orders import (
+from bdfl.explorer.pages import compare_runs, draw_map, show_model
+from bdfl.explorer.record_run import RecordRun
+from bdfl.explorer.run import Run
+from bdfl.explorer.what_if import open_desk
+from bdfl.explorer.worker_client import (
     MAX_DRAWN,
+    Helper,
     Judged,
     Lineage,
     Mined,
@@ -60,9 +61,6 @@ from bdfl.explorer.orders import (
     Traced,
     Verify,
 )
-from bdfl.explorer.record_run import RecordRun
-from bdfl.explorer.run import Run
-from bdfl.explorer.story import MAX_POINTS, tell_story
 
 _MAX_PLACES = 64  # cached maps of rounds
 _MAX_NEWS = 20  # blocks reported by a poll; a viewer that misses more reloads the time series

@@ -6,15 +6,15 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 
-from bdfl.audit.reading import NotOnChain
+from bdfl.audit.lineage import NotOnChain
 from bdfl.errors import other_format
 from bdfl.explorer.columns import DELIVERED, IDLE, MISSED, PER_CLIENT, PER_ROUND, Values
 from bdfl.explorer.documents import FLAG_INFEASIBLE
-from bdfl.explorer.orders import RecordFacts
-from bdfl.foreign_files import open_parquet
+from bdfl.explorer.worker_client import RecordFacts
 from bdfl.records import NOBODY
 from bdfl.records.parquet import CLIENTS_FILE, FORMAT, ROUNDS_FILE
 from bdfl.scheduling.problem import Status
+from bdfl.storage import open_parquet
 
 _MAX_ROWS = 2**23
 DECIDED = ("cpu_hz", "mining_hz", "power_w")  # by client, as `client_cpu_hz` and so on

@@ -8,7 +8,16 @@ from pathlib import Path
 import numpy as np
 
 from bdfl.errors import BdflError, one_line
-from bdfl.explorer.columns import DELIVERED, PER_CLIENT, PER_ROUND, Columns, Values
+from bdfl.explorer.columns import (
+    DELIVERED,
+    PER_CLIENT,
+    PER_ROUND,
+    Columns,
+    Values,
+    member_rounds,
+    summarise,
+    tell_client,
+)
 from bdfl.explorer.documents import (
     AccessPointRow,
     BlockDocument,
@@ -22,13 +31,10 @@ from bdfl.explorer.documents import (
     Summary,
 )
 from bdfl.explorer.errors import NotHere
-from bdfl.explorer.helper import Helper
-from bdfl.explorer.orders import DrawProblem, MinedIn, ProblemOrder, ReadRecord, RecordFacts
-from bdfl.explorer.round_view import RoundView
-from bdfl.explorer.run import Facts
-from bdfl.explorer.story import member_rounds, summarise, tell_client
+from bdfl.explorer.run import Facts, RoundView
+from bdfl.explorer.worker_client import DrawProblem, Helper, MinedIn, ProblemOrder, ReadRecord, RecordFacts
 from bdfl.records import NOBODY
-from bdfl.records.run_files import SCENARIO_FILE
+from bdfl.records.learning import SCENARIO_FILE
 from bdfl.scenario import Scenario
 from bdfl.scenario.files import load_foreign_scenario
 from bdfl.scheduling.problem import Decision, RoundProblem

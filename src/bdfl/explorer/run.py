@@ -1,4 +1,4 @@
-"""Protocol of a run, for all kinds of sources."""
+"""The protocol of a run that the explorer shows, and its view of a round."""
 
 import threading
 from dataclasses import dataclass
@@ -17,9 +17,34 @@ from bdfl.explorer.documents import (
     Status,
     Summary,
 )
-from bdfl.explorer.orders import MinedIn
-from bdfl.explorer.round_view import RoundView
+from bdfl.explorer.worker_client import MinedIn
 from bdfl.scheduling.problem import Decision, RoundProblem
+
+# One round: conditions, schedule and result of every client.
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundView:
+    """State of a round; lists have one entry per client, NaN where unknown."""
+
+    round: int
+    gain: list[float]
+    power_w: list[float]  # transmit power, if it sends
+    cpu_hz: list[float]
+    mining_hz: list[float]
+    reachable: frozenset[int]
+    selected: frozenset[int]
+    delivered: frozenset[int]
+    winner: int | None
+    bandwidth_hz: float | None
+    noise_w_per_hz: float | None
+
+    def is_there(self, client: ClientRow) -> bool:
+        """Return whether the client is a member in this round."""
+        return client.since <= self.round and (client.until is None or self.round <= client.until)
+
+
+# Protocol of a run, for all kinds of sources.
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,22 +1,33 @@
-"""Rounds of a scenario for a server with real clients: selection, costs and aggregation."""
+"""Scheduled rounds of a Flower server, and the assignment of its nodes to clients.
 
-from collections.abc import Mapping
+Conversion of Flower's named arrays, in numpy's format, to a flat model.
+
+Data from clients are untrusted until checked: first the size, then the form, then the numbers.
+"""
+
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bdfl.aggregation import Update, aggregate, get_aggregator, min_updates
-from bdfl.arrays import PerClientMask
-from bdfl.errors import BdflError
-from bdfl.experiment.record_folder import BadRecordFolder, write_record_files, write_scenario
+from bdfl.errors import BdflError, one_line
+from bdfl.experiment.run_folder import BadRecordFolder, write_record_files, write_scenario
 from bdfl.experiment.simulation import Draws, PlannedRound, collect_rounds, draw_run, play_rounds
-from bdfl.flower.server_chain import ServerChain, server_keys
+from bdfl.flower.audit_chain import ServerChain, server_keys
+from bdfl.learning.flower_clients import ArrayForm, BadArrays, form_of
 from bdfl.learning.weights import Layout, Vector, is_finite
 from bdfl.records import RoundRecord, RunRecord
-from bdfl.records.run_files import CHAIN_FOLDER
+from bdfl.records.learning import CHAIN_FOLDER
 from bdfl.scenario import Scenario
 from bdfl.scheduling.registry import get_scheduler
+from bdfl.types import PerClientMask
+
+# Rounds of a scenario for a server with real clients: selection, costs and aggregation.
 
 Config = dict[str, int | float]
 
@@ -217,3 +228,76 @@ class ScheduledRounds:
 def is_counted(weights: Vector | None) -> bool:
     """Return whether these weights can be aggregated."""
     return weights is not None and is_finite(weights)
+
+
+# Assignment of Flower's nodes to the scenario's clients.
+
+
+class Roster:
+    """Client numbers by node. A node keeps its number while connected; afterwards the number is free."""
+
+    def __init__(self, num_clients: int) -> None:
+        self._num_clients = num_clients
+        self._told: dict[int, int | None] = {}  # number requested by a node; None: not specified
+        self._client_of: dict[int, int] = {}
+        self._present: frozenset[int] = frozenset()
+
+    def find_strangers(self, present: Collection[int]) -> list[int]:
+        """Return the nodes not yet queried for their number, in order."""
+        return sorted(node for node in present if node not in self._told)
+
+    def enrol(self, present: Collection[int], told: Mapping[int, int | None]) -> list[int]:
+        """Assign numbers to new nodes: the requested one if free, else the lowest that is still free.
+
+        `told` are the answers of all new nodes. Returns the nodes for which no number is left.
+        """
+        self._present = frozenset(present)
+        self._told |= {node: told.get(node) for node in self.find_strangers(present)}
+        self._client_of = {node: client for node, client in self._client_of.items() if node in self._present}
+        newcomers = sorted(self._present - self._client_of.keys())
+        free = set(range(self._num_clients)) - set(self._client_of.values())
+        for node in newcomers:
+            wanted = self._told[node]
+            if wanted is not None and wanted in free:
+                self._client_of[node] = wanted
+                free.remove(wanted)
+        waiting = [node for node in newcomers if node not in self._client_of]
+        self._client_of |= dict(zip(waiting, sorted(free), strict=False))
+        return waiting[len(free) :]
+
+    def node_of(self, client: int) -> int | None:
+        """Return the node of the client; None if there is none now."""
+        return next((node for node, number in self._client_of.items() if number == client), None)
+
+
+_WIDEST = 8  # bytes of the widest number type
+_HEAD = 4096  # limit on numpy's header, in bytes
+
+
+def find_form(arrays: Mapping[str, bytes]) -> tuple[ArrayForm, Vector]:
+    """Return the form of the model in the server's own arrays, and its weights; raise `BadArrays`."""
+    form = form_of({name: _decode(name, data) for name, data in arrays.items()})
+    return form, read_arrays(form, arrays)
+
+
+def read_arrays(form: ArrayForm, arrays: Mapping[str, bytes]) -> Vector:
+    """Read the model in a client's arrays, (parameters,), of any numeric type. Raises `BadArrays`."""
+    most = dict(zip(form.layout.names, form.layout.sizes, strict=True))
+    for name, data in arrays.items():
+        allowed = most.get(name, 0) * _WIDEST + _HEAD
+        if len(data) > allowed:
+            raise BadArrays(f"array {name!r} of {len(data)} bytes given, expected at most {allowed}")
+    weights = form.join({name: _decode(name, data) for name, data in arrays.items()})
+    if not is_finite(weights):
+        raise BadArrays("weights that are not all finite given, expected a model that can be averaged")
+    return weights
+
+
+def _decode(name: str, data: bytes) -> NDArray[Any]:
+    try:
+        found = np.load(BytesIO(data), allow_pickle=False)
+    except (ValueError, EOFError, OSError, MemoryError) as error:
+        raise BadArrays(f"array {name!r} is not in numpy's format: {one_line(error)}") from None
+    if not isinstance(found, np.ndarray):
+        raise BadArrays(f"array {name!r} is a {type(found).__name__}, expected one array in numpy's format")
+    return found

@@ -10,10 +10,8 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 
 from bdfl.experiment.simulation import Draws
-from bdfl.flower.model_form import find_form, read_arrays
-from bdfl.flower.roster import Roster
-from bdfl.flower.rounds import Order, ScheduledRounds
-from bdfl.learning.flower_arrays import ArrayForm, BadArrays
+from bdfl.flower.rounds import Order, Roster, ScheduledRounds, find_form, read_arrays
+from bdfl.learning.flower_clients import ArrayForm, BadArrays
 from bdfl.learning.weights import Vector
 from bdfl.records import RunRecord
 from bdfl.scenario import Scenario

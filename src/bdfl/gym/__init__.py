@@ -9,8 +9,8 @@ from bdfl.errors import require
 require("bdfl.gym", "gymnasium")
 
 from bdfl.gym.actions import Form, Frequencies  # noqa: E402
+from bdfl.gym.env import InvalidEnvironment, SchedulingEnv  # noqa: E402
 from bdfl.gym.registering import FREQUENCIES_ID, SET_ID, register_environments  # noqa: E402
-from bdfl.gym.scheduling_env import InvalidEnvironment, SchedulingEnv  # noqa: E402
 
 __all__ = ["FREQUENCIES_ID", "SET_ID", "Form", "Frequencies", "InvalidEnvironment", "SchedulingEnv"]
 

@@ -13,11 +13,11 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from bdfl.arrays import PerClient, PerClientMask
 from bdfl.scheduling.baselines import decide_initial, initial_cpu
 from bdfl.scheduling.drc import exchange_time, settle_iterate, start_round
 from bdfl.scheduling.exact import best_frequencies, earliest_exchange
 from bdfl.scheduling.problem import Decision, RoundProblem, infeasible_decision
+from bdfl.types import PerClient, PerClientMask
 
 Action = NDArray[Any]  # bits, or numbers from -1 to 1: see `Form`
 

@@ -12,4 +12,4 @@ def register_environments() -> None:
     """Register both names with Gymnasium; idempotent."""
     for name, form in ((SET_ID, Form.SET), (FREQUENCIES_ID, Form.FREQUENCIES)):
         if name not in registry:
-            register(name, entry_point="bdfl.gym.scheduling_env:SchedulingEnv", kwargs={"form": form.value})
+            register(name, entry_point="bdfl.gym.env:SchedulingEnv", kwargs={"form": form.value})

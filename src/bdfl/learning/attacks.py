@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bdfl.environment import Purpose, stream
-from bdfl.learning.data_set import DataSet
+from bdfl.learning.dataset import DataSet
 from bdfl.learning.partition import Partition
 from bdfl.learning.training import NAN, LocalResult, Outcome
 from bdfl.learning.weights import Vector

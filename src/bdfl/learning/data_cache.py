@@ -17,8 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from bdfl.learning.data_set import BadData, DataSet
-from bdfl.learning.mapped import blocks_of
+from bdfl.learning.dataset import BadData, DataSet, blocks_of
 
 _ABOUT = "about.json"
 _ARRAYS = ("train_inputs", "train_labels", "test_inputs", "test_labels")

@@ -13,8 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch.nn.functional import cross_entropy
 
-from bdfl.learning.flat_model import FlatModel
-from bdfl.learning.inputs import Inputs
+from bdfl.learning.torch_model import FlatModel, Inputs
 from bdfl.learning.training import Evaluation, FullGradient
 
 _CHUNK = 250  # samples passed through the model together

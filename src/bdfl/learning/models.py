@@ -6,11 +6,11 @@ import torch
 from torch import nn
 
 from bdfl.environment import Purpose, stream
-from bdfl.learning.own_function import find_function, importing_from_here, show_exception
 from bdfl.learning.training import InvalidTraining
 from bdfl.learning.weights import Layout
+from bdfl.plugins import find_function, importing_from_here, show_exception
 from bdfl.scenario import Learning
-from bdfl.scenario.learning import MLP, PAPER_CNN, is_function
+from bdfl.scenario.schema_learning import MLP, PAPER_CNN, is_function
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _KEY = "learning.model"

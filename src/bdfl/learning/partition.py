@@ -1,17 +1,243 @@
-"""Partitions of labelled data among clients; each sample is held by at most one client."""
+"""Partitions of data among clients: IID, Dirichlet, shards, by quantity, and those of flwr-datasets.
 
+Projection of requested label counts onto the available samples.
+
+Clients request samples of each label (rows of w), but of label k there are only s_k. Among all matrices x with the same
+row sums r and column sums of at most s, take the one of least Kullback-Leibler divergence sum x log(x/w) from w. It is
+x_ik = a_i w_ik b_k with b_k <= 1, and b_k < 1 only if label k is exhausted: a scarce label is cut by the same factor
+for all clients. With b = exp(-p), the prices p minimise the convex dual
+sum_i r_i log(sum_k w_ik exp(-p_k)) + sum_k s_k p_k over p >= 0, one variable for each label.
+
+Partitioners of flwr-datasets, by name.
+
+A partitioner sees the labels in a drawn order, as Flower itself shuffles a data set before partitioning. Its own draws
+use the scenario's seed: the same scenario gives the same partition.
+"""
+
+import inspect
+import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
-from bdfl.arrays import PerClient
 from bdfl.environment import Purpose, draw_samples, stream
-from bdfl.errors import BdflError
-from bdfl.learning.flwr_partition import deal_by_partitioner
-from bdfl.learning.label_supply import fit_to_supply
+from bdfl.errors import BdflError, require
+from bdfl.plugins import show_exception
 from bdfl.scenario import PartitionMethod, PartitionSizes, Scenario
-from bdfl.scenario.learning import is_flower_method
+from bdfl.scenario.schema_learning import FLOWER_PREFIX, PartitionParameter, is_flower_method
+from bdfl.types import PerClient
+
+Counts: TypeAlias = NDArray[np.int64]  # (clients, labels)
+Matrix: TypeAlias = NDArray[np.float64]  # (clients, labels)
+PerLabel: TypeAlias = NDArray[np.float64]  # (labels,)
+
+_LEAST_WISH = 1e-3  # samples: any client can hold any label if no other is left
+_TOLERANCE = 1e-8  # relative to the greatest supply
+_MOST_SLACK = 1e-3  # samples: rounding tolerates less than half a sample in all
+_MAX_STEPS = 200
+_GRAIN = 1e-6  # resolution of remainders: the last bits of a sum must not matter
+
+
+def fit_to_supply(wishes: Counts, supply: NDArray[np.int64]) -> Counts:
+    """Integers nearest to the wishes: the same row sums, column sums of at most `supply`, (clients, labels).
+
+    Wishes that can all be met are met exactly. Their total must not exceed the supply of all labels.
+    """
+    if (wishes.sum(axis=0) <= supply).all():
+        return wishes
+    return round_to_supply(project_wishes(wishes, supply), supply)
+
+
+def project_wishes(wishes: Counts, supply: NDArray[np.int64]) -> Matrix:
+    """Return the matrix nearest to the wishes with their row sums and column sums of at most `supply`.
+
+    Damped Newton method on the prices of the labels in supply. A wish of 0 counts as a thousandth of a sample.
+    """
+    is_there = supply > 0
+    log_wishes = np.log(np.maximum(wishes[:, is_there], _LEAST_WISH))
+    sizes, limits = wishes.sum(axis=1).astype(np.float64), supply[is_there].astype(np.float64)
+    prices: PerLabel = np.zeros(len(limits))
+    value, held = _dual(log_wishes, sizes, limits, prices)
+    tolerance = min(_TOLERANCE * float(limits.max()), _MOST_SLACK)
+    damping = 1e-3
+    for _ in range(_MAX_STEPS):
+        slope = limits - held.sum(axis=0)
+        is_free = (prices > 0) | (slope < 0)  # a label not exhausted keeps its price of 0
+        if np.abs(slope[is_free]).max(initial=0.0) <= tolerance:
+            break
+        step = _newton_step(held[:, is_free], sizes, slope[is_free], damping)
+        next_prices = prices.copy()
+        next_prices[is_free] = np.maximum(prices[is_free] + step, 0.0)
+        next_value, next_held = _dual(log_wishes, sizes, limits, next_prices)
+        if next_value <= value:
+            prices, value, held, damping = next_prices, next_value, next_held, max(damping / 10, 1e-12)
+        else:
+            damping *= 10
+    projected = np.zeros(wishes.shape)
+    projected[:, is_there] = held
+    return projected
+
+
+def round_to_supply(held: Matrix, supply: NDArray[np.int64]) -> Counts:
+    """Round `held` up or down to integers with the same row sums and column sums of at most `supply`.
+
+    The nearest such matrix in squared distance: a transport problem, whose vertices are integers. A solution exists
+    because `held` satisfies the supplies up to far less than a sample.
+    """
+    from scipy.optimize import linprog  # slow to import, and rarely needed
+
+    sizes = np.rint(held.sum(axis=1)).astype(np.int64)
+    lower = np.floor(held + _GRAIN)
+    remainder = np.round((held - lower) / _GRAIN) * _GRAIN
+    client, label = np.nonzero(remainder > 0)  # entries that may be rounded up
+    counts = lower.astype(np.int64)
+    if not len(client):
+        return counts
+    rounding = linprog(  # type: ignore[call-overload]  # sparse matrices are missing from its stubs
+        1.0 - 2.0 * remainder[client, label],
+        A_eq=_picks(client, len(sizes)),
+        b_eq=sizes - counts.sum(axis=1),
+        A_ub=_picks(label, len(supply)),
+        b_ub=supply - counts.sum(axis=0),
+        bounds=(0.0, 1.0),
+        method="highs-ds",  # a simplex method ends at a vertex
+    )
+    if not rounding.success:
+        raise ArithmeticError(f"labels could not be rounded to whole samples: {rounding.message}")
+    counts[client, label] += np.rint(rounding.x).astype(np.int64)
+    return counts
+
+
+def _picks(rows: NDArray[np.int64], num_rows: int) -> sparse.csr_array:
+    """Matrix that sums the entries of each row, (rows, entries)."""
+    return sparse.csr_array((np.ones(len(rows)), (rows, np.arange(len(rows)))), shape=(num_rows, len(rows)))
+
+
+def _dual(log_wishes: Matrix, sizes: PerClient, limits: PerLabel, prices: PerLabel) -> tuple[float, Matrix]:
+    """Value of the dual at these prices, and the corresponding matrix."""
+    weights = log_wishes - prices
+    greatest = weights.max(axis=1, keepdims=True)
+    shares = np.exp(weights - greatest)
+    totals = shares.sum(axis=1, keepdims=True)
+    value = float((sizes * (greatest + np.log(totals))[:, 0]).sum() + (limits * prices).sum())
+    return value, shares / totals * sizes[:, np.newaxis]
+
+
+def _newton_step(held: Matrix, sizes: PerClient, slope: PerLabel, damping: float) -> PerLabel:
+    """Newton step of the prices, shortened by `damping`.
+
+    If all labels are exhausted, raising all prices together has no effect: damping also keeps the step finite.
+    """
+    outer = np.einsum("ik,il->kl", held, held / sizes[:, np.newaxis])  # not BLAS: its bits depend on threads
+    curvature = np.diag(held.sum(axis=0)) - outer
+    scale = np.diag(curvature) + 1e-9 * float(sizes.sum())
+    return -np.linalg.solve(curvature + np.diag(damping * scale), slope)
+
+
+LABEL_COLUMN = "label"
+_PLACE_COLUMN = "place"
+_NOBODY = -1
+# The base class, one that needs a function, and those that partition columns instead of samples.
+_OTHERS = frozenset(["Partitioner", "IdToSizeFncPartitioner", "VerticalEvenPartitioner", "VerticalSizePartitioner"])
+_ARRAYS = frozenset(["distribution_array"])  # parameters that must be arrays
+
+Partitioner = Any  # a flwr_datasets.partitioner.Partitioner; the library has no types
+
+
+class BadPartitioner(BdflError):
+    """A partitioner that does not exist, or that does not produce the partition the scenario needs."""
+
+
+def list_partitioners() -> list[str]:
+    """Names of the partitioners that partition samples, in alphabetical order."""
+    return sorted(set(_import_partitioners().__all__) - _OTHERS)
+
+
+def deal_by_partitioner(scenario: Scenario, labels: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Client that holds each of the samples with these labels, (samples,): its number, or -1 for none.
+
+    Defaults of the partitioner's parameters, where it has them: one partition per client, by label, from the scenario's
+    seed. Raises `BadPartitioner`, `MissingExtra`.
+    """
+    rng = stream(scenario.seed, Purpose.PARTITION)
+    order = rng.permutation(len(labels))
+    partitioner = _make_partitioner(scenario, int(rng.integers(2**32)))
+    parts = _load_parts(scenario, partitioner, labels[order])
+    owners = np.full(len(labels), _NOBODY)
+    for client, places in enumerate(parts):
+        held = order[places]
+        if len(np.unique(held)) < len(held) or (owners[held] != _NOBODY).any():
+            raise BadPartitioner(f"{scenario.partition.method}: deals out samples twice, expected each at most once")
+        owners[held] = client
+    return owners
+
+
+def _make_partitioner(scenario: Scenario, seed: int) -> Partitioner:
+    choice = scenario.partition
+    names = list_partitioners()
+    name = choice.method.removeprefix(FLOWER_PREFIX)
+    if name not in names:
+        raise BadPartitioner(f"partition.method: {choice.method!r} given, {FLOWER_PREFIX} expects {', '.join(names)}")
+    kind = getattr(_import_partitioners(), name)
+    defaults = {"num_partitions": scenario.clients.count, "partition_by": LABEL_COLUMN, "seed": seed}
+    taken = list(inspect.signature(kind).parameters)
+    given = _check_parameters(scenario, name, taken)
+    arguments = {key: value for key, value in defaults.items() if key in taken} | given
+    try:
+        return kind(**arguments)
+    except Exception as error:  # each validates its own parameters and may raise anything
+        raise BadPartitioner(f"{choice.method}: {show_exception(error)}") from None
+
+
+def _check_parameters(scenario: Scenario, name: str, taken: list[str]) -> dict[str, object]:
+    """Convert the scenario's parameters to the partitioner's types."""
+    given: Mapping[str, PartitionParameter] = scenario.partition.parameters
+    for key, value in given.items():
+        where = f"partition.parameters.{key}"
+        if key not in taken:
+            raise BadPartitioner(f"{where}: no parameter of {name}, which has {', '.join(taken)}")
+        if key == "num_partitions" and value != scenario.clients.count:
+            raise BadPartitioner(f"{where}: {value} given, expected clients.count, which is {scenario.clients.count}")
+        if key == "partition_by" and value not in (LABEL_COLUMN, scenario.data.label_column):
+            raise BadPartitioner(f"{where}: {value!r} given, expected {LABEL_COLUMN!r}, all that is known of a sample")
+    plain: dict[str, object] = {}
+    for key, value in given.items():
+        as_list = list(value) if isinstance(value, tuple) else value
+        plain[key] = np.array(value) if key in _ARRAYS else LABEL_COLUMN if key == "partition_by" else as_list
+    return plain
+
+
+def _load_parts(scenario: Scenario, partitioner: Partitioner, labels: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """Positions of the samples that each client holds."""
+    import datasets
+
+    method, num_clients = scenario.partition.method, scenario.clients.count
+    columns = {LABEL_COLUMN: labels, _PLACE_COLUMN: np.arange(len(labels))}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about retries; a partitioner that gives up raises
+            partitioner.dataset = datasets.Dataset.from_dict(columns)
+            num_parts = partitioner.num_partitions
+            if num_parts == num_clients:
+                parts = [partitioner.load_partition(client)[_PLACE_COLUMN] for client in range(num_clients)]
+                return [np.array(places[:], dtype=np.int64) for places in parts]
+    except Exception as error:  # too few samples, a parameter out of range: it may raise anything
+        raise BadPartitioner(f"{method}: {show_exception(error)}") from None
+    raise BadPartitioner(f"{method}: makes {num_parts} partitions, expected clients.count, which is {num_clients}")
+
+
+def _import_partitioners() -> Any:
+    require("a partitioner of Flower's", "flwr_datasets.partitioner")
+    import flwr_datasets.partitioner
+
+    return flwr_datasets.partitioner
+
+
+# Partitions of labelled data among clients; each sample is held by at most one client.
 
 Owners = NDArray[np.int64]  # (samples,): number of the client that holds a sample, or NOBODY
 NOBODY = -1

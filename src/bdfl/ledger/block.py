@@ -13,9 +13,7 @@ from msgspec import Meta
 from bdfl.encoding import INT_LIMIT, Digest, Positive, Record, Signature, Whole, encode, record_digest
 from bdfl.identity import Place
 from bdfl.ledger.merkle import merkle_root
-from bdfl.scenario.learning import LocalUnit
-from bdfl.scenario.ledger import QuorumRule, WorkKind
-from bdfl.scenario.privacy import ATTO, Accountant
+from bdfl.scenario.schema_learning import ATTO, Accountant, LocalUnit, QuorumRule, WorkKind
 
 FORMAT = 3  # 1: without privacy, 2: without time
 MAX_MEMBERS = 4096

@@ -24,13 +24,12 @@ from bdfl.ledger.block import (
     SignedReport,
     SignedUpdate,
 )
-from bdfl.ledger.candidates import find_candidates, settle_conditions, settle_misses
-from bdfl.ledger.charter import Charter, amend_charter
+from bdfl.ledger.cache import Toolbox
+from bdfl.ledger.chain_params import Charter, amend_charter
+from bdfl.ledger.costs import NANO
 from bdfl.ledger.genesis import first_prospect, validate_genesis
-from bdfl.ledger.planning import Plan, Prospect, assess, plan_round
-from bdfl.ledger.roll import BINDS_AFTER, find_change, find_evidence, offender_of
-from bdfl.ledger.toolbox import Toolbox
-from bdfl.ledger.units import NANO
+from bdfl.ledger.member_set import BINDS_AFTER, find_change, find_evidence, offender_of
+from bdfl.ledger.schedule import Plan, Prospect, assess, find_candidates, plan_round, settle_conditions, settle_misses
 from bdfl.scheduling.queues import next_queue
 
 __all__ = [

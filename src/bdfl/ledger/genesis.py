@@ -7,7 +7,6 @@ import msgspec
 
 from bdfl import __version__
 from bdfl.aggregation import min_updates
-from bdfl.arrays import PerClient
 from bdfl.compute import mining_work
 from bdfl.encoding import INT_LIMIT, BadEncoding, decode, digest, encode
 from bdfl.environment import Federation, RoundState
@@ -31,13 +30,9 @@ from bdfl.ledger.block import (
     SchedulerName,
     Tensor,
 )
-from bdfl.ledger.candidates import find_candidates
-from bdfl.ledger.charter import Charter, read_charter
-from bdfl.ledger.costs import slowest_exchange_ns
-from bdfl.ledger.errors import BadSchedule, InvalidGenesis
-from bdfl.ledger.planning import Prospect, idle_schedule, plan_round, validate_schedule
-from bdfl.ledger.toolbox import Toolbox
-from bdfl.ledger.units import (
+from bdfl.ledger.cache import Toolbox
+from bdfl.ledger.chain_params import Charter, read_charter
+from bdfl.ledger.costs import (
     ATTO,
     CAPACITANCE,
     MICROWATT,
@@ -47,9 +42,13 @@ from bdfl.ledger.units import (
     PICOJOULE,
     count_capped,
     count_units,
+    slowest_exchange_ns,
 )
+from bdfl.ledger.errors import BadSchedule, InvalidGenesis
+from bdfl.ledger.schedule import Prospect, find_candidates, idle_schedule, plan_round, validate_schedule
 from bdfl.scenario import Scenario, scenario_digest
-from bdfl.scenario.learning import is_function
+from bdfl.scenario.schema_learning import is_function
+from bdfl.types import PerClient
 
 _UNKNOWN_EXCHANGE_NS = 3600 * NANO  # if no client is reachable yet
 SIMULATED_TIME_MS = 1_767_225_600_000  # the beginning of 2026, the genesis time of every simulated network

@@ -18,8 +18,8 @@ from typing import Self
 
 import msgspec
 
-from bdfl.ledger.work import search_nonce
-from bdfl.scenario.ledger import WorkKind
+from bdfl.ledger.proof_of_work import search_nonce
+from bdfl.scenario.schema_learning import WorkKind
 
 _ORDERS, _ANSWERS = 0, 1  # the process's standard input and output
 _PIPE_BYTES = 65536

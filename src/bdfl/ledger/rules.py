@@ -25,6 +25,7 @@ from bdfl.ledger.block import (
     body_root,
     header_seal,
 )
+from bdfl.ledger.cache import Toolbox
 from bdfl.ledger.chain import (
     ChainState,
     modelled_costs,
@@ -48,15 +49,15 @@ from bdfl.ledger.errors import (
     WrongReceipts,
     require_equal,
 )
-from bdfl.ledger.evidence import prove_offence
-from bdfl.ledger.membership import validate_change
-from bdfl.ledger.planning import assess, judge_plan, validate_schedule
-from bdfl.ledger.roll import find_change, find_evidence, offender_of
+from bdfl.ledger.member_set import find_change, find_evidence, offender_of
+from bdfl.ledger.schedule import assess, judge_plan, validate_schedule
 from bdfl.ledger.statements import (
     is_ascending,
+    prove_offence,
     require_member,
     require_signed,
     validate_certificate,
+    validate_change,
     validate_report,
     validate_tip_certificate,
     validate_tip_vote,
@@ -64,7 +65,6 @@ from bdfl.ledger.statements import (
     validate_update_blob,
     validate_vote,
 )
-from bdfl.ledger.toolbox import Toolbox
 
 __all__ = [
     "is_timely",

@@ -1,28 +1,56 @@
-"""Validity of single statements for the next block: updates, reports, votes and certificates.
+"""Validation of signed statements: updates, reports, votes, evidence, membership changes.
+
+Validity of single statements for the next block: updates, reports, votes and certificates.
 
 A statement counts if its author is a member at its height.
+
+Evidence of misbehaviour: signed by the offender alone, and never made by an honest member.
+
+It counts against present and past members.
+
+Changes of membership: a quorum of assents, not expired, and possible on the chain.
+
+An assent counts if its signer is a member at the height of the block that carries the change and no proven offender: an
+offender gets no say about members, and could withhold its assent anyway. The quorum stays that of all members. A change
+cannot be replayed: an admission takes the next number and a new key, a removal a present member's number.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from bdfl.encoding import DIGEST_SIZE, INT_LIMIT, Record, encode
-from bdfl.identity import Meaning, Place, statement_digest
+from bdfl.identity import Meaning, Place, Signer, statement_digest
 from bdfl.ledger.block import (
     MAX_BUDGET_PJ,
+    Admission,
+    Assent,
     Certificate,
+    Change,
+    Evidence,
+    FalseWork,
     Kind,
+    MembershipChange,
     ModelUpdate,
     Report,
+    Seal,
+    SignedHeader,
     SignedReport,
     SignedUpdate,
     SignedVote,
+    TwoBlocks,
+    TwoUpdates,
+    TwoVotes,
     Vote,
+    block_digest,
+    header_seal,
 )
-from bdfl.ledger.chain import ChainState
-from bdfl.ledger.charter import Charter
+from bdfl.ledger.cache import Toolbox
+from bdfl.ledger.chain import ChainState, charter_after
+from bdfl.ledger.chain_params import Charter
 from bdfl.ledger.errors import (
     BadCertificate,
+    BadChange,
+    BadEvidence,
     BadReport,
     BadSignature,
     BadUpdate,
@@ -31,7 +59,7 @@ from bdfl.ledger.errors import (
     InvalidUpdate,
     require_equal,
 )
-from bdfl.ledger.toolbox import Toolbox
+from bdfl.ledger.member_set import offender_of
 
 
 def validate_update(state: ChainState, signed: SignedUpdate, toolbox: Toolbox) -> None:
@@ -62,7 +90,7 @@ def _validate_update_form(state: ChainState, update: ModelUpdate) -> None:
 
 
 def _validate_epsilon(state: ChainState, update: ModelUpdate) -> None:
-    """Epsilon never decreases; `audit.privacy` checks its value with the accountant."""
+    """Epsilon never decreases; `audit.summary` checks its value with the accountant."""
     if state.genesis.privacy is None or update.samples == 0:
         require_equal(BadUpdate, "update-epsilon", 0, update.epsilon_micro)
         return
@@ -181,3 +209,138 @@ def require_signed(
     public_key = charter.members[number].public_key
     if not toolbox.is_signed(public_key, signature, statement_digest(meaning, place, encode(content))):
         raise BadSignature(rule, f"signed by member {number} for height {place.height}", "another signature")
+
+
+def prove_offence(charter: Charter, evidence: Evidence, toolbox: Toolbox) -> int:
+    """The member that the evidence convicts; raises `BadEvidence` if it proves nothing."""
+    offender = offender_of(evidence)
+    if not 0 <= offender < charter.num_members:
+        raise BadEvidence("evidence-member", f"a member, 0 to {charter.num_members - 1}", offender)
+    match evidence:
+        case TwoVotes():
+            _prove_two_votes(charter, evidence, toolbox)
+        case TwoBlocks():
+            _prove_two_blocks(charter, evidence, toolbox)
+        case TwoUpdates():
+            _prove_two_updates(charter, evidence, toolbox)
+        case FalseWork():
+            _prove_false_work(charter, evidence, toolbox)
+    return offender
+
+
+def _prove_two_votes(charter: Charter, evidence: TwoVotes, toolbox: Toolbox) -> None:
+    """Prove votes of one kind in one attempt at one place, for different blocks."""
+    first, second = evidence.first.vote, evidence.second.vote
+    _require_same("voter", first.voter, second.voter)
+    _require_same("kind", first.kind, second.kind)
+    _require_same("attempt", first.attempt, second.attempt)
+    _require_different("blocks", first.block, second.block)
+    for signed in (evidence.first, evidence.second):
+        _require_signed(charter, first.voter, Meaning.VOTE, evidence.place, signed.vote, signed.signature, toolbox)
+
+
+def _prove_two_blocks(charter: Charter, evidence: TwoBlocks, toolbox: Toolbox) -> None:
+    """Prove two different blocks of one attempt at one height."""
+    first, second = evidence.first.header, evidence.second.header
+    _require_same("proposer", first.proposer, second.proposer)
+    _require_same("height", first.height, second.height)
+    _require_same("attempt", first.attempt, second.attempt)
+    _require_different("blocks", block_digest(first, evidence.first.nonce), block_digest(second, evidence.second.nonce))
+    for signed in (evidence.first, evidence.second):
+        _require_block_signed(charter, signed, toolbox)
+
+
+def _prove_two_updates(charter: Charter, evidence: TwoUpdates, toolbox: Toolbox) -> None:
+    """Prove two different updates of one round."""
+    first, second = evidence.first.update, evidence.second.update
+    _require_same("client", first.client, second.client)
+    _require_different("updates", first, second)
+    for signed in (evidence.first, evidence.second):
+        _require_signed(charter, first.client, Meaning.UPDATE, evidence.place, signed.update, signed.signature, toolbox)
+
+
+def _prove_false_work(charter: Charter, evidence: FalseWork, toolbox: Toolbox) -> None:
+    """Prove a block whose hash is above the target that it states itself."""
+    block = evidence.block
+    _require_block_signed(charter, block, toolbox)
+    if toolbox.is_worked(charter.genesis.law.work, header_seal(block.header), block.nonce, block.header.difficulty):
+        raise BadEvidence("evidence-work", "a hash above the block's target", "one that is low enough")
+
+
+def _require_same(name: str, first: object, second: object) -> None:
+    if first != second:
+        raise BadEvidence(f"evidence-{name}", f"the same {name} in both", f"{first} and {second}")
+
+
+def _require_different(name: str, first: object, second: object) -> None:
+    if first == second:
+        raise BadEvidence(f"evidence-{name}", "two different ones", "the same one twice")
+
+
+def _require_block_signed(charter: Charter, signed: SignedHeader, toolbox: Toolbox) -> None:
+    header = signed.header
+    seal = Seal(header, signed.nonce)
+    _require_signed(charter, header.proposer, Meaning.BLOCK, header.place, seal, signed.signature, toolbox)
+
+
+def _require_signed(
+    charter: Charter,
+    number: int,
+    meaning: Meaning,
+    place: Place,
+    content: Record,
+    signature: bytes,
+    toolbox: Toolbox,
+) -> None:
+    require_equal(BadEvidence, "evidence-chain", charter.chain, place.chain)
+    public_key = charter.members[number].public_key
+    if not toolbox.is_signed(public_key, signature, statement_digest(meaning, place, encode(content))):
+        raise BadEvidence("evidence-signature", f"signed by member {number}", "another signature")
+
+
+def change_place(chain: bytes, expires: int) -> Place:
+    """The signing context of an assent: the chain, and the last height whose block may carry the change."""
+    return Place(chain, expires, bytes(DIGEST_SIZE))
+
+
+def sign_change(chain: bytes, change: Change, expires: int, number: int, signer: Signer) -> Assent:
+    """A member's assent to a change that is void after height `expires`."""
+    return Assent(number, signer.sign(Meaning.MEMBERSHIP, change_place(chain, expires), change))
+
+
+def make_change(chain: bytes, change: Change, expires: int, signers: Mapping[int, Signer]) -> MembershipChange:
+    """A change with the assents of these members."""
+    assents = (sign_change(chain, change, expires, number, signers[number]) for number in sorted(signers))
+    return MembershipChange(change, expires, tuple(assents))
+
+
+def validate_change(state: ChainState, found: MembershipChange, toolbox: Toolbox) -> None:
+    """Raise unless the next block may carry the change: assented, not expired, and possible after earlier ones."""
+    validate_assents(state, found, toolbox)
+    charter_after(state, (found,), toolbox)
+
+
+def validate_assents(state: ChainState, found: MembershipChange, toolbox: Toolbox) -> None:
+    """Raise unless a quorum of the next height's members assented to the change and it has not expired."""
+    if found.expires <= state.height:
+        raise BadChange("change-expired", f"a change for height {state.height + 1}", f"up to height {found.expires}")
+    members, numbers = state.charter.members, [assent.member for assent in found.assents]
+    if not is_ascending(numbers) or (numbers and not 0 <= numbers[0] <= numbers[-1] < len(members)):
+        raise BadChange("change-assents", "different members in ascending order", numbers)
+    num_counted = sum(number in state.active and number not in state.offenders for number in numbers)
+    if num_counted < state.quorum:
+        raise BadChange("change-quorum", f"assents of at least {state.quorum} members, offenders aside", num_counted)
+    statement = statement_digest(Meaning.MEMBERSHIP, change_place(state.chain, found.expires), encode(found.change))
+    for assent in found.assents:
+        if not toolbox.is_signed(members[assent.member].public_key, assent.signature, statement):
+            expected = f"signed by member {assent.member} for up to height {found.expires}"
+            raise BadSignature("change-signature", expected, "another signature")
+
+
+def is_settled(state: ChainState, change: Change) -> bool:
+    """Return whether a change is obsolete: it was made, or another change took its number or key."""
+    roll = state.coming_charter.roll
+    if isinstance(change, Admission):
+        is_known = any(member.public_key == change.member.public_key for member in roll.members)
+        return is_known or change.number < len(roll.members)
+    return change.number < len(roll.members) and change.number not in roll.active

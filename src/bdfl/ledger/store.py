@@ -1,184 +1,253 @@
-"""A chain in a folder: blocks, certificates and a node's own statements in SQLite, models as files beside it.
+"""The protocol of a store, a store in memory, an overlay, and pruning.
 
-A blob is durable before any row that references it: temporary file, fsync, rename, fsync of the directory, then the
-row; in a batch, all blobs before all rows. An unreferenced blob is deleted after its height is decided, its row last.
-So after a crash at any moment every row is complete, and a blob without a row is deleted or belongs to the open height.
+The interface of a node's durable store: the chain, its blobs, and the node's own statements of the open height.
+
+`store.ChainStore` keeps it in files, `memory_store.MemoryStore` in memory.
+
+A store in memory, for simulated networks: it survives a simulated crash of its node.
+
+It hashes nothing: the caller guarantees that bytes have the digest they are put under.
 """
 
-from collections.abc import Collection, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
-from types import TracebackType
-from typing import Self
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
 
-from bdfl.encoding import Record, digest
-from bdfl.foreign_files import find_stray
-from bdfl.ledger.blob_folder import BLOBS_FOLDER, LOCK_FILE, BlobFolder, lock_folder
-from bdfl.ledger.block import Block, Certificate, Genesis, SignedReport, SignedUpdate, SignedVote, chain_id
-from bdfl.ledger.chain_rows import ChainRows, Statement, write_genesis
-from bdfl.ledger.charter import MAX_MODEL_SIZE
-from bdfl.ledger.database import Database
-from bdfl.ledger.keeping import (
-    BlobUse,
-    NotAStore,
-    NotKept,
-    PruneReport,
-    StoredRound,
-    rested_on,
-    validate_next,
-    validate_quota,
-)
-from bdfl.ledger.merkle import MerkleProof
-from bdfl.ledger.pruning import last_pruned, open_blobs, prove_update
-
-DATABASE_FILE = "chain.sqlite"
+from bdfl.errors import BdflError
+from bdfl.ledger.block import Block, Certificate, Genesis, SignedReport, SignedUpdate, SignedVote, body_leaves, chain_id
+from bdfl.ledger.merkle import MerkleProof, prove_leaf, prove_leaves
 
 
-@dataclass(eq=False)
-class _Batch:
-    """Pending writes of a batch, and the state to restore if it fails."""
-
-    recent: dict[bytes, int]  # before the batch
-    num_bytes: int  # before the batch
-    blobs: dict[bytes, bytes] = field(default_factory=dict)
-    unused: set[bytes] = field(default_factory=set)  # not referenced by the blocks appended
+class StoreError(BdflError):
+    """Base of all errors of a store."""
 
 
-class ChainStore:
-    """A `Store` in a folder, made by `create` or `open`; one process writes, any number read.
+class NotAStore(StoreError):
+    """A path that holds no store, or where none can be created."""
 
-    It may be used from any thread, one at a time.
+
+class StoreInUse(StoreError):
+    """A store that another process writes to."""
+
+
+class DamagedStore(StoreError):
+    """A store with missing or changed data; the message names them."""
+
+
+class NotKept(StoreError):
+    """A failed write: the disk is full or fails, or the bytes do not have the digest given."""
+
+
+class QuotaExceeded(StoreError):
+    """A blob that would exceed the store's quota."""
+
+
+class MisplacedBlock(StoreError):
+    """A block that is not the next one, or whose referenced blobs are not stored yet."""
+
+
+@dataclass(frozen=True)
+class StoredRound:
+    """A node's own statements of a height, each in the order in which it was put.
+
+    Candidates and progress are deleted when a block of the height is appended.
     """
 
-    def __init__(self, path: Path, database: Database, blobs: BlobFolder) -> None:
-        self._path = path
-        self._database = database
-        self._rows = ChainRows(path, database)
-        self._blobs = blobs
-        self._resources = ExitStack()
-        self._num_bytes: int | None = None  # of all blobs; none: open for reading
-        self._recent: dict[bytes, int] = {}  # sizes of blobs without a row: put since the last block
-        self._max_bytes: int | None = None
-        self._batch: _Batch | None = None
-        self.genesis = self._rows.genesis()
-        self._chain = chain_id(self.genesis)
-        self._blob_size = min(self.genesis.model.size, MAX_MODEL_SIZE)  # of any blob
+    height: int
+    votes: tuple[SignedVote, ...] = ()
+    updates: tuple[SignedUpdate, ...] = ()
+    reports: tuple[SignedReport, ...] = ()
+    candidates: tuple[Block, ...] = ()
+    attempt: int = 0  # 0: none put
+    lock: Certificate = ()
 
-    @classmethod
-    def create(
-        cls,
-        path: Path,
-        genesis: Genesis,
-        initial_model: bytes,
-        *,
-        durable: bool = True,
-        max_bytes: int | None = None,
-    ) -> "ChainStore":
-        """Create a store in a folder that is missing, empty, or left by an interrupted `create`.
 
-        Not `durable`: it survives a crash of the process, but perhaps not of the machine. `max_bytes` is a blob quota.
-        """
-        if digest(initial_model) != genesis.model.initial:
-            raise NotAStore(f"{path}: the untrained model given is not the one that genesis names")
-        validate_quota(0, len(initial_model), max_bytes)
-        blobs = BlobFolder(path, durable=durable)
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-            _refuse_existing(path, blobs)
-            with ExitStack() as resources:
-                resources.enter_context(lock_folder(path))
-                blobs.make()
-                blobs.write(genesis.model.initial, initial_model)
-                draft = blobs.temporary / DATABASE_FILE
-                write_genesis(draft, genesis, len(initial_model), durable=durable)
-                draft.rename(path / DATABASE_FILE)  # from here on it is a store
-                blobs.sync(path)
-                blobs.sync(path.parent)
-                return cls._open(path, resources, durable=durable, max_bytes=max_bytes)
-        except OSError as error:
-            raise NotKept(f"{path}: {error.strerror}; no chain was begun") from None
+@dataclass(frozen=True)
+class PruneReport:
+    """The result of pruning; `checkpoint` is the height whose model is the oldest kept beside the untrained one."""
 
-    @classmethod
-    def open(
-        cls, path: Path, *, read_only: bool = False, durable: bool = True, max_bytes: int | None = None
-    ) -> "ChainStore":
-        """Open the store in a folder.
+    checkpoint: int
+    num_blocks: int
+    num_blobs: int
+    num_bytes: int
 
-        For writing, every block's row and the size of every referenced blob are checked first, which may raise
-        `DamagedStore`. For reading, also while another process writes, damage is found when data are read.
-        """
-        if not (path / DATABASE_FILE).is_file():
-            raise NotAStore(f"{path}: no {DATABASE_FILE} in it, the folder of a chain expected")
-        try:
-            with ExitStack() as resources:
-                if not read_only:
-                    stray = find_stray(path, beside=frozenset([BLOBS_FOLDER]))
-                    if stray is not None:
-                        raise NotAStore(f"{stray}: a link, pipe or device, only folders and regular files expected")
-                    resources.enter_context(lock_folder(path))
-                    return cls._open(path, resources, durable=durable, max_bytes=max_bytes)
-                database = Database.open(path / DATABASE_FILE, durable=durable, read_only=True)
-                resources.callback(database.close)
-                store = cls(path, database, BlobFolder(path, durable=durable))
-                store._rows.validate_height()
-                store._resources = resources.pop_all()
-                return store
-        except OSError as error:
-            raise NotAStore(f"{path}: {error.strerror or error}, the folder of a chain expected") from None
 
-    @classmethod
-    def _open(cls, path: Path, resources: ExitStack, *, durable: bool, max_bytes: int | None) -> "ChainStore":
-        """Open for writing; `resources` are closed with the store."""
-        database = Database.open(path / DATABASE_FILE, durable=durable, read_only=False)
-        resources.callback(database.close)
-        store = cls(path, database, BlobFolder(path, durable=durable))
-        store._max_bytes = max_bytes
-        store._repair()
-        store._resources = resources.pop_all()
-        return store
+class Store(Protocol):
+    """A node's durable store. Data are durable once `put_` or `append` returns; inside a `batch`, once that returns."""
 
-    def compact(self) -> None:
-        """Rewrite the database so that equal contents are equal bytes, unless another process reads."""
-        self._writable()
-        try:
-            self._database.compact(self._blobs.temporary / DATABASE_FILE)
-            self._blobs.sync(self._path)
-        except OSError as error:
-            raise NotKept(f"{self._path}: {error.strerror}; not compacted") from None
-
-    def close(self) -> None:
-        self._resources.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    # The chain
+    @property
+    def genesis(self) -> Genesis: ...
 
     @property
     def height(self) -> int:
-        return self._rows.height
-
-    @property
-    def known_height(self) -> int:
-        """The greatest height that rows beside the blocks name; if above `height`, newer blocks are gone."""
-        return self._rows.known_height
+        """Number of blocks; 0: only genesis."""
 
     @property
     def checkpoint(self) -> int:
-        return self._rows.checkpoint
+        """The last block whose updates were pruned; its model is kept. 0: nothing was pruned."""
 
     @property
-    def trusted(self) -> list[int]:
-        return self._rows.trusted
+    def trusted(self) -> Sequence[int]:
+        """Heights of the blocks appended on trust, in order: their models were never recomputed here."""
+
+    def block(self, height: int) -> Block: ...
+
+    def blocks(self, first: int = 1) -> Iterator[Block]:
+        """Blocks from height `first` to the last one."""
+
+    def certificate(self, height: int) -> Certificate:
+        """The precommits that the block of a height was appended with."""
+
+    def batch(self) -> AbstractContextManager[None]:
+        """Group all writes inside into one atomic write at the end; an error discards them."""
+
+    def append(self, block: Block, certificate: Certificate, *, is_trusted: bool = False) -> None:
+        """Append the next block durably; the blobs that `rested_on` names must have been put before.
+
+        Other blobs put since the last block are dropped: only the decided height could have needed them. On trust no
+        blobs are needed. The model of the last block on trust must be put before the first block that is not on trust,
+        and that block prunes all before it.
+        """
+
+    def has_blob(self, blob: bytes) -> bool: ...
+
+    def get_blob(self, blob: bytes) -> bytes | None:
+        """The bytes of that digest; none if they are not, or no longer, stored."""
+
+    def read_unchecked(self, blob: bytes) -> bytes | None:
+        """Read a blob without checking its digest, which the caller does; safe from several threads at once."""
+
+    def put_blob(self, blob: bytes, data: bytes) -> None: ...
+
+    def put_vote(self, height: int, vote: SignedVote) -> None: ...
+
+    def put_update(self, height: int, update: SignedUpdate) -> None: ...
+
+    def put_report(self, height: int, report: SignedReport) -> None: ...
+
+    def put_candidate(self, block: Block) -> None: ...
+
+    def put_progress(self, height: int, attempt: int, lock: Certificate) -> None: ...
+
+    def read_round(self, height: int) -> StoredRound: ...
+
+    def prune(self, keep_blocks: int) -> PruneReport:
+        """Drop the blobs of all but the newest blocks (at least 1 is kept), except those needed to verify these.
+
+        Blocks, certificates and the blobs of the open height stay.
+        """
+
+    def proof(self, height: int, client: int) -> MerkleProof | None:
+        """The proof that the client's `SignedUpdate` is in the block of a height; none if it is not."""
+
+
+@dataclass(frozen=True)
+class BlobUse:
+    """A blob that a block references: a client's model, or the global model after the block."""
+
+    blob: bytes
+    client: int | None
+
+    def describe(self, height: int) -> str:
+        if height == 0:
+            return f"genesis: the untrained model, blob {self.blob.hex()}"
+        who = "the global model" if self.client is None else f"the model of client {self.client}"
+        return f"block {height}: {who}, blob {self.blob.hex()}"
+
+
+def rested_on(block: Block) -> list[BlobUse]:
+    """The blobs that a block references: its model, and the updates aggregated in it."""
+    updates = () if block.body.is_empty else [signed.update for signed in block.body.updates]
+    aggregated = [BlobUse(update.model, update.client) for update in updates if update.model and update.samples]
+    return [BlobUse(block.body.model, None), *aggregated]
+
+
+def validate_next(
+    block: Block, chain: bytes, height: int, tip: bytes, needed: Iterable[BlobUse], has_blob: Callable[[bytes], bool]
+) -> None:
+    """Raise `MisplacedBlock` unless the block follows `tip` at `height` and the blobs it needs are stored."""
+    header = block.header
+    if header.chain != chain:
+        raise MisplacedBlock(f"block of chain {header.chain.hex()}, this is chain {chain.hex()}")
+    if header.height != height + 1:
+        raise MisplacedBlock(f"block {header.height}, block {height + 1} is the next")
+    if header.parent != tip:
+        raise MisplacedBlock(f"block {header.height}: its parent is {header.parent.hex()}, the tip {tip.hex()}")
+    for use in needed:
+        if not has_blob(use.blob):
+            raise MisplacedBlock(f"{use.describe(header.height)}: not kept, and must be before the block is")
+
+
+def validate_quota(held: int, size: int, max_bytes: int | None) -> None:
+    """Raise `QuotaExceeded` if `size` more bytes exceed the quota; none: no quota."""
+    if max_bytes is not None and held + size > max_bytes:
+        raise QuotaExceeded(f"{size} bytes more than the {held} held would exceed the quota of {max_bytes}")
+
+
+# Pruning of blobs: those that may be dropped, and Merkle proofs that keep the updates verifiable.
+
+
+def last_pruned(height: int, keep_blocks: int) -> int:
+    """The last block to prune so that the `keep_blocks` newest of `height` blocks stay whole; 0: none."""
+    if keep_blocks < 1:
+        raise ValueError(f"keep_blocks is {keep_blocks}, at least 1 expected")
+    return max(height - keep_blocks, 0)
+
+
+def prove_updates(block: Block) -> dict[int, MerkleProof]:
+    """Inclusion proofs by client, from its `SignedUpdate` to the header's `body`."""
+    proofs = prove_leaves(body_leaves(block.body))[1:]  # the first leaf is the rest of the body
+    return {signed.update.client: proof for signed, proof in zip(block.body.updates, proofs, strict=True)}
+
+
+def prove_update(block: Block, client: int) -> MerkleProof | None:
+    """The inclusion proof of one client's update; none if the block has none."""
+    for index, signed in enumerate(block.body.updates, start=1):
+        if signed.update.client == client:
+            return prove_leaf(body_leaves(block.body), index)
+    return None
+
+
+def needed_blobs(genesis: Genesis, checkpoint: Block, kept: Iterable[Block]) -> set[bytes]:
+    """Digests needed to verify the kept blocks: blobs they reference, the untrained and the checkpoint's model."""
+    return {genesis.model.initial, checkpoint.body.model} | {use.blob for block in kept for use in rested_on(block)}
+
+
+def open_blobs(open_round: StoredRound) -> set[bytes]:
+    """Digests that the open height may need: own models, and blobs that its candidates reference."""
+    own = {signed.update.model for signed in open_round.updates}
+    return own | {use.blob for block in open_round.candidates for use in rested_on(block)}
+
+
+_Item = TypeVar("_Item")
+
+
+class MemoryStore:
+    """A `Store` in memory."""
+
+    def __init__(self, genesis: Genesis, initial_model: bytes, *, max_bytes: int | None = None) -> None:
+        self.genesis = genesis
+        self.checkpoint = 0
+        self.trusted: list[int] = []
+        self._chain = chain_id(genesis)
+        self._max_bytes = max_bytes
+        self._num_bytes = 0
+        self._blocks: list[Block] = []
+        self._certificates: list[Certificate] = []
+        self._blobs: dict[bytes, bytes] = {}
+        self._put_at: dict[bytes, int] = {}  # the height that was open when a blob was last put
+        self._recent: set[bytes] = set()  # blobs that no decided block references
+        self._rounds: dict[int, StoredRound] = {}
+        self.put_blob(genesis.model.initial, initial_model)
+        self._recent.clear()
+
+    @property
+    def height(self) -> int:
+        return len(self._blocks)
 
     def block(self, height: int) -> Block:
-        return self._rows.block(height)
+        return self._blocks[self._index(height)]
 
     def blocks(self, first: int = 1) -> Iterator[Block]:
         height = first
@@ -187,200 +256,138 @@ class ChainStore:
             height += 1
 
     def certificate(self, height: int) -> Certificate:
-        return self._rows.certificate(height)
+        return self._certificates[self._index(height)]
 
-    def raw_block(self, height: int) -> tuple[bytes, bytes]:
-        """Stored bytes of a block and of its certificate, unchecked: the caller checks them."""
-        return self._rows.raw_block(height)
-
-    @contextmanager
-    def batch(self) -> Iterator[None]:
-        """Group all writes inside into one at the end: blobs in parallel, then all rows in one transaction.
-
-        On an error all of them are discarded; blob files may remain in the folder.
-        """
-        num_bytes = self._writable()
-        if self._batch is not None:
-            raise RuntimeError("a batch inside a batch")
-        batch = self._batch = _Batch(dict(self._recent), num_bytes)
-        try:
-            with self._database.transaction():
-                yield
-                self._blobs.write_all(batch.blobs)
-        except BaseException:
-            self._recent, self._num_bytes = batch.recent, batch.num_bytes
-            raise
-        finally:
-            self._batch = None
-        self._drop(batch.unused)
+    def batch(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def append(self, block: Block, certificate: Certificate, *, is_trusted: bool = False) -> None:
-        self._writable()
-        height = self.height
-        tip = self.block(height) if height else None
+        tip = self.block(self.height) if self.height else None
         needed = [] if is_trusted else rested_on(block)
-        is_resuming = tip is not None and not is_trusted and self._rows.is_trusted(height)
-        if tip is not None and is_resuming:
+        if tip is not None and self._is_on_trust and not is_trusted:
             needed.append(BlobUse(tip.body.model, None))
-        validate_next(block, self._chain, height, tip.digest if tip else self._chain, needed, self.has_blob)
-        with self._database.transaction():
-            if is_resuming:
-                self._rows.prune_trusted(height)
-            self._rows.append(height + 1, block, certificate, self._recent, is_trusted=is_trusted)
-        unused = self._recent.keys() - {use.blob for use in needed}
+        validate_next(block, self._chain, self.height, tip.digest if tip else self._chain, needed, self.has_blob)
+        if is_trusted:
+            self.trusted.append(self.height + 1)
+        elif self._is_on_trust:
+            self._prune_to(self.height)
+        self._blocks.append(block)
+        self._certificates.append(certificate)
+        self._drop((self._recent & self._blobs.keys()) - {use.blob for use in needed})
         self._recent.clear()
-        if self._batch is None:
-            self._drop(unused)
-        else:  # delete them once the rows are durable
-            self._batch.unused |= unused
-
-    # Blobs
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of all blobs, limited by the quota; 0 if open for reading only."""
-        return self._num_bytes or 0
-
-    @property
-    def max_bytes(self) -> int | None:
-        return self._max_bytes
+        decided = self.read_round(self.height)
+        self._rounds[self.height] = replace(decided, candidates=(), attempt=0, lock=())
 
     def has_blob(self, blob: bytes) -> bool:
-        return self._blobs.path(blob).is_file() if self._num_bytes is None else self._size(blob) is not None
-
-    def _size(self, blob: bytes) -> int | None:
-        """Bytes of a blob of a decided or the open height; none: not stored, even if a file is in the folder."""
-        size = self._recent.get(blob)
-        return self._rows.blob_size(blob) if size is None else size
+        return blob in self._blobs
 
     def get_blob(self, blob: bytes) -> bytes | None:
-        """The bytes of that digest; none if they are not, or no longer, stored.
-
-        Raises `DamagedStore` if a block references them and they are lost or changed.
-        """
-        data = self.read_unchecked(blob)
-        if data is None or digest(data) == blob:
-            return data
-        self._rows.report_damage(blob, "its bytes have another digest")
-        return None  # no block references it
+        return self._blobs.get(blob)
 
     def read_unchecked(self, blob: bytes) -> bytes | None:
-        """Read a blob as `get_blob` does, without checking its digest, which the caller does."""
-        batch = self._batch
-        if batch is not None and blob in batch.blobs:
-            return batch.blobs[blob]
-        try:
-            data = self._blobs.read(blob, self._blob_size)
-        except OSError as error:
-            self._rows.report_damage(blob, error.strerror or "unreadable")
-            return None
-        if data is None:
-            self._rows.report_damage(blob, "missing")
-        return data
+        return self._blobs.get(blob)
 
     def put_blob(self, blob: bytes, data: bytes) -> None:
-        num_bytes = self._writable()
-        if digest(data) != blob:
-            raise NotKept(f"{self._path}: blob {blob.hex()}: the bytes given have digest {digest(data).hex()}")
-        size = self._size(blob)
-        is_waiting = self._batch is not None and blob in self._batch.blobs
-        if not is_waiting and (size is None or self._blobs.read(blob, len(data)) != data):
-            others = num_bytes - (size or 0)
-            validate_quota(others, len(data), self._max_bytes)
-            if self._batch is None:
-                self._blobs.write(blob, data)
-            else:
-                self._batch.blobs[blob] = data
-            self._num_bytes = others + len(data)
-        if size is None:
-            self._recent[blob] = len(data)
-        elif blob not in self._recent:  # needed again, so that pruning must spare it
-            self._rows.renew_blob(blob, self.height + 1)
-            if self._batch is not None:
-                self._batch.unused.discard(blob)
-
-    # The node's own part in a height
+        if blob not in self._blobs:
+            validate_quota(self._num_bytes, len(data), self._max_bytes)
+            self._blobs[blob] = data
+            self._num_bytes += len(data)
+            self._recent.add(blob)
+        self._put_at[blob] = self.height + 1
 
     def put_vote(self, height: int, vote: SignedVote) -> None:
-        self._put_statement(height, Statement.VOTE, vote)
+        kept = self.read_round(height)
+        self._rounds[height] = replace(kept, votes=_with(kept.votes, vote))
 
     def put_update(self, height: int, update: SignedUpdate) -> None:
-        self._put_statement(height, Statement.UPDATE, update)
+        kept = self.read_round(height)
+        self._rounds[height] = replace(kept, updates=_with(kept.updates, update))
 
     def put_report(self, height: int, report: SignedReport) -> None:
-        self._put_statement(height, Statement.REPORT, report)
+        kept = self.read_round(height)
+        self._rounds[height] = replace(kept, reports=_with(kept.reports, report))
 
     def put_candidate(self, block: Block) -> None:
-        self._put_statement(block.header.height, Statement.CANDIDATE, block)
+        kept = self.read_round(block.header.height)
+        self._rounds[kept.height] = replace(kept, candidates=_with(kept.candidates, block))
 
     def put_progress(self, height: int, attempt: int, lock: Certificate) -> None:
-        self._writable()
-        self._rows.put_progress(height, attempt, lock)
+        self._rounds[height] = replace(self.read_round(height), attempt=attempt, lock=lock)
 
     def read_round(self, height: int) -> StoredRound:
-        return self._rows.read_round(height)
-
-    def _put_statement(self, height: int, kind: Statement, statement: Record) -> None:
-        self._writable()
-        self._rows.put_statement(height, kind, statement)
-
-    # Pruning
+        return self._rounds.get(height) or StoredRound(height)
 
     def prune(self, keep_blocks: int) -> PruneReport:
-        self._writable()
-        before = self.checkpoint
         last = last_pruned(self.height, keep_blocks)
-        if last <= before or self._rows.is_trusted(self.height):
-            return PruneReport(before, 0, 0, 0)
-        self._rows.prune(before + 1, last)
-        num_blobs, num_bytes = self._drop_unused()
-        return PruneReport(last, last - before, num_blobs, num_bytes)
+        if last <= self.checkpoint or self._is_on_trust:
+            return PruneReport(self.checkpoint, 0, 0, 0)
+        return self._prune_to(last)
+
+    @property
+    def _is_on_trust(self) -> bool:
+        """True if the last block was appended on trust."""
+        return self.trusted[-1:] == [self.height]
+
+    def _prune_to(self, last: int) -> PruneReport:
+        num_blocks = last - self.checkpoint
+        needed = needed_blobs(self.genesis, self.block(last), self.blocks(last + 1))
+        needed |= open_blobs(self.read_round(self.height + 1))
+        dropped = [blob for blob, height in self._put_at.items() if height <= last and blob not in needed]
+        self.checkpoint = last
+        return PruneReport(last, num_blocks, len(dropped), self._drop(dropped))
+
+    def _drop(self, blobs: Collection[bytes]) -> int:
+        """Delete blobs and return the number of bytes freed."""
+        num_bytes = sum(len(self._blobs[blob]) for blob in blobs)
+        for blob in blobs:
+            del self._blobs[blob], self._put_at[blob]
+        self._num_bytes -= num_bytes
+        return num_bytes
 
     def proof(self, height: int, client: int) -> MerkleProof | None:
-        if height > self.checkpoint:
-            return prove_update(self.block(height), client)
-        return self._rows.pruned_proof(height, client)
+        return prove_update(self.block(height), client)
 
-    def _drop_unused(self) -> tuple[int, int]:
-        """Delete unreferenced blobs of decided heights; return their number and bytes."""
-        kept = self._recent.keys() | open_blobs(self.read_round(self.height + 1))
-        return self._drop([blob for blob in self._rows.unused_blobs() if blob not in kept])
-
-    def _drop(self, unused: Collection[bytes]) -> tuple[int, int]:
-        """Delete blobs, then their rows; return their number and bytes."""
-        num_bytes = sum(map(self._blobs.remove, unused))
-        if unused:
-            self._rows.forget_blobs(unused)
-        self._num_bytes = self._writable() - num_bytes
-        return len(unused), num_bytes
-
-    # Opening
-
-    def _writable(self) -> int:
-        """Return the bytes of all blobs; raise `NotKept` unless open for writing."""
-        if self._num_bytes is None:
-            raise NotKept(f"{self._path}: open for reading only")
-        return self._num_bytes
-
-    def _repair(self) -> None:
-        """Check the store and make it ready for writing; raises `DamagedStore` if stored data are missing."""
-        self._database.validate_pages()
-        self._rows.validate_blocks()
-        sizes = self._blobs.sizes()
-        self._rows.validate_blobs(sizes)
-        self._blobs.sweep()
-        for blob in sizes.keys() - self._rows.blobs():
-            data = self._blobs.read(blob, self._blob_size)
-            if data is None or digest(data) != blob:  # a crash of the machine before a write without fsync was on disk
-                self._blobs.remove(blob)
-                del sizes[blob]
-            else:
-                self._recent[blob] = len(data)
-        self._num_bytes = sum(sizes.values())
-        self._drop_unused()
+    def _index(self, height: int) -> int:
+        if not 1 <= height <= self.height:
+            raise IndexError(f"block {height} of 1..{self.height}")
+        return height - 1
 
 
-def _refuse_existing(path: Path, blobs: BlobFolder) -> None:
-    ours = {LOCK_FILE, *(folder.name for folder in blobs.folders)}
-    if any(file.name not in ours for file in path.iterdir()):
-        raise NotAStore(f"{path}: exists already and is not empty, a new folder for a chain expected")
+def _with(kept: tuple[_Item, ...], item: _Item) -> tuple[_Item, ...]:
+    return kept if item in kept else (*kept, item)
+
+
+# An in-memory overlay over a stored chain, for a node that continues it.
+
+
+class ContinuedStore(MemoryStore):
+    """An overlay `Store`: the first blocks, and blobs that it does not hold itself, are read from `past`."""
+
+    def __init__(self, past: Store, height: int) -> None:
+        """Continue the chain after block `height` of `past`, which may have more."""
+        initial = past.get_blob(past.genesis.model.initial)
+        if initial is None or height > past.height:
+            raise MisplacedBlock(f"a chain of {past.height} blocks, one of {height} and the untrained model expected")
+        self._past = past
+        self._first = height
+        super().__init__(past.genesis, initial)
+
+    @property
+    def height(self) -> int:
+        return self._first + len(self._blocks)
+
+    def block(self, height: int) -> Block:
+        return self._past.block(height) if height <= self._first else super().block(height)
+
+    def certificate(self, height: int) -> Certificate:
+        return self._past.certificate(height) if height <= self._first else super().certificate(height)
+
+    def has_blob(self, blob: bytes) -> bool:
+        return super().has_blob(blob) or self._past.has_blob(blob)
+
+    def get_blob(self, blob: bytes) -> bytes | None:
+        own = super().get_blob(blob)
+        return self._past.get_blob(blob) if own is None else own
+
+    def _index(self, height: int) -> int:
+        return super()._index(height) - self._first

@@ -21,15 +21,15 @@ import numpy as np
 from bdfl.encoding import digest, encode
 from bdfl.learning.weights import Layout, Vector
 from bdfl.ledger.block import Block, Certificate, FalseWork, chain_id
+from bdfl.ledger.cache import Toolbox, decode_blob
 from bdfl.ledger.chain import apply_block, plan_after, settle_round, start_chain
-from bdfl.ledger.charter import read_layout
+from bdfl.ledger.chain_params import read_layout
 from bdfl.ledger.errors import BadLink, MissingBlob, NotVotable, RuleBroken, WrongModel
 from bdfl.ledger.genesis import validate_initial_model
-from bdfl.ledger.keeping import Store, StoreError, rested_on
+from bdfl.ledger.member_set import find_change, find_evidence
 from bdfl.ledger.merkle import proven_root
-from bdfl.ledger.roll import find_change, find_evidence
 from bdfl.ledger.rules import judge_schedule, validate_certificate, validate_model, validate_proposal
-from bdfl.ledger.toolbox import Toolbox, decode_blob
+from bdfl.ledger.store import Store, StoreError, rested_on
 
 _AHEAD = 1  # blocks whose files are read ahead
 _MAX_THREADS = 4

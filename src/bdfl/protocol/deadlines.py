@@ -7,12 +7,12 @@ could mine alone meanwhile: withholding statements wins no blocks. All of this i
 """
 
 from bdfl.ledger.block import Block
+from bdfl.ledger.cache import Toolbox
 from bdfl.ledger.chain import ChainState, modelled_costs
-from bdfl.ledger.toolbox import Toolbox
-from bdfl.ledger.units import NANO
-from bdfl.protocol.draft import Draft
+from bdfl.ledger.costs import NANO
 from bdfl.protocol.events import Timer
 from bdfl.protocol.state import Phase, Timing
+from bdfl.protocol.transition import Draft
 
 MAX_BACK_OFF_NS = 600 * NANO
 LATE_BLOCK_FACTOR = 4  # a member that sends its report at the best moment then gains at most 2 % of its share

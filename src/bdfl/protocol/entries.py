@@ -5,15 +5,15 @@ or removal off the chain.
 """
 
 from bdfl.ledger.block import Entry, Evidence, MembershipChange
+from bdfl.ledger.cache import Toolbox
 from bdfl.ledger.chain import ChainState
 from bdfl.ledger.errors import BadChange, InvalidBlock
-from bdfl.ledger.membership import is_settled, validate_assents, validate_change
-from bdfl.ledger.roll import find_change, find_evidence, offender_of
+from bdfl.ledger.member_set import find_change, find_evidence, offender_of
 from bdfl.ledger.rules import validate_evidence
-from bdfl.ledger.toolbox import Toolbox
-from bdfl.protocol.draft import Draft
+from bdfl.ledger.statements import is_settled, validate_assents, validate_change
 from bdfl.protocol.messages import MAX_CHANGES, Hearsay
 from bdfl.protocol.state import Phase
+from bdfl.protocol.transition import Draft
 
 HELD_HEIGHTS = 2  # heights after which a votable block must include an entry; doubled in each later attempt
 _MAX_DOUBLINGS = 40  # more heights than any chain has

@@ -6,18 +6,8 @@ Messages are untrusted until checked: an invalid one changes nothing and is repo
 
 from bdfl.ledger.block import Kind
 from bdfl.ledger.chain import ChainState
-from bdfl.protocol.agreeing import end_attempt, progress, receive_late_vote, receive_vote
-from bdfl.protocol.catching_up import hear_ahead, receive_decided, resume, say_again, take_followed
-from bdfl.protocol.collecting import (
-    enter_round,
-    finish_measuring,
-    finish_training,
-    receive_blob,
-    receive_report,
-    receive_update,
-)
+from bdfl.protocol.consensus import end_attempt, progress, receive_late_vote, receive_vote
 from bdfl.protocol.deadlines import note_heard
-from bdfl.protocol.draft import Draft
 from bdfl.protocol.entries import receive_change, receive_evidence
 from bdfl.protocol.events import (
     ChangeOffered,
@@ -34,8 +24,18 @@ from bdfl.protocol.events import (
     TrainingFinished,
 )
 from bdfl.protocol.messages import Blob, BlobWanted, BlockWanted, Decided, DecidedWanted, Hearsay, Message, Proposal
-from bdfl.protocol.proposing import ask_for_blocks, complete_candidates, finish_mining, receive_block
+from bdfl.protocol.proposals import ask_for_blocks, complete_candidates, finish_mining, receive_block
 from bdfl.protocol.state import Context, Lock, NodeState, Phase, Recovered, find_end
+from bdfl.protocol.sync import hear_ahead, receive_decided, resume, say_again, take_followed
+from bdfl.protocol.transition import Draft
+from bdfl.protocol.updates import (
+    enter_round,
+    finish_measuring,
+    finish_training,
+    receive_blob,
+    receive_report,
+    receive_update,
+)
 from bdfl.protocol.votes import by_voter, key_of
 
 NOTHING_RECOVERED = Recovered()

@@ -18,8 +18,8 @@ from bdfl.ledger.block import (
     SignedUpdate,
     SignedVote,
 )
+from bdfl.ledger.cache import Toolbox
 from bdfl.ledger.chain import ChainState
-from bdfl.ledger.toolbox import Toolbox
 from bdfl.protocol.events import KeptProgress
 from bdfl.protocol.messages import Message
 

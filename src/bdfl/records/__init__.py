@@ -1,6 +1,6 @@
 """Records of a run as typed columns; every table, figure and page is made from them."""
 
-from bdfl.records.crowd import CrowdBook, CrowdRecord, encode_crowd, summarise_crowd
+from bdfl.records.aggregate_run import CrowdBook, CrowdRecord, encode_crowd, summarise_crowd
 from bdfl.records.learning import LearningRecord, LearningRound, collect_learning
 from bdfl.records.run import (
     NOBODY,

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import msgspec
 
-from bdfl.foreign_files import open_regular
-from bdfl.ledger.store import DATABASE_FILE, ChainStore
+from bdfl.ledger.sqlite_store import DATABASE_FILE, ChainStore
 from bdfl.ledger.verify import KnownHeight
+from bdfl.records.learning import CHAIN_FOLDER, JOURNAL_FILE
 from bdfl.records.round_times import ROUNDS_FILE, RoundTimes
-from bdfl.records.run_files import CHAIN_FOLDER, JOURNAL_FILE
+from bdfl.storage import open_regular
 
 _MAX_JOURNAL = 2**30  # bytes
 _TAIL = 2**16  # bytes read from the end of a file to find its last line

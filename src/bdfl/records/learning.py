@@ -1,4 +1,6 @@
-"""Learning results of a run, round by round: rows for the journal, columns for tables and figures.
+"""Records of learning per round, and the names of a run's files.
+
+Learning results of a run, round by round: rows for the journal, columns for tables and figures.
 
 An unknown number (no evaluation in this round, no loss of a client without data) is `None` in a row and NaN in a
 column.
@@ -11,8 +13,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from bdfl.arrays import PerClient
 from bdfl.records.run import PerRound, PerRoundClient
+from bdfl.types import PerClient
 
 
 class LearningRound(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -144,3 +146,28 @@ def collect_learning(
 
 def _floats(values: Sequence[float | None]) -> NDArray[np.float64]:
     return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+
+
+# File names in the folder of a run, and the header of its journal.
+
+FORMAT = 3  # of the journal
+SCENARIO_FILE = "scenario.toml"
+JOURNAL_FILE = "journal.jsonl"  # a header, then a `LearningRound` for every round
+FINAL_MODEL = "final.safetensors"
+BEST_MODEL = "best.safetensors"
+CHAIN_FOLDER = "chain"
+LOCK_FILE = ".lock"
+
+
+class JournalHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Inputs of the rounds in a journal; a run resumed with other inputs would not give the same bytes."""
+
+    format: int
+    version: str  # of bdfl
+    torch: str
+    scenario_digest: str
+    data_digest: str
+    num_parameters: int
+    initial_model: str  # SHA-256
+    initial_accuracy: float | None
+    initial_loss: float | None

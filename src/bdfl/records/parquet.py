@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from bdfl import __version__
 from bdfl.errors import one_line
-from bdfl.foreign_files import open_parquet
-from bdfl.records.crowd import ClientTotals, CrowdRecord, CrowdRound
+from bdfl.records.aggregate_run import ClientTotals, CrowdRecord, CrowdRound
 from bdfl.records.learning import LearningRecord
 from bdfl.records.run import NOBODY, InvalidRecord, RunRecord
 from bdfl.scheduling.problem import Status
 from bdfl.scheduling.queues import drift_constant
+from bdfl.storage import open_parquet
 
 FORMAT = 1  # of both tables, written in their metadata
 ROUNDS_FILE = "rounds.parquet"

@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 
 from bdfl.errors import BdflError, one_line
-from bdfl.foreign_files import read_regular
+from bdfl.storage import read_regular
 
 ROUNDS_FILE = "rounds.jsonl"
 _MAX_FILE = 2**28  # bytes

@@ -13,10 +13,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from bdfl.arrays import PerClient, PerClientMask
 from bdfl.compute import round_delay
 from bdfl.errors import BdflError
 from bdfl.scheduling.problem import Status
+from bdfl.types import PerClient, PerClientMask
 
 
 class InvalidRecord(BdflError):

@@ -4,12 +4,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias, TypeVar
 from xml.etree.ElementTree import Element
 
-from bdfl.audit.audit_file import AuditFile
-from bdfl.audit.chain_audit import AuditReport, Check, Event, MemberAudit
-from bdfl.audit.trace import Contribution
-from bdfl.operation.fingerprint import in_groups, key_fingerprint
-from bdfl.report.html import Child, node, table_node
-from bdfl.report.page_frame import card, render_page
+from bdfl.audit.audit_report import AuditFile, AuditReport, Check, Event, MemberAudit
+from bdfl.audit.lineage import Contribution
+from bdfl.federation.keys import in_groups, key_fingerprint
+from bdfl.report.html import Child, card, node, render_page, table_node
 
 _NONE = "-"
 _Row = TypeVar("_Row")

@@ -6,13 +6,12 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from bdfl.audit.blame import Blame
-from bdfl.audit.block_summary import BlockSummary, describe_change, describe_offence, show_utc
+from bdfl.audit.influence import Blame
+from bdfl.audit.lineage import BlockSummary, Trace, describe_change, describe_offence, show_utc
 from bdfl.audit.summary import ChainSummary
-from bdfl.audit.trace import Trace
 from bdfl.ledger.block import Block, Certificate
-from bdfl.ledger.roll import find_change, find_evidence
-from bdfl.ledger.units import ATTO, NANO, PICOJOULE
+from bdfl.ledger.costs import ATTO, NANO, PICOJOULE
+from bdfl.ledger.member_set import find_change, find_evidence
 from bdfl.ledger.verify import Agreement, ModelCheck, Verification
 from bdfl.report.tables import new_table, number
 

@@ -8,11 +8,20 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
 
-from bdfl.arrays import PerClient, PerClientMask
-from bdfl.experiment.measures import is_below_rate, is_overdrawn, rounds_owed
+from bdfl.experiment.statistics import is_below_rate, is_overdrawn, rounds_owed
 from bdfl.records import PerRoundClient, RunRecord
-from bdfl.report.exhibit import WIDTH, Exhibit, infeasible_text, say
-from bdfl.report.panels import MOST_ROWS, draw_delay_parts, draw_schedule, draw_spread, fit_rounds, stack_steps
+from bdfl.report.run_figures import (
+    MOST_ROWS,
+    WIDTH,
+    Exhibit,
+    draw_delay_parts,
+    draw_schedule,
+    draw_spread,
+    fit_rounds,
+    infeasible_text,
+    say,
+    stack_steps,
+)
 from bdfl.report.style import (
     BOUND,
     DASHES,
@@ -27,6 +36,7 @@ from bdfl.report.style import (
     house_style,
     new_figure,
 )
+from bdfl.types import PerClient, PerClientMask
 
 _MOST_BARS = 60  # clients that get a bar each
 _ENERGY_KEY = ("training", "upload", "mining", "highest round", "overdrawn", "budget")

@@ -9,7 +9,6 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from bdfl.experiment import Comparison, Interval
-from bdfl.experiment.choices import show_choice
 from bdfl.records import PerRound
 from bdfl.report.style import (
     BOUND,
@@ -23,6 +22,7 @@ from bdfl.report.style import (
     label_ends,
     new_figure,
 )
+from bdfl.scheduling.registry import show_choice
 
 _THIN = 0.8
 

@@ -1,13 +1,18 @@
-"""Findings of a run in sentences: a summary line for its report, and warnings."""
+"""A run in sentences, and what its chain says."""
 
 from collections.abc import Sequence
+from xml.etree.ElementTree import Element
 
 import numpy as np
 
-from bdfl.experiment.measures import is_below_rate, is_overdrawn, rounds_owed
+from bdfl.experiment.statistics import is_below_rate, is_overdrawn, rounds_owed
 from bdfl.learning.training import Outcome
+from bdfl.ledger.verify import Agreement, ModelCheck, Verification
 from bdfl.records import LearningRecord, RunRecord
+from bdfl.report.html import node, table_node
 from bdfl.scenario import Scenario
+
+# Findings of a run in sentences: a summary line for its report, and warnings.
 
 _SHOWN_NUMBERS = 12  # of rounds or clients in a sentence
 
@@ -129,3 +134,41 @@ def _list(numbers: Sequence[int]) -> str:
 def count(number: int, noun: str) -> str:
     """Format a number with its noun, as in `1 round` or `1,000 clients`."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+# Verification of a run's chain, for its page and the terminal.
+
+
+def describe_verification(verification: Verification) -> str:
+    """Describe the verification of a chain in a sentence."""
+    if verification.failure is not None:
+        return f"The chain is not valid. {verification.failure}."
+    recomputed = verification.count_models(ModelCheck.RECOMPUTED)
+    pruned = verification.count_models(ModelCheck.PRUNED) + verification.count_models(ModelCheck.TRUSTED)
+    models = f"{count(recomputed, 'global model')} aggregated again from the members' updates, equal in every bit"
+    gone = f", {pruned} taken on the word of a quorum because their updates were pruned" if pruned else ""
+    blocks, signatures = count(verification.height, "block"), count(verification.num_signatures, "signature")
+    return (
+        f"After the run {blocks} and {signatures} were checked from the genesis on: links, proofs of work, votes,"
+        f" queues, receipts and schedules; {models}{gone}."
+    )
+
+
+def chain_section(verification: Verification) -> list[Element]:
+    """Return the page's section about the chain."""
+    rows = [
+        ("Chain", verification.chain),
+        ("Blocks", f"{verification.height:,}"),
+        ("Signatures checked", f"{verification.num_signatures:,}"),
+        ("Models aggregated again", f"{verification.count_models(ModelCheck.RECOMPUTED):,}"),
+        ("Blocks that left the model as it was", f"{verification.count_models(ModelCheck.UNCHANGED):,}"),
+        ("Models whose updates were pruned", f"{verification.count_models(ModelCheck.PRUNED):,}"),
+        ("Schedules that come out the same here", f"{verification.count_schedules(Agreement.SAME):,}"),
+        ("Schedules within the voters' tolerance", f"{verification.count_schedules(Agreement.WITHIN_TOLERANCE):,}"),
+        ("Other schedules, valid all the same", f"{verification.count_schedules(Agreement.DIFFERENT):,}"),
+    ]
+    again = "Anybody can do it again with the run's folder alone: bdfl chain verify FOLDER."
+    return [
+        node("p", f"{describe_verification(verification)} {again}"),
+        node("div.panel", table_node("Verification", ("", ""), rows, words=(0,))),
+    ]

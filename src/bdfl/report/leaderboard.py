@@ -9,7 +9,6 @@ import numpy as np
 from rich.table import Table
 
 from bdfl.experiment import Interval
-from bdfl.experiment.choices import show_choice
 from bdfl.experiment.leaderboard import SERVED, Board, Standing
 from bdfl.report.html import document, node, table_node
 from bdfl.report.style import (
@@ -24,6 +23,7 @@ from bdfl.report.style import (
     new_figure,
 )
 from bdfl.report.tables import interval, new_table
+from bdfl.scheduling.registry import show_choice
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

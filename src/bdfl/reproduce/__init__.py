@@ -4,15 +4,26 @@ Every curve is a scenario that ships with the package. No parameter of it is cha
 the paper does not have. The notes of the result list the changes made by `TrainingSettings`.
 """
 
-from bdfl.reproduce.figures import SETTLED_SHARE, reproduce_fig2, reproduce_fig3, reproduce_fig4
-from bdfl.reproduce.paper import (
+from bdfl.reproduce.figures import (
+    DRAWN_EXACT,
+    EXACT_ABOVE_BOUND_PERCENT,
+    EXACT_REDUCTION_PERCENT,
+    EXACT_SHORTFALL,
+    EXACT_TRADEOFFS,
+    REDUCTION_TOLERANCE_POINTS,
+    SETTLED_SHARE,
+    TIME_TOLERANCE_PERCENT,
+    reproduce_fig2,
+    reproduce_fig3,
+    reproduce_fig4,
+    reproduce_times,
+)
+from bdfl.reproduce.results import (
     DATA_SET_NAMES,
     DATA_SETS,
     PAPER_ACCURACY_PERCENT,
     PAPER_REDUCTION_PERCENT,
     PAPER_TIME_S,
-)
-from bdfl.reproduce.results import (
     CampaignProgress,
     Cell,
     NumberTable,
@@ -23,16 +34,6 @@ from bdfl.reproduce.results import (
     UnknownTarget,
     Verdict,
     parse_targets,
-)
-from bdfl.reproduce.times import (
-    DRAWN_EXACT,
-    EXACT_ABOVE_BOUND_PERCENT,
-    EXACT_REDUCTION_PERCENT,
-    EXACT_SHORTFALL,
-    EXACT_TRADEOFFS,
-    REDUCTION_TOLERANCE_POINTS,
-    TIME_TOLERANCE_PERCENT,
-    reproduce_times,
 )
 
 __all__ = [

@@ -5,13 +5,11 @@ from itertools import combinations
 
 import numpy as np
 
-from bdfl.experiment.choices import BASELINES, show_choice
 from bdfl.experiment.statistics import Interval, mean_interval
-from bdfl.reproduce.changes import delay_keys
-from bdfl.reproduce.paper import PAPER_ACCURACY_PERCENT, PAPER_TIME_S
-from bdfl.reproduce.results import Verdict
-from bdfl.reproduce.times import TIME_TOLERANCE_PERCENT
-from bdfl.reproduce.trained import STEP_PERCENT, DataSetRuns, best_percent, final_percent, seconds_to, total_s
+from bdfl.reproduce.figures import TIME_TOLERANCE_PERCENT
+from bdfl.reproduce.results import PAPER_ACCURACY_PERCENT, PAPER_TIME_S, Verdict, delay_keys
+from bdfl.reproduce.training import STEP_PERCENT, DataSetRuns, best_percent, final_percent, seconds_to, total_s
+from bdfl.scheduling.registry import BASELINES, show_choice
 
 ACCURACY_TOLERANCE_POINTS = 2.0  # of the paper's
 BASELINE_TOLERANCE_POINTS = 1.0  # below the best baseline's

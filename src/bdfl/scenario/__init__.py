@@ -1,28 +1,24 @@
 """Scenarios: all inputs of a run as frozen, validated values, loaded from TOML and identified by a digest."""
 
-from bdfl.scenario.checking import ScenarioError
-from bdfl.scenario.describing import ScenarioRow, describe_scenario
-from bdfl.scenario.files import dump_scenario, load_scenario, override_scenario, parse_scenario, scenario_digest
-from bdfl.scenario.learning import (
-    Aggregation,
-    DataChoice,
-    Engine,
-    Learning,
-    LocalUnit,
-    Normalisation,
-    PartitionChoice,
-    PartitionMethod,
-    PartitionSizes,
+from bdfl.scenario.distributions import Choice, Distribution, Lognormal, Normal, PerClientValue, Uniform
+from bdfl.scenario.files import (
+    ScenarioRow,
+    describe_scenario,
+    dump_scenario,
+    load_scenario,
+    override_scenario,
+    parse_scenario,
+    scenario_digest,
 )
-from bdfl.scenario.ledger import Adversaries, Behaviour, Faults, Ledger, QuorumRule, WorkKind
-from bdfl.scenario.live import Live, LiveMode
-from bdfl.scenario.model import (
+from bdfl.scenario.schema import (
     Clients,
     Compute,
     Energy,
     Fading,
     FadingKind,
     Geometry,
+    Live,
+    LiveMode,
     Mining,
     MiningMode,
     Mobility,
@@ -36,8 +32,26 @@ from bdfl.scenario.model import (
     SchedulerChoice,
     validate_scenario,
 )
-from bdfl.scenario.privacy import Accountant, Privacy
-from bdfl.scenario.values import Choice, Distribution, Lognormal, Normal, PerClientValue, Uniform
+from bdfl.scenario.schema_learning import (
+    Accountant,
+    Adversaries,
+    Aggregation,
+    Behaviour,
+    DataChoice,
+    Engine,
+    Faults,
+    Learning,
+    Ledger,
+    LocalUnit,
+    Normalisation,
+    PartitionChoice,
+    PartitionMethod,
+    PartitionSizes,
+    Privacy,
+    QuorumRule,
+    WorkKind,
+)
+from bdfl.scenario.validation import ScenarioError
 
 __all__ = [
     "Accountant",

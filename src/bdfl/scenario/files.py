@@ -1,19 +1,32 @@
-"""Scenario files: load them with overrides, write them, and identify them by a digest."""
+"""Scenario files: load, override, write, digest, the shipped ones, and the table of keys."""
 
 import hashlib
 import tomllib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
 import msgspec
+from msgspec import inspect
 
 from bdfl.errors import BdflError, one_line, other_format
-from bdfl.foreign_files import read_regular
-from bdfl.scenario.checking import ScenarioError, convert_strictly, refuse_value
-from bdfl.scenario.learning import HUB_PREFIX, is_function, is_path
-from bdfl.scenario.model import Scenario
-from bdfl.scenario.toml_text import MAX_TOML_SIZE, Plain, parse_toml, toml_document
+from bdfl.scenario.distributions import Source
+from bdfl.scenario.schema import Scenario, walk_keys
+from bdfl.scenario.schema_learning import HUB_PREFIX, is_function, is_path
+from bdfl.scenario.validation import (
+    MAX_TOML_SIZE,
+    Plain,
+    ScenarioError,
+    convert_strictly,
+    parse_toml,
+    refuse_value,
+    toml_document,
+    toml_value,
+)
+from bdfl.storage import read_regular
+
+# Scenario files: load them with overrides, write them, and identify them by a digest.
 
 FORMAT = 1  # of scenario files; the default of a file without the key
 _FORMAT_KEY = "format"
@@ -184,3 +197,90 @@ def _parse_value(text: str, key: str) -> Plain:
             raise ScenarioError(key, f"{text!r} given", "which is not a TOML value") from None
         return text
     return parsed["value"] if parsed.keys() == {"value"} else text
+
+
+# Scenarios shipped with the package, by name.
+
+
+def find_scenario(name_or_path: str) -> Path:
+    """Return the path of a scenario file: as given, or the shipped scenario of that name, such as `paper-cifar10`.
+
+    A folder of that name does not hide a shipped scenario. Raises `ScenarioError` with the names available.
+    """
+    path = Path(name_or_path)
+    shipped = shipped_scenarios()
+    if path.exists() and not (path.is_dir() and name_or_path in shipped):
+        return path
+    if name_or_path not in shipped:
+        allowed = f"expected a file, or one of {', '.join(shipped) or 'none'}"
+        raise ScenarioError("scenario", f"{name_or_path} not found", allowed)
+    return shipped[name_or_path]
+
+
+def shipped_scenarios() -> dict[str, Path]:
+    """Files of all shipped scenarios by name, in alphabetical order."""
+    package = Path(__file__).parents[1]
+    inside, beside = package / "scenarios", package.parents[1] / "scenarios"  # installed, or in a source tree
+    folder = inside if inside.is_dir() else beside
+    return {path.stem: path for path in sorted(folder.glob("*.toml"))}
+
+
+# A scenario as table rows: every key with its value, unit, default, source and meaning.
+
+_LONGEST_LIST = 8  # entries shown in full
+
+
+@dataclass(frozen=True)
+class ScenarioRow:
+    """One key of a scenario; `source` is the origin of its default."""
+
+    key: str
+    value: Plain
+    unit: str
+    default: Plain
+    source: Source
+    meaning: str
+
+    @property
+    def value_text(self) -> str:
+        """The value on one line, as TOML; long lists are truncated."""
+        return _text(self.value)
+
+    @property
+    def default_text(self) -> str:
+        """The default on one line, as TOML."""
+        return _text(self.default)
+
+    @property
+    def is_default(self) -> bool:
+        """True if the scenario keeps the default of this key."""
+        return self.value == self.default
+
+
+def describe_scenario(scenario: Scenario) -> list[ScenarioRow]:
+    """Return one row per key, in the order of a scenario file."""
+    defaults = {key: value for key, _, value in walk_keys(Scenario())}
+    return [_row(key, field, value, defaults[key]) for key, field, value in walk_keys(scenario)]
+
+
+def _row(key: str, field: inspect.Field, value: object, default: object) -> ScenarioRow:
+    node = field.type
+    if not isinstance(node, inspect.Metadata) or node.extra is None or node.extra_json_schema is None:
+        raise TypeError(f"{key} does not say what it is about")
+    return ScenarioRow(
+        key=key,
+        value=msgspec.to_builtins(value),
+        unit=node.extra["unit"],
+        default=msgspec.to_builtins(default),
+        source=node.extra["source"],
+        meaning=node.extra_json_schema["description"],
+    )
+
+
+def _text(value: Plain) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, (list, tuple)) and len(value) > _LONGEST_LIST:
+        shown = ", ".join(toml_value(item) for item in value[:3])
+        return f"[{shown}, ... {len(value)} values]"
+    return toml_value(value)

@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bdfl.arrays import PerClient, PerClientMask
 from bdfl.scheduling.exact import exact
 from bdfl.scheduling.problem import RoundProblem, Scheduler
 from bdfl.scheduling.queues import next_queue
+from bdfl.types import PerClient, PerClientMask
 
 _STEPS = (0.02, 0.005, 0.002)  # s per missed participation, one pass over the sample each
 

@@ -16,10 +16,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from bdfl.arrays import PerClient, PerClientMask
-from bdfl.scheduling.allocation import CHUNK, Market
+from bdfl.scheduling.allocation import CHUNK, Market, Supply, make_supply
 from bdfl.scheduling.convex import NOTHING, PRECISION
-from bdfl.scheduling.selection import (
+from bdfl.scheduling.set_search import (
     Choice,
     Point,
     Prices,
@@ -32,7 +31,7 @@ from bdfl.scheduling.selection import (
     relaxed_objective,
     settle_prices,
 )
-from bdfl.scheduling.supply import Supply, make_supply
+from bdfl.types import PerClient, PerClientMask
 
 _FIRST_WIDTH = 1e-3  # of the exchange time
 _LEAST_WIDTH = 1e-9

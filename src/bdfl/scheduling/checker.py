@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bdfl.arrays import PerClient
 from bdfl.compute import mining_energy, mining_time, round_delay, training_energy, training_time
 from bdfl.errors import InvalidDecision
 from bdfl.radio import uplink_rate, upload_energy, upload_time
 from bdfl.scheduling.problem import OPTIMAL_GAP, Decision, RoundProblem, Status
+from bdfl.types import PerClient
 
 TOLERANCE = 1e-9  # relative: allows for rounding in float64
 

@@ -1,18 +1,176 @@
-"""Conformance test for schedulers, built-in and third-party: run `check_scheduler` on your own.
+"""Conformance check of a scheduler on random and corner instances.
+
+Conformance test for schedulers, built-in and third-party: run `check_scheduler` on your own.
 
 It checks feasibility and form on random and extreme rounds, not the quality of decisions.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from enum import StrEnum
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bdfl.scheduling.checker import TOLERANCE, evaluate, find_violations, gap_scale
 from bdfl.scheduling.drc import start_round
-from bdfl.scheduling.instances import draw_instances, problem_columns
-from bdfl.scheduling.problem import Decision, RoundProblem, Scheduler
+from bdfl.scheduling.problem import Decision, RoundProblem, Scheduler, make_problem
 from bdfl.scheduling.queues import next_queue
+from bdfl.types import PerClient
+
+# Random rounds for testing schedulers, used by the tests, the benchmarks and third parties.
+
+
+class Extreme(StrEnum):
+    """Extreme cases of a problem, which break schedulers first."""
+
+    DEEP_FADES = "deep fades"
+    DEAD_CHANNELS = "dead channels"
+    ZERO_BUDGETS = "zero budgets"
+    NO_BUDGET_AT_ALL = "no budget at all"
+    ONE_CLIENT = "one client"
+    EQUAL_CLIENTS = "equal clients"
+    HUGE_QUEUES = "huge queues"
+    ONE_REACHABLE = "one reachable"
+    NO_CYCLES = "no cycles"
+    NO_MINING_ALLOWED = "no mining allowed"
+    EVERYBODY_NEEDED = "everybody needed"
+    TINY_TRADEOFF = "tiny trade-off"
+    HUGE_TRADEOFF = "huge trade-off"
+
+
+@dataclass(frozen=True, eq=False)
+class Instance:
+    """A problem and a description of its special features."""
+
+    description: str
+    problem: RoundProblem
+
+
+def draw_problem(
+    rng: np.random.Generator,
+    num_clients: int,
+    *,
+    min_clients: int | None = None,
+    tradeoff: float | None = None,
+    with_caps: bool = False,
+    unreachable_share: float = 0.0,
+) -> RoundProblem:
+    """Draw a round whose clients differ in every parameter, within the range of real devices and channels.
+
+    By default m is drawn from 1 to the number of clients (more often small, else most rounds would be infeasible) and V
+    log-uniformly from 0.01 to 1,000. Some queues are zero, some clients have no cap even `with_caps`, and the first
+    client is always reachable.
+    """
+
+    def uniform(low: float, high: float) -> PerClient:
+        return rng.uniform(low, high, num_clients)
+
+    def log_uniform(low: float, high: float) -> PerClient:
+        return np.exp(uniform(np.log(low), np.log(high)))
+
+    def cap(low: float, high: float) -> PerClient:
+        return np.where(uniform(0.0, 1.0) < 0.2, np.inf, uniform(low, high))
+
+    drawn_min_clients = 1 + int(num_clients * rng.uniform() ** 2)
+    drawn_tradeoff = float(np.exp(rng.uniform(np.log(0.01), np.log(1000.0))))
+    power_w = uniform(0.05, 1.0)
+    reachable = uniform(0.0, 1.0) >= unreachable_share
+    reachable[0] = True
+    return make_problem(
+        min_clients=drawn_min_clients if min_clients is None else min_clients,
+        tradeoff=drawn_tradeoff if tradeoff is None else tradeoff,
+        work_cycles=float(np.exp(rng.uniform(np.log(1e8), np.log(2e9)))),
+        bandwidth_hz=float(np.exp(rng.uniform(np.log(1e5), np.log(1e6)))),
+        noise_w_per_hz=float(np.exp(rng.uniform(np.log(1e-17), np.log(2e-16)))),
+        queue=uniform(0.0, 5.0) * (uniform(0.0, 1.0) < 0.8),
+        cycles=log_uniform(1e7, 1e9),
+        capacitance=log_uniform(1e-28, 2e-27),
+        energy_budget_j=uniform(0.05, 2.0),
+        gain=log_uniform(1e-10, 1e-6),
+        power_w=power_w,
+        power_max_w=power_w * uniform(1.0, 4.0),
+        model_bits=log_uniform(1e5, 5e6),
+        cpu_max_hz=cap(0.3e9, 5e9) if with_caps else None,
+        mining_max_hz=cap(0.3e9, 5e9) if with_caps else None,
+        reachable=reachable,
+        initial_cpu_hz=uniform(0.5e9, 2e9),
+        initial_mining_hz=uniform(0.5e9, 3e9),
+        participation_rate=uniform(0.0, 1.0),
+        round=int(rng.integers(1, 1000)),
+        seed=int(rng.integers(0, 2**31)),
+    )
+
+
+def draw_instances(rng: np.random.Generator, num_rounds: int, max_clients: int = 40) -> Iterator[Instance]:
+    """Yield rounds of 1 to `max_clients` clients: ordinary, capped, partly unreachable, and of every extreme."""
+    extremes: tuple[Extreme | None, ...] = (*Extreme, None)
+    for number in range(num_rounds):
+        with_caps, some_unreachable = number % 2 == 1, number % 3 == 2
+        extreme = extremes[number // 2 % len(extremes)] if number % 4 > 1 else None
+        problem = draw_problem(
+            rng,
+            int(rng.integers(1, max_clients + 1)),
+            with_caps=with_caps,
+            unreachable_share=0.3 if some_unreachable else 0.0,
+        )
+        traits = ["with caps"] if with_caps else []
+        if some_unreachable:
+            traits.append("some unreachable")
+        if extreme is not None:
+            problem = make_extreme(problem, extreme)
+            traits.append(extreme)
+        size = f"{problem.num_clients} clients, m {problem.min_clients}, V {problem.tradeoff:.3g}"
+        yield Instance(f"round {number} ({', '.join([size, *traits])})", problem)
+
+
+def make_extreme(problem: RoundProblem, extreme: Extreme) -> RoundProblem:
+    """Return the problem in one extreme case; if it concerns some clients only, it is every second one."""
+    num = problem.num_clients
+    some = np.arange(num) % 2 == 0
+    match extreme:
+        case Extreme.DEEP_FADES:
+            changed = replace(problem, gain=np.where(some, 1e-9 * problem.gain, problem.gain))
+        case Extreme.DEAD_CHANNELS:
+            changed = replace(problem, gain=np.where(some, 0.0, problem.gain))
+        case Extreme.ZERO_BUDGETS:
+            changed = replace(problem, energy_budget_j=np.where(some, 0.0, problem.energy_budget_j))
+        case Extreme.NO_BUDGET_AT_ALL:
+            changed = replace(problem, energy_budget_j=np.zeros(num))
+        case Extreme.ONE_CLIENT:
+            changed = _repeat_first_client(problem, 1)
+        case Extreme.EQUAL_CLIENTS:
+            changed = _repeat_first_client(problem, num)
+        case Extreme.HUGE_QUEUES:
+            changed = replace(problem, queue=1e12 * problem.queue)
+        case Extreme.ONE_REACHABLE:
+            changed = replace(problem, reachable=np.arange(num) == num - 1, min_clients=1)
+        case Extreme.NO_CYCLES:
+            changed = replace(problem, cycles=np.where(some, 0.0, problem.cycles))
+        case Extreme.NO_MINING_ALLOWED:
+            changed = replace(problem, mining_max_hz=np.where(some, 0.0, problem.mining_max_hz))
+        case Extreme.EVERYBODY_NEEDED:
+            changed = replace(problem, min_clients=num)
+        case Extreme.TINY_TRADEOFF:
+            changed = replace(problem, tradeoff=1e-9)
+        case Extreme.HUGE_TRADEOFF:
+            changed = replace(problem, tradeoff=1e9)
+    for column in problem_columns(changed).values():
+        column.setflags(write=False)
+    return changed
+
+
+def problem_columns(problem: RoundProblem) -> dict[str, NDArray[np.generic]]:
+    """Arrays of the problem by field name, (clients,) each."""
+    values = {item.name: getattr(problem, item.name) for item in fields(problem)}
+    return {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
+
+
+def _repeat_first_client(problem: RoundProblem, num_clients: int) -> RoundProblem:
+    columns = {name: np.repeat(column[:1], num_clients) for name, column in problem_columns(problem).items()}
+    fewer = min(problem.min_clients, num_clients)
+    return replace(problem, min_clients=fewer, **columns)  # type: ignore[arg-type]  # the columns are all arrays
+
 
 _COLUMNS = ("selected", "cpu_hz", "mining_hz", "power_w")
 _SHOWN_FAILURES = 10

@@ -15,11 +15,11 @@ import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 
-from bdfl.arrays import PerClient, PerClientMask
 from bdfl.compute import mining_energy, mining_scale, mining_time, training_energy, training_time
 from bdfl.radio import uplink_rate, upload_energy, upload_time
-from bdfl.scheduling.curves import idle_roots
+from bdfl.scheduling.mining_curves import idle_roots
 from bdfl.scheduling.problem import Decision, RoundProblem, infeasible_decision
+from bdfl.types import PerClient, PerClientMask
 
 MAX_ITERATIONS = 100  # 2 without CPU caps; at most 4 seen with them
 _ROOT_TOLERANCE = 1e-15  # relative

@@ -13,24 +13,22 @@ import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 
-from bdfl.arrays import PerClient, PerClientMask
 from bdfl.compute import mining_scale, training_energy
 from bdfl.radio import uplink_rate, upload_energy, upload_time
-from bdfl.scheduling.allocation import Market, solve_level
+from bdfl.scheduling.allocation import Market, make_supply, solve_level
 from bdfl.scheduling.certificate import Certificate, certify, doubtful_clients
 from bdfl.scheduling.convex import PRECISION
-from bdfl.scheduling.curves import Curves, fixed_power_curves, idle_roots
 from bdfl.scheduling.drc import cpu_for_energy
-from bdfl.scheduling.power import free_power_curves
+from bdfl.scheduling.mining_curves import Curves, fixed_power_curves, free_power_curves, idle_roots
 from bdfl.scheduling.problem import OPTIMAL_GAP, Decision, RoundProblem, infeasible_decision, restrict_problem
-from bdfl.scheduling.selection import (
+from bdfl.scheduling.set_search import (
     MAX_ENUMERATED,
     Choice,
     enumerate_sets,
     improve,
     scan_exchange,
 )
-from bdfl.scheduling.supply import make_supply
+from bdfl.types import PerClient, PerClientMask
 
 Gap = Annotated[float, Meta(ge=0.0)]
 Evaluations = Annotated[int, Meta(ge=1)]

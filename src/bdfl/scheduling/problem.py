@@ -10,8 +10,8 @@ from typing import Protocol
 
 import numpy as np
 
-from bdfl.arrays import PerClient, PerClientMask
 from bdfl.errors import InvalidProblem
+from bdfl.types import PerClient, PerClientMask
 
 PAPER_INITIAL_CPU_HZ = 1e9
 PAPER_INITIAL_MINING_HZ = 1.5e9

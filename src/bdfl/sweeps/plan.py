@@ -1,10 +1,13 @@
-"""Sweep files: a base scenario, the varied keys and the measures; strictly validated.
+"""The sweep file: settings, random draws, measures.
+
+Sweep files: a base scenario, the varied keys and the measures; strictly validated.
 
 Dotted scenario keys may be quoted or not: `"radio.bandwidth_hz" = [...]` and `radio.bandwidth_hz = [...]` are equal.
 """
 
 import hashlib
 import itertools
+import math
 import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -13,20 +16,152 @@ from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
+import numpy as np
 from msgspec import Meta
 
+from bdfl.environment import Purpose, stream
 from bdfl.errors import one_line
-from bdfl.experiment.choices import choose_scheduler, validate_choices
-from bdfl.foreign_files import read_regular
-from bdfl.scenario import Scenario, ScenarioError, dump_scenario, load_scenario, override_scenario, scenario_digest
-from bdfl.scenario.checking import convert_strictly, refuse_value
-from bdfl.scenario.learning import is_path
-from bdfl.scenario.section import Section, Text
-from bdfl.scenario.shipped import find_scenario
-from bdfl.scenario.toml_text import Plain, parse_toml, toml_document, toml_value
-from bdfl.scenario.values import WholePositive
-from bdfl.sweeps.drawing import Drawing, draw_value, validate_drawing
-from bdfl.sweeps.measures import MEASURES, Mode
+from bdfl.records import LearningRecord, RunRecord, RunSummary, summarise_run
+from bdfl.scenario import Scenario, dump_scenario, load_scenario, override_scenario, scenario_digest
+from bdfl.scenario.distributions import Positive, WholePositive
+from bdfl.scenario.files import find_scenario
+from bdfl.scenario.schema_learning import is_path
+from bdfl.scenario.validation import (
+    Plain,
+    ScenarioError,
+    Section,
+    Text,
+    convert_strictly,
+    parse_toml,
+    refuse_value,
+    toml_document,
+    toml_value,
+)
+from bdfl.scheduling.registry import choose_scheduler, validate_choices
+from bdfl.storage import read_regular
+
+# Random values for the points of a sweep, each determined by the sweep's seed, the draw's number and the key.
+
+_Scalar: TypeAlias = bool | int | float | str
+
+
+class _Drawn(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="distribution"):
+    """A distribution of a key's values."""
+
+
+class Uniform(_Drawn, frozen=True, kw_only=True, tag="uniform"):
+    """Uniform distribution from `low` to `high`."""
+
+    low: float
+    high: float
+
+
+class LogUniform(_Drawn, frozen=True, kw_only=True, tag="log-uniform"):
+    """Log-uniform distribution from `low` to `high`."""
+
+    low: Positive
+    high: Positive
+
+
+class Integers(_Drawn, frozen=True, kw_only=True, tag="integers"):
+    """Uniform distribution of whole numbers from `low` to `high`, both included."""
+
+    low: int
+    high: int
+
+
+class Choice(_Drawn, frozen=True, kw_only=True, tag="choice"):
+    """Uniform distribution over `values`."""
+
+    values: Annotated[tuple[_Scalar, ...], Meta(min_length=1)]
+
+
+Drawing: TypeAlias = Uniform | LogUniform | Integers | Choice
+
+
+class _Holder(msgspec.Struct, frozen=True):
+    """Wrapper of a distribution, so that its errors read like those of a scenario."""
+
+    value: Drawing
+
+
+def validate_drawing(data: Plain, key: str) -> Drawing:
+    """Return the distribution at `key`; raise `ScenarioError` if it is not one."""
+    if not isinstance(data, dict):
+        raise refuse_value(key, data, 'a table such as {distribution = "uniform", low = 0.2, high = 0.8}')
+    try:
+        drawing = convert_strictly({"value": data}, _Holder).value
+    except ScenarioError as error:
+        raise ScenarioError(error.key.replace("value", key, 1), error.found, error.allowed) from None
+    if not isinstance(drawing, Choice) and drawing.low > drawing.high:
+        raise refuse_value(f"{key}.low", drawing.low, f"at most high, which is {drawing.high!r}")
+    return drawing
+
+
+def draw_value(drawing: Drawing, seed: int, number: int, key: str) -> Plain:
+    """Draw the value of `key` in draw `number`: independent of other draws and keys."""
+    rng = stream(seed, Purpose.SWEEP, number, int.from_bytes(hashlib.sha256(key.encode()).digest()[:4]))
+    match drawing:
+        case Uniform(low=low, high=high):
+            return float(low + (high - low) * rng.random())
+        case LogUniform(low=low, high=high):
+            return float(math.exp(math.log(low) + (math.log(high) - math.log(low)) * rng.random()))
+        case Integers(low=low, high=high):
+            return int(rng.integers(low, high, endpoint=True))
+        case Choice(values=values):
+            return values[int(rng.integers(len(values)))]
+
+
+# Measures of a point: numbers of a whole run, by name.
+
+
+class Mode(StrEnum):
+    """Computation at a point."""
+
+    SIMULATE = "simulate"  # rounds are scheduled and their costs recorded, without learning
+    RUN = "run"  # a whole run, with data, training and a chain
+
+
+_PLAYED = {
+    "total_delay_s": "time of all rounds (s)",
+    "mean_delay_s": "mean delay of a round (s)",
+    "worst_shortfall": "worst client's shortfall (share of rounds)",
+    "mean_energy_use": "mean share of the energy budgets spent",
+    "total_energy_j": "energy of all clients in all rounds (J)",
+    "mean_selected": "clients that train in a round",
+    "final_queue_mean": "mean queue at the end",
+    "infeasible_rounds": "infeasible rounds",
+    "mean_iterations": "iterations of the scheduler, K",
+    "mean_gap": "proven gap",
+}
+_LEARNED = {
+    "final_accuracy": "accuracy of the last model",
+    "best_accuracy": "accuracy of the best round",
+    "final_loss": "loss of the last model",
+}
+MEASURES = {Mode.SIMULATE: _PLAYED, Mode.RUN: _LEARNED | _PLAYED}  # by mode: name and description
+_SUMMARISED = frozenset(RunSummary.__struct_fields__)
+
+
+def measure_run(run: RunRecord, names: tuple[str, ...]) -> dict[str, float | None]:
+    """Return the named measures that need no learning; None if not known."""
+    summary = summarise_run(run)
+    found = {name: float(getattr(summary, name)) for name in names if name in _SUMMARISED}
+    if "total_energy_j" in names:
+        found["total_energy_j"] = float(np.sum(run.energy_j))
+    return {name: value if math.isfinite(value) else None for name, value in found.items()}
+
+
+def measure_learning(learning: LearningRecord, names: tuple[str, ...]) -> dict[str, float | None]:
+    """Return the named measures that need learning."""
+    best, known = learning.best_round, learning.loss[np.isfinite(learning.loss)]
+    found = {
+        "final_accuracy": learning.final_accuracy,
+        "best_accuracy": math.nan if best is None else float(learning.accuracy[best - 1]),
+        "final_loss": float(known[-1]) if known.size else math.nan,
+    }
+    return {name: value if math.isfinite(value) else None for name, value in found.items() if name in names}
+
 
 MAX_POINTS = 100_000
 MAX_FILE_BYTES = 1_000_000

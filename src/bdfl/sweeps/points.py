@@ -1,18 +1,24 @@
-"""Points of a sweep in order, identified by digests, and grouped by shared draws."""
+"""Points of a sweep, and the computation of one."""
 
-from collections.abc import Iterator, Sequence
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import msgspec
 
 from bdfl.encoding import Record, record_digest
-from bdfl.experiment.choices import choose_scheduler
+from bdfl.errors import one_line
+from bdfl.experiment.simulation import draw_run, play
 from bdfl.scenario import Scenario, scenario_digest
-from bdfl.scenario.toml_text import toml_value
-from bdfl.scheduling.problem import Scheduler
-from bdfl.scheduling.registry import get_scheduler
-from bdfl.sweeps.measures import Mode
-from bdfl.sweeps.plan import Settings, Sweep, apply_settings
+from bdfl.scenario.validation import toml_value
+from bdfl.scheduling.problem import Decision, RoundProblem, Scheduler
+from bdfl.scheduling.registry import choose_scheduler, get_scheduler
+from bdfl.sweeps.plan import Mode, Settings, Sweep, apply_settings, measure_learning, measure_run
+
+# Points of a sweep in order, identified by digests, and grouped by shared draws.
 
 _MOST_TOGETHER = 8  # points of a group: more would leave other workers idle
 
@@ -115,3 +121,157 @@ def _drawn(settings: Settings) -> str:
 def _parts(points: Sequence[Point]) -> Iterator[Sequence[Point]]:
     for first in range(0, len(points), _MOST_TOGETHER):
         yield points[first : first + _MOST_TOGETHER]
+
+
+# Evaluation of points: pure functions of their arguments on any worker; exceptions become one-line errors.
+
+_LONGEST_LINE = 300  # characters of an error
+
+
+class PointTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """Time spent on a point, in seconds; shared draws are divided among the points."""
+
+    wall_s: float  # total
+    cpu_s: float  # of it, CPU time of the process
+    draws_s: float  # CPU: drawing federation and rounds
+    scheduler_s: float  # CPU: inside the scheduler's function
+
+
+class PointResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of a point: values, or an error."""
+
+    point: str
+    values: dict[str, float | None] | None = None
+    error: str | None = None
+    times: PointTimes
+    host: str
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Groups that are computed one after the other by one worker."""
+
+    groups: tuple[Group, ...]
+
+    @property
+    def ids(self) -> list[str]:
+        """IDs of its points."""
+        return [id for group in self.groups for id in group.ids]
+
+
+def compute_batch(batch: Batch) -> list[PointResult]:
+    """Compute the results of all points, in order."""
+    return [result for group in batch.groups for result in _compute_group(group)]
+
+
+def describe_failure(error: BaseException) -> str:
+    """Describe an exception in one line that does not depend on the worker."""
+    text = one_line(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
+    return text if len(text) <= _LONGEST_LINE else text[: _LONGEST_LINE - 3] + "..."
+
+
+def _compute_group(group: Group) -> list[PointResult]:
+    compute = _learn_points if group.mode is Mode.RUN else _play_points
+    return compute(group)
+
+
+def _play_points(group: Group) -> list[PointResult]:
+    first, began = group.entrants[0], _now()
+    try:
+        draws = draw_run(_seeded(first.scenario, group.seed))
+    except Exception as error:  # a third party's trace, for instance, may raise anything
+        return [_failed(id, describe_failure(error), began) for id in group.ids]
+    drawn, share = _now() - began, 1.0 / len(group.ids)
+
+    def play_one(entrant: Entrant) -> tuple[dict[str, float | None], float]:
+        timed = _Timed(entrant.scheduler)
+        run = play(_seeded(entrant.scenario, group.seed), timed, draws)
+        return measure_run(run, group.measures), timed.cpu_s
+
+    return [
+        _attempt(id, entrant, play_one, drawn.scaled(share))
+        for id, entrant in zip(group.ids, group.entrants, strict=True)
+    ]
+
+
+def _learn_points(group: Group) -> list[PointResult]:
+    """Compute whole learning runs, each in a temporary folder."""
+
+    def learn_one(entrant: Entrant) -> tuple[dict[str, float | None], float]:
+        from bdfl.experiment.run_folder import create_run_folder
+        from bdfl.experiment.training_run import prepare_run, train_run
+        from bdfl.learning.trainer_pool import open_trainer  # PyTorch only if training is needed
+
+        federated = prepare_run(_seeded(entrant.scenario, group.seed))
+        with (
+            open_trainer(federated.scenario, federated.data, federated.partition) as trainer,
+            TemporaryDirectory(prefix="bdfl-sweep-") as path,
+            create_run_folder(Path(path), federated.scenario) as folder,
+        ):
+            run, learning = train_run(federated, trainer, folder)
+        return measure_learning(learning, group.measures) | measure_run(run, group.measures), 0.0
+
+    return [
+        _attempt(id, entrant, learn_one, _Moment(0.0, 0.0))
+        for id, entrant in zip(group.ids, group.entrants, strict=True)
+    ]
+
+
+@dataclass(frozen=True)
+class _Moment:
+    """Readings of two clocks, or the time elapsed on them."""
+
+    wall_s: float
+    cpu_s: float
+
+    def __sub__(self, other: "_Moment") -> "_Moment":
+        return _Moment(self.wall_s - other.wall_s, self.cpu_s - other.cpu_s)
+
+    def scaled(self, share: float) -> "_Moment":
+        return _Moment(self.wall_s * share, self.cpu_s * share)
+
+
+class _Timed:
+    """A scheduler that measures its CPU time."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self.cpu_s = 0.0
+
+    def __call__(self, problem: RoundProblem) -> Decision:
+        began = time.process_time()
+        decision = self._scheduler(problem)
+        self.cpu_s += time.process_time() - began
+        return decision
+
+
+def _attempt(
+    id: str, entrant: Entrant, compute: Callable[[Entrant], tuple[dict[str, float | None], float]], drawn: _Moment
+) -> PointResult:
+    began = _now()
+    try:
+        values, scheduler_s = compute(entrant)
+    except Exception as error:  # a scheduler or a model may raise anything: only its point fails
+        return _failed(id, describe_failure(error), began)
+    spent = _now() - began
+    times = PointTimes(
+        wall_s=spent.wall_s + drawn.wall_s,
+        cpu_s=spent.cpu_s + drawn.cpu_s,
+        draws_s=drawn.cpu_s,
+        scheduler_s=scheduler_s,
+    )
+    return PointResult(point=id, values=values, times=times, host=socket.gethostname())
+
+
+def _failed(id: str, line: str, began: _Moment) -> PointResult:
+    spent = _now() - began
+    times = PointTimes(wall_s=spent.wall_s, cpu_s=spent.cpu_s, draws_s=0.0, scheduler_s=0.0)
+    return PointResult(point=id, error=line, times=times, host=socket.gethostname())
+
+
+def _now() -> _Moment:
+    return _Moment(time.perf_counter(), time.process_time())
+
+
+def _seeded(scenario: Scenario, seed: int) -> Scenario:
+    return scenario if scenario.seed == seed else msgspec.structs.replace(scenario, seed=seed)

@@ -1,9 +1,7 @@
 """Export of runs to experiment trackers: a small protocol, with writers for TensorBoard and MLflow."""
 
-from bdfl.tracking.choosing import UnknownTracker, open_tracker, tracker_names
-from bdfl.tracking.scalars import RoundScalars, parameters_of, tracked_run
-from bdfl.tracking.telling import Tracking, track_run
-from bdfl.tracking.tracker import Outcome, TrackedRun, Tracker
+from bdfl.tracking.scalars import RoundScalars, Tracking, parameters_of, track_run, tracked_run
+from bdfl.tracking.tracker import Outcome, TrackedRun, Tracker, UnknownTracker, open_tracker, tracker_names
 
 __all__ = [
     "Outcome",

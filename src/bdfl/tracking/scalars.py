@@ -1,17 +1,27 @@
-"""Metrics and parameters of a run for trackers."""
+"""Scalars of a run or chain for trackers: live, and of a finished run."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bdfl.experiment.round_book import delivered_by
-from bdfl.ledger.block import Block
-from bdfl.ledger.units import NANO, PICOJOULE
+from bdfl.errors import BdflError, one_line, require
+from bdfl.experiment.network_run import delivered_by
+from bdfl.experiment.run_folder import read_journal
+from bdfl.ledger.block import Block, chain_id
+from bdfl.ledger.costs import NANO, PICOJOULE
+from bdfl.ledger.sqlite_store import ChainStore
+from bdfl.plugins import show_exception
 from bdfl.records import LearningRound, RoundRecord
+from bdfl.records.learning import JOURNAL_FILE, SCENARIO_FILE
 from bdfl.scenario import Scenario, describe_scenario, dump_scenario, scenario_digest
-from bdfl.scenario.privacy import MICRO
-from bdfl.tracking.tracker import Parameter, TrackedRun
+from bdfl.scenario.files import load_foreign_scenario
+from bdfl.scenario.schema_learning import MICRO
+from bdfl.tracking.tracker import Outcome, Parameter, TrackedRun, Tracker
+
+# Metrics and parameters of a run for trackers.
 
 DELAY = "time/delay_s"  # every round has one
 _ALWAYS = ("seed", "rounds", "scheduler.name")  # parameters, even if default
@@ -122,3 +132,127 @@ def _known(values: Sequence[float | None]) -> list[float]:
 
 def _finite(values: Mapping[str, float | np.floating | np.integer | None]) -> dict[str, float]:
     return {name: float(value) for name, value in values.items() if value is not None and np.isfinite(value)}
+
+
+# Replay of runs and chains in folders to trackers, after they end or while another process writes them.
+
+Told = tuple[int, dict[str, float]]  # a round and its numbers
+
+
+class NothingToTrack(BdflError):
+    """A folder without rounds."""
+
+
+def read_records(folder: Path) -> Iterator[Told]:
+    """Yield every round of `rounds.parquet` and `clients.parquet` in a folder, with the journal beside them."""
+    require(f"{folder}: reading its tables", "pyarrow")
+    from bdfl.records.parquet import read_run
+
+    run, learned, scalars = read_run(folder), _read_learning(folder), RoundScalars()
+    for record in run.rounds:
+        yield record.round, scalars.of_round(record, learned.get(record.round))
+
+
+class ChainRounds:
+    """Rounds of a chain, which may grow; those of a run include the data of its journal."""
+
+    def __init__(self, chain: ChainStore, folder: Path) -> None:
+        self._chain = chain
+        self._folder = folder
+        self._scalars = RoundScalars()
+        self._done = 0
+
+    def news(self) -> Iterator[Told]:
+        """Yield the rounds since the last call; if a journal exists, only those it contains."""
+        learned = _read_learning(self._folder)
+        known = max(learned) if learned else self._chain.height
+        for block in self._chain.blocks(self._done + 1):
+            if block.header.height > known:
+                return
+            self._done = block.header.height
+            yield self._done, self._scalars.of_block(block, learned.get(self._done))
+
+
+def describe_folder(folder: Path, chain: ChainStore | None) -> TrackedRun:
+    """Describe the run in a folder from its scenario, or else from the chain's genesis."""
+    name = folder.resolve().name
+    if (folder / SCENARIO_FILE).is_file():
+        return tracked_run(load_foreign_scenario(folder / SCENARIO_FILE), name, is_continued=True)
+    if chain is None:
+        raise NothingToTrack(f"{folder}: no {SCENARIO_FILE} and no chain in it, the folder of a run or chain expected")
+    genesis = chain.genesis
+    return TrackedRun(
+        name=name,
+        experiment=genesis.name or name,
+        identity=chain_id(genesis).hex(),
+        parameters={
+            "scheduler.name": genesis.scheduler.name,
+            "seed": genesis.scheduler.seed,
+            "clients.count": len(genesis.members),
+            "ledger.quorum": genesis.law.quorum.value,
+            "ledger.work": genesis.law.work.value,
+            "learning.aggregation.rule": genesis.law.aggregation,
+        },
+        is_continued=True,
+    )
+
+
+def _read_learning(folder: Path) -> Mapping[int, LearningRound]:
+    path = folder / JOURNAL_FILE
+    return {row.round: row for row in read_journal(path)[1]} if path.is_file() else {}
+
+
+# Dispatch of one run to several trackers: one that fails is dropped, without effect on the run.
+
+_LONGEST_REASON = 200  # characters of a tracker's error message
+
+
+class Tracking:
+    """The working trackers of a run, by their specification."""
+
+    def __init__(self, trackers: Mapping[str, Tracker], on_failure: Callable[[str], None]) -> None:
+        self.outcome: Outcome | None = None  # None: determined by how `track_run` ends
+        self.files: Sequence[Path] = ()  # output files of the run
+        self._trackers = dict(trackers)
+        self._on_failure = on_failure
+        self._scalars = RoundScalars()
+
+    def begin(self, run: TrackedRun) -> None:
+        self._tell(lambda tracker: tracker.begin(run))
+
+    def settle(self, record: RoundRecord, learning: LearningRound | None = None) -> None:
+        """Report a completed round; fits `on_round` of `simulate` and `on_settled` of `train_run`."""
+        if self._trackers:
+            self.tell(record.round, self._scalars.of_round(record, learning))
+
+    def tell(self, round: int, values: Mapping[str, float]) -> None:
+        """Report the metrics of a round."""
+        self._tell(lambda tracker: tracker.round(round, values))
+
+    def finish(self, outcome: Outcome) -> None:
+        self._tell(lambda tracker: tracker.finish(outcome, self.files))
+
+    def _tell(self, what: Callable[[Tracker], None]) -> None:
+        for choice, tracker in list(self._trackers.items()):
+            try:
+                what(tracker)
+            except Exception as error:  # a tracker must never stop the run
+                del self._trackers[choice]
+                reason = one_line(show_exception(error))[:_LONGEST_REASON]
+                self._on_failure(f"{choice}: {reason}; going on without it")
+
+
+@contextmanager
+def track_run(
+    trackers: Mapping[str, Tracker], run: TrackedRun, on_failure: Callable[[str], None]
+) -> Iterator[Tracking]:
+    """Report the run to the trackers inside, and its outcome at the end. `on_failure` receives one line per failure."""
+    tracking = Tracking(trackers, on_failure)
+    tracking.begin(run)
+    try:
+        yield tracking
+    except BaseException as error:
+        interrupted = isinstance(error, KeyboardInterrupt)
+        tracking.finish(tracking.outcome or (Outcome.INTERRUPTED if interrupted else Outcome.FAILED))
+        raise
+    tracking.finish(tracking.outcome or Outcome.FINISHED)

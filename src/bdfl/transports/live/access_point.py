@@ -17,7 +17,7 @@ import zenoh
 
 from bdfl.errors import BdflError, one_line
 from bdfl.transports.live.certificates import TlsFiles
-from bdfl.transports.live.ear import Entity
+from bdfl.transports.live.subscriptions import Entity
 from bdfl.transports.live.zenoh_config import Keys, Role, access_point_names, count_authorities, session_config
 from bdfl.transports.live.zenoh_session import LinkError
 

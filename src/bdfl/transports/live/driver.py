@@ -17,7 +17,7 @@ from bdfl.errors import one_line
 from bdfl.identity import Meaning, Place, Signer
 from bdfl.ledger.block import MAX_TIME_MS, Block, Certificate, MembershipChange
 from bdfl.ledger.chain import ChainState
-from bdfl.ledger.keeping import Store, StoreError
+from bdfl.ledger.store import Store, StoreError
 from bdfl.protocol.events import (
     ChangeOffered,
     Commit,
@@ -34,15 +34,13 @@ from bdfl.protocol.events import (
 from bdfl.protocol.messages import Blob, BlobWanted, Decided, Hearsay, Message, Proposal
 from bdfl.protocol.node import begin, step
 from bdfl.protocol.state import Context, NodeState, Phase, clock_offset_ms, is_same
-from bdfl.transports.live.blob_shelf import BlobShelf
+from bdfl.transports.interfaces import Link, LiveObserver, Observers, Offer, Work, read_recovered, recover_chain
+from bdfl.transports.live.blob_client import BlobShelf
 from bdfl.transports.live.effects import Effects
 from bdfl.transports.live.event_log import EVENTS_FILE, MAX_BYTES, EventLog, log_beginning, log_event
-from bdfl.transports.live.inbox import Inbox
-from bdfl.transports.live.observer import LiveObserver, Observers
-from bdfl.transports.live.ports import Link, Offer, Work
-from bdfl.transports.live.rehearsing import Arrival, Rehearsals
+from bdfl.transports.live.prevalidation import Arrival, Rehearsals
+from bdfl.transports.live.queues import Inbox
 from bdfl.transports.live.timers import NEWS_RESENDS, Timers
-from bdfl.transports.node_store import read_recovered, recover_chain
 
 NUM_THREADS = 2
 _INBOX_WEIGHT = 8192  # of all members' messages together

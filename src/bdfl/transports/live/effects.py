@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from bdfl.ledger.chain import ChainState
-from bdfl.ledger.keeping import Store
+from bdfl.ledger.store import Store
 from bdfl.protocol.events import (
     Commit,
     Effect,
@@ -31,10 +31,8 @@ from bdfl.protocol.events import (
 )
 from bdfl.protocol.events import Store as Keep
 from bdfl.protocol.messages import BlobWanted, Content, Decided, Hearsay, Message
-from bdfl.transports.live.blob_shelf import BlobShelf
-from bdfl.transports.live.observer import LiveObserver
-from bdfl.transports.live.ports import Link, Work
-from bdfl.transports.node_store import keep
+from bdfl.transports.interfaces import Link, LiveObserver, Work, keep
+from bdfl.transports.live.blob_client import BlobShelf
 
 MAX_WAITING = 4096  # effects; back-pressure: beyond this the event loop waits for the disk
 

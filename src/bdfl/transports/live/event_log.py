@@ -32,8 +32,8 @@ from bdfl.ledger.block import (
     SignedVote,
     TimeMs,
 )
+from bdfl.ledger.cache import Toolbox
 from bdfl.ledger.chain import ChainState
-from bdfl.ledger.toolbox import Toolbox
 from bdfl.protocol.events import (
     ChangeOffered,
     Event,

@@ -11,9 +11,9 @@ from pathlib import Path
 from bdfl.encoding import Record, encode
 from bdfl.errors import BdflError, other_format
 from bdfl.identity import Meaning, Place, Signer, is_signed, statement_digest
+from bdfl.ledger.cache import Toolbox
 from bdfl.ledger.chain import ChainState, apply_block, start_chain
-from bdfl.ledger.keeping import Store
-from bdfl.ledger.toolbox import Toolbox
+from bdfl.ledger.store import Store
 from bdfl.protocol.events import (
     ChangeOffered,
     Commit,
@@ -27,7 +27,7 @@ from bdfl.protocol.events import (
 from bdfl.protocol.messages import Blob, Message
 from bdfl.protocol.node import begin, step
 from bdfl.protocol.state import Context, NodeState, Recovered, Timing
-from bdfl.transports.hooks import Observer
+from bdfl.transports.interfaces import Observer
 from bdfl.transports.live.event_log import (
     EVENTS_FILE,
     FORMAT,

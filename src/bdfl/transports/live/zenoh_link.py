@@ -1,4 +1,6 @@
-"""A node's `Link` over zenoh: non-blocking, with bounded queues and rate limits.
+"""The link over zenoh: sending, receiving, fetching blobs, penalties for refused messages.
+
+A node's `Link` over zenoh: non-blocking, with bounded queues and rate limits.
 
 The receiving threads check size, membership, budgets and MAC, cheapest first, so that they keep up. Another thread
 decodes contents. One thread sends, one downloads blobs. Each member's requests are served in that member's receiving
@@ -15,17 +17,16 @@ import zenoh
 
 from bdfl.encoding import digest, encode
 from bdfl.errors import BdflError
+from bdfl.protocol.events import Effect, Event, MessageArrived, ServeDecided
 from bdfl.protocol.messages import Message, encode_message
-from bdfl.transports.live.blob_pull import Absent, Answer, NotYet, Piece
+from bdfl.protocol.state import NodeState
+from bdfl.transports.interfaces import LiveObserver, Receiver
+from bdfl.transports.live.admission import Bucket, Gate, Mutes, Pressed, Refusal, Refused
+from bdfl.transports.live.blob_client import Puller
+from bdfl.transports.live.blob_transfer import Absent, Answer, NotYet, Piece
 from bdfl.transports.live.envelope import Keyring, PieceAnswer, PieceRequest, Purpose, Sealer
-from bdfl.transports.live.gate import Gate, Refusal, Refused
-from bdfl.transports.live.lane import Lane
-from bdfl.transports.live.limits import Bucket
-from bdfl.transports.live.listening import Audience
-from bdfl.transports.live.mutes import Mutes, Pressed
-from bdfl.transports.live.outbox import Outbox
-from bdfl.transports.live.ports import Receiver
-from bdfl.transports.live.puller import Puller
+from bdfl.transports.live.queues import Lane, Outbox
+from bdfl.transports.live.subscriptions import Audience
 from bdfl.transports.live.zenoh_config import Line, line_of
 from bdfl.transports.live.zenoh_session import Hearers, LinkSettings, ZenohSession
 
@@ -423,3 +424,30 @@ class ZenohLink:
 
 def _to_bytes(data: zenoh.ZBytes | None) -> bytes:
     return b"" if data is None else data.to_bytes()
+
+
+# Penalties: charge senders of refused or outdated messages against their rate limits.
+
+_BY_THE_LINK = frozenset(reason.value for reason in Refusal)  # already counted by the link
+
+
+class BlameForRefused(LiveObserver):
+    """An observer that reports to the link refused messages and work outside the current round."""
+
+    def __init__(self, link: ZenohLink) -> None:
+        self._link = link
+
+    def stepped(
+        self, now_ns: int, before: NodeState, event: Event, after: NodeState, effects: tuple[Effect, ...]
+    ) -> None:
+        if not isinstance(event, MessageArrived):
+            return
+        message = event.message
+        num_asides = int(message.height <= before.chain.height)
+        num_asides += sum(isinstance(effect, ServeDecided) for effect in effects)
+        if num_asides:
+            self._link.charge_aside(message.sender, num_asides)
+
+    def refused(self, sender: int | None, reason: str) -> None:
+        if reason not in _BY_THE_LINK:
+            self._link.blame(sender)

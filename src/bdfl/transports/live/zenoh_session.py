@@ -13,13 +13,12 @@ import zenoh
 from bdfl.errors import BdflError, one_line
 from bdfl.identity import Signer
 from bdfl.ledger.block import MAX_MEMBERS
-from bdfl.transports.live.blob_pull import PIECE_SIZE, Answer, Silence
+from bdfl.transports.live.admission import Bucket, Limits
+from bdfl.transports.live.blob_transfer import PIECE_SIZE, Answer, Silence
 from bdfl.transports.live.certificates import TlsFiles, member_name
-from bdfl.transports.live.ear import Channel, Entity, Pace, new_channel
 from bdfl.transports.live.envelope import overhead
-from bdfl.transports.live.limits import Bucket, Limits
-from bdfl.transports.live.listening import Audience, Listening
-from bdfl.transports.live.patience import MOST_TIMES
+from bdfl.transports.live.fetch_timeouts import MOST_TIMES
+from bdfl.transports.live.subscriptions import Audience, Channel, Entity, Listening, Pace, new_channel
 from bdfl.transports.live.zenoh_config import Line, Role, chain_keys, max_sessions, session_config
 
 _CLOSE_WAIT_S = 2.0

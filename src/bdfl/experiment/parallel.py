@@ -1,0 +1,108 @@
+"""Parallel runs on all cores, on shared draws, with the same results for any number of workers."""
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures.process import BrokenProcessPool
+from typing import TypeAlias, TypeVar
+
+import msgspec
+
+from bdfl.errors import BdflError
+from bdfl.experiment.simulation import draw_run, play
+from bdfl.processes import count_cores, open_process_pool
+from bdfl.records import RunRecord
+from bdfl.scenario import Scenario
+from bdfl.scheduling.problem import Scheduler
+from bdfl.scheduling.registry import get_scheduler
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+Group: TypeAlias = list[tuple[Scenario, Scheduler]]  # on the same draws
+_DRAWN = [key for key in Scenario.__struct_fields__ if key not in ("name", "description", "scheduler")]
+Progress = Callable[[int, int], None]  # tasks done, tasks in all
+
+
+class InvalidSweep(BdflError):
+    """Runs that cannot be combined: different draws in one group, or a number of workers below one."""
+
+
+class SweepFailed(BdflError):
+    """A process of a sweep that died."""
+
+
+def map_runs(
+    groups: Sequence[Sequence[Scenario]],
+    reduce: Callable[[RunRecord], Result],
+    *,
+    workers: int | None = None,
+    on_progress: Progress | None = None,
+) -> list[list[Result]]:
+    """Apply `reduce` to the run of every scenario, in the order given.
+
+    The scenarios of a group differ in their scheduler alone and share the same draws. Groups are spread over processes,
+    so `reduce` must be a function of a module.
+    """
+    tasks = [(group, reduce) for group in prepare_groups(groups)]
+    return map_parallel(_play_and_reduce, tasks, workers=workers, on_progress=on_progress)
+
+
+def prepare_groups(groups: Sequence[Sequence[Scenario]]) -> list[Group]:
+    """Look up the scheduler of every scenario once; errors are raised before any work."""
+    found: dict[bytes, Scheduler] = {}
+    prepared: list[Group] = []
+    for scenarios in groups:
+        group: Group = []
+        for scenario in scenarios:
+            if any(getattr(scenario, key) != getattr(scenarios[0], key) for key in _DRAWN):
+                raise InvalidSweep(f"scenario {scenario.name!r}: differs from its group in more than its scheduler")
+            choice = scenario.scheduler
+            key = msgspec.json.encode((choice.name, choice.parameters), order="sorted")
+            if key not in found:
+                found[key] = get_scheduler(choice.name, choice.parameters)
+            group.append((scenario, found[key]))
+        prepared.append(group)
+    return prepared
+
+
+def map_parallel(
+    function: Callable[[Task], Result],
+    tasks: Sequence[Task],
+    *,
+    workers: int | None = None,
+    on_progress: Progress | None = None,
+) -> list[Result]:
+    """Apply `function` to every task, in order, in `workers` processes (default: one per CPU core).
+
+    Results do not depend on the number of workers. Tasks and results are sent between processes, so `function` must be
+    one of a module.
+    """
+    if workers is not None and workers < 1:
+        raise InvalidSweep(f"workers: {workers} given, at least 1 is needed")
+    results: list[Result] = []
+    for result in _in_order(function, tasks, workers):
+        results.append(result)
+        if on_progress is not None:
+            on_progress(len(results), len(tasks))
+    return results
+
+
+def _in_order(function: Callable[[Task], Result], tasks: Sequence[Task], workers: int | None) -> Iterator[Result]:
+    num_workers = min(workers or count_cores(), len(tasks))
+    if num_workers <= 1:
+        return map(function, tasks)
+    return _spread(function, tasks, num_workers, threads=max(1, count_cores() // num_workers))
+
+
+def _spread(
+    function: Callable[[Task], Result], tasks: Sequence[Task], workers: int, *, threads: int
+) -> Iterator[Result]:
+    with open_process_pool(workers, threads=threads) as executor:
+        try:
+            yield from executor.map(function, tasks)
+        except BrokenProcessPool:
+            raise SweepFailed("a process ended by itself (killed, or out of memory); fewer workers may help") from None
+
+
+def _play_and_reduce(task: tuple[Group, Callable[[RunRecord], Result]]) -> list[Result]:
+    group, reduce = task
+    draws = draw_run(group[0][0])
+    return [reduce(play(scenario, scheduler, draws)) for scenario, scheduler in group]

@@ -1,0 +1,135 @@
+"""Open a path or an address: a run, a chain, a node, a network, a record, or the status server of a live node."""
+
+import time
+from pathlib import Path
+
+from bdfl.errors import BdflError, one_line
+from bdfl.explorer.block_source import NetworkSource, StoreSource, WindowSource
+from bdfl.explorer.chain_run import ChainRun, Surroundings
+from bdfl.explorer.errors import CannotOpen
+from bdfl.explorer.follower import Journal, MeasuredTimes, NodeLogs
+from bdfl.explorer.node_status import watch_folders, watch_window
+from bdfl.explorer.record_run import RecordRun
+from bdfl.explorer.run import Run
+from bdfl.explorer.worker_client import Helper
+from bdfl.ledger.blob_store import LOCK_FILE as CHAIN_LOCK
+from bdfl.ledger.sqlite_store import DATABASE_FILE
+from bdfl.localnet.network_file import NETWORK_FILE, access_point_folder, node_folder, read_network
+from bdfl.node.run_file import is_locked
+from bdfl.records.learning import CHAIN_FOLDER, FINAL_MODEL, JOURNAL_FILE, SCENARIO_FILE
+from bdfl.scenario import Scenario
+from bdfl.scenario.files import load_foreign_scenario
+from bdfl.storage import open_regular, try_lock
+
+RECORD_FILE = "rounds.parquet"
+_FRESH_S = 30.0
+_EXPECTED = "the folder of a run, a chain, a node, a network or a record expected"
+
+
+def open_path(path: Path, helper: Helper) -> Run:
+    """Open the run at a path; raise `CannotOpen`."""
+    if not path.is_dir():
+        raise CannotOpen(f"{path}: {'no folder' if path.exists() else 'not there'}, {_EXPECTED}")
+    try:
+        if (path / NETWORK_FILE).is_file():
+            return _open_network(path)
+        if (path / DATABASE_FILE).is_file():
+            return _open_chain(path)
+        if (path / CHAIN_FOLDER / DATABASE_FILE).is_file():
+            is_run = (path / SCENARIO_FILE).is_file()
+            return _open_run(path) if is_run else _open_node_folder(path)
+        if (path / RECORD_FILE).is_file():
+            return RecordRun(path, helper)
+    except CannotOpen:
+        raise
+    except BdflError as error:
+        raise CannotOpen(one_line(error)) from None
+    raise CannotOpen(f"{path}: {_EXPECTED}")
+
+
+def open_node(address: str) -> ChainRun:
+    """Open the chain of the node with a status server at host:port; raise `CannotOpen`."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 2**16:
+        raise CannotOpen(f"{address}: host:port of a node's window expected, as its --metrics says")
+    try:
+        source = WindowSource(address)
+    except BdflError as error:
+        raise CannotOpen(one_line(error)) from None
+    watcher = watch_window(address)
+    around = Surroundings(watcher=watcher, is_worked_on=lambda: watcher.is_anybody_online)
+    return ChainRun("node", source, around)
+
+
+def _open_run(path: Path) -> ChainRun:
+    scenario, problem = _read_scenario(path / SCENARIO_FILE)
+    around = Surroundings(
+        folder=path,
+        scenario=scenario,
+        scenario_path=None if scenario is None else path / SCENARIO_FILE,
+        planned_rounds=None if scenario is None else scenario.rounds,
+        journal=Journal(path / JOURNAL_FILE),
+        is_worked_on=lambda: is_locked(path) or _is_fresh(path),
+        problem=problem,
+    )
+    return ChainRun("run", StoreSource(path / CHAIN_FOLDER), around)
+
+
+def _open_chain(path: Path) -> ChainRun:
+    return ChainRun("chain", StoreSource(path), Surroundings(is_worked_on=lambda: _is_written(path)))
+
+
+def _open_node_folder(path: Path) -> ChainRun:
+    watcher = watch_folders([path], [])
+    around = Surroundings(
+        folder=path,
+        logs=NodeLogs([path]),
+        times=MeasuredTimes([path]),
+        watcher=watcher,
+        is_worked_on=lambda: is_locked(path),
+    )
+    return ChainRun("node", StoreSource(path / CHAIN_FOLDER), around)
+
+
+def _open_network(path: Path) -> ChainRun:
+    network = read_network(path)
+    nodes = [node_folder(path, number) for number in range(network.num_nodes)]
+    points = [access_point_folder(path, number) for number in range(network.num_access_points)]
+    scenario, problem = _read_scenario(path / SCENARIO_FILE)
+    around = Surroundings(
+        folder=path,
+        scenario=scenario,
+        scenario_path=None if scenario is None else path / SCENARIO_FILE,
+        planned_rounds=network.blocks,
+        logs=NodeLogs(nodes),
+        times=MeasuredTimes(nodes),
+        watcher=watch_folders(nodes, points),
+        is_worked_on=lambda: is_locked(path),
+        problem=problem,
+    )
+    return ChainRun("network", NetworkSource([node / CHAIN_FOLDER for node in nodes]), around)
+
+
+def _read_scenario(path: Path) -> tuple[Scenario | None, str | None]:
+    """Return the scenario beside a chain, or the reason why it cannot be read."""
+    try:
+        return load_foreign_scenario(path), None
+    except (BdflError, OSError) as error:
+        return None, one_line(error).replace(str(path), path.name)
+
+
+def _is_fresh(path: Path) -> bool:
+    """Return whether an unfinished run was written to recently."""
+    try:
+        age_s = time.time() - (path / JOURNAL_FILE).stat().st_mtime
+    except OSError:
+        return False
+    return age_s < _FRESH_S and not (path / FINAL_MODEL).exists()
+
+
+def _is_written(path: Path) -> bool:
+    try:
+        with open_regular(path / CHAIN_LOCK, 2**20) as file:
+            return not try_lock(file)
+    except OSError:
+        return False

@@ -1,0 +1,1 @@
+"""Files that people sign: keys, member cards, the genesis, changes of membership."""

@@ -1,0 +1,274 @@
+"""The trainer of one process."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from bdfl.environment import Purpose
+from bdfl.errors import BdflError
+from bdfl.learning.dataset import DataSet, pack, unpack
+from bdfl.learning.dp_sgd import SecretChance, SeededChance
+from bdfl.learning.evaluation import (
+    EvaluationPart,
+    GradientPart,
+    blocks_of,
+    combine_evaluation,
+    combine_gradient,
+    differentiate_block,
+    evaluate_block,
+)
+from bdfl.learning.models import draw_model, suits_channels_last
+from bdfl.learning.privacy_accounting import Mechanism, mechanism_of, noise_micro_of, validate_opacus
+from bdfl.learning.sgd import Samples, draw_batches, make_descent, train_client
+from bdfl.learning.sgd_vmap import VectorisedModel
+from bdfl.learning.torch_model import (
+    FlatModel,
+    Scaling,
+    find_scaling,
+    input_shape,
+    make_inputs,
+    seed_torch,
+    steady_torch,
+)
+from bdfl.learning.training import (
+    Evaluation,
+    FullGradient,
+    InvalidTraining,
+    LocalResult,
+    TrainingFailed,
+    num_local_steps,
+    validate_clients,
+)
+from bdfl.learning.weights import Layout, Vector, validate_weights
+from bdfl.plugins import importing_from_here, show_exception
+from bdfl.scenario import Engine, Scenario
+from bdfl.scenario.schema_learning import MICRO, is_function
+
+if TYPE_CHECKING:
+    from bdfl.learning.dp_sgd import PrivateModel
+
+
+# The local trainer of one process: its model, its data and its tasks.
+
+
+@dataclass(frozen=True, eq=False)
+class Material:
+    """Arrays of the data needed for training."""
+
+    train_inputs: NDArray[Any]
+    train_labels: NDArray[np.int64]
+    test_inputs: NDArray[Any]
+    test_labels: NDArray[np.int64]
+    indices: tuple[Samples, ...]  # of each client
+    scaling: Scaling | None
+    input_shape: tuple[int, ...]
+    num_labels: int
+
+    def pack(self) -> tuple[object, ...]:
+        """Return the parts in the form sent to another process: memory-mapped arrays as references to files."""
+        return tuple(pack(getattr(self, field.name)) for field in fields(self))
+
+
+def unpack_material(parts: tuple[object, ...]) -> Material:
+    """Restore the material from its packed parts."""
+    return Material(*map(unpack, parts))
+
+
+@dataclass(frozen=True, eq=False)
+class ClientTask:
+    """Training of one client in a round."""
+
+    weights: Vector
+    round: int
+    client: int
+
+
+@dataclass(frozen=True, eq=False)
+class BlockTask:
+    """Evaluation of a model on a block of samples."""
+
+    weights: Vector
+    block: range
+
+
+def gather_material(scenario: Scenario, data: DataSet, indices: tuple[Samples, ...]) -> Material:
+    """Collect the arrays for training from the data set; means and deviations are computed once."""
+    return Material(
+        data.train_inputs,
+        data.train_labels,
+        data.test_inputs,
+        data.test_labels,
+        indices,
+        find_scaling(data.train_inputs, scenario.data.normalise),
+        input_shape(data),
+        data.num_labels,
+    )
+
+
+class Bench:
+    """Local trainer: owns a model and the tensors of the data; every task is a pure function of its arguments."""
+
+    def __init__(self, scenario: Scenario, material: Material, *, is_secret: bool = False) -> None:
+        """`is_secret` draws the randomness of private training from the operating system, as in a live node."""
+        learning = scenario.learning
+        self.scenario = scenario
+        self.material = material
+        self.num_steps = num_local_steps(scenario)
+        self.descent = make_descent(learning)
+        with self._working("built"):
+            module = draw_model(learning, material.input_shape, material.num_labels, scenario.seed)
+            channels_last = suits_channels_last(module, material.input_shape)
+            self.model = FlatModel(module, channels_last=channels_last)
+        self.train_inputs, self.test_inputs = (
+            make_inputs(inputs, labels, material.scaling, keeps_channels_last=channels_last)
+            for inputs, labels in (
+                (material.train_inputs, material.train_labels),
+                (material.test_inputs, material.test_labels),
+            )
+        )
+        self.initial_weights = self.model.read()
+        self.vectorised = self._vectorise() if learning.engine is Engine.VMAP else None
+        self._is_secret = is_secret
+        self._noise_micro = 0
+        self._private = self._make_private() if scenario.privacy.is_on else None
+        self.held = torch.from_numpy(np.concatenate([np.zeros(0, np.int64), *material.indices]))
+
+    def batches(self, round: int, client: int) -> list[Samples]:
+        """Mini-batches of the client in that round."""
+        return draw_batches(
+            self.scenario.seed,
+            round,
+            client,
+            self.material.indices[client],
+            unit=self.scenario.learning.unit,
+            steps=self.num_steps,
+            batch=self.scenario.learning.batch,
+        )
+
+    def train(self, task: ClientTask) -> LocalResult:
+        """Train the client in a round; all randomness is determined by this client and round."""
+        if self._private is not None:
+            return self._train_privately(self._private, task)
+        batches = self.batches(task.round, task.client)
+        with self._working("trained"):
+            seed_torch(self.scenario.seed, Purpose.TRAINING, task.round, task.client)
+            return train_client(self.model, self.train_inputs, task.weights, task.client, batches, self.descent)
+
+    def mechanism(self, client: int) -> Mechanism:
+        """Mechanism of the client's private training; only in a private scenario."""
+        return mechanism_of(self.scenario, len(self.material.indices[client]), self._noise_micro)
+
+    def _train_privately(self, private: "PrivateModel", task: ClientTask) -> LocalResult:
+        seed, round, client = self.scenario.seed, task.round, task.client
+        chance = SecretChance() if self._is_secret else SeededChance(seed, round, client)
+        with self._working("trained"):
+            seed_torch(seed, Purpose.TRAINING, round, client)
+            return private.train(task.weights, client, self.material.indices[client], self.mechanism(client), chance)
+
+    def train_together(self, weights: Vector, round: int, clients: Sequence[int]) -> list[LocalResult]:
+        """Train these clients in a round in one call; only with the engine vmap."""
+        assert self.vectorised is not None, "only with the engine vmap"
+        batches = [self.batches(round, client) for client in clients]
+        with self._working("trained"):
+            return self.vectorised.train(weights, clients, batches, self.descent)
+
+    def evaluate(self, task: BlockTask) -> EvaluationPart:
+        """Evaluate the model on a block of the test set."""
+        with self._working("evaluated"):
+            self.model.load(task.weights)
+            samples = torch.arange(task.block.start, task.block.stop)
+            return evaluate_block(self.model, self.test_inputs, samples, self.material.num_labels)
+
+    def differentiate(self, task: BlockTask) -> GradientPart:
+        """Loss and gradient over a block of all clients' data, concatenated in client order."""
+        with self._working("differentiated"):
+            self.model.load(task.weights)
+            return differentiate_block(self.model, self.train_inputs, self.held[task.block.start : task.block.stop])
+
+    def _make_private(self) -> "PrivateModel":
+        validate_opacus()
+        from bdfl.learning.dp_sgd import Clipping, PrivateModel
+
+        learning, privacy = self.scenario.learning, self.scenario.privacy
+        self._noise_micro = noise_micro_of(self.scenario, [len(held) for held in self.material.indices])
+        clipping = Clipping(self._noise_micro / MICRO, privacy.clip_micro / MICRO)
+        with self._working("trained privately"):
+            return PrivateModel(self.model, self.train_inputs, self.descent, clipping, name=learning.model)
+
+    def _vectorise(self) -> VectorisedModel:
+        learning = self.scenario.learning
+        with self._working("vectorised"):
+            return VectorisedModel(
+                self.model, self.train_inputs, self.material.num_labels, batch=learning.batch, name=learning.model
+            )
+
+    @contextmanager
+    def _working(self, what: str) -> Iterator[None]:
+        """Configure PyTorch as the scenario asks; a model's exceptions become one-line errors."""
+        try:
+            learning = self.scenario.learning
+            is_own = is_function(learning.model)
+            with steady_torch(learning.threads, strict=is_own), importing_from_here() if is_own else nullcontext():
+                yield
+        except BdflError:
+            raise
+        except Exception as error:  # user code may raise anything
+            name = self.scenario.learning.model
+            raise TrainingFailed(f"learning.model: {name!r} cannot be {what}: {show_exception(error)}") from error
+
+
+# Trainers: split requests into tasks, map them, and combine the results in order.
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+
+class Map(Protocol):
+    """Maps a function over tasks, on this process's trainer or on others like it; results come in order."""
+
+    def __call__(self, function: Callable[[Bench, Task], Result], tasks: Sequence[Task], /) -> Iterator[Result]: ...
+
+
+class LoopTrainer:
+    """Trains clients one by one, or in parallel if `map` does."""
+
+    def __init__(self, bench: Bench, map: Map) -> None:
+        self.layout: Layout = bench.model.layout
+        self._bench = bench
+        self._map = map
+
+    def initial_weights(self) -> Vector:
+        return self._bench.initial_weights.copy()
+
+    def train(self, weights: Vector, round: int, clients: Sequence[int]) -> list[LocalResult]:
+        self._validate(weights, clients)
+        return list(self._map(Bench.train, [ClientTask(weights, round, client) for client in clients]))
+
+    def evaluate(self, weights: Vector) -> Evaluation:
+        self._validate(weights)
+        blocks = blocks_of(len(self._bench.test_inputs))
+        return combine_evaluation(self._map(Bench.evaluate, [BlockTask(weights, block) for block in blocks]))
+
+    def full_gradient(self, weights: Vector) -> FullGradient:
+        self._validate(weights)
+        blocks = blocks_of(len(self._bench.held))
+        if not blocks:
+            raise InvalidTraining("partition: no client holds data, expected some for the gradient of their loss")
+        return combine_gradient(self._map(Bench.differentiate, [BlockTask(weights, block) for block in blocks]))
+
+    def _validate(self, weights: Vector, clients: Sequence[int] = ()) -> None:
+        validate_weights(weights, self.layout)
+        validate_clients(clients, len(self._bench.material.indices))
+
+
+class VmapTrainer(LoopTrainer):
+    """Trains all clients of a round in one call."""
+
+    def train(self, weights: Vector, round: int, clients: Sequence[int]) -> list[LocalResult]:
+        self._validate(weights, clients)
+        return self._bench.train_together(weights, round, clients)

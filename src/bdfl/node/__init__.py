@@ -1,0 +1,1 @@
+"""A running node: service, settings, status, doctor, HTTP server, access point."""

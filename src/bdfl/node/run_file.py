@@ -1,0 +1,203 @@
+"""The run file of a process (pid, ports, restarts) and the size of its folder."""
+
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import msgspec
+
+from bdfl.errors import BdflError
+from bdfl.storage import OWN_FOLDER, lock_patiently, open_regular, read_regular, try_lock
+
+# Folder of a running process: its lock, its restart counter and its run file.
+
+RUN_FILE = "run.json"
+LIFE_FILE = "life"
+LOCK_FILE = ".lock"
+MAX_LIFE = 2**31 - 1
+_FIRST_S = 1_767_225_600  # Unix time of the start of 2026
+_MAX_RUN_BYTES = 2**20
+
+
+class BadFolder(BdflError):
+    """A folder in use by another process, or with damaged files."""
+
+
+class RunFile(msgspec.Struct, frozen=True, kw_only=True):
+    """Self-description of a process for others on this machine."""
+
+    kind: str  # node or access point
+    pid: int
+    started: float  # Unix time, for display
+    version: str
+    chain: str  # its id
+    number: int | None = None  # of the member
+    listen: tuple[str, ...] = ()
+    metrics: str | None = None  # host:port
+    ended: float | None = None  # Unix time; none: running, or killed
+    why: str = ""  # the reason for its end
+
+    @property
+    def status_url(self) -> str | None:
+        return None if self.metrics is None else f"http://{self.metrics}/status.json"
+
+
+@contextmanager
+def lock_folder(folder: Path) -> Iterator[None]:
+    """Hold the folder's lock inside the `with` block; the OS releases it if the process dies."""
+    try:
+        folder.mkdir(mode=OWN_FOLDER, parents=True, exist_ok=True)
+        with (folder / LOCK_FILE).open("ab") as file:
+            if not lock_patiently(file):
+                raise BadFolder(f"{folder}: another process works in it, one for each folder expected")
+            yield
+    except OSError as error:
+        if error.filename is None or Path(error.filename) not in (folder, folder / LOCK_FILE):
+            raise
+        raise BadFolder(f"{folder}: {error.strerror}, a writable folder expected") from None
+
+
+def is_locked(folder: Path) -> bool:
+    """Return whether a process holds the folder's lock."""
+    try:
+        with open_regular(folder / LOCK_FILE, _MAX_RUN_BYTES) as file:
+            return not try_lock(file)
+    except OSError:
+        return False
+
+
+def raise_life(folder: Path, now_s: float | None = None) -> int:
+    """Increment the restart counter and return it; written with fsync before use, since messages are numbered by it.
+
+    In a new folder it starts at the wall clock's second. Peers reject anything not above the last number of this key,
+    so a member that starts anew must not count from 1. Restarts are rarer than seconds, so the clock stays ahead.
+    """
+    path = folder / LIFE_FILE
+    last = read_life(folder)
+    life = last + 1 if last else max(1, int(time.time() if now_s is None else now_s) - _FIRST_S)
+    if life > MAX_LIFE:
+        raise BadFolder(f"{path}: start number {life}, at most {MAX_LIFE} expected; is the clock right?")
+    replace_file(path, b"%d\n" % life, durable=True)
+    return life
+
+
+def read_life(folder: Path) -> int:
+    """Return the restart counter of the folder's node; 0: never started."""
+    path = folder / LIFE_FILE
+    if not path.exists():
+        return 0
+    content = _read(path)[:20].strip()
+    if not content.isdigit():
+        raise BadFolder(f"{path}: damaged, a whole number expected")
+    return int(content)
+
+
+def write_run(folder: Path, run: RunFile) -> None:
+    replace_file(folder / RUN_FILE, msgspec.json.encode(run) + b"\n")
+
+
+def forget_run(folder: Path) -> None:
+    """Delete the run file of an earlier process."""
+    (folder / RUN_FILE).unlink(missing_ok=True)
+
+
+@contextmanager
+def noting_end(folder: Path, run: RunFile, explain: Callable[[BaseException], str]) -> Iterator[None]:
+    """Record in the run file when and why the process ended, unless it is killed."""
+    why = "asked to stop"
+    try:
+        yield
+    except BaseException as error:
+        why = explain(error)
+        raise
+    finally:
+        with suppress(OSError):  # the disk may have failed
+            write_run(folder, msgspec.structs.replace(run, ended=time.time(), why=why))
+
+
+def read_run(folder: Path) -> RunFile | None:
+    """Read the run file of the folder's current or last process; None: never started."""
+    path = folder / RUN_FILE
+    try:
+        return msgspec.json.decode(_read(path), type=RunFile) if path.exists() else None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadFolder(f"{path}: {error}") from None
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return read_regular(path, _MAX_RUN_BYTES)
+    except OSError as error:
+        raise BadFolder(f"{path}: {error.strerror}, a readable file expected") from None
+
+
+def replace_file(path: Path, content: bytes, *, mode: int = 0o644, durable: bool = False) -> None:
+    """Replace a file atomically; `mode` applies from its creation, and `durable` adds fsync."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.unlink(missing_ok=True)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
+    os.replace(temporary, path)
+    if durable and os.name != "nt":  # Windows cannot open folders
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+# Cached size of a folder with many files, measured in the background so that readers never wait.
+
+_EVERY_S = 15.0  # shortest interval between measurements
+_SHARE = 0.01  # largest fraction of the time spent on measuring
+
+
+class FolderSize:
+    """Recently measured size of a folder. Thread-safe."""
+
+    def __init__(self, folder: Path) -> None:
+        """Take the first measurement, which blocks."""
+        self._folder = folder
+        self._size, self._due_s = 0, math.inf
+        self._lock = threading.Lock()
+        self._measure()
+
+    def read(self) -> int:
+        """Return the last measurement in bytes; start a new one in the background if it is due."""
+        with self._lock:
+            is_due = time.monotonic() >= self._due_s
+            if is_due:
+                self._due_s = math.inf
+        if is_due:
+            threading.Thread(target=self._measure, name="size", daemon=True).start()
+        return self._size
+
+    def _measure(self) -> None:
+        began_s = time.monotonic()
+        self._size = folder_bytes(self._folder)
+        now_s = time.monotonic()
+        with self._lock:
+            self._due_s = now_s + max(_EVERY_S, (now_s - began_s) / _SHARE)
+
+
+def folder_bytes(folder: Path) -> int:
+    """Sum up the sizes of all files in a folder, skipping files that vanish meanwhile."""
+    total = 0
+    pending = [os.fspath(folder)]
+    while pending:
+        with suppress(OSError), os.scandir(pending.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    pending.append(entry.path)
+                else:
+                    with suppress(OSError):  # a temporary file, already deleted
+                        total += entry.stat(follow_symlinks=False).st_size
+    return total

@@ -1,1 +1,0 @@
-"""Operate a federation: keys, genesis, nodes, access points and their supervision."""

@@ -1,0 +1,312 @@
+"""The tables of a scenario for learning, privacy, the chain, faults and adversaries."""
+
+import fractions
+import re
+from enum import StrEnum
+from typing import Annotated, TypeAlias
+
+from msgspec import Meta
+
+from bdfl.scenario.distributions import Fraction, NotNegative, Parameter, Positive, WholePositive, about
+from bdfl.scenario.validation import Section, Text, refuse_value
+
+# Settings of learning: data, partition, model, local training and aggregation.
+
+DIGITS = "digits"
+HUB_PREFIX = "hub:"
+FLOWER_PREFIX = "flwr:"
+MLP = "mlp"
+PAPER_CNN = "paper-cnn"
+_FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+
+
+def is_function(text: str) -> bool:
+    """Return whether `text` names a user function, as module:function."""
+    return _FUNCTION.fullmatch(text) is not None
+
+
+def is_path(source: str) -> bool:
+    """Return whether a data source is a file or folder."""
+    return source != DIGITS and not source.startswith(HUB_PREFIX) and not is_function(source)
+
+
+def is_flower_method(method: str) -> bool:
+    """Return whether a partition method is a partitioner of flwr-datasets."""
+    return method.startswith(FLOWER_PREFIX)
+
+
+class Normalisation(StrEnum):
+    """Preprocessing of the inputs."""
+
+    CHANNEL = "channel"  # each channel to mean 0 and standard deviation 1 over the training data
+    NONE = "none"  # bytes become 0 to 1, floats stay as they are
+
+
+class PartitionMethod(StrEnum):
+    """Built-in methods of partitioning the training data."""
+
+    DIRICHLET = "dirichlet"  # label shares from a Dirichlet law, as in the paper
+    IID = "iid"  # uniform draws from all data
+    SHARDS = "shards"  # sorted by label and cut into shards, a fixed number for each client
+    QUANTITY = "quantity"  # sizes from a Dirichlet law, equal label shares
+
+
+class PartitionSizes(StrEnum):
+    """Sizes of the clients' data sets."""
+
+    FIXED = "fixed"  # clients.samples each
+    NATURAL = "natural"  # all data are used; sizes follow from the method
+
+
+class LocalUnit(StrEnum):
+    """Unit of the number of local steps."""
+
+    UPDATES = "updates"  # mini-batch updates
+    EPOCHS = "epochs"  # passes over the client's data
+
+
+class Engine(StrEnum):
+    """Execution of the clients of a round; results agree up to rounding."""
+
+    LOOP = "loop"  # one client after the other, or in parallel processes
+    VMAP = "vmap"  # all clients in one vectorised call: for small models
+
+
+class DataChoice(Section, frozen=True, kw_only=True):
+    """The data set and its preprocessing."""
+
+    source: Annotated[
+        Text, about("", "ours", "digits, a folder of Parquet files, a .npz file, hub:NAME[:CONFIG] or module:function")
+    ] = DIGITS
+    input_column: Annotated[Text | None, about("", "ours", "column of the images; none: img, image or input")] = None
+    label_column: Annotated[Text | None, about("", "ours", "column of the labels; none: label or labels")] = None
+    normalise: Annotated[Normalisation, about("", "ours", "preprocessing of the inputs: channel or none")] = (
+        Normalisation.CHANNEL
+    )
+    test_samples: Annotated[WholePositive | None, about("", "ours", "test samples used, the first; none: all")] = None
+    inputs: Annotated[
+        Text | None, about("", "ours", "type and shape that every input must have, such as uint8 8x8x1; none: any")
+    ] = None
+    input_range: Annotated[
+        tuple[float, float] | None,
+        about("", "ours", "least and greatest value of inputs that are not normalised, roughly; none: any"),
+    ] = None
+
+
+PartitionParameter: TypeAlias = bool | int | float | str | tuple[int | float | tuple[int | float, ...], ...]
+
+
+class PartitionChoice(Section, frozen=True, kw_only=True):
+    """The partition of the data among clients."""
+
+    method: Annotated[
+        Text, about("", "paper", "dirichlet, iid, shards, quantity or flwr:NAME, a partitioner of flwr-datasets")
+    ] = PartitionMethod.DIRICHLET.value
+    sizes: Annotated[PartitionSizes, about("", "paper", "clients.samples each (fixed), or all data (natural)")] = (
+        PartitionSizes.FIXED
+    )
+    dirichlet: Annotated[Positive, about("", "paper", "concentration of a client's label shares; small is skewed")] = (
+        0.3
+    )
+    shards_per_client: Annotated[WholePositive, about("", "ours", "shards each client gets, for shards")] = 2
+    size_dirichlet: Annotated[Positive, about("", "ours", "concentration of the clients' sizes, for quantity")] = 0.5
+    num_labels: Annotated[WholePositive, about("", "paper", "number of labels if no data are loaded")] = 10
+    parameters: Annotated[
+        dict[str, PartitionParameter], about("", "ours", "the parameters of a partitioner of flwr-datasets")
+    ] = {}  # noqa: RUF012 (every scenario gets a copy)
+
+
+def validate_partition(choice: PartitionChoice) -> None:
+    """Raise `ScenarioError` for an unknown method, or for parameters of a method that takes none."""
+    is_flower = is_flower_method(choice.method)
+    name = choice.method.removeprefix(FLOWER_PREFIX)
+    if (is_flower and not name.isidentifier()) or (not is_flower and choice.method not in set(PartitionMethod)):
+        ours = ", ".join(method.value for method in PartitionMethod)
+        raise refuse_value("partition.method", choice.method, f"one of {ours}, or {FLOWER_PREFIX} and a partitioner")
+    if choice.parameters and not is_flower:
+        allowed = f"none with {choice.method}: they are for partitioners, such as {FLOWER_PREFIX}DirichletPartitioner"
+        raise refuse_value("partition.parameters", choice.parameters, allowed)
+
+
+class Aggregation(Section, frozen=True, kw_only=True):
+    """Aggregation of updates into the next global model."""
+
+    rule: Annotated[
+        Text,
+        about(
+            "",
+            "paper",
+            "mean, median, trimmed-mean, krum, multi-krum, minimum-diameter or your own module:function",
+        ),
+    ] = "mean"
+    faulty: Annotated[int, Meta(ge=0), about("", "ours", "faulty updates a robust rule must tolerate in a round")] = 0
+
+
+class Learning(Section, frozen=True, kw_only=True):
+    """The model and its training."""
+
+    model: Annotated[Text, about("", "paper", "mlp, paper-cnn or your own module:function")] = MLP
+    flower: Annotated[
+        Text | None, about("", "ours", "a Flower client instead of model and data: module:client_fn or module:app")
+    ] = None
+    flower_model: Annotated[
+        Text | None, about("", "ours", "function that makes its initial arrays, module:function; none: the client")
+    ] = None
+    flower_config: Annotated[
+        dict[str, Parameter], about("", "ours", "the Flower client's run_config, and the config of its messages")
+    ] = {}  # noqa: RUF012 (every scenario gets a copy)
+    hidden: Annotated[tuple[WholePositive, ...], about("", "ours", "sizes of the hidden layers of mlp")] = (64,)
+    unit: Annotated[LocalUnit, about("", "paper", "unit of local_steps: mini-batch updates or epochs")] = (
+        LocalUnit.UPDATES
+    )
+    local_steps: Annotated[
+        WholePositive | None, about("", "ours", "local steps made; none: compute.local_updates, as in the cost model")
+    ] = None
+    batch: Annotated[WholePositive, about("", "ours", "samples in a mini-batch")] = 64
+    learning_rate: Annotated[Positive, about("", "paper", "step eta of stochastic gradient descent")] = 0.001
+    momentum: Annotated[float, Meta(ge=0, lt=1), about("", "ours", "momentum, from zero in every round")] = 0.0
+    weight_decay: Annotated[NotNegative, about("", "ours", "weight of the squared norm of the model")] = 0.0
+    engine: Annotated[Engine, about("", "ours", "client after client (loop) or all in one call (vmap)")] = Engine.LOOP
+    threads: Annotated[WholePositive, about("", "ours", "threads of a training process; part of the result's bits")] = 1
+    evaluate_every: Annotated[WholePositive, about("", "ours", "rounds from one evaluation to the next")] = 1
+    gradient_every: Annotated[
+        int, Meta(ge=0), about("", "ours", "rounds between measurements of the full gradient, for Lemma 1; 0: none")
+    ] = 0
+    aggregation: Aggregation = Aggregation()
+
+
+# Settings of differentially private training, off by default.
+
+MICRO = 10**6  # units of noise, clipping and epsilon on the chain
+ATTO = 10**18  # units of delta there
+
+Noise = Annotated[float, Meta(ge=1 / MICRO, le=10_000)]
+Norm = Annotated[float, Meta(ge=1 / MICRO, le=10**9)]
+Delta = Annotated[float, Meta(ge=1e-15, lt=0.5)]
+
+
+class Accountant(StrEnum):
+    """Privacy accountant: computes the total privacy loss of a client's steps."""
+
+    RDP = "rdp"  # Renyi divergences of all orders; the best one counts
+    PRV = "prv"  # the distribution of the privacy loss itself: tighter, slower
+
+
+class Privacy(Section, frozen=True, kw_only=True):
+    """Differentially private training; on if a noise multiplier or an epsilon is given."""
+
+    noise_multiplier: Annotated[
+        Noise | None, about("", "ours", "deviation of the noise over max_grad_norm; none: off, or as epsilon asks")
+    ] = None
+    epsilon: Annotated[
+        Positive | None, about("", "ours", "most any client may spend if it trains in all rounds; none: not bounded")
+    ] = None
+    max_grad_norm: Annotated[Norm, about("", "ours", "norm to which the gradient of a sample is clipped")] = 1.0
+    delta: Annotated[Delta, about("", "ours", "chance that epsilon does not hold; below 1 / samples")] = 1e-5
+    accountant: Annotated[Accountant, about("", "ours", "privacy accountant: rdp, or prv, tighter and slower")] = (
+        Accountant.RDP
+    )
+
+    @property
+    def is_on(self) -> bool:
+        """True if clients train privately."""
+        return self.noise_multiplier is not None or self.epsilon is not None
+
+    @property
+    def noise_micro(self) -> int | None:
+        """The noise multiplier in millionths; None if not given."""
+        return None if self.noise_multiplier is None else round(fractions.Fraction(self.noise_multiplier) * MICRO)
+
+    @property
+    def clip_micro(self) -> int:
+        """The norm to which gradients are clipped, in millionths."""
+        return round(fractions.Fraction(self.max_grad_norm) * MICRO)
+
+    @property
+    def delta_atto(self) -> int:
+        """Delta in 1e-18."""
+        return round(fractions.Fraction(self.delta) * ATTO)
+
+
+# Settings of the chain, of network faults, and of members that misbehave.
+
+
+class QuorumRule(StrEnum):
+    """Quorum of votes that commits a block."""
+
+    MAJORITY = "majority"  # more than half: safe if members may crash but are honest
+    BFT = "bft"  # more than two thirds: safe if under a third of the members are Byzantine
+
+
+class WorkKind(StrEnum):
+    """Hash function of the proof of work."""
+
+    SHA256 = "sha256"
+    ARGON2ID = "argon2id"
+
+
+class Behaviour(StrEnum):
+    """Behaviour of an adversarial member. The first ones attack the protocol, those from `LAZY` on the model."""
+
+    HONEST = "honest"
+    FORGE = "forge"  # signs in the name of others
+    REPLAY = "replay"  # resends statements of earlier rounds
+    TWO_BLOCKS = "two-blocks"  # sends different blocks of one attempt to different members
+    TWO_VOTES = "two-votes"  # votes for different blocks in one attempt
+    TWO_UPDATES = "two-updates"  # sends different updates of one round to different members
+    WRONG_MODEL = "wrong-model"  # proposes a global model that is not the aggregate
+    WRONG_SCHEDULE = "wrong-schedule"  # proposes a schedule in its own favour
+    STALE_UPDATES = "stale-updates"  # proposes updates of an earlier round
+    FALSE_WORK = "false-work"  # proposes blocks without mining
+    DROP_UPDATES = "drop-updates"  # leaves updates of others out of its blocks
+    SILENT = "silent"  # never votes, proposes or answers
+    BAD_BLOB = "bad-blob"  # sends NaN, wrong shapes or far too many bytes as its model
+    LAZY = "lazy"  # copies another member's model instead of training
+    LABEL_FLIP = "label-flip"  # trains on wrong labels
+    SIGN_FLIP = "sign-flip"  # sends the negated update
+    SCALING = "scaling"  # sends a multiple of the update
+    GAUSSIAN = "gaussian"  # sends noise around the model
+
+
+class Ledger(Section, frozen=True, kw_only=True):
+    """Settings of the chain."""
+
+    quorum: Annotated[QuorumRule, about("", "paper", "votes that make a block final: majority or bft")] = (
+        QuorumRule.MAJORITY
+    )
+    work: Annotated[WorkKind, about("", "ours", "proof of work: sha256 or argon2id")] = WorkKind.SHA256
+    cycles_per_hash: Annotated[
+        Positive, about("cycle", "ours", "cycles one hash stands for; alpha over it is the difficulty in hashes")
+    ] = 1e6
+    keep_blocks: Annotated[
+        int, Meta(ge=0), about("", "ours", "newest blocks whose updates a run or a node keeps; 0: of all")
+    ] = 0
+    max_exchange_s: Annotated[
+        Positive | None,
+        about("s", "ours", "limit on training and upload of a client; none: twice the slowest client's initial time"),
+    ] = None
+
+
+class Faults(Section, frozen=True, kw_only=True):
+    """Faults of the network and the machines, up to a given round."""
+
+    loss: Annotated[Fraction, about("", "ours", "share of messages that are lost")] = 0.0
+    duplication: Annotated[Fraction, about("", "ours", "share of messages that arrive twice")] = 0.0
+    delay_s: Annotated[NotNegative, about("s", "ours", "mean extra delay of a message, drawn: it reorders")] = 0.0
+    partitions: Annotated[int, Meta(ge=0), about("", "ours", "times the network splits in two and heals")] = 0
+    crashes: Annotated[int, Meta(ge=0), about("", "ours", "times a node crashes and restarts from its store")] = 0
+    freezes: Annotated[int, Meta(ge=0), about("", "ours", "times a node pauses and resumes")] = 0
+    slow: Annotated[int, Meta(ge=0), about("", "ours", "nodes ten times slower than modelled")] = 0
+    duration_s: Annotated[Positive, about("s", "ours", "mean length of a partition, crash or freeze")] = 1.0
+    until_round: Annotated[int, Meta(ge=0), about("", "ours", "last round with faults; 0: all rounds")] = 0
+
+
+class Adversaries(Section, frozen=True, kw_only=True):
+    """Members that misbehave."""
+
+    kind: Annotated[Behaviour, about("", "ours", "behaviour of the adversaries")] = Behaviour.HONEST
+    members: Annotated[tuple[int, ...], about("", "ours", "client numbers of the adversaries")] = ()
+    strength: Annotated[
+        Positive,
+        about("", "ours", "factor of sign-flip and scaling; of gaussian: deviation of the noise over the update's own"),
+    ] = 10.0

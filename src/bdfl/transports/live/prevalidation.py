@@ -1,0 +1,140 @@
+"""Prevalidation: costly events are executed speculatively in other threads to warm the toolbox's cache.
+
+A node's state is frozen and a step is pure, so a step may run anywhere and be discarded. Its verified signatures,
+digests, models, aggregates and plans are then cached when the event loop takes the step. Nothing is signed here.
+"""
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from bdfl.encoding import SIGNATURE_SIZE, Record
+from bdfl.identity import Meaning, Place, Signer
+from bdfl.protocol.events import Event, Measured, MessageArrived, Timer, TimerFired, TrainingFinished
+from bdfl.protocol.messages import Blob, Content, Decided, Hearsay, Proposal
+from bdfl.protocol.node import step
+from bdfl.protocol.state import Context, NodeState, Phase
+from bdfl.protocol.votes import key_of
+from bdfl.transports.live.queues import Inbox
+
+MAX_REHEARSALS = 3  # of one event
+_LARGE_MODEL = 2**18  # bytes; hashing and adding smaller ones costs no more than a thread switch
+_MANY_STATEMENTS = 4  # verifying so many signatures costs more than a thread switch
+
+
+@dataclass(frozen=True, eq=False)
+class Arrival:
+    """An event queued for the node."""
+
+    event: Event
+    sender: int | None  # None: the node's own
+    weight: int = 1
+    num_rehearsals: int = 0
+    place: tuple[object, ...] = ()  # `_place_of` the state in the last rehearsal
+
+
+class _NoSigner(Signer):
+    """A signer that returns zeros."""
+
+    def __init__(self, public_key: bytes) -> None:
+        self.public_key = public_key
+
+    def sign(self, meaning: Meaning, place: Place, content: Record) -> bytes:
+        return bytes(SIGNATURE_SIZE)
+
+
+class Rehearsals:
+    """Prevalidation threads between the receiving threads and the event loop."""
+
+    def __init__(
+        self,
+        context: Context,
+        num_threads: int,
+        max_weight: int,
+        *,
+        find_state: Callable[[], NodeState],
+        clock: Callable[[], int],
+        wall_clock: Callable[[], int],
+        give: Callable[[Arrival], None],
+    ) -> None:
+        """`give` receives each prevalidated event; with `num_threads` 0 no event is worth it."""
+        self._context = replace(context, signer=_NoSigner(context.signer.public_key))
+        self._inbox: Inbox[Arrival] = Inbox(max_weight)
+        self._find_state = find_state
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._give = give
+        names = [f"rehearsal-{context.number}-{number}" for number in range(num_threads)]
+        self._threads = [threading.Thread(target=self._run, name=name, daemon=True) for name in names]
+
+    def __len__(self) -> int:
+        return len(self._inbox)
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def end(self) -> None:
+        self._inbox.close()
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join()
+
+    def put(self, arrival: Arrival) -> bool:
+        """Queue an event; return False if its sender's quota is full."""
+        return self._inbox.put(arrival.sender, arrival, arrival.weight)
+
+    def is_worth_it(self, arrival: Arrival) -> bool:
+        """Return whether to prevalidate: the step is costly, and the state changed since the last rehearsal."""
+        if not self._threads or arrival.num_rehearsals >= MAX_REHEARSALS:
+            return False
+        state = self._find_state()
+        if arrival.num_rehearsals and arrival.place == _place_of(state):
+            return False
+        return is_costly(state, arrival.event)
+
+    def _run(self) -> None:
+        while not self._inbox.is_over:
+            arrival = self._inbox.take(None)
+            if arrival is None:
+                continue
+            state = self._find_state()
+            with suppress(BaseException):  # the real step will raise it
+                step(self._context, state, arrival.event, self._clock(), self._wall_clock())
+            self._give(replace(arrival, num_rehearsals=arrival.num_rehearsals + 1, place=_place_of(state)))
+
+
+def is_costly(state: NodeState, event: Event) -> bool:
+    """Return whether a step may be slow: many signatures, proof of work, or large models to hash and aggregate."""
+    if state.phase is Phase.DONE:
+        return False
+    has_large_model = state.chain.genesis.model.size >= _LARGE_MODEL
+    match event:
+        case MessageArrived(message):
+            return message.height == state.chain.height + 1 and _is_costly_content(state, message.content)
+        case TrainingFinished() | Measured() | TimerFired(timer=Timer.DEADLINE):
+            return has_large_model  # it may end collecting
+    return False
+
+
+def _is_costly_content(state: NodeState, content: Content) -> bool:
+    match content:
+        case Proposal(block) | Decided(block):
+            return block.digest not in state.candidates
+        case Blob(data):
+            return len(data) >= _LARGE_MODEL
+        case Hearsay():
+            num_new = sum(key_of(vote) not in state.votes for vote in content.votes)
+            num_new += sum(signed.update.client not in state.updates for signed in content.updates)
+            num_new += sum(signed.report.client not in state.reports for signed in content.reports)
+            has_large_model = state.chain.genesis.model.size >= _LARGE_MODEL
+            is_collecting = state.phase is Phase.COLLECTING and bool(content.updates or content.reports)
+            return num_new >= _MANY_STATEMENTS or (has_large_model and is_collecting and num_new > 0)
+    return False
+
+
+def _place_of(state: NodeState) -> tuple[object, ...]:
+    """Return the part of the state that determines the cost of a step."""
+    held = len(state.updates), len(state.reports), len(state.blobs), len(state.candidates)
+    return state.chain.tip, state.phase, state.attempt, held

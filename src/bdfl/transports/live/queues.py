@@ -1,0 +1,193 @@
+"""Bounded queues, fair among members: in, out, and for a worker thread.
+
+Fair send queue: broadcasts first, then direct messages round-robin, with a quota per member.
+
+So answers to a member that asks a lot neither delay broadcasts nor take their space.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from bdfl.transports.live.admission import Limits
+
+# A bounded queue with one worker thread.
+
+_Item = TypeVar("_Item")
+
+
+class Lane(Generic[_Item]):
+    """Handles items in order in its own thread, bounded by count and bytes. Close it after use."""
+
+    def __init__(self, name: str, handle: Callable[[_Item], None], max_items: int, max_bytes: int) -> None:
+        self._handle = handle
+        self._max_items, self._max_bytes = max_items, max_bytes
+        self._items: deque[tuple[_Item, int]] = deque()
+        self._num_bytes = 0
+        self._is_closed = False
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._thread.start()
+
+    def put(self, item: _Item, size: int = 0) -> bool:
+        """Add an item of `size` bytes; return False if the queue is full or closed."""
+        with self._changed:
+            if self._is_closed or len(self._items) >= self._max_items or self._num_bytes + size > self._max_bytes:
+                return False
+            self._items.append((item, size))
+            self._num_bytes += size
+            self._changed.notify()
+            return True
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def close(self, timeout_s: float) -> list[_Item]:
+        """End the thread after its current item; return the items not handled."""
+        with self._changed:
+            self._is_closed = True
+            rest = [item for item, _ in self._items]
+            self._items.clear()
+            self._changed.notify()
+        if self._thread is not threading.current_thread():
+            self._thread.join(timeout_s)
+        return rest
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                while not self._items and not self._is_closed:
+                    self._changed.wait()
+                if self._is_closed:
+                    return
+                item, size = self._items.popleft()
+                self._num_bytes -= size
+            self._handle(item)
+
+
+# A fair bounded queue: no sender can use up the space of the others.
+
+
+class Inbox(Generic[_Item]):
+    """A queue with a quota per sender, served round-robin. The node's own items come first and have no quota."""
+
+    def __init__(self, max_weight: int) -> None:
+        """`max_weight` bounds the total weight of one sender's items."""
+        self._max_weight = max_weight
+        self._own: deque[_Item] = deque()
+        self._queues: dict[int, deque[tuple[_Item, int]]] = {}
+        self._weights: dict[int, int] = {}
+        self._turns: deque[int] = deque()  # senders with waiting items
+        self._length = 0
+        self._is_closed = False
+        self._news = threading.Condition()
+
+    def __len__(self) -> int:
+        return self._length
+
+    def put(self, sender: int | None, item: _Item, weight: int = 1) -> bool:
+        """Add an item; return False if its sender's quota is full or the queue is closed. No sender: the node's own."""
+        with self._news:
+            if self._is_closed:
+                return False
+            if sender is None:
+                self._own.append(item)
+            else:
+                held = self._weights.get(sender, 0)
+                if held + weight > self._max_weight:
+                    return False
+                queue = self._queues.setdefault(sender, deque())
+                if not queue:
+                    self._turns.append(sender)
+                queue.append((item, weight))
+                self._weights[sender] = held + weight
+            self._length += 1
+            self._news.notify()
+            return True
+
+    def take(self, timeout_s: float | None) -> _Item | None:
+        """Remove and return the next item; None on timeout, `wake`, or when closed and empty."""
+        with self._news:
+            if not self._length and not self._is_closed:
+                self._news.wait(timeout_s)
+            if not self._length:
+                return None
+            self._length -= 1
+            return self._own.popleft() if self._own else self._take_turn()
+
+    def wake(self) -> None:
+        """Wake all waiting `take` calls."""
+        with self._news:
+            self._news.notify_all()
+
+    def close(self) -> None:
+        """Reject further items; waiting items can still be taken."""
+        with self._news:
+            self._is_closed = True
+            self._news.notify_all()
+
+    @property
+    def is_over(self) -> bool:
+        """True if closed and empty."""
+        return self._is_closed and not self._length
+
+    def _take_turn(self) -> _Item:
+        sender = self._turns.popleft()
+        item, weight = self._queues[sender].popleft()
+        self._weights[sender] -= weight
+        if self._queues[sender]:
+            self._turns.append(sender)
+        return item
+
+
+@dataclass(frozen=True, eq=False)
+class _Outgoing:
+    to: int | None
+    payload: bytes
+
+
+class Outbox:
+    """A bounded send queue with its own thread. Close it after use."""
+
+    def __init__(self, send: Callable[[int | None, bytes], None], limits: Limits) -> None:
+        self._send, self._limits = send, limits
+        self._waiting: Inbox[_Outgoing] = Inbox(limits.answers_bytes)
+        self._num_shared = self._shared_bytes = 0  # broadcasts
+        self._is_closed = False
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._work, name="link-sender", daemon=True)
+        self._thread.start()
+
+    def put(self, to: int | None, payload: bytes) -> bool:
+        """Queue a payload to one member or to all; return False if the quota is full."""
+        limits, outgoing, size = self._limits, _Outgoing(to, payload), len(payload)
+        if to is not None:  # quota: at most `answers` messages, fewer if large
+            return self._waiting.put(to, outgoing, max(size, limits.answers_bytes // limits.answers))
+        with self._lock:
+            if self._num_shared >= limits.outgoing or self._shared_bytes + size > limits.outgoing_bytes:
+                return False
+            self._num_shared += 1
+            self._shared_bytes += size
+        return self._waiting.put(None, outgoing)
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def close(self, timeout_s: float) -> None:
+        """End the thread after the current send; the rest is dropped."""
+        self._is_closed = True
+        self._waiting.close()
+        self._thread.join(timeout_s)
+
+    def _work(self) -> None:
+        while not self._is_closed:
+            outgoing = self._waiting.take(None)
+            if outgoing is None:
+                continue
+            if outgoing.to is None:
+                with self._lock:
+                    self._num_shared -= 1
+                    self._shared_bytes -= len(outgoing.payload)
+            self._send(outgoing.to, outgoing.payload)

@@ -1,0 +1,182 @@
+"""Subscriptions per member, each with a receiving thread and back-pressure.
+
+Receiving threads: one per zenoh subscriber, with back-pressure through a bounded channel.
+
+A callback would make zenoh's threads wait for the GIL at each message, up to 5 ms while the node computes. Here one
+thread takes all waiting messages at once. A full channel stops zenoh from reading: peers wait and memory stays bounded.
+So a throttled subscription slows its sender at no cost to this node.
+
+Subscriptions per member for one kind of key, some of them throttled.
+
+One subscription per member, not one wildcard: excluding a flooding member from a wildcard would mean re-declaring all
+others under load. Unknown senders are not subscribed to at all.
+"""
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeAlias, TypeVar
+
+import zenoh
+
+from bdfl.transports.live.admission import Bucket
+
+CAPACITY = 64
+SLOW_CAPACITY = 20  # small: queued messages of a throttled sender delay later ones
+
+_Heard_co = TypeVar("_Heard_co", covariant=True)
+_Heard = TypeVar("_Heard")
+_Heard_contra = TypeVar("_Heard_contra", contravariant=True)
+
+
+Channel: TypeAlias = "zenoh.handlers.FifoChannel[_Heard] | zenoh.handlers.RingChannel[_Heard]"
+
+
+class HeardChannel(Protocol[_Heard_co]):
+    """A channel of messages received but not yet handled."""
+
+    def recv(self) -> _Heard_co: ...
+    def try_recv(self) -> _Heard_co | None: ...
+
+
+class Entity(Protocol):
+    """A zenoh entity declared in a session."""
+
+    def undeclare(self) -> None: ...
+
+
+class Pace(Generic[_Heard_contra]):
+    """Rate limit of a subscription: a token bucket with a cost per message."""
+
+    def __init__(
+        self,
+        bucket: Bucket,
+        cost: Callable[[_Heard_contra], float],
+        on_wait: Callable[[], None],
+    ) -> None:
+        """`on_wait` is called for each message that has to wait."""
+        self._bucket, self._cost, self._on_wait = bucket, cost, on_wait
+
+    def wait(self, heard: _Heard_contra, is_over: threading.Event) -> None:
+        """Block until the message may pass or `is_over` is set."""
+        cost = self._cost(heard)
+        while not self._bucket.take(cost, time.monotonic_ns()) and not is_over.is_set():
+            self._on_wait()
+            wait_ns = self._bucket.wait_ns(math.inf, time.monotonic_ns())  # until the bucket is full: fewer wake-ups
+            if wait_ns == 0:  # costs more than the burst: later messages wait for the debt
+                self._bucket.owe(cost, time.monotonic_ns())
+                return
+            is_over.wait(wait_ns / 1e9)
+
+
+class Ear(Generic[_Heard]):
+    """A thread that handles all messages of a subscriber or queryable, in order. End and join it after use."""
+
+    def __init__(
+        self,
+        name: str,
+        entity: Entity,
+        channel: HeardChannel[_Heard],
+        handle: Callable[[_Heard], None],
+        pace: Pace[_Heard] | None = None,
+    ) -> None:
+        """Without a `pace` there is no rate limit."""
+        self._entity, self._channel, self._handle, self._pace = entity, channel, handle, pace
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._listen, name=name, daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """Undeclare the entity; messages already received are still handled."""
+        self._is_over.set()
+        with suppress(zenoh.ZError):  # the session may be closed
+            self._entity.undeclare()
+
+    @property
+    def is_done(self) -> bool:
+        return not self._thread.is_alive()
+
+    def join(self, deadline_s: float) -> None:
+        """Wait until all messages are handled, or until the deadline on the monotonic clock."""
+        self._thread.join(max(0.0, deadline_s - time.monotonic()))
+
+    def _listen(self) -> None:
+        try:
+            while True:
+                heard: _Heard | None = self._channel.recv()
+                while heard is not None:
+                    if self._pace is not None:
+                        self._pace.wait(heard, self._is_over)
+                    self._handle(heard)
+                    heard = self._channel.try_recv()
+        except zenoh.ZError:  # undeclared
+            return
+
+
+def new_channel(*, is_slow: bool = False, drops: bool = False, capacity: int = CAPACITY) -> "Channel[_Heard]":
+    """Return a bounded channel for a subscriber or queryable; `is_slow` for a throttled one.
+
+    With `drops` it drops the oldest instead of blocking: other members' messages share the connection.
+    """
+    capacity = SLOW_CAPACITY if is_slow else capacity
+    return zenoh.handlers.RingChannel(capacity) if drops else zenoh.handlers.FifoChannel(capacity)
+
+
+class Declared(Entity, Protocol[_Heard_co]):
+    """A subscriber or queryable with a channel."""
+
+    @property
+    def handler(self) -> HeardChannel[_Heard_co]: ...
+
+
+@dataclass(frozen=True)
+class Audience:
+    """The members to subscribe to, one subscription each."""
+
+    members: frozenset[int]
+    slow: frozenset[int] = frozenset()  # throttled ones among `members`
+    relays: frozenset[int] = frozenset()  # members that relay their clients' messages
+
+
+class Listening(Generic[_Heard]):
+    """Subscriptions to members; each is handled in order. Not thread-safe. End and join it after use."""
+
+    def __init__(
+        self,
+        name: str,
+        declare: Callable[[int, bool], Declared[_Heard]],
+        handle: Callable[[_Heard], None],
+        pace_of: Callable[[int], Pace[_Heard]],
+    ) -> None:
+        """`declare` subscribes to a member or relay, throttled or not; `pace_of` gives a throttled one's rate limit."""
+        self._name, self._declare, self._handle, self._pace_of = name, declare, handle, pace_of
+        self._ears: dict[tuple[int, bool], Ear[_Heard]] = {}
+        self._ending: list[Ear[_Heard]] = []  # may still be replying to a peer that does not read
+
+    def listen_to(self, members: frozenset[int], slow: frozenset[int] = frozenset()) -> None:
+        """Subscribe to these members only. Messages during the change may arrive twice but are not lost."""
+        wanted = {(member, member in slow) for member in members}
+        for who, is_slow in sorted(wanted - self._ears.keys()):
+            declared = self._declare(who, is_slow)
+            pace = self._pace_of(who) if is_slow else None
+            self._ears[who, is_slow] = Ear(f"{self._name}-{who}", declared, declared.handler, self._handle, pace)
+        for one in self._ears.keys() - wanted:
+            self._end(one)
+
+    def end(self) -> None:
+        """End all subscriptions; messages already received are still handled."""
+        for one in list(self._ears):
+            self._end(one)
+
+    def join(self, deadline_s: float) -> None:
+        """Wait until all messages are handled, or until the deadline on the monotonic clock."""
+        while self._ending:
+            self._ending.pop().join(deadline_s)
+
+    def _end(self, one: tuple[int, bool]) -> None:
+        ear = self._ears.pop(one)
+        ear.end()
+        self._ending = [*(other for other in self._ending if not other.is_done), ear]

@@ -1,0 +1,310 @@
+"""Training and mining of a live node, with emulated durations.
+
+Training and mining processes of a live node, with their measured durations.
+
+Results are delivered at a time that the caller sets, or when ready if that is later.
+"""
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bdfl.environment import RoundState, draw_federation, draw_rounds
+from bdfl.ledger.block import Block, Conditions, Header, Receipt, header_seal
+from bdfl.ledger.chain import ChainState
+from bdfl.ledger.costs import NANO
+from bdfl.ledger.genesis import conditions_of
+from bdfl.ledger.miner import Miner
+from bdfl.scenario import Scenario
+from bdfl.transports.cost_model import ModelledRound, ScenarioTimes
+from bdfl.transports.live.training_process import Failed, Trained, TrainingProcess
+
+AT_ONCE = 0
+_HEIGHTS_REMEMBERED = 4
+
+OnFailure = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Spent:
+    """Measured durations of the work for one height (ns); late is the time past the due time."""
+
+    training_ns: int = 0
+    training_late_ns: int = 0
+    upload_ns: int = 0  # of the own update
+    hashing_ns: int = 0
+    mining_late_ns: int = 0
+
+    def __add__(self, other: "Spent") -> "Spent":
+        return Spent(
+            self.training_ns + other.training_ns,
+            self.training_late_ns + other.training_late_ns,
+            self.upload_ns + other.upload_ns,
+            self.hashing_ns + other.hashing_ns,
+            self.mining_late_ns + other.mining_late_ns,
+        )
+
+
+class Workshop:
+    """A training process and a miner, both closed with it. Only `close` blocks."""
+
+    def __init__(
+        self, training: TrainingProcess, miner: Miner | None = None, *, on_failure: OnFailure | None = None
+    ) -> None:
+        """`on_failure` gets a one-line reason when a training fails."""
+        self.training = training
+        self._miner = Miner() if miner is None else miner
+        self._on_failure = on_failure
+        self._trained = _Slot()
+        self._found = _Slot()
+        self._lock = threading.Lock()
+        self._spent: OrderedDict[int, Spent] = OrderedDict()  # by height
+        self._epsilon_micro: tuple[int, int] = 0, 0  # height and epsilon
+        self._total = Spent()
+        self._hashing: tuple[int, int] | None = None  # height and start (ns)
+
+    def train(self, chain: ChainState, model: bytes, due_ns: int, on_done: Callable[[bytes | None], None]) -> None:
+        """Train the round after `chain`; deliver the model, None on failure, at `due_ns` at the earliest."""
+        height, turn = chain.height + 1, self._trained.begin()
+
+        def finish(answer: Trained | Failed) -> None:
+            given = None
+            if isinstance(answer, Trained):
+                given, late_ns = answer.model, max(0, time.monotonic_ns() - due_ns) if due_ns else 0
+                self.note(height, Spent(training_ns=answer.duration_ns, training_late_ns=late_ns))
+                self._epsilon_micro = height, answer.epsilon_micro
+            elif self._on_failure is not None:
+                self._on_failure(answer.reason)
+            self._trained.tell(turn, due_ns, lambda: on_done(given))
+
+        self.training.train(model, height, finish, chain.rounds_scheduled)
+
+    def spent_micro(self, chain: ChainState) -> int:
+        """Return the epsilon (1e-6) spent up to the round after `chain`; 0 if its training failed or is not private."""
+        height, epsilon_micro = self._epsilon_micro
+        return epsilon_micro if height == chain.height + 1 else 0
+
+    def stop_training(self) -> None:
+        self._trained.leave()
+        self.training.stop()
+
+    def mine(self, chain: ChainState, header: Header, due_ns: int, on_found: Callable[[bytes], None]) -> None:
+        """Search a nonce for the header, replacing any earlier search; deliver it at `due_ns` at the earliest."""
+        turn = self._found.begin()
+        self._note_hashing(header.height)
+
+        def finish(nonce: bytes) -> None:
+            self._note_hashing(None)
+            late_ns = max(0, time.monotonic_ns() - due_ns) if due_ns else 0
+            self.note(header.height, Spent(mining_late_ns=late_ns))
+            self._found.tell(turn, due_ns, lambda: on_found(nonce))
+
+        self._miner.start(chain.genesis.law.work, header_seal(header), header.difficulty, finish)
+
+    def stop_mining(self) -> None:
+        self._found.leave()
+        self._note_hashing(None)
+        self._miner.stop()
+
+    def spent(self, height: int) -> Spent:
+        """Return the durations of a height so far; zero for heights no longer remembered."""
+        with self._lock:
+            found = self._spent.get(height, Spent())
+            if self._hashing is not None and self._hashing[0] == height:
+                found += Spent(hashing_ns=time.monotonic_ns() - self._hashing[1])
+            return found
+
+    def total(self) -> Spent:
+        """Return the durations of all work so far."""
+        with self._lock:
+            begun_ns = time.monotonic_ns() if self._hashing is None else self._hashing[1]
+            return self._total + Spent(hashing_ns=time.monotonic_ns() - begun_ns)
+
+    def close(self) -> None:
+        self._trained.leave()
+        self._found.leave()
+        self.training.close()
+        self._miner.close()
+
+    def _note_hashing(self, height: int | None) -> None:
+        """Switch the hashing clock to `height`, or stop it."""
+        now_ns = time.monotonic_ns()
+        with self._lock:
+            last, self._hashing = self._hashing, None if height is None else (height, now_ns)
+        if last is not None:
+            self.note(last[0], Spent(hashing_ns=now_ns - last[1]))
+
+    def note(self, height: int, spent: Spent) -> None:
+        """Add to the durations of a height."""
+        with self._lock:
+            self._total += spent
+            self._spent[height] = self._spent.get(height, Spent()) + spent
+            if len(self._spent) > _HEIGHTS_REMEMBERED:
+                self._spent.popitem(last=False)
+
+
+class _Slot:
+    """Delivers the result of one task at a time, once, when due; replaced or cancelled tasks deliver nothing."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._turn = 0
+        self._timer: threading.Timer | None = None
+
+    def begin(self) -> int:
+        """Begin a task, cancelling the one before; return its number."""
+        with self._lock:
+            self._turn += 1
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            return self._turn
+
+    def leave(self) -> None:
+        """Cancel the current task."""
+        self.begin()
+
+    def tell(self, turn: int, due_ns: int, tell: Callable[[], None]) -> None:
+        """Call `tell` at `due_ns`, or now if that has passed, unless the task is cancelled by then."""
+        wait_ns = due_ns - time.monotonic_ns()
+        with self._lock:
+            if turn != self._turn:
+                return
+            if wait_ns > 0:
+                self._timer = threading.Timer(wait_ns / NANO, self.tell, (turn, due_ns, tell))
+                self._timer.daemon = True
+                self._timer.start()
+                return
+            self._turn += 1
+        tell()
+
+
+# Real training and hashing with the durations of the scenario's cost model, times a factor.
+
+_ROUNDS_KEPT = 4
+_REACHING_NS = 300_000_000  # for a block to reach and be checked by all members, on a busy machine
+
+
+class DrawnConditions:
+    """Conditions of all clients, drawn round by round from the scenario's seed."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self._scenario = scenario
+        self._federation = draw_federation(scenario)
+        self._begin()
+
+    def __call__(self, round: int, client: int) -> Conditions | None:
+        """Return a client's conditions in a round; None after the last."""
+        if round not in self._kept and round < self._next:
+            self._begin()  # no longer cached: the draw is deterministic
+        while self._next <= round:
+            state = next(self._rounds, None)
+            if state is None:
+                return None
+            self._kept[self._next] = state
+            self._next += 1
+            if len(self._kept) > _ROUNDS_KEPT:
+                self._kept.popitem(last=False)
+        return conditions_of(self._kept[round], client)
+
+    def _begin(self) -> None:
+        self._rounds = draw_rounds(self._scenario, self._federation)
+        self._kept: OrderedDict[int, RoundState] = OrderedDict()
+        self._next = 1
+
+
+class EmulatedWork:
+    """A `Work` with the durations, conditions and receipts of a simulated run, durations times `time_scale`.
+
+    Time beyond the model is overhead, reported by `spent`. With a factor of 0 nothing waits.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        scenario: Scenario,
+        training: TrainingProcess,
+        *,
+        miner: Miner | None = None,
+        time_scale: float | None = None,
+        on_failure: OnFailure | None = None,
+    ) -> None:
+        """`time_scale` defaults to the scenario's. The training process and the miner are closed with the work."""
+        self.time_scale = scenario.live.time_scale if time_scale is None else time_scale
+        self._number = number
+        self._num_drawn = scenario.clients.count
+        self._workshop = Workshop(training, miner, on_failure=on_failure)
+        self._times = ScenarioTimes(scenario, DrawnConditions(scenario))
+        self._uploaded: tuple[bytes, int] = b"", 0  # parent tip, and the end of the own upload (ns)
+        self._search: tuple[bytes, int, int] = b"", 0, 0  # tip, attempt and end (ns) of a search
+
+    @property
+    def training(self) -> TrainingProcess:
+        return self._workshop.training
+
+    def train(self, chain: ChainState, model: bytes, on_done: Callable[[bytes | None], None]) -> None:
+        due_ns = self._due_ns(time.monotonic_ns(), self._times.training_ns(self._number, chain))
+        self._workshop.train(chain, model, due_ns, on_done)
+
+    def spent_micro(self, chain: ChainState) -> int:
+        return self._workshop.spent_micro(chain)
+
+    def stop_training(self) -> None:
+        self._workshop.stop_training()
+
+    def mine(self, chain: ChainState, header: Header, on_found: Callable[[bytes], None]) -> None:
+        """Search a nonce; a better header does not restart the attempt's search, which is memoryless.
+
+        The search begins after the node's own upload. It includes the modelled voting time, because votes themselves
+        are not delayed. The model's blocks reach all members at once. So a node that is not first by the model delays
+        its block by the real propagation time: otherwise a round would have several blocks.
+        """
+        if self._search[:2] != (chain.tip, header.attempt):
+            begin_ns = time.monotonic_ns()
+            if self._uploaded[0] == chain.tip:
+                begin_ns = max(begin_ns, self._uploaded[1])
+            modelled_ns = self._times.finding_ns(self._number, chain, header.attempt) + self._times.voting_ns(chain)
+            due_ns = self._due_ns(begin_ns, modelled_ns)
+            if not self._is_first(chain, header.attempt):
+                due_ns = max(due_ns, begin_ns) + _REACHING_NS
+            self._search = chain.tip, header.attempt, due_ns
+        self._workshop.mine(chain, header, self._search[2], on_found)
+
+    def _is_first(self, chain: ChainState, attempt: int) -> bool:
+        """Return whether this node is the first to find a block by the model."""
+        rivals = (self._times.finding_ns(client, chain, attempt) for client in chain.active)
+        return self._times.finding_ns(self._number, chain, attempt) <= min(rivals)
+
+    def stop_mining(self) -> None:
+        self._workshop.stop_mining()
+
+    def measure(self, chain: ChainState, tip: Block | None) -> tuple[Conditions, Receipt | None] | None:
+        """Return the scenario's conditions; a member admitted after genesis keeps those of its admission."""
+        if self._number >= self._num_drawn:
+            return chain.members[self._number].conditions, None
+        return self._times.measure(self._number, chain, tip)
+
+    def upload(self, chain: ChainState) -> int:
+        upload_ns = self._stretch(self._times.upload_ns(self._number, chain))
+        self._uploaded = chain.tip, time.monotonic_ns() + upload_ns
+        self._workshop.note(chain.height + 1, Spent(upload_ns=upload_ns))
+        return upload_ns
+
+    def modelled(self, chain: ChainState) -> ModelledRound:
+        """Return the modelled round after `chain`, without the time scale."""
+        return self._times.modelled(self._number, chain)
+
+    def spent(self, height: int) -> Spent:
+        """Return the time that work for a height has taken so far."""
+        return self._workshop.spent(height)
+
+    def close(self) -> None:
+        self._workshop.close()
+
+    def _stretch(self, duration_ns: int) -> int:
+        return round(duration_ns * self.time_scale)
+
+    def _due_ns(self, begin_ns: int, modelled_ns: int) -> int:
+        return begin_ns + self._stretch(modelled_ns) if self.time_scale else AT_ONCE
