@@ -7,7 +7,7 @@ import pyarrow.parquet
 import pytest
 from typer.testing import CliRunner
 
-from bdfl.cli.app import app
+from bdfl.cli.commands import app
 from bdfl.experiment.run_folder import create_run_folder
 from bdfl.experiment.training_run import prepare_run, train_run, verify_run
 from bdfl.learning.trainer_pool import open_trainer

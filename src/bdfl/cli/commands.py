@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bdfl import __version__
+from bdfl.cli import chain_audit  # noqa: F401 (a command of chain_app)
 from bdfl.cli.chain import chain_app
 from bdfl.cli.data import TrackOption, data_app, export, open_trackers, track, tracking_scenario
 from bdfl.cli.explore import explore
