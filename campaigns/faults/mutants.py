@@ -82,9 +82,9 @@ def _unsigned(rule: str) -> Callable[[Function], Function]:
     """Check all signatures but those of one rule."""
 
     def make(right: Function) -> Function:
-        def require_signed(chain_params: Any, name: str, *rest: Any) -> None:
+        def require_signed(charter: Any, name: str, *rest: Any) -> None:
             if name != rule:
-                right(chain_params, name, *rest)
+                right(charter, name, *rest)
 
         return require_signed
 
@@ -303,7 +303,7 @@ def _binds_at_once(right: Function) -> Function:
         longer = {name: getattr(after, name) + (0,) * num_new for name in each}
         mining_hz = after.schedule.mining_hz + (0,) * num_new
         schedule = msgspec.structs.replace(after.schedule, mining_hz=mining_hz)
-        return replace(after, chain_params=after.coming_charter, schedule=schedule, **longer)
+        return replace(after, charter=after.coming_charter, schedule=schedule, **longer)
 
     return apply_block
 

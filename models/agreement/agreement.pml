@@ -1,5 +1,5 @@
 /*
- * Agreement on a block, as src/bdfl/protocol/agreeing.py does it: a model for Spin.
+ * Agreement on a block, as src/bdfl/protocol/consensus.py does it: a model for Spin.
  *
  * Honest members are 0 .. HONEST-1, liars the rest. A member that votes keeps the vote on disk, then says it. What is
  * said is a set that only grows: anybody may have heard any part of it, in any order, or nothing. A liar has said

@@ -152,7 +152,7 @@ def test_a_removed_member_that_was_away_learns_of_its_end():
     assert "removed" in node.state.end
 
 
-@pytest.mark.parametrize(("name", "seed", "law"), [("never-trusts", 2, "progress"), ("trusts-early", 3, "trust")])
+@pytest.mark.parametrize(("name", "seed", "law"), [("never-trusts", 2, "progress"), ("trusts-early", 4, "trust")])
 def test_the_laws_notice_who_waits_for_ever_and_who_believes_too_soon(name, seed, law):
     mutant = next(mutant for mutant in MUTANTS if mutant.name == name)
     plan = draw_plan(seed)
