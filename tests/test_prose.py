@@ -1,4 +1,4 @@
-"""Pages read well: no sentence over 60 words, no table cell over 40."""
+"""Pages read well: no sentence over 60 words, no table cell over 40. What they name in the tree exists."""
 
 import re
 from pathlib import Path
@@ -21,8 +21,8 @@ def read_prose(text):
             cells += line.strip("|").split("|")
         elif not line or line.startswith("#"):
             paragraphs.append([])
-        elif re.match(r"([-*]|\d+\.) ", line):
-            paragraphs.append([line])
+        elif item := re.match(r"(?:[-*]|\d+\.) (.*)", line):
+            paragraphs.append([item[1]])
         else:
             paragraphs[-1].append(line)
     return [" ".join(lines) for lines in paragraphs if lines], cells
