@@ -52,8 +52,6 @@ from bdfl.ledger.statements import make_change
 from bdfl.ledger.store import MemoryStore
 from bdfl.protocol.events import Commit, KeptBlock, MessageArrived, Started, Store
 from bdfl.protocol.messages import (
-    Blob,
-    BlobWanted,
     BlockWanted,
     Decided,
     DecidedWanted,
@@ -313,8 +311,6 @@ def _messages() -> list[Message]:
         Proposal(court.blocks[0]),
         Proposal(court.blocks[1]),
         BlockWanted(court.blocks[0].digest),
-        BlobWanted(court.updates[0].update.model),
-        Blob(court.blobs[court.updates[0].update.model]),
         DecidedWanted(),
         Decided(court.blocks[0], court.certificates[0]),
         Decided(court.blocks[1], court.certificates[1]),
@@ -357,7 +353,7 @@ def try_judging(kind: type[Record], count: int, seed: int) -> Tally:
         original, mutated = mutator.mutate()
         unchanged += mutated == original
         try:
-            record = decode_message(mutated, 1000) if kind is Message else decode(mutated, kind, MAX_SIZE)
+            record = decode_message(mutated) if kind is Message else decode(mutated, kind, MAX_SIZE)
         except BadEncoding:
             continue
         decoded += 1

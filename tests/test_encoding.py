@@ -100,7 +100,7 @@ begin = threading.Barrier(8)
 def work():
     begin.wait()
     for _ in range(20):
-        decode_message(data, 0)
+        decode_message(data)
 
 threads = [threading.Thread(target=work) for _ in range(8)]
 for thread in threads:

@@ -16,7 +16,7 @@ from bdfl.protocol.events import Commit, Effect, Mine, Send, SetTimer, StopMinin
 from bdfl.protocol.messages import Hearsay, Message, Proposal
 from bdfl.transports.byzantine import Lie, Moment
 from bdfl.transports.byzantine_blocks import FalseBlocks, rebuild_block
-from bdfl.transports.interfaces import Postman
+from bdfl.transports.interfaces import Parcel, Postman
 
 MARGIN_NS = 20_000_000  # before a deadline
 HOLD_NS = 3_000_000  # a hundredth of the mean time in which one of five or six members mines alone in the campaign
@@ -112,11 +112,11 @@ class Late:
         self._release_ns.setdefault(state.chain.height + 1, state.since_ns + wait_ns)
         return tuple(effect for effect in effects if not isinstance(effect, Mine | StopMining))
 
-    def delay_ns(self, now_ns: int, message: Message) -> int:
+    def delay_ns(self, now_ns: int, parcel: Parcel) -> int:
         """Return how long a message of this member is held back."""
-        said = message.content
-        if not isinstance(said, Hearsay):
+        if not isinstance(parcel, Message) or not isinstance(parcel.content, Hearsay):
             return 0
+        message, said = parcel, parcel.content
         is_own = (
             any(signed.update.client == message.sender for signed in said.updates)
             if self._is_update
@@ -132,10 +132,10 @@ class LatePostman:
         self._postman = postman
         self._late = late
 
-    def deliveries(self, now_ns: int, sender: int, receiver: int, message: Message) -> Sequence[int]:
-        found = self._postman.deliveries(now_ns, sender, receiver, message)
+    def deliveries(self, now_ns: int, sender: int, receiver: int, parcel: Parcel) -> Sequence[int]:
+        found = self._postman.deliveries(now_ns, sender, receiver, parcel)
         late = self._late.get(sender)
-        return found if late is None else [extra_ns + late.delay_ns(now_ns, message) for extra_ns in found]
+        return found if late is None else [extra_ns + late.delay_ns(now_ns, parcel) for extra_ns in found]
 
 
 def delay_late(postman: Postman, lies: Mapping[int, Sequence[Lie]]) -> Postman:

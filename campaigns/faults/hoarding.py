@@ -15,7 +15,7 @@ from bdfl.learning.weights import decode_weights, encode_weights
 from bdfl.ledger.block import Block, Kind, SignedUpdate, SignedVote, Vote
 from bdfl.ledger.rules import make_body, make_header
 from bdfl.protocol.events import Effect, Event, MessageArrived, Send, Timer, TimerFired
-from bdfl.protocol.messages import Blob, BlobWanted, BlockWanted, Hearsay, Proposal
+from bdfl.protocol.messages import BlockWanted, Hearsay, Proposal
 from bdfl.protocol.state import Context, NodeState
 from bdfl.transports.byzantine import Memory, Moment, each_receiver
 from bdfl.transports.byzantine_blocks import seal_block
@@ -47,6 +47,9 @@ class Hoarder:
         moment = Moment(now_ns, context, before, event, after, Memory())
         split = (changed for effect in told for changed in self._split(moment, effect))
         return (*split, *self._hoard(moment), *self._answer(moment))
+
+    def serve(self, blob: bytes, data: bytes | None) -> bytes | None:
+        return self._models.get(blob) or self._liar.serve(blob, data)
 
     def _split(self, moment: Moment, effect: Effect) -> Iterator[Effect]:
         """Replace its own update by a different one for each receiver."""
@@ -119,5 +122,3 @@ class Hoarder:
         sender, content = moment.event.message.sender, moment.event.message.content
         if isinstance(content, BlockWanted) and content.block in self._blocks:
             yield moment.say(sender, Proposal(self._blocks[content.block]), self._height)
-        if isinstance(content, BlobWanted) and content.blob in self._models:
-            yield moment.say(sender, Blob(self._models[content.blob]), self._height)

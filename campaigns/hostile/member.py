@@ -118,7 +118,7 @@ class Spy:
     def _take(self, sample: zenoh.Sample) -> None:
         data = sample.payload.to_bytes()
         with suppress(BadEncoding):
-            message = decode_message(read_envelope(data, len(data), 0).payload, len(data))
+            message = decode_message(read_envelope(data, len(data), 0).payload)
             self.height = max(self.height, message.height)
             if len(self.heard) < _NUM_HEARD:
                 self.heard.append(data)

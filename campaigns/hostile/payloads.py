@@ -235,7 +235,7 @@ class Arsenal:
         return encode_message(Message(self.chain, self.member, height, content))  # type: ignore[arg-type]
 
     def _genuine(self) -> list[Message]:
-        return [decode_message(decode(data, Envelope, _MAX_ENVELOPE).payload, _MAX_ENVELOPE) for data in self.heard]
+        return [decode_message(decode(data, Envelope, _MAX_ENVELOPE).payload) for data in self.heard]
 
     def _own_key(self, number: int) -> str:
         """Return the key expression of a broadcast, or of one victim."""

@@ -10,11 +10,11 @@ from bdfl.ledger.cache import Toolbox
 from bdfl.ledger.chain import ChainState
 from bdfl.ledger.costs import NANO
 from bdfl.ledger.member_set import find_change
-from bdfl.protocol.messages import BlobWanted, Message
 from bdfl.protocol.state import Timing
 from bdfl.scenario.schema_learning import QuorumRule
 from bdfl.transports.byzantine import Liar, Silence
 from bdfl.transports.faults import FaultyPostman, Weather
+from bdfl.transports.interfaces import BlobRequest, Parcel
 from bdfl.transports.simulated import Network, make_nodes
 from campaigns.faults.attacks import Attack, delay_late, make_attack
 from campaigns.faults.plan import FaultPlan, Offer
@@ -157,9 +157,9 @@ class _Unheard:
     def __init__(self) -> None:
         self.until_ns = 0
 
-    def deliveries(self, now_ns: int, sender: int, receiver: int, message: Message) -> Sequence[int]:
+    def deliveries(self, now_ns: int, sender: int, receiver: int, parcel: Parcel) -> Sequence[int]:
         is_lost = sender in AHEAD and receiver not in AHEAD and now_ns < self.until_ns
-        return () if is_lost and not isinstance(message.content, BlobWanted) else (_LATENCY_NS,)
+        return () if is_lost and not isinstance(parcel, BlobRequest) else (_LATENCY_NS,)
 
 
 def recovery_s(lead_s: float) -> float:

@@ -2,6 +2,7 @@
 
 import threading
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -9,9 +10,9 @@ from bdfl.identity import Meaning
 from bdfl.ledger.block import Kind, SignedVote, Vote
 from bdfl.ledger.chain import start_chain
 from bdfl.ledger.store import NotKept
-from bdfl.protocol.events import KeptBlob, KeptUpdate, KeptVote, Send, ServeBlob, Train
+from bdfl.protocol.events import FetchBlob, KeptBlob, KeptUpdate, KeptVote, Send, Train
 from bdfl.protocol.events import Store as Keep
-from bdfl.protocol.messages import BlobWanted, Hearsay, Message
+from bdfl.protocol.messages import Hearsay, Message
 from bdfl.transports.interfaces import LiveObserver
 from bdfl.transports.live.blob_client import BlobShelf
 from bdfl.transports.live.effects import Effects
@@ -143,8 +144,10 @@ def test_what_is_left_to_do_is_done_at_the_end(doing):
 
 
 def test_a_wanted_blob_is_pulled(doing):
-    doing.put(Send(2, doing.message(BlobWanted(b"b" * 32))))
-    doing.put(Send(2, doing.message(BlobWanted(b"c" * 32), height=5)))  # of another height: no more
+    doing.put(FetchBlob(b"b" * 32, 2))
+    assert doing.effects.wait_done()
+    past, doing.chain = doing.chain, replace(doing.chain, tip=bytes(32))
+    doing.effects.put([FetchBlob(b"c" * 32, 2)], past)  # its height is decided: no more
     assert doing.effects.wait_done()
     assert doing.trace.done == [("fetch", b"b" * 32, doing.village.genesis.model.size, (2,))]
 
@@ -160,7 +163,7 @@ def test_an_update_is_served_as_its_upload_goes_and_others_at_once(doing):
     doing.put(Keep(KeptBlob(signed.update.model, model)), Keep(KeptUpdate(1, signed)))
     assert doing.effects.wait_done()
     assert doing.shelf.offer(signed.update.model) is None  # nobody was told of it
-    doing.put(Send(None, doing.message(Hearsay(1, updates=(signed,)))), ServeBlob(1, signed.update.model))
+    doing.put(Send(None, doing.message(Hearsay(1, updates=(signed,)))))
     assert doing.effects.wait_done()
     doing.now_ns = 5000
     doing.put(Send(None, doing.message(Hearsay(1, updates=(signed,)))))  # said again: the upload goes on

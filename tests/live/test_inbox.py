@@ -3,8 +3,7 @@
 import threading
 
 from bdfl.protocol.events import SetTimer, Timer, TimerFired
-from bdfl.transports.live.queues import Inbox
-from bdfl.transports.live.timers import Timers
+from bdfl.transports.live.queues import Inbox, Timers
 
 
 def take_all(inbox):
@@ -70,24 +69,3 @@ def test_a_timer_set_again_forgets_the_one_before():
     assert timers.pop_due(44) == []
     assert timers.pop_due(50) == [TimerFired(Timer.RESEND, 2, 3), TimerFired(Timer.DEADLINE, 1, 1)]
     assert timers.next_ns is None
-
-
-def test_everything_is_said_more_and_more_seldom_until_the_next_attempt():
-    timers, waits = Timers(), []
-    for height, attempt in [(1, 1)] * 9 + [(1, 2)] * 2 + [(2, 1)]:
-        timers.set(SetTimer(Timer.RESEND, height, attempt, 100), 0)
-        timers.set(SetTimer(Timer.DEADLINE, height, attempt, 9000), 0)
-        waits.append(timers.next_ns)
-        assert len(timers.pop_due(9000)) == 2
-    assert waits == [100, 200, 400, 800, 1600, 3200, 6400, 6400, 6400, 100, 200, 100]
-
-
-def test_a_timer_can_only_be_hastened():
-    timers = Timers()
-    timers.hasten(Timer.RESEND, 1)
-    assert timers.next_ns is None
-    timers.set(SetTimer(Timer.RESEND, 1, 1, 100), 0)
-    timers.hasten(Timer.RESEND, 200)
-    assert timers.next_ns == 100
-    timers.hasten(Timer.RESEND, 20)
-    assert timers.next_ns == 20

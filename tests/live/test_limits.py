@@ -3,7 +3,7 @@ from contextlib import suppress
 import pytest
 
 from bdfl.encoding import digest, encode
-from bdfl.protocol.messages import BlobWanted, Message, encode_message
+from bdfl.protocol.messages import DecidedWanted, Message, encode_message
 from bdfl.transports.live.admission import Bucket, Gate, Limits, Refusal, Refused, message_limit
 from bdfl.transports.live.envelope import Envelope, Keyring, PieceAnswer, PieceRequest, Purpose
 from bdfl.transports.live.zenoh_config import Line
@@ -36,9 +36,7 @@ def sealed(message, sender=1, receiver=None, life=1):
 
 def read(gate, sender, receiver, data, now_ns):
     """What the link does with what it hears."""
-    payload = gate.open_message(sender, receiver, data, now_ns)
-    gate.dismiss(sender)
-    return gate.read_message(sender, payload)
+    return gate.read_message(sender, receiver, data, now_ns)
 
 
 def refusal(function, *arguments, is_proven=False):
@@ -131,22 +129,6 @@ def test_bytes_are_limited_too(gate):
     assert refusal(gate.admit, Line(1), 5_000, 0) is Refusal.RATE
 
 
-def test_no_more_than_so_many_of_one_member_wait_to_be_read():
-    gate = Gate(KEYRING, 0, Limits(pending=2))
-    gate.set_members(KEYS)
-    sealer = sealer_of(1, num_members=3)
-
-    def open_next():
-        gate.open_message(1, None, sealer.seal(Purpose.MESSAGE, None, b""), 0)
-
-    open_next()
-    open_next()
-    assert refusal(open_next) is Refusal.QUEUE
-    gate.open_message(2, None, sealer_of(2, num_members=3).seal(Purpose.MESSAGE, None, b""), 0)
-    gate.dismiss(1)
-    open_next()
-
-
 def test_nothing_is_believed_of_a_member_whose_key_anybody_could_agree_on(gate):
     small = (1).to_bytes(32, "little")  # the neutral element
     gate.set_members([KEYS[0], small, KEYS[2]])
@@ -172,7 +154,7 @@ def test_a_message_counts_only_as_what_it_came_as(gate):
     assert refusal(read, gate, 1, 0, sealed(message_of(1, 5)), 0) is Refusal.ADDRESS
     assert refusal(read, gate, 1, 0, sealed(message_of(1, 5), receiver=2), 0) is Refusal.ADDRESS
     assert refusal(read, gate, 1, None, sealed(message_of(2, 5)), 0, is_proven=True) is Refusal.ADDRESS
-    other = Message(bytes(32), 1, 5, BlobWanted(bytes(32)))
+    other = Message(bytes(32), 1, 5, DecidedWanted())
     assert refusal(read, gate, 1, None, sealed(other, life=2), 0, is_proven=True) is Refusal.ADDRESS
 
 

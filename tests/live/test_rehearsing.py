@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from bdfl.identity import Signer
-from bdfl.protocol.events import MessageArrived, Started, Timer, TimerFired, TrainingFinished
-from bdfl.protocol.messages import Blob, Hearsay, Proposal
+from bdfl.protocol.events import BlobArrived, MessageArrived, Started, Timer, TimerFired, TrainingFinished
+from bdfl.protocol.messages import Hearsay, Proposal
 from bdfl.protocol.node import step
 from bdfl.transports.live import prevalidation
 from bdfl.transports.live.prevalidation import Arrival, Rehearsals, is_costly
@@ -54,7 +54,7 @@ def test_what_was_rehearsed_costs_nothing_any_more():
     given = []
     context = replace(seat.context, signer=_Forbidden(seat.context.signer.public_key))
     rehearsals = Rehearsals(
-        context, 1, 100, find_state=lambda: seat.state, clock=lambda: 0, wall_clock=lambda: 1, give=given.append
+        context, 1, find_state=lambda: seat.state, clock=lambda: 0, wall_clock=lambda: 1, give=given.append
     )
     assert rehearsals.is_worth_it(arrival)
     rehearsals.start()
@@ -76,7 +76,7 @@ def test_only_what_takes_long_is_rehearsed(tmp_path):
     assert is_costly(seat.state, MessageArrived(table_message(seat, 1, Proposal(block))))
     assert not is_costly(seat.state, Started())
     assert not is_costly(seat.state, TimerFired(Timer.DEADLINE, 1, 1))
-    assert not is_costly(seat.state, MessageArrived(table_message(seat, 1, Blob(b"x" * 100))))
+    assert not is_costly(seat.state, BlobArrived(1, b"x" * 100))
     assert not is_costly(seat.state, MessageArrived(table_message(seat, 1, Hearsay(1))))
     updates = tuple(table.seats[1].state.updates.values())
     fresh = table.seat(0)
@@ -85,6 +85,7 @@ def test_only_what_takes_long_is_rehearsed(tmp_path):
     large = Village(tmp_path, num_parameters=100_000).house(0)
     assert is_costly(large.node.state, TrainingFinished(1, large.node.state.chain.tip, b"m"))
     assert is_costly(large.node.state, TimerFired(Timer.DEADLINE, 1, 1))
+    assert is_costly(large.node.state, BlobArrived(1, bytes(large.node.state.chain.genesis.model.size)))
     large.work.close()
 
 
@@ -92,7 +93,7 @@ def test_an_event_is_rehearsed_again_only_if_much_has_changed():
     table, seat, block = ready_to_propose()
     given = []
     rehearsals = Rehearsals(
-        seat.context, 1, 100, find_state=lambda: seat.state, clock=lambda: 0, wall_clock=lambda: 1, give=given.append
+        seat.context, 1, find_state=lambda: seat.state, clock=lambda: 0, wall_clock=lambda: 1, give=given.append
     )
     rehearsals.start()
     rehearsals.put(Arrival(MessageArrived(table_message(seat, 1, Proposal(block))), 1))
@@ -117,7 +118,7 @@ def test_whatever_a_rehearsal_raises_the_event_goes_on_to_the_node(monkeypatch):
     arrival = Arrival(MessageArrived(table_message(seat, 1, Proposal(block))), 1)
     given = []
     rehearsals = Rehearsals(
-        seat.context, 1, 100, find_state=lambda: seat.state, clock=lambda: 0, wall_clock=lambda: 1, give=given.append
+        seat.context, 1, find_state=lambda: seat.state, clock=lambda: 0, wall_clock=lambda: 1, give=given.append
     )
     rehearsals.start()
     rehearsals.put(arrival)

@@ -6,8 +6,7 @@ import pytest
 
 from bdfl.encoding import encode
 from bdfl.ledger.block import ModelUpdate, SignedUpdate
-from bdfl.protocol.events import MessageArrived
-from bdfl.protocol.messages import Blob, Hearsay, Message
+from bdfl.protocol.messages import Hearsay
 from bdfl.transports.interfaces import read_recovered
 from bdfl.transports.live import event_log
 from bdfl.transports.live.event_log import (
@@ -224,7 +223,7 @@ def test_a_life_that_grew_too_long_is_left_out_to_its_end(tmp_path):
     began = log_beginning(village.context(0), chain, read_recovered(store, chain))
     log = EventLog(tmp_path / EVENTS_FILE, max_bytes=2_000)
     log.begin(began)
-    log.append(1, 1, LoggedBlob(1, 1, bytes(32), bytes(4_000)), ())
+    log.append(1, 1, LoggedBlob(1, bytes(32), bytes(4_000)), ())
     log.append(2, 1, LoggedTimer("resend", 1, 1), ())
     assert not log.is_writing
     assert log.is_full
@@ -250,10 +249,10 @@ def test_a_refused_blob_is_written_down_with_its_bytes(tmp_path):
     seat = table.seats[0]
     state = seat.state
     blob = seat.context.toolbox.digest(b"wrong")
-    message = Message(state.chain.chain, 1, 1, Blob(b"wrong"))
+    arrived = BlobArrived(1, b"wrong")
     refused = type("State", (), {"refused": frozenset({blob})})()
-    assert log_event(MessageArrived(message), refused, seat.context.toolbox) == LoggedBlob(1, 1, blob, b"wrong")
-    assert log_event(MessageArrived(message), state, seat.context.toolbox) == LoggedBlob(1, 1, blob, b"")
+    assert log_event(arrived, refused, seat.context.toolbox) == LoggedBlob(1, blob, b"wrong")
+    assert log_event(arrived, state, seat.context.toolbox) == LoggedBlob(1, blob, b"")
 
 
 def test_a_life_begins_with_what_the_store_held(tmp_path):

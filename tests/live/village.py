@@ -56,7 +56,7 @@ class Village:
             self.layout,
             self.initial,
         )
-        self.hub = Hub(self.genesis.model.size)
+        self.hub = Hub()
 
     @property
     def count(self):
@@ -140,9 +140,8 @@ def wait_until(condition):
 class Hub:
     """Everybody's mail."""
 
-    def __init__(self, max_blob_size):
+    def __init__(self):
         self.links = {}
-        self.max_blob_size = max_blob_size
         self.is_lost = lambda sender, receiver, message: False
 
 
@@ -174,7 +173,7 @@ class MemoryLink:
         data = encode_message(message)
         for number, link in list(self.hub.links.items()):
             if number != self.number and to in (None, number) and not self.hub.is_lost(self.number, number, message):
-                link.deliver(link.receiver.receive, decode_message(data, self.hub.max_blob_size))
+                link.deliver(link.receiver.receive, decode_message(data))
 
     def deliver(self, receive, *arguments):
         if self.is_open:

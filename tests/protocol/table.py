@@ -17,7 +17,9 @@ from bdfl.ledger.genesis import conditions_of, make_genesis
 from bdfl.ledger.proof_of_work import search_nonce
 from bdfl.ledger.rules import make_header
 from bdfl.protocol.events import (
+    BlobArrived,
     Commit,
+    FetchBlob,
     Measure,
     Measured,
     MessageArrived,
@@ -25,7 +27,6 @@ from bdfl.protocol.events import (
     NonceFound,
     Refused,
     Send,
-    ServeBlob,
     ServeDecided,
     SetTimer,
     Started,
@@ -34,7 +35,7 @@ from bdfl.protocol.events import (
     Train,
     TrainingFinished,
 )
-from bdfl.protocol.messages import Blob, Decided, Hearsay, Message
+from bdfl.protocol.messages import Decided, Hearsay, Message
 from bdfl.protocol.node import begin, step
 from bdfl.protocol.state import Context, Timing
 from bdfl.scenario import Clients, Ledger, QuorumRule, Scenario, SchedulerChoice
@@ -70,6 +71,13 @@ class Seat:
 
     def give_at(self, message, now_ns):
         return self.give(MessageArrived(message), now_ns)
+
+    def receive_blob(self, data, holder=None, now_ns=0):
+        return self.give(BlobArrived((self.number + 1) % 4 if holder is None else holder, data), now_ns)
+
+    def fetched(self):
+        """Blobs that it asked for, in order."""
+        return [effect.blob for effect in self.did(FetchBlob)]
 
     def lose_patience(self, member, left_ns):
         """Leaves the node that much patience with a member."""
@@ -165,9 +173,8 @@ class Table:
                     for seat in self.seats if receiver is None else [self.seats[receiver]]:
                         if seat is not origin and (to is None or seat in to):
                             queue += [(seat, one) for one in seat.give_at(message, now_ns)]
-                case ServeBlob(receiver, blob) if blob in self.blobs:
-                    answer = self.seats[receiver].give_at(origin.message(Blob(self.blobs[blob])), now_ns)
-                    queue += [(self.seats[receiver], one) for one in answer]
+                case FetchBlob(blob, holder) if blob in self.blobs and self.is_known(origin, self.seats[holder]):
+                    queue += [(origin, one) for one in origin.receive_blob(self.blobs[blob], holder, now_ns)]
                 case ServeDecided(receiver, height) if height in self.decided:
                     answer = self.seats[receiver].give_at(
                         origin.message(Decided(*self.decided[height]), height), now_ns
@@ -175,6 +182,10 @@ class Table:
                     queue += [(self.seats[receiver], one) for one in answer]
                 case Commit(block, certificate):
                     self.decided.setdefault(block.header.height, (block, certificate))
+
+    def is_known(self, seat, other):
+        """Whether `other` knows the seat's key."""
+        return seat.number < len(other.state.chain.public_keys)
 
     def collect(self):
         """Everybody trains and reports, everybody hears of it: all mine."""

@@ -8,8 +8,8 @@ from bdfl.encoding import digest
 from bdfl.identity import Meaning
 from bdfl.ledger.block import SignedUpdate, TwoBlocks, TwoUpdates
 from bdfl.ledger.rules import make_body
-from bdfl.protocol.events import Send, Timer
-from bdfl.protocol.messages import Blob, BlobWanted, BlockWanted, Decided, Hearsay, Proposal
+from bdfl.protocol.events import FetchBlob, Send, Timer
+from bdfl.protocol.messages import BlockWanted, Decided, Hearsay, Proposal
 from bdfl.protocol.proposals import MAX_AHEAD
 from bdfl.protocol.sync import MAX_EARLY
 from bdfl.protocol.updates import MAX_BLOBS
@@ -30,8 +30,10 @@ def table():
 
 def asked(effects, kind):
     """What a seat asks others for."""
+    if kind is FetchBlob:
+        return [effect.blob for effect in effects if isinstance(effect, FetchBlob)]
     contents = [effect.message.content for effect in effects if isinstance(effect, Send)]
-    return [content.block if kind is BlockWanted else content.blob for content in contents if isinstance(content, kind)]
+    return [content.block for content in contents if isinstance(content, kind)]
 
 
 def other_update(table, number):
@@ -66,8 +68,8 @@ def show(table, seat, block):
 
 def hand_over(table, seat, effects):
     """Gives the seat every model it asks for."""
-    for blob in asked(effects, BlobWanted):
-        seat.hear(table.seats[LIAR].message(Blob(table.blobs[blob])))
+    for blob in asked(effects, FetchBlob):
+        seat.receive_blob(table.blobs[blob], LIAR)
 
 
 def prevotes(seat, block, *voters, attempt=1):
@@ -149,7 +151,7 @@ def test_a_third_model_of_a_member_is_asked_for_only_if_a_quorum_voted_for_a_blo
     assert [candidate.is_valid for candidate in seat.state.candidates.values()] == [True, False, False]
     prevotes(seat, blocks[1], 1, 2)
     effects = prevotes(seat, blocks[1], LIAR)
-    assert asked(effects, BlobWanted) == [update_of(blocks[1])]
+    assert asked(effects, FetchBlob) == [update_of(blocks[1])]
     hand_over(table, seat, effects)
     assert [candidate.is_valid for candidate in seat.state.candidates.values()] == [True, True, False]
     assert seat.state.lock.block == blocks[1].digest
@@ -162,7 +164,7 @@ def test_all_models_of_a_decided_block_are_asked_for(table):
         hand_over(table, seat, show(table, seat, block))
     certificate = tuple(vote(seat, Kind.PRECOMMIT, 3, blocks[2].digest, number=voter) for voter in (1, 2, 3))
     effects = seat.hear(table.seats[LIAR].message(Decided(blocks[2], certificate)))
-    assert asked(effects, BlobWanted) == [update_of(blocks[2])]
+    assert asked(effects, FetchBlob) == [update_of(blocks[2])]
     hand_over(table, seat, effects)
     assert seat.state.chain.height == 1
 
@@ -178,8 +180,8 @@ def test_a_member_whose_models_are_all_wrong_is_asked_for_two_of_them():
         update = msgspec.structs.replace(liar.state.updates[LIAR].update, model=digest(model))
         signed = SignedUpdate(update, signer(LIAR).sign(Meaning.UPDATE, seat.state.chain.place, update))
         effects = seat.hear(liar.message(Hearsay(1, updates=(signed,))))
-        wanted += asked(effects, BlobWanted)
-        seat.hear(liar.message(Blob(model)))
+        wanted += asked(effects, FetchBlob)
+        seat.receive_blob(model, LIAR)
     assert len(wanted) == MAX_BLOBS
     assert not seat.state.blobs
 
@@ -259,8 +261,8 @@ def test_a_block_that_rests_on_a_model_found_wrong_is_dropped(table):
     mined = seat.state.mined.body
     updates = tuple(signed if one.update.client == LIAR else one for one in mined.updates)
     block = make_block(table.seats[LIAR], change={"updates": updates, "model": digest(b"whatever")})
-    assert asked(show(table, seat, block), BlobWanted) == [digest(model)]
-    seat.hear(table.seats[LIAR].message(Blob(model)))
+    assert asked(show(table, seat, block), FetchBlob) == [digest(model)]
+    seat.receive_blob(model, LIAR)
     assert digest(model) in seat.state.refused
     other = make_block(table.seats[1], attempt=2)
     show(table, seat, other)

@@ -6,6 +6,7 @@ import pytest
 from bdfl.ledger.block import Kind
 from bdfl.protocol.events import (
     Commit,
+    FetchBlob,
     KeptReport,
     KeptUpdate,
     KeptVote,
@@ -19,7 +20,7 @@ from bdfl.protocol.events import (
     Timer,
     Train,
 )
-from bdfl.protocol.messages import Blob, BlobWanted, Decided, DecidedWanted, Hearsay, Proposal
+from bdfl.protocol.messages import Decided, DecidedWanted, Hearsay, Proposal
 from bdfl.protocol.state import Followed, Recovered
 from tests.protocol.table import Table, make_block, model_bytes, replace, replace_sender, vote
 from tests.protocol.test_entries import leaves, offer
@@ -57,7 +58,7 @@ def follow(table, seat, last, first=1):
 
 
 def hand_over(table, seat, blob, sender=0):
-    return seat.hear(replace_sender(seat.message(Blob(table.blobs[blob])), sender))
+    return seat.receive_blob(table.blobs[blob], sender)
 
 
 def keep_models(table):
@@ -104,7 +105,7 @@ def test_with_the_model_of_the_last_one_on_trust_the_rest_is_recomputed():
     seat = away(table)
     follow(table, seat, NUM_BLOCKS)
     seat.hear(replace_sender(seat.message(Hearsay(1), NUM_BLOCKS + 1), 1))
-    wanted = seat.sent(BlobWanted)[-1].blob
+    wanted = seat.fetched()[-1]
     assert wanted == seat.state.chain.model == table.decided[NUM_BLOCKS - KEEP][0].body.model
     hand_over(table, seat, wanted)
     assert not seat.state.lacks_model
@@ -120,9 +121,9 @@ def test_no_model_is_asked_for_on_the_way():
     seat = away(table, keep_blocks=1)
     follow(table, seat, NUM_BLOCKS)
     first = {signed.update.model for signed in table.decided[1][0].body.updates}
-    assert {content.blob for content in seat.sent(BlobWanted)} <= first
+    assert set(seat.fetched()) <= first
     table.fire(seat, Timer.RESEND)
-    asked = {content.blob for content in seat.sent(BlobWanted)} - first
+    asked = set(seat.fetched()) - first
     assert asked == {table.decided[NUM_BLOCKS - 1][0].body.model}
 
 
@@ -175,7 +176,7 @@ def test_a_restart_without_the_model_asks_for_it_first():
     follow(table, chain, NUM_BLOCKS)
     seat = table.seat(3, Recovered(lacks_model=True), chain.state.chain, keep_blocks=KEEP)
     seat.give(Started())
-    assert [content.blob for content in seat.sent(BlobWanted)] == [seat.state.chain.model]
+    assert seat.fetched() == [seat.state.chain.model]
     assert seat.did(Train) == seat.did(Measure) == []
     hand_over(table, seat, seat.state.chain.model)
     assert len(seat.did(Train)) == len(seat.did(Measure)) == 1
@@ -187,12 +188,8 @@ def test_who_starts_asks_the_member_after_it_first_and_then_each_other_in_turn()
     follow(table, chain, NUM_BLOCKS)
     seat = table.seat(2, Recovered(lacks_model=True), chain.state.chain, keep_blocks=KEEP)
     asked = [seat.give(Started()), *(table.fire(seat, Timer.RESEND) for _ in range(4))]
-    wanted = [[one.to for one in effects if _wants_blob(one)] for effects in asked]
+    wanted = [[one.holder for one in effects if isinstance(one, FetchBlob)] for effects in asked]
     assert wanted == [[3], [0], [1], [3], [3]]  # its own turn is the next one's
-
-
-def _wants_blob(effect):
-    return isinstance(effect, Send) and isinstance(effect.message.content, BlobWanted)
 
 
 def test_another_model_than_the_one_certified_is_not_taken():
@@ -200,7 +197,7 @@ def test_another_model_than_the_one_certified_is_not_taken():
     seat = away(table)
     follow(table, seat, NUM_BLOCKS)
     table.fire(seat, Timer.RESEND)
-    seat.hear(replace_sender(seat.message(Blob(model_bytes(6.0, 6.0, 6.0, 6.0))), 1))
+    seat.receive_blob(model_bytes(6.0, 6.0, 6.0, 6.0))
     assert seat.state.lacks_model
 
 
@@ -322,6 +319,6 @@ def test_who_was_removed_is_told_so_many_blocks_more_as_certify_its_last():
     for height in range(1, last + 3):
         asked = seat.hear(replace_sender(seat.message(DecidedWanted(), height), 4))
         assert asked == ([ServeDecided(4, height)] if height <= height_of(seat) else [])
-    for content, height in ((DecidedWanted(), last + 3), (BlobWanted(bytes(32)), last + 1), (Hearsay(1), last + 1)):
+    for content, height in ((DecidedWanted(), last + 3), (Hearsay(1), last + 1)):
         refused = seat.hear(replace_sender(seat.message(content, height), 4))
         assert [type(effect) for effect in refused] == [Refused]

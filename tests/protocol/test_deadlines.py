@@ -16,8 +16,8 @@ from bdfl.protocol.deadlines import (
     deadline_ns,
     exchange_ns,
 )
-from bdfl.protocol.events import Send, SetTimer, Timer, TimerFired
-from bdfl.protocol.messages import Blob, BlobWanted, Hearsay, Proposal
+from bdfl.protocol.events import FetchBlob, SetTimer, Timer, TimerFired
+from bdfl.protocol.messages import Hearsay, Proposal
 from bdfl.protocol.state import Phase
 from bdfl.protocol.transition import Draft
 from tests.protocol.table import TIMING, Kind, Table, make_block, signer, vote
@@ -58,9 +58,8 @@ def all_but_one(table):
 def hear_at(table, seat, message, now_ns):
     """A message at a time, with the blobs that it makes the seat ask for."""
     for effect in seat.give_at(message, now_ns):
-        if isinstance(effect, Send) and isinstance(effect.message.content, BlobWanted):
-            blob = table.blobs[effect.message.content.blob]
-            seat.give_at(table.seats[LATE].message(Blob(blob)), now_ns)
+        if isinstance(effect, FetchBlob):
+            seat.receive_blob(table.blobs[effect.blob], LATE, now_ns)
 
 
 def prevotes(seat):
@@ -273,7 +272,7 @@ def test_of_seven_members_two_may_be_waited_for_and_still_be_blamed_and_three_ma
 def hear_of(table, seat, other, now_ns):
     """Hears another's statements at a time, and gets the model."""
     seat.give_at(statements(other), now_ns)
-    seat.give_at(other.message(Blob(table.blobs[other.state.updates[other.number].update.model])), now_ns)
+    seat.receive_blob(table.blobs[other.state.updates[other.number].update.model], other.number, now_ns)
 
 
 @pytest.mark.parametrize(("late_ns", "may_be_missing"), [(5_000_000, False), (5_000_001, True)])

@@ -15,12 +15,11 @@ from bdfl.protocol.events import (
     Mine,
     Refused,
     Send,
-    ServeBlob,
     ServeDecided,
     Started,
     Timer,
 )
-from bdfl.protocol.messages import MAX_CHANGES, BlobWanted, DecidedWanted, Hearsay, Proposal
+from bdfl.protocol.messages import MAX_CHANGES, DecidedWanted, Hearsay, Proposal
 from bdfl.protocol.node import begin
 from bdfl.protocol.state import Context, Phase, Recovered
 from bdfl.scenario import QuorumRule
@@ -226,8 +225,6 @@ def test_a_removed_member_is_answered_until_it_knows_and_not_listened_to():
     late = seat.hear(replace_sender(seat.message(Hearsay(1, wants_answer=True), height=2), 4))
     assert late == [ServeDecided(4, 2)]
     assert seat.hear(replace_sender(seat.message(DecidedWanted(), height=1), 4)) == [ServeDecided(4, 1)]
-    blob = table.decided[1][0].body.model
-    assert seat.hear(replace_sender(seat.message(BlobWanted(blob), height=2), 4)) == [ServeBlob(4, blob)]
     for height in (3, 4, 5):
         refused = seat.hear(replace_sender(seat.message(DecidedWanted(), height=height), 4))
         assert [type(effect) for effect in refused] == [Refused]

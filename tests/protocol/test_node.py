@@ -19,6 +19,7 @@ from bdfl.ledger.genesis import conditions_of
 from bdfl.ledger.rules import aggregate_updates
 from bdfl.protocol.events import (
     Commit,
+    FetchBlob,
     KeptBlock,
     KeptProgress,
     KeptReport,
@@ -38,7 +39,7 @@ from bdfl.protocol.events import (
     Train,
     TrainingFinished,
 )
-from bdfl.protocol.messages import Blob, BlobWanted, BlockWanted, Decided, DecidedWanted, Hearsay, Proposal
+from bdfl.protocol.messages import BlockWanted, Decided, DecidedWanted, Hearsay, Proposal
 from bdfl.protocol.node import begin, step
 from bdfl.protocol.state import MOVES, Phase, Recovered, is_same
 from bdfl.protocol.transition import Draft, IllegalMove
@@ -151,10 +152,12 @@ def test_a_forged_vote_is_refused(table):
 
 def test_blobs_that_are_not_wanted_or_of_another_size_are_refused_and_who_was_late_is_not_blamed(table):
     seat, other = table.seats[:2]
-    [refused] = seat.hear(other.message(Blob(model_bytes(1, 2, 3, 4))))
+    [refused] = seat.receive_blob(model_bytes(1, 2, 3, 4))
     assert refused.sender is None
     assert "not wanted" in refused.reason
-    assert "bytes given" in refusals(seat, other.message(Blob(b"x" * 1000)))
+    [refused] = seat.receive_blob(b"x" * 1000, other.number)
+    assert refused.sender == other.number
+    assert "bytes given" in refused.reason
 
 
 def test_a_model_that_is_not_finite_never_counts_and_is_never_asked_for_again(table):
@@ -164,10 +167,8 @@ def test_a_model_that_is_not_finite_never_counts_and_is_never_asked_for_again(ta
     data = bytes(nan)
     effects = other.give(TrainingFinished(1, other.state.chain.tip, data))
     announced = seat.hear(effects[-1].message)
-    assert [effect.message.content for effect in announced] == [BlobWanted(digest(data))]
-    assert any(
-        "finite" in effect.reason for effect in seat.hear(other.message(Blob(data))) if isinstance(effect, Refused)
-    )
+    assert FetchBlob(digest(data), other.number) in announced
+    assert any("finite" in effect.reason for effect in seat.receive_blob(data) if isinstance(effect, Refused))
     assert 1 not in seat.state.updates
     assert not seat.hear(effects[-1].message)
 
@@ -1018,7 +1019,16 @@ def test_a_node_that_decided_a_block_holds_of_the_next_height_what_one_does_that
     fresh.give(Started())
     for name, value in vars(fresh.state).items():
         found = getattr(seat.state, name)
-        if name not in {"turn", "evidence", "held_since", "absent_until", "patience_ns", "clock_offsets_ms"}:
+        if name not in {
+            "turn",
+            "num_resends",
+            "resend_at_ns",
+            "evidence",
+            "held_since",
+            "absent_until",
+            "patience_ns",
+            "clock_offsets_ms",
+        }:
             assert (set(found) if name == "in_time_reports" else found) == value, name
     timers = {one.timer: one.delay_ns for one in seat.did(SetTimer) if one.height == 2}
     assert timers == {one.timer: one.delay_ns for one in fresh.did(SetTimer)}

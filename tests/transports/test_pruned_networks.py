@@ -7,8 +7,7 @@ import pytest
 
 from bdfl.ledger.cache import Toolbox
 from bdfl.ledger.verify import ModelCheck, verify_chain
-from bdfl.protocol.events import MessageArrived
-from bdfl.protocol.messages import Blob
+from bdfl.protocol.events import BlobArrived
 from bdfl.protocol.state import Timing
 from bdfl.scenario.schema_learning import QuorumRule
 from bdfl.transports.simulated import Ending, Network, make_nodes
@@ -35,7 +34,7 @@ class Watch(Recorder):
 
     def stepped(self, now_ns, number, before, event, after, effects):
         super().stepped(now_ns, number, before, event, after, effects)
-        self.num_blobs[number] += isinstance(event, MessageArrived) and isinstance(event.message.content, Blob)
+        self.num_blobs[number] += isinstance(event, BlobArrived)
 
 
 def open_network(plan, keep_blocks=KEEP):

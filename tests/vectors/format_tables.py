@@ -41,8 +41,6 @@ _SECTIONS: dict[str, Sequence[type[Record]]] = {
         messages.Hearsay,
         messages.Proposal,
         messages.BlockWanted,
-        messages.BlobWanted,
-        messages.Blob,
         messages.DecidedWanted,
         messages.Decided,
     ),

@@ -149,8 +149,6 @@ RECORDS = {
     " votes:[SignedVote] blocks:[d] changes:[MembershipChange] evidence:[Evidence]",
     "Proposal": "kind:'proposal' block:Block",
     "BlockWanted": "kind:'block-wanted' block:d",
-    "BlobWanted": "kind:'blob-wanted' blob:d",
-    "Blob": "kind:'blob' data:b",
     "DecidedWanted": "kind:'decided-wanted'",
     "Decided": "kind:'decided' block:Block certificate:[SignedVote]",
 }
@@ -158,7 +156,7 @@ ONE_OF = {
     "Evidence": ("TwoVotes", "TwoBlocks", "TwoUpdates", "FalseWork"),
     "Entry": ("TwoVotes", "TwoBlocks", "TwoUpdates", "FalseWork", "MembershipChange"),
     "Change": ("Admission", "Removal"),
-    "Content": ("Hearsay", "Proposal", "BlockWanted", "BlobWanted", "Blob", "DecidedWanted", "Decided"),
+    "Content": ("Hearsay", "Proposal", "BlockWanted", "DecidedWanted", "Decided"),
 }
 MOST = 2**63 - 1
 NUMBERS = {

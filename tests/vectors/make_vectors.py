@@ -44,8 +44,6 @@ from bdfl.ledger.proof_of_work import is_worked, work_hash
 from bdfl.ledger.statements import change_place, make_change
 from bdfl.ledger.store import MemoryStore
 from bdfl.protocol.messages import (
-    Blob,
-    BlobWanted,
     BlockWanted,
     Decided,
     DecidedWanted,
@@ -182,8 +180,6 @@ def make_records(maker: ChainMaker) -> list[Record]:
         ),
         Proposal(last),
         BlockWanted(digest(b"one block")),
-        BlobWanted(maker.state.model),
-        Blob(b"any bytes"),
         DecidedWanted(),
         Decided(last, certificate),
     ]

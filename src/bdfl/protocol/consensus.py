@@ -16,7 +16,7 @@ from bdfl.ledger.block import Block, Certificate, Kind, SignedVote, TwoVotes
 from bdfl.ledger.chain import ChainState, apply_block
 from bdfl.ledger.errors import InvalidBlock
 from bdfl.ledger.rules import validate_model, validate_tip_vote, validate_vote
-from bdfl.protocol.deadlines import charge_lateness, is_head_start, set_review
+from bdfl.protocol.deadlines import charge_lateness, hasten_resend, is_head_start, set_review
 from bdfl.protocol.entries import drop_settled, note_offence
 from bdfl.protocol.events import Commit, KeptBlob, KeptVote, Store, Timer
 from bdfl.protocol.messages import DecidedWanted, Hearsay
@@ -141,6 +141,8 @@ def enter_attempt(draft: Draft, attempt: int) -> None:
     """Leave the current attempt for good; stored, so that a restart does not return to it."""
     draft.attempt = attempt
     draft.attempt_end_ns = draft.leader_until_ns = None
+    draft.num_resends = 0
+    hasten_resend(draft, draft.context.timing.resend_ns)
     stop_mining(draft)
     want_near(draft)
     draft.keep_progress()

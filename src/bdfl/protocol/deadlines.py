@@ -48,7 +48,19 @@ def set_deadlines(draft: Draft) -> None:
     draft.set_timer(Timer.DEADLINE, deadline_ns(chain, timing, toolbox))
     if chain.num_idle:  # else the back-off ends with the deadline
         draft.set_timer(Timer.BACK_OFF, back_off_ns(chain, timing, toolbox))
-    draft.set_timer(Timer.RESEND, timing.resend_ns)
+    set_resend(draft, timing.resend_ns)
+
+
+def set_resend(draft: Draft, delay_ns: int) -> None:
+    """Set the timer of the next re-broadcast."""
+    draft.resend_at_ns = draft.now_ns + delay_ns
+    draft.set_timer(Timer.RESEND, delay_ns)
+
+
+def hasten_resend(draft: Draft, delay_ns: int) -> None:
+    """Let the next re-broadcast be due after `delay_ns` at the latest."""
+    if draft.now_ns + delay_ns < draft.resend_at_ns and draft.phase is not Phase.DONE:
+        set_resend(draft, delay_ns)
 
 
 # Lateness

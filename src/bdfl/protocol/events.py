@@ -47,6 +47,19 @@ class MessageArrived:
 
 
 @dataclass(frozen=True)
+class BlobArrived:
+    """A blob was fetched, from `holder`; unless it is still wanted, it is ignored."""
+
+    holder: int
+    data: bytes
+
+
+@dataclass(frozen=True)
+class PeersAppeared:
+    """Members became reachable, which may have missed earlier messages."""
+
+
+@dataclass(frozen=True)
 class TimerFired:
     """A timer fired; if its `height` or `attempt` has passed, it is ignored."""
 
@@ -92,7 +105,17 @@ class ChangeOffered:
     change: MembershipChange
 
 
-Event: TypeAlias = Started | MessageArrived | TimerFired | TrainingFinished | Measured | NonceFound | ChangeOffered
+Event: TypeAlias = (
+    Started
+    | MessageArrived
+    | BlobArrived
+    | PeersAppeared
+    | TimerFired
+    | TrainingFinished
+    | Measured
+    | NonceFound
+    | ChangeOffered
+)
 
 
 # Stored values
@@ -159,11 +182,11 @@ class Send:
 
 
 @dataclass(frozen=True)
-class ServeBlob:
-    """Answer `to` with the `Blob` of this digest, if it is stored."""
+class FetchBlob:
+    """Fetch the blob of this digest from a member; answer with `BlobArrived`, unless it fails or the height ends."""
 
-    to: int
     blob: bytes
+    holder: int
 
 
 @dataclass(frozen=True)
@@ -235,5 +258,5 @@ class Refused:
 
 
 Effect: TypeAlias = (
-    Send | ServeBlob | ServeDecided | Train | Measure | Mine | StopMining | SetTimer | Store | Commit | Refused
+    Send | FetchBlob | ServeDecided | Train | Measure | Mine | StopMining | SetTimer | Store | Commit | Refused
 )

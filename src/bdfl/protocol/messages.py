@@ -54,18 +54,6 @@ class BlockWanted(Record, frozen=True, tag="block-wanted"):
     block: Digest
 
 
-class BlobWanted(Record, frozen=True, tag="blob-wanted"):
-    """Requests a blob by its digest."""
-
-    blob: Digest
-
-
-class Blob(Record, frozen=True, tag="blob"):
-    """A blob that was requested."""
-
-    data: bytes
-
-
 class DecidedWanted(Record, frozen=True, tag="decided-wanted"):
     """Requests the decided block of the message's height and its certificate."""
 
@@ -77,7 +65,7 @@ class Decided(Record, frozen=True, tag="decided"):
     certificate: Certificate
 
 
-Content: TypeAlias = Hearsay | Proposal | BlockWanted | BlobWanted | Blob | DecidedWanted | Decided
+Content: TypeAlias = Hearsay | Proposal | BlockWanted | DecidedWanted | Decided
 
 
 @prepared
@@ -94,6 +82,6 @@ def encode_message(message: Message) -> bytes:
     return encode(message)
 
 
-def decode_message(data: bytes, max_blob_size: int) -> Message:
+def decode_message(data: bytes) -> Message:
     """Decode a message from the network; raises `BadEncoding` if it is too long, malformed or not canonical."""
-    return decode(data, Message, max(MAX_BLOCK_SIZE, max_blob_size) + ENVELOPE_SIZE)
+    return decode(data, Message, MAX_BLOCK_SIZE + ENVELOPE_SIZE)

@@ -10,23 +10,33 @@ from bdfl.protocol.consensus import end_attempt, progress, receive_late_vote, re
 from bdfl.protocol.deadlines import note_heard
 from bdfl.protocol.entries import receive_change, receive_evidence
 from bdfl.protocol.events import (
+    BlobArrived,
     ChangeOffered,
     Effect,
     Event,
     Measured,
     MessageArrived,
     NonceFound,
-    ServeBlob,
+    PeersAppeared,
     ServeDecided,
     Started,
     Timer,
     TimerFired,
     TrainingFinished,
 )
-from bdfl.protocol.messages import Blob, BlobWanted, BlockWanted, Decided, DecidedWanted, Hearsay, Message, Proposal
+from bdfl.protocol.messages import BlockWanted, Decided, DecidedWanted, Hearsay, Message, Proposal
 from bdfl.protocol.proposals import ask_for_blocks, complete_candidates, finish_mining, receive_block
 from bdfl.protocol.state import Context, Lock, NodeState, Phase, Recovered, find_end
-from bdfl.protocol.sync import hear_ahead, receive_decided, resume, say_again, take_followed
+from bdfl.protocol.sync import (
+    ask_others,
+    greet,
+    hear_ahead,
+    note_news,
+    receive_decided,
+    resume,
+    say_again,
+    take_followed,
+)
 from bdfl.protocol.transition import Draft
 from bdfl.protocol.updates import (
     enter_round,
@@ -88,12 +98,15 @@ def step(
     if isinstance(event, TimerFired) and not _is_due(state, event):
         return state, ()
     draft = Draft(context, state, now_ns, utc_ms)
+    held = draft.holdings
     _handle(draft, event)
     take_followed(draft)
     while draft.inbox:
         message = draft.inbox.pop(0)
         _receive(draft, message)
         take_followed(draft)
+    if draft.holdings != held and isinstance(event, MessageArrived | BlobArrived):
+        note_news(draft)
     return draft.finish()
 
 
@@ -107,6 +120,12 @@ def _handle(draft: Draft, event: Event) -> None:
     match event:
         case MessageArrived(message):
             _receive(draft, message)
+            return
+        case BlobArrived(holder, data):
+            _receive_blob(draft, holder, data)
+            return
+        case PeersAppeared():
+            greet(draft)
             return
         case Started():
             if draft.phase is not Phase.DONE:
@@ -146,18 +165,9 @@ def _receive(draft: Draft, message: Message) -> None:
         draft.refuse(sender, f"message from {sender}, another member of {len(draft.chain.active)} expected")
         return
     match message.content:
-        case BlobWanted(blob):
-            draft.do(ServeBlob(sender, blob))
         case DecidedWanted():
             if 1 <= message.height <= draft.chain.height:
                 draft.do(ServeDecided(sender, message.height))
-        case Blob(data):
-            taken = None if draft.phase is Phase.DONE else receive_blob(draft, sender, data)
-            if taken is not None:
-                if taken == draft.chain.model:
-                    resume(draft)
-                complete_candidates(draft)
-                progress(draft)
         case content if message.height < draft.height:
             if isinstance(content, Hearsay) and message.height == draft.chain.height:
                 receive_late_vote(draft, sender, content.votes)
@@ -167,6 +177,15 @@ def _receive(draft: Draft, message: Message) -> None:
             hear_ahead(draft, message)
         case _:
             _receive_present(draft, message)
+
+
+def _receive_blob(draft: Draft, holder: int, data: bytes) -> None:
+    taken = None if draft.phase is Phase.DONE else receive_blob(draft, holder, data)
+    if taken is not None:
+        if taken == draft.chain.model:
+            resume(draft)
+        complete_candidates(draft)
+        progress(draft)
 
 
 def _is_heard(draft: Draft, message: Message) -> bool:
@@ -208,5 +227,6 @@ def _receive_present(draft: Draft, message: Message) -> None:
                 receive_change(draft, sender, change)
             for evidence in hearsay.evidence:
                 receive_evidence(draft, sender, evidence)
+    ask_others(draft, sender, message.content)
     if draft.extent != extent:
         progress(draft)

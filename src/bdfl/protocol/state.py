@@ -192,9 +192,12 @@ class NodeState:
     lacks_model: bool  # of the tip, which was committed on trust: until it arrives, the node only follows
     wanted_blobs: Mapping[bytes, int] = field(default_factory=dict)  # digest, and the member of its update
     asked_blobs: Mapping[int, tuple[bytes, ...]] = field(default_factory=dict)  # at this height, by member
+    asked_holders: Mapping[bytes, frozenset[int]] = field(default_factory=dict)  # at this height, by blob
     wanted_blocks: frozenset[bytes] = frozenset()
     early: tuple[Message, ...] = ()  # messages for the next height
     turn: int = 0  # number of re-broadcasts, for round-robin requests
+    num_resends: int = 0  # re-broadcasts in this attempt, for their back-off
+    resend_at_ns: int = 0  # when the next one is due
     mining_since_ns: int = 0
     mining_ms: int = 0  # time of mining until this node's first vote
     end: str  # why it is done
@@ -210,10 +213,13 @@ def clock_offset_ms(offsets_ms: Mapping[int, int], members: Collection[int]) -> 
     return max(ordered[(len(ordered) - 1) // 2 : len(ordered) // 2 + 1], key=abs)
 
 
+_PACE = frozenset({"turn", "num_resends", "resend_at_ns", "asked_holders"})  # of requests and re-broadcasts
+
+
 def is_same(before: NodeState, after: NodeState) -> bool:
-    """Return whether two states are equal except for `turn`: the event between them brought nothing new."""
+    """Return whether two states are equal but for the pace of requests: the event between them brought nothing new."""
     held = vars(before)
-    return all(value is held[name] or value == held[name] for name, value in vars(after).items() if name != "turn")
+    return all(value is held[name] or value == held[name] for name, value in vars(after).items() if name not in _PACE)
 
 
 def make_state(fields: Mapping[str, object]) -> NodeState:

@@ -1,4 +1,7 @@
-"""Re-broadcast of held statements, and state sync with nodes that are ahead.
+"""Re-broadcast of held statements, requests for missing data, and state sync with nodes that are ahead.
+
+Re-broadcasts back off exponentially within an attempt: all-to-all, at every interval, they would fill a slow line and
+delay new messages, and a network without a quorum is nearly silent. News and newcomers hasten the next one.
 
 Where updates are pruned, a node that was away too long, or is new, cannot recompute every model. It then follows the
 decided blocks without their blobs: each needs a certificate by the members of its height and must keep every rule that
@@ -12,15 +15,18 @@ from bdfl.ledger.errors import InvalidBlock
 from bdfl.ledger.rules import validate_certificate, validate_proposal
 from bdfl.ledger.store import last_pruned
 from bdfl.protocol.consensus import commit_on_trust, progress
-from bdfl.protocol.events import Timer
-from bdfl.protocol.messages import BlobWanted, BlockWanted, Decided, DecidedWanted, Hearsay, Message, Proposal
+from bdfl.protocol.deadlines import hasten_resend, set_resend
+from bdfl.protocol.messages import BlockWanted, Content, Decided, DecidedWanted, Hearsay, Message, Proposal
 from bdfl.protocol.proposals import receive_block
 from bdfl.protocol.state import Decision, Followed, Phase
 from bdfl.protocol.transition import Draft
-from bdfl.protocol.updates import enter_round, want_blob
+from bdfl.protocol.updates import enter_round, fetch_blob, want_blob
 from bdfl.protocol.votes import key_of
 
 MAX_EARLY = 16  # messages for the next height kept per sender
+MAX_DOUBLINGS = 6  # of the interval between two re-broadcasts
+NEWS_INTERVALS = 8  # the longest wait for a re-broadcast after news
+NEWCOMER_SHARE = 8  # of an interval: the wait for a re-broadcast after a member appeared
 
 
 def say_again(draft: Draft) -> None:
@@ -28,6 +34,7 @@ def say_again(draft: Draft) -> None:
     if draft.phase is Phase.DONE:
         return
     draft.turn += 1
+    draft.num_resends += 1
     draft.send(
         None,
         Hearsay(
@@ -46,10 +53,39 @@ def say_again(draft: Draft) -> None:
     if draft.ahead:
         draft.send(_next_holder(draft, draft.number), DecidedWanted(), _head(draft).height + 1)
     for blob, client in draft.wanted_blobs.items():
-        draft.send(_next_holder(draft, client), BlobWanted(blob))
+        fetch_blob(draft, blob, _next_holder(draft, client))
     for block in sorted(draft.wanted_blocks):
         draft.send(_next_holder(draft, draft.number), BlockWanted(block))
-    draft.set_timer(Timer.RESEND, draft.context.timing.resend_ns)
+    set_resend(draft, draft.context.timing.resend_ns << min(draft.num_resends, MAX_DOUBLINGS))
+
+
+def note_news(draft: Draft) -> None:
+    """Re-broadcast before long: what this node holds has changed."""
+    hasten_resend(draft, NEWS_INTERVALS * draft.context.timing.resend_ns)
+
+
+def greet(draft: Draft) -> None:
+    """Re-broadcast soon, to members that appeared."""
+    hasten_resend(draft, draft.context.timing.resend_ns // NEWCOMER_SHARE)
+
+
+def ask_others(draft: Draft, sender: int, content: Content) -> None:
+    """Request wanted blobs also from a sender that claims to hold them: each member once, beside the re-broadcasts."""
+    if not draft.wanted_blobs:
+        return
+    for signed in _updates_in(content):
+        blob = signed.update.model
+        if blob in draft.wanted_blobs and sender not in draft.asked_holders.get(blob, ()):
+            fetch_blob(draft, blob, sender)
+
+
+def _updates_in(content: Content) -> tuple[SignedUpdate, ...]:
+    match content:
+        case Hearsay(updates=updates):
+            return updates
+        case Proposal(block) | Decided(block):
+            return block.body.updates
+    return ()
 
 
 def _updates_to_say(draft: Draft) -> tuple[SignedUpdate, ...]:

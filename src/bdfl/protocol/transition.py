@@ -85,9 +85,12 @@ class Draft:
     lacks_model: bool
     wanted_blobs: dict[bytes, int]
     asked_blobs: dict[int, tuple[bytes, ...]]
+    asked_holders: Mapping[bytes, frozenset[int]]
     wanted_blocks: frozenset[bytes]
     early: tuple[Message, ...]
     turn: int
+    num_resends: int
+    resend_at_ns: int
     mining_since_ns: int
     mining_ms: int
     end: str
@@ -183,10 +186,11 @@ class Draft:
         self.refused, self.banned = frozenset(), frozenset()
         self.mined, self.decision = None, None
         self.ahead = self.ahead[1:]
-        self.wanted_blobs, self.asked_blobs, self.wanted_blocks = {}, {}, frozenset()
+        self.wanted_blobs, self.wanted_blocks = {}, frozenset()
+        self.asked_blobs, self.asked_holders = {}, {}
         self.inbox.extend(self.early)
         self.early = ()
-        self.turn = 0
+        self.turn = self.num_resends = 0
         self.mining_since_ns = self.mining_ms = 0
 
     @property
@@ -212,6 +216,11 @@ class Draft:
             len(self.refused),
             self.decision is not None,
         )
+
+    @property
+    def holdings(self) -> tuple[int, ...]:
+        """Counts of all that a re-broadcast may tell of or ask for."""
+        return *self.extent, len(self.evidence), len(self.changes), len(self.ahead)
 
     def move(self, phase: Phase) -> None:
         if phase not in MOVES[self.phase]:

@@ -10,6 +10,7 @@ from bdfl.ledger.rules import validate_report, validate_update, validate_update_
 from bdfl.protocol.deadlines import is_given_up, is_punctual, note_heard, set_deadlines
 from bdfl.protocol.entries import note_offence
 from bdfl.protocol.events import (
+    FetchBlob,
     KeptBlob,
     KeptReport,
     KeptUpdate,
@@ -19,7 +20,7 @@ from bdfl.protocol.events import (
     Train,
     TrainingFinished,
 )
-from bdfl.protocol.messages import BlobWanted, Hearsay
+from bdfl.protocol.messages import Hearsay
 from bdfl.protocol.state import Phase
 from bdfl.protocol.transition import Draft
 
@@ -126,7 +127,12 @@ def want_blob(draft: Draft, holder: int, blob: bytes, client: int, *, is_needed:
         draft.asked_blobs[client] = (*asked, blob)
     if blob not in draft.wanted_blobs and blob not in draft.blobs and blob not in draft.refused:
         draft.wanted_blobs[blob] = client
-        draft.send(holder, BlobWanted(blob))
+        fetch_blob(draft, blob, holder)
+
+
+def fetch_blob(draft: Draft, blob: bytes, holder: int) -> None:
+    draft.asked_holders = {**draft.asked_holders, blob: draft.asked_holders.get(blob, frozenset()) | {holder}}
+    draft.do(FetchBlob(blob, holder))
 
 
 def receive_blob(draft: Draft, sender: int, data: bytes) -> bytes | None:

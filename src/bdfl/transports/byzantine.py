@@ -24,13 +24,12 @@ from bdfl.protocol.events import (
     KeptBlob,
     MessageArrived,
     Send,
-    ServeBlob,
     ServeDecided,
     Store,
     Timer,
     TimerFired,
 )
-from bdfl.protocol.messages import Blob, BlobWanted, Content, Decided, Hearsay, Message, Proposal
+from bdfl.protocol.messages import Content, Decided, Hearsay, Message, Proposal
 from bdfl.protocol.state import Context, NodeState
 
 _MESSAGES_REMEMBERED = 200
@@ -115,13 +114,6 @@ def each_receiver(moment: Moment, effect: Send) -> Iterator[Send]:
             yield Send(receiver, effect.message)
 
 
-def wanted_blob(event: Event) -> tuple[int, bytes] | None:
-    """The sender and the digest of a request for a blob; none for any other event."""
-    if isinstance(event, MessageArrived) and isinstance(event.message.content, BlobWanted):
-        return event.message.sender, event.message.content.blob
-    return None
-
-
 class Lie(Protocol):
     """A misbehaviour: a function from the honest node's effects to those carried out instead."""
 
@@ -151,6 +143,12 @@ class Liar:
             effects = lie.change(moment, effects)
         return effects
 
+    def serve(self, blob: bytes, data: bytes | None) -> bytes | None:
+        """The stored blob or one that it forged; none if it is silent."""
+        if any(isinstance(lie, Silence) for lie in self._lies):
+            return None
+        return self._memory.blobs.get(blob) if data is None else data
+
 
 # Byzantine behaviours in votes, updates and messages: silence, forgery, replay, equivocation, invalid blobs.
 
@@ -163,7 +161,7 @@ class Silence:
     """Sends and answers nothing."""
 
     def change(self, moment: Moment, effects: tuple[Effect, ...]) -> tuple[Effect, ...]:
-        return tuple(effect for effect in effects if not isinstance(effect, Send | ServeBlob | ServeDecided))
+        return tuple(effect for effect in effects if not isinstance(effect, Send | ServeDecided))
 
 
 class Forgery:
@@ -248,8 +246,7 @@ class Replay:
 
     def _repeat(self, moment: Moment, message: Message) -> Iterator[Send]:
         yield Send(None, message)
-        if not isinstance(message.content, Blob):
-            yield moment.say(None, message.content)
+        yield moment.say(None, message.content)
 
 
 class TwoVotes:
@@ -299,16 +296,10 @@ class OtherUpdate:
     def __init__(self, change: ChangeModel, receivers: frozenset[int] | None = None) -> None:
         self._change = change
         self._receivers = receivers
-        self._made: dict[bytes, bytes] = {}  # false models by digest
-        self._names: dict[bytes, bytes] = {}  # their digests, by that of the honest model
+        self._names: dict[bytes, bytes] = {}  # digests of false models, by that of the honest one
 
     def change(self, moment: Moment, effects: tuple[Effect, ...]) -> tuple[Effect, ...]:
-        changed = tuple(changed for effect in effects for changed in self._split(moment, effect))
-        asked = wanted_blob(moment.event)
-        if asked is not None and asked[1] in self._made:
-            changed = tuple(effect for effect in changed if not isinstance(effect, ServeBlob))
-            return (*changed, moment.say(asked[0], Blob(self._made[asked[1]])))
-        return changed
+        return tuple(changed for effect in effects for changed in self._split(moment, effect))
 
     def _split(self, moment: Moment, effect: Effect) -> Iterator[Effect]:
         if not isinstance(effect, Send):
@@ -336,9 +327,7 @@ class OtherUpdate:
         if update.client != moment.number or model is None:
             return signed
         if update.model not in self._names:
-            made = self._change(model, moment.after.chain.layout)
-            self._names[update.model] = digest(made)
-            self._made[digest(made)] = made
+            self._names[update.model] = moment.keep(self._change(model, moment.after.chain.layout))
         return moment.sign_update(msgspec.structs.replace(update, model=self._names[update.model]), place)
 
 

@@ -8,7 +8,6 @@ import numpy as np
 
 from bdfl.environment import Purpose, stream
 from bdfl.ledger.costs import NANO
-from bdfl.protocol.messages import Message
 from bdfl.scenario import Scenario
 from bdfl.scenario.schema_learning import Behaviour
 from bdfl.transports.byzantine import (
@@ -32,7 +31,7 @@ from bdfl.transports.byzantine_blocks import (
     block_without_others,
     twin_block,
 )
-from bdfl.transports.interfaces import Postman, Tamper
+from bdfl.transports.interfaces import Parcel, Postman, Tamper
 from bdfl.transports.simulated import Network
 
 # Network faults: loss, delay, duplication and reordering of messages, and partitions.
@@ -91,13 +90,13 @@ class FaultyPostman:
         self._last_height = last_height
         self._calm_ns = calm_ns
 
-    def deliveries(self, now_ns: int, sender: int, receiver: int, message: Message) -> Sequence[int]:
+    def deliveries(self, now_ns: int, sender: int, receiver: int, parcel: Parcel) -> Sequence[int]:
         """Extra delay (ns) of every copy that arrives; empty: the message is lost."""
         if self._until_ns is not None and now_ns >= self._until_ns:
             return self._in_calm()
         if any(partition.cuts(now_ns, sender, receiver) for partition in self._partitions):
             return _LOST
-        if self._last_height is not None and message.height > self._last_height:
+        if self._last_height is not None and parcel.height > self._last_height:
             return self._in_calm()
         weather, draw = self._weather, self._rng.random
         if weather.loss and draw() < weather.loss:

@@ -7,7 +7,7 @@ Times are those of `time.monotonic_ns`, never of the wall clock.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from bdfl.ledger.block import Block, Certificate, Conditions, Header, ModelUpdate, Receipt
 from bdfl.ledger.cache import Toolbox
@@ -31,16 +31,37 @@ from bdfl.protocol.state import Context, NodeState, Recovered
 # Interfaces of a simulated network: message delivery, Byzantine members and observers.
 
 
-class Postman(Protocol):
-    """The delivery of messages: their loss, delay and duplication."""
+@dataclass(frozen=True)
+class BlobRequest:
+    """A member's request for a blob, at the height it works on."""
 
-    def deliveries(self, now_ns: int, sender: int, receiver: int, message: Message) -> Sequence[int]:
-        """Extra delay (ns) of each copy beyond the modelled one; empty: the message is lost."""
+    sender: int
+    height: int
+    blob: bytes
+
+
+@dataclass(frozen=True)
+class BlobReply:
+    """The blob that a member was asked for, at the height it works on."""
+
+    sender: int
+    height: int
+    data: bytes
+
+
+Parcel: TypeAlias = Message | BlobRequest | BlobReply
+
+
+class Postman(Protocol):
+    """The delivery of messages and blobs: their loss, delay and duplication."""
+
+    def deliveries(self, now_ns: int, sender: int, receiver: int, parcel: Parcel) -> Sequence[int]:
+        """Extra delay (ns) of each copy beyond the modelled one; empty: it is lost."""
         ...
 
 
 class Tamper(Protocol):
-    """A Byzantine member: an honest node whose effects are changed before any of them is carried out."""
+    """A Byzantine member: an honest node whose effects and served blobs are changed before they leave it."""
 
     def effects(
         self,
@@ -51,6 +72,10 @@ class Tamper(Protocol):
         after: NodeState,
         effects: tuple[Effect, ...],
     ) -> tuple[Effect, ...]: ...
+
+    def serve(self, blob: bytes, data: bytes | None) -> bytes | None:
+        """Return the answer to a request for a blob, where the honest node's is `data`; none: no answer."""
+        ...
 
 
 class Observer:

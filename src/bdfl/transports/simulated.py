@@ -20,18 +20,20 @@ from bdfl.ledger.cache import Toolbox
 from bdfl.ledger.proof_of_work import search_nonce
 from bdfl.ledger.store import MemoryStore
 from bdfl.protocol.events import (
+    BlobArrived,
     ChangeOffered,
     Commit,
     Effect,
     Event,
+    FetchBlob,
     Measure,
     Measured,
     MessageArrived,
     Mine,
     NonceFound,
+    PeersAppeared,
     Refused,
     Send,
-    ServeBlob,
     ServeDecided,
     SetTimer,
     Started,
@@ -42,11 +44,11 @@ from bdfl.protocol.events import (
     Train,
     TrainingFinished,
 )
-from bdfl.protocol.messages import Blob, Content, Decided, Hearsay, Message, Proposal, decode_message, encode_message
+from bdfl.protocol.messages import Decided, Hearsay, Message, Proposal, decode_message, encode_message
 from bdfl.protocol.node import step
 from bdfl.protocol.state import Context, NodeState, Timing
 from bdfl.transports.cost_model import World
-from bdfl.transports.interfaces import Observer, Postman, Tamper, keep, recover
+from bdfl.transports.interfaces import BlobReply, BlobRequest, Observer, Parcel, Postman, Tamper, keep, recover
 
 # A simulated node: the pure node, its store, and the driver's records of it.
 
@@ -138,13 +140,13 @@ class _ToAll:
 
     __slots__ = ("event", "receivers")
 
-    def __init__(self, event: MessageArrived, receivers: Iterator[int]) -> None:
+    def __init__(self, event: Event | BlobRequest, receivers: Iterator[int]) -> None:
         self.event = event
         self.receivers = receivers  # after the one it is queued for
 
 
-# An entry of the queue: an event or a finished effect for a node, or an incident for none.
-_Due: TypeAlias = Event | SetTimer | Train | Mine | _ToAll | Callable[[], None]
+# An entry of the queue: an event, a request or a finished effect for a node, or an incident for none.
+_Due: TypeAlias = Event | BlobRequest | SetTimer | Train | Mine | _ToAll | Callable[[], None]
 _NOBODY = -1
 _NS_PER_MS = 1_000_000
 _ANY_LIFE = -1
@@ -296,6 +298,9 @@ class Network:
         if self._observer is not None:
             self._observer.restarted(self.now_ns, node.number, node.state, node.store)
         self._push(self.now_ns, node.number, node.life, Started())
+        for other in self.nodes:
+            if other is not node:
+                self._push(self.now_ns, other.number, _ANY_LIFE, PeersAppeared())
 
     def _thaw(self, node: SimulatedNode, life: int, until_ns: int) -> None:
         if self._observer is not None and life == node.life and node.frozen_until_ns == until_ns:
@@ -315,6 +320,9 @@ class Network:
                     return None
                 del node.timers[due.timer]
                 return TimerFired(due.timer, due.height, due.attempt)
+            case BlobRequest():
+                self._serve_blob(node, due)
+                return None
             case Train():
                 return self._finish_training(node, due)
             case Mine():
@@ -352,6 +360,9 @@ class Network:
         match effect:
             case Send():
                 self._send(node, effect.to, effect.message)
+            case FetchBlob():
+                request = BlobRequest(node.number, node.height + 1, effect.blob)
+                self._post(node, (effect.holder,), request, request)
             case Store():
                 keep(node.store, effect.kept)
             case SetTimer():
@@ -374,49 +385,58 @@ class Network:
                     self._push(self.now_ns + _slowed(node, duration_ns), node.number, node.life, effect)
             case Measure():
                 self._measure(node, effect)
-            case ServeBlob():
-                data = node.store.get_blob(effect.blob)
-                if data is not None:
-                    self._answer(node, effect.to, node.height + 1, Blob(data))
             case ServeDecided():
                 if 1 <= effect.height <= node.store.height:
                     decided = Decided(node.store.block(effect.height), node.store.certificate(effect.height))
-                    self._answer(node, effect.to, effect.height, decided)
+                    message = Message(node.state.chain.chain, node.number, effect.height, decided)
+                    self._send(node, effect.to, message)
             case Refused():
                 pass
 
     def _send(self, node: SimulatedNode, to: int | None, message: Message) -> None:
         if self._check_encoding:
-            data = encode_message(message)
-            message = decode_message(data, node.store.genesis.model.size)
-        arrival_ns = self._arrival_ns(node, message)
-        event = MessageArrived(message)
-        wanted = self._receivers(node) if to is None else (to,)
-        receivers = (receiver for receiver in wanted if receiver != node.number and receiver < len(self.nodes))
+            message = decode_message(encode_message(message))
+        self._post(node, self._receivers(node) if to is None else (to,), message, MessageArrived(message))
+
+    def _post(self, node: SimulatedNode, to: Iterable[int], parcel: Parcel, due: Event | BlobRequest) -> None:
+        """Deliver a message, a request or a blob, as `due`."""
+        arrival_ns = self._arrival_ns(node, parcel)
+        receivers = (receiver for receiver in to if receiver != node.number and receiver < len(self.nodes))
         postman = self._postman
         if postman is None:
             first = next(receivers, _NOBODY)
             if first != _NOBODY:
-                self._push(arrival_ns, first, _ANY_LIFE, _ToAll(event, receivers))
+                self._push(arrival_ns, first, _ANY_LIFE, _ToAll(due, receivers))
             return
         for receiver in receivers:
-            for extra_ns in postman.deliveries(self.now_ns, node.number, receiver, message):
-                self._push(arrival_ns + _slowed(node, extra_ns), receiver, _ANY_LIFE, event)
+            for extra_ns in postman.deliveries(self.now_ns, node.number, receiver, parcel):
+                self._push(arrival_ns + _slowed(node, extra_ns), receiver, _ANY_LIFE, due)
 
     def _receivers(self, node: SimulatedNode) -> Iterable[int]:
         """Receivers of a node's broadcasts: all members whose key it knows from its chain."""
         keys = node.state.chain.public_keys
         return range(len(keys)) if None not in keys else [number for number, key in enumerate(keys) if key is not None]
 
-    def _answer(self, node: SimulatedNode, to: int, height: int, content: Content) -> None:
-        self._send(node, to, Message(node.state.chain.chain, node.number, height, content))
+    def _serve_blob(self, node: SimulatedNode, request: BlobRequest) -> None:
+        keys = node.state.chain.public_keys
+        if request.sender >= len(keys) or keys[request.sender] is None:
+            return  # it is no member here
+        data = node.store.get_blob(request.blob)
+        if node.tamper is not None:
+            data = node.tamper.serve(request.blob, data)
+        if data is not None:
+            reply = BlobReply(node.number, node.height + 1, data)
+            self._post(node, (request.sender,), reply, BlobArrived(node.number, data))
 
-    def _arrival_ns(self, node: SimulatedNode, message: Message) -> int:
-        """Arrival time of a message by the cost model alone.
+    def _arrival_ns(self, node: SimulatedNode, parcel: Parcel) -> int:
+        """Arrival time of a message or blob by the cost model alone.
 
         Messages with the sender's own update, proposals and blobs arrive after its upload has ended.
         """
-        content, arrival_ns = message.content, self.now_ns
+        arrival_ns = self.now_ns
+        if type(parcel) is not Message:
+            return arrival_ns if type(parcel) is BlobRequest else max(arrival_ns, node.uploaded_ns)
+        message, content = parcel, parcel.content
         if type(content) is Hearsay:
             if content.votes and self._vote_ns[1]:
                 is_late = any(signed.vote.kind is Kind.PRECOMMIT for signed in content.votes)
@@ -427,7 +447,7 @@ class Network:
                 node.announced = message.height
                 upload_ns = self._world.upload_ns(node.number, node.state.chain)
                 node.uploaded_ns = self.now_ns + _slowed(node, upload_ns)
-        elif type(content) not in (Proposal, Blob):
+        elif type(content) is not Proposal:
             return arrival_ns
         return max(arrival_ns, node.uploaded_ns)
 

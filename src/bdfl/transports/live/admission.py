@@ -77,8 +77,6 @@ class Limits:
     patience_per_s: int = 20  # refill rate
     mute_s: float = 5.0  # the first time, then doubled each time
     max_mute_s: float = 60.0
-    pending: int = 512  # of one member, waiting to be decoded
-    pending_bytes: int = 64 * 2**20  # of all, waiting to be decoded
     outgoing: int = 4_096  # broadcasts waiting to be sent
     outgoing_bytes: int = 128 * 2**20
     answers: int = 64  # to one member, waiting to be sent
@@ -138,7 +136,6 @@ class Allowance:
         self.messages = Bucket(limits.messages_per_s, limits.messages_burst)
         self.requests = Bucket(limits.requests_per_s, limits.requests_burst)
         self.served = Bucket(limits.served_per_s, limits.served_burst)
-        self.num_pending = 0
 
 
 MAX_REQUEST_SIZE = 64  # of an encoded request for a piece
@@ -151,7 +148,6 @@ class Refusal(StrEnum):
     SIZE = "size"  # too many bytes
     STRANGER = "stranger"  # sender or relay is no member
     RATE = "rate"  # over a member's rate limit, or the check limit of its line
-    QUEUE = "queue"  # too many messages pending
     REPLAY = "replay"  # counter already seen
     SEAL = "seal"  # wrong MAC
     ENCODING = "encoding"
@@ -217,33 +213,14 @@ class Gate:
                 raise Refused(Refusal.RATE)
         return known
 
-    def open_message(self, sender: int, receiver: int | None, data: bytes, now_ns: int) -> bytes:
-        """Authenticate an envelope under a sender's key expression and return its payload; raises `Refused`.
-
-        The message then counts as pending until `dismiss`.
-        """
+    def read_message(self, sender: int, receiver: int | None, data: bytes, now_ns: int) -> Message:
+        """Authenticate and decode a message under a sender's key expression; raises `Refused`."""
         envelope = self._read(data, self._limits.max_message_size, self._num_seals)
         if envelope.sender != sender or envelope.receiver != receiver:
             raise Refused(Refusal.ADDRESS)
-        allowance = self._validate(envelope, Purpose.MESSAGE)
-        self._spend(allowance.messages, now_ns)
-        with self._lock:
-            if allowance.num_pending >= self._limits.pending:
-                raise Refused(Refusal.QUEUE)
-            allowance.num_pending += 1
-        return envelope.payload
-
-    def dismiss(self, sender: int) -> None:
-        """Release the pending slot of an opened message."""
-        with self._lock:
-            member = self._members.get(sender)
-            if member is not None:
-                member.allowance.num_pending = max(0, member.allowance.num_pending - 1)
-
-    def read_message(self, sender: int, payload: bytes) -> Message:
-        """Decode the message in a sender's payload; raises `Refused`."""
+        self._spend(self._validate(envelope, Purpose.MESSAGE).messages, now_ns)
         try:
-            message = decode_message(payload, self._limits.max_message_size)
+            message = decode_message(envelope.payload)
         except BadEncoding:
             raise Refused(Refusal.ENCODING, is_proven=True) from None
         if message.sender != sender or message.chain != self._keyring.chain:

@@ -1,6 +1,6 @@
 """Live driver: runs the pure protocol core on a real clock, with real messages, files and work.
 
-The event loop thread only waits for the next event and steps. A few threads prevalidate costly events. One thread
+The event loop thread only waits for the next event and steps. Costly events are prevalidated before. One thread
 carries out effects. Times are monotonic; the wall clock is used only to stamp and judge blocks.
 """
 
@@ -17,21 +17,22 @@ from bdfl.errors import one_line
 from bdfl.identity import Meaning, Place, Signer
 from bdfl.ledger.block import MAX_TIME_MS, Block, Certificate, MembershipChange
 from bdfl.ledger.chain import ChainState
+from bdfl.ledger.costs import NANO
 from bdfl.ledger.store import Store, StoreError
 from bdfl.protocol.events import (
+    BlobArrived,
     ChangeOffered,
     Commit,
-    Effect,
     Event,
+    FetchBlob,
     MessageArrived,
+    PeersAppeared,
     Send,
-    ServeBlob,
     ServeDecided,
     SetTimer,
     Started,
-    Timer,
 )
-from bdfl.protocol.messages import Blob, BlobWanted, Decided, Hearsay, Message, Proposal
+from bdfl.protocol.messages import Decided, Hearsay, Message, Proposal
 from bdfl.protocol.node import begin, step
 from bdfl.protocol.state import Context, NodeState, Phase, clock_offset_ms, is_same
 from bdfl.transports.interfaces import Link, LiveObserver, Observers, Offer, Work, read_recovered, recover_chain
@@ -39,8 +40,7 @@ from bdfl.transports.live.blob_client import BlobShelf
 from bdfl.transports.live.effects import Effects
 from bdfl.transports.live.event_log import EVENTS_FILE, MAX_BYTES, EventLog, log_beginning, log_event
 from bdfl.transports.live.prevalidation import Arrival, Rehearsals
-from bdfl.transports.live.queues import Inbox
-from bdfl.transports.live.timers import NEWS_RESENDS, Timers
+from bdfl.transports.live.queues import Inbox, Timers
 
 NUM_THREADS = 2
 _INBOX_WEIGHT = 8192  # of all members' messages together
@@ -51,8 +51,7 @@ _SHELF_MODELS = 4  # cached models beside one per member
 _LONGEST_WAIT_S = 1.0
 _BARRIER_POLL_S = 0.05
 _MAX_REASONS = 64  # kinds of refusal counted separately
-_NANO = 1_000_000_000
-_SAYING = (Send, ServeBlob, ServeDecided, SetTimer)  # effects without a durable result
+_SAYING = (Send, FetchBlob, ServeDecided, SetTimer)  # effects without a durable result
 
 
 @dataclass(frozen=True)
@@ -152,11 +151,10 @@ class LiveNode:
         self._rehearsals = Rehearsals(
             self._context,
             num_threads,
-            share,
             find_state=lambda: self._state,
             clock=self._now,
             wall_clock=_read_wall_clock,
-            give=self._give_rehearsed,
+            give=self._put,
         )
         self._shelf = BlobShelf(store, (num_members + _SHELF_MODELS) * size)
         self._effects = Effects(
@@ -174,7 +172,6 @@ class LiveNode:
             keep_blocks=context.keep_blocks,
         )
         self._timers = Timers()
-        self._asked: dict[bytes, set[int]] = {}  # members asked, by wanted blob
         self._present: frozenset[int] = frozenset()
         self._has_newcomers = False
         self._is_stopping = threading.Event()
@@ -255,15 +252,11 @@ class LiveNode:
     # For the link
 
     def receive(self, message: Message) -> None:
-        if isinstance(message.content, Blob):
-            self.refuse(message.sender, "blob: sent without being asked for")
-            return
-        self._give(Arrival(MessageArrived(message), message.sender, _weigh(message)))
+        arrival = Arrival(MessageArrived(message), message.sender, _weigh(message))
+        self._put(self._rehearsals.rehearse(arrival) if self._rehearsals.is_worth_it(arrival) else arrival)
 
     def receive_blob(self, holder: int, data: bytes) -> None:
-        chain = self._state.chain
-        message = Message(chain.chain, holder, chain.height + 1, Blob(data))
-        self._give(Arrival(MessageArrived(message), None))  # it was requested: never dropped
+        self._give_own(BlobArrived(holder, data))  # it was requested: never dropped
 
     def offer(self, to: int, blob: bytes) -> Offer | None:
         try:
@@ -284,19 +277,14 @@ class LiveNode:
     # Events in
 
     def _give_own(self, event: Event) -> None:
-        self._give(Arrival(event, None))
-
-    def _give(self, arrival: Arrival) -> None:
         """Queue a costly event for prevalidation, any other for the event loop."""
-        is_taken = (
+        arrival = Arrival(event, None)
+        if self._rehearsals.is_worth_it(arrival):
             self._rehearsals.put(arrival)
-            if self._rehearsals.is_worth_it(arrival)
-            else self._inbox.put(arrival.sender, arrival, arrival.weight)
-        )
-        if not is_taken and not self._is_stopping.is_set():
-            self._counts.num_dropped += 1
+        else:
+            self._put(arrival)
 
-    def _give_rehearsed(self, arrival: Arrival) -> None:
+    def _put(self, arrival: Arrival) -> None:
         if not self._inbox.put(arrival.sender, arrival, arrival.weight) and not self._is_stopping.is_set():
             self._counts.num_dropped += 1
 
@@ -305,14 +293,14 @@ class LiveNode:
         self._turned_ns = self._clock()
         if self._has_newcomers:  # they missed earlier messages
             self._has_newcomers = False
-            self._timers.hasten(Timer.RESEND, self._now() + self._context.timing.resend_ns // 8)
+            self._take_in(PeersAppeared())
         arrival = self._inbox.take(self._wait_s())
         for fired in self._timers.pop_due(self._now()):
             self._give_own(fired)
         if arrival is None:
             return
-        if self._rehearsals.is_worth_it(arrival):  # the state has changed since
-            self._give(arrival)
+        if arrival.sender is None and self._rehearsals.is_worth_it(arrival):  # the state has changed since
+            self._rehearsals.put(arrival)
         else:
             self._take_in(arrival.event)
 
@@ -320,7 +308,7 @@ class LiveNode:
         next_ns = self._timers.next_ns
         if next_ns is None:
             return _LONGEST_WAIT_S
-        return min(max(0, next_ns - self._now()) / _NANO, _LONGEST_WAIT_S)
+        return min(max(0, next_ns - self._now()) / NANO, _LONGEST_WAIT_S)
 
     def _now(self) -> int:
         return self._clock()
@@ -339,34 +327,12 @@ class LiveNode:
         for effect in effects:
             if isinstance(effect, SetTimer):
                 self._timers.set(effect, now_ns)
-        if is_news and isinstance(event, MessageArrived):
-            self._timers.hasten(Timer.RESEND, now_ns + NEWS_RESENDS * self._context.timing.resend_ns)
         is_higher = after.chain is not before.chain
-        if is_higher:
-            self._asked.clear()
-        more = self._ask_others(event, effects)
-        self._effects.put([effect for effect in (*effects, *more) if not isinstance(effect, SetTimer)], after.chain)
+        self._effects.put([effect for effect in effects if not isinstance(effect, SetTimer)], after.chain)
         if is_higher and after.phase is Phase.DONE and self._stops_when_done:
             self.stop()
         elif is_higher and self._log is not None and self._log.is_full:
             self._begin_anew()
-
-    def _ask_others(self, event: Event, effects: tuple[Effect, ...]) -> list[Effect]:
-        """Return requests to the sender for wanted blobs that it claims to hold and was not asked for."""
-        wanted, chain = self._state.wanted_blobs, self._state.chain
-        for effect in effects:
-            if isinstance(effect, Send) and isinstance(effect.message.content, BlobWanted) and effect.to is not None:
-                self._asked.setdefault(effect.message.content.blob, set()).add(effect.to)
-        if not wanted or not isinstance(event, MessageArrived):
-            return []
-        sender, more = event.message.sender, list[Effect]()
-        for blob in _held_by_sender(event.message):
-            asked = self._asked.setdefault(blob, set()) if blob in wanted else {sender}
-            if sender not in asked:
-                asked.add(sender)
-                message = Message(chain.chain, self._context.number, chain.height + 1, BlobWanted(blob))
-                more.append(Send(sender, message))
-        return more
 
     def _begin_anew(self) -> None:
         """Restart the core from the store, as after a process restart, so that a new log can begin."""
@@ -376,7 +342,6 @@ class LiveNode:
         self._log.begin(log_beginning(self._context, self._state.chain, recovered))
         self._state = begin(self._context, self._state.chain, recovered)
         self._timers.clear()
-        self._asked.clear()
         self._take_in(Started())
 
     # The end
@@ -462,15 +427,3 @@ def _weigh(message: Message) -> int:
     if isinstance(content, Hearsay):
         return 1 + (len(content.votes) + len(content.updates) + len(content.reports)) // _STATEMENTS_PER_WEIGHT
     return 1
-
-
-def _held_by_sender(message: Message) -> list[bytes]:
-    """Return the blobs that a sender claims to hold: those of updates that it sends or proposes."""
-    content = message.content
-    if isinstance(content, Hearsay):
-        updates = content.updates
-    elif isinstance(content, (Proposal, Decided)):
-        updates = content.block.body.updates
-    else:
-        return []
-    return [signed.update.model for signed in updates]

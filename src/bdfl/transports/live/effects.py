@@ -14,6 +14,7 @@ from bdfl.protocol.events import (
     Commit,
     Effect,
     Event,
+    FetchBlob,
     KeptBlob,
     KeptUpdate,
     Measure,
@@ -22,7 +23,6 @@ from bdfl.protocol.events import (
     NonceFound,
     Refused,
     Send,
-    ServeBlob,
     ServeDecided,
     SetTimer,
     StopMining,
@@ -30,7 +30,7 @@ from bdfl.protocol.events import (
     TrainingFinished,
 )
 from bdfl.protocol.events import Store as Keep
-from bdfl.protocol.messages import BlobWanted, Content, Decided, Hearsay, Message
+from bdfl.protocol.messages import Content, Decided, Hearsay, Message
 from bdfl.transports.interfaces import Link, LiveObserver, Work, keep
 from bdfl.transports.live.blob_client import BlobShelf
 
@@ -168,6 +168,9 @@ class Effects:
                 self._finish_height(effect, chain)
             case Send():
                 self._send(effect, chain)
+            case FetchBlob():
+                if chain.tip == self._find_chain().tip:
+                    self._link.fetch(effect.blob, chain.genesis.model.size, (effect.holder,))
             case ServeDecided():
                 self._serve_decided(effect, chain)
             case Train():
@@ -180,8 +183,8 @@ class Effects:
                 self._work.stop_mining()
             case Refused():
                 self._observer.refused(effect.sender, effect.reason)
-            case Keep() | SetTimer() | ServeBlob():
-                pass  # already durable; done by the event loop; peers pull blobs themselves
+            case Keep() | SetTimer():
+                pass  # already durable; done by the event loop
 
     def _finish_height(self, effect: Commit, chain: ChainState) -> None:
         self._link.forget_fetches()
@@ -202,10 +205,6 @@ class Effects:
 
     def _send(self, effect: Send, chain: ChainState) -> None:
         message, content = effect.message, effect.message.content
-        if isinstance(content, BlobWanted):
-            if effect.to is not None and message.height == self._find_chain().height + 1:
-                self._link.fetch(content.blob, chain.genesis.model.size, (effect.to,))
-            return
         if self._shelf.is_withholding and message.height == chain.height + 1 and self._is_announcement(content):
             now_ns = self._clock()
             self._shelf.upload(now_ns, now_ns + self._work.upload(chain))

@@ -35,21 +35,23 @@ from bdfl.ledger.block import (
 from bdfl.ledger.cache import Toolbox
 from bdfl.ledger.chain import ChainState
 from bdfl.protocol.events import (
+    BlobArrived,
     ChangeOffered,
     Event,
     KeptProgress,
     Measured,
     MessageArrived,
     NonceFound,
+    PeersAppeared,
     Started,
     Timer,
     TimerFired,
     TrainingFinished,
 )
-from bdfl.protocol.messages import Blob, Message
+from bdfl.protocol.messages import Message
 from bdfl.protocol.state import Context, NodeState, Recovered
 
-FORMAT = 4  # 1: no epsilon, 2: no wall clock, 3: no `keep_blocks` and `lacks_model`
+FORMAT = 5  # 1: no epsilon, 2: no wall clock, 3: no `keep_blocks` and `lacks_model`, 4: blobs as messages
 MAX_BYTES = 256 * 2**20
 EVENTS_FILE = "events.log"
 _HEAD = struct.Struct(">II")
@@ -102,10 +104,13 @@ class LoggedMessage(Record, frozen=True, tag="message"):
 
 
 class LoggedBlob(Record, frozen=True, tag="blob"):
-    sender: MemberNumber
-    height: Whole
+    holder: MemberNumber
     blob: Digest
     data: bytes  # only if it was refused
+
+
+class LoggedPeers(Record, frozen=True, tag="peers"):
+    pass
 
 
 class LoggedTimer(Record, frozen=True, tag="timer"):
@@ -140,6 +145,7 @@ LoggedEvent: TypeAlias = (
     LoggedStart
     | LoggedMessage
     | LoggedBlob
+    | LoggedPeers
     | LoggedTimer
     | LoggedTraining
     | LoggedMeasures
@@ -165,11 +171,13 @@ class _Entry(Record, frozen=True):
 def log_event(event: Event, after: NodeState, toolbox: Toolbox) -> LoggedEvent:
     """Return the log record of an event; `after` is the state after its step."""
     match event:
-        case MessageArrived(Message(content=Blob(data)) as message):
-            blob = toolbox.digest(data)
-            return LoggedBlob(message.sender, message.height, blob, data if blob in after.refused else b"")
         case MessageArrived(message):
             return LoggedMessage(message)
+        case BlobArrived(holder, data):
+            blob = toolbox.digest(data)
+            return LoggedBlob(holder, blob, data if blob in after.refused else b"")
+        case PeersAppeared():
+            return LoggedPeers()
         case TimerFired(timer, height, attempt):
             return LoggedTimer(timer.value, height, attempt)
         case TrainingFinished(height, parent, model, epsilon_micro):

@@ -1,13 +1,12 @@
 """Work in measured mode: no emulated waits, and receipts with measured or explicitly estimated figures."""
 
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
 from bdfl.encoding import INT_LIMIT
-from bdfl.ledger.block import MAX_BUDGET_PJ, Block, Conditions, Header, Limits, Physics, Receipt
+from bdfl.ledger.block import MAX_BUDGET_PJ, Block, Conditions, Limits, Physics, Receipt
 from bdfl.ledger.chain import ChainState
 from bdfl.ledger.costs import ATTO, CAPACITANCE, MICROWATT, NANO, NOISE, PICOJOULE
 from bdfl.ledger.miner import Miner
@@ -24,7 +23,7 @@ from bdfl.transports.live.calibration import (
     read_battery,
 )
 from bdfl.transports.live.training_process import TrainingProcess
-from bdfl.transports.live.work import AT_ONCE, OnFailure, Spent, Workshop
+from bdfl.transports.live.work import OnFailure, Workshop
 
 _BITS = 8
 _WEIGHT = 0.25  # of the newest transfer in the moving average
@@ -48,7 +47,7 @@ class UplinkGauge:
                 self._bytes_per_s += _WEIGHT * (num_bytes / duration_s - self._bytes_per_s)
 
 
-class MeasuredWork:
+class MeasuredWork(Workshop):
     """A `Work` with the machine's real durations, conditions and receipts."""
 
     def __init__(
@@ -75,7 +74,7 @@ class MeasuredWork:
         self._rounds = scenario.rounds
         self._energy_budget_j = energy_budget_j
         self._root = root
-        self._workshop = Workshop(training, miner, on_failure=on_failure)
+        super().__init__(training, miner, on_failure=on_failure)
         self._times = ScenarioTimes(scenario, lambda round, client: None)
         self._capacitance = 0.0  # set with the first chain
         self._meter = EnergyMeter(self._estimate_j, root=root)
@@ -84,25 +83,6 @@ class MeasuredWork:
     @property
     def time_scale(self) -> float:
         return 1.0
-
-    @property
-    def training(self) -> TrainingProcess:
-        return self._workshop.training
-
-    def train(self, chain: ChainState, model: bytes, on_done: Callable[[bytes | None], None]) -> None:
-        self._workshop.train(chain, model, AT_ONCE, on_done)
-
-    def spent_micro(self, chain: ChainState) -> int:
-        return self._workshop.spent_micro(chain)
-
-    def stop_training(self) -> None:
-        self._workshop.stop_training()
-
-    def mine(self, chain: ChainState, header: Header, on_found: Callable[[bytes], None]) -> None:
-        self._workshop.mine(chain, header, AT_ONCE, on_found)
-
-    def stop_mining(self) -> None:
-        self._workshop.stop_mining()
 
     def measure(self, chain: ChainState, tip: Block | None) -> tuple[Conditions, Receipt | None] | None:
         limits = chain.members[self._number].limits
@@ -126,15 +106,8 @@ class MeasuredWork:
         """Model the round after `chain` from all members' measurements."""
         return self._times.modelled(self._number, chain)
 
-    def spent(self, height: int) -> Spent:
-        """Return the real time spent on a height so far."""
-        return self._workshop.spent(height)
-
-    def close(self) -> None:
-        self._workshop.close()
-
     def _receipt(self, chain: ChainState, tip: Block, limits: Limits, energy: Energy) -> Receipt:
-        spent = self._workshop.spent(chain.height)
+        spent = self.spent(chain.height)
         has_sent = any(signed.update.client == self._number and signed.update.model for signed in tip.body.updates)
         upload_s = chain.genesis.model.size / self.uplink.bytes_per_s if has_sent and self.uplink.bytes_per_s else 0.0
         if energy.source is EnergySource.ESTIMATED:
@@ -160,7 +133,7 @@ class MeasuredWork:
 
     def _estimate_j(self) -> float:
         """Estimate the energy (J) of training and hashing so far, by the cost model at the measured frequency."""
-        total = self._workshop.total()
+        total = self.total()
         cpu_hz = self._calibration.cpu_hz.value
         busy_s = (total.training_ns * self._calibration.threads + total.hashing_ns) / NANO
         return estimate_energy(self._capacitance, cpu_hz, busy_s)

@@ -1,4 +1,6 @@
-"""Prevalidation: costly events are executed speculatively in other threads to warm the toolbox's cache.
+"""Prevalidation: costly events are executed speculatively outside the event loop to warm the toolbox's cache.
+
+Messages are prevalidated in the receiving thread of their sender, the node's own events in threads of their own.
 
 A node's state is frozen and a step is pure, so a step may run anywhere and be discarded. Its verified signatures,
 digests, models, aggregates and plans are then cached when the event loop takes the step. Nothing is signed here.
@@ -8,15 +10,15 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from queue import SimpleQueue
 
 from bdfl.encoding import SIGNATURE_SIZE, Record
 from bdfl.identity import Meaning, Place, Signer
-from bdfl.protocol.events import Event, Measured, MessageArrived, Timer, TimerFired, TrainingFinished
-from bdfl.protocol.messages import Blob, Content, Decided, Hearsay, Proposal
+from bdfl.protocol.events import BlobArrived, Event, Measured, MessageArrived, Timer, TimerFired, TrainingFinished
+from bdfl.protocol.messages import Content, Decided, Hearsay, Proposal
 from bdfl.protocol.node import step
 from bdfl.protocol.state import Context, NodeState, Phase
 from bdfl.protocol.votes import key_of
-from bdfl.transports.live.queues import Inbox
 
 MAX_REHEARSALS = 3  # of one event
 _LARGE_MODEL = 2**18  # bytes; hashing and adding smaller ones costs no more than a thread switch
@@ -45,22 +47,22 @@ class _NoSigner(Signer):
 
 
 class Rehearsals:
-    """Prevalidation threads between the receiving threads and the event loop."""
+    """Prevalidation, of at most `num_threads` events at a time."""
 
     def __init__(
         self,
         context: Context,
         num_threads: int,
-        max_weight: int,
         *,
         find_state: Callable[[], NodeState],
         clock: Callable[[], int],
         wall_clock: Callable[[], int],
         give: Callable[[Arrival], None],
     ) -> None:
-        """`give` receives each prevalidated event; with `num_threads` 0 no event is worth it."""
+        """`give` receives each event that was `put`; with `num_threads` 0 no event is worth it."""
         self._context = replace(context, signer=_NoSigner(context.signer.public_key))
-        self._inbox: Inbox[Arrival] = Inbox(max_weight)
+        self._waiting: SimpleQueue[Arrival | None] = SimpleQueue()
+        self._places = threading.Semaphore(num_threads)
         self._find_state = find_state
         self._clock = clock
         self._wall_clock = wall_clock
@@ -69,21 +71,31 @@ class Rehearsals:
         self._threads = [threading.Thread(target=self._run, name=name, daemon=True) for name in names]
 
     def __len__(self) -> int:
-        return len(self._inbox)
+        return self._waiting.qsize()
 
     def start(self) -> None:
         for thread in self._threads:
             thread.start()
 
     def end(self) -> None:
-        self._inbox.close()
+        """Prevalidate what waits, then end the threads."""
+        for _ in self._threads:
+            self._waiting.put(None)
         for thread in self._threads:
             if thread.is_alive():
                 thread.join()
 
-    def put(self, arrival: Arrival) -> bool:
-        """Queue an event; return False if its sender's quota is full."""
-        return self._inbox.put(arrival.sender, arrival, arrival.weight)
+    def put(self, arrival: Arrival) -> None:
+        """Queue an event of the node's own."""
+        self._waiting.put(arrival)
+
+    def rehearse(self, arrival: Arrival) -> Arrival:
+        """Prevalidate an event in this thread."""
+        with self._places:
+            state = self._find_state()
+            with suppress(BaseException):  # the real step will raise it
+                step(self._context, state, arrival.event, self._clock(), self._wall_clock())
+        return replace(arrival, num_rehearsals=arrival.num_rehearsals + 1, place=_place_of(state))
 
     def is_worth_it(self, arrival: Arrival) -> bool:
         """Return whether to prevalidate: the step is costly, and the state changed since the last rehearsal."""
@@ -95,14 +107,8 @@ class Rehearsals:
         return is_costly(state, arrival.event)
 
     def _run(self) -> None:
-        while not self._inbox.is_over:
-            arrival = self._inbox.take(None)
-            if arrival is None:
-                continue
-            state = self._find_state()
-            with suppress(BaseException):  # the real step will raise it
-                step(self._context, state, arrival.event, self._clock(), self._wall_clock())
-            self._give(replace(arrival, num_rehearsals=arrival.num_rehearsals + 1, place=_place_of(state)))
+        while arrival := self._waiting.get():
+            self._give(self.rehearse(arrival))
 
 
 def is_costly(state: NodeState, event: Event) -> bool:
@@ -113,6 +119,8 @@ def is_costly(state: NodeState, event: Event) -> bool:
     match event:
         case MessageArrived(message):
             return message.height == state.chain.height + 1 and _is_costly_content(state, message.content)
+        case BlobArrived(_, data):
+            return len(data) >= _LARGE_MODEL
         case TrainingFinished() | Measured() | TimerFired(timer=Timer.DEADLINE):
             return has_large_model  # it may end collecting
     return False
@@ -122,8 +130,6 @@ def _is_costly_content(state: NodeState, content: Content) -> bool:
     match content:
         case Proposal(block) | Decided(block):
             return block.digest not in state.candidates
-        case Blob(data):
-            return len(data) >= _LARGE_MODEL
         case Hearsay():
             num_new = sum(key_of(vote) not in state.votes for vote in content.votes)
             num_new += sum(signed.update.client not in state.updates for signed in content.updates)

@@ -1,9 +1,4 @@
-"""Bounded queues, fair among members: in, out, and for a worker thread.
-
-Fair send queue: broadcasts first, then direct messages round-robin, with a quota per member.
-
-So answers to a member that asks a lot neither delay broadcasts nor take their space.
-"""
+"""Bounded queues, fair among members, of incoming events and outgoing messages; and a node's timers."""
 
 import threading
 from collections import deque
@@ -11,60 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from bdfl.protocol.events import SetTimer, Timer, TimerFired
 from bdfl.transports.live.admission import Limits
 
-# A bounded queue with one worker thread.
-
 _Item = TypeVar("_Item")
-
-
-class Lane(Generic[_Item]):
-    """Handles items in order in its own thread, bounded by count and bytes. Close it after use."""
-
-    def __init__(self, name: str, handle: Callable[[_Item], None], max_items: int, max_bytes: int) -> None:
-        self._handle = handle
-        self._max_items, self._max_bytes = max_items, max_bytes
-        self._items: deque[tuple[_Item, int]] = deque()
-        self._num_bytes = 0
-        self._is_closed = False
-        self._changed = threading.Condition()
-        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
-        self._thread.start()
-
-    def put(self, item: _Item, size: int = 0) -> bool:
-        """Add an item of `size` bytes; return False if the queue is full or closed."""
-        with self._changed:
-            if self._is_closed or len(self._items) >= self._max_items or self._num_bytes + size > self._max_bytes:
-                return False
-            self._items.append((item, size))
-            self._num_bytes += size
-            self._changed.notify()
-            return True
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def close(self, timeout_s: float) -> list[_Item]:
-        """End the thread after its current item; return the items not handled."""
-        with self._changed:
-            self._is_closed = True
-            rest = [item for item, _ in self._items]
-            self._items.clear()
-            self._changed.notify()
-        if self._thread is not threading.current_thread():
-            self._thread.join(timeout_s)
-        return rest
-
-    def _work(self) -> None:
-        while True:
-            with self._changed:
-                while not self._items and not self._is_closed:
-                    self._changed.wait()
-                if self._is_closed:
-                    return
-                item, size = self._items.popleft()
-                self._num_bytes -= size
-            self._handle(item)
 
 
 # A fair bounded queue: no sender can use up the space of the others.
@@ -149,7 +94,11 @@ class _Outgoing:
 
 
 class Outbox:
-    """A bounded send queue with its own thread. Close it after use."""
+    """A bounded send queue with its own thread: broadcasts first, then direct messages round-robin.
+
+    With a quota per member, answers to one that asks a lot neither delay broadcasts nor take their space. Close it
+    after use.
+    """
 
     def __init__(self, send: Callable[[int | None, bytes], None], limits: Limits) -> None:
         self._send, self._limits = send, limits
@@ -191,3 +140,28 @@ class Outbox:
                     self._num_shared -= 1
                     self._shared_bytes -= len(outgoing.payload)
             self._send(outgoing.to, outgoing.payload)
+
+
+class Timers:
+    """Pending timers, one per kind, and their times (ns). Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._set: dict[Timer, tuple[int, SetTimer]] = {}
+
+    def set(self, effect: SetTimer, now_ns: int) -> None:
+        """Set a timer; replaces an earlier one of its kind."""
+        self._set[effect.timer] = now_ns + effect.delay_ns, effect
+
+    def clear(self) -> None:
+        self._set.clear()
+
+    @property
+    def next_ns(self) -> int | None:
+        """Time of the next timer (ns); None if none is set."""
+        return min((due_ns for due_ns, _ in self._set.values()), default=None)
+
+    def pop_due(self, now_ns: int) -> list[TimerFired]:
+        """Remove and return the timers that are due, in order of time."""
+        due = sorted((due_ns, kind) for kind, (due_ns, _) in self._set.items() if due_ns <= now_ns)
+        fired = [self._set.pop(kind)[1] for _, kind in due]
+        return [TimerFired(effect.timer, effect.height, effect.attempt) for effect in fired]

@@ -15,16 +15,17 @@ from bdfl.ledger.cache import Toolbox
 from bdfl.ledger.chain import ChainState, apply_block, start_chain
 from bdfl.ledger.store import Store
 from bdfl.protocol.events import (
+    BlobArrived,
     ChangeOffered,
     Commit,
     Event,
     Measured,
     MessageArrived,
     NonceFound,
+    PeersAppeared,
     Started,
     TrainingFinished,
 )
-from bdfl.protocol.messages import Blob, Message
 from bdfl.protocol.node import begin, step
 from bdfl.protocol.state import Context, NodeState, Recovered, Timing
 from bdfl.transports.interfaces import Observer
@@ -40,6 +41,7 @@ from bdfl.transports.live.event_log import (
     LoggedMeasures,
     LoggedMessage,
     LoggedNonce,
+    LoggedPeers,
     LoggedStart,
     LoggedTimer,
     LoggedTraining,
@@ -246,8 +248,10 @@ class _Player:
                 return Started()
             case LoggedMessage(message):
                 return MessageArrived(message)
-            case LoggedBlob(sender, height, blob, data):
-                return self._blob_arrived(sender, height, blob, data)
+            case LoggedBlob(holder, blob, data):
+                return self._blob_arrived(holder, blob, data)
+            case LoggedPeers():
+                return PeersAppeared()
             case LoggedTimer():
                 return read_timer(logged)
             case LoggedTraining(height, parent, model, epsilon_micro):
@@ -259,13 +263,13 @@ class _Player:
             case LoggedChange(change):
                 return ChangeOffered(change)
 
-    def _blob_arrived(self, sender: int, height: int, blob: bytes, data: bytes) -> Event | None:
+    def _blob_arrived(self, holder: int, blob: bytes, data: bytes) -> Event | None:
         given: bytes | None = data or self._store.get_blob(blob)
         if given is None:
             if blob in self._state.wanted_blobs:
                 return None
             given = b""  # no longer wanted: it changed nothing
-        return MessageArrived(Message(self._state.chain.chain, sender, height, Blob(given)))
+        return BlobArrived(holder, given)
 
     def _training_finished(self, height: int, parent: bytes, model: bytes, epsilon_micro: int) -> Event | None:
         if not model:

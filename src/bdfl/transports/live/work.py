@@ -1,8 +1,6 @@
-"""Training and mining of a live node, with emulated durations.
+"""Training and mining of a live node, with measured and emulated durations.
 
-Training and mining processes of a live node, with their measured durations.
-
-Results are delivered at a time that the caller sets, or when ready if that is later.
+Results are delivered when they are due, or when ready if that is later.
 """
 
 import threading
@@ -48,7 +46,10 @@ class Spent:
 
 
 class Workshop:
-    """A training process and a miner, both closed with it. Only `close` blocks."""
+    """The part of a `Work` that is alike in every mode: a training process and a miner, both closed with it.
+
+    Results are due at once unless a subclass says otherwise. Only `close` blocks.
+    """
 
     def __init__(
         self, training: TrainingProcess, miner: Miner | None = None, *, on_failure: OnFailure | None = None
@@ -65,9 +66,17 @@ class Workshop:
         self._total = Spent()
         self._hashing: tuple[int, int] | None = None  # height and start (ns)
 
-    def train(self, chain: ChainState, model: bytes, due_ns: int, on_done: Callable[[bytes | None], None]) -> None:
-        """Train the round after `chain`; deliver the model, None on failure, at `due_ns` at the earliest."""
-        height, turn = chain.height + 1, self._trained.begin()
+    def training_due_ns(self, chain: ChainState) -> int:
+        """Return the earliest time to deliver the model of the round after `chain`, whose training begins now."""
+        return AT_ONCE
+
+    def mining_due_ns(self, chain: ChainState, header: Header) -> int:
+        """Return the earliest time to deliver a nonce for the header, whose search begins now."""
+        return AT_ONCE
+
+    def train(self, chain: ChainState, model: bytes, on_done: Callable[[bytes | None], None]) -> None:
+        """Train the round after `chain`; deliver the model, None on failure, when it is due."""
+        height, turn, due_ns = chain.height + 1, self._trained.begin(), self.training_due_ns(chain)
 
         def finish(answer: Trained | Failed) -> None:
             given = None
@@ -90,9 +99,9 @@ class Workshop:
         self._trained.leave()
         self.training.stop()
 
-    def mine(self, chain: ChainState, header: Header, due_ns: int, on_found: Callable[[bytes], None]) -> None:
-        """Search a nonce for the header, replacing any earlier search; deliver it at `due_ns` at the earliest."""
-        turn = self._found.begin()
+    def mine(self, chain: ChainState, header: Header, on_found: Callable[[bytes], None]) -> None:
+        """Search a nonce for the header, replacing any earlier search; deliver it when it is due."""
+        turn, due_ns = self._found.begin(), self.mining_due_ns(chain, header)
         self._note_hashing(header.height)
 
         def finish(nonce: bytes) -> None:
@@ -215,7 +224,7 @@ class DrawnConditions:
         self._next = 1
 
 
-class EmulatedWork:
+class EmulatedWork(Workshop):
     """A `Work` with the durations, conditions and receipts of a simulated run, durations times `time_scale`.
 
     Time beyond the model is overhead, reported by `spent`. With a factor of 0 nothing waits.
@@ -235,27 +244,16 @@ class EmulatedWork:
         self.time_scale = scenario.live.time_scale if time_scale is None else time_scale
         self._number = number
         self._num_drawn = scenario.clients.count
-        self._workshop = Workshop(training, miner, on_failure=on_failure)
+        super().__init__(training, miner, on_failure=on_failure)
         self._times = ScenarioTimes(scenario, DrawnConditions(scenario))
         self._uploaded: tuple[bytes, int] = b"", 0  # parent tip, and the end of the own upload (ns)
         self._search: tuple[bytes, int, int] = b"", 0, 0  # tip, attempt and end (ns) of a search
 
-    @property
-    def training(self) -> TrainingProcess:
-        return self._workshop.training
+    def training_due_ns(self, chain: ChainState) -> int:
+        return self._due_ns(time.monotonic_ns(), self._times.training_ns(self._number, chain))
 
-    def train(self, chain: ChainState, model: bytes, on_done: Callable[[bytes | None], None]) -> None:
-        due_ns = self._due_ns(time.monotonic_ns(), self._times.training_ns(self._number, chain))
-        self._workshop.train(chain, model, due_ns, on_done)
-
-    def spent_micro(self, chain: ChainState) -> int:
-        return self._workshop.spent_micro(chain)
-
-    def stop_training(self) -> None:
-        self._workshop.stop_training()
-
-    def mine(self, chain: ChainState, header: Header, on_found: Callable[[bytes], None]) -> None:
-        """Search a nonce; a better header does not restart the attempt's search, which is memoryless.
+    def mining_due_ns(self, chain: ChainState, header: Header) -> int:
+        """Return the time of the attempt's search, which a better header does not restart, as it is memoryless.
 
         The search begins after the node's own upload. It includes the modelled voting time, because votes themselves
         are not delayed. The model's blocks reach all members at once. So a node that is not first by the model delays
@@ -270,15 +268,12 @@ class EmulatedWork:
             if not self._is_first(chain, header.attempt):
                 due_ns = max(due_ns, begin_ns) + _REACHING_NS
             self._search = chain.tip, header.attempt, due_ns
-        self._workshop.mine(chain, header, self._search[2], on_found)
+        return self._search[2]
 
     def _is_first(self, chain: ChainState, attempt: int) -> bool:
         """Return whether this node is the first to find a block by the model."""
         rivals = (self._times.finding_ns(client, chain, attempt) for client in chain.active)
         return self._times.finding_ns(self._number, chain, attempt) <= min(rivals)
-
-    def stop_mining(self) -> None:
-        self._workshop.stop_mining()
 
     def measure(self, chain: ChainState, tip: Block | None) -> tuple[Conditions, Receipt | None] | None:
         """Return the scenario's conditions; a member admitted after genesis keeps those of its admission."""
@@ -289,19 +284,12 @@ class EmulatedWork:
     def upload(self, chain: ChainState) -> int:
         upload_ns = self._stretch(self._times.upload_ns(self._number, chain))
         self._uploaded = chain.tip, time.monotonic_ns() + upload_ns
-        self._workshop.note(chain.height + 1, Spent(upload_ns=upload_ns))
+        self.note(chain.height + 1, Spent(upload_ns=upload_ns))
         return upload_ns
 
     def modelled(self, chain: ChainState) -> ModelledRound:
         """Return the modelled round after `chain`, without the time scale."""
         return self._times.modelled(self._number, chain)
-
-    def spent(self, height: int) -> Spent:
-        """Return the time that work for a height has taken so far."""
-        return self._workshop.spent(height)
-
-    def close(self) -> None:
-        self._workshop.close()
 
     def _stretch(self, duration_ns: int) -> int:
         return round(duration_ns * self.time_scale)

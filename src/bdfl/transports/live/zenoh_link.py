@@ -2,9 +2,9 @@
 
 A node's `Link` over zenoh: non-blocking, with bounded queues and rate limits.
 
-The receiving threads check size, membership, budgets and MAC, cheapest first, so that they keep up. Another thread
-decodes contents. One thread sends, one downloads blobs. Each member's requests are served in that member's receiving
-thread, so a member that does not read its answers delays only itself.
+Each member's messages are checked (size, membership, budgets, MAC, cheapest first), decoded and given to the node in
+that member's receiving threads, and its requests are served there: a member that floods, or does not read its answers,
+delays only itself. One thread sends, one downloads blobs.
 """
 
 import threading
@@ -25,7 +25,7 @@ from bdfl.transports.live.admission import Bucket, Gate, Mutes, Pressed, Refusal
 from bdfl.transports.live.blob_client import Puller
 from bdfl.transports.live.blob_transfer import Absent, Answer, NotYet, Piece
 from bdfl.transports.live.envelope import Keyring, PieceAnswer, PieceRequest, Purpose, Sealer
-from bdfl.transports.live.queues import Lane, Outbox
+from bdfl.transports.live.queues import Outbox
 from bdfl.transports.live.subscriptions import Audience
 from bdfl.transports.live.zenoh_config import Line, line_of
 from bdfl.transports.live.zenoh_session import Hearers, LinkSettings, ZenohSession
@@ -34,7 +34,7 @@ _CLOSE_WAIT_S = 2.0
 _MUTE_SLACK_S = 0.01
 _RETRY_S = 0.5
 _MAX_SESSIONS = 4  # remembered per member: it may have several while reconnecting
-_PRESSING = (Refusal.RATE, Refusal.QUEUE, Refusal.SIZE)  # refused undecoded: only receiving them costs
+_PRESSING = (Refusal.RATE, Refusal.SIZE)  # refused undecoded: only receiving them costs
 _MAX_REFUSALS_PER_S = 100  # reported to the node; all are counted
 
 
@@ -79,7 +79,6 @@ class ZenohLink:
         limits = self._settings.limits
         self._receiver = receiver
         self._sending = Outbox(self._send, limits)
-        self._checking = Lane("link-checker", self._check, limits.pending * 64, limits.pending_bytes)
         self._puller = Puller(
             self._ask, receiver.receive_blob, self._count, self._settings.fetch_s, self._settings.piece_size
         )
@@ -154,7 +153,6 @@ class ZenohLink:
             num_muted, num_pressed = len(self._mutes.muted(now_ns)), len(self._pressed.pressed(now_ns))
         return {
             "sending": len(self._sending),
-            "checking": len(self._checking),
             "fetching": self._puller.num_pulls,
             "muted": num_muted,  # members
             "slowed": num_pressed,  # members' names
@@ -190,7 +188,6 @@ class ZenohLink:
                 thread.join(_CLOSE_WAIT_S)
         self._puller.close(_CLOSE_WAIT_S)
         self._sending.close(_CLOSE_WAIT_S)
-        self._checking.close(_CLOSE_WAIT_S)
         self._session.close()
 
     def _stay_connected(self) -> None:
@@ -239,21 +236,9 @@ class ZenohLink:
         self._count("heard_bytes", size)
         try:
             line = self._gate.admit(line, size, time.monotonic_ns())
-            payload = self._gate.open_message(line.member, receiver, sample.payload.to_bytes(), time.monotonic_ns())
+            message = self._gate.read_message(line.member, receiver, sample.payload.to_bytes(), time.monotonic_ns())
         except Refused as refused:
             self._refuse(line, refused, size)
-            return
-        if not self._checking.put((line, payload), size):
-            self._gate.dismiss(line.member)
-            self._refuse(line, Refused(Refusal.QUEUE), size)
-
-    def _check(self, item: tuple[Line, bytes]) -> None:
-        line, payload = item
-        self._gate.dismiss(line.member)
-        try:
-            message = self._gate.read_message(line.member, payload)
-        except Refused as refused:
-            self._refuse(line, refused, len(payload))
             return
         self._count("received")
         if not self._is_closed and self._receiver is not None:
