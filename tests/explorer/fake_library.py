@@ -4,6 +4,7 @@ import threading
 
 import msgspec
 
+from bdfl.explorer import BadRequest, NotHere
 from bdfl.explorer.documents import (
     AccessPointPlace,
     AccessPointRow,
@@ -17,22 +18,21 @@ from bdfl.explorer.documents import (
     ClientRow,
     ClientStory,
     CompareDocument,
-    DeskCertificate,
-    DeskDocument,
-    DeskProblem,
-    DeskSettings,
     FrontierDocument,
     Growth,
     ModelDocument,
     NetworkDocument,
+    Optimality,
     Overview,
     Problem,
+    ProblemDocument,
     RunName,
     StoryDocument,
     Summary,
     VerifyDocument,
+    WhatIfDocument,
+    WhatIfSettings,
 )
-from bdfl.explorer.errors import BadRequest, NotHere
 from bdfl.explorer.library import Library
 
 SUMMARY = Summary(
@@ -188,14 +188,14 @@ class FakeLibrary(Library):
         self._check(run, "desk")
         if settings.tradeoff is not None and settings.tradeoff > 1e6:
             raise BadRequest("tradeoff: at most 1e6 expected")
-        problem = DeskProblem(
+        problem = ProblemDocument(
             round=height or 1, min_clients=1, tradeoff=settings.tradeoff or 1.0, work_cycles=1.0, bandwidth_hz=1.0,
             noise_w_per_hz=1.0, overhead_s=0.0, clients=[],
         )  # fmt: skip
-        return DeskDocument(
-            height=height or self.height + 1, is_next=height is None, settings=settings or DeskSettings(), limits=[],
+        return WhatIfDocument(
+            height=height or self.height + 1, is_next=height is None, settings=settings or WhatIfSettings(), limits=[],
             problem=problem, recorded=None, choices=[],
-            certificate=DeskCertificate(bound=None, gap=None, text=""), frontier=[],
+            certificate=Optimality(bound=None, gap=None, text=""), frontier=[],
         )  # fmt: skip
 
     def frontier(self, run):

@@ -10,9 +10,9 @@ import pytest
 
 from bdfl.audit.summary import summarise_chain
 from bdfl.encoding import decode, encode
+from bdfl.explorer import BadRequest, CannotOpen, NotHere
 from bdfl.explorer.block_source import find_forgeries
 from bdfl.explorer.documents import BackNews, BlockNews, GoneNews
-from bdfl.explorer.errors import BadRequest, CannotOpen, NotHere
 from bdfl.explorer.library import open_library
 from bdfl.ledger.block import MAX_BLOCK_SIZE, Block, Genesis, chain_id
 from bdfl.ledger.sqlite_store import ChainStore

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from bdfl.encoding import encode
+from bdfl.explorer import CannotOpen
 from bdfl.explorer.documents import BackNews, BlockNews, GoneNews, StatusNews
-from bdfl.explorer.errors import CannotOpen
 from bdfl.explorer.library import open_library
 from bdfl.ledger.block import chain_id
 from bdfl.ledger.sqlite_store import ChainStore

@@ -9,12 +9,12 @@ import threading
 import time
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from bdfl.ledger import miner
 from bdfl.ledger.miner import Miner
 from bdfl.ledger.proof_of_work import search_nonce
+from bdfl.processes import Channel
 from bdfl.scenario.schema_learning import WorkKind
 
 SEAL = bytes(range(32))
@@ -177,64 +177,48 @@ def test_an_interrupt_is_left_to_the_owner() -> None:
 class Pipes:
     """What a miner's process reads and writes, so that it can be played here, where a test sees it."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self) -> None:
         orders, self.give = os.pipe()
-        self.take, answers = os.pipe()
-        self._ends = [orders, self.take, answers]
-        monkeypatch.setattr(miner, "_ORDERS", orders)
-        monkeypatch.setattr(miner, "_ANSWERS", answers)
+        take, answers = os.pipe()
+        self._ends = [orders, self.give, take, answers]
+        self.channel, self.owner = Channel(orders, answers), Channel(take, self.give)
 
-    def order(self, number: int, kind: WorkKind | None, difficulty: int = 1) -> bytes:
-        return msgspec.json.encode(miner._Order(number, kind, SEAL, difficulty)) + b"\n"
+    def order(self, number: int, kind: WorkKind | None, difficulty: int = 1) -> None:
+        self.owner.send(miner._Search(number, kind, SEAL, difficulty))
 
-    def answers(self, *parts: bytes) -> list[tuple[int, bytes | None]]:
-        """What the process answers to orders that come in these parts, and then no more."""
-        before_ns, before = time.monotonic_ns(), signal.getsignal(signal.SIGINT)
-        for part in parts:
-            os.write(self.give, part)
+    def answers(self) -> list[tuple[int, bytes | None]]:
+        """What the process answers to the orders so far, and then no more."""
+        before_ns = time.monotonic_ns()
         os.close(self.give)
-        try:
-            miner._serve_orders()
-            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-        finally:
-            signal.signal(signal.SIGINT, before)
-        said = os.read(self.take, 10_000)
+        miner._serve(self.channel)
+        found = []
+        while self.owner.has_message():
+            result = self.owner.receive(miner._RESULTS)
+            assert before_ns <= result.ended_ns <= time.monotonic_ns()
+            found.append((result.number, result.nonce))
+        self._ends.remove(self.give)
         for end in self._ends:
             os.close(end)
-        assert said.endswith(b"\n")
-        found = [msgspec.json.decode(line, type=miner._Answer) for line in said.splitlines()]
-        assert all(before_ns <= answer.ended_ns <= time.monotonic_ns() for answer in found)
-        return [(answer.number, answer.nonce) for answer in found]
+        return found
 
 
-def test_the_process_answers_the_newest_of_the_orders_it_reads_and_ends_with_them(monkeypatch) -> None:
-    pipes = Pipes(monkeypatch)
-    orders = pipes.order(1, WorkKind.SHA256, NEVER), pipes.order(2, WorkKind.SHA256)
-    assert pipes.answers(*orders) == [(2, bytes(8))]
+def test_the_process_answers_the_newest_of_the_orders_it_reads_and_ends_with_them() -> None:
+    pipes = Pipes()
+    pipes.order(1, WorkKind.SHA256, NEVER)
+    pipes.order(2, WorkKind.SHA256)
+    assert pipes.answers() == [(2, bytes(8))]
 
 
-def test_an_order_to_search_nothing_is_answered_without_a_nonce(monkeypatch) -> None:
-    pipes = Pipes(monkeypatch)
-    assert pipes.answers(pipes.order(7, None)) == [(7, None)]
+def test_an_order_to_search_nothing_is_answered_without_a_nonce() -> None:
+    pipes = Pipes()
+    pipes.order(7, None)
+    assert pipes.answers() == [(7, None)]
 
 
-def test_a_search_ends_without_a_nonce_once_nobody_is_left_to_give_orders(monkeypatch) -> None:
-    pipes = Pipes(monkeypatch)
-    assert pipes.answers(pipes.order(3, WorkKind.SHA256, NEVER)) == [(3, None)]
-
-
-def test_an_order_that_comes_in_two_parts_is_read_whole(monkeypatch) -> None:
-    pipes = Pipes(monkeypatch)
-    order = pipes.order(4, WorkKind.SHA256)
-    monkeypatch.setattr(miner, "_PIPE_BYTES", len(order) // 2 + 1)
-    assert pipes.answers(order[:9], order[9:]) == [(4, bytes(8))]
-
-
-def test_a_search_without_a_newer_order_is_not_stopped_and_does_not_wait(monkeypatch) -> None:
-    pipes = Pipes(monkeypatch)
-    assert miner._is_ordered() is False
-    os.write(pipes.give, b"x")
-    assert miner._is_ordered() is True
+def test_a_search_ends_without_a_nonce_once_nobody_is_left_to_give_orders() -> None:
+    pipes = Pipes()
+    pipes.order(3, WorkKind.SHA256, NEVER)
+    assert pipes.answers() == [(3, None)]
 
 
 def test_a_process_that_does_not_end_by_itself_is_killed(monkeypatch) -> None:
@@ -243,4 +227,4 @@ def test_a_process_that_does_not_end_by_itself_is_killed(monkeypatch) -> None:
     os.kill(stubborn.process_id, signal.SIGSTOP)
     stubborn.close()
     assert not is_alive(stubborn.process_id)
-    assert stubborn._process.returncode == -signal.SIGKILL
+    assert stubborn._child.exit_code == -signal.SIGKILL

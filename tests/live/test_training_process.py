@@ -129,20 +129,19 @@ def test_stopping_at_any_moment_leaves_the_process_ready_for_the_next_order(proc
     assert all(isinstance(answer, Trained) for answer in late)  # those that were done before they were stopped
 
 
-_DESK = """
+_QUEUE = """
 import os, threading
-from bdfl.transports.live.training_process import Judged, JudgeOrder, StopOrder, TrainOrder, write_piece
-from bdfl.transports.live.training_worker import _Desk
-all_orders = []  # a desk whose orders are closed ends the process
+from bdfl.processes import Channel
+from bdfl.transports.live.training_process import Judged, JudgeOrder, StopOrder, TrainOrder
+from bdfl.transports.live.training_worker import _OrderQueue
 
-def open_desk():
-    global desk, orders
+def open_queue():
+    global waiting, owner
     reading, writing = os.pipe()
-    desk, orders = _Desk(os.fdopen(reading, "rb")), os.fdopen(writing, "wb")
-    all_orders.append(orders)
+    waiting, owner = _OrderQueue(Channel(reading, writing)), Channel(reading, writing)
 
 def go_on_for_ever(order):
-    threading.Thread(target=write_piece, args=(orders, order)).start()
+    threading.Thread(target=owner.send, args=(order,)).start()
     while True:
         try:
             sum(range(1000))
@@ -155,48 +154,49 @@ def show(answer):
 """
 
 
-def run_desk(script):
-    command = [sys.executable, "-c", _DESK + script]
+def run_queue(script):
+    command = [sys.executable, "-c", _QUEUE + script]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     return done.stdout.splitlines()
 
 
 def test_endless_training_is_left_when_told_and_judging_makes_room_for_training_and_begins_again_after_it():
     left = """
-open_desk()
-show(desk.train(1, lambda: go_on_for_ever(StopOrder(1))))
-show(desk.train(1, lambda: go_on_for_ever(StopOrder(1))))  # stopped before: it is not begun
+open_queue()
+show(waiting.train(1, lambda: go_on_for_ever(StopOrder(1))))
+show(waiting.train(1, lambda: go_on_for_ever(StopOrder(1))))  # stopped before: it is not begun
 os.kill(os.getpid(), 2)  # an interrupt is for the owner
-show(desk.train(2, lambda: Judged(2, 0.5, 1.0)))
+show(waiting.train(2, lambda: Judged(2, 0.5, 1.0)))
 """
     judged = """
-open_desk()
+open_queue()
 judge, training = JudgeOrder(1, b""), TrainOrder(2, 1, b"")
-show(desk.judge(judge, lambda: go_on_for_ever(training)))
-show(desk.next_order() == training)
-show(desk.train(2, lambda: "trained"))
-show(desk.next_order() == judge)
-show(desk.judge(judge, lambda: "judged"))
+show(waiting.judge(judge, lambda: go_on_for_ever(training)))
+show(waiting.next_order() == training)
+show(waiting.train(2, lambda: "trained"))
+show(waiting.next_order() == judge)
+show(waiting.judge(judge, lambda: "judged"))
 """
-    found = run_desk(left + judged)
+    found = run_queue(left + judged)
     assert found[:3] == ["Stopped(number=1)", "Stopped(number=1)", "Judged(number=2, accuracy=0.5, loss=1.0)"]
     assert found[3:] == ["None", "True", "trained", "True", "judged"]
 
 
 def stand_in(monkeypatch, script):
     """Another process instead of the one that trains."""
-    head = "import os, sys\nfrom bdfl.transports.live.training_process import *\n"
+    head = "import os\nfrom bdfl.processes import open_parent_channel\n"
+    head += "from bdfl.transports.live.training_process import ORDERS, Ready, Trained, Unready\n"
+    head += "channel = open_parent_channel()\n"
     monkeypatch.setattr(training_process, "_WORKER", ("-c", head + script))
 
 
 def test_a_process_that_somebody_ended_is_replaced_and_its_order_repeated(monkeypatch):
     script = """
-orders, answers = sys.stdin.buffer, sys.stdout.buffer
-setup = read_piece(orders, ORDERS)
-write_piece(answers, Ready(samples=1, label_counts=(1,), test_samples=0, num_parameters=1, model_size=1))
-while (order := read_piece(orders, ORDERS)) is not None:
+setup = channel.receive(ORDERS)
+channel.send(Ready(samples=1, label_counts=(1,), test_samples=0, num_parameters=1, model_size=1))
+while (order := channel.receive(ORDERS)) is not None:
     model = order.model + setup.scenario.encode() + bytes([setup.client])
-    write_piece(answers, Trained(order.number, model, 0.5, 1, 1))
+    channel.send(Trained(order.number, model, 0.5, 1, 1))
 """
     stand_in(monkeypatch, script)
     with TrainingProcess(SCENARIO, 3) as process:
@@ -217,7 +217,7 @@ def test_an_order_that_kills_the_process_twice_fails(monkeypatch, tmp_path):
 
 
 def test_what_can_never_train_says_why(monkeypatch):
-    stand_in(monkeypatch, "write_piece(sys.stdout.buffer, Unready('data missing.npz: not found'))")
+    stand_in(monkeypatch, "channel.send(Unready('data missing.npz: not found'))")
     with TrainingProcess(SCENARIO, 0) as process:
         with pytest.raises(TrainingFailed, match=r"missing\.npz"):
             process.wait_ready(PATIENCE_S)
@@ -238,7 +238,7 @@ def give_no_process(monkeypatch, is_short):
 
 def test_without_a_process_orders_fail_with_the_reason_until_there_is_one_again(monkeypatch):
     monkeypatch.setattr(training_process, "_RETRY_WAIT_S", 0.05)
-    stand_in(monkeypatch, "write_piece(sys.stdout.buffer, Unready('at last'))")
+    stand_in(monkeypatch, "channel.send(Unready('at last'))")
     shortage = [True]
     give_no_process(monkeypatch, lambda: shortage[0])
     with TrainingProcess(SCENARIO, 0) as process:

@@ -15,7 +15,7 @@ import msgspec
 
 from bdfl.addresses import LOOPBACK
 from bdfl.errors import BdflError, one_line
-from bdfl.explorer.errors import CannotOpen
+from bdfl.explorer import CannotOpen
 from bdfl.explorer.library import Library, open_library
 from bdfl.explorer.server import ExplorerServer
 

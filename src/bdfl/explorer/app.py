@@ -33,8 +33,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bdfl.errors import BdflError, one_line
-from bdfl.explorer.documents import DeskSettings
-from bdfl.explorer.errors import BadRequest, Busy, NotHere
+from bdfl.explorer import BadRequest, Busy, NotHere
+from bdfl.explorer.documents import WhatIfSettings
 from bdfl.explorer.events import EventStream, Feed, TooManyViewers
 from bdfl.explorer.library import Library
 
@@ -75,9 +75,9 @@ def number(query: Query, name: str) -> float | None:
     return value
 
 
-def desk_settings(query: Query) -> DeskSettings:
+def what_if_settings(query: Query) -> WhatIfSettings:
     """Return the settings of the what-if page."""
-    return DeskSettings(
+    return WhatIfSettings(
         tradeoff=number(query, "tradeoff"),
         budget_scale=number(query, "budget_scale"),
         energy_budget_j=number(query, "energy_budget_j"),
@@ -366,7 +366,7 @@ def _model(library: Library, request: Request) -> object:
 
 
 def _desk(library: Library, request: Request, height: int | None) -> object:
-    return library.desk(run_of(request), height, desk_settings(request.query_params))
+    return library.desk(run_of(request), height, what_if_settings(request.query_params))
 
 
 def compress(content: bytes) -> bytes:

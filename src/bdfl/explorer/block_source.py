@@ -9,8 +9,6 @@ of work if cheap to check, and the block its certificate's votes are for. A sepa
 
 import http.client
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,6 +27,7 @@ from bdfl.ledger.sqlite_store import DATABASE_FILE, ChainStore
 from bdfl.ledger.sqlite_tables import decode_certificate, decode_stored
 from bdfl.ledger.store import DamagedStore, NotAStore, StoreError
 from bdfl.node.status import ask_status
+from bdfl.processes import ChildProcess, serve_requests
 from bdfl.scenario.schema_learning import WorkKind
 
 
@@ -165,12 +164,6 @@ class StoreSource:
             return Stored(block, certificate)
 
     @property
-    def checkpoint(self) -> int:
-        """The last block whose updates were pruned."""
-        with self._turn:
-            return self._store.checkpoint
-
-    @property
     def folder(self) -> Path | None:
         return self.path
 
@@ -233,10 +226,6 @@ class NetworkSource:
     def folder(self) -> Path | None:
         return self.best.folder
 
-    @property
-    def checkpoint(self) -> int:
-        return self.best.checkpoint
-
     def read(self, height: int) -> Stored:
         return self.best.read(height)
 
@@ -261,10 +250,6 @@ class WindowSource:
     @property
     def folder(self) -> Path | None:
         return None
-
-    @property
-    def checkpoint(self) -> int:
-        return 0
 
     def height(self) -> int:
         found = ask_status(self.address, _PATIENCE_S)
@@ -321,7 +306,20 @@ def _identity(path: Path) -> tuple[int, int]:
 
 # Check the proposers' signatures of a chain in a separate process, which saves memory in the server.
 
+_MODULE = "bdfl.explorer.block_source"
 _CHECK_S = 600.0
+
+
+class SignatureCheck(msgspec.Struct, frozen=True):
+    """Request for the forged blocks among those of a chain in a folder."""
+
+    chain: str
+    first: int
+    last: int
+
+
+_CHECKS: msgspec.msgpack.Decoder[SignatureCheck] = msgspec.msgpack.Decoder(SignatureCheck)
+_FORGERIES: msgspec.msgpack.Decoder[dict[int, str]] = msgspec.msgpack.Decoder(dict[int, str])
 
 
 def find_forgeries(path: Path, first: int, last: int) -> dict[int, str]:
@@ -345,24 +343,24 @@ def find_forgeries(path: Path, first: int, last: int) -> dict[int, str]:
 
 def ask_for_forgeries(path: Path, first: int, last: int) -> dict[int, str]:
     """Run `find_forgeries` in a new process; empty if that fails."""
-    command = [sys.executable, "-P", "-m", "bdfl.explorer.block_source", str(path), str(first), str(last)]
+    child = None
     try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=_CHECK_S
-        )
-        return msgspec.json.decode(done.stdout, type=dict[int, str])
-    except (OSError, subprocess.SubprocessError, msgspec.DecodeError):
+        child = ChildProcess(_MODULE, is_quiet=True)
+        child.wait_ready(_CHECK_S)
+        return child.request(SignatureCheck(str(path), first, last), _FORGERIES, _CHECK_S)
+    except (OSError, BdflError):
+        return {}
+    finally:
+        if child is not None:
+            child.close()
+
+
+def _check(request: SignatureCheck) -> dict[int, str]:
+    try:
+        return find_forgeries(Path(request.chain), request.first, request.last)
+    except (BdflError, IndexError):
         return {}
 
 
-def main() -> None:
-    path, first, last = sys.argv[1:]
-    try:
-        forged = find_forgeries(Path(path), int(first), int(last))
-    except (BdflError, IndexError):
-        forged = {}
-    sys.stdout.buffer.write(msgspec.json.encode(forged))
-
-
 if __name__ == "__main__":
-    main()
+    serve_requests(_CHECKS, _check)

@@ -14,6 +14,7 @@ import numpy as np
 
 from bdfl.encoding import encode
 from bdfl.errors import one_line
+from bdfl.explorer import NotHere
 from bdfl.explorer.block_page import show_block, show_row, show_schedule
 from bdfl.explorer.block_source import BlockSource, Found, ask_for_forgeries, find_block, find_forgery
 from bdfl.explorer.columns import OUTSIDE, RESTING, UNKNOWN, Columns, summarise
@@ -30,12 +31,11 @@ from bdfl.explorer.documents import (
     Status,
     Summary,
 )
-from bdfl.explorer.errors import NotHere
 from bdfl.explorer.follower import Follower, Journal, Learning, MeasuredTimes, NodeLogs, is_member
 from bdfl.explorer.node_status import Watcher
 from bdfl.explorer.pages import show_client
 from bdfl.explorer.run import Facts, RoundView
-from bdfl.explorer.worker_client import MinedIn
+from bdfl.explorer.worker_client import FindMining
 from bdfl.ledger.block import Block, Conditions, Genesis, Schedule, chain_id
 from bdfl.ledger.chain_params import problem_of, read_decision
 from bdfl.ledger.costs import ATTO, MICROWATT, NANO, NOISE
@@ -76,11 +76,6 @@ class OwnedSource(BlockSource, Protocol):
     @property
     def folder(self) -> Path | None:
         """Folder of its chain; none: not on this machine."""
-        ...
-
-    @property
-    def checkpoint(self) -> int:
-        """The last block whose updates were pruned."""
         ...
 
     def close(self) -> None: ...
@@ -143,14 +138,6 @@ class ChainRun:
     @property
     def chain_path(self) -> Path | None:
         return self.source.folder
-
-    @property
-    def pruned_to(self) -> int:
-        with self.lock:
-            try:
-                return self.source.checkpoint
-            except StoreError:
-                return 0
 
     # Following
 
@@ -244,7 +231,7 @@ class ChainRun:
         scenario = self.around.scenario
         return self.kind == "run" and scenario is not None and scenario.mining.mode is MiningMode.SAMPLED
 
-    def open_races(self) -> list[MinedIn]:
+    def open_races(self) -> list[FindMining]:
         """Return requests for the sampled mining times of the last rounds, whose receipts are in no block."""
         if not self._is_sampled or self.scenario_path is None:
             return []
@@ -254,7 +241,7 @@ class ChainRun:
             if block is None or not block.body.schedule.is_feasible or self.columns["is_measured"][height - 1]:
                 continue
             races.append(
-                MinedIn(
+                FindMining(
                     scenario=str(self.scenario_path),
                     round=height,
                     mining_hz=[float(hz) for hz in block.body.schedule.mining_hz],

@@ -4,14 +4,14 @@ import time
 from pathlib import Path
 
 from bdfl.errors import BdflError, one_line
+from bdfl.explorer import CannotOpen
 from bdfl.explorer.block_source import NetworkSource, StoreSource, WindowSource
 from bdfl.explorer.chain_run import ChainRun, Surroundings
-from bdfl.explorer.errors import CannotOpen
 from bdfl.explorer.follower import Journal, MeasuredTimes, NodeLogs
 from bdfl.explorer.node_status import watch_folders, watch_window
 from bdfl.explorer.record_run import RecordRun
 from bdfl.explorer.run import Run
-from bdfl.explorer.worker_client import Helper
+from bdfl.explorer.worker_client import WorkerClient
 from bdfl.ledger.blob_store import LOCK_FILE as CHAIN_LOCK
 from bdfl.ledger.sqlite_store import DATABASE_FILE
 from bdfl.localnet.network_file import NETWORK_FILE, access_point_folder, node_folder, read_network
@@ -26,7 +26,7 @@ _FRESH_S = 30.0
 _EXPECTED = "the folder of a run, a chain, a node, a network or a record expected"
 
 
-def open_path(path: Path, helper: Helper) -> Run:
+def open_path(path: Path, worker: WorkerClient) -> Run:
     """Open the run at a path; raise `CannotOpen`."""
     if not path.is_dir():
         raise CannotOpen(f"{path}: {'no folder' if path.exists() else 'not there'}, {_EXPECTED}")
@@ -39,7 +39,7 @@ def open_path(path: Path, helper: Helper) -> Run:
             is_run = (path / SCENARIO_FILE).is_file()
             return _open_run(path) if is_run else _open_node_folder(path)
         if (path / RECORD_FILE).is_file():
-            return RecordRun(path, helper)
+            return RecordRun(path, worker)
     except CannotOpen:
         raise
     except BdflError as error:

@@ -5,6 +5,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from bdfl.audit.export import Plain
+from bdfl.audit.lineage import Contribution
 
 Kind: TypeAlias = Literal["run", "chain", "node", "network", "record"]
 Column: TypeAlias = list[float | None]
@@ -28,7 +29,7 @@ class RunName(Document, frozen=True):
     kind: Kind
 
 
-class ClientRow(Document, frozen=True):
+class ClientRow(Document, frozen=True, kw_only=True):
     """Constant facts of a client."""
 
     client: int
@@ -63,7 +64,7 @@ class Summary(Document, frozen=True):
     energy_use: float | None  # mean share of the budgets spent in rounds that took place
 
 
-class NodeStatus(Document, frozen=True):
+class NodeStatus(Document, frozen=True, kw_only=True):
     """A live node at one moment."""
 
     number: int
@@ -93,7 +94,7 @@ class Status(Document, frozen=True):
     round: int  # in progress
 
 
-class Overview(Document, frozen=True):
+class Overview(Document, frozen=True, kw_only=True):
     """`/index.json`"""
 
     kind: Kind
@@ -132,7 +133,7 @@ class ClientColumns(Document, frozen=True):
     state: list[str] | None  # a character per client, see `columns`; none: buckets
 
 
-class StoryDocument(Document, frozen=True):
+class StoryDocument(Document, frozen=True, kw_only=True):
     """`/story.json`: rounds `first` to `last` in rows of `bucket` rounds each; the last row may have fewer."""
 
     first: int
@@ -163,7 +164,7 @@ class StoryDocument(Document, frozen=True):
     clients: ClientColumns
 
 
-class BlockRow(Document, frozen=True):
+class BlockRow(Document, frozen=True, kw_only=True):
     """A row in the list of blocks; of an invalid block, only the readable fields."""
 
     height: int
@@ -388,7 +389,7 @@ class OffenceRow(Document, frozen=True):
     evidence: Plain
 
 
-class ClientDocument(Document, frozen=True):
+class ClientDocument(Document, frozen=True, kw_only=True):
     """`/client/<n>.json`"""
 
     client: int
@@ -418,25 +419,15 @@ class ClientDocument(Document, frozen=True):
     rounds: ClientStory
 
 
-class LineageContribution(Document, frozen=True):
-    client: int
-    samples: int | None
-    weight: float | None
-    update: str | None
-    since: int | None
-    last: int | None
-    num_blocks: int
-
-
-class Ancestor(Document, frozen=True):
+class Ancestor(Document, frozen=True, kw_only=True):
     """An earlier model in the lineage of a model."""
 
     height: int  # of the block that made it; 0: the untrained model
     digest: str
     clients: list[int]  # clients whose updates were aggregated
     is_stored: bool
-    accuracy: float | None
-    distance: float | None  # to the model before it
+    accuracy: float | None = None
+    distance: float | None = None  # to the model before it
 
 
 class TensorDistance(Document, frozen=True):
@@ -447,25 +438,27 @@ class TensorDistance(Document, frozen=True):
     distance: float
 
 
-class ModelComparison(Document, frozen=True):
+class ModelComparison(Document, frozen=True, kw_only=True):
     other: int
     digest: str
-    distance: float | None
-    relative: float | None
-    accuracy: float | None
-    tensors: list[TensorDistance]
-    why: str | None  # not comparable
+    distance: float | None = None
+    relative: float | None = None
+    accuracy: float | None = None
+    tensors: list[TensorDistance] = []
+    why: str | None = None  # not comparable
 
 
-class WithoutDocument(Document, frozen=True):
+class LeftOut(Document, frozen=True, kw_only=True):
+    """A model without a client's updates."""
+
     client: int
-    distance: float | None
-    relative: float | None
-    changed_in: list[int]
-    why: str | None  # no answer
+    distance: float | None = None
+    relative: float | None = None
+    changed_in: list[int] = []
+    why: str | None = None  # no answer
 
 
-class ModelDocument(Document, frozen=True):
+class ModelDocument(Document, frozen=True, kw_only=True):
     """`/model/<h>.json?without=<client>&other=<height>`"""
 
     height: int
@@ -475,25 +468,25 @@ class ModelDocument(Document, frozen=True):
     is_stored: bool
     pruned_to: int  # updates up to this block are pruned
     is_trusted: bool  # the node that stored the chain never recomputed it; a quorum voted for it
-    accuracy: float | None
-    contributions: list[LineageContribution]
+    accuracy: float | None = None
+    contributions: list[Contribution]
     parents: list[Ancestor]  # the newest first, at most 200
     compare: ModelComparison | None
-    without: WithoutDocument | None
+    without: LeftOut | None
     why: str | None = None  # something is missing
 
 
-class Limit(Document, frozen=True):
+class Setting(Document, frozen=True):
     """Range of a setting, and its value on the chain."""
 
     name: str
-    least: float
-    most: float
-    value: float
+    least: int | float
+    most: int | float
+    value: int | float
     unit: str
 
 
-class DeskSettings(Document, frozen=True):
+class WhatIfSettings(Document, frozen=True):
     """Changed settings of a round's problem; none: as recorded."""
 
     tradeoff: float | None = None
@@ -505,7 +498,7 @@ class DeskSettings(Document, frozen=True):
     gain_db: float | None = None
 
 
-class DeskClient(Document, frozen=True):
+class ProblemClient(Document, frozen=True):
     client: int
     queue: float
     cycles: float
@@ -518,7 +511,7 @@ class DeskClient(Document, frozen=True):
     rate: float  # beta_i
 
 
-class DeskProblem(Document, frozen=True):
+class ProblemDocument(Document, frozen=True):
     round: int
     min_clients: int
     tradeoff: float
@@ -526,10 +519,10 @@ class DeskProblem(Document, frozen=True):
     bandwidth_hz: float
     noise_w_per_hz: float
     overhead_s: float
-    clients: list[DeskClient]
+    clients: list[ProblemClient]
 
 
-class DeskChoice(Document, frozen=True):
+class SolvedDecision(Document, frozen=True):
     """A scheduler's decision and its costs; lists have one entry per client."""
 
     scheduler: str
@@ -549,7 +542,7 @@ class DeskChoice(Document, frozen=True):
     reason: str | None
 
 
-class DeskCertificate(Document, frozen=True):
+class Optimality(Document, frozen=True):
     bound: float | None  # no decision has a lower objective
     gap: float | None  # of the best choice, relative
     text: str
@@ -565,17 +558,17 @@ class FrontierPoint(Document, frozen=True):
     num_selected: int
 
 
-class DeskDocument(Document, frozen=True):
+class WhatIfDocument(Document, frozen=True):
     """`/desk/<h>.json`: the problem of round h."""
 
     height: int
     is_next: bool  # a round that is planned and has no block yet
-    settings: DeskSettings
-    limits: list[Limit]
-    problem: DeskProblem
-    recorded: DeskChoice | None  # on the chain, for the recorded problem
-    choices: list[DeskChoice]
-    certificate: DeskCertificate
+    settings: WhatIfSettings
+    limits: list[Setting]
+    problem: ProblemDocument
+    recorded: SolvedDecision | None  # on the chain, for the recorded problem
+    choices: list[SolvedDecision]
+    certificate: Optimality
     frontier: list[FrontierPoint]
 
 

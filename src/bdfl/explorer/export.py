@@ -26,7 +26,7 @@ import msgspec
 from bdfl import __version__
 from bdfl.errors import BdflError
 from bdfl.explorer.app import SHELL, StaticFiles
-from bdfl.explorer.documents import DeskSettings, Overview
+from bdfl.explorer.documents import Overview, WhatIfSettings
 from bdfl.explorer.library import Library
 
 _NAME = r"[A-Za-z_$][A-Za-z0-9_$]*"
@@ -349,7 +349,7 @@ def _run_pieces(library: Library, run: int, overview: Overview, account: _Accoun
         yield from take(f"client/{client}.json", partial(library.client, run, client))
     yield from take("verify.json", lambda: _wait_for(lambda: library.verify(run)))
     yield from take("frontier.json", lambda: _wait_for(lambda: library.frontier(run)))
-    yield from take("desk.json", lambda: library.desk(run, None, DeskSettings()))
+    yield from take("desk.json", lambda: library.desk(run, None, WhatIfSettings()))
     lowest = 1 if account.last is None else max(1, height - account.last + 1)
     desk_ends_s = time.monotonic() + _DESK_S
     num_desks, first = 0, height + 1
@@ -362,7 +362,7 @@ def _run_pieces(library: Library, run: int, overview: Overview, account: _Accoun
         yield from take(f"network.json?round={one}", partial(library.network, run, one), f"network/{one}.json")
         yield from take(f"model/{one}.json", partial(library.model, run, one))
         if time.monotonic() < desk_ends_s:
-            for piece in take(f"desk/{one}.json", partial(library.desk, run, one, DeskSettings())):
+            for piece in take(f"desk/{one}.json", partial(library.desk, run, one, WhatIfSettings())):
                 num_desks += 1
                 yield piece
     yield from take("blocks.json", lambda: _block_rows(library, run, first, height))

@@ -9,10 +9,10 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Literal
 
 from bdfl import __version__
 from bdfl.errors import BdflError
+from bdfl.explorer import BadRequest, Busy, NotHere
 from bdfl.explorer.columns import MAX_POINTS, tell_story
 from bdfl.explorer.detection import open_node, open_path
 from bdfl.explorer.documents import (
@@ -23,8 +23,6 @@ from bdfl.explorer.documents import (
     ClientDocument,
     CompareDocument,
     ComparedRun,
-    DeskDocument,
-    DeskSettings,
     FrontierDocument,
     GoneNews,
     Growth,
@@ -32,34 +30,27 @@ from bdfl.explorer.documents import (
     NetworkDocument,
     News,
     Overview,
-    RunFrontierPoint,
     RunName,
     Status,
     StatusNews,
     StoryDocument,
     VerifyDocument,
+    WhatIfDocument,
+    WhatIfSettings,
 )
-from bdfl.explorer.errors import BadRequest, Busy, NotHere
-from bdfl.explorer.pages import compare_runs, draw_map, show_model
+from bdfl.explorer.pages import add_accuracies, compare_runs, draw_map
 from bdfl.explorer.record_run import RecordRun
 from bdfl.explorer.run import Run
-from bdfl.explorer.what_if import open_desk
 from bdfl.explorer.worker_client import (
     MAX_DRAWN,
-    Helper,
-    Judged,
-    Lineage,
-    Mined,
-    Pair,
-    Paired,
-    Places,
+    FindFrontier,
+    FindIntervals,
+    FindPositions,
     Positions,
-    Solve,
-    Solved,
-    Sweep,
-    Swept,
-    Traced,
-    Verify,
+    SolveAgain,
+    TraceModel,
+    VerifyChain,
+    WorkerClient,
 )
 
 _MAX_PLACES = 64  # cached maps of rounds
@@ -80,10 +71,10 @@ class _Told:
 class Library:
     """The open runs, by number from 0."""
 
-    def __init__(self, runs: Sequence[Run], helper: Helper) -> None:
+    def __init__(self, runs: Sequence[Run], worker: WorkerClient) -> None:
         self._runs = list(runs)
-        self._helper = helper
-        self._places: OrderedDict[tuple[int, int], Places] = OrderedDict()  # by run and round
+        self._worker = worker
+        self._places: OrderedDict[tuple[int, int], Positions] = OrderedDict()  # by run and round
         self._turn = threading.Lock()  # serialises polls
         self._map_turn = threading.Lock()
         self._told = [_Told(run.height, len(run.told_problems())) for run in runs]
@@ -99,11 +90,11 @@ class Library:
                 races = run.open_races()
             for race in races:
                 try:
-                    mined = self._helper.ask(race, Mined)
+                    mining_s = self._worker.ask(race, float)
                 except BdflError:
                     continue  # keep the modelled time
                 with run.lock:
-                    run.set_mining(race.round - 1, mined.mining_s)
+                    run.set_mining(race.round - 1, mining_s)
 
     @property
     def num_runs(self) -> int:
@@ -239,14 +230,14 @@ class Library:
             why = str(error)
         return draw_map(view, found.clients(), found.access_points(), places, found.status(), why)
 
-    def _find_places(self, run: int, round: int) -> Places:
+    def _find_places(self, run: int, round: int) -> Positions:
         path = self._run(run).scenario_path
         if path is None:
             raise NotHere("no scenario says where anybody is")
         with self._map_turn:
             known = self._places.get((run, round))
         if known is None:
-            known = self._helper.ask(Positions(scenario=str(path), round=round), Places)
+            known = self._worker.ask(FindPositions(scenario=str(path), round=round), Positions)
             with self._map_turn:
                 self._places[run, round] = known
                 while len(self._places) > _MAX_PLACES:
@@ -274,43 +265,26 @@ class Library:
         num_clients = len(found.clients())
         if without is not None and not 0 <= without < num_clients:
             raise BadRequest(f"without: {without} given, 0 to {num_clients - 1} expected")
-        order = Lineage(chain=str(path), height=height, without=without, other=other)
-        traced = self._helper.ask(order, Traced)
-        return show_model(
-            height,
-            traced,
-            without=without,
-            other=other,
-            pruned_to=found.pruned_to,
-            accuracy_of=found.accuracy,
-        )
+        request = TraceModel(chain=str(path), height=height, without=without, other=other)
+        return add_accuracies(self._worker.ask(request, ModelDocument), found.accuracy)
 
-    def desk(self, run: int, height: int | None, settings: DeskSettings) -> DeskDocument:
+    def desk(self, run: int, height: int | None, settings: WhatIfSettings) -> WhatIfDocument:
         """Return the what-if page of a round (default: the round in progress; of a finished run, the last one)."""
         found = self._run(run)
         found.refresh()
         newest = min(found.newest_round, MAX_DRAWN) if found.kind == "record" else found.newest_round
         round = newest if height is None else height
         problem, recorded = found.problem_at(round)
-        is_next = round > found.height
-        return open_desk(round, problem, recorded, settings, is_next=is_next, solve=self._solve)
-
-    def _solve(self, order: Solve) -> Solved:
-        return self._helper.ask(order, Solved)
+        request = SolveAgain(
+            height=round, is_next=round > found.height, problem=problem, recorded=recorded, settings=settings
+        )
+        return self._worker.ask(request, WhatIfDocument)
 
     def frontier(self, run: int) -> FrontierDocument:
         path = self._run(run).scenario_path
         if path is None:
             raise NotHere("the scenario of this run is not known")
-        swept = self._helper.ask(Sweep(scenario=str(path)), Swept)
-        points = [
-            RunFrontierPoint(**{name: getattr(one, name) for name in RunFrontierPoint.__struct_fields__})
-            for one in swept.points
-        ]
-        state: Literal["computing", "done", "failed"] = (
-            "computing" if not swept.is_done else "failed" if swept.why else "done"
-        )
-        return FrontierDocument(state=state, rounds=swept.rounds, points=points, why=swept.why)
+        return self._worker.ask(FindFrontier(scenario=str(path)), FrontierDocument)
 
     def compare(self) -> CompareDocument:
         rows = []
@@ -329,26 +303,16 @@ class Library:
                         summary=found.summary(),
                     )
                 )
-        return compare_runs(rows, [found.columns for found in self._runs], self._pair)
+        return compare_runs(rows, [found.columns for found in self._runs], self._find_intervals)
 
-    def _pair(self, order: Pair) -> Paired:
-        return self._helper.ask(order, Paired)
+    def _find_intervals(self, differences: list[list[float]]) -> list[tuple[float, float]]:
+        return self._worker.ask(FindIntervals(differences=differences), list[tuple[float, float]])
 
     def verify(self, run: int) -> VerifyDocument:
         path = self._run(run).chain_path
         if path is None:
             raise NotHere("there is no chain of this run on this machine")
-        judged = self._helper.ask(Verify(chain=str(path)), Judged)
-        if judged.is_done and judged.is_valid is None:
-            return VerifyDocument(state="failed", seconds=judged.seconds, why=judged.why)
-        return VerifyDocument(
-            state="done" if judged.is_done else "computing",
-            is_valid=judged.is_valid,
-            height=judged.height,
-            num_signatures=judged.num_signatures,
-            failure=judged.failure,
-            seconds=judged.seconds,
-        )
+        return self._worker.ask(VerifyChain(chain=str(path)), VerifyDocument)
 
 
 def _let_go(found: Run) -> None:
@@ -360,16 +324,16 @@ def _let_go(found: Run) -> None:
 def open_library(paths: Sequence[Path], node: str | None = None) -> Iterator[Library]:
     """Open the runs at these paths, then the node with a status server at host:port; raise `CannotOpen`."""
     with ExitStack() as resources:
-        helper = Helper()
-        resources.callback(helper.close)
+        worker = WorkerClient()
+        resources.callback(worker.close)
         runs: list[Run] = []
         for path in paths:
-            runs.append(open_path(path, helper))
+            runs.append(open_path(path, worker))
             resources.callback(runs[-1].close)
         if node is not None:
             runs.append(open_node(node))
             resources.callback(runs[-1].close)
-        library = Library(runs, helper)
+        library = Library(runs, worker)
         if any(run.open_races() for run in runs):
             threading.Thread(target=library.measure_ends, daemon=True, name="mining").start()
         yield library

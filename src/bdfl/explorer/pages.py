@@ -1,9 +1,11 @@
-"""Pages of a client, of the network map, of a model, and of two runs compared."""
+"""Pages of a client, of the network map, of two runs compared, and of a model."""
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
+from typing import TypeAlias
 
 import numpy as np
+from msgspec.structs import replace
 
 from bdfl.audit.export import to_plain
 from bdfl.audit.lineage import describe_offence, sample_weights
@@ -23,7 +25,6 @@ from bdfl.explorer.columns import (
 from bdfl.explorer.documents import (
     AccessPointPlace,
     AccessPointRow,
-    Ancestor,
     ClientDocument,
     ClientPlace,
     ClientRow,
@@ -31,19 +32,15 @@ from bdfl.explorer.documents import (
     ComparedRun,
     ContributionRow,
     Curve,
-    LineageContribution,
     Link,
-    ModelComparison,
     ModelDocument,
     NetworkDocument,
     OffenceRow,
     PairedDifference,
     Status,
-    TensorDistance,
-    WithoutDocument,
 )
 from bdfl.explorer.run import RoundView
-from bdfl.explorer.worker_client import Pair, Paired, Places, Traced
+from bdfl.explorer.worker_client import Positions
 from bdfl.ledger.block import Limits
 from bdfl.ledger.costs import CAPACITANCE, MICROWATT
 from bdfl.ledger.member_set import find_evidence, offender_of
@@ -142,37 +139,37 @@ def draw_map(
     view: RoundView,
     clients: Sequence[ClientRow],
     access_points: Sequence[AccessPointRow],
-    places: Places | None,
+    positions: Positions | None,
     status: Status | None,
     why: str | None,
 ) -> NetworkDocument:
-    """Return the map; without `places` positions are unknown, for the reason `why`."""
+    """Return the map; without `positions` positions are unknown, for the reason `why`."""
     online = {} if status is None else {node.number: node.is_online for node in status.nodes}
     points_online = [] if status is None else [point.is_online for point in status.access_points]
-    num_points = len(access_points) if places is None else max(len(access_points), len(places.access_point_m))
+    num_points = len(access_points) if positions is None else max(len(access_points), len(positions.access_point_m))
     return NetworkDocument(
         round=view.round,
-        has_positions=places is not None,
+        has_positions=positions is not None,
         access_points=[
             AccessPointPlace(
                 name=access_points[number].name if number < len(access_points) else f"access point {number}",
-                x_m=None if places is None else _at(places.access_point_m, number, 0),
-                y_m=None if places is None else _at(places.access_point_m, number, 1),
+                x_m=None if positions is None else _at(positions.access_point_m, number, 0),
+                y_m=None if positions is None else _at(positions.access_point_m, number, 1),
                 is_online=points_online[number] if number < len(points_online) else None,
             )
             for number in range(num_points)
         ],
-        clients=[_place(one, view, places, online) for one in clients if view.is_there(one)],
-        links=[] if places is None else [_link(pair, len(places.position_m)) for pair in places.links],
+        clients=[_place(one, view, positions, online) for one in clients if view.is_there(one)],
+        links=[] if positions is None else [_link(pair, len(positions.position_m)) for pair in positions.links],
         why=why,
     )
 
 
-def _place(client: ClientRow, view: RoundView, places: Places | None, online: Mapping[int, bool]) -> ClientPlace:
+def _place(client: ClientRow, view: RoundView, positions: Positions | None, online: Mapping[int, bool]) -> ClientPlace:
     number = client.client
     gain = view.gain[number] if number < len(view.gain) else float("nan")
     power_w = view.power_w[number] if number < len(view.power_w) else 0.0
-    is_placed = places is not None and number < len(places.position_m)
+    is_placed = positions is not None and number < len(positions.position_m)
     ratio, rate = None, None
     if np.isfinite(gain) and view.bandwidth_hz is not None and view.noise_w_per_hz is not None:
         pair = np.array([power_w]), np.array([gain])
@@ -181,9 +178,9 @@ def _place(client: ClientRow, view: RoundView, places: Places | None, online: Ma
     return ClientPlace(
         client=number,
         name=client.name,
-        x_m=round(places.position_m[number][0], 2) if is_placed and places is not None else None,
-        y_m=round(places.position_m[number][1], 2) if is_placed and places is not None else None,
-        access_point=places.access_point[number] if is_placed and places is not None else None,
+        x_m=round(positions.position_m[number][0], 2) if is_placed and positions is not None else None,
+        y_m=round(positions.position_m[number][1], 2) if is_placed and positions is not None else None,
+        access_point=positions.access_point[number] if is_placed and positions is not None else None,
         gain_db=to_db(gain) if np.isfinite(gain) else None,
         snr_db=ratio,
         rate_bps=rate,
@@ -202,8 +199,8 @@ def _of(values: Sequence[float], number: int) -> float:
     return float(values[number]) if number < len(values) else 0.0
 
 
-def _at(places: Sequence[tuple[float, float]], number: int, axis: int) -> float | None:
-    return round(places[number][axis], 2) if number < len(places) else None
+def _at(positions: Sequence[tuple[float, float]], number: int, axis: int) -> float | None:
+    return round(positions[number][axis], 2) if number < len(positions) else None
 
 
 def _link(pair: tuple[int, int], num_clients: int) -> Link:
@@ -213,36 +210,32 @@ def _link(pair: tuple[int, int], num_clients: int) -> Link:
 
 # Comparison of runs: summaries, curves, and paired differences over common rounds.
 
+FindIntervals: TypeAlias = Callable[[list[list[float]]], list[tuple[float, float]]]
+
 _COMPARED_POINTS = 500
 _MAX_RUNS = 8  # compared in pairs
 _METRICS = (("accuracy", ""), ("loss", ""), ("delay_s", "s"), ("mining_s", "s"), ("mean_queue", ""))
 
 
 def compare_runs(
-    runs: Sequence[ComparedRun], columns: Sequence[Columns], pair: Callable[[Pair], Paired] | None
+    runs: Sequence[ComparedRun],
+    columns: Sequence[Columns],
+    find_intervals: Callable[[list[list[float]]], list[tuple[float, float]]],
 ) -> CompareDocument:
-    """Compare the runs; `pair` computes the intervals in the worker process, without it there are none."""
+    """Compare the runs; `find_intervals` computes means of differences and half their intervals, in the worker."""
     wanted = [
         (a, b, metric, unit, found)
         for a, b in combinations(range(min(len(runs), _MAX_RUNS)), 2)
         for metric, unit in _METRICS
         if (found := _differences(columns[a], columns[b], metric)).size
     ]
-    paired: list[PairedDifference] = []
-    if wanted and pair is not None:
-        answer = pair(Pair(differences=[found.tolist() for *_, found in wanted]))
-        for (a, b, metric, unit, found), mean, half_width in zip(wanted, answer.means, answer.half_widths, strict=True):
-            paired.append(
-                PairedDifference(
-                    a=runs[a].run,
-                    b=runs[b].run,
-                    metric=metric,
-                    mean=mean,
-                    half_width=half_width,
-                    unit=unit,
-                    n=found.size,
-                )
-            )
+    intervals = find_intervals([found.tolist() for *_, found in wanted]) if wanted else []
+    paired = [
+        PairedDifference(
+            a=runs[a].run, b=runs[b].run, metric=metric, mean=mean, half_width=half_width, unit=unit, n=found.size
+        )
+        for (a, b, metric, unit, found), (mean, half_width) in zip(wanted, intervals, strict=True)
+    ]
     curves = [_curve(one.run, found) for one, found in zip(runs, columns, strict=True)]
     return CompareDocument(runs=list(runs), curves=curves, paired=paired)
 
@@ -269,75 +262,14 @@ def _curve(run: int, columns: Columns) -> Curve:
     )
 
 
-# Page of a model: contributors, lineage, and distances to another model and to itself without a client.
+# Page of a model
 
 
-def show_model(
-    height: int,
-    traced: Traced,
-    *,
-    without: int | None,
-    other: int | None,
-    pruned_to: int,
-    accuracy_of: Callable[[int], float | None],
-) -> ModelDocument:
-    """Return the page; `accuracy_of` returns the accuracy of the model after a block."""
-    return ModelDocument(
-        height=height,
-        made_in=traced.made_in,
-        model=traced.model,
-        rule=traced.rule,
-        is_stored=traced.is_stored,
-        pruned_to=pruned_to,
-        is_trusted=traced.is_trusted,
-        accuracy=accuracy_of(height),
-        contributions=[
-            LineageContribution(**{name: getattr(one, name) for name in LineageContribution.__struct_fields__})
-            for one in traced.contributors
-        ],
-        parents=[
-            Ancestor(
-                height=one.height,
-                digest=one.digest,
-                clients=one.clients,
-                is_stored=one.is_stored,
-                accuracy=accuracy_of(one.height),
-                distance=one.distance,
-            )
-            for one in traced.parents
-        ],
-        compare=None if other is None else _show_comparison(other, traced, accuracy_of),
-        without=None if without is None else _show_without(without, traced),
-        why=None if traced.is_stored else f"the model's bytes are not kept: those up to block {pruned_to} were pruned",
-    )
-
-
-def _show_comparison(other: int, traced: Traced, accuracy_of: Callable[[int], float | None]) -> ModelComparison | None:
-    found = traced.compared
-    if found is None:
-        return None
-    return ModelComparison(
-        other=other,
-        digest=found.digest,
-        distance=found.distance,
-        relative=found.relative,
-        accuracy=accuracy_of(other),
-        tensors=[
-            TensorDistance(**{name: getattr(one, name) for name in TensorDistance.__struct_fields__})
-            for one in found.tensors
-        ],
-        why=found.why,
-    )
-
-
-def _show_without(client: int, traced: Traced) -> WithoutDocument | None:
-    found = traced.left_out
-    if found is None:
-        return None
-    return WithoutDocument(
-        client=client,
-        distance=found.distance,
-        relative=found.relative,
-        changed_in=found.changed_in,
-        why=found.why,
+def add_accuracies(page: ModelDocument, accuracy_of: Callable[[int], float | None]) -> ModelDocument:
+    """Return the page with the accuracies of its models; `accuracy_of` returns that of the model after a block."""
+    return replace(
+        page,
+        accuracy=accuracy_of(page.height),
+        parents=[replace(one, accuracy=accuracy_of(one.height)) for one in page.parents],
+        compare=page.compare and replace(page.compare, accuracy=accuracy_of(page.compare.other)),
     )

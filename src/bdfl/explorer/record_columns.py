@@ -112,7 +112,6 @@ def _split(rounds: _Table, clients: _Table, into: Path) -> RecordFacts:
         scenario=rounds.metadata.get("scenario", ""),
         scheduler=rounds.metadata.get("scheduler", ""),
         tradeoff=float(rounds.metadata.get("tradeoff", "nan")),
-        num_rounds=num_rounds,
         rates=[float(rate) for rate in rates],
         samples=[int(count) for count in samples if np.isfinite(count)],
     )

@@ -3,11 +3,13 @@
 import mmap
 import tempfile
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from bdfl.errors import BdflError, one_line
+from bdfl.explorer import NotHere
 from bdfl.explorer.columns import (
     DELIVERED,
     PER_CLIENT,
@@ -30,9 +32,8 @@ from bdfl.explorer.documents import (
     Status,
     Summary,
 )
-from bdfl.explorer.errors import NotHere
 from bdfl.explorer.run import Facts, RoundView
-from bdfl.explorer.worker_client import DrawProblem, Helper, MinedIn, ProblemOrder, ReadRecord, RecordFacts
+from bdfl.explorer.worker_client import DrawProblem, FindMining, RecordFacts, SplitRecord, WorkerClient
 from bdfl.records import NOBODY
 from bdfl.records.learning import SCENARIO_FILE
 from bdfl.scenario import Scenario
@@ -48,17 +49,17 @@ _PAGE = 50
 class RecordRun:
     """The records in a folder, which do not change."""
 
-    def __init__(self, path: Path, helper: Helper) -> None:
+    def __init__(self, path: Path, worker: WorkerClient) -> None:
         self.kind: Kind = "record"
         self.folder: Path | None = path
         self.lock = threading.RLock()
         self.gone: str | None = None
         self.is_live = False
-        self._helper = helper
+        self._worker = worker
         self._place = tempfile.TemporaryDirectory(prefix="bdfl-explore-")
         into = Path(self._place.name)
-        order = ReadRecord(folder=str(path), into=str(into))
-        self._found: RecordFacts = helper.ask(order, RecordFacts, _READING_S)
+        split = SplitRecord(folder=str(path), into=str(into))
+        self._found: RecordFacts = worker.ask(split, RecordFacts, _READING_S)
         arrays = {name: np.load(into / f"{name}.npy", mmap_mode="r") for name in (*PER_ROUND, *PER_CLIENT, *_DECIDED)}
         self._arrays: dict[str, Values] = arrays
         self.columns = Columns.of({name: arrays[name] for name in (*PER_ROUND, *PER_CLIENT)})
@@ -107,7 +108,7 @@ class RecordRun:
     def read_all(self) -> None:
         """Do nothing: records are read when opened."""
 
-    def open_races(self) -> list[MinedIn]:
+    def open_races(self) -> list[FindMining]:
         return []
 
     def set_mining(self, place: int, mining_s: float) -> None:
@@ -127,10 +128,6 @@ class RecordRun:
     @property
     def chain_path(self) -> Path | None:
         return None
-
-    @property
-    def pruned_to(self) -> int:
-        return 0
 
     def clients(self) -> list[ClientRow]:
         samples = self._found.samples
@@ -269,11 +266,11 @@ class RecordRun:
         view = self.view_round(round)
         if self.scenario_path is None:
             raise NotHere("the scenario of this record cannot be read")
-        drawn = self._helper.ask(DrawProblem(scenario=str(self.scenario_path), round=round), ProblemOrder)
+        drawn = self._worker.ask(DrawProblem(scenario=str(self.scenario_path), round=round), RoundProblem)
         queue = np.zeros(self.columns.num_clients)
         if round > 1:
             queue = self.columns["client_queue"][round - 2].astype(np.float64)
-        problem = drawn.to_problem(queue)
+        problem = replace(drawn, queue=queue)
         selected = np.array([number in view.selected for number in range(self.columns.num_clients)])
         decision = Decision(
             selected=selected,

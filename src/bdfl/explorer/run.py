@@ -17,7 +17,7 @@ from bdfl.explorer.documents import (
     Status,
     Summary,
 )
-from bdfl.explorer.worker_client import MinedIn
+from bdfl.explorer.worker_client import FindMining
 from bdfl.scheduling.problem import Decision, RoundProblem
 
 # One round: conditions, schedule and result of every client.
@@ -90,14 +90,11 @@ class Run(Protocol):
         """Folder of its chain; none: not on this machine."""
         ...
 
-    @property
-    def pruned_to(self) -> int: ...
-
     def read_all(self) -> None:
         """Read the whole run, without a time limit."""
         ...
 
-    def open_races(self) -> list[MinedIn]:
+    def open_races(self) -> list[FindMining]:
         """Return requests for sampled mining times of the last rounds; empty if known or unavailable."""
         ...
 

@@ -1,24 +1,28 @@
-"""Analysis of a round with changed settings: its problem, the recorded decision, and new decisions."""
+"""Analysis of a round with changed settings, in the worker: its problem, the recorded decision, and new decisions."""
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 
 from bdfl.errors import BdflError
+from bdfl.experiment.simulation import prove_bound
+from bdfl.experiment.solve import answer, decide
+from bdfl.explorer import BadRequest
 from bdfl.explorer.block_page import to_db
 from bdfl.explorer.documents import (
-    DeskCertificate,
-    DeskChoice,
-    DeskClient,
-    DeskDocument,
-    DeskProblem,
-    DeskSettings,
     FrontierPoint,
-    Limit,
+    Optimality,
+    ProblemClient,
+    ProblemDocument,
+    Setting,
+    SolvedDecision,
+    WhatIfDocument,
+    WhatIfSettings,
 )
-from bdfl.explorer.errors import BadRequest
-from bdfl.explorer.worker_client import Choice, DecisionOrder, ProblemOrder, Solve, Solved
+from bdfl.explorer.worker_client import SolveAgain
+from bdfl.scheduling.checker import evaluate
 from bdfl.scheduling.problem import OPTIMAL_GAP, Decision, RoundProblem, validate_problem
 
 SCHEDULERS = ("drc", "exact", "exact-power", "random", "round-robin", "channel-best", "all")
@@ -27,22 +31,48 @@ _MANY = 24  # clients above which the frontier takes fewer steps
 _FEW_STEPS = (0.01, 0.1, 1.0, 10.0, 100.0)
 
 
-def limits_of(problem: RoundProblem) -> list[Limit]:
+def solve_again(request: SolveAgain) -> WhatIfDocument:
+    """Return the what-if page of a round; raise `BadRequest` for settings outside their limits."""
+    recorded = request.recorded
+    problem = change_problem(request.problem, request.settings)
+    validate_problem(request.problem)
+    decisions = {name: _solve(problem, name) for name in SCHEDULERS}
+    steps = _STEPS if problem.num_clients <= _MANY else _FEW_STEPS
+    return WhatIfDocument(
+        height=request.height,
+        is_next=request.is_next,
+        settings=request.settings,
+        limits=limits_of(request.problem),
+        problem=_show_problem(problem),
+        recorded=None
+        if recorded is None
+        else _decide("recorded", request.problem, lambda: prove_bound(request.problem, recorded))[0],
+        choices=[shown for shown, _ in decisions.values()],
+        certificate=_certify(*decisions["exact"]),
+        frontier=[
+            _frontier_point(replace(problem, tradeoff=problem.tradeoff * step), name)
+            for step in steps
+            for name in ("drc", "exact")
+        ],
+    )
+
+
+def limits_of(problem: RoundProblem) -> list[Setting]:
     """Return the range and the recorded value of every setting."""
     reachable = problem.reachable
     budget_j = float(np.mean(problem.energy_budget_j[reachable])) if reachable.any() else 0.0
     return [
-        Limit(name="tradeoff", least=1e-3, most=1e6, value=problem.tradeoff, unit=""),
-        Limit(name="budget_scale", least=0.01, most=100.0, value=1.0, unit=""),
-        Limit(name="energy_budget_j", least=1e-9, most=1e6, value=budget_j, unit="J"),
-        Limit(name="bandwidth_hz", least=1e3, most=1e10, value=problem.bandwidth_hz, unit="Hz"),
-        Limit(name="work_scale", least=0.01, most=100.0, value=1.0, unit=""),
-        Limit(name="client", least=0, most=problem.num_clients - 1, value=0, unit=""),
-        Limit(name="gain_db", least=-300.0, most=0.0, value=-100.0, unit="dB"),
+        Setting(name="tradeoff", least=1e-3, most=1e6, value=problem.tradeoff, unit=""),
+        Setting(name="budget_scale", least=0.01, most=100.0, value=1.0, unit=""),
+        Setting(name="energy_budget_j", least=1e-9, most=1e6, value=budget_j, unit="J"),
+        Setting(name="bandwidth_hz", least=1e3, most=1e10, value=problem.bandwidth_hz, unit="Hz"),
+        Setting(name="work_scale", least=0.01, most=100.0, value=1.0, unit=""),
+        Setting(name="client", least=0, most=problem.num_clients - 1, value=0, unit=""),
+        Setting(name="gain_db", least=-300.0, most=0.0, value=-100.0, unit="dB"),
     ]
 
 
-def change_problem(problem: RoundProblem, settings: DeskSettings) -> RoundProblem:
+def change_problem(problem: RoundProblem, settings: WhatIfSettings) -> RoundProblem:
     """Return the problem with these settings; raise `BadRequest` if one is outside its limits."""
     for limit in limits_of(problem):
         value = getattr(settings, limit.name)
@@ -72,80 +102,65 @@ def change_problem(problem: RoundProblem, settings: DeskSettings) -> RoundProble
     return changed
 
 
-def open_desk(
-    height: int,
-    problem: RoundProblem,
-    recorded: Decision | None,
-    settings: DeskSettings,
-    *,
-    is_next: bool,
-    solve: Callable[[Solve], Solved],
-) -> DeskDocument:
-    """Return the what-if page of a round; `solve` runs in the worker process."""
-    changed = change_problem(problem, settings)
-    steps = _STEPS if problem.num_clients <= _MANY else _FEW_STEPS
-    order = Solve(
-        problem=ProblemOrder.of(changed),
-        recorded_problem=ProblemOrder.of(problem),
-        recorded=None if recorded is None else _decision_of(recorded),
-        schedulers=list(SCHEDULERS),
-        tradeoffs=[changed.tradeoff * step for step in steps],
-    )
-    solved = solve(order)
-    return DeskDocument(
-        height=height,
-        is_next=is_next,
-        settings=settings,
-        limits=limits_of(problem),
-        problem=_show_problem(changed),
-        recorded=None if solved.recorded is None else _show_choice(solved.recorded),
-        choices=[_show_choice(one) for one in solved.choices],
-        certificate=certify(solved),
-        frontier=[
-            FrontierPoint(
-                scheduler=one.scheduler,
-                tradeoff=one.tradeoff,
-                delay_s=one.delay_s if one.objective is not None else None,
-                served_queue=one.served_queue if one.objective is not None else None,
-                num_selected=len(one.selected),
-            )
-            for one in solved.frontier
-        ],
+def _solve(problem: RoundProblem, scheduler: str) -> tuple[SolvedDecision, Decision]:
+    return _decide(scheduler, problem, lambda: decide(problem, scheduler))
+
+
+def _decide(name: str, problem: RoundProblem, make: Callable[[], Decision]) -> tuple[SolvedDecision, Decision]:
+    """Return a decision, with its costs and the time it took."""
+    begun_s = time.perf_counter()
+    decision = make()
+    seconds = time.perf_counter() - begun_s
+    found, outcome = answer(problem, decision), evaluate(problem, decision)
+    slowest = int(np.argmax(outcome.training_s + outcome.upload_s))
+    return SolvedDecision(
+        scheduler=name,
+        status=found.status.value,
+        selected=found.selected,
+        delay_s=found.delay_s,
+        training_s=float(outcome.training_s[slowest]),
+        upload_s=float(outcome.upload_s[slowest]),
+        mining_s=found.mining_s,
+        objective=found.objective,
+        gap=found.gap,
+        energy_j=found.energy_j,
+        cpu_hz=found.cpu_hz,
+        mining_hz=found.mining_hz,
+        power_w=found.power_w,
+        seconds=seconds,
+        reason=found.reason,
+    ), decision
+
+
+def _frontier_point(problem: RoundProblem, scheduler: str) -> FrontierPoint:
+    shown, decision = _solve(problem, scheduler)
+    is_feasible = shown.objective is not None
+    return FrontierPoint(
+        scheduler=scheduler,
+        tradeoff=problem.tradeoff,
+        delay_s=shown.delay_s if is_feasible else None,
+        served_queue=float(np.sum(problem.queue[decision.selected])) if is_feasible else None,
+        num_selected=len(shown.selected),
     )
 
 
-def certify(solved: Solved) -> DeskCertificate:
-    """Return the proven bound and gap of the exact choice at the recorded transmit powers."""
-    exact = next((one for one in solved.choices if one.scheduler == "exact"), None)
-    if exact is None or exact.objective is None:
-        why = "nobody can be scheduled" if exact is None or exact.reason is None else exact.reason
-        return DeskCertificate(bound=None, gap=None, text=f"There is nothing to prove: {why}.")
-    if exact.bound is None or exact.gap is None:
-        return DeskCertificate(bound=None, gap=None, text="No bound was proven.")
+def _certify(exact: SolvedDecision, decision: Decision) -> Optimality:
+    """Return the proven bound and gap of the exact decision at the recorded transmit powers."""
+    if exact.objective is None:
+        why = exact.reason or "nobody can be scheduled"
+        return Optimality(bound=None, gap=None, text=f"There is nothing to prove: {why}.")
+    if not np.isfinite(decision.bound) or exact.gap is None:
+        return Optimality(bound=None, gap=None, text="No bound was proven.")
     end = "it is optimal" if exact.gap <= OPTIMAL_GAP else f"a gap of at most {100 * exact.gap:.2g} %"
     text = (
-        f"With these transmit powers no decision has an objective below {exact.bound:.6g}, as the exact scheduler"
+        f"With these transmit powers no decision has an objective below {decision.bound:.6g}, as the exact scheduler"
         f" proves; the best one found has {exact.objective:.6g}: {end}."
     )
-    return DeskCertificate(bound=exact.bound, gap=exact.gap, text=text)
+    return Optimality(bound=float(decision.bound), gap=exact.gap, text=text)
 
 
-def _decision_of(decision: Decision) -> DecisionOrder:
-    return DecisionOrder(
-        selected=decision.selected.tolist(),
-        cpu_hz=decision.cpu_hz.tolist(),
-        mining_hz=decision.mining_hz.tolist(),
-        power_w=decision.power_w.tolist(),
-        reason=decision.reason,
-    )
-
-
-def _show_choice(choice: Choice) -> DeskChoice:
-    return DeskChoice(**{name: getattr(choice, name) for name in DeskChoice.__struct_fields__})
-
-
-def _show_problem(problem: RoundProblem) -> DeskProblem:
-    return DeskProblem(
+def _show_problem(problem: RoundProblem) -> ProblemDocument:
+    return ProblemDocument(
         round=problem.round,
         min_clients=problem.min_clients,
         tradeoff=problem.tradeoff,
@@ -154,7 +169,7 @@ def _show_problem(problem: RoundProblem) -> DeskProblem:
         noise_w_per_hz=problem.noise_w_per_hz,
         overhead_s=problem.overhead_s,
         clients=[
-            DeskClient(
+            ProblemClient(
                 client=client,
                 queue=float(problem.queue[client]),
                 cycles=float(problem.cycles[client]),

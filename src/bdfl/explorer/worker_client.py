@@ -1,265 +1,91 @@
-"""Client of the worker process: its requests, replies and supervision.
+"""Requests to the worker process, which imports the heavy modules that the server must not.
 
-Messages between the explorer's server and its worker process: MessagePack after four bytes of length.
-
-The worker imports heavy modules that the server must not: solvers, the environment, Parquet, models.
+These are solvers, the environment, Parquet and models. The worker answers with the pages' documents.
 """
 
-import os
-import select
-import subprocess
-import sys
 import threading
-import time
-from dataclasses import replace
-from typing import TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
 import msgspec
 import numpy as np
 
-from bdfl.explorer.documents import VerifyFailure
-from bdfl.explorer.errors import Busy, NotHere
-from bdfl.processes import THREAD_VARIABLES
-from bdfl.scheduling.problem import RoundProblem
-from bdfl.types import PerClient
+from bdfl.explorer import BadRequest, Busy, NotHere
+from bdfl.explorer.documents import WhatIfSettings
+from bdfl.processes import BrokenMessage, ChildEnded, ChildProcess
+from bdfl.scheduling.problem import Decision, RoundProblem
 
-LENGTH_SIZE = 4
-MAX_FRAME = 2**28  # bytes
 MAX_DRAWN = 10_000  # rounds of a scenario that are drawn again to find the problem of the last one
+PATIENCE_S = 10.0  # for an answer
+_START_S = 60.0  # to import everything
+_MAX_WAITING = 4
 
 
-class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """A request to the worker."""
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """A request to the worker; scenarios are paths of files, chains those of folders."""
 
 
-class Positions(Order, frozen=True, tag=True):
-    """Request for the positions of clients and access points in a round, and the links between them."""
+class FindPositions(Request, frozen=True, tag=True):
+    """Request for the positions of a round, as `Positions`."""
 
-    scenario: str  # the file's path
+    scenario: str
     round: int
 
 
-class Places(msgspec.Struct, frozen=True, kw_only=True):
+class Positions(msgspec.Struct, frozen=True, kw_only=True):
+    """Positions of clients and access points in a round, and the links between them."""
+
     position_m: list[tuple[float, float]]
     access_point_m: list[tuple[float, float]]
     access_point: list[int]  # that serves each client
     links: list[tuple[int, int]]  # clients first, then access points
 
 
-class ProblemOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """A `RoundProblem`, field by field."""
-
-    min_clients: int
-    tradeoff: float
-    work_cycles: float
-    bandwidth_hz: float
-    noise_w_per_hz: float
-    overhead_s: float
-    round: int
-    seed: int
-    queue: list[float]
-    cycles: list[float]
-    capacitance: list[float]
-    energy_budget_j: list[float]
-    gain: list[float]
-    power_w: list[float]
-    power_max_w: list[float]
-    model_bits: list[float]
-    cpu_max_hz: list[float]
-    mining_max_hz: list[float]
-    initial_cpu_hz: list[float]
-    initial_mining_hz: list[float]
-    participation_rate: list[float]
-    reachable: list[bool]
-
-    @classmethod
-    def of(cls, problem: RoundProblem) -> "ProblemOrder":
-        """Convert a problem for encoding."""
-        values = {name: getattr(problem, name) for name in cls.__struct_fields__}
-        return cls(
-            **{name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in values.items()}
-        )
-
-    def to_problem(self, queue: PerClient | None = None) -> RoundProblem:
-        """Return the problem, with other queues if given."""
-        values: dict[str, object] = {}
-        for name in self.__struct_fields__:
-            value = getattr(self, name)
-            if isinstance(value, list):
-                value = np.array(value, dtype=np.bool_ if name == "reachable" else np.float64)
-                value.setflags(write=False)
-            values[name] = value
-        problem = RoundProblem(**values)  # type: ignore[arg-type]
-        return problem if queue is None else replace(problem, queue=queue)
-
-
-class DrawProblem(Order, frozen=True, tag=True):
-    """Request for the problem drawn for a round of a scenario; its queues are empty."""
+class DrawProblem(Request, frozen=True, tag=True):
+    """Request for the `RoundProblem` drawn for a round of a scenario; its queues are empty."""
 
     scenario: str
     round: int
 
 
-class DecisionOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """A recorded `Decision`."""
+class SolveAgain(Request, frozen=True, tag=True):
+    """Request for the `WhatIfDocument` of a round's recorded problem and decision."""
 
-    selected: list[bool]
-    cpu_hz: list[float]
-    mining_hz: list[float]
-    power_w: list[float]
-    reason: str | None
-
-
-class Solve(Order, frozen=True, tag=True):
-    """Request for these schedulers' decisions for a problem, and their decisions over V."""
-
-    problem: ProblemOrder
-    recorded_problem: ProblemOrder
-    recorded: DecisionOrder | None
-    schedulers: list[str]
-    tradeoffs: list[float]
+    height: int
+    is_next: bool
+    problem: RoundProblem
+    recorded: Decision | None
+    settings: WhatIfSettings
 
 
-class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    scheduler: str
-    status: str
-    selected: list[int]
-    delay_s: float
-    training_s: float
-    upload_s: float
-    mining_s: float
-    objective: float | None
-    gap: float | None
-    energy_j: list[float]
-    cpu_hz: list[float]
-    mining_hz: list[float]
-    power_w: list[float]
-    seconds: float
-    reason: str | None
-    served_queue: float
-    tradeoff: float
-    bound: float | None
+class TraceModel(Request, frozen=True, tag=True):
+    """Request for the `ModelDocument` of a height, without the accuracies."""
 
-
-class Solved(msgspec.Struct, frozen=True, kw_only=True):
-    recorded: Choice | None
-    choices: list[Choice]
-    frontier: list[Choice]
-
-
-class Lineage(Order, frozen=True, tag=True):
-    """Request for a model's contributors, lineage, and distances to another model and to itself without a client."""
-
-    chain: str  # the folder's path
+    chain: str
     height: int
     without: int | None
     other: int | None
 
 
-class Contributor(msgspec.Struct, frozen=True, kw_only=True):
-    client: int
-    samples: int | None
-    weight: float | None
-    update: str | None
-    since: int | None
-    last: int | None
-    num_blocks: int
-
-
-class Parent(msgspec.Struct, frozen=True, kw_only=True):
-    height: int
-    digest: str
-    clients: list[int]
-    is_stored: bool
-    distance: float | None
-
-
-class Tensor(msgspec.Struct, frozen=True, kw_only=True):
-    name: str
-    shape: list[int]
-    norm: float
-    other_norm: float
-    distance: float
-
-
-class Compared(msgspec.Struct, frozen=True, kw_only=True):
-    digest: str
-    distance: float | None
-    relative: float | None
-    tensors: list[Tensor]
-    why: str | None
-
-
-class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
-    distance: float | None
-    relative: float | None
-    changed_in: list[int]
-    why: str | None
-
-
-class Traced(msgspec.Struct, frozen=True, kw_only=True):
-    made_in: int
-    model: str
-    rule: str
-    is_stored: bool
-    is_trusted: bool  # the node that stored the chain never recomputed it
-    contributors: list[Contributor]
-    parents: list[Parent]
-    compared: Compared | None
-    left_out: LeftOut | None
-
-
-class Verify(Order, frozen=True, tag=True):
-    """Request to verify a chain; started unless running or done, and again if the chain has grown since."""
+class VerifyChain(Request, frozen=True, tag=True):
+    """Request for a `VerifyDocument`; verification starts unless running or done, and again if the chain has grown."""
 
     chain: str
 
 
-class Judged(msgspec.Struct, frozen=True, kw_only=True):
-    is_done: bool
-    height: int  # blocks verified so far
-    is_valid: bool | None
-    num_signatures: int
-    failure: VerifyFailure | None
-    why: str | None  # why it could not be verified
-    seconds: float
-
-
-class Sweep(Order, frozen=True, tag=True):
-    """Request for delay against shortfall of whole runs over V; started unless running or done."""
+class FindFrontier(Request, frozen=True, tag=True):
+    """Request for the `FrontierDocument` of whole runs of a scenario; they start unless running or done."""
 
     scenario: str
 
 
-class SweepPoint(msgspec.Struct, frozen=True, kw_only=True):
-    scheduler: str
-    tradeoff: float
-    delay_s: float
-    delay_half_width_s: float
-    shortfall: float
-    shortfall_half_width: float
-
-
-class Swept(msgspec.Struct, frozen=True, kw_only=True):
-    is_done: bool
-    rounds: int
-    points: list[SweepPoint]
-    why: str | None
-
-
-class Pair(Order, frozen=True, tag=True):
-    """Request for means of lists of differences, with half their 95 % intervals."""
+class FindIntervals(Request, frozen=True, tag=True):
+    """Request for means of lists of differences, each with half its 95 % interval: `list[tuple[float, float]]`."""
 
     differences: list[list[float]]
 
 
-class Paired(msgspec.Struct, frozen=True, kw_only=True):
-    means: list[float]
-    half_widths: list[float]
-
-
-class MinedIn(Order, frozen=True, tag=True):
-    """Request for the mining time of a round in a run with sampled mining."""
+class FindMining(Request, frozen=True, tag=True):
+    """Request for the mining time (s) of a round in a run with sampled mining."""
 
     scenario: str
     round: int
@@ -268,72 +94,80 @@ class MinedIn(Order, frozen=True, tag=True):
     proposer: int
 
 
-class Mined(msgspec.Struct, frozen=True, kw_only=True):
-    mining_s: float
-
-
-class ReadRecord(Order, frozen=True, tag=True):
-    """Request to write the columns of a record folder into `into`, one file each."""
+class SplitRecord(Request, frozen=True, tag=True):
+    """Request to write the columns of a record folder into `into`, one file each; answered by `RecordFacts`."""
 
     folder: str
     into: str
 
 
 class RecordFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts of a record that are no columns."""
+
     scenario: str
     scheduler: str
     tradeoff: float
-    num_rounds: int
     rates: list[float]
     samples: list[int]
 
 
-class Refusal(msgspec.Struct, frozen=True, kw_only=True):
-    """An error instead of an answer."""
-
-    what: str
-    is_missing: bool  # the requested thing does not exist; else the request failed
-
-
-AnyOrder: TypeAlias = Positions | Solve | DrawProblem | Lineage | Verify | Sweep | Pair | MinedIn | ReadRecord
+AnyRequest: TypeAlias = (
+    FindPositions
+    | DrawProblem
+    | SolveAgain
+    | TraceModel
+    | VerifyChain
+    | FindFrontier
+    | FindIntervals
+    | FindMining
+    | SplitRecord
+)
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer or a refusal."""
+    """The answer to a request, or an error."""
 
     answer: msgspec.Raw = msgspec.Raw(b"\xc0")  # nil
-    refusal: Refusal | None = None
+    error: Literal["NotHere", "BadRequest", "Busy"] | None = None
+    reason: str = ""
 
 
-# Client of the worker process, which is started on first use and killed after a timeout.
+def _encode_array(value: object) -> object:
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    raise NotImplementedError(type(value))
 
-PATIENCE_S = 10.0  # for an answer
-_START_S = 60.0  # to import everything
-_MAX_WAITING = 4
-_END_S = 2.0
 
+def decode_array(kind: Any, value: object) -> object:
+    """Return an array of the annotated type, such as `NDArray[np.float64]`, from a list."""
+    array = np.array(value, dtype=get_args(get_args(kind)[1])[0])
+    array.setflags(write=False)
+    return array
+
+
+ENCODER = msgspec.msgpack.Encoder(enc_hook=_encode_array)
+_REPLIES: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
+_ERRORS = {"NotHere": NotHere, "BadRequest": BadRequest, "Busy": Busy}
 _Answer = TypeVar("_Answer")
-_ENCODER = msgspec.msgpack.Encoder()
-_REPLY = msgspec.msgpack.Decoder(Reply)
 
 
-class Helper:
-    """Client of the worker process: one request at a time, few may wait."""
+class WorkerClient:
+    """Client of the worker process, which starts on first use: one request at a time, few may wait."""
 
     def __init__(self, patience_s: float = PATIENCE_S) -> None:
         self._patience_s = patience_s
         self._turn = threading.Lock()
         self._places = threading.BoundedSemaphore(_MAX_WAITING)
-        self._process: subprocess.Popen[bytes] | None = None
+        self._child: ChildProcess | None = None
         self._is_closed = False
 
     @property
     def pid(self) -> int | None:
         """Process id of the worker; None before its first use."""
-        return None if self._process is None else self._process.pid
+        return None if self._child is None else self._child.pid
 
-    def ask(self, order: AnyOrder, answer: type[_Answer], patience_s: float | None = None) -> _Answer:
-        """Return the worker's answer; raise `NotHere` if something is missing, `Busy` if it fails or is late."""
+    def ask(self, request: AnyRequest, answer: type[_Answer], patience_s: float | None = None) -> _Answer:
+        """Return the worker's answer; raise `NotHere`, `BadRequest`, or `Busy` if it fails or is late."""
         patience_s = self._patience_s if patience_s is None else patience_s
         if not self._places.acquire(blocking=False):
             raise Busy("too many questions wait for an answer; try again in a moment")
@@ -341,87 +175,46 @@ class Helper:
             if not self._turn.acquire(timeout=patience_s):
                 raise Busy("the answers to others take too long; try again in a moment")
             try:
-                reply = self._exchange(_ENCODER.encode(order), patience_s)
+                reply = self._exchange(msgspec.Raw(ENCODER.encode(request)), patience_s)
             finally:
                 self._turn.release()
         finally:
             self._places.release()
-        if reply.refusal is not None:
-            raise (NotHere if reply.refusal.is_missing else Busy)(reply.refusal.what)
-        return msgspec.msgpack.decode(reply.answer, type=answer)
+        if reply.error is not None:
+            raise _ERRORS[reply.error](reply.reason)
+        return msgspec.msgpack.decode(reply.answer, type=answer, dec_hook=decode_array)
 
     def close(self) -> None:
         """Kill the worker; waiting callers get `Busy`."""
         self._is_closed = True
-        process = self._process
-        if process is not None:
-            process.kill()
+        child = self._child
+        if child is not None:
+            child.kill()
         with self._turn:
             self._end()
 
-    def _exchange(self, order: bytes, patience_s: float) -> Reply:
+    def _exchange(self, request: msgspec.Raw, patience_s: float) -> Reply:
         try:
-            process = self._start()
-            assert process.stdin is not None
-            process.stdin.write(len(order).to_bytes(LENGTH_SIZE, "big") + order)
-            process.stdin.flush()
-            return _REPLY.decode(self._read(process, patience_s))
+            return self._running().request(request, _REPLIES, patience_s)
         except TimeoutError:  # a subclass of OSError
             self._end()
             raise Busy(f"no answer within {patience_s:g} s") from None
-        except (OSError, EOFError):
+        except (OSError, ChildEnded, BrokenMessage):
             self._end()
             raise Busy("the process that works this out ended; it is started again with the next question") from None
 
-    def _start(self) -> subprocess.Popen[bytes]:
-        if self._process is not None and self._process.poll() is None:
-            return self._process
-        self._end()
+    def _running(self) -> ChildProcess:
+        """Return the process, started again if it has ended."""
         if self._is_closed:
-            raise EOFError
-        environment = dict.fromkeys(THREAD_VARIABLES, "1") | os.environ  # more threads gain nothing on small problems
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "bdfl.explorer.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=environment,
-        )
-        self._read(self._process, _START_S)  # an empty frame: the worker is ready
-        return self._process
-
-    def _read(self, process: subprocess.Popen[bytes], patience_s: float) -> bytes:
-        until_s = time.monotonic() + patience_s
-        size = int.from_bytes(_read_bytes(process, LENGTH_SIZE, until_s), "big")
-        if size > MAX_FRAME:
-            raise EOFError
-        return _read_bytes(process, size, until_s)
+            raise ChildEnded("the explorer is closed")
+        if self._child is None or not self._child.is_up:
+            self._end()
+            # more threads gain nothing on small problems
+            self._child = ChildProcess("bdfl.explorer.worker", threads=1, is_quiet=True)
+            self._child.wait_ready(_START_S)
+        return self._child
 
     def _end(self) -> None:
-        process, self._process = self._process, None
-        if process is None:
-            return
-        process.kill()
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                try:
-                    pipe.close()
-                except OSError:
-                    continue  # unsent bytes are lost
-        process.wait(_END_S)
-
-
-def _read_bytes(process: subprocess.Popen[bytes], size: int, until_s: float) -> bytes:
-    assert process.stdout is not None
-    descriptor = process.stdout.fileno()
-    parts: list[bytes] = []
-    while size:
-        ready, _, _ = select.select([descriptor], [], [], max(0.0, until_s - time.monotonic()))
-        if not ready:
-            raise TimeoutError
-        part = os.read(descriptor, min(size, 2**20))
-        if not part:
-            raise EOFError
-        parts.append(part)
-        size -= len(part)
-    return b"".join(parts)
+        child, self._child = self._child, None
+        if child is not None:
+            child.close()

@@ -4,11 +4,6 @@ In a thread, Argon2 would wait up to 5 ms for the GIL after every hash while the
 the node down; `benchmarks/ledger` measures both.
 """
 
-import os
-import select
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -19,16 +14,16 @@ from typing import Self
 import msgspec
 
 from bdfl.ledger.proof_of_work import search_nonce
+from bdfl.processes import BrokenMessage, Channel, ChildProcess, open_parent_channel
 from bdfl.scenario.schema_learning import WorkKind
 
-_ORDERS, _ANSWERS = 0, 1  # the process's standard input and output
-_PIPE_BYTES = 65536
+_MODULE = "bdfl.ledger.miner"
 _CLOSE_WAIT_S = 2.0
 
 OnFound = Callable[[bytes], None]
 
 
-class _Order(msgspec.Struct, frozen=True):
+class _Search(msgspec.Struct, frozen=True, array_like=True):
     """A search that replaces any earlier one; no kind: stop searching."""
 
     number: int
@@ -37,12 +32,16 @@ class _Order(msgspec.Struct, frozen=True):
     difficulty: int
 
 
-class _Answer(msgspec.Struct, frozen=True):
-    """The end of an order: with a nonce, or without one because a newer order arrived."""
+class _Result(msgspec.Struct, frozen=True, array_like=True):
+    """The end of a search: with a nonce, or without one because a newer one was ordered."""
 
     number: int
     nonce: bytes | None
     ended_ns: int
+
+
+_SEARCHES: msgspec.msgpack.Decoder[_Search] = msgspec.msgpack.Decoder(_Search)
+_RESULTS: msgspec.msgpack.Decoder[_Result] = msgspec.msgpack.Decoder(_Result)
 
 
 class Miner:
@@ -70,7 +69,7 @@ class Miner:
 
     @property
     def process_id(self) -> int:
-        return self._process.pid
+        return self._child.pid
 
     def wait_idle(self, timeout_s: float) -> bool:
         """Wait until no search is running, for at most `timeout_s`, and return whether that is so."""
@@ -81,7 +80,7 @@ class Miner:
         with self._lock:
             self._number += 1
             self._on_found = None
-        self._end()
+        self._child.end(_CLOSE_WAIT_S)
         if self._listener is not threading.current_thread():
             self._listener.join()
 
@@ -98,80 +97,48 @@ class Miner:
             self._number += 1
             self._on_found = on_found
             self._idle.clear()
-            line = msgspec.json.encode(_Order(self._number, kind, seal, difficulty)) + b"\n"
+            search = _Search(self._number, kind, seal, difficulty)
             try:
-                self._tell(line)
+                self._child.send(search)
             except BrokenPipeError:  # the process was killed
-                self._end()
+                self._child.end(_CLOSE_WAIT_S)
                 self._begin()
-                self._tell(line)
-
-    def _tell(self, line: bytes) -> None:
-        orders = self._process.stdin
-        assert orders is not None
-        orders.write(line)
-        orders.flush()
+                self._child.send(search)
 
     def _begin(self) -> None:
-        # -P: nothing is imported from the current folder
-        command = [sys.executable, "-P", "-m", "bdfl.ledger.miner"]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        self._listener = threading.Thread(target=self._listen, args=(self._process,), name="miner", daemon=True)
+        self._child = ChildProcess(_MODULE)
+        self._listener = threading.Thread(target=self._listen, args=(self._child,), name="miner", daemon=True)
         self._listener.start()
 
-    def _end(self) -> None:
-        orders = self._process.stdin
-        assert orders is not None
-        with suppress(BrokenPipeError):
-            orders.close()  # the process exits at end of file
-        try:
-            self._process.wait(_CLOSE_WAIT_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-
-    def _listen(self, process: subprocess.Popen[bytes]) -> None:
-        """Read answers and call `on_found`, until the process ends."""
-        decoder = msgspec.json.Decoder(_Answer)
-        assert process.stdout is not None
-        with process.stdout as answers:
-            for line in answers:
-                answer = decoder.decode(line)
+    def _listen(self, child: ChildProcess) -> None:
+        """Read results and call `on_found`, until the process ends."""
+        with suppress(BrokenMessage):
+            for result in child.listen(_RESULTS):
                 with self._lock:
-                    if answer.number != self._number:
+                    if result.number != self._number:
                         continue  # the search was stopped or replaced
-                    self.idle_since_ns = answer.ended_ns
+                    self.idle_since_ns = result.ended_ns
                     self._idle.set()
                     on_found, self._on_found = self._on_found, None
-                    if on_found is not None and answer.nonce is not None:
-                        on_found(answer.nonce)
+                    if on_found is not None and result.nonce is not None:
+                        on_found(result.nonce)
         with self._lock:
-            if process is self._process:
+            if child is self._child:
                 self._idle.set()
 
 
-def _serve_orders() -> None:
-    """Serve orders until end of file; of several waiting, only the newest is carried out and answered."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles it and closes this process
-    decoder = msgspec.json.Decoder(_Order)
-    unread = b""
-    while data := os.read(_ORDERS, _PIPE_BYTES):
-        *lines, unread = (unread + data).split(b"\n")
-        for line in lines[-1:]:
-            order = decoder.decode(line)
-            nonce = None
-            if order.kind is not None:
-                nonce = search_nonce(order.kind, order.seal, order.difficulty, is_stopped=_is_ordered)
-            answer = _Answer(order.number, nonce, time.monotonic_ns())
-            os.write(_ANSWERS, msgspec.json.encode(answer) + b"\n")
-
-
-def _is_ordered() -> bool:
-    """Return whether a newer order or end of file is waiting."""
+def _serve(channel: Channel) -> None:
+    """Search until the end of the channel; of several searches waiting, only the newest is carried out and answered."""
     # Polled by the hashing thread: a second thread would first have to be scheduled.
-    return bool(select.select([_ORDERS], [], [], 0)[0])
+    while (search := channel.receive(_SEARCHES)) is not None:
+        while channel.has_message() and (newer := channel.receive(_SEARCHES)) is not None:
+            search = newer
+        nonce = None
+        if search.kind is not None:
+            nonce = search_nonce(search.kind, search.seal, search.difficulty, is_stopped=channel.has_message)
+        channel.send(_Result(search.number, nonce, time.monotonic_ns()))
 
 
 if __name__ == "__main__":
     with suppress(BrokenPipeError):  # the owner is gone
-        _serve_orders()
+        _serve(open_parent_channel())

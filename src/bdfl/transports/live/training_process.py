@@ -1,30 +1,23 @@
 """Client of the training process, and its messages."""
 
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from queue import SimpleQueue
 from types import TracebackType
-from typing import IO, Self, TypeAlias, TypeVar
+from typing import Self, TypeAlias
 
 import msgspec
 
-from bdfl.errors import BdflError, one_line
+from bdfl.errors import one_line
 from bdfl.learning.training import TrainingFailed
+from bdfl.processes import BrokenMessage, ChildProcess
 from bdfl.scenario import Scenario, dump_scenario
 
-# IPC messages between a node and its training process: length-prefixed MessagePack over pipes.
+# IPC messages between a node and its training process.
 
 DEALT = "dealt"  # instead of a path: the client's partition of the scenario's data
-_LENGTH_BYTES = 8
-_MAX_BYTES = 2**34
-
-
-class BrokenPipeline(BdflError):
-    """The training process sent an invalid message."""
+MAX_BYTES = 2**34  # of a message: a model
 
 
 # Orders
@@ -122,46 +115,16 @@ Answer: TypeAlias = Ready | Unready | Trained | Judged | Stopped | Failed
 ORDERS: msgspec.msgpack.Decoder[Order] = msgspec.msgpack.Decoder(Order)
 ANSWERS: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
 
-_Said = TypeVar("_Said", Order, Answer)
-
-
-def write_piece(stream: IO[bytes], said: Order | Answer) -> None:
-    """Write one message and flush."""
-    data = msgspec.msgpack.encode(said)
-    stream.write(len(data).to_bytes(_LENGTH_BYTES, "big"))
-    stream.write(data)
-    stream.flush()
-
-
-def read_piece(stream: IO[bytes], decoder: msgspec.msgpack.Decoder[_Said]) -> _Said | None:
-    """Read the next message; None at end of file."""
-    head = stream.read(_LENGTH_BYTES)
-    if len(head) < _LENGTH_BYTES:
-        return None
-    length = int.from_bytes(head, "big")
-    if length > _MAX_BYTES:
-        raise BrokenPipeline(f"training process: a piece of {length} bytes announced, at most {_MAX_BYTES} expected")
-    data = stream.read(length)
-    if len(data) < length:
-        return None
-    try:
-        return decoder.decode(data)
-    except msgspec.DecodeError as error:
-        raise BrokenPipeline(f"training process: {one_line(error)}") from None
-
 
 # Client and supervisor of the training process: it starts early, stops on demand and is restarted if it dies.
-
-__all__ = ["DEALT", "Failed", "Judged", "OnJudged", "OnTrained", "Ready", "Trained", "TrainingProcess"]
 
 OnTrained: TypeAlias = Callable[[Trained | Failed], None]
 OnJudged: TypeAlias = Callable[[Judged | Failed], None]
 
-_WORKER = "-P", "-m", "bdfl.transports.live.training_worker"  # -P: no imports from the current folder
+_WORKER: tuple[str, ...] = ("bdfl.transports.live.training_worker",)
 _MAX_TRIES = 2  # of an order during which the process dies
 _CLOSE_WAIT_S = 2.0
 _RETRY_WAIT_S = 5.0  # after a failed spawn
-_Outbox: TypeAlias = "SimpleQueue[Order | None]"  # None: end
 
 
 @dataclass(eq=False)
@@ -200,8 +163,7 @@ class TrainingProcess:
         self._failure: str | None = None  # permanent error
         self._trouble: str | None = None  # error of the last spawn
         self._is_closed = False
-        self._process: subprocess.Popen[bytes] | None = None
-        self._outbox: _Outbox = SimpleQueue()
+        self._child: ChildProcess | None = None
         self.num_restarts = 0
         self._keeper = threading.Thread(target=self._keep, name="training", daemon=True)
         self._keeper.start()
@@ -229,7 +191,7 @@ class TrainingProcess:
         with self._state:
             for number in [number for number, task in self._tasks.items() if isinstance(task.order, TrainOrder)]:
                 del self._tasks[number]
-                self._outbox.put(StopOrder(number))
+                self._post(StopOrder(number))
 
     def wait_ready(self, timeout_s: float) -> Ready:
         """Wait for the process and return its data sizes; raises `TrainingFailed` on failure or timeout."""
@@ -247,22 +209,22 @@ class TrainingProcess:
 
     @property
     def process_id(self) -> int | None:
-        process = self._process
-        return None if process is None else process.pid
+        return None if self._child is None else self._child.pid
 
     def close(self) -> None:
         """Terminate the process, even during a training; no callback is called from now on."""
         with self._state:
             self._is_closed = True
             self._tasks.clear()
-            self._outbox.put(None)
+            if self._child is not None:
+                self._child.end_input()
             self._state.notify_all()
         if self._keeper is threading.current_thread():
             return
         self._keeper.join(_CLOSE_WAIT_S)
         while self._keeper.is_alive():  # it hangs
-            if self._process is not None:
-                self._process.kill()
+            if self._child is not None:
+                self._child.kill()
             self._keeper.join(_CLOSE_WAIT_S)
 
     def __enter__(self) -> Self:
@@ -280,10 +242,15 @@ class TrainingProcess:
             if self._failure is None and not self._is_closed:
                 self._tasks[self._number] = task
                 task.num_tries += 1
-                self._outbox.put(task.order)
+                self._post(task.order)
                 self._state.notify_all()
                 return
         answer(Failed(task.order.number, self._failure or "the training process is closed"))
+
+    def _post(self, order: Order) -> None:
+        """Send an order; without a process, the next one gets all that are unanswered."""
+        if self._child is not None:
+            self._child.post(order)
 
     # Supervision of the process
 
@@ -297,7 +264,7 @@ class TrainingProcess:
                 with self._state:
                     if self._is_closed:
                         return
-                    process = self._begin()
+                    child = self._begin()
             except OSError as error:
                 self._trouble = f"no training process: {error.strerror or one_line(error)}"
                 self._fail_all(self._trouble)
@@ -305,8 +272,8 @@ class TrainingProcess:
                     self._state.wait_for(lambda: self._is_closed, _RETRY_WAIT_S)
                 continue
             self._trouble = None
-            was_ready = self._listen(process)
-            self._end(process)
+            was_ready = self._listen(child)
+            child.end(_CLOSE_WAIT_S)
             for task in self._take_back():
                 task.answer(Failed(task.order.number, "the training process died over it, twice"))
             if not was_ready:
@@ -314,21 +281,18 @@ class TrainingProcess:
                     self._state.wait_for(lambda: self._tasks or self._is_closed)
             self.num_restarts += 1
 
-    def _begin(self) -> subprocess.Popen[bytes]:
-        process = subprocess.Popen([sys.executable, *_WORKER], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        self._process, self._outbox = process, SimpleQueue()
-        self._outbox.put(self._setup)
+    def _begin(self) -> ChildProcess:
+        self._child = child = ChildProcess(*_WORKER, max_bytes=MAX_BYTES)
+        child.post(self._setup)
         for task in self._tasks.values():
-            self._outbox.put(task.order)
-        threading.Thread(target=_write, args=(process, self._outbox), name="orders", daemon=True).start()
-        return process
+            child.post(task.order)
+        return child
 
-    def _listen(self, process: subprocess.Popen[bytes]) -> bool:
+    def _listen(self, child: ChildProcess) -> bool:
         """Dispatch answers until the process ends; return whether it was ever ready."""
-        assert process.stdout is not None
         was_ready = False
-        with process.stdout as answers, suppress(BrokenPipeline):
-            while (said := read_piece(answers, ANSWERS)) is not None:
+        with suppress(BrokenMessage):
+            for said in child.listen(ANSWERS):
                 match said:
                     case Ready():
                         was_ready = True
@@ -369,20 +333,3 @@ class TrainingProcess:
             for task in self._tasks.values():
                 task.num_tries += 1
             return given_up
-
-    def _end(self, process: subprocess.Popen[bytes]) -> None:
-        self._outbox.put(None)
-        try:
-            process.wait(_CLOSE_WAIT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def _write(process: subprocess.Popen[bytes], outbox: _Outbox) -> None:
-    """Write orders until the end; the death of the process is noticed by `_listen`."""
-    orders = process.stdin
-    assert orders is not None
-    with suppress(OSError), orders:
-        while (order := outbox.get()) is not None:
-            write_piece(orders, order)

@@ -1,6 +1,4 @@
-"""The training process: trains on one client's share of the data.
-
-The training process: holds a member's data and model and carries out orders one at a time.
+"""The training process: holds a member's data and model and carries out orders one at a time.
 
 A thread reads the orders, so that work can be interrupted: an exception is raised in the main thread.
 """
@@ -19,7 +17,7 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import zip_longest
 from types import FrameType
-from typing import BinaryIO, TypeVar
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -35,9 +33,11 @@ from bdfl.learning.sgd import Samples
 from bdfl.learning.trainer import Bench, BlockTask, LoopTrainer, Material, gather_material
 from bdfl.learning.training import NAN, InvalidTraining, LocalResult, Outcome
 from bdfl.learning.weights import InvalidWeights, Vector, decode_weights, encode_weights
+from bdfl.processes import Channel, open_parent_channel
 from bdfl.scenario import Engine, Scenario, parse_scenario
 from bdfl.transports.live.training_process import (
     DEALT,
+    MAX_BYTES,
     ORDERS,
     Answer,
     Failed,
@@ -51,20 +51,18 @@ from bdfl.transports.live.training_process import (
     Trained,
     TrainOrder,
     Unready,
-    read_piece,
-    write_piece,
 )
 
 
-class _Left(BaseException):
+class _Interrupted(BaseException):
     """Interrupts the work in progress; a BaseException, so that no `except Exception` catches it."""
 
 
-class _Desk:
+class _OrderQueue:
     """Priority queue of orders. Training preempts evaluation, which then restarts later."""
 
-    def __init__(self, orders: BinaryIO) -> None:
-        self._orders = orders
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
         self._waiting: queue.PriorityQueue[tuple[int, int, Order]] = queue.PriorityQueue()
         self._current = 0  # the interruptible order, 0: none
         self._is_judging = False
@@ -100,12 +98,12 @@ class _Desk:
                 return None if self._is_to_be_left() else do()
             finally:
                 self._current = 0
-        except _Left:
+        except _Interrupted:
             return None
 
     def _read(self) -> None:
         with suppress(OSError, BdflError):
-            while (order := read_piece(self._orders, ORDERS)) is not None:
+            while (order := self._channel.receive(ORDERS)) is not None:
                 if isinstance(order, StopOrder):
                     self._stopped = max(self._stopped, order.number)
                 else:
@@ -129,28 +127,28 @@ class _Desk:
         return self._begun < self._wanted if self._is_judging else self._current <= self._stopped
 
     def _leave(self, number: int, frame: FrameType | None) -> None:
-        """Signal handler, in the main thread: raise `_Left` if the current order is to be interrupted."""
+        """Signal handler, in the main thread: raise `_Interrupted` if the current order is to be interrupted."""
         if self._current and self._is_to_be_left():
             self._current = 0  # interrupt once
-            raise _Left
+            raise _Interrupted
 
 
-def _serve(orders: BinaryIO, answers: BinaryIO) -> None:
+def _serve(channel: Channel) -> None:
     """Run the process until its orders end."""
-    desk = _Desk(orders)
-    setup = desk.next_order()
+    orders = _OrderQueue(channel)
+    setup = orders.next_order()
     if not isinstance(setup, Setup):
         raise RuntimeError(f"an order before the setup: {type(setup).__name__}")
     try:
         trainer = open_share(setup)
-        write_piece(answers, trainer.ready)
+        channel.send(trainer.ready)
     except (BdflError, OSError, MemoryError) as error:
-        write_piece(answers, Unready(_reason(error)))
+        channel.send(Unready(_reason(error)))
         return
     while True:
-        answer = _obey(desk, trainer, desk.next_order())
+        answer = _obey(orders, trainer, orders.next_order())
         if answer is not None:
-            write_piece(answers, answer)
+            channel.send(answer)
 
 
 def open_share(setup: Setup) -> "ShareTrainer | FlowerShare":
@@ -190,14 +188,14 @@ def _validate_counts(ready: Ready, setup: Setup) -> None:
     raise BadData(setup.data, f"{found} samples of label {label}", f"{said}, as this member's card says")
 
 
-def _obey(desk: _Desk, trainer: "ShareTrainer | FlowerShare", order: Order) -> Answer | None:
+def _obey(orders: _OrderQueue, trainer: "ShareTrainer | FlowerShare", order: Order) -> Answer | None:
     number = 0
     try:
         match order:
             case TrainOrder(number):
-                return desk.train(number, lambda: trainer.train(order))
+                return orders.train(number, lambda: trainer.train(order))
             case JudgeOrder(number):
-                return desk.judge(order, lambda: trainer.judge(order))
+                return orders.judge(order, lambda: trainer.judge(order))
     except (BdflError, OSError) as error:
         return Failed(number, _reason(error))
     raise RuntimeError(f"an order for nobody: {type(order).__name__}")
@@ -208,13 +206,8 @@ def _reason(error: BaseException) -> str:
 
 
 def _main() -> None:
-    # Output printed by user code must not mix with the answers.
-    orders, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.dup2(2, 1)
     with suppress(BrokenPipeError):  # the parent is gone
-        _serve(orders, answers)
+        _serve(open_parent_channel(MAX_BYTES))
     sys.stderr.flush()
     os._exit(0)  # the reading thread never ends
 

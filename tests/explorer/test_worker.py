@@ -17,15 +17,17 @@ from bdfl.experiment.comparison import compare
 from bdfl.experiment.simulation import simulate
 from bdfl.experiment.solve import solve
 from bdfl.experiment.statistics import mean_interval
-from bdfl.explorer.documents import DeskDocument, DeskSettings
-from bdfl.explorer.errors import BadRequest, Busy, NotHere
+from bdfl.explorer import BadRequest, Busy, NotHere
+from bdfl.explorer.documents import ModelDocument, WhatIfDocument, WhatIfSettings
 from bdfl.explorer.library import Library, open_library
 from bdfl.explorer.worker import SWEPT_SEEDS
-from bdfl.explorer.worker_client import Helper, Lineage, Pair, Paired, Traced
+from bdfl.explorer.worker_client import FindIntervals, TraceModel, WorkerClient
 from bdfl.ledger.sqlite_store import ChainStore
 from bdfl.records.parquet import write_parquet
 from bdfl.scenario import dump_scenario
 from tests.browser.folders import RunWriter, change_update, example_scenario, tamper
+
+INTERVALS = list[tuple[float, float]]
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +52,7 @@ def library(run: Path, record: Path, tmp_path_factory: pytest.TempPathFactory) -
         yield library
 
 
-def check_desk(library: Library, desk: DeskDocument, run: int) -> None:
+def check_desk(library: Library, desk: WhatIfDocument, run: int) -> None:
     problem, _ = library._run(run).problem_at(desk.height)
     for choice in desk.choices:
         expected = solve(problem, choice.scheduler)
@@ -62,7 +64,7 @@ def check_desk(library: Library, desk: DeskDocument, run: int) -> None:
 
 @pytest.mark.parametrize("run_number", [0, 1])
 def test_the_desk_says_what_solve_says(library: Library, run_number: int) -> None:
-    desk = library.desk(run_number, 4, DeskSettings())
+    desk = library.desk(run_number, 4, WhatIfSettings())
     check_desk(library, desk, run_number)
     assert desk.recorded is not None
     assert desk.certificate.bound is not None
@@ -73,7 +75,7 @@ def test_the_desk_says_what_solve_says(library: Library, run_number: int) -> Non
 
 def test_the_recorded_decision_costs_what_the_chain_says(library: Library) -> None:
     for height in (1, 4, 12):
-        block, desk = library.block(0, height), library.desk(0, height, DeskSettings())
+        block, desk = library.block(0, height), library.desk(0, height, WhatIfSettings())
         assert desk.recorded is not None
         assert block.schedule is not None
         assert desk.recorded.selected == block.schedule.selected
@@ -84,8 +86,8 @@ def test_the_recorded_decision_costs_what_the_chain_says(library: Library) -> No
 
 
 def test_more_budget_and_bandwidth_never_cost_time(library: Library) -> None:
-    plain = library.desk(0, 4, DeskSettings())
-    rich = library.desk(0, 4, DeskSettings(budget_scale=4.0, bandwidth_hz=2 * plain.problem.bandwidth_hz))
+    plain = library.desk(0, 4, WhatIfSettings())
+    rich = library.desk(0, 4, WhatIfSettings(budget_scale=4.0, bandwidth_hz=2 * plain.problem.bandwidth_hz))
     before = {choice.scheduler: choice for choice in plain.choices}
     for choice in rich.choices:
         if choice.scheduler in ("exact", "all"):
@@ -96,15 +98,15 @@ def test_more_budget_and_bandwidth_never_cost_time(library: Library) -> None:
 @pytest.mark.parametrize(
     "settings",
     [
-        DeskSettings(tradeoff=0.0),
-        DeskSettings(budget_scale=1e9),
-        DeskSettings(client=99, gain_db=-80.0),
-        DeskSettings(client=1),
-        DeskSettings(gain_db=-80.0),
-        DeskSettings(bandwidth_hz=-1.0),
+        WhatIfSettings(tradeoff=0.0),
+        WhatIfSettings(budget_scale=1e9),
+        WhatIfSettings(client=99, gain_db=-80.0),
+        WhatIfSettings(client=1),
+        WhatIfSettings(gain_db=-80.0),
+        WhatIfSettings(bandwidth_hz=-1.0),
     ],
 )
-def test_settings_outside_their_limits_are_refused(library: Library, settings: DeskSettings) -> None:
+def test_settings_outside_their_limits_are_refused(library: Library, settings: WhatIfSettings) -> None:
     with pytest.raises(BadRequest):
         library.desk(0, 4, settings)
 
@@ -177,25 +179,25 @@ def test_differences_are_paired_by_round(library: Library) -> None:
 
 
 def test_the_death_of_the_child_costs_one_answer_at_most(run: Path) -> None:
-    helper = Helper()
-    order = Pair(differences=[[1.0, 2.0]])
+    worker = WorkerClient()
+    request = FindIntervals(differences=[[1.0, 2.0]])
     try:
-        assert helper.ask(order, Paired).means == [1.5]
-        assert helper.pid is not None
-        os.kill(helper.pid, signal.SIGKILL)
+        assert worker.ask(request, INTERVALS)[0][0] == 1.5
+        assert worker.pid is not None
+        os.kill(worker.pid, signal.SIGKILL)
         for _ in range(2):
             try:
-                assert helper.ask(order, Paired).means == [1.5]
+                assert worker.ask(request, INTERVALS)[0][0] == 1.5
             except Busy:
                 continue
-        assert helper.ask(order, Paired).means == [1.5]
+        assert worker.ask(request, INTERVALS)[0][0] == 1.5
         with pytest.raises(Busy, match="no answer within"):
-            helper.ask(Lineage(chain=str(run / "chain"), height=9, without=None, other=None), Traced, 0.0)
+            worker.ask(TraceModel(chain=str(run / "chain"), height=9, without=None, other=None), ModelDocument, 0.0)
         with pytest.raises(NotHere):
-            helper.ask(Lineage(chain=str(run / "chain"), height=99, without=None, other=None), Traced)
+            worker.ask(TraceModel(chain=str(run / "chain"), height=99, without=None, other=None), ModelDocument)
     finally:
-        helper.close()
-    assert helper.pid is None
+        worker.close()
+    assert worker.pid is None
 
 
 def test_the_frontier_of_whole_runs_is_what_playing_one_of_its_points_gives(library: Library) -> None:
