@@ -5,7 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from bdfl.cli.app import app
+from bdfl.cli import app
 from bdfl.scenario import load_scenario
 
 parquet = pytest.importorskip("pyarrow.parquet")
@@ -38,7 +38,7 @@ def test_long_runs_are_written_in_parts_that_hold_the_same(invoke, tmp_path, mon
     pytest.importorskip("pyarrow")
     from bdfl.records import parquet as written
 
-    monkeypatch.setattr("bdfl.cli.app.MAX_DRAWN_ROUNDS", 5)
+    monkeypatch.setattr("bdfl.cli.commands.MAX_DRAWN_ROUNDS", 5)
     assert invoke("--rounds", "9", "--out", "whole").exit_code == 0
     monkeypatch.setattr(written, "_ROWS_AT_A_TIME", 10)
     assert invoke("--rounds", "9", "--out", "parts").exit_code == 0
@@ -47,7 +47,7 @@ def test_long_runs_are_written_in_parts_that_hold_the_same(invoke, tmp_path, mon
 
 
 def test_very_long_runs_have_records_and_no_figure(invoke, tmp_path, monkeypatch):
-    monkeypatch.setattr("bdfl.cli.app.MAX_DRAWN_ROUNDS", 5)
+    monkeypatch.setattr("bdfl.cli.commands.MAX_DRAWN_ROUNDS", 5)
     found = invoke("--rounds", "6", "--out", "long")
     assert found.exit_code == 0
     assert "bdfl explore long" in found.stdout

@@ -1,6 +1,6 @@
 """The command `bdfl`: each subcommand calls one library function and shows what it returns."""
 
-from bdfl.cli.app import app
+from bdfl.cli.commands import app
 
 __all__ = ["app", "main"]
 

@@ -196,7 +196,7 @@ def _print_change(change: "ChangeFile", standing: "Standing", written: Path | No
         )
         return
 
-    from bdfl.report.chain_tables import tabulate_facts
+    from bdfl.report.tables import tabulate_facts
 
     missing = max(0, standing.quorum - len(signed_by))
     facts = [

@@ -22,7 +22,7 @@ from bdfl.cli.options import (
     SetOption,
     flower_changes,
 )
-from bdfl.cli.terminal import print_json, print_out, progress, say, writing_to
+from bdfl.cli.terminal import FAILED_EXIT, INTERRUPTED_EXIT, BadUsage, print_json, print_out, progress, say, writing_to
 from bdfl.errors import BdflError, require_extra
 
 if TYPE_CHECKING:
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from bdfl.scenario import Scenario
 
 DEFAULT_FOLDER = Path("runs/network")
-FAILED_EXIT = 1
-INTERRUPTED_EXIT = 130
 _LOOK_EVERY_S = 0.5
 _DOWN_S = 60.0
 _STARTING_S = 180.0
@@ -41,10 +39,6 @@ EXPLORE_LOG = "explore.log"
 network_app = typer.Typer(no_args_is_help=True, help="Run a whole network of real processes on this machine.")
 
 NetworkFolderArgument = Annotated[Path, typer.Argument(metavar="[FOLDER]", help="The folder of the network.")]
-
-
-class BadUsage(BdflError):
-    """Options that exclude each other."""
 
 
 class NotStopped(BdflError):

@@ -13,16 +13,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bdfl.cli.options import AllowOption, JsonOption
-from bdfl.cli.terminal import print_json, print_out, say
-from bdfl.errors import BdflError, require_extra
+from bdfl.cli.terminal import FAILED_EXIT, BadUsage, print_json, print_out, say
+from bdfl.errors import require_extra
 
 if TYPE_CHECKING:
     from bdfl.node.settings import NodeSettings
 
 
 # `bdfl node`: a node of a live network; options and signals that `bdfl ap` shares.
-
-FAILED_EXIT = 1
 
 node_app = typer.Typer(invoke_without_command=True)
 
@@ -77,10 +75,6 @@ QuotaOption = Annotated[
 ]
 WhileInputOption = Annotated[bool, typer.Option("--while-input", hidden=True, help="End when standard input does.")]
 NodeFolderArgument = Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder of a node.")]
-
-
-class BadUsage(BdflError):
-    """Options that are missing or exclude each other."""
 
 
 @node_app.callback()

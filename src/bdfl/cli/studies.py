@@ -23,8 +23,16 @@ from bdfl.cli.options import (
     can_draw,
     open_scenario,
 )
-from bdfl.cli.run import INTERRUPTED_EXIT, BadUsage
-from bdfl.cli.terminal import describe_machine, print_files, print_json, print_out, progress, writing_to
+from bdfl.cli.terminal import (
+    INTERRUPTED_EXIT,
+    BadUsage,
+    describe_machine,
+    print_files,
+    print_json,
+    print_out,
+    progress,
+    writing_to,
+)
 from bdfl.errors import require
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from bdfl.federation.keys import key_fingerprint
 from bdfl.federation.member_card import Card
 from bdfl.ledger.costs import ATTO, MICROWATT, PICOJOULE
 from bdfl.localnet.verdict import DelayRow, DelaySummary, NetworkSummary
-from bdfl.report.chain_tables import tabulate_facts
-from bdfl.report.tables import new_table, number
+from bdfl.report.tables import new_table, number, tabulate_facts
 
 # A draft or genesis of a federation as tables and sentences for a terminal of 80 columns.
 
