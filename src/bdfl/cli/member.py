@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bdfl.cli.options import JsonOption
+from bdfl.cli.options import JsonOption, OwnKeyOption
 from bdfl.cli.terminal import print_json, print_out, say
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def show(change: ChangeArgument, folder: FolderOption, as_json: JsonOption = Fal
 @member_app.command("sign")
 def sign(
     change: ChangeArgument,
-    key: Annotated[Path, typer.Option("--key", metavar="FILE", help="Your key, from `bdfl keygen`.")],
+    key: OwnKeyOption,
     folder: FolderOption,
     as_json: JsonOption = False,
 ) -> None:

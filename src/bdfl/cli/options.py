@@ -81,6 +81,7 @@ AllowOption = Annotated[
         "--allow", metavar="MODULE:FUNCTION", help="Let this function, which the file or folder names, run. Repeatable."
     ),
 ]
+OwnKeyOption = Annotated[Path, typer.Option("--key", metavar="FILE", help="Your key, from `bdfl keygen`.")]
 OutOption = Annotated[
     Path | None, typer.Option("--out", help="Folder for figures and CSV files.", show_default="results")
 ]

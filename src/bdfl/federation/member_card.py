@@ -5,26 +5,27 @@ from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
 import numpy as np
-from msgspec import Meta
+from msgspec import Meta, structs
 from numpy.typing import NDArray
 
 from bdfl.compute import training_energy
 from bdfl.encoding import Digest, Record, Signature, Whole, encode
 from bdfl.environment import draw_federation, draw_rounds, draw_samples
 from bdfl.errors import BdflError
-from bdfl.experiment.training_run import Federated
+from bdfl.experiment.training_run import Federated, prepare_run
 from bdfl.federation.keys import key_fingerprint
 from bdfl.identity import Meaning, Place, Signer, is_public_key, is_signed, statement_digest
 from bdfl.learning.training import num_local_steps
 from bdfl.ledger.block import MAX_BUDGET_PJ, Conditions, Limits, MemberNumber, Text
 from bdfl.ledger.costs import CAPACITANCE, MICROWATT, ONE, PICOJOULE, count_units
 from bdfl.ledger.genesis import conditions_of, limits_of, physics_of
-from bdfl.scenario import LocalUnit, Scenario
+from bdfl.scenario import LiveMode, LocalUnit, Scenario
 from bdfl.storage import read_record, write_record
 from bdfl.transports.live.calibration import ROOT, Calibration, calibrate, read_battery
 from bdfl.transports.live.certificates import make_authority, validate_authority
 from bdfl.transports.live.measured_work import measured_gain
-from bdfl.transports.live.training_process import DEALT, TrainingProcess
+from bdfl.transports.live.training_process import DEALT, Setup, TrainingProcess
+from bdfl.transports.live.training_worker import open_share
 
 # Member card: a future member's key, label counts and machine limits, signed by its operator.
 
@@ -112,6 +113,20 @@ def validate_card(signed: SignedCard) -> None:
         raise BadCard(f"card of {card.name!r}: rate {card.limits.rate_nano} given, 0 expected: it follows from labels")
 
 
+def describe_card(card: Card) -> dict[str, object]:
+    """Return what a card makes public, for JSON."""
+    return {
+        "name": card.name,
+        "client": card.client,
+        "public_key": card.public_key.hex(),
+        "fingerprint": key_fingerprint(card.public_key),
+        "scenario": card.scenario.hex(),
+        "label_counts": card.label_counts,
+        "limits": structs.asdict(card.limits),
+        "conditions": structs.asdict(card.conditions),
+    }
+
+
 def read_card(path: Path) -> SignedCard:
     """Read and validate a card."""
     signed = read_record(path, SignedCard, "card", _MAX_SIZE)
@@ -148,6 +163,38 @@ class Share:
     label_counts: tuple[int, ...]
     limits: Limits  # with participation rate 0: rates follow from all members' labels
     conditions: Conditions  # of round 1
+
+
+def find_share(
+    scenario: Scenario,
+    text: str,
+    initial_model: bytes,
+    client: int | None,
+    data: str,
+    energy_budget_j: float | None = None,
+) -> tuple[Share, Calibration | None]:
+    """Return a member's profile once its data are tried with the model, and its machine's calibration if measured.
+
+    `text` is the scenario as all members store it.
+    """
+    is_measured, is_dealt = scenario.live.mode is LiveMode.MEASURED, data == DEALT
+    if client is None and (is_dealt or not is_measured):
+        raise BadShare("--client: none given, the number of the scenario's client that you play expected")
+    place = client or 0
+    is_flower = scenario.learning.flower is not None
+    if is_flower and not is_dealt:
+        raise BadShare(f"--data: {data} given, none expected: a Flower client has its own")
+    validate_client(scenario, place)
+    counts = np.array(open_share(Setup(text, place, data, initial_model)).ready.label_counts)
+    if is_dealt and not is_flower:
+        federated = prepare_run(scenario)
+        counts = federated.partition.label_counts[place]  # before the scenario poisons any
+        if not is_measured:
+            return emulated_share(federated, place), None
+    if not is_measured:
+        return emulated_share_of(scenario, place, counts), None
+    machine, size = calibrate_here(scenario, place, data), len(initial_model)
+    return measured_share(scenario, place, counts, machine, size, energy_budget_j=energy_budget_j), machine
 
 
 def emulated_share(federated: Federated, client: int) -> Share:
