@@ -11,14 +11,14 @@ from pathlib import Path
 
 from bdfl.errors import BdflError
 from bdfl.experiment.parallel import Progress
+from bdfl.federation.genesis_file import load_live_scenario
 from bdfl.federation.keys import load_key
-from bdfl.federation.live_scenario import load_live_scenario
 from bdfl.federation.membership_change import propose_removal, read_standing, sign_change_file, submit_change
 from bdfl.ledger.block import Schedule
 from bdfl.ledger.member_set import find_change
 from bdfl.ledger.sqlite_store import ChainStore
 from bdfl.localnet.network import LocalNetwork, found_network, run_network
-from bdfl.localnet.network_file import node_folder
+from bdfl.localnet.processes import node_folder
 from bdfl.localnet.verdict import judge_network
 from bdfl.node.settings import CHAIN_FOLDER
 from bdfl.scenario import Scenario

@@ -5,8 +5,7 @@ from functools import cache
 import numpy as np
 
 from bdfl.federation.genesis_draft import Draft, add_access_point, add_card, begin_draft, finish_draft, sign_share
-from bdfl.federation.genesis_file import GenesisFile, sign_genesis
-from bdfl.federation.live_scenario import load_live_scenario
+from bdfl.federation.genesis_file import GenesisFile, load_live_scenario, sign_genesis
 from bdfl.federation.member_card import SignedCard, emulated_share_of
 from bdfl.identity import Signer
 from bdfl.learning.weights import Layout, encode_weights

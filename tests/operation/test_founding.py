@@ -22,8 +22,13 @@ from bdfl.federation.genesis_draft import (
     sign_share,
     write_draft,
 )
-from bdfl.federation.genesis_file import validate_genesis_file
-from bdfl.federation.live_scenario import BadAgreement, load_live_scenario, read_scenario, write_scenario
+from bdfl.federation.genesis_file import (
+    BadAgreement,
+    load_live_scenario,
+    read_scenario,
+    validate_genesis_file,
+    write_scenario,
+)
 from bdfl.federation.member_card import (
     BadShare,
     Share,

@@ -12,7 +12,11 @@ from bdfl.federation.genesis_file import read_genesis
 from bdfl.federation.keys import create_key, load_key
 from bdfl.federation.member_card import emulated_share
 from bdfl.federation.membership_change import (
+    authorities_of,
+    find_admission,
+    keep_admission,
     propose_admission,
+    read_admissions,
     read_standing,
     sign_change_file,
     submit_change,
@@ -20,12 +24,10 @@ from bdfl.federation.membership_change import (
 )
 from bdfl.ledger.sqlite_store import ChainStore
 from bdfl.localnet.network import find_ports, found_network, run_network
-from bdfl.localnet.network_file import GENESIS_FILE, node_folder
-from bdfl.localnet.processes import Child, end_all
-from bdfl.node.admissions import authorities_of, find_admission, keep_admission, read_admissions
+from bdfl.localnet.processes import GENESIS_FILE, Child, end_all, node_folder
 from bdfl.node.service import open_node
 from bdfl.node.settings import CHAIN_FOLDER, NodeSettings, open_chain
-from bdfl.node.status import look_at
+from bdfl.node.status import read_status
 from bdfl.transports.live.zenoh_config import count_authorities
 from tests.operation.small_network import BY_FORMULA, FORMULA_CLIENT, tiny_scenario, wait_for
 
@@ -63,13 +65,14 @@ def test_a_newcomer_is_let_in_catches_up_and_is_needed_from_then_on(tmp_path):
             "--admission", place / "admission", "--listen", find_ports(1)[0], "--while-input",
             "--allow", FORMULA_CLIENT,
         ]  # fmt: skip
-        for address in [look_at(node).listen[0] for node in nodes]:
+        for address in [read_status(node).listen[0] for node in nodes]:
             arguments += ["--peer", address]
         newcomer = Child("third", [str(argument) for argument in arguments], place / "output.log")
         resources.callback(end_all, [newcomer])
         # All three are needed for a quorum now.
         goal = read_standing(nodes[0]).height + 2
-        wait_for(lambda: (found := look_at(place / "node").snapshot) and found.height >= goal, "blocks with the third")
+        node = place / "node"
+        wait_for(lambda: (found := read_status(node).snapshot) and found.height >= goal, "blocks with the third")
     with ChainStore.open(place / "node" / "chain", read_only=True) as store:
         voters = {vote.vote.voter for vote in store.certificate(goal)}
         blocks = [store.block(height).digest for height in range(1, goal + 1)]

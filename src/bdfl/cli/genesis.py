@@ -76,8 +76,8 @@ def new(
       bdfl genesis new quickstart --mode measured --rounds 50 --out our.draft
     """
     from bdfl.federation.genesis_draft import agree_on_data, draft_federation, write_draft
+    from bdfl.federation.genesis_file import load_live_scenario
     from bdfl.federation.genesis_summary import summarise_draft
-    from bdfl.federation.live_scenario import load_live_scenario
     from bdfl.learning.data import load_data
     from bdfl.learning.flower_trainer import meet_clients
     from bdfl.scenario.files import find_scenario
@@ -234,9 +234,8 @@ def show(
       bdfl genesis show our.draft --toml
     """
     from bdfl.federation.genesis_draft import read_draft
-    from bdfl.federation.genesis_file import read_genesis
+    from bdfl.federation.genesis_file import read_genesis, read_scenario
     from bdfl.federation.genesis_summary import summarise_draft, summarise_genesis
-    from bdfl.federation.live_scenario import read_scenario
     from bdfl.federation.member_card import read_card
     from bdfl.storage import find_kind
 
@@ -380,8 +379,7 @@ def _print_card(signed: "SignedCard", written: Path | None, *, as_json: bool) ->
 def _open_draft(path: Path, allowed: frozenset[str]) -> "tuple[Draft, Scenario]":
     """Read a draft; from a genesis, make one like it without members."""
     from bdfl.federation.genesis_draft import draft_again, read_draft
-    from bdfl.federation.genesis_file import read_genesis
-    from bdfl.federation.live_scenario import read_scenario
+    from bdfl.federation.genesis_file import read_genesis, read_scenario
     from bdfl.storage import find_kind
 
     if find_kind(path) != "genesis":

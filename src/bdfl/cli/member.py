@@ -47,8 +47,7 @@ def propose_add(
     Example:
       bdfl member propose-add my.card --genesis genesis --folder node --out change
     """
-    from bdfl.federation.genesis_file import read_genesis
-    from bdfl.federation.live_scenario import read_scenario
+    from bdfl.federation.genesis_file import read_genesis, read_scenario
     from bdfl.federation.member_card import read_card
     from bdfl.federation.membership_change import propose_admission, read_standing, write_change
 

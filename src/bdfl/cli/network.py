@@ -161,7 +161,7 @@ def down(folder: NetworkFolderArgument = DEFAULT_FOLDER) -> None:
       bdfl network down runs/network
     """
     from bdfl.localnet.network import wait_until_over
-    from bdfl.localnet.network_file import read_network
+    from bdfl.localnet.processes import read_network
     from bdfl.node.run_file import is_locked
 
     network = read_network(folder)
@@ -184,7 +184,7 @@ def _found(
     seed: int | None,
     changes: list[str],
 ) -> None:
-    from bdfl.federation.live_scenario import load_live_scenario
+    from bdfl.federation.genesis_file import load_live_scenario
     from bdfl.localnet.network import found_network
     from bdfl.scenario.files import find_scenario
 
@@ -280,7 +280,7 @@ def _explorer(folder: Path, *, is_wanted: bool) -> Iterator[Callable[[], str]]:
 
 def _refuse_dead(network: "LocalNetwork", view: "NetworkView", *, is_restarted: bool) -> None:
     """Raise `BadNetwork` if all nodes are down and none is restarted."""
-    from bdfl.localnet.network_file import BadNetwork
+    from bdfl.localnet.processes import BadNetwork
 
     if not is_restarted and network.nodes and not any(child.is_up for child in network.nodes):
         words = network.nodes[0].last_words()
@@ -289,7 +289,7 @@ def _refuse_dead(network: "LocalNetwork", view: "NetworkView", *, is_restarted: 
 
 def _judge(folder: Path, took_s: float, *, is_done: bool, as_json: bool) -> None:
     """Verify and compare all chains and print the result; exit code 1 for a failure."""
-    from bdfl.localnet.network_file import read_network
+    from bdfl.localnet.processes import read_network
     from bdfl.localnet.verdict import judge_network, summarise_network
 
     functions = frozenset(read_network(folder).functions)
@@ -311,7 +311,7 @@ def _judge(folder: Path, took_s: float, *, is_done: bool, as_json: bool) -> None
 
 def _detach(folder: Path, *, blocks: int | None, restart: bool, keep: bool, explore: bool) -> None:
     """Start the network in the background and return when it runs."""
-    from bdfl.localnet.network_file import BadNetwork, read_network
+    from bdfl.localnet.processes import BadNetwork, read_network
     from bdfl.node.run_file import is_locked
 
     command = [sys.executable, "-P", "-m", "bdfl.cli", "network", "up", "--resume", str(folder), "--plain"]

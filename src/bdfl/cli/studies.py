@@ -372,7 +372,7 @@ class CampaignView:
 
     def line(self) -> str:
         """Return run, round, accuracy and time left in one line."""
-        from bdfl.cli.progress import show_duration
+        from bdfl.node.status import show_duration
 
         if self.last is None:
             return "preparing"

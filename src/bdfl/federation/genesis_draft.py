@@ -27,10 +27,12 @@ from bdfl.federation.genesis_file import (
     ScenarioText,
     describe_access_points,
     members_of,
+    mining_target_ms,
+    read_scenario,
     sign_genesis,
     validate_genesis_file,
+    write_scenario,
 )
-from bdfl.federation.live_scenario import mining_target_ms, read_scenario, write_scenario
 from bdfl.federation.member_card import (
     MAX_LABELS,
     Share,

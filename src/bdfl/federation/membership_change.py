@@ -3,9 +3,10 @@
 The chain's rules decide whether a block may carry it; the checks here report mistakes earlier.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -27,6 +28,7 @@ from bdfl.ledger.statements import change_place, sign_change
 from bdfl.scenario import Scenario
 from bdfl.storage import OWN_FOLDER, read_record, write_record
 
+ADMISSIONS = "admissions"  # in a node's folder: admissions known to it
 INBOX = "inbox"  # in a node's folder: changes submitted by its operator
 _SUFFIX = ".change"
 _MAX_SIZE = 4 * 2**20
@@ -236,3 +238,66 @@ def _statement(file: ChangeFile) -> bytes:
 def _with_assents(file: ChangeFile, more: Sequence[Assent]) -> ChangeFile:
     by_member = {assent.member: assent for assent in (*file.assents, *more)}
     return msgspec.structs.replace(file, assents=tuple(by_member[number] for number in sorted(by_member)))
+
+
+# Members admitted after genesis: their certificates are in their admissions, not in the chain.
+
+
+def read_admissions(folder: Path | None, given: Iterable[Path], genesis: GenesisFile) -> tuple[ChangeFile, ...]:
+    """Read the admissions stored in a node's folder, if any, then those given.
+
+    Several may have one number; the chain decides which of them took effect.
+    """
+    known = [] if folder is None else sorted((folder / ADMISSIONS).glob(f"*{_SUFFIX}"))
+    files = [read_change(path) for path in (*known, *given)]
+    return tuple(file for file in files if file.chain == genesis.chain and isinstance(file.change, Admission))
+
+
+def find_admission(admissions: Iterable[ChangeFile], public_key: bytes) -> tuple[int, SignedCard] | None:
+    """Return the member number and card of the last admission of that key."""
+    found = [(number, card) for number, key, card in _newcomers(admissions) if key == public_key]
+    return found[-1] if found else None
+
+
+def keep_admission(folder: Path, file: ChangeFile) -> None:
+    """Store an admission in the node's folder."""
+    place = folder / ADMISSIONS
+    place.mkdir(mode=OWN_FOLDER, exist_ok=True)
+    write_change(place / f"{record_digest(file).hex()[:16]}{_SUFFIX}", file, replaces=True)
+
+
+def authorities_of(
+    genesis: GenesisFile, admissions: Iterable[ChangeFile], public_keys: Sequence[bytes | None] = ()
+) -> dict[int, bytes]:
+    """Return the members' CA certificates (DER) by number.
+
+    `public_keys` are the chain's, by number. Removed members and admissions that lost their number are left out;
+    members not yet in the chain are included.
+    """
+    founders = zip(count(), genesis.public_keys, genesis.authorities)
+    newcomers = ((number, key, card.card.authority) for number, key, card in _newcomers(admissions))
+    return {
+        number: authority
+        for number, key, authority in (*newcomers, *founders)
+        if number >= len(public_keys) or public_keys[number] == key
+    }
+
+
+def names_of(genesis: GenesisFile, admissions: Iterable[ChangeFile], public_keys: Sequence[bytes | None]) -> list[str]:
+    """Return the members' names by number, as on their cards; without a card, the number."""
+    cards = {card.card.public_key: card.card.name for _, _, card in _newcomers(admissions)}
+    cards |= {card.card.public_key: card.card.name for card in genesis.cards}
+    return [cards.get(key or b"", f"member {number}") for number, key in enumerate(public_keys)]
+
+
+def _newcomers(admissions: Iterable[ChangeFile]) -> Iterator[tuple[int, bytes, SignedCard]]:
+    """Yield number, key and card of each admission."""
+    for file in admissions:
+        if isinstance(file.change, Admission) and file.card is not None:
+            yield file.change.number, file.change.member.public_key, file.card
+
+
+def find_number(genesis: GenesisFile, admissions: Iterable[ChangeFile], public_key: bytes) -> int | None:
+    """Return the number of the member with that key, a founder or admitted later; None: not a member."""
+    newcomer = find_admission(admissions, public_key)
+    return genesis.number_of(public_key) if newcomer is None else newcomer[0]

@@ -12,16 +12,14 @@ from tempfile import TemporaryDirectory
 from cryptography import x509
 
 from bdfl.errors import BdflError, install_command
-from bdfl.federation.genesis_file import GenesisFile, read_genesis
+from bdfl.federation.genesis_file import GenesisFile, read_genesis, read_scenario
 from bdfl.federation.keys import load_key
-from bdfl.federation.live_scenario import read_scenario
-from bdfl.federation.membership_change import ChangeFile
+from bdfl.federation.membership_change import ChangeFile, read_admissions
 from bdfl.identity import Signer
 from bdfl.learning.training import TrainingFailed
 from bdfl.ledger.member_set import Roll, read_roll
 from bdfl.ledger.sqlite_store import DATABASE_FILE, ChainStore
 from bdfl.ledger.store import DamagedStore, StoreError, StoreInUse
-from bdfl.node.admissions import read_admissions
 from bdfl.node.log import LOG_FILE
 from bdfl.node.reachability import SKEW_S, Federation, Finding, Patient, Verdict, check_peers, check_port, issued_s
 from bdfl.node.run_file import LIFE_FILE, BadFolder, is_locked, read_run
@@ -35,7 +33,7 @@ from bdfl.node.settings import (
     default_quota,
     validate_owner,
 )
-from bdfl.node.status import look_at
+from bdfl.node.status import read_status
 from bdfl.scenario import Scenario
 from bdfl.transports.live.certificates import AUTHORITY_DAYS
 from bdfl.transports.live.event_log import EVENTS_FILE
@@ -78,7 +76,7 @@ def examine(patient: Patient, now_s: float | None = None) -> Iterator[Finding]:
         yield from _check_data(patient, members, scenario)
     for address in (*patient.listen, *([] if patient.metrics is None else [patient.metrics])):
         yield check_port(address, is_running=is_running)
-    snapshot = look_at(patient.folder).snapshot if patient.folder is not None and is_running else None
+    snapshot = read_status(patient.folder).snapshot if patient.folder is not None and is_running else None
     yield from check_peers(
         patient.peers,
         members,

@@ -14,11 +14,10 @@ from cryptography import x509
 from bdfl.addresses import LOOPBACK, BadAddress, split_address
 from bdfl.errors import BdflError
 from bdfl.federation.genesis_file import GenesisFile
-from bdfl.federation.membership_change import ChangeFile
+from bdfl.federation.membership_change import ChangeFile, authorities_of, find_number
 from bdfl.identity import Signer
 from bdfl.ledger.block import TIME_TOLERANCE_MS
 from bdfl.ledger.member_set import quorum_size
-from bdfl.node.admissions import authorities_of, find_number
 from bdfl.node.settings import roots_of
 from bdfl.transports.live.certificates import (
     AUTHORITY_DAYS,
