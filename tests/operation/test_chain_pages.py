@@ -5,7 +5,7 @@ import pytest
 
 from bdfl.encoding import encode
 from bdfl.ledger.sqlite_store import ChainStore
-from bdfl.node.http import NodeMetrics, serve_pages
+from bdfl.node.http import ChainPages, NodeMetrics, serve_pages
 from benchmarks.ledger.sample_chain import sample_chain
 from tests.operation.test_metrics import SNAPSHOT, ask
 
