@@ -22,7 +22,7 @@ from bdfl.errors import BdflError
 
 if TYPE_CHECKING:
     from bdfl.federation.genesis_draft import Draft
-    from bdfl.federation.genesis_summary import FoundingSummary
+    from bdfl.federation.genesis_summary import GenesisSummary
     from bdfl.federation.member_card import SignedCard
     from bdfl.scenario import Scenario
 
@@ -126,14 +126,14 @@ def card(
       bdfl genesis card our.draft --key my.key --name me --client 0 --out card
       bdfl genesis card our.draft --key my.key --name me --data my.npz --out card
     """
-    from bdfl.federation.genesis_draft import add_card, sign_share
+    from bdfl.federation.genesis_draft import add_card, sign_profile
     from bdfl.federation.keys import load_key
-    from bdfl.federation.member_card import find_share, write_card
+    from bdfl.federation.member_card import find_profile, write_card
 
     signer = load_key(key)
     begun, scenario = _open_draft(draft, frozenset(allow or ()))
-    share, machine = find_share(scenario, begun.scenario, begun.initial_model, client, data, energy)
-    signed = sign_share(signer, scenario, name, client, share)
+    profile, machine = find_profile(scenario, begun.scenario, begun.initial_model, client, data, energy)
+    signed = sign_profile(signer, scenario, name, client, profile)
     add_card(begun, scenario, signed)  # refuse a card that does not fit here, not at the organiser
     write_card(out, signed)
     if machine is not None and not as_json:
@@ -357,7 +357,7 @@ def merge(
     _print_missing(file.missing_signatures)
 
 
-def _print_summary(summary: "FoundingSummary", written: Path | None, *, as_json: bool) -> None:
+def _print_summary(summary: "GenesisSummary", written: Path | None, *, as_json: bool) -> None:
     """Print a draft or genesis, and the file it was written to."""
     from bdfl.report.network_tables import describe_founding
 

@@ -164,10 +164,10 @@ def doctor(
     Example:
       bdfl node doctor --genesis our.genesis --key my.key --folder node
     """
-    from bdfl.node.doctor import Patient, Verdict, examine
+    from bdfl.node.doctor import NodeOptions, Verdict, examine
 
     address = _metrics_address(metrics)
-    patient = Patient(
+    options = NodeOptions(
         genesis=genesis,
         key=key,
         folder=folder,
@@ -182,7 +182,7 @@ def doctor(
         quota_bytes=None if quota is None else quota * 2**20,
     )
     findings = []
-    for finding in examine(patient):
+    for finding in examine(options):
         findings.append(finding)
         if not as_json:
             say(str(finding))

@@ -152,12 +152,12 @@ _BITS = 8
 _ROOM = 2.0  # mains-powered budget, in multiples of a round at full speed
 
 
-class BadShare(BdflError):
+class BadProfile(BdflError):
     """A profile that does not fit the federation."""
 
 
 @dataclass(frozen=True)
-class Share:
+class MemberProfile:
     """A member's data, machine and first conditions, in the chain's units."""
 
     label_counts: tuple[int, ...]
@@ -165,59 +165,59 @@ class Share:
     conditions: Conditions  # of round 1
 
 
-def find_share(
+def find_profile(
     scenario: Scenario,
     text: str,
     initial_model: bytes,
     client: int | None,
     data: str,
     energy_budget_j: float | None = None,
-) -> tuple[Share, Calibration | None]:
+) -> tuple[MemberProfile, Calibration | None]:
     """Return a member's profile once its data are tried with the model, and its machine's calibration if measured.
 
     `text` is the scenario as all members store it.
     """
     is_measured, is_dealt = scenario.live.mode is LiveMode.MEASURED, data == DEALT
     if client is None and (is_dealt or not is_measured):
-        raise BadShare("--client: none given, the number of the scenario's client that you play expected")
+        raise BadProfile("--client: none given, the number of the scenario's client that you play expected")
     place = client or 0
     is_flower = scenario.learning.flower is not None
     if is_flower and not is_dealt:
-        raise BadShare(f"--data: {data} given, none expected: a Flower client has its own")
+        raise BadProfile(f"--data: {data} given, none expected: a Flower client has its own")
     validate_client(scenario, place)
     counts = np.array(open_share(Setup(text, place, data, initial_model)).ready.label_counts)
     if is_dealt and not is_flower:
         federated = prepare_run(scenario)
         counts = federated.partition.label_counts[place]  # before the scenario poisons any
         if not is_measured:
-            return emulated_share(federated, place), None
+            return emulated_profile(federated, place), None
     if not is_measured:
-        return emulated_share_of(scenario, place, counts), None
+        return emulated_profile_of(scenario, place, counts), None
     machine, size = calibrate_here(scenario, place, data), len(initial_model)
-    return measured_share(scenario, place, counts, machine, size, energy_budget_j=energy_budget_j), machine
+    return measured_profile(scenario, place, counts, machine, size, energy_budget_j=energy_budget_j), machine
 
 
-def emulated_share(federated: Federated, client: int) -> Share:
+def emulated_profile(federated: Federated, client: int) -> MemberProfile:
     """Return a client's profile as the scenario draws it."""
     validate_client(federated.scenario, client)
-    return Share(
+    return MemberProfile(
         label_counts=_to_counts(federated.partition.label_counts[client]),
         limits=limits_of(federated.draws.federation, 0.0, client),
         conditions=conditions_of(federated.draws.states[0], client),
     )
 
 
-def emulated_share_of(scenario: Scenario, client: int, label_counts: NDArray[np.int64]) -> Share:
+def emulated_profile_of(scenario: Scenario, client: int, label_counts: NDArray[np.int64]) -> MemberProfile:
     """Return a client's profile as the scenario draws it, but with its own label counts, (labels,)."""
     validate_client(scenario, client)
     samples = draw_samples(scenario)
     samples[client] = label_counts.sum()
     federation = draw_federation(scenario, samples)
     first = next(draw_rounds(scenario, federation))
-    return Share(_to_counts(label_counts), limits_of(federation, 0.0, client), conditions_of(first, client))
+    return MemberProfile(_to_counts(label_counts), limits_of(federation, 0.0, client), conditions_of(first, client))
 
 
-def measured_share(
+def measured_profile(
     scenario: Scenario,
     client: int,
     label_counts: NDArray[np.int64],
@@ -226,7 +226,7 @@ def measured_share(
     *,
     energy_budget_j: float | None = None,
     root: Path = ROOT,
-) -> Share:
+) -> MemberProfile:
     """Return the profile of a calibrated machine with these label counts, (labels,).
 
     Cycles, frequencies and uplink come from the calibration; capacitance and power cannot be measured and come from the
@@ -261,7 +261,7 @@ def measured_share(
         ),
         is_reachable=True,
     )
-    return Share(_to_counts(label_counts), limits, conditions)
+    return MemberProfile(_to_counts(label_counts), limits, conditions)
 
 
 def calibrate_here(scenario: Scenario, client: int, data: str = DEALT) -> Calibration:
@@ -291,9 +291,9 @@ def _find_budget_j(scenario: Scenario, limits: Limits, model_size: int, uplink: 
 
 
 def validate_client(scenario: Scenario, client: int) -> None:
-    """Raise `BadShare` unless the scenario has that client."""
+    """Raise `BadProfile` unless the scenario has that client."""
     if not 0 <= client < scenario.clients.count:
-        raise BadShare(f"client {client}: 0 to {scenario.clients.count - 1} expected, as clients.count says")
+        raise BadProfile(f"client {client}: 0 to {scenario.clients.count - 1} expected, as clients.count says")
 
 
 def _to_counts(values: NDArray[np.int64]) -> tuple[int, ...]:
