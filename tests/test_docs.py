@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 from typer.testing import CliRunner
 
-from bdfl.cli.commands import app
+from bdfl.cli import app
 from bdfl.experiment import simulate
 from bdfl.scenario import load_scenario
 from bdfl.scheduling.registry import check_scheduler

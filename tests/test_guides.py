@@ -18,7 +18,7 @@ import pytest
 from matplotlib.figure import Figure
 from typer.testing import CliRunner
 
-from bdfl.cli.commands import app
+from bdfl.cli import app
 from tests.pages import GUIDES, ROOT, blocks_of, type_page
 from tests.test_docs import parse
 

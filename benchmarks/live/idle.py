@@ -9,10 +9,9 @@ from pathlib import Path
 
 import psutil
 
-from bdfl.federation.live_scenario import load_live_scenario
+from bdfl.federation.genesis_file import load_live_scenario
 from bdfl.localnet.network import LocalNetwork, found_network, run_network
-from bdfl.localnet.network_file import node_folder
-from bdfl.localnet.processes import Child, end_all
+from bdfl.localnet.processes import Child, end_all, node_folder
 from bdfl.node.run_file import folder_bytes
 from bdfl.scenario.files import find_scenario
 from benchmarks.results import Result, make_result

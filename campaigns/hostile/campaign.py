@@ -12,14 +12,14 @@ from pathlib import Path
 import msgspec
 
 from bdfl.encoding import digest
+from bdfl.federation.genesis_file import load_live_scenario
 from bdfl.federation.keys import load_key
-from bdfl.federation.live_scenario import load_live_scenario
 from bdfl.identity import Signer
 from bdfl.ledger.block import Certificate
 from bdfl.ledger.member_set import find_evidence, offender_of
 from bdfl.ledger.sqlite_store import ChainStore
 from bdfl.localnet.network import LocalNetwork, found_network, run_network
-from bdfl.localnet.network_file import node_folder, write_network
+from bdfl.localnet.processes import node_folder, write_network
 from bdfl.localnet.verdict import judge_network
 from bdfl.node.access_point import KEY_FILE
 from bdfl.node.run_file import read_run

@@ -11,8 +11,8 @@ import psutil
 
 from bdfl.errors import BdflError
 from bdfl.localnet.network import LocalNetwork
-from bdfl.localnet.network_file import node_folder
-from bdfl.node.status import Snapshot, look_at
+from bdfl.localnet.processes import node_folder
+from bdfl.node.status import Snapshot, read_status
 
 _POLL_S = 0.25
 _ANSWER_S = 10.0
@@ -123,7 +123,7 @@ class Watch:
     def _snapshot(self, number: int) -> Snapshot:
         deadline_s = time.monotonic() + _STALLED_S
         while True:
-            found = look_at(self._folders[number], _ANSWER_S).snapshot
+            found = read_status(self._folders[number], _ANSWER_S).snapshot
             if found is not None:
                 return found
             child = self._network.nodes[number]

@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 
 from bdfl.localnet.network import OUTPUT_FILE
-from bdfl.localnet.network_file import node_folder
+from bdfl.localnet.processes import node_folder
 from campaigns.live_faults.failing_store import FAULT_VARIABLE, FaultKind
 from campaigns.live_faults.harness import Arena
 from campaigns.live_faults.kills import judge_left

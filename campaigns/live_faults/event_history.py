@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from bdfl.ledger.block import Block, Kind, SignedUpdate, SignedVote
-from bdfl.localnet.network_file import node_folder
+from bdfl.localnet.processes import node_folder
 from bdfl.protocol.messages import Decided, Hearsay, Message, Proposal
 from bdfl.transports.live.event_log import EVENTS_FILE, Began, Happened, LoggedMessage, former_log, read_entries
 

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bdfl.errors import BdflError
-from bdfl.federation.live_scenario import load_live_scenario
+from bdfl.federation.genesis_file import load_live_scenario
 from bdfl.ledger.member_set import quorum_size
 from bdfl.localnet.network import LocalNetwork, Route, found_network, run_network
-from bdfl.localnet.network_file import node_folder
-from bdfl.localnet.processes import Child
+from bdfl.localnet.processes import Child, node_folder
 from bdfl.records.round_times import ROUNDS_FILE, BadRoundsFile, read_rounds
 from bdfl.scenario import QuorumRule, Scenario
 from bdfl.scenario.files import find_scenario

@@ -9,7 +9,7 @@ from bdfl.ledger.member_set import find_evidence
 from bdfl.ledger.sqlite_store import ChainStore
 from bdfl.ledger.store import StoreError
 from bdfl.ledger.verify import verify_chain
-from bdfl.localnet.network_file import node_folder, read_network
+from bdfl.localnet.processes import node_folder, read_network
 from bdfl.node.settings import CHAIN_FOLDER
 from bdfl.transports.live.event_log import BrokenLog
 from campaigns.live_faults.event_history import find_contradictions, find_forgotten, read_testimony

@@ -8,7 +8,7 @@ import time
 
 from bdfl.ledger.sqlite_store import ChainStore
 from bdfl.ledger.store import StoreError
-from bdfl.localnet.network_file import node_folder
+from bdfl.localnet.processes import node_folder
 from bdfl.node.settings import CHAIN_FOLDER
 from campaigns.live_faults.failing_store import FAULT_VARIABLE
 from campaigns.live_faults.harness import Arena, Left

@@ -11,14 +11,14 @@ from pathlib import Path
 
 from bdfl.errors import BdflError
 from bdfl.experiment.parallel import Progress
+from bdfl.federation.genesis_file import load_live_scenario
 from bdfl.federation.keys import load_key
-from bdfl.federation.live_scenario import load_live_scenario
-from bdfl.federation.membership_change import propose_removal, read_standing, sign_change_file, submit_change
+from bdfl.federation.membership_change import propose_removal, read_members, sign_change_file, submit_change
 from bdfl.ledger.block import Schedule
 from bdfl.ledger.member_set import find_change
 from bdfl.ledger.sqlite_store import ChainStore
 from bdfl.localnet.network import LocalNetwork, found_network, run_network
-from bdfl.localnet.network_file import node_folder
+from bdfl.localnet.processes import node_folder
 from bdfl.localnet.verdict import judge_network
 from bdfl.node.settings import CHAIN_FOLDER
 from bdfl.scenario import Scenario
@@ -137,13 +137,13 @@ def _wait_for(network: LocalNetwork, height: int, on_progress: Progress | None =
 def _offer_removal(folder: Path) -> int:
     """Submit the removal, signed by all others, to all of them; return the greatest height after that."""
     others = [node_folder(folder, number) for number in range(MEMBER)]
-    standing = read_standing(others[0])
+    standing = read_members(others[0])
     change = propose_removal(standing, MEMBER, standing.height + _ROUNDS)
     for node in others:
         change = sign_change_file(change, standing, load_key(node / "key.pem"))
     for node in others:
         submit_change(node, change, standing)
-    return max(read_standing(node).height for node in others)
+    return max(read_members(node).height for node in others)
 
 
 def _read_chain(folder: Path, num_blocks: int) -> tuple[int, float, int | None]:

@@ -35,7 +35,7 @@ def soak(
       python -m campaigns soak --nodes 8 --aps 2 --rounds 500 --out results/soak
     """
     require_extra("a live network", "learn", "live")
-    from bdfl.federation.live_scenario import load_live_scenario
+    from bdfl.federation.genesis_file import load_live_scenario
     from bdfl.scenario.files import find_scenario
     from campaigns.soak.measurement import run_soak
 

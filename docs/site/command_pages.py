@@ -8,7 +8,7 @@ from inspect import cleandoc
 import click
 import typer
 
-from bdfl.cli.commands import app
+from bdfl.cli import app
 
 MARKER = "<!-- commands -->"
 _MARKUP = re.compile(r"\[/?(?:bold|dim|italic|green|red|yellow|cyan)\]")

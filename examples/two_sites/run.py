@@ -23,11 +23,11 @@ from namespaces import open_namespaces
 from relayed import open_relayed
 from sites import NotPossible, Program, Quality, TwoSites
 
-from bdfl.federation.live_scenario import load_live_scenario
+from bdfl.federation.genesis_file import load_live_scenario
 from bdfl.ledger.sqlite_store import ChainStore
 from bdfl.ledger.store import StoreError
 from bdfl.localnet.network import OUTPUT_FILE, found_network
-from bdfl.localnet.network_file import node_folder
+from bdfl.localnet.processes import node_folder
 from bdfl.localnet.verdict import judge_network
 from bdfl.node.settings import CHAIN_FOLDER
 from bdfl.scenario.files import find_scenario

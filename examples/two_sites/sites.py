@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from bdfl.localnet.network_file import GENESIS_FILE, access_point_folder, node_folder
+from bdfl.localnet.processes import GENESIS_FILE, access_point_folder, node_folder
 from bdfl.node.access_point import CERTIFICATE_FILE, KEY_FILE
 
 

@@ -9,8 +9,8 @@ from typing import Self
 
 from bdfl.experiment.run_folder import CHAIN_FOLDER, SCENARIO_FILE
 from bdfl.ledger.block import chain_id
-from bdfl.localnet.network_file import NetworkFile, access_point_folder, node_folder, write_network
-from bdfl.node.http import ChainPages, NodeMetrics
+from bdfl.localnet.processes import NetworkFile, access_point_folder, node_folder, write_network
+from bdfl.node.http import NodeMetrics, serve_pages
 from bdfl.node.run_file import RunFile, lock_folder, write_run
 from bdfl.node.status import ServiceState, Snapshot
 from bdfl.scenario import dump_scenario
@@ -44,10 +44,8 @@ class FakeNode:
     def come(self) -> None:
         """Begins to answer."""
         metrics = NodeMetrics(lambda: make_snapshot(self._number, self._chain, self._height(), self.state, self.reason))
-        pages = ChainPages(self._run / CHAIN_FOLDER)
-        window = metrics.open_window(port=self._port, chain=pages)
-        self._open.callback(pages.close)
-        self._open.callback(window.close)
+        window = self._open.enter_context(serve_pages(("127.0.0.1", self._port), metrics, self._run / CHAIN_FOLDER))
+        assert window is not None
         self._port, self.address = window.port, window.address
         if self._folder is not None:
             self._open.enter_context(_working_in(self._folder, self._chain, self._number, window.address))

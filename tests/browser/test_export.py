@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import expect
 from typer.testing import CliRunner
 
-from bdfl.cli.commands import app
+from bdfl.cli import app
 from tests.browser.folders import NUM_ROUNDS
 from tests.browser.test_replay import LAST, where
 

@@ -6,7 +6,7 @@ import psutil
 import pytest
 
 from bdfl.node.http import Page as Answer
-from bdfl.node.http import Window
+from bdfl.node.http import StatusServer
 from tests.browser.looking import find_accessibility, find_overflow, open_look, walk_by_keyboard
 
 HTML = "text/html; charset=utf-8"
@@ -39,7 +39,7 @@ def origin(chromium) -> Iterator[str]:
     def answer(html: str):
         return lambda: Answer(html.encode(), HTML)
 
-    window = Window({path: answer(html) for path, html in PAGES.items()})
+    window = StatusServer({path: answer(html) for path, html in PAGES.items()})
     yield f"http://{window.address}"
     window.close()
 

@@ -14,7 +14,7 @@ from bdfl.explorer.app import STATIC_FOLDER
 from bdfl.ledger.sqlite_store import ChainStore
 from bdfl.ledger.sqlite_tables import encode_certificate
 from bdfl.node.http import Page as Answer
-from bdfl.node.http import Window
+from bdfl.node.http import StatusServer
 from benchmarks.ledger.valid_chain import example_genesis
 from tests.browser.folders import NUM_ROUNDS, change_parent, change_update, example_scenario, read_genesis, tamper
 from tests.browser.looking import Look
@@ -61,7 +61,7 @@ def scripts(chromium) -> Iterator[str]:
         return lambda: Answer(path.read_bytes(), "text/javascript")
 
     pages = {f"/static/js/{path.name}": answer(path) for path in (STATIC_FOLDER / "js").glob("*.js")}
-    window = Window({"/": lambda: Answer(SHELL, "text/html"), "/favicon.ico": lambda: Answer(b""), **pages})
+    window = StatusServer({"/": lambda: Answer(SHELL, "text/html"), "/favicon.ico": lambda: Answer(b""), **pages})
     yield f"http://{window.address}"
     window.close()
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from bdfl.encoding import digest
 from bdfl.ledger.block import ModelUpdate, SignedUpdate
-from bdfl.localnet.network_file import node_folder
+from bdfl.localnet.processes import node_folder
 from bdfl.node.run_file import read_run
 from bdfl.protocol.messages import Hearsay, Message, encode_message
 from bdfl.transports.live.admission import Gate, Limits, Refused

@@ -11,7 +11,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from bdfl.ledger.block import Kind
-from bdfl.localnet.network_file import node_folder
+from bdfl.localnet.processes import node_folder
 from bdfl.protocol.messages import Hearsay
 from bdfl.scenario import QuorumRule
 from bdfl.transports.live.event_log import EVENTS_FILE, Began, EventLog, Happened, LoggedMessage, read_entries

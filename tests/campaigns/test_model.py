@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from bdfl.ledger.sqlite_store import ChainStore
 from bdfl.localnet.network import found_network, run_network
-from bdfl.localnet.network_file import node_folder
+from bdfl.localnet.processes import node_folder
 from bdfl.transports.live.event_log import EVENTS_FILE
 from campaigns.model import spin
 from campaigns.model.__main__ import app

@@ -9,7 +9,7 @@ import pytest
 from safetensors.numpy import load_file
 from typer.testing import CliRunner
 
-from bdfl.cli.commands import app
+from bdfl.cli import app
 from bdfl.federation.keys import create_key
 from bdfl.ledger.sqlite_store import ChainStore
 from benchmarks.ledger.valid_chain import ChainMaker, example_genesis

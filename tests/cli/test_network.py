@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 from bdfl.cli import app
 from bdfl.cli.progress import list_troubles, summarise_view, tabulate_network
 from bdfl.localnet.network import NetworkView, found_network
-from bdfl.localnet.network_file import node_folder, read_network
+from bdfl.localnet.processes import node_folder, read_network
 from bdfl.node.run_file import is_locked
-from bdfl.node.status import NodeView, ServiceState, look_at
+from bdfl.node.status import NodeView, ServiceState, read_status
 from tests.operation.small_network import PATIENCE_S, descendants, is_alive, tiny_scenario, wait_for
 from tests.operation.test_metrics import SNAPSHOT
 
@@ -123,7 +123,7 @@ def test_ctrl_c_ends_everything_judges_it_and_says_how_to_go_on(tmp_path):
         resources.callback(process.wait)
         resources.callback(process.kill)
         nodes = [node_folder(folder, 0), node_folder(folder, 1)]
-        wait_for(lambda: all(look_at(node).snapshot is not None for node in nodes), "an answer of both nodes")
+        wait_for(lambda: all(read_status(node).snapshot is not None for node in nodes), "an answer of both nodes")
         below = descendants(process.pid)
         assert len(below) >= 3 + 2 * 2  # an access point, two nodes, a miner and a training process each
         os.kill(process.pid, signal.SIGINT)

@@ -15,7 +15,7 @@ from bdfl.federation.keys import create_key
 from bdfl.localnet.network import find_ports
 from bdfl.node.access_point import create_access_point
 from bdfl.node.run_file import is_locked
-from bdfl.node.status import look_at
+from bdfl.node.status import read_status
 from tests.operation.small_network import PATIENCE_S, descendants, found_single, is_alive, wait_for
 
 
@@ -121,7 +121,7 @@ def test_status_of_a_folder_in_which_nothing_runs(tmp_path):
 def test_a_node_runs_says_how_it_is_and_ends_cleanly_when_asked_to(founded, tmp_path):
     folder = tmp_path / "node"
     with started("node", *options(founded, folder), "--listen", find_ports(1)[0]) as process:
-        wait_for(lambda: (view := look_at(folder)).snapshot is not None and view.snapshot.height >= 2, "block 2")
+        wait_for(lambda: (view := read_status(folder)).snapshot is not None and view.snapshot.height >= 2, "block 2")
         shown = run("node", "status", folder)
         assert shown.exit_code == 0, shown.output
         assert "node 0 (member 0)" in shown.stdout
@@ -144,7 +144,7 @@ def test_a_node_runs_says_how_it_is_and_ends_cleanly_when_asked_to(founded, tmp_
 def test_a_second_signal_ends_a_node_at_once(founded, tmp_path):
     folder = tmp_path / "node"
     with started("node", *options(founded, folder), "--listen", find_ports(1)[0]) as process:
-        wait_for(lambda: look_at(folder).snapshot is not None, "an answer")
+        wait_for(lambda: read_status(folder).snapshot is not None, "an answer")
         process.send_signal(signal.SIGSTOP)  # both come before it can do anything about the first
         process.send_signal(signal.SIGINT)
         process.send_signal(signal.SIGTERM)

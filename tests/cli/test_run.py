@@ -16,7 +16,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from bdfl.cli import app
-from bdfl.cli.progress import RunView, show_duration
+from bdfl.cli.progress import RunView
 from bdfl.experiment import simulate
 from bdfl.records import LearningRound
 from bdfl.scenario import load_scenario
@@ -207,10 +207,3 @@ def test_the_live_view_fits_a_terminal_and_shows_the_round():
     assert "100.0 %, best 100.0 % in round 30" in text.getvalue()
     assert len(lines) == 7  # a title, four facts and two lines of energy: nothing was wrapped
     assert view.line().startswith("round 30 of 30: clients")
-
-
-@pytest.mark.parametrize(
-    ("seconds", "shown"), [(float("nan"), "?"), (12.4, "12 s"), (600.0, "10 min"), (7200.0, "2.0 h")]
-)
-def test_durations_are_said_as_people_say_them(seconds, shown):
-    assert show_duration(seconds) == shown

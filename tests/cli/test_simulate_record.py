@@ -5,7 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from bdfl.cli.commands import app
+from bdfl.cli import app
 from bdfl.scenario import load_scenario
 
 parquet = pytest.importorskip("pyarrow.parquet")

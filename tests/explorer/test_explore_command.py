@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 pytest.importorskip("starlette")
 
+from bdfl.cli import app
 from bdfl.cli import network as network_module
-from bdfl.cli.commands import app
 from bdfl.errors import install_command
 from bdfl.explorer.__main__ import main as server_main
 from tests.browser.folders import write_run

@@ -15,8 +15,8 @@ from bdfl.explorer.documents import BackNews, BlockNews, GoneNews, StatusNews
 from bdfl.explorer.library import open_library
 from bdfl.ledger.block import chain_id
 from bdfl.ledger.sqlite_store import ChainStore
-from bdfl.localnet.network_file import NetworkFile, node_folder, write_network
-from bdfl.node.http import Page, Window
+from bdfl.localnet.processes import NetworkFile, node_folder, write_network
+from bdfl.node.http import Page, StatusServer
 from bdfl.node.log import NodeLog
 from bdfl.node.status import ServiceState, Snapshot
 from bdfl.records.round_times import RoundTimes, Stretched
@@ -63,8 +63,8 @@ class FakeNode:
 
 
 @contextmanager
-def open_window(node: FakeNode, port: int = 0) -> Iterator[Window]:
-    window = Window(node.pages(), port=port)
+def open_window(node: FakeNode, port: int = 0) -> Iterator[StatusServer]:
+    window = StatusServer(node.pages(), port=port)
     try:
         yield window
     finally:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bdfl.cli.commands import app
+from bdfl.cli import app
 from bdfl.experiment import simulate
 from bdfl.explorer.library import open_library
 from bdfl.scenario import load_scenario

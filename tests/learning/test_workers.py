@@ -219,6 +219,8 @@ def test_without_torch_the_line_says_how_to_get_it(settings, small_data, deal, m
 
 
 def test_everything_but_training_works_without_torch():
-    modules = "bdfl.cli, bdfl.learning.trainer_pool, bdfl.learning.training, bdfl.aggregation, bdfl.learning.data"
+    modules = (
+        "bdfl.cli.commands, bdfl.learning.trainer_pool, bdfl.learning.training, bdfl.aggregation, bdfl.learning.data"
+    )
     code = f"import sys; sys.modules['torch'] = None; import {modules}"
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)

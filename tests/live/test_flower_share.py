@@ -10,7 +10,7 @@ import pytest
 
 from bdfl.errors import BdflError
 from bdfl.experiment.training_run import prepare_run
-from bdfl.federation.live_scenario import read_scenario, write_scenario
+from bdfl.federation.genesis_file import read_scenario, write_scenario
 from bdfl.federation.member_card import samples_seen
 from bdfl.learning.flower_trainer import rehearse_clients
 from bdfl.learning.trainer_pool import open_trainer

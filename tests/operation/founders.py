@@ -4,10 +4,9 @@ from functools import cache
 
 import numpy as np
 
-from bdfl.federation.genesis_draft import Draft, add_access_point, add_card, begin_draft, finish_draft, sign_share
-from bdfl.federation.genesis_file import GenesisFile, sign_genesis
-from bdfl.federation.live_scenario import load_live_scenario
-from bdfl.federation.member_card import SignedCard, emulated_share_of
+from bdfl.federation.genesis_draft import Draft, add_access_point, add_card, begin_draft, finish_draft, sign_profile
+from bdfl.federation.genesis_file import GenesisFile, load_live_scenario, sign_genesis
+from bdfl.federation.member_card import SignedCard, emulated_profile_of
 from bdfl.identity import Signer
 from bdfl.learning.weights import Layout, encode_weights
 from bdfl.scenario import Scenario
@@ -31,8 +30,8 @@ def agreed(*changes: str) -> Scenario:
 
 def card(number: int, *changes: str, labels: tuple[int, ...] | None = None, name: str | None = None) -> SignedCard:
     scenario = agreed(*changes)
-    share = emulated_share_of(scenario, number, np.array(LABELS[number] if labels is None else labels))
-    return sign_share(signer(number), scenario, NAMES[number] if name is None else name, number, share)
+    share = emulated_profile_of(scenario, number, np.array(LABELS[number] if labels is None else labels))
+    return sign_profile(signer(number), scenario, NAMES[number] if name is None else name, number, share)
 
 
 def empty_draft() -> Draft:

@@ -4,9 +4,8 @@ import time
 from pathlib import Path
 
 from bdfl.federation.genesis_draft import found_federation
-from bdfl.federation.genesis_file import write_genesis
+from bdfl.federation.genesis_file import load_live_scenario, write_genesis
 from bdfl.federation.keys import create_key
-from bdfl.federation.live_scenario import load_live_scenario
 from bdfl.localnet.network import find_ports
 from bdfl.node.settings import NodeSettings
 from bdfl.scenario.files import find_scenario

@@ -5,7 +5,7 @@ import pytest
 
 from bdfl.encoding import encode
 from bdfl.ledger.sqlite_store import ChainStore
-from bdfl.node.http import ChainPages, NodeMetrics
+from bdfl.node.http import ChainPages, NodeMetrics, serve_pages
 from benchmarks.ledger.sample_chain import sample_chain
 from tests.operation.test_metrics import SNAPSHOT, ask
 
@@ -23,11 +23,8 @@ def opened(tmp_path):
     path = tmp_path / "chain"
     with ChainStore.create(path, CHAIN.genesis, CHAIN.initial_model, durable=False) as store:
         append(store, CHAIN.stages[0])
-        pages = ChainPages(path)
-        window = NodeMetrics(lambda: SNAPSHOT).open_window(chain=pages)
-        yield window, store
-        window.close()
-        pages.close()
+        with serve_pages(("127.0.0.1", 0), NodeMetrics(lambda: SNAPSHOT), path) as window:
+            yield window, store
 
 
 def test_genesis_and_blocks_are_the_stored_bytes(opened):

@@ -16,13 +16,13 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from typer.testing import CliRunner
 
 from bdfl.cli import app
-from bdfl.federation.genesis_draft import sign_share
+from bdfl.federation.genesis_draft import sign_profile
 from bdfl.federation.genesis_file import read_genesis, write_genesis
 from bdfl.federation.keys import create_key, write_secret
-from bdfl.federation.member_card import emulated_share_of
-from bdfl.federation.membership_change import propose_admission, read_standing, write_change
+from bdfl.federation.member_card import emulated_profile_of
+from bdfl.federation.membership_change import propose_admission, read_members, write_change
 from bdfl.node import doctor
-from bdfl.node.doctor import Finding, Patient, Verdict, examine
+from bdfl.node.doctor import CheckResult, NodeOptions, Verdict, examine
 from bdfl.node.run_file import RunFile, lock_folder, write_run
 from bdfl.node.settings import NodeSettings, default_quota, identify, open_chain, write_tls
 from bdfl.transports.live.certificates import issue_leaf, make_authority, roots_pem
@@ -49,7 +49,7 @@ def pem(number):
 
 @pytest.fixture
 def patient(town, tmp_path):
-    return Patient(
+    return NodeOptions(
         genesis=town / "genesis.bdfl", key=town / "key.pem", folder=tmp_path / "node", listen=["127.0.0.1:0"]
     )
 
@@ -111,7 +111,7 @@ def test_where_all_is_well_nothing_is_bad(patient):
 
 
 def test_a_finding_is_one_line_that_says_what_to_do():
-    finding = Finding("port", Verdict.BAD, "127.0.0.1:1: taken", "choose another")
+    finding = CheckResult("port", Verdict.BAD, "127.0.0.1:1: taken", "choose another")
     assert str(finding) == "bad  port: 127.0.0.1:1: taken; choose another"
 
 
@@ -142,10 +142,10 @@ def test_a_member_who_came_later_is_known_by_its_admission(patient, tmp_path):
     assert "--admission" in only(late, "member").advice
     with open_chain(tmp_path / "other" / "chain", signed()):
         pass
-    share = emulated_share_of(agreed(), 0, np.array((1, 2, 3)))
-    card = sign_share(signer(9), agreed(), "late", None, share)
+    share = emulated_profile_of(agreed(), 0, np.array((1, 2, 3)))
+    card = sign_profile(signer(9), agreed(), "late", None, share)
     write_change(
-        tmp_path / "late.change", propose_admission(read_standing(tmp_path / "other"), signed(), agreed(), card, 9)
+        tmp_path / "late.change", propose_admission(read_members(tmp_path / "other"), signed(), agreed(), card, 9)
     )
     late = replace(late, admissions=(tmp_path / "late.change",))
     known = {**dict(enumerate(signed().authorities)), 4: card.card.authority}

@@ -13,23 +13,28 @@ from bdfl.federation.genesis_draft import (
     BadDraft,
     add_access_point,
     add_card,
+    assign_cards,
     draft_federation,
-    find_shares,
+    find_profiles,
     finish_draft,
     found_federation,
     read_draft,
-    seat_cards,
-    sign_share,
+    sign_profile,
     write_draft,
 )
-from bdfl.federation.genesis_file import validate_genesis_file
-from bdfl.federation.live_scenario import BadAgreement, load_live_scenario, read_scenario, write_scenario
+from bdfl.federation.genesis_file import (
+    BadAgreement,
+    load_live_scenario,
+    read_scenario,
+    validate_genesis_file,
+    write_scenario,
+)
 from bdfl.federation.member_card import (
-    BadShare,
-    Share,
-    emulated_share,
-    emulated_share_of,
-    measured_share,
+    BadProfile,
+    MemberProfile,
+    emulated_profile,
+    emulated_profile_of,
+    measured_profile,
     samples_seen,
 )
 from bdfl.identity import Signer
@@ -93,8 +98,8 @@ def test_where_machines_are_measured_cards_say_what_they_can_do_and_blocks_have_
         federated.scenario, live=msgspec.structs.replace(federated.scenario.live, mode=LiveMode.MEASURED, block_s=1.5)
     )
     counts = federated.partition.label_counts
-    shares = [measured_share(scenario, client, counts[client], MACHINE, 20_000) for client in range(4)]
-    file = found_federation(scenario, [signer(n) for n in range(4)], shares=shares, federated=federated)
+    shares = [measured_profile(scenario, client, counts[client], MACHINE, 20_000) for client in range(4)]
+    file = found_federation(scenario, [signer(n) for n in range(4)], profiles=shares, federated=federated)
     assert file.genesis.law.target_ms == 1500
     limits = file.genesis.members[2].limits
     assert limits.cpu_max_hz == 2_000_000_000
@@ -103,13 +108,13 @@ def test_where_machines_are_measured_cards_say_what_they_can_do_and_blocks_have_
     assert limits.cycles == round(0.05 * 2e9 / 640 * samples_seen(scenario, int(counts[2].sum())))
     assert file.genesis.schedule.is_feasible
     measured = dataclasses.replace(federated, scenario=scenario)
-    assert find_shares(measured, 20_000, MACHINE) == shares
-    assert find_shares(federated, 20_000) == [emulated_share(federated, client) for client in range(4)]
+    assert find_profiles(measured, 20_000, MACHINE) == shares
+    assert find_profiles(federated, 20_000) == [emulated_profile(federated, client) for client in range(4)]
 
 
 def test_a_measured_uplink_is_the_models(federated):
     scenario = load_live_scenario(find_scenario("minimal"), ["live.mode=measured"])
-    share = measured_share(scenario, 0, np.array([3, 4]), MACHINE, 1000)
+    share = measured_profile(scenario, 0, np.array([3, 4]), MACHINE, 1000)
     physics = physics_of(scenario)
     rate = uplink_rate(
         physics.bandwidth_hz,
@@ -123,9 +128,9 @@ def test_a_measured_uplink_is_the_models(federated):
 def test_a_round_costs_what_its_operator_says_or_a_share_of_the_battery_or_plenty(tmp_path):
     scenario = agreed("live.mode=measured")
     counts = np.array([3, 4])
-    given = measured_share(scenario, 0, counts, MACHINE, 1000, energy_budget_j=1.25, root=tmp_path)
+    given = measured_profile(scenario, 0, counts, MACHINE, 1000, energy_budget_j=1.25, root=tmp_path)
     assert given.conditions.energy_budget_pj == round(1.25 * PICOJOULE)
-    plenty = measured_share(scenario, 0, counts, MACHINE, 1000, root=tmp_path)
+    plenty = measured_profile(scenario, 0, counts, MACHINE, 1000, root=tmp_path)
     capacitance = 5.4e-28
     alone_j = capacitance / 2 * physics_of(scenario).work_cycles * plenty.limits.initial_mining_hz**2
     assert plenty.conditions.energy_budget_pj / PICOJOULE > alone_j
@@ -133,21 +138,21 @@ def test_a_round_costs_what_its_operator_says_or_a_share_of_the_battery_or_plent
     supply.mkdir(parents=True)
     for name, text in {"type": "Battery", "status": "Discharging", "energy_now": "10000000"}.items():  # 10 Wh
         (supply / name).write_text(text + "\n")
-    battery = measured_share(scenario, 0, counts, MACHINE, 1000, root=tmp_path)
+    battery = measured_profile(scenario, 0, counts, MACHINE, 1000, root=tmp_path)
     assert battery.conditions.energy_budget_pj == pytest.approx(36_000 / scenario.rounds * PICOJOULE)
 
 
 def test_data_of_ones_own_change_only_what_depends_on_their_size(federated):
     scenario = federated.scenario
-    dealt = emulated_share(federated, 1)
-    own = emulated_share_of(scenario, 1, federated.partition.label_counts[1])
+    dealt = emulated_profile(federated, 1)
+    own = emulated_profile_of(scenario, 1, federated.partition.label_counts[1])
     assert own == dealt
-    more = emulated_share_of(scenario, 1, 2 * federated.partition.label_counts[1])
+    more = emulated_profile_of(scenario, 1, 2 * federated.partition.label_counts[1])
     assert more.limits.samples == 2 * dealt.limits.samples
     assert more.limits.cycles == 2 * dealt.limits.cycles
     assert more.conditions == dealt.conditions
-    with pytest.raises(BadShare, match="client 4: 0 to 3 expected"):
-        emulated_share_of(scenario, 4, federated.partition.label_counts[1])
+    with pytest.raises(BadProfile, match="client 4: 0 to 3 expected"):
+        emulated_profile_of(scenario, 4, federated.partition.label_counts[1])
 
 
 def test_the_untrained_model_needs_only_the_form_of_the_data(federated):
@@ -159,10 +164,10 @@ def test_the_untrained_model_needs_only_the_form_of_the_data(federated):
 
 def test_cards_may_come_in_any_order_and_a_newer_one_replaces_the_older():
     draft = full_draft()
-    assert [seat.card.name for seat in seat_cards(draft, agreed())] == ["north", "östlich", "south", "west"]
+    assert [seat.card.name for seat in assign_cards(draft, agreed())] == ["north", "östlich", "south", "west"]
     grown = add_card(draft, agreed(), card(1, labels=(0, 4, 3)))
     assert len(grown.cards) == 4
-    seat = seat_cards(grown, agreed())[1]
+    seat = assign_cards(grown, agreed())[1]
     assert seat is not None
     assert seat.card.label_counts == (0, 4, 3)
 
@@ -182,10 +187,10 @@ def test_cards_that_do_not_fit_a_draft_are_refused():
     with pytest.raises(BadDraft, match="2 labels, data with 3 labels"):
         add_card(draft, scenario, card(0, labels=(1, 2)))
     draft = add_card(draft, scenario, card(0))
-    double = sign_share(signer(7), scenario, "late", 0, emulated_share_of(scenario, 0, np.array(LABELS[0])))
+    double = sign_profile(signer(7), scenario, "late", 0, emulated_profile_of(scenario, 0, np.array(LABELS[0])))
     with pytest.raises(BadDraft, match="client 0: both 'north' and 'late'"):
         add_card(draft, scenario, double)
-    anybody = sign_share(signer(7), scenario, "late", None, emulated_share_of(scenario, 0, np.array(LABELS[0])))
+    anybody = sign_profile(signer(7), scenario, "late", None, emulated_profile_of(scenario, 0, np.array(LABELS[0])))
     with pytest.raises(BadDraft, match="--client expected"):
         add_card(draft, scenario, anybody)
     with pytest.raises(BadDraft, match="1 of 4 members: cards of members 1, 2, 3"):
@@ -197,20 +202,20 @@ def test_members_that_play_no_certain_client_get_the_places_left():
     draft = msgspec.structs.replace(empty_draft(), scenario=write_scenario(scenario))
 
     def measured(number: int, client: int | None):
-        share: Share = measured_share(scenario, client or 0, np.array(LABELS[number]), MACHINE, 1000)
-        return sign_share(signer(number), scenario, f"m{number}", client, share)
+        share: MemberProfile = measured_profile(scenario, client or 0, np.array(LABELS[number]), MACHINE, 1000)
+        return sign_profile(signer(number), scenario, f"m{number}", client, share)
 
     for number, client in ((0, None), (1, 0), (2, None), (3, 3)):
         draft = add_card(draft, scenario, measured(number, client))
-    assert [seat.card.name for seat in seat_cards(draft, scenario)] == ["m1", "m0", "m2", "m3"]
+    assert [seat.card.name for seat in assign_cards(draft, scenario)] == ["m1", "m0", "m2", "m3"]
     with pytest.raises(BadDraft, match="5 members, at most 4"):
         add_card(draft, scenario, measured_extra(scenario))
     assert finish_draft(draft, scenario).genesis.law.target_ms == 2000
 
 
 def measured_extra(scenario):
-    share = measured_share(scenario, 0, np.array(LABELS[0]), MACHINE, 1000)
-    return sign_share(signer(8), scenario, "late", None, share)
+    share = measured_profile(scenario, 0, np.array(LABELS[0]), MACHINE, 1000)
+    return sign_profile(signer(8), scenario, "late", None, share)
 
 
 def test_an_access_point_is_listed_once():

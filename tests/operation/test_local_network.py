@@ -15,10 +15,10 @@ from bdfl.ledger.sqlite_store import ChainStore
 from bdfl.ledger.verify import Failure, Verification
 from bdfl.localnet import verdict as judging
 from bdfl.localnet.network import find_ports, found_network, run_network, view_network
-from bdfl.localnet.network_file import BadNetwork, node_folder, read_network
+from bdfl.localnet.processes import BadNetwork, node_folder, read_network
 from bdfl.localnet.verdict import judge_network, summarise_network
 from bdfl.node.run_file import is_locked, lock_folder, read_life
-from bdfl.node.status import look_at
+from bdfl.node.status import read_status
 from bdfl.transports.live.event_log import EVENTS_FILE
 from bdfl.transports.live.replay import replay
 from campaigns.live_faults.log_reader import Diary
@@ -184,7 +184,7 @@ def test_nothing_outlives_whoever_started_it_even_where_that_is_killed(tmp_path)
         resources.callback(process.kill)
         places = [node_folder(folder, 0), node_folder(folder, 1), folder / "ap-0"]
         wait_for(lambda: all(map(is_locked, places)), "all processes")
-        wait_for(lambda: look_at(places[0]).snapshot is not None, "an answer of node 0")
+        wait_for(lambda: read_status(places[0]).snapshot is not None, "an answer of node 0")
         below = descendants(process.pid)
         assert len(below) >= 3
         process.kill()

@@ -8,8 +8,8 @@ import pytest
 
 from bdfl.encoding import BadEncoding, decode, encode
 from bdfl.errors import BdflError
-from bdfl.federation.genesis_draft import sign_share
-from bdfl.federation.member_card import emulated_share_of
+from bdfl.federation.genesis_draft import sign_profile
+from bdfl.federation.member_card import emulated_profile_of
 from bdfl.federation.membership_change import (
     BadMemberChange,
     ChangeFile,
@@ -17,7 +17,7 @@ from bdfl.federation.membership_change import (
     propose_admission,
     propose_removal,
     read_change,
-    read_standing,
+    read_members,
     sign_change_file,
     submit_change,
     taking_changes,
@@ -45,11 +45,11 @@ def folder(tmp_path):
 
 @pytest.fixture
 def standing(folder):
-    return read_standing(folder)
+    return read_members(folder)
 
 
 def newcomer_card(labels=(1, 2, 3)):
-    return sign_share(signer(9), agreed(), "late", None, emulated_share_of(agreed(), 0, np.array(labels)))
+    return sign_profile(signer(9), agreed(), "late", None, emulated_profile_of(agreed(), 0, np.array(labels)))
 
 
 def admission(standing, expires=50):
@@ -63,7 +63,7 @@ def agree(file, standing, *numbers):
 
 
 def test_a_nodes_folder_says_who_its_members_are(folder, standing):
-    assert standing == read_standing(folder / "chain")
+    assert standing == read_members(folder / "chain")
     assert standing.chain == signed().chain
     assert (standing.height, standing.quorum) == (0, 3)
     assert standing.number_of(signer(2).public_key) == 2

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from bdfl.addresses import is_own_name
-from bdfl.node.http import _MAX_REQUEST, MAX_CONNECTIONS, CannotListen, NodeMetrics, Window, _Question
+from bdfl.node.http import _MAX_REQUEST, MAX_CONNECTIONS, CannotListen, NodeMetrics, StatusServer, _BoundedRequest
 from bdfl.node.status import WEDGED_S, LastBlock, ServiceState, Snapshot
 
 LAST = LastBlock(
@@ -29,7 +29,7 @@ SNAPSHOT = Snapshot(
 def opened():
     metrics = NodeMetrics(lambda: SNAPSHOT)
     metrics.observe_round(0.3)
-    window = metrics.open_window()
+    window = StatusServer(metrics.pages)
     yield window
     window.close()
 
@@ -177,7 +177,7 @@ def test_a_question_is_limited_as_a_whole_in_time_and_bytes():
     now = iter([0.0, 0.0, 4.0, 5.0])
     here, there = socket.socketpair()
     with here, there, patch("bdfl.node.http.monotonic", lambda: next(now)):
-        question = _Question(here)
+        question = _BoundedRequest(here)
         there.sendall(b"ab")
         assert question.read(1) == b"a"
         assert here.gettimeout() == 5.0
@@ -187,7 +187,7 @@ def test_a_question_is_limited_as_a_whole_in_time_and_bytes():
             question.read(1)
     here, there = socket.socketpair()
     with here, there:
-        question = _Question(here)
+        question = _BoundedRequest(here)
         there.sendall(bytes(_MAX_REQUEST + 1))
         while question._left > 0:
             assert question.read(4096)
@@ -197,4 +197,4 @@ def test_a_question_is_limited_as_a_whole_in_time_and_bytes():
 
 def test_a_taken_port_is_said_in_one_line(opened):
     with pytest.raises(CannotListen, match="a free port expected"):
-        Window({}, port=opened.port)
+        StatusServer({}, port=opened.port)

@@ -7,25 +7,27 @@ from types import SimpleNamespace
 import pytest
 
 from bdfl.experiment.training_run import prepare_run
-from bdfl.federation.genesis_draft import sign_share
+from bdfl.federation.genesis_draft import sign_profile
 from bdfl.federation.genesis_file import read_genesis
 from bdfl.federation.keys import create_key, load_key
-from bdfl.federation.member_card import emulated_share
+from bdfl.federation.member_card import emulated_profile
 from bdfl.federation.membership_change import (
+    authorities_of,
+    find_admission,
+    keep_admission,
     propose_admission,
-    read_standing,
+    read_admissions,
+    read_members,
     sign_change_file,
     submit_change,
     write_change,
 )
 from bdfl.ledger.sqlite_store import ChainStore
 from bdfl.localnet.network import find_ports, found_network, run_network
-from bdfl.localnet.network_file import GENESIS_FILE, node_folder
-from bdfl.localnet.processes import Child, end_all
-from bdfl.node.admissions import authorities_of, find_admission, keep_admission, read_admissions
+from bdfl.localnet.processes import GENESIS_FILE, Child, end_all, node_folder
 from bdfl.node.service import open_node
 from bdfl.node.settings import CHAIN_FOLDER, NodeSettings, open_chain
-from bdfl.node.status import look_at
+from bdfl.node.status import read_status
 from bdfl.transports.live.zenoh_config import count_authorities
 from tests.operation.small_network import BY_FORMULA, FORMULA_CLIENT, tiny_scenario, wait_for
 
@@ -35,8 +37,8 @@ ALLOWED = frozenset([FORMULA_CLIENT])
 def admit(folder, scenario, signer):
     """An admission that both members have signed."""
     nodes = [node_folder(folder, 0), node_folder(folder, 1)]
-    standing = read_standing(nodes[0])
-    card = sign_share(signer, scenario, "third", 0, emulated_share(prepare_run(scenario), 0))
+    standing = read_members(nodes[0])
+    card = sign_profile(signer, scenario, "third", 0, emulated_profile(prepare_run(scenario), 0))
     genesis = read_genesis(folder / GENESIS_FILE, allowed=ALLOWED)
     change = propose_admission(standing, genesis, scenario, card, standing.height + 500)
     for node in nodes:
@@ -56,20 +58,21 @@ def test_a_newcomer_is_let_in_catches_up_and_is_needed_from_then_on(tmp_path):
         change = admit(folder, scenario, signer)
         write_change(place / "admission", change)
         for node in nodes:
-            submit_change(node, change, read_standing(node))
-        wait_for(lambda: len(read_standing(nodes[0]).roll.members) == 3, "the admission on the chain")
+            submit_change(node, change, read_members(node))
+        wait_for(lambda: len(read_members(nodes[0]).roll.members) == 3, "the admission on the chain")
         arguments = [
             "node", "--genesis", folder / GENESIS_FILE, "--key", place / "key.pem", "--folder", place / "node",
             "--admission", place / "admission", "--listen", find_ports(1)[0], "--while-input",
             "--allow", FORMULA_CLIENT,
         ]  # fmt: skip
-        for address in [look_at(node).listen[0] for node in nodes]:
+        for address in [read_status(node).listen[0] for node in nodes]:
             arguments += ["--peer", address]
         newcomer = Child("third", [str(argument) for argument in arguments], place / "output.log")
         resources.callback(end_all, [newcomer])
         # All three are needed for a quorum now.
-        goal = read_standing(nodes[0]).height + 2
-        wait_for(lambda: (found := look_at(place / "node").snapshot) and found.height >= goal, "blocks with the third")
+        goal = read_members(nodes[0]).height + 2
+        node = place / "node"
+        wait_for(lambda: (found := read_status(node).snapshot) and found.height >= goal, "blocks with the third")
     with ChainStore.open(place / "node" / "chain", read_only=True) as store:
         voters = {vote.vote.voter for vote in store.certificate(goal)}
         blocks = [store.block(height).digest for height in range(1, goal + 1)]

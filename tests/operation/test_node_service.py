@@ -13,9 +13,8 @@ import pytest
 
 from bdfl.errors import BdflError
 from bdfl.federation.genesis_draft import found_federation
-from bdfl.federation.genesis_file import read_genesis, write_genesis
+from bdfl.federation.genesis_file import read_genesis, read_scenario, write_genesis
 from bdfl.federation.keys import create_key, load_key
-from bdfl.federation.live_scenario import read_scenario
 from bdfl.identity import Signer
 from bdfl.learning.training import TrainingFailed
 from bdfl.ledger.sqlite_store import ChainStore

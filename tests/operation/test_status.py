@@ -18,7 +18,7 @@ from bdfl.federation.keys import create_key
 from bdfl.ledger.sqlite_store import ChainStore
 from bdfl.localnet.network import find_ports
 from bdfl.node.log import NodeLog
-from bdfl.node.monitor import NodeWatch
+from bdfl.node.monitor import NodeMonitor
 from bdfl.node.run_file import RunFile, lock_folder, write_run
 from bdfl.node.service import open_node
 from bdfl.node.settings import NodeSettings, NotRunnable
@@ -27,10 +27,10 @@ from bdfl.node.status import (
     Absentee,
     ServiceState,
     Stage,
-    StateTrack,
+    StateTracker,
     judge_state,
-    look_at,
-    say_seconds,
+    read_status,
+    show_duration,
 )
 from bdfl.protocol.events import Commit, MessageArrived, Started
 from bdfl.transports.live.training_process import TrainingProcess
@@ -111,7 +111,7 @@ def test_only_states_that_need_nobody_are_well_and_only_those_at_work_are_ready(
 
 def test_a_state_is_told_when_it_changes_and_waiting_also_when_others_are_missing():
     told = []
-    track = StateTrack(lambda found: told.append((found.state.value, found.voters)))
+    track = StateTracker(lambda found: told.append((found.state.value, found.voters)))
     gathering = msgspec.structs.replace(WORKING, stage=Stage.GATHERING)
     assert track.judge(gathering, 0.0).able_s == track.judge(gathering, 9.0).able_s == 0.0  # no round has begun
     told.clear()
@@ -131,16 +131,18 @@ def test_a_state_is_told_when_it_changes_and_waiting_also_when_others_are_missin
 
 
 def test_who_is_behind_catches_up_without_a_quorum_as_long_as_anybody_is_there():
-    track = StateTrack(lambda found: None)
+    track = StateTracker(lambda found: None)
     behind = msgspec.structs.replace(WAITING, others_height=19, last_block=LATE)
     assert track.judge(behind, 0.0).state is ServiceState.CATCHING_UP
     assert track.judge(behind, 60.0).state is ServiceState.STALLED
     assert track.judge(msgspec.structs.replace(behind, present=()), 61.0).state is ServiceState.WAITING
 
 
-@pytest.mark.parametrize(("seconds", "said"), [(0.4, "0 s"), (89.0, "89 s"), (720.0, "12 min"), (12600.0, "3.5 h")])
+@pytest.mark.parametrize(
+    ("seconds", "said"), [(float("nan"), "?"), (0.4, "0 s"), (89.0, "89 s"), (720.0, "12 min"), (12600.0, "3.5 h")]
+)
 def test_durations_are_for_people(seconds, said):
-    assert say_seconds(seconds) == said
+    assert show_duration(seconds) == said
 
 
 # One moment
@@ -151,7 +153,7 @@ def state_at(height):
 
 
 def test_height_blocks_and_commits_are_of_one_moment_while_blocks_are_decided():
-    watch = NodeWatch(NodeLog(None))
+    watch = NodeMonitor(NodeLog(None))
     watch.begin(state_at(0), None)
     seen = []
     is_over = threading.Event()
@@ -189,7 +191,7 @@ def test_a_block_that_is_not_yet_on_the_disk_counts_everywhere_or_nowhere(tmp_pa
 
 
 def test_heights_of_others_count_once_more_claim_them_than_may_lie():
-    watch = NodeWatch(NodeLog(None))
+    watch = NodeMonitor(NodeLog(None))
     watch.begin(state_at(0), None)
 
     def hear(sender, height, now_ns):
@@ -275,7 +277,7 @@ def test_a_finished_node_stays_ready_and_says_how_to_look_at_its_chain(tmp_path)
         assert f"bdfl explore {settings.folder}" in shown.stdout
         assert f"bdfl chain verify {settings.folder}" in shown.stdout
         wait_for(lambda: f"bdfl explore {settings.folder}" in (settings.folder / "node.log").read_text(), "a line")
-    view = look_at(settings.folder)
+    view = read_status(settings.folder)
     assert (view.state, view.reason) == (ServiceState.STOPPED, "asked to stop")
     assert view.since_s is not None
 
@@ -303,7 +305,7 @@ def test_a_folder_tells_why_its_node_does_not_run(tmp_path):
     settings = replace(found_single(tmp_path), data=str(tmp_path / "none.npz"))
     with pytest.raises(NotRunnable), open_node(settings) as service:
         service.run()
-    view = look_at(settings.folder)
+    view = read_status(settings.folder)
     assert view.state is ServiceState.STOPPED
     assert "none.npz" in view.reason
 
@@ -311,12 +313,12 @@ def test_a_folder_tells_why_its_node_does_not_run(tmp_path):
 def test_a_node_that_was_killed_and_one_that_does_not_answer_are_not_well(tmp_path):
     run = RunFile(kind="node", pid=1, started=0.0, version="0", chain="", number=0)
     write_run(tmp_path, run)
-    assert look_at(tmp_path).state is ServiceState.STOPPED
-    assert "killed" in look_at(tmp_path).reason
+    assert read_status(tmp_path).state is ServiceState.STOPPED
+    assert "killed" in read_status(tmp_path).reason
     with lock_folder(tmp_path):
-        assert look_at(tmp_path).state is None
-        assert "status page is off" in look_at(tmp_path).reason
+        assert read_status(tmp_path).state is None
+        assert "status page is off" in read_status(tmp_path).reason
         write_run(tmp_path, msgspec.structs.replace(run, metrics=find_ports(1)[0]))
-        assert look_at(tmp_path).state is None
+        assert read_status(tmp_path).state is None
         shown = status_of(tmp_path)
         assert (shown.exit_code, shown.stdout.split(":")[0]) == (1, "unknown")

@@ -17,13 +17,13 @@ from bdfl.experiment.training_run import prepare_run
 from bdfl.federation.genesis_draft import agree_on_data, found_federation
 from bdfl.federation.genesis_file import read_genesis, write_genesis
 from bdfl.federation.keys import create_key, load_key
-from bdfl.federation.member_card import emulated_share_of
+from bdfl.federation.member_card import emulated_profile_of
 from bdfl.learning.data import load_data
 from bdfl.ledger.block import Removal
 from bdfl.ledger.member_set import first_roll
 from bdfl.ledger.sqlite_store import DATABASE_FILE
 from bdfl.node import doctor
-from bdfl.node.doctor import Patient, Verdict, examine
+from bdfl.node.doctor import NodeOptions, Verdict, examine
 from bdfl.node.run_file import lock_folder
 from bdfl.node.settings import open_chain, write_tls
 from tests.operation.small_network import tiny_scenario
@@ -46,17 +46,17 @@ def town(tmp_path_factory):
     save(folder / "mine.npz")
     scenario = tiny_scenario(3)
     scenario = agree_on_data(scenario, load_data(scenario.data))
-    shares = [emulated_share_of(scenario, number, np.bincount(LABELS)) for number in range(3)]
+    shares = [emulated_profile_of(scenario, number, np.bincount(LABELS)) for number in range(3)]
     federated = prepare_run(scenario)
-    write_genesis(folder / "genesis", found_federation(scenario, signers, shares=shares, federated=federated))
+    write_genesis(folder / "genesis", found_federation(scenario, signers, profiles=shares, federated=federated))
     strangers = [create_key(folder / f"stranger-{number}.key") for number in range(3)]
-    write_genesis(folder / "other", found_federation(scenario, strangers, shares=shares, federated=federated))
+    write_genesis(folder / "other", found_federation(scenario, strangers, profiles=shares, federated=federated))
     return folder
 
 
 @pytest.fixture
 def patient(town, tmp_path):
-    return Patient(genesis=town / "genesis", key=town / "0.key", folder=tmp_path / "node", listen=["127.0.0.1:0"])
+    return NodeOptions(genesis=town / "genesis", key=town / "0.key", folder=tmp_path / "node", listen=["127.0.0.1:0"])
 
 
 @pytest.fixture(autouse=True)

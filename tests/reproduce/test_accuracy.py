@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from bdfl.cli.commands import app
+from bdfl.cli import app
 from bdfl.experiment.run_folder import BadRunFolder
 from bdfl.learning.training import Evaluation, LocalResult, Outcome
 from bdfl.learning.weights import Layout

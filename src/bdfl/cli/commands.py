@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bdfl import __version__
-from bdfl.cli import chain_audit  # noqa: F401 (a command of chain_app)
 from bdfl.cli.chain import chain_app
 from bdfl.cli.data import TrackOption, data_app, export, open_trackers, track, tracking_scenario
 from bdfl.cli.explore import explore
@@ -41,6 +40,7 @@ from bdfl.cli.terminal import (
     print_out,
     progress,
     read_input,
+    show_result,
     writing_to,
 )
 
@@ -104,15 +104,11 @@ def solve(
     """
     from bdfl.experiment.solve import decode_problem
     from bdfl.experiment.solve import solve as solve_problem
+    from bdfl.report.tables import tabulate_answer
     from bdfl.scheduling.registry import parse_parameters
 
     answer = solve_problem(decode_problem(read_input(problem)), scheduler, parse_parameters(parameter or []))
-    if table and not as_json:
-        from bdfl.report.tables import tabulate_answer
-
-        print_out(tabulate_answer(answer, scheduler))
-    else:
-        print_json(answer)
+    show_result(answer, lambda: [tabulate_answer(answer, scheduler)], as_json=as_json or not table)
 
 
 def simulate(
@@ -218,6 +214,7 @@ def compare(
     """
     from bdfl.experiment import compare as compare_schedulers
     from bdfl.experiment.comparison import DEFAULT_SCHEDULERS, FRONTIER_TRADEOFFS
+    from bdfl.report.tables import tabulate_comparison
     from bdfl.scheduling.registry import split_choices
 
     played = open_scenario(scenario, changes, rounds, seed)
@@ -233,12 +230,7 @@ def compare(
             workers=workers,
             on_progress=on_progress,
         )
-    if as_json:
-        print_json(comparison)
-    else:
-        from bdfl.report.tables import tabulate_comparison
-
-        print_out(*tabulate_comparison(comparison))
+    show_result(comparison, lambda: tabulate_comparison(comparison), as_json=as_json)
     if (out is not None or not as_json) and can_draw():
         from bdfl.report.figures import draw_comparison
 
@@ -265,10 +257,7 @@ def bound(
     bounded = open_scenario(scenario, changes, rounds, seed)
     with progress(f"bounding {bounded.name}", "rounds solved") as on_progress:
         found = bound_long_run(bounded, on_progress=on_progress)
-    if as_json:
-        print_json(found)
-    else:
-        print_out(*tabulate_bound(found))
+    show_result(found, lambda: tabulate_bound(found), as_json=as_json)
 
 
 @scenario_app.command("show")
@@ -289,17 +278,15 @@ def show_scenario(
       bdfl scenario show paper-cifar10
       bdfl scenario show minimal --toml > mine.toml
     """
+    from bdfl.report.tables import tabulate_scenario
     from bdfl.scenario import describe_scenario, dump_scenario
 
     loaded = open_scenario(scenario, changes)
-    if as_json:
-        print_json(describe_scenario(loaded))
-    elif toml:
+    if toml and not as_json:
         typer.echo(dump_scenario(loaded), nl=False)
-    else:
-        from bdfl.report.tables import tabulate_scenario
-
-        print_out(tabulate_scenario(loaded.name, describe_scenario(loaded), with_meaning=explain))
+        return
+    rows = describe_scenario(loaded)
+    show_result(rows, lambda: [tabulate_scenario(loaded.name, rows, with_meaning=explain)], as_json=as_json)
 
 
 @scenario_app.command("list")
@@ -309,18 +296,13 @@ def list_scenarios(as_json: JsonOption = False) -> None:
     Example:
       bdfl scenario list
     """
-    from bdfl.report.tables import new_table
+    from bdfl.report.tables import tabulate_texts
     from bdfl.scenario import load_scenario
     from bdfl.scenario.files import shipped_scenarios
 
     described = {name: load_scenario(path).description for name, path in shipped_scenarios().items()}
-    if as_json:
-        print_json(described)
-        return
-    table = new_table("Shipped scenarios", ("name", "what it is"), text_columns=2)
-    for name, description in described.items():
-        table.add_row(name, description)
-    print_out(table)
+    columns = ("name", "what it is")
+    show_result(described, lambda: [tabulate_texts("Shipped scenarios", columns, described)], as_json=as_json)
 
 
 @schedulers_app.callback()
@@ -335,17 +317,13 @@ def list_schedulers(context: typer.Context, as_json: JsonOption = False) -> None
     """
     if context.invoked_subcommand is not None:
         return
-    from bdfl.report.tables import new_table
+    from bdfl.report.tables import tabulate_texts
     from bdfl.scheduling.registry import scheduler_names, scheduler_parameters
 
     parameters = {name: scheduler_parameters(name) for name in scheduler_names()}
-    if as_json:
-        print_json(parameters)
-        return
-    table = new_table("Installed schedulers", ("name", "parameters, with their defaults"), text_columns=2)
-    for name, settings in parameters.items():
-        table.add_row(name, "\n".join(settings) or "-")
-    print_out(table)
+    shown = {name: "\n".join(settings) or "-" for name, settings in parameters.items()}
+    columns = ("name", "parameters, with their defaults")
+    show_result(parameters, lambda: [tabulate_texts("Installed schedulers", columns, shown)], as_json=as_json)
 
 
 @schedulers_app.command("check")

@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from bdfl.audit.export import Format
@@ -15,15 +16,17 @@ from bdfl.cli.options import (
     DataOption,
     JsonOption,
     JsonOrFilesOption,
+    NoChain,
     OutOption,
     ScenarioArgument,
     SeedOption,
     SetOption,
     can_draw,
+    open_chain,
     open_scenario,
     save_result,
 )
-from bdfl.cli.terminal import print_json, print_out, progress, say, writing_to
+from bdfl.cli.terminal import print_json, print_out, progress, say, show_result, writing_to
 from bdfl.errors import BdflError, require
 
 if TYPE_CHECKING:
@@ -61,8 +64,6 @@ def show_data(
     chosen = open_scenario(scenario, changes, seed=seed, data=data)
     holdings = draw_holdings(chosen, load_data(chosen.data))
     if as_json:
-        import msgspec
-
         print_json(msgspec.json.encode(holdings, enc_hook=_to_list))
     else:
         from bdfl.report.data import tabulate_holdings
@@ -82,16 +83,10 @@ def list_sources(as_json: JsonOption = False) -> None:
       bdfl data sources
     """
     from bdfl.learning.data import SOURCES
+    from bdfl.report.tables import tabulate_texts
 
-    if as_json:
-        print_json(SOURCES)
-        return
-    from bdfl.report.tables import new_table
-
-    table = new_table("Sources of data", ("source", "what it is"), text_columns=2)
-    for source, meaning in SOURCES.items():
-        table.add_row(source, meaning)
-    print_out(table)
+    columns = ("source", "what it is")
+    show_result(SOURCES, lambda: [tabulate_texts("Sources of data", columns, SOURCES)], as_json=as_json)
 
 
 def _to_list(array: Any) -> Any:
@@ -149,16 +144,12 @@ def export(
 
 
 def _open_chain(path: Path, opened: ExitStack) -> "ChainStore | None":
-    from bdfl.cli.chain import NoChain, find_chain
-    from bdfl.ledger.sqlite_store import ChainStore
-
     if not path.is_dir():
         raise NoTable(f"{path}: not a folder, that of a run, records, a sweep, a node or a chain expected")
     try:
-        found = find_chain(path)
+        return opened.enter_context(open_chain(path))
     except NoChain:
         return None
-    return opened.enter_context(ChainStore.open(found, read_only=True))
 
 
 def _choose(path: Path, chain: "ChainStore | None", names: list[str] | None) -> "list[Table]":
@@ -292,7 +283,7 @@ def track(
     rounds = 0
     with ExitStack() as opened:
         has_records = (folder / "rounds.parquet").is_file() and not follow
-        chain = None if has_records else opened.enter_context(_opened_chain(folder))
+        chain = None if has_records else opened.enter_context(open_chain(folder))
         run = describe_folder(folder, chain)
         tracking = opened.enter_context(track_run(trackers, run, failures.append))
         told = opened.enter_context(progress(f"telling of {folder}", "rounds"))
@@ -317,12 +308,3 @@ def track(
         print_json({"run": run.name, "identity": run.identity, "rounds": rounds, "trackers": to})
     else:
         say(f"told {', '.join(to)} of {rounds} rounds of {run.name}")
-
-
-@contextmanager
-def _opened_chain(folder: Path) -> "Iterator[ChainStore]":
-    from bdfl.cli.chain import find_chain
-    from bdfl.ledger.sqlite_store import ChainStore
-
-    with ChainStore.open(find_chain(folder), read_only=True) as chain:
-        yield chain

@@ -9,15 +9,11 @@ import msgspec
 import typer
 
 from bdfl.cli.node import WhileInputOption
-from bdfl.cli.terminal import progress, say, writing_to
-from bdfl.errors import BdflError, require_extra
+from bdfl.cli.terminal import BadUsage, progress, say, writing_to
+from bdfl.errors import require_extra
 
 # glibc returns the memory of an answer to the system once it is sent; other systems ignore these.
 _SPARING = {"MALLOC_ARENA_MAX": "1", "MALLOC_TRIM_THRESHOLD_": "131072", "MALLOC_MMAP_THRESHOLD_": "131072"}
-
-
-class BadUsage(BdflError):
-    """Options that are missing or exclude each other."""
 
 
 def explore(

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bdfl.cli.options import JsonOption
+from bdfl.cli.options import JsonOption, OwnKeyOption
 from bdfl.cli.terminal import print_json, print_out, say
 
 if TYPE_CHECKING:
-    from bdfl.federation.membership_change import ChangeFile, Standing
+    from bdfl.federation.membership_change import ChainMembers, ChangeFile
 
 
 # `bdfl member`: admit a member to a running network or remove one, if a quorum agrees.
@@ -47,17 +47,16 @@ def propose_add(
     Example:
       bdfl member propose-add my.card --genesis genesis --folder node --out change
     """
-    from bdfl.federation.genesis_file import read_genesis
-    from bdfl.federation.live_scenario import read_scenario
+    from bdfl.federation.genesis_file import read_genesis, read_scenario
     from bdfl.federation.member_card import read_card
-    from bdfl.federation.membership_change import propose_admission, read_standing, write_change
+    from bdfl.federation.membership_change import propose_admission, read_members, write_change
 
     allowed = frozenset(allow or ())
-    file, standing = read_genesis(genesis, allowed=allowed), read_standing(folder)
+    file, members = read_genesis(genesis, allowed=allowed), read_members(folder)
     scenario = read_scenario(file.scenario, allowed)
-    change = propose_admission(standing, file, scenario, read_card(card), standing.height + within)
+    change = propose_admission(members, file, scenario, read_card(card), members.height + within)
     write_change(out, change)
-    _print_change(change, standing, out, as_json=as_json)
+    _print_change(change, members, out, as_json=as_json)
 
 
 @member_app.command("propose-remove")
@@ -75,12 +74,12 @@ def propose_remove(
     Example:
       bdfl member propose-remove 2 --folder node --out remove-2.change
     """
-    from bdfl.federation.membership_change import propose_removal, read_standing, write_change
+    from bdfl.federation.membership_change import propose_removal, read_members, write_change
 
-    standing = read_standing(folder)
-    change = propose_removal(standing, number, standing.height + within)
+    members = read_members(folder)
+    change = propose_removal(members, number, members.height + within)
     write_change(out, change)
-    _print_change(change, standing, out, as_json=as_json)
+    _print_change(change, members, out, as_json=as_json)
 
 
 @member_app.command("show")
@@ -90,17 +89,17 @@ def show(change: ChangeArgument, folder: FolderOption, as_json: JsonOption = Fal
     Example:
       bdfl member show add-south.change --folder node
     """
-    from bdfl.federation.membership_change import read_change, read_standing, validate_timely
+    from bdfl.federation.membership_change import read_change, read_members, validate_timely
 
-    found, standing = read_change(change), read_standing(folder)
-    validate_timely(found, standing)
-    _print_change(found, standing, None, as_json=as_json)
+    found, members = read_change(change), read_members(folder)
+    validate_timely(found, members)
+    _print_change(found, members, None, as_json=as_json)
 
 
 @member_app.command("sign")
 def sign(
     change: ChangeArgument,
-    key: Annotated[Path, typer.Option("--key", metavar="FILE", help="Your key, from `bdfl keygen`.")],
+    key: OwnKeyOption,
     folder: FolderOption,
     as_json: JsonOption = False,
 ) -> None:
@@ -112,12 +111,12 @@ def sign(
       bdfl member sign add-south.change --key north.key --folder node
     """
     from bdfl.federation.keys import load_key
-    from bdfl.federation.membership_change import read_change, read_standing, sign_change_file, write_change
+    from bdfl.federation.membership_change import read_change, read_members, sign_change_file, write_change
 
-    standing = read_standing(folder)
-    signed = sign_change_file(read_change(change), standing, load_key(key))
+    members = read_members(folder)
+    signed = sign_change_file(read_change(change), members, load_key(key))
     write_change(change, signed, replaces=True)
-    _print_change(signed, standing, change, as_json=as_json)
+    _print_change(signed, members, change, as_json=as_json)
 
 
 @member_app.command("merge")
@@ -135,17 +134,17 @@ def merge(
     from bdfl.federation.membership_change import (
         merge_changes,
         read_change,
-        read_standing,
+        read_members,
         validate_timely,
         write_change,
     )
 
-    standing, merged = read_standing(folder), read_change(change)
+    members, merged = read_members(folder), read_change(change)
     for path in others:
         merged = merge_changes(merged, read_change(path))
-    validate_timely(merged, standing)
+    validate_timely(merged, members)
     write_change(change, merged, replaces=True)
-    _print_change(merged, standing, change, as_json=as_json)
+    _print_change(merged, members, change, as_json=as_json)
 
 
 @member_app.command("submit")
@@ -157,17 +156,17 @@ def submit(change: ChangeArgument, folder: FolderOption, as_json: JsonOption = F
     Example:
       bdfl member submit add-south.change --folder node
     """
-    from bdfl.federation.membership_change import read_change, read_standing, submit_change
+    from bdfl.federation.membership_change import read_change, read_members, submit_change
 
-    standing = read_standing(folder)
-    path = submit_change(folder, read_change(change), standing)
+    members = read_members(folder)
+    path = submit_change(folder, read_change(change), members)
     if as_json:
-        print_json({"file": str(path), "height": standing.height})
+        print_json({"file": str(path), "height": members.height})
         return
     say(f"wrote {path}: the node takes it from there")
 
 
-def _print_change(change: "ChangeFile", standing: "Standing", written: Path | None, *, as_json: bool) -> None:
+def _print_change(change: "ChangeFile", members: "ChainMembers", written: Path | None, *, as_json: bool) -> None:
     from bdfl.federation.keys import key_fingerprint
     from bdfl.ledger.block import Admission
     from bdfl.ledger.costs import NANO
@@ -175,7 +174,7 @@ def _print_change(change: "ChangeFile", standing: "Standing", written: Path | No
     signed_by = [assent.member for assent in change.assents]
     is_admission = isinstance(change.change, Admission)
     member = (
-        change.change.member if isinstance(change.change, Admission) else standing.roll.members[change.change.number]
+        change.change.member if isinstance(change.change, Admission) else members.roll.members[change.change.number]
     )
     name = change.card.card.name if change.card is not None else None
     if as_json:
@@ -188,23 +187,23 @@ def _print_change(change: "ChangeFile", standing: "Standing", written: Path | No
                 "samples": member.limits.samples,
                 "rate": member.limits.rate_nano / NANO,
                 "chain": change.chain.hex(),
-                "height": standing.height,
+                "height": members.height,
                 "expires": change.expires,
                 "signed_by": signed_by,
-                "quorum": standing.quorum,
+                "quorum": members.quorum,
             }
         )
         return
 
-    from bdfl.report.chain_tables import tabulate_facts
+    from bdfl.report.tables import tabulate_facts
 
-    missing = max(0, standing.quorum - len(signed_by))
+    missing = max(0, members.quorum - len(signed_by))
     facts = [
         ("who", f"member {change.change.number}" + (f", {name}" if name else "")),
         ("key", key_fingerprint(member.public_key)),
         ("samples", f"{member.limits.samples:,}"),
         ("trains", f"in {100 * member.limits.rate_nano / NANO:.1f} % of the rounds"),
-        ("void after", f"block {change.expires}; the chain has {standing.height}"),
+        ("void after", f"block {change.expires}; the chain has {members.height}"),
         (
             "signed by",
             f"{' '.join(map(str, signed_by)) or 'nobody'}; " + (f"{missing} more must" if missing else "enough"),

@@ -22,7 +22,7 @@ from bdfl.cli.options import (
     SetOption,
     flower_changes,
 )
-from bdfl.cli.terminal import print_json, print_out, progress, say, writing_to
+from bdfl.cli.terminal import FAILED_EXIT, INTERRUPTED_EXIT, BadUsage, print_json, print_out, progress, say, writing_to
 from bdfl.errors import BdflError, require_extra
 
 if TYPE_CHECKING:
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from bdfl.scenario import Scenario
 
 DEFAULT_FOLDER = Path("runs/network")
-FAILED_EXIT = 1
-INTERRUPTED_EXIT = 130
 _LOOK_EVERY_S = 0.5
 _DOWN_S = 60.0
 _STARTING_S = 180.0
@@ -41,10 +39,6 @@ EXPLORE_LOG = "explore.log"
 network_app = typer.Typer(no_args_is_help=True, help="Run a whole network of real processes on this machine.")
 
 NetworkFolderArgument = Annotated[Path, typer.Argument(metavar="[FOLDER]", help="The folder of the network.")]
-
-
-class BadUsage(BdflError):
-    """Options that exclude each other."""
 
 
 class NotStopped(BdflError):
@@ -167,7 +161,7 @@ def down(folder: NetworkFolderArgument = DEFAULT_FOLDER) -> None:
       bdfl network down runs/network
     """
     from bdfl.localnet.network import wait_until_over
-    from bdfl.localnet.network_file import read_network
+    from bdfl.localnet.processes import read_network
     from bdfl.node.run_file import is_locked
 
     network = read_network(folder)
@@ -190,7 +184,7 @@ def _found(
     seed: int | None,
     changes: list[str],
 ) -> None:
-    from bdfl.federation.live_scenario import load_live_scenario
+    from bdfl.federation.genesis_file import load_live_scenario
     from bdfl.localnet.network import found_network
     from bdfl.scenario.files import find_scenario
 
@@ -286,7 +280,7 @@ def _explorer(folder: Path, *, is_wanted: bool) -> Iterator[Callable[[], str]]:
 
 def _refuse_dead(network: "LocalNetwork", view: "NetworkView", *, is_restarted: bool) -> None:
     """Raise `BadNetwork` if all nodes are down and none is restarted."""
-    from bdfl.localnet.network_file import BadNetwork
+    from bdfl.localnet.processes import BadNetwork
 
     if not is_restarted and network.nodes and not any(child.is_up for child in network.nodes):
         words = network.nodes[0].last_words()
@@ -295,7 +289,7 @@ def _refuse_dead(network: "LocalNetwork", view: "NetworkView", *, is_restarted: 
 
 def _judge(folder: Path, took_s: float, *, is_done: bool, as_json: bool) -> None:
     """Verify and compare all chains and print the result; exit code 1 for a failure."""
-    from bdfl.localnet.network_file import read_network
+    from bdfl.localnet.processes import read_network
     from bdfl.localnet.verdict import judge_network, summarise_network
 
     functions = frozenset(read_network(folder).functions)
@@ -317,7 +311,7 @@ def _judge(folder: Path, took_s: float, *, is_done: bool, as_json: bool) -> None
 
 def _detach(folder: Path, *, blocks: int | None, restart: bool, keep: bool, explore: bool) -> None:
     """Start the network in the background and return when it runs."""
-    from bdfl.localnet.network_file import BadNetwork, read_network
+    from bdfl.localnet.processes import BadNetwork, read_network
     from bdfl.node.run_file import is_locked
 
     command = [sys.executable, "-P", "-m", "bdfl.cli", "network", "up", "--resume", str(folder), "--plain"]

@@ -13,16 +13,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bdfl.cli.options import AllowOption, JsonOption
-from bdfl.cli.terminal import print_json, print_out, say
-from bdfl.errors import BdflError, require_extra
+from bdfl.cli.terminal import FAILED_EXIT, BadUsage, print_json, print_out, say
+from bdfl.errors import require_extra
 
 if TYPE_CHECKING:
     from bdfl.node.settings import NodeSettings
 
 
 # `bdfl node`: a node of a live network; options and signals that `bdfl ap` shares.
-
-FAILED_EXIT = 1
 
 node_app = typer.Typer(invoke_without_command=True)
 
@@ -77,10 +75,6 @@ QuotaOption = Annotated[
 ]
 WhileInputOption = Annotated[bool, typer.Option("--while-input", hidden=True, help="End when standard input does.")]
 NodeFolderArgument = Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder of a node.")]
-
-
-class BadUsage(BdflError):
-    """Options that are missing or exclude each other."""
 
 
 @node_app.callback()
@@ -170,10 +164,10 @@ def doctor(
     Example:
       bdfl node doctor --genesis our.genesis --key my.key --folder node
     """
-    from bdfl.node.doctor import Patient, Verdict, examine
+    from bdfl.node.doctor import NodeOptions, Verdict, examine
 
     address = _metrics_address(metrics)
-    patient = Patient(
+    options = NodeOptions(
         genesis=genesis,
         key=key,
         folder=folder,
@@ -188,7 +182,7 @@ def doctor(
         quota_bytes=None if quota is None else quota * 2**20,
     )
     findings = []
-    for finding in examine(patient):
+    for finding in examine(options):
         findings.append(finding)
         if not as_json:
             say(str(finding))
@@ -210,18 +204,18 @@ def status(folder: NodeFolderArgument, as_json: JsonOption = False) -> None:
     Example:
       bdfl node status node
     """
-    from bdfl.node.status import ServiceState, advise_end, look_at, say_seconds
+    from bdfl.node.status import ServiceState, advise_end, read_status, show_duration
 
-    view = look_at(folder)
+    view = read_status(folder)
     found = view.snapshot
     if as_json:
         print_json(view)
     else:
-        since = "" if view.since_s is None else f" for {say_seconds(view.since_s)}"
+        since = "" if view.since_s is None else f" for {show_duration(view.since_s)}"
         say(f"{view.state or 'unknown'}{since}: {view.reason}")
     if found is not None and not as_json:
         last = found.last_block
-        say(f"node {found.number} ({found.name}), up for {say_seconds(found.up_s)}, life {found.life}")
+        say(f"node {found.number} ({found.name}), up for {show_duration(found.up_s)}, life {found.life}")
         goal = "" if found.last_height is None else f" of {found.last_height}"
         say(f"block {found.height}{goal}, {found.phase}, attempt {found.attempt}")
         if found.quota_bytes:
@@ -230,7 +224,7 @@ def status(folder: NodeFolderArgument, as_json: JsonOption = False) -> None:
         if found.num_trusted:
             say(f"{found.num_trusted} models taken on trust: bdfl chain verify says which")
         if last is not None:
-            age = "before this start" if last.age_s is None else f"{say_seconds(last.age_s)} ago"
+            age = "before this start" if last.age_s is None else f"{show_duration(last.age_s)} ago"
             say(f"last block by {last.proposer}, {last.num_updates} updates, {age}")
         if found.state is ServiceState.FINISHED:
             say(advise_end(folder))
@@ -286,7 +280,7 @@ def calibrate(
       bdfl node calibrate
       bdfl node calibrate quickstart --data mine.npz
     """
-    from bdfl.federation.live_scenario import load_live_scenario
+    from bdfl.federation.genesis_file import load_live_scenario
     from bdfl.scenario.files import find_scenario
     from bdfl.transports.live.calibration import calibrate as calibrate_machine
     from bdfl.transports.live.calibration import report_machine

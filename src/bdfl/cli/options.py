@@ -1,21 +1,21 @@
 """Options, arguments and steps that several commands share."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bdfl.cli.terminal import print_files, writing_to
+from bdfl.cli.terminal import BadUsage, print_files, writing_to
 from bdfl.errors import BdflError, MissingExtra, require
 from bdfl.scenario.validation import toml_value
 
 if TYPE_CHECKING:
+    from bdfl.ledger.sqlite_store import ChainStore
     from bdfl.report.style import Picture
     from bdfl.scenario import Scenario
-
-
-# Options, arguments and steps that several commands share.
 
 RESULTS = Path("results")
 
@@ -41,6 +41,8 @@ SetOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 JsonOrFilesOption = Annotated[bool, typer.Option("--json", help="Print JSON, and write files only with --out.")]
+ChainArgument = Annotated[Path, typer.Argument(metavar="PATH", help="The folder of a run, or of a chain.")]
+ClientArgument = Annotated[int, typer.Argument(metavar="CLIENT", min=0, help="Number of a client.")]
 RoundsOption = Annotated[int | None, typer.Option("--rounds", help="Number of rounds.", show_default="the scenario's")]
 SchedulerOption = Annotated[
     str | None, typer.Option("--scheduler", help="Such as drc or exact:tradeoff=50.", show_default="the scenario's")
@@ -79,6 +81,7 @@ AllowOption = Annotated[
         "--allow", metavar="MODULE:FUNCTION", help="Let this function, which the file or folder names, run. Repeatable."
     ),
 ]
+OwnKeyOption = Annotated[Path, typer.Option("--key", metavar="FILE", help="Your key, from `bdfl keygen`.")]
 OutOption = Annotated[
     Path | None, typer.Option("--out", help="Folder for figures and CSV files.", show_default="results")
 ]
@@ -142,6 +145,34 @@ def save_result(picture: "Picture", name: str, out: Path | None, *, quiet: bool)
         print_files(files)
 
 
+# Chains in folders.
+
+
+class NoChain(BdflError):
+    """A folder without a chain, or without a file that a command on it needs."""
+
+
+def find_chain(path: Path) -> Path:
+    """Return the folder of the chain: that of a run, or the given one itself."""
+    from bdfl.ledger.sqlite_store import DATABASE_FILE
+
+    for folder in (path / "chain", path):
+        if (folder / DATABASE_FILE).is_file():
+            return folder
+    if not path.exists():
+        raise NoChain(f"{path}: not there, the folder of a run or of a chain expected")
+    raise NoChain(f"{path}: no chain in it, the folder of a run or of a chain expected")
+
+
+@contextmanager
+def open_chain(path: Path) -> "Iterator[ChainStore]":
+    """Open a chain read-only; another process may be writing it."""
+    from bdfl.ledger.sqlite_store import ChainStore
+
+    with ChainStore.open(find_chain(path), read_only=True) as chain:
+        yield chain
+
+
 # Options of commands that distribute work over local processes or a Ray cluster.
 
 
@@ -150,10 +181,6 @@ class Engine(StrEnum):
 
     LOCAL = "local"
     RAY = "ray"
-
-
-class BadEngine(BdflError):
-    """Options of an engine that exclude each other."""
 
 
 EngineOption = Annotated[
@@ -170,6 +197,6 @@ AddressOption = Annotated[
 
 
 def validate_address(engine: Engine, address: str | None) -> None:
-    """Raise `BadEngine` for an address without the Ray engine."""
+    """Raise `BadUsage` for an address without the Ray engine."""
     if address is not None and engine is not Engine.RAY:
-        raise BadEngine("--address: given with --engine local, --engine ray expected")
+        raise BadUsage("--address: given with --engine local, --engine ray expected")

@@ -15,7 +15,7 @@ from rich.text import Text
 from bdfl.cli.terminal import Screen, say
 from bdfl.experiment.simulation import PlannedRound
 from bdfl.localnet.network import NetworkView
-from bdfl.node.status import NodeView, ServiceState, Snapshot
+from bdfl.node.status import NodeView, ServiceState, Snapshot, show_duration
 from bdfl.records import LearningRound, RoundRecord
 from bdfl.scenario import Scenario
 
@@ -134,15 +134,6 @@ class _RunLines(RunView):
         if now - self._said_s >= _PATIENCE_S and row.round > self.done_before:
             self._said_s = now
             say(self.line(), err=True)
-
-
-def show_duration(seconds: float) -> str:
-    """Format seconds: 40 s, 12 min, 3.5 h."""
-    if np.isnan(seconds):
-        return "?"
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def _list_clients(clients: list[int]) -> str:

@@ -24,8 +24,18 @@ from bdfl.cli.options import (
     open_scenario,
     validate_address,
 )
-from bdfl.cli.terminal import print_files, print_json, print_out, progress, say, writing_to
-from bdfl.errors import BdflError, require
+from bdfl.cli.terminal import (
+    FAILED_EXIT,
+    INTERRUPTED_EXIT,
+    BadUsage,
+    print_files,
+    print_json,
+    print_out,
+    progress,
+    say,
+    writing_to,
+)
+from bdfl.errors import require
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -39,12 +49,6 @@ if TYPE_CHECKING:
     from bdfl.tracking import Tracking
 
 RUNS = Path("runs")
-INVALID_EXIT = 1
-INTERRUPTED_EXIT = 130
-
-
-class BadUsage(BdflError):
-    """Options that are missing or exclude each other."""
 
 
 def run(
@@ -232,4 +236,4 @@ def _train(
 def _refuse_invalid(verification: "Verification") -> None:
     if verification.failure is not None:
         say(f"error: the chain is not valid: {verification.failure}", err=True)
-        raise typer.Exit(INVALID_EXIT)
+        raise typer.Exit(FAILED_EXIT)

@@ -23,8 +23,16 @@ from bdfl.cli.options import (
     can_draw,
     open_scenario,
 )
-from bdfl.cli.run import INTERRUPTED_EXIT, BadUsage
-from bdfl.cli.terminal import describe_machine, print_files, print_json, print_out, progress, writing_to
+from bdfl.cli.terminal import (
+    INTERRUPTED_EXIT,
+    BadUsage,
+    describe_machine,
+    print_files,
+    print_json,
+    print_out,
+    progress,
+    writing_to,
+)
 from bdfl.errors import require
 
 if TYPE_CHECKING:
@@ -364,7 +372,7 @@ class CampaignView:
 
     def line(self) -> str:
         """Return run, round, accuracy and time left in one line."""
-        from bdfl.cli.progress import show_duration
+        from bdfl.node.status import show_duration
 
         if self.last is None:
             return "preparing"

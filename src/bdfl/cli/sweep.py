@@ -16,8 +16,17 @@ from bdfl.cli.options import (
     can_draw,
     validate_address,
 )
-from bdfl.cli.run import INTERRUPTED_EXIT, BadUsage
-from bdfl.cli.terminal import print_files, print_json, print_out, progress, say, writing_to
+from bdfl.cli.terminal import (
+    FAILED_EXIT,
+    INTERRUPTED_EXIT,
+    BadUsage,
+    print_files,
+    print_json,
+    print_out,
+    progress,
+    say,
+    writing_to,
+)
 from bdfl.errors import require
 
 if TYPE_CHECKING:
@@ -26,7 +35,6 @@ if TYPE_CHECKING:
     from bdfl.sweeps.runner import SweepOutcome
 
 SWEEPS = Path("sweeps")
-FAILED_EXIT = 1
 
 
 def sweep(

@@ -4,7 +4,7 @@ import json
 import platform
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from inspect import cleandoc
 from pathlib import Path
@@ -19,7 +19,10 @@ from typer.core import TyperGroup
 from bdfl import __version__
 from bdfl.errors import BdflError, describe_import_error, one_line, printable
 
+# Exit codes of all commands.
+FAILED_EXIT = 1  # something was found wrong: an invalid chain, a node in trouble, a failed point
 ERROR_EXIT = 2
+INTERRUPTED_EXIT = 130
 _PATIENCE_S = 2.0  # before the first line of progress, and between two
 
 
@@ -76,6 +79,10 @@ def say(text: object, *, err: bool = False, nl: bool = True) -> None:
     typer.echo(printable(str(text)), err=err, nl=nl)
 
 
+class BadUsage(BdflError):
+    """Options that are missing or exclude each other."""
+
+
 class CannotAccess(BdflError):
     """A file that cannot be read or written."""
 
@@ -114,6 +121,14 @@ def print_out(*parts: RenderableType) -> None:
     for part in parts:
         console.print(part)
         console.print()
+
+
+def show_result(result: object, tabulate: Callable[[], Iterable[RenderableType]], *, as_json: bool) -> None:
+    """Write a result to standard output as JSON, or as the tables and texts that `tabulate` makes of it."""
+    if as_json:
+        print_json(result)
+    else:
+        print_out(*tabulate())
 
 
 def print_files(paths: list[Path]) -> None:

@@ -26,7 +26,7 @@ from bdfl.ledger.proof_of_work import is_worked
 from bdfl.ledger.sqlite_store import DATABASE_FILE, ChainStore
 from bdfl.ledger.sqlite_tables import decode_certificate, decode_stored
 from bdfl.ledger.store import DamagedStore, NotAStore, StoreError
-from bdfl.node.status import ask_status
+from bdfl.node.status import query_status
 from bdfl.processes import ChildProcess, serve_requests
 from bdfl.scenario.schema_learning import WorkKind
 
@@ -252,7 +252,7 @@ class WindowSource:
         return None
 
     def height(self) -> int:
-        found = ask_status(self.address, _PATIENCE_S)
+        found = query_status(self.address, _PATIENCE_S)
         if found is None:
             raise Unreachable(f"{self.address} does not answer")
         if found.chain != self._chain:

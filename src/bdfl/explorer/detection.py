@@ -14,7 +14,7 @@ from bdfl.explorer.run import Run
 from bdfl.explorer.worker_client import WorkerClient
 from bdfl.ledger.blob_store import LOCK_FILE as CHAIN_LOCK
 from bdfl.ledger.sqlite_store import DATABASE_FILE
-from bdfl.localnet.network_file import NETWORK_FILE, access_point_folder, node_folder, read_network
+from bdfl.localnet.processes import NETWORK_FILE, access_point_folder, node_folder, read_network
 from bdfl.node.run_file import is_locked
 from bdfl.records.learning import CHAIN_FOLDER, FINAL_MODEL, JOURNAL_FILE, SCENARIO_FILE
 from bdfl.scenario import Scenario

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from bdfl.explorer.documents import AccessPointStatus, NodeStatus, Status
-from bdfl.node.status import NodeView, ServiceState, Snapshot, ask_status, look_at
+from bdfl.node.status import NodeView, ServiceState, Snapshot, query_status, read_status
 
 _EVERY_S = 1.0
 _PATIENCE_S = 0.5
@@ -38,8 +38,8 @@ def watch_folders(nodes: Sequence[Path], access_points: Sequence[Path]) -> Watch
 
     def ask() -> Status:
         with ThreadPoolExecutor(_SIDE_BY_SIDE, thread_name_prefix="look") as pool:  # a frozen node delays no other
-            views = list(pool.map(lambda folder: look_at(folder, _PATIENCE_S), nodes))
-        points = [look_at(folder, _PATIENCE_S) for folder in access_points]
+            views = list(pool.map(lambda folder: read_status(folder, _PATIENCE_S), nodes))
+        points = [read_status(folder, _PATIENCE_S) for folder in access_points]
         return _conclude(
             [_describe(number, view) for number, view in enumerate(views)],
             [AccessPointStatus(name=_name_of(view), is_online=view.is_up) for view in points],
@@ -53,7 +53,7 @@ def watch_window(address: str) -> Watcher:
     last: list[NodeStatus] = []
 
     def ask() -> Status:
-        snapshot = ask_status(address, _PATIENCE_S)
+        snapshot = query_status(address, _PATIENCE_S)
         if snapshot is None:
             gone = [_offline(last[0].number if last else 0, None, "does not answer")]
             return _conclude(gone, [])

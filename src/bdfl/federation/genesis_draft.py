@@ -27,18 +27,20 @@ from bdfl.federation.genesis_file import (
     ScenarioText,
     describe_access_points,
     members_of,
+    mining_target_ms,
+    read_scenario,
     sign_genesis,
     validate_genesis_file,
+    write_scenario,
 )
-from bdfl.federation.live_scenario import mining_target_ms, read_scenario, write_scenario
 from bdfl.federation.member_card import (
     MAX_LABELS,
-    Share,
+    MemberProfile,
     SignedCard,
     calibrate_here,
-    emulated_share,
+    emulated_profile,
     make_card,
-    measured_share,
+    measured_profile,
     validate_card,
 )
 from bdfl.identity import Signer
@@ -112,7 +114,7 @@ def read_draft(path: Path, *, allowed: frozenset[str] = frozenset()) -> tuple[Dr
         for signed in draft.cards:
             validate_card(signed)
             _validate_fit(draft, scenario, signed)
-        seat_cards(draft, scenario)
+        assign_cards(draft, scenario)
         describe_access_points(draft.access_points)
     except (BdflError, InvalidWeights) as error:
         raise BadDraft(f"{path}: {error}") from None
@@ -132,7 +134,7 @@ def add_card(draft: Draft, scenario: Scenario, signed: SignedCard) -> Draft:
     is_known = any(other.card.public_key == key for other in draft.cards)
     cards = [signed if other.card.public_key == key else other for other in draft.cards]
     grown = msgspec.structs.replace(draft, cards=tuple(cards if is_known else [*cards, signed]))
-    seat_cards(grown, scenario)
+    assign_cards(grown, scenario)
     return grown
 
 
@@ -143,7 +145,7 @@ def add_access_point(draft: Draft, certificate: bytes) -> Draft:
     return grown
 
 
-def seat_cards(draft: Draft, scenario: Scenario) -> list[SignedCard | None]:
+def assign_cards(draft: Draft, scenario: Scenario) -> list[SignedCard | None]:
     """Assign cards to member numbers: first cards that name a client, then the others in the free places.
 
     None marks a free place. Raises `BadDraft` for two cards with one client, or more cards than places.
@@ -170,7 +172,7 @@ def finish_draft(draft: Draft, scenario: Scenario) -> GenesisFile:
 
     Participation rates follow from all members' labels; the first round is scheduled with them.
     """
-    seats = seat_cards(draft, scenario)
+    seats = assign_cards(draft, scenario)
     cards = tuple(signed for signed in seats if signed is not None)
     if len(cards) < len(seats):
         missing = ", ".join(str(number) for number, signed in enumerate(seats) if signed is None)
@@ -239,16 +241,18 @@ def _only_one(data: DataSet) -> DataSet:
     )
 
 
-def sign_share(signer: Signer, scenario: Scenario, name: str, client: int | None, share: Share) -> SignedCard:
+def sign_profile(
+    signer: Signer, scenario: Scenario, name: str, client: int | None, profile: MemberProfile
+) -> SignedCard:
     """Make the card with which a member joins."""
     return make_card(
         signer,
         bytes.fromhex(scenario_digest(scenario)),
         name,
         client=client,
-        label_counts=share.label_counts,
-        limits=share.limits,
-        conditions=share.conditions,
+        label_counts=profile.label_counts,
+        limits=profile.limits,
+        conditions=profile.conditions,
     )
 
 
@@ -258,7 +262,7 @@ def found_federation(
     *,
     names: Sequence[str] | None = None,
     access_points: Sequence[bytes] = (),
-    shares: Sequence[Share] | None = None,
+    profiles: Sequence[MemberProfile] | None = None,
     federated: Federated | None = None,
 ) -> GenesisFile:
     """Create a federation of all clients of the scenario on one machine, signed by every member.
@@ -271,9 +275,9 @@ def found_federation(
     federated = prepare_run(scenario) if federated is None else federated
     draft = draft_federation(scenario, federated.data)
     names = [f"member {number}" for number in range(len(signers))] if names is None else names
-    shares = find_shares(federated, len(draft.initial_model)) if shares is None else shares
-    for number, (signer, name, share) in enumerate(zip(signers, names, shares, strict=True)):
-        draft = add_card(draft, scenario, sign_share(signer, scenario, name, number, share))
+    profiles = find_profiles(federated, len(draft.initial_model)) if profiles is None else profiles
+    for number, (signer, name, profile) in enumerate(zip(signers, names, profiles, strict=True)):
+        draft = add_card(draft, scenario, sign_profile(signer, scenario, name, number, profile))
     for certificate in access_points:
         draft = add_access_point(draft, certificate)
     file = finish_draft(draft, scenario)
@@ -282,12 +286,12 @@ def found_federation(
     return file
 
 
-def find_shares(federated: Federated, model_size: int, calibration: Calibration | None = None) -> list[Share]:
+def find_profiles(federated: Federated, model_size: int, calibration: Calibration | None = None) -> list[MemberProfile]:
     """Return all clients' profiles; in measured mode with this machine's speed, calibrated now unless given."""
     scenario = federated.scenario
     clients = range(scenario.clients.count)
     if scenario.live.mode is LiveMode.EMULATE:
-        return [emulated_share(federated, client) for client in clients]
+        return [emulated_profile(federated, client) for client in clients]
     machine = calibrate_here(scenario, 0) if calibration is None else calibration
     counts = federated.partition.label_counts
-    return [measured_share(scenario, client, counts[client], machine, model_size) for client in clients]
+    return [measured_profile(scenario, client, counts[client], machine, model_size) for client in clients]

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from bdfl.federation.genesis_draft import Draft, seat_cards
+from bdfl.federation.genesis_draft import Draft, assign_cards
 from bdfl.federation.genesis_file import GenesisFile, describe_access_points
 from bdfl.federation.keys import in_groups, key_fingerprint, speakable
 from bdfl.federation.member_card import SignedCard
@@ -18,7 +18,7 @@ _SPOKEN_BYTES = 12
 
 
 @dataclass(frozen=True)
-class SeatSummary:
+class MemberSummary:
     """A member number and the card that holds it."""
 
     member: int
@@ -32,7 +32,7 @@ class SeatSummary:
 
 
 @dataclass(frozen=True)
-class PointSummary:
+class AccessPointSummary:
     """An access point."""
 
     name: str
@@ -40,7 +40,7 @@ class PointSummary:
 
 
 @dataclass(frozen=True)
-class FoundingSummary:
+class GenesisSummary:
     """A genesis, or the draft of one."""
 
     kind: str  # genesis or draft
@@ -51,8 +51,8 @@ class FoundingSummary:
     scenario: str  # SHA-256
     mode: str
     rounds: int
-    seats: tuple[SeatSummary, ...]
-    access_points: tuple[PointSummary, ...]
+    seats: tuple[MemberSummary, ...]
+    access_points: tuple[AccessPointSummary, ...]
     model: str
     num_parameters: int
     model_bytes: int
@@ -71,15 +71,15 @@ class FoundingSummary:
     trust: tuple[str, ...]
 
 
-def summarise_draft(draft: Draft, scenario: Scenario) -> FoundingSummary:
+def summarise_draft(draft: Draft, scenario: Scenario) -> GenesisSummary:
     """Summarise a draft that was validated."""
-    found = seat_cards(draft, scenario)
+    found = assign_cards(draft, scenario)
     seats = tuple(_describe_seat(number, signed) for number, signed in enumerate(found))
     missing = tuple(number for number, signed in enumerate(found) if signed is None)
     return _summarise(scenario, draft.tensors, len(draft.initial_model), seats, draft.access_points, missing)
 
 
-def summarise_genesis(file: GenesisFile, scenario: Scenario) -> FoundingSummary:
+def summarise_genesis(file: GenesisFile, scenario: Scenario) -> GenesisSummary:
     """Summarise a genesis file that was validated."""
     genesis, missing = file.genesis, tuple(file.missing_signatures)
     seats = tuple(
@@ -109,12 +109,12 @@ def _summarise(
     scenario: Scenario,
     tensors: Sequence[Tensor],
     model_bytes: int,
-    seats: tuple[SeatSummary, ...],
+    seats: tuple[MemberSummary, ...],
     access_points: Sequence[bytes],
     missing: tuple[int, ...],
-) -> FoundingSummary:
+) -> GenesisSummary:
     ledger, aggregation = scenario.ledger, scenario.learning.aggregation
-    return FoundingSummary(
+    return GenesisSummary(
         kind="draft",
         name=scenario.name,
         digest=None,
@@ -125,7 +125,7 @@ def _summarise(
         rounds=scenario.rounds,
         seats=seats,
         access_points=tuple(
-            PointSummary(point.name, point.certificate.hex()) for point in describe_access_points(access_points)
+            AccessPointSummary(point.name, point.certificate.hex()) for point in describe_access_points(access_points)
         ),
         model=scenario.learning.model,
         num_parameters=sum(math.prod(tensor.shape) for tensor in tensors),
@@ -153,11 +153,11 @@ def _describe_privacy(scenario: Scenario) -> str | None:
     return f"noise {privacy.noise_multiplier:g}, clipped to {privacy.max_grad_norm:g}, delta {privacy.delta:g}"
 
 
-def _describe_seat(number: int, signed: SignedCard | None) -> SeatSummary:
+def _describe_seat(number: int, signed: SignedCard | None) -> MemberSummary:
     if signed is None:
-        return SeatSummary(number, None, None, None, None, None, None, False)
+        return MemberSummary(number, None, None, None, None, None, None, False)
     card = signed.card
-    return SeatSummary(
+    return MemberSummary(
         member=number,
         name=card.name,
         fingerprint=key_fingerprint(card.public_key),

@@ -5,26 +5,27 @@ from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
 import numpy as np
-from msgspec import Meta
+from msgspec import Meta, structs
 from numpy.typing import NDArray
 
 from bdfl.compute import training_energy
 from bdfl.encoding import Digest, Record, Signature, Whole, encode
 from bdfl.environment import draw_federation, draw_rounds, draw_samples
 from bdfl.errors import BdflError
-from bdfl.experiment.training_run import Federated
+from bdfl.experiment.training_run import Federated, prepare_run
 from bdfl.federation.keys import key_fingerprint
 from bdfl.identity import Meaning, Place, Signer, is_public_key, is_signed, statement_digest
 from bdfl.learning.training import num_local_steps
 from bdfl.ledger.block import MAX_BUDGET_PJ, Conditions, Limits, MemberNumber, Text
 from bdfl.ledger.costs import CAPACITANCE, MICROWATT, ONE, PICOJOULE, count_units
 from bdfl.ledger.genesis import conditions_of, limits_of, physics_of
-from bdfl.scenario import LocalUnit, Scenario
+from bdfl.scenario import LiveMode, LocalUnit, Scenario
 from bdfl.storage import read_record, write_record
 from bdfl.transports.live.calibration import ROOT, Calibration, calibrate, read_battery
 from bdfl.transports.live.certificates import make_authority, validate_authority
 from bdfl.transports.live.measured_work import measured_gain
-from bdfl.transports.live.training_process import DEALT, TrainingProcess
+from bdfl.transports.live.training_process import DEALT, Setup, TrainingProcess
+from bdfl.transports.live.training_worker import open_share
 
 # Member card: a future member's key, label counts and machine limits, signed by its operator.
 
@@ -112,6 +113,20 @@ def validate_card(signed: SignedCard) -> None:
         raise BadCard(f"card of {card.name!r}: rate {card.limits.rate_nano} given, 0 expected: it follows from labels")
 
 
+def describe_card(card: Card) -> dict[str, object]:
+    """Return what a card makes public, for JSON."""
+    return {
+        "name": card.name,
+        "client": card.client,
+        "public_key": card.public_key.hex(),
+        "fingerprint": key_fingerprint(card.public_key),
+        "scenario": card.scenario.hex(),
+        "label_counts": card.label_counts,
+        "limits": structs.asdict(card.limits),
+        "conditions": structs.asdict(card.conditions),
+    }
+
+
 def read_card(path: Path) -> SignedCard:
     """Read and validate a card."""
     signed = read_record(path, SignedCard, "card", _MAX_SIZE)
@@ -137,12 +152,12 @@ _BITS = 8
 _ROOM = 2.0  # mains-powered budget, in multiples of a round at full speed
 
 
-class BadShare(BdflError):
+class BadProfile(BdflError):
     """A profile that does not fit the federation."""
 
 
 @dataclass(frozen=True)
-class Share:
+class MemberProfile:
     """A member's data, machine and first conditions, in the chain's units."""
 
     label_counts: tuple[int, ...]
@@ -150,27 +165,59 @@ class Share:
     conditions: Conditions  # of round 1
 
 
-def emulated_share(federated: Federated, client: int) -> Share:
+def find_profile(
+    scenario: Scenario,
+    text: str,
+    initial_model: bytes,
+    client: int | None,
+    data: str,
+    energy_budget_j: float | None = None,
+) -> tuple[MemberProfile, Calibration | None]:
+    """Return a member's profile once its data are tried with the model, and its machine's calibration if measured.
+
+    `text` is the scenario as all members store it.
+    """
+    is_measured, is_dealt = scenario.live.mode is LiveMode.MEASURED, data == DEALT
+    if client is None and (is_dealt or not is_measured):
+        raise BadProfile("--client: none given, the number of the scenario's client that you play expected")
+    place = client or 0
+    is_flower = scenario.learning.flower is not None
+    if is_flower and not is_dealt:
+        raise BadProfile(f"--data: {data} given, none expected: a Flower client has its own")
+    validate_client(scenario, place)
+    counts = np.array(open_share(Setup(text, place, data, initial_model)).ready.label_counts)
+    if is_dealt and not is_flower:
+        federated = prepare_run(scenario)
+        counts = federated.partition.label_counts[place]  # before the scenario poisons any
+        if not is_measured:
+            return emulated_profile(federated, place), None
+    if not is_measured:
+        return emulated_profile_of(scenario, place, counts), None
+    machine, size = calibrate_here(scenario, place, data), len(initial_model)
+    return measured_profile(scenario, place, counts, machine, size, energy_budget_j=energy_budget_j), machine
+
+
+def emulated_profile(federated: Federated, client: int) -> MemberProfile:
     """Return a client's profile as the scenario draws it."""
     validate_client(federated.scenario, client)
-    return Share(
+    return MemberProfile(
         label_counts=_to_counts(federated.partition.label_counts[client]),
         limits=limits_of(federated.draws.federation, 0.0, client),
         conditions=conditions_of(federated.draws.states[0], client),
     )
 
 
-def emulated_share_of(scenario: Scenario, client: int, label_counts: NDArray[np.int64]) -> Share:
+def emulated_profile_of(scenario: Scenario, client: int, label_counts: NDArray[np.int64]) -> MemberProfile:
     """Return a client's profile as the scenario draws it, but with its own label counts, (labels,)."""
     validate_client(scenario, client)
     samples = draw_samples(scenario)
     samples[client] = label_counts.sum()
     federation = draw_federation(scenario, samples)
     first = next(draw_rounds(scenario, federation))
-    return Share(_to_counts(label_counts), limits_of(federation, 0.0, client), conditions_of(first, client))
+    return MemberProfile(_to_counts(label_counts), limits_of(federation, 0.0, client), conditions_of(first, client))
 
 
-def measured_share(
+def measured_profile(
     scenario: Scenario,
     client: int,
     label_counts: NDArray[np.int64],
@@ -179,7 +226,7 @@ def measured_share(
     *,
     energy_budget_j: float | None = None,
     root: Path = ROOT,
-) -> Share:
+) -> MemberProfile:
     """Return the profile of a calibrated machine with these label counts, (labels,).
 
     Cycles, frequencies and uplink come from the calibration; capacitance and power cannot be measured and come from the
@@ -214,7 +261,7 @@ def measured_share(
         ),
         is_reachable=True,
     )
-    return Share(_to_counts(label_counts), limits, conditions)
+    return MemberProfile(_to_counts(label_counts), limits, conditions)
 
 
 def calibrate_here(scenario: Scenario, client: int, data: str = DEALT) -> Calibration:
@@ -244,9 +291,9 @@ def _find_budget_j(scenario: Scenario, limits: Limits, model_size: int, uplink: 
 
 
 def validate_client(scenario: Scenario, client: int) -> None:
-    """Raise `BadShare` unless the scenario has that client."""
+    """Raise `BadProfile` unless the scenario has that client."""
     if not 0 <= client < scenario.clients.count:
-        raise BadShare(f"client {client}: 0 to {scenario.clients.count - 1} expected, as clients.count says")
+        raise BadProfile(f"client {client}: 0 to {scenario.clients.count - 1} expected, as clients.count says")
 
 
 def _to_counts(values: NDArray[np.int64]) -> tuple[int, ...]:

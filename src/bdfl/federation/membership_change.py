@@ -3,9 +3,10 @@
 The chain's rules decide whether a block may carry it; the checks here report mistakes earlier.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -27,6 +28,7 @@ from bdfl.ledger.statements import change_place, sign_change
 from bdfl.scenario import Scenario
 from bdfl.storage import OWN_FOLDER, read_record, write_record
 
+ADMISSIONS = "admissions"  # in a node's folder: admissions known to it
 INBOX = "inbox"  # in a node's folder: changes submitted by its operator
 _SUFFIX = ".change"
 _MAX_SIZE = 4 * 2**20
@@ -54,7 +56,7 @@ class ChangeFile(Record, frozen=True):
 
 
 @dataclass(frozen=True)
-class Standing:
+class ChainMembers:
     """A chain's current members and quorum."""
 
     chain: bytes
@@ -67,33 +69,33 @@ class Standing:
         return next((one for one in sorted(self.roll.active) if self.roll.members[one].public_key == public_key), None)
 
 
-def read_standing(path: Path) -> Standing:
+def read_members(path: Path) -> ChainMembers:
     """Read the current members from a node's or a chain's folder, even while the node runs."""
     folder = path / _CHAIN_FOLDER if (path / _CHAIN_FOLDER / DATABASE_FILE).is_file() else path
     with ChainStore.open(folder, read_only=True) as store:
         genesis, height = store.genesis, store.height
         roll = read_roll(genesis, store.blocks())
-    return Standing(chain_id(genesis), height, roll, quorum_size(genesis.law.quorum, len(roll.active)))
+    return ChainMembers(chain_id(genesis), height, roll, quorum_size(genesis.law.quorum, len(roll.active)))
 
 
 def propose_admission(
-    standing: Standing, genesis: GenesisFile, scenario: Scenario, signed: SignedCard, expires: int
+    members: ChainMembers, genesis: GenesisFile, scenario: Scenario, signed: SignedCard, expires: int
 ) -> ChangeFile:
     """Propose to admit the signer of a card, with a participation rate from its labels and the founders'."""
     validate_card(signed)
     card = signed.card
-    if genesis.chain != standing.chain:
+    if genesis.chain != members.chain:
         raise BadMemberChange("genesis: of another chain than the node's")
     if card.scenario != genesis.genesis.scenario:
         raise BadMemberChange(f"card of {card.name!r}: made for another scenario; make it again with this genesis")
-    if any(member.public_key == card.public_key for member in standing.roll.members):
+    if any(member.public_key == card.public_key for member in members.roll.members):
         raise BadMemberChange(f"card of {card.name!r}: its key is or was a member's, a new key expected")
     limits = msgspec.structs.replace(card.limits, rate_nano=newcomer_rate(genesis, scenario, signed))
     member = Member(card.public_key, limits, card.conditions)
     file = ChangeFile(
         form="bdfl change 1",
-        chain=standing.chain,
-        change=Admission(len(standing.roll.members), member),
+        chain=members.chain,
+        change=Admission(len(members.roll.members), member),
         expires=expires,
         card=signed,
         assents=(),
@@ -102,12 +104,12 @@ def propose_admission(
     return file
 
 
-def propose_removal(standing: Standing, number: int, expires: int) -> ChangeFile:
+def propose_removal(members: ChainMembers, number: int, expires: int) -> ChangeFile:
     """Propose to remove a member; its number and key are never reused."""
-    if number not in standing.roll.active:
-        numbers = ", ".join(map(str, sorted(standing.roll.active)))
+    if number not in members.roll.active:
+        numbers = ", ".join(map(str, sorted(members.roll.active)))
         raise BadMemberChange(f"member {number}: not one of the members {numbers}")
-    return ChangeFile("bdfl change 1", standing.chain, Removal(number), expires, None, ())
+    return ChangeFile("bdfl change 1", members.chain, Removal(number), expires, None, ())
 
 
 def newcomer_rate(genesis: GenesisFile, scenario: Scenario, signed: SignedCard) -> int:
@@ -139,33 +141,33 @@ def validate_change_file(file: ChangeFile) -> None:
         raise BadMemberChange(f"card of {card.name!r}: rate {member.limits.rate_nano / NANO:g}, at most 1 expected")
 
 
-def validate_timely(file: ChangeFile, standing: Standing) -> None:
+def validate_timely(file: ChangeFile, members: ChainMembers) -> None:
     """Raise unless the next block of this chain could carry the change once a quorum has signed."""
-    if file.chain != standing.chain:
-        raise BadMemberChange(f"change: of chain {file.chain.hex()[:16]}, {standing.chain.hex()[:16]} expected")
-    if file.expires <= standing.height:
+    if file.chain != members.chain:
+        raise BadMemberChange(f"change: of chain {file.chain.hex()[:16]}, {members.chain.hex()[:16]} expected")
+    if file.expires <= members.height:
         raise BadMemberChange(
-            f"change: void after block {file.expires}, the chain has {standing.height}; propose it anew"
+            f"change: void after block {file.expires}, the chain has {members.height}; propose it anew"
         )
     match file.change:
         case Admission(number=number):
-            if number != len(standing.roll.members):
-                found = f"as member {number}, {len(standing.roll.members)} is the next number"
+            if number != len(members.roll.members):
+                found = f"as member {number}, {len(members.roll.members)} is the next number"
                 raise BadMemberChange(f"admission: {found}; others were admitted meanwhile, or it was made already")
         case Removal(number=number):
-            if number not in standing.roll.active:
+            if number not in members.roll.active:
                 raise BadMemberChange(f"removal: member {number} is none any more")
     statement = _statement(file)
     for assent in file.assents:
-        is_member = assent.member in standing.roll.active
-        if not is_member or not is_signed(standing.roll.members[assent.member].public_key, assent.signature, statement):
+        is_member = assent.member in members.roll.active
+        if not is_member or not is_signed(members.roll.members[assent.member].public_key, assent.signature, statement):
             raise BadMemberChange(f"assent of member {assent.member}: not a member's signature of this change")
 
 
-def sign_change_file(file: ChangeFile, standing: Standing, signer: Signer) -> ChangeFile:
+def sign_change_file(file: ChangeFile, members: ChainMembers, signer: Signer) -> ChangeFile:
     """Add a member's assent to the file."""
-    validate_timely(file, standing)
-    number = standing.number_of(signer.public_key)
+    validate_timely(file, members)
+    number = members.number_of(signer.public_key)
     if number is None:
         raise BadMemberChange("your key: not that of a member of this chain")
     return _with_assents(file, [sign_change(file.chain, file.change, file.expires, number, signer)])
@@ -193,13 +195,13 @@ def write_change(path: Path, file: ChangeFile, *, replaces: bool = False) -> Non
     write_record(path, file, replaces=replaces)
 
 
-def submit_change(folder: Path, file: ChangeFile, standing: Standing) -> Path:
+def submit_change(folder: Path, file: ChangeFile, members: ChainMembers) -> Path:
     """Submit a change signed by a quorum to the node of a folder; return the file's path in its inbox."""
-    validate_timely(file, standing)
-    missing = standing.quorum - len(file.assents)
+    validate_timely(file, members)
+    missing = members.quorum - len(file.assents)
     if missing > 0:
         raise BadMemberChange(
-            f"change: {len(file.assents)} assents, {standing.quorum} expected: {missing} more must sign"
+            f"change: {len(file.assents)} assents, {members.quorum} expected: {missing} more must sign"
         )
     inbox = folder / INBOX
     path = inbox / f"{record_digest(file).hex()[:16]}{_SUFFIX}"
@@ -236,3 +238,66 @@ def _statement(file: ChangeFile) -> bytes:
 def _with_assents(file: ChangeFile, more: Sequence[Assent]) -> ChangeFile:
     by_member = {assent.member: assent for assent in (*file.assents, *more)}
     return msgspec.structs.replace(file, assents=tuple(by_member[number] for number in sorted(by_member)))
+
+
+# Members admitted after genesis: their certificates are in their admissions, not in the chain.
+
+
+def read_admissions(folder: Path | None, given: Iterable[Path], genesis: GenesisFile) -> tuple[ChangeFile, ...]:
+    """Read the admissions stored in a node's folder, if any, then those given.
+
+    Several may have one number; the chain decides which of them took effect.
+    """
+    known = [] if folder is None else sorted((folder / ADMISSIONS).glob(f"*{_SUFFIX}"))
+    files = [read_change(path) for path in (*known, *given)]
+    return tuple(file for file in files if file.chain == genesis.chain and isinstance(file.change, Admission))
+
+
+def find_admission(admissions: Iterable[ChangeFile], public_key: bytes) -> tuple[int, SignedCard] | None:
+    """Return the member number and card of the last admission of that key."""
+    found = [(number, card) for number, key, card in _newcomers(admissions) if key == public_key]
+    return found[-1] if found else None
+
+
+def keep_admission(folder: Path, file: ChangeFile) -> None:
+    """Store an admission in the node's folder."""
+    place = folder / ADMISSIONS
+    place.mkdir(mode=OWN_FOLDER, exist_ok=True)
+    write_change(place / f"{record_digest(file).hex()[:16]}{_SUFFIX}", file, replaces=True)
+
+
+def authorities_of(
+    genesis: GenesisFile, admissions: Iterable[ChangeFile], public_keys: Sequence[bytes | None] = ()
+) -> dict[int, bytes]:
+    """Return the members' CA certificates (DER) by number.
+
+    `public_keys` are the chain's, by number. Removed members and admissions that lost their number are left out;
+    members not yet in the chain are included.
+    """
+    founders = zip(count(), genesis.public_keys, genesis.authorities)
+    newcomers = ((number, key, card.card.authority) for number, key, card in _newcomers(admissions))
+    return {
+        number: authority
+        for number, key, authority in (*newcomers, *founders)
+        if number >= len(public_keys) or public_keys[number] == key
+    }
+
+
+def names_of(genesis: GenesisFile, admissions: Iterable[ChangeFile], public_keys: Sequence[bytes | None]) -> list[str]:
+    """Return the members' names by number, as on their cards; without a card, the number."""
+    cards = {card.card.public_key: card.card.name for _, _, card in _newcomers(admissions)}
+    cards |= {card.card.public_key: card.card.name for card in genesis.cards}
+    return [cards.get(key or b"", f"member {number}") for number, key in enumerate(public_keys)]
+
+
+def _newcomers(admissions: Iterable[ChangeFile]) -> Iterator[tuple[int, bytes, SignedCard]]:
+    """Yield number, key and card of each admission."""
+    for file in admissions:
+        if isinstance(file.change, Admission) and file.card is not None:
+            yield file.change.number, file.change.member.public_key, file.card
+
+
+def find_number(genesis: GenesisFile, admissions: Iterable[ChangeFile], public_key: bytes) -> int | None:
+    """Return the number of the member with that key, a founder or admitted later; None: not a member."""
+    newcomer = find_admission(admissions, public_key)
+    return genesis.number_of(public_key) if newcomer is None else newcomer[0]

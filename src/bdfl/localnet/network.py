@@ -14,25 +14,27 @@ import msgspec
 
 from bdfl.addresses import LOOPBACK
 from bdfl.federation.genesis_draft import found_federation
-from bdfl.federation.genesis_file import GenesisFile, read_genesis, write_genesis
+from bdfl.federation.genesis_file import GenesisFile, read_genesis, read_scenario, write_genesis
 from bdfl.federation.keys import create_key
-from bdfl.federation.live_scenario import read_scenario
 from bdfl.identity import Signer
-from bdfl.localnet.network_file import (
+from bdfl.localnet.processes import (
+    COMMAND_LINE,
     GENESIS_FILE,
+    GRACE_S,
     NETWORK_FILE,
     SCENARIO_FILE,
     BadNetwork,
+    Child,
     NetworkFile,
     access_point_folder,
+    end_all,
     node_folder,
     read_network,
     write_network,
 )
-from bdfl.localnet.processes import COMMAND_LINE, GRACE_S, Child, end_all
 from bdfl.node.access_point import CERTIFICATE_FILE, KEY_FILE, create_access_point
 from bdfl.node.run_file import is_locked, lock_folder, replace_file
-from bdfl.node.status import NodeView, look_at
+from bdfl.node.status import NodeView, read_status
 from bdfl.scenario import LiveMode, Scenario, dump_scenario
 from bdfl.scenario.files import load_foreign_scenario, named_functions, refuse_function
 from bdfl.storage import OWN_FOLDER
@@ -109,14 +111,14 @@ def view_network(folder: Path) -> NetworkView:
     nodes = [node_folder(folder, number) for number in range(network.num_nodes)]
     points = [access_point_folder(folder, number) for number in range(network.num_access_points)]
     with ThreadPoolExecutor(max(1, len(nodes)), thread_name_prefix="look") as pool:  # a hung node delays no other
-        views = tuple(pool.map(look_at, nodes))
+        views = tuple(pool.map(read_status, nodes))
     return NetworkView(
         folder=str(folder),
         scenario=network.scenario,
         is_up=is_locked(folder),
         blocks=network.blocks,
         nodes=views,
-        access_points=tuple(map(look_at, points)),
+        access_points=tuple(map(read_status, points)),
     )
 
 

@@ -1,7 +1,7 @@
-"""Supervised subprocesses of a network on one machine.
+"""A network on one machine: its folder and its supervised subprocesses.
 
-Each runs in its own session, so Ctrl-C reaches only the supervisor. Each exits when its standard input closes: a pipe
-that closes with the supervisor, even if that crashes.
+Each process runs in its own session, so Ctrl-C reaches only the supervisor. Each exits when its standard input closes:
+a pipe that closes with the supervisor, even if that crashes.
 """
 
 import os
@@ -13,13 +13,64 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Annotated
 
+import msgspec
+from msgspec import Meta
+
+from bdfl.errors import BdflError
+from bdfl.node.run_file import replace_file
 from bdfl.processes import THREAD_VARIABLES
+from bdfl.storage import read_regular
+
+NETWORK_FILE = "network.json"
+GENESIS_FILE = "genesis.bdfl"
+SCENARIO_FILE = "scenario.toml"
+_MAX_BYTES = 2**20
+_MAX_PROCESSES = 10_000
 
 COMMAND_LINE = "bdfl.cli"
 GRACE_S = 10.0  # between SIGTERM and SIGKILL
 _POLL_S = 0.05
 _NUM_LAST_WORDS = 4096  # bytes
+
+
+class BadNetwork(BdflError):
+    """A folder without a network, or a network that cannot be started."""
+
+
+class NetworkFile(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of a network beyond its genesis."""
+
+    scenario: str  # its name
+    chain: str
+    num_nodes: Annotated[int, Meta(ge=0, le=_MAX_PROCESSES)]
+    num_access_points: Annotated[int, Meta(ge=0, le=_MAX_PROCESSES)]
+    blocks: int | None = None  # the last height
+    pid: int | None = None  # of the supervisor, running or not
+    functions: tuple[str, ...] = ()  # of the scenario's author, allowed to run
+
+
+def node_folder(folder: Path, number: int) -> Path:
+    return folder / f"node-{number}"
+
+
+def access_point_folder(folder: Path, number: int) -> Path:
+    return folder / f"ap-{number}"
+
+
+def write_network(folder: Path, network: NetworkFile) -> None:
+    replace_file(folder / NETWORK_FILE, msgspec.json.encode(network) + b"\n")
+
+
+def read_network(folder: Path) -> NetworkFile:
+    """Read the settings of a network's folder."""
+    try:
+        return msgspec.json.decode(read_regular(folder / NETWORK_FILE, _MAX_BYTES), type=NetworkFile)
+    except OSError:
+        raise BadNetwork(f"{folder}: no {NETWORK_FILE} in it, the folder of bdfl network up expected") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadNetwork(f"{folder / NETWORK_FILE}: {error}") from None
 
 
 class Child:

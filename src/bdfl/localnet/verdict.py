@@ -16,7 +16,7 @@ from bdfl.ledger.costs import NANO
 from bdfl.ledger.sqlite_store import ChainStore
 from bdfl.ledger.store import StoreError
 from bdfl.ledger.verify import Failure, store_failure, verify_chain
-from bdfl.localnet.network_file import SCENARIO_FILE, node_folder, read_network
+from bdfl.localnet.processes import SCENARIO_FILE, node_folder, read_network
 from bdfl.node.settings import CHAIN_FOLDER
 from bdfl.records.known_height import known_height
 from bdfl.records.round_times import ROUNDS_FILE, RoundTimes, read_rounds

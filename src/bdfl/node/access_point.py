@@ -16,7 +16,7 @@ from bdfl.errors import BdflError
 from bdfl.federation.genesis_file import GenesisFile, read_genesis
 from bdfl.federation.keys import read_secret, write_secret
 from bdfl.federation.member_card import MAX_CERTIFICATE
-from bdfl.node.admissions import authorities_of, read_admissions
+from bdfl.federation.membership_change import authorities_of, read_admissions
 from bdfl.node.log import LOG_FILE, NodeLog
 from bdfl.node.run_file import RunFile, forget_run, lock_folder, replace_file, write_run
 from bdfl.node.settings import ROOTS_FILE, TLS_FOLDER, roots_of

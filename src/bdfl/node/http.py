@@ -1,13 +1,7 @@
-"""Read-only HTTP server of a node: status, probes, metrics, blocks.
-
-Read-only HTTP status server.
+"""Read-only HTTP server of a node: status, probes, metrics and the chain as stored.
 
 It binds only the given address, serves only GET, and checks the Host header. That prevents DNS rebinding: a foreign web
 page cannot make a browser read it.
-
-HTTP pages that serve a node's chain as stored, for clients that verify it themselves.
-
-They read through a database connection of their own, so requests never block the node.
 """
 
 import io
@@ -15,7 +9,7 @@ import re
 import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -57,7 +51,7 @@ class Page:
     status: int = HTTPStatus.OK
 
 
-class Window:
+class StatusServer:
     """Serves pages from threads of its own until closed."""
 
     def __init__(
@@ -75,7 +69,7 @@ class Window:
             raise CannotListen(f"{host}:{port}: {error.strerror}, a free port expected") from None
         self.port: int = self._server.server_address[1]
         self.address = f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.2,), name="window", daemon=True)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.2,), name="http", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
@@ -99,7 +93,7 @@ class _Server(ThreadingHTTPServer):
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self.pages = pages
         self.numbered = numbered
-        self._asking: list[Any] = []  # open connections, oldest first
+        self._open: list[Any] = []  # open connections, oldest first
         self._turn = threading.Lock()
         super().__init__((host, port), _Handler)
         self.host, self.port = host, self.server_address[1]
@@ -107,27 +101,27 @@ class _Server(ThreadingHTTPServer):
     def process_request(self, request: Any, client_address: Any) -> None:
         """Drop the oldest connection at the limit: honest requests are short."""
         with self._turn:
-            if len(self._asking) == MAX_CONNECTIONS:
-                _hang_up(self._asking.pop(0))
-            self._asking.append(request)
+            if len(self._open) == MAX_CONNECTIONS:
+                _disconnect(self._open.pop(0))
+            self._open.append(request)
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
         with self._turn:
-            if request in self._asking:
-                self._asking.remove(request)
+            if request in self._open:
+                self._open.remove(request)
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignore clients that disconnect during a request."""
 
 
-def _hang_up(connection: Any) -> None:
+def _disconnect(connection: Any) -> None:
     with suppress(OSError):  # already closed by the client
         connection.shutdown(socket.SHUT_RDWR)
 
 
-class _Question(io.RawIOBase):
+class _BoundedRequest(io.RawIOBase):
     """A request, limited in total size and time."""
 
     def __init__(self, connection: socket.socket) -> None:
@@ -156,7 +150,7 @@ class _Handler(BaseHTTPRequestHandler):
     def setup(self) -> None:
         super().setup()
         self.rfile.close()
-        self.rfile = io.BufferedReader(_Question(self.connection))
+        self.rfile = io.BufferedReader(_BoundedRequest(self.connection))
 
     def do_GET(self) -> None:
         name = (self.headers.get("Host") or "").lower()
@@ -210,7 +204,10 @@ BLOCK_PAGES = "/chain/blocks/"  # followed by a height
 
 
 class ChainPages:
-    """Serves the genesis and blocks of the chain in a folder. Thread-safe."""
+    """Serves the genesis and blocks of the chain in a folder, for clients that verify it themselves. Thread-safe.
+
+    It reads through a database connection of its own, so requests never block the node.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -272,17 +269,15 @@ class NodeMetrics:
     def observe_round(self, seconds: float) -> None:
         self._rounds.observe(seconds)
 
-    def open_window(self, *, host: str = LOOPBACK, port: int = 0, chain: ChainPages | None = None) -> Window:
-        """Serve /metrics, /healthz, /readyz, /status.json and, if `chain` is given, the chain."""
-        pages = {
+    @property
+    def pages(self) -> dict[str, Callable[[], Page]]:
+        """Pages by path."""
+        return {
             "/metrics": self.metrics,
             "/healthz": self.liveness,
             "/readyz": self.readiness,
             "/status.json": self.status,
         }
-        if chain is None:
-            return Window(pages, host=host, port=port)
-        return Window({**pages, GENESIS_PAGE: chain.genesis}, numbered={BLOCK_PAGES: chain.block}, host=host, port=port)
 
     def metrics(self) -> Page:
         return Page(generate_latest(self._registry), CONTENT_TYPE_LATEST)
@@ -299,6 +294,23 @@ class NodeMetrics:
 
     def status(self) -> Page:
         return Page(msgspec.json.encode(self._read()) + b"\n")
+
+
+@contextmanager
+def serve_pages(at: tuple[str, int] | None, metrics: NodeMetrics, chain_folder: Path) -> Iterator[StatusServer | None]:
+    """Serve all pages of a node at host and port inside the `with` block; yield None if `at` is none."""
+    if at is None:
+        yield None
+        return
+    chain = ChainPages(chain_folder)
+    server = StatusServer(
+        {**metrics.pages, GENESIS_PAGE: chain.genesis}, numbered={BLOCK_PAGES: chain.block}, host=at[0], port=at[1]
+    )
+    try:
+        yield server
+    finally:
+        server.close()
+        chain.close()
 
 
 def _probe(found: Snapshot, *, is_ok: bool) -> Page:

@@ -91,7 +91,7 @@ class Stopwatch:
         return (self._total_ns + (0 if since_ns is None else max(0, now_ns - since_ns))) / 1e9
 
 
-class NodeWatch(LiveObserver):
+class NodeMonitor(LiveObserver):
     """Collects a node's status for its operator. Readable from any thread."""
 
     def __init__(

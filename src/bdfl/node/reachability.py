@@ -14,11 +14,10 @@ from cryptography import x509
 from bdfl.addresses import LOOPBACK, BadAddress, split_address
 from bdfl.errors import BdflError
 from bdfl.federation.genesis_file import GenesisFile
-from bdfl.federation.membership_change import ChangeFile
+from bdfl.federation.membership_change import ChangeFile, authorities_of, find_number
 from bdfl.identity import Signer
 from bdfl.ledger.block import TIME_TOLERANCE_MS
 from bdfl.ledger.member_set import quorum_size
-from bdfl.node.admissions import authorities_of, find_number
 from bdfl.node.settings import roots_of
 from bdfl.transports.live.certificates import (
     AUTHORITY_DAYS,
@@ -44,7 +43,7 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckResult:
     """Result of one check."""
 
     check: str
@@ -57,7 +56,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Patient:
+class NodeOptions:
     """The node under examination, as it would be started; fields not given are not checked."""
 
     genesis: Path | None = None
@@ -75,7 +74,7 @@ class Patient:
 
 
 @dataclass(frozen=True)
-class Federation:
+class KnownMembers:
     """The members, and the identity of the examined node among them."""
 
     genesis: GenesisFile
@@ -123,10 +122,10 @@ class Refused(BdflError):
 
 
 @dataclass(frozen=True)
-class Reached:
+class PeerCheck:
     """Result of calling a peer."""
 
-    finding: Finding
+    finding: CheckResult
     number: int | None = None  # the member that answered
     is_there: bool = False  # also true of an access point
 
@@ -145,7 +144,7 @@ def bind(address: str) -> socket.socket:
     return one
 
 
-def check_port(address: str, *, is_running: bool) -> Finding:
+def check_port(address: str, *, is_running: bool) -> CheckResult:
     """Bind an address and call it from this machine; reachability from other machines is not tested."""
     try:
         with bind(address) as one:
@@ -153,20 +152,22 @@ def check_port(address: str, *, is_running: bool) -> Finding:
             socket.create_connection((_EVERYWHERE.get(host, host), port), timeout=_PATIENCE_S).close()
     except (OSError, BadAddress) as error:
         if is_running:
-            return Finding("port", Verdict.OK, f"{address}: taken, and the node is running")
-        return Finding("port", Verdict.BAD, f"{address}: {_reason(error)}", "choose another, or end who listens there")
-    return Finding("port", Verdict.OK, f"{address}: free, answers this machine; other machines were not tried")
+            return CheckResult("port", Verdict.OK, f"{address}: taken, and the node is running")
+        return CheckResult(
+            "port", Verdict.BAD, f"{address}: {_reason(error)}", "choose another, or end who listens there"
+        )
+    return CheckResult("port", Verdict.OK, f"{address}: free, answers this machine; other machines were not tried")
 
 
 def check_peers(
     peers: Sequence[str],
-    members: Federation | None,
+    members: KnownMembers | None,
     now_s: float,
     *,
     present: frozenset[int] | None,
     own_leaf: Path | None,
     is_listening: bool,
-) -> Iterator[Finding]:
+) -> Iterator[CheckResult]:
     """Call every peer and count the reachable votes; `present` are the members connected to the running node."""
     with TemporaryDirectory() as folder:
         reached = [_reach(peer, members, Path(folder), now_s, own_leaf) for peer in peers]
@@ -174,11 +175,11 @@ def check_peers(
         if members is not None:
             yield from _compare_clocks(peers, reached, members, Path(folder), now_s)
     if peers and not any(one.is_there for one in reached):
-        yield Finding("peers", Verdict.BAD, "none can be reached", "network, firewall, or they are not started yet")
+        yield CheckResult("peers", Verdict.BAD, "none can be reached", "network, firewall, or they are not started yet")
     if members is not None:
         yield _count_votes(members, reached, present, has_peers=bool(peers), is_listening=is_listening)
     elif not peers:
-        yield Finding("peers", Verdict.WARN, "none given", "--peer, unless the others come to this one")
+        yield CheckResult("peers", Verdict.WARN, "none given", "--peer, unless the others come to this one")
 
 
 def issued_s(certificate: x509.Certificate, days: int) -> float:
@@ -187,37 +188,37 @@ def issued_s(certificate: x509.Certificate, days: int) -> float:
 
 
 def _count_votes(
-    members: Federation,
-    reached: Sequence[Reached],
+    members: KnownMembers,
+    reached: Sequence[PeerCheck],
     present: frozenset[int] | None,
     *,
     has_peers: bool,
     is_listening: bool,
-) -> Finding:
+) -> CheckResult:
     """Compare the votes that can be reached now with the quorum."""
     needed = members.quorum
     others = {one.number for one in reached if one.number not in (None, members.number)}
     if present is not None:
         votes = f"{len(present) + 1} of {needed} votes that are needed can be reached"
         if len(present) + 1 >= needed:
-            return Finding("quorum", Verdict.OK, votes)
+            return CheckResult("quorum", Verdict.OK, votes)
         away = sorted(set(range(len(members.genesis.public_keys))) - present - {members.number})
         who = ", ".join(f"{number} ({members.name_of(number)})" for number in away[:8])
         advice = "start them; one more --listen or an access point if they cannot be reached"
-        return Finding("quorum", Verdict.BAD, f"{votes}; not there: {who}", advice)
+        return CheckResult("quorum", Verdict.BAD, f"{votes}; not there: {who}", advice)
     if needed == 1:
-        return Finding("quorum", Verdict.OK, "1 of 1 votes that are needed is this node's own")
+        return CheckResult("quorum", Verdict.OK, "1 of 1 votes that are needed is this node's own")
     if not has_peers and not is_listening:
         advice = "--peer of a member or access point that listens, or --listen"
-        return Finding("quorum", Verdict.BAD, "no peer and no address to listen on: nobody can be reached", advice)
+        return CheckResult("quorum", Verdict.BAD, "no peer and no address to listen on: nobody can be reached", advice)
     votes = f"{len(others) + 1} of {needed} votes that are needed answer"
     if len(others) + 1 >= needed:
-        return Finding("quorum", Verdict.OK, votes)
+        return CheckResult("quorum", Verdict.OK, votes)
     advice = "the others must reach a listening member or access point, which relays"
-    return Finding("quorum", Verdict.WARN, votes, advice)
+    return CheckResult("quorum", Verdict.WARN, votes, advice)
 
 
-def _reach(address: str, members: Federation | None, folder: Path, now_s: float, own_leaf: Path | None) -> Reached:
+def _reach(address: str, members: KnownMembers | None, folder: Path, now_s: float, own_leaf: Path | None) -> PeerCheck:
     """Check that a peer answers, belongs to this network, is not this node, and accepts its certificate."""
     tls = _write_tls(folder / "now", members, now_s)
     try:
@@ -235,25 +236,25 @@ def _reach(address: str, members: Federation | None, folder: Path, now_s: float,
         return _unreached(f"{address}: {_reason(error)}", _PEER_ADVICE)
     if certificate is None or members is None:
         found = f"{address}: answers; its certificate was not checked"
-        return Reached(Finding("peer", Verdict.OK, found), is_there=True)
+        return PeerCheck(CheckResult("peer", Verdict.OK, found), is_there=True)
     number, name = members.holder_of(certificate), common_name_of(certificate)
     if number is not None and number == members.number:
         if own_leaf is not None and own_leaf.is_file() and _load(own_leaf) == certificate:
-            return Reached(Finding("peer", Verdict.WARN, f"{address}: this node itself", "leave it out"))
+            return PeerCheck(CheckResult("peer", Verdict.WARN, f"{address}: this node itself", "leave it out"))
         found = f"{address}: answers as {name}, which is this node: another one runs with the same key"
         advice = "end one of them: two with one key are taken for a liar"
-        return Reached(Finding("peer", Verdict.BAD, found, advice), is_there=True)
+        return PeerCheck(CheckResult("peer", Verdict.BAD, found, advice), is_there=True)
     ahead_s = issued_s(certificate, AUTHORITY_DAYS if number is None else LEAF_DAYS) - now_s
     if ahead_s > SKEW_S:  # issued at its start, so in the past
         found = f"{address}: {name}, whose clock is at least {ahead_s:,.0f} s ahead of this one"
         verdict = Verdict.BAD if ahead_s > WRONG_S else Verdict.WARN
-        return Reached(Finding("peer", verdict, found, _CLOCK_ADVICE), number, is_there=True)
-    return Reached(Finding("peer", Verdict.OK, f"{address}: {name}"), number, is_there=True)
+        return PeerCheck(CheckResult("peer", verdict, found, _CLOCK_ADVICE), number, is_there=True)
+    return PeerCheck(CheckResult("peer", Verdict.OK, f"{address}: {name}"), number, is_there=True)
 
 
 def _compare_clocks(
-    peers: Sequence[str], reached: Sequence[Reached], members: Federation, folder: Path, now_s: float
-) -> Iterator[Finding]:
+    peers: Sequence[str], reached: Sequence[PeerCheck], members: KnownMembers, folder: Path, now_s: float
+) -> Iterator[CheckResult]:
     """Present each peer a certificate valid from just now: it is rejected if this node's clock is ahead."""
     tls = _write_tls(folder / "young", members, now_s + EARLY.total_seconds() - WRONG_S)
     for address, one in zip(peers, reached, strict=True):
@@ -263,7 +264,7 @@ def _compare_clocks(
             _shake_hands(address, tls)
         except Refused:
             found = f"more than {WRONG_S:.0f} s ahead of the peer's at {address}"
-            yield Finding("clock", Verdict.BAD, found, _CLOCK_ADVICE)
+            yield CheckResult("clock", Verdict.BAD, found, _CLOCK_ADVICE)
         except OSError:  # the peer has gone meanwhile
             continue
 
@@ -285,7 +286,7 @@ def _shake_hands(address: str, tls: TlsFiles | None) -> x509.Certificate | None:
             return certificate
 
 
-def _write_tls(folder: Path, members: Federation | None, at_s: float) -> TlsFiles | None:
+def _write_tls(folder: Path, members: KnownMembers | None, at_s: float) -> TlsFiles | None:
     """Issue this member's TLS certificate as of that time; None if it is not a member."""
     if members is None or members.signer is None or members.number is None:
         return None
@@ -310,8 +311,8 @@ def _load(path: Path) -> x509.Certificate:
     return x509.load_pem_x509_certificate(path.read_bytes())
 
 
-def _unreached(found: str, advice: str) -> Reached:
-    return Reached(Finding("peer", Verdict.BAD, found, advice))
+def _unreached(found: str, advice: str) -> PeerCheck:
+    return PeerCheck(CheckResult("peer", Verdict.BAD, found, advice))
 
 
 def _reason(error: Exception) -> str:

@@ -4,7 +4,7 @@ import os
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from math import isfinite
 from pathlib import Path
@@ -15,23 +15,18 @@ import psutil
 
 from bdfl import __version__
 from bdfl.errors import BdflError, one_line
-from bdfl.federation.membership_change import ChangeFile
+from bdfl.federation.membership_change import authorities_of
 from bdfl.learning.training import TrainingFailed
-from bdfl.ledger.block import Admission, Block
+from bdfl.ledger.block import Block
 from bdfl.ledger.chain import ChainState, modelled_costs
 from bdfl.ledger.costs import NANO
 from bdfl.ledger.member_set import quorum_size
 from bdfl.ledger.sqlite_store import ChainStore
 from bdfl.ledger.store import QuotaExceeded
-from bdfl.node.admissions import (
-    ChangeInbox,
-    authorities_of,
-    keep_admission,
-    names_of,
-)
-from bdfl.node.http import ChainPages, NodeMetrics
+from bdfl.node.http import NodeMetrics, serve_pages
 from bdfl.node.log import LOG_FILE, NodeLog
-from bdfl.node.monitor import NodeWatch
+from bdfl.node.membership import Membership
+from bdfl.node.monitor import NodeMonitor
 from bdfl.node.reachability import bind
 from bdfl.node.run_file import (
     FolderSize,
@@ -40,13 +35,10 @@ from bdfl.node.run_file import (
     lock_folder,
     noting_end,
     raise_life,
-    replace_file,
     write_run,
 )
 from bdfl.node.settings import (
     CHAIN_FOLDER,
-    ROOTS_FILE,
-    TLS_FOLDER,
     Identity,
     NodeSettings,
     NotRunnable,
@@ -56,11 +48,10 @@ from bdfl.node.settings import (
     identify,
     num_awaited,
     open_chain,
-    roots_of,
     validate_owner,
     write_tls,
 )
-from bdfl.node.status import Absentee, ServiceState, Snapshot, Stage, StateTrack, advise_end, looking_on
+from bdfl.node.status import Absentee, ServiceState, Snapshot, Stage, StateTracker, advise_end, polling
 from bdfl.processes import raise_file_limit
 from bdfl.protocol.deadlines import back_off_ns
 from bdfl.protocol.state import Context
@@ -118,17 +109,15 @@ class NodeService:
         self._size = FolderSize(settings.folder / CHAIN_FOLDER)
         self._accuracy: float | None = None
         self._training_failure: str | None = None  # of the last failed training
-        self._track = StateTrack(self._tell_state)
-        self._is_judging = self._has_run = False
+        self._track = StateTracker(self._log_state)
+        self._is_evaluating = self._has_run = False
         self._is_stopping = threading.Event()
-        self._admissions = list(identity.admissions)
-        self._members_lock = threading.Lock()
-        self._num_members = len(genesis.public_keys)
+        num_members = len(genesis.public_keys)
         self._metrics = NodeMetrics(self.snapshot)
-        self._watch = NodeWatch(log, on_round=self._metrics.observe_round, on_block=self._notice_block)
+        self._monitor = NodeMonitor(log, on_round=self._metrics.observe_round, on_block=self._notice_block)
         model_size = genesis.genesis.model.size
         functions = frozenset(named_functions(scenario).values())
-        toolbox = SharedToolbox.sized_for(self._num_members, model_size, functions)
+        toolbox = SharedToolbox.sized_for(num_members, model_size, functions)
         waits = live_waits(scenario, model_size)
         last_height = settings.last_height or scenario.rounds
         self._context = Context(
@@ -149,23 +138,30 @@ class NodeService:
             self._work,
             folder=settings.folder if settings.records else None,
             observer=Observers(
-                self._watch,
+                self._monitor,
                 RoundClock(identity.number, self._work, settings.folder / ROUNDS_FILE),
                 BlameForRefused(self._zenoh),
             ),
             barrier=Barrier(
                 num_others=num_awaited(identity, store.height),
-                num_enough=quorum_size(genesis.genesis.law.quorum, self._num_members) - 1,
+                num_enough=quorum_size(genesis.genesis.law.quorum, num_members) - 1,
             ),
         )
-        self._watch.begin(self._node.state, store.block(store.height) if store.height else None)
-        self._public_keys = self._node.state.chain.public_keys  # members may have changed since genesis
-        self._replace_roots()
+        self._monitor.begin(self._node.state, store.block(store.height) if store.height else None)
+        self._members = Membership(
+            settings.folder,
+            genesis,
+            identity.admissions,
+            log,
+            reconnect=self._zenoh.reload,
+            offer=self._node.offer_change,
+        )
+        self._members.begin(self._node.state.chain.public_keys)
 
     def run(self) -> None:
         """Take part until `stop`; raises `NodeFailed` if an error ends the node."""
-        with self._minding_threads(), self._open_window():
-            with looking_on(self.snapshot):
+        with self._guard_threads(), self._serve_pages():
+            with polling(self.snapshot, "state"):
                 if not self._store.height:
                     self._wait_for_training()
                 else:  # peers may need its vote before its data are loaded
@@ -174,17 +170,14 @@ class NodeService:
                 return
             self._log.info("joining", {"height": self._store.height, "life": self._life})
             self._has_run = True
-            inbox = ChangeInbox(self._settings.folder, self._take_changes, self._log)
             try:
-                with looking_on(self.snapshot):
+                with polling(self.snapshot, "state"), polling(self._members.take_changes, "changes"):
                     self._node.run()
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # including panics of native code
                 self._log.error("stopped", {"why": _reason(error)})
                 raise NodeFailed(_reason(error)) from error
-            finally:
-                inbox.close()
             self._log.info("stopped", {"height": self._store.height})
 
     def stop(self) -> None:
@@ -199,7 +192,7 @@ class NodeService:
 
     def snapshot(self) -> Snapshot:
         """Return the node's status. Thread-safe."""
-        status, moment, now_ns = self._node.status(), self._watch.moment, time.monotonic_ns()
+        status, moment, now_ns = self._node.status(), self._monitor.moment, time.monotonic_ns()
         identity, genesis, chain = self._identity, self._identity.genesis, moment.state.chain
         number, began_ns, deadline_s = identity.number, round(self._began_s * NANO), self._deadline_s(chain)
         with self._process.oneshot():
@@ -207,7 +200,7 @@ class NodeService:
         counters = self._zenoh.counters()
         link = {key.removeprefix(_REFUSED): value for key, value in counters.items() if key.startswith(_REFUSED)}
         others = sorted(chain.active - {number})
-        names = names_of(genesis, self._admissions, chain.public_keys)
+        names = self._members.names(chain.public_keys)
         failure = self._training.failure
         if failure is None and moment.num_failures:
             failure = self._training_failure or "it gave no model"
@@ -224,8 +217,8 @@ class NodeService:
             last_height=self._context.last_height,
             phase=moment.state.phase.value,
             attempt=moment.state.attempt,
-            is_training=self._watch.training.is_running,
-            is_mining=self._watch.mining.is_running,
+            is_training=self._monitor.training.is_running,
+            is_mining=self._monitor.mining.is_running,
             present=tuple(sorted(status.present)),
             num_members=len(chain.active),
             queues={
@@ -249,8 +242,8 @@ class NodeService:
             store_bytes=self._size.read(),
             model_bytes=self._store.num_bytes,
             quota_bytes=self._store.max_bytes or 0,
-            training_s=self._watch.training.seconds(now_ns),
-            mining_s=self._watch.mining.seconds(now_ns),
+            training_s=self._monitor.training.seconds(now_ns),
+            mining_s=self._monitor.mining.seconds(now_ns),
             stage=self._find_stage(is_ending=is_ending),
             loop_s=max(0, now_ns - status.turned_ns) / NANO,
             is_member=number in chain.active,
@@ -261,13 +254,13 @@ class NodeService:
             quorum=chain.quorum,
             missing=tuple(
                 Absentee(number=one, name=names[one], silent_s=silent_s, is_connected=one in status.present)
-                for one, silent_s in self._watch.silences(others, now_ns, began_ns).items()
+                for one, silent_s in self._monitor.silences(others, now_ns, began_ns).items()
                 if one not in status.present or silent_s > deadline_s
             ),
             num_connections=self._zenoh.num_transports,
             peers=self._settings.peers,
             listen=self._settings.listen,
-            others_height=self._watch.claimed_height(others, len(chain.active) - chain.quorum),
+            others_height=self._monitor.claimed_height(others, len(chain.active) - chain.quorum),
             training_failure=failure,
             num_failures=moment.num_failures,
             num_scheduled=len(chain.schedule.selected),
@@ -281,7 +274,7 @@ class NodeService:
     def _find_stage(self, *, is_ending: bool) -> Stage:
         if is_ending:
             return Stage.ENDING
-        if self._watch.has_begun:
+        if self._monitor.has_begun:
             return Stage.RUNNING
         return Stage.GATHERING if self._has_run else Stage.PREPARING
 
@@ -290,10 +283,10 @@ class NodeService:
     def _make_work(self) -> EmulatedWork | MeasuredWork:
         number, scenario = self._identity.number, self._identity.scenario
         if scenario.live.mode is LiveMode.EMULATE:
-            return EmulatedWork(number, scenario, self._training, on_failure=self._tell_failure)
+            return EmulatedWork(number, scenario, self._training, on_failure=self._log_training_failure)
         self._log.info("measuring what this machine can do")
         calibration = calibrate(self._training, scenario.ledger.work, threads=scenario.learning.threads)
-        return MeasuredWork(number, scenario, self._training, calibration, on_failure=self._tell_failure)
+        return MeasuredWork(number, scenario, self._training, calibration, on_failure=self._log_training_failure)
 
     def _link_settings(self, tls: TlsFiles, waits: Waits) -> LinkSettings:
         identity, settings, genesis = self._identity, self._settings, self._identity.genesis
@@ -314,25 +307,16 @@ class NodeService:
         )
 
     @contextmanager
-    def _open_window(self) -> Iterator[None]:
-        """Serve status pages and write the run file inside the `with` block."""
+    def _serve_pages(self) -> Iterator[None]:
+        """Serve the HTTP pages and write the run file inside the `with` block."""
         settings = self._settings
-        window = None
-        chain = ChainPages(settings.folder / CHAIN_FOLDER)
-        if settings.metrics is not None:
-            host, port = settings.metrics
-            window = self._metrics.open_window(host=host, port=port, chain=chain)
-        try:
+        with serve_pages(settings.metrics, self._metrics, settings.folder / CHAIN_FOLDER) as server:
             run = _describe_run(settings, self._identity)
-            write_run(settings.folder, msgspec.structs.replace(run, metrics=window and window.address))
+            write_run(settings.folder, msgspec.structs.replace(run, metrics=server and server.address))
             yield
-        finally:
-            if window is not None:
-                window.close()
-            chain.close()
 
     @contextmanager
-    def _minding_threads(self) -> Iterator[None]:
+    def _guard_threads(self) -> Iterator[None]:
         """Stop the node if any of its threads fails: it could otherwise no longer send or receive."""
         before = threading.excepthook
         threading.excepthook = self._end_with_thread
@@ -368,66 +352,29 @@ class NodeService:
         except NotRunnable as error:
             self._log.error("data", {"why": str(error), "advice": "this node votes and does not train"})
 
-    # Membership
-
-    def _take_changes(self, files: Sequence[ChangeFile]) -> None:
-        """Offer submitted changes to the node, and store the certificates of new members."""
-        for file in files:
-            if isinstance(file.change, Admission):
-                keep_admission(self._settings.folder, file)
-                self._admissions.append(file)
-            self._node.offer_change(file.membership_change)
-            self._log.info("change", {"member": file.change.number, "assents": len(file.assents)})
-
-    def _notice_block(self, block: Block, chain: ChainState) -> None:
-        self._judge(block)
-        if chain.public_keys != self._public_keys:
-            self._public_keys = chain.public_keys
-            threading.Thread(target=self._change_members, name="members", daemon=True).start()
-
-    def _change_members(self) -> None:
-        """Reconnect, so that TLS accepts new members and rejects removed ones."""
-        with self._members_lock:
-            try:
-                self._replace_roots()
-                self._zenoh.reload()
-            except (OSError, BdflError) as error:
-                self._log.error("members", {"why": str(error)})
-                return
-            self._log.info("members", {"in all": self._num_members})
-
-    def _replace_roots(self) -> None:
-        """Write the trusted roots for the chain's current members."""
-        genesis, public_keys = self._identity.genesis, self._public_keys
-        authorities = authorities_of(genesis, self._admissions, public_keys)
-        self._num_members = sum(key is not None for key in public_keys)
-        unknown = [
-            str(number) for number, key in enumerate(public_keys) if key is not None and number not in authorities
-        ]
-        if unknown:
-            advice = "bdfl member submit their admission to this node too"
-            self._log.warn("no certificate", {"members": " ".join(unknown), "advice": advice})
-        replace_file(self._settings.folder / TLS_FOLDER / ROOTS_FILE, roots_of(genesis, authorities))
-
     # Evaluation and logs
 
-    def _judge(self, block: Block) -> None:
+    def _notice_block(self, block: Block, chain: ChainState) -> None:
+        self._evaluate(block)
+        self._members.follow(chain.public_keys)
+
+    def _evaluate(self, block: Block) -> None:
         """Evaluate the newest model on the test data, unless an evaluation is still running."""
-        if not self._settings.evaluates or self._is_judging:
+        if not self._settings.evaluates or self._is_evaluating:
             return
         model = self._store.read_unchecked(block.body.model)
         if model is None:
             return
-        self._is_judging = True
-        self._training.evaluate(model, lambda answer: self._take_judgement(block.header.height, answer))
+        self._is_evaluating = True
+        self._training.evaluate(model, lambda answer: self._take_evaluation(block.header.height, answer))
 
-    def _take_judgement(self, height: int, answer: Judged | Failed) -> None:
-        self._is_judging = False
+    def _take_evaluation(self, height: int, answer: Judged | Failed) -> None:
+        self._is_evaluating = False
         if isinstance(answer, Judged) and isfinite(answer.accuracy):
             self._accuracy = answer.accuracy
             self._log.info("accuracy", {"height": height, "accuracy": round(answer.accuracy, 4)})
 
-    def _tell_state(self, found: Snapshot) -> None:
+    def _log_state(self, found: Snapshot) -> None:
         """Log a state change; `run` logs the end."""
         if found.state is ServiceState.STOPPED:
             return
@@ -438,7 +385,7 @@ class NodeService:
         tell = self._log.error if is_stalled else self._log.info if found.state.is_well else self._log.warn
         tell("state", facts)
 
-    def _tell_failure(self, reason: str) -> None:
+    def _log_training_failure(self, reason: str) -> None:
         self._training_failure = reason
         self._log.error("training", {"why": reason})
 

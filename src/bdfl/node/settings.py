@@ -10,14 +10,12 @@ from cryptography import x509
 
 from bdfl.addresses import LOOPBACK
 from bdfl.errors import BdflError
-from bdfl.federation.genesis_file import GenesisFile, read_genesis
+from bdfl.federation.genesis_file import GenesisFile, read_genesis, read_scenario
 from bdfl.federation.keys import key_fingerprint, load_key
-from bdfl.federation.live_scenario import read_scenario
 from bdfl.federation.member_card import Card
-from bdfl.federation.membership_change import ChangeFile
+from bdfl.federation.membership_change import ChangeFile, find_admission, find_number, read_admissions
 from bdfl.identity import Signer
 from bdfl.ledger.sqlite_store import DATABASE_FILE, ChainStore
-from bdfl.node.admissions import find_admission, find_number, read_admissions
 from bdfl.scenario import Scenario
 from bdfl.transports.live.certificates import TlsFiles, common_name_of, issue_leaf, issuer_of, member_name, roots_pem
 from bdfl.transports.live.certificates import write_tls as write_tls_files

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
+from math import isnan
 from pathlib import Path
 
 import msgspec
@@ -18,7 +19,7 @@ BEHIND_AFTER = 2  # blocks that peers have and this node lacks: one is normal
 MISSED_AFTER = 2  # updates missed in a row: one may have been late
 CLOCK_TOLERANCE_S = TIME_TOLERANCE_MS / 1000
 WEDGED_S = 60.0  # an event loop blocked this long does not recover
-_LOOK_S = 1.0
+_POLL_S = 1.0
 _MAX_NAMED = 4  # members in one sentence
 _MAX_ANSWER = 2**22  # bytes
 
@@ -174,7 +175,7 @@ def judge_state(found: Snapshot) -> tuple[ServiceState, str]:
         away = _list(_name(one) for one in found.missing if not one.is_connected)
         return ServiceState.STARTING, f"{_count_votes(found)}; the first round waits a little for {away or 'all'}"
     if not found.is_alive:
-        return ServiceState.STALLED, f"its event loop did not turn for {say_seconds(found.loop_s)}: restart the node"
+        return ServiceState.STALLED, f"its event loop did not turn for {show_duration(found.loop_s)}: restart the node"
     last = found.last_block
     block_s = found.able_s if last is None or last.age_s is None else min(found.able_s, last.age_s)
     limit_s = STALLED_AFTER * found.deadline_s
@@ -191,7 +192,7 @@ def judge_state(found: Snapshot) -> tuple[ServiceState, str]:
     return ServiceState.WORKING, f"{len(found.voters)} of {found.num_members} votes can be reached{idle}"
 
 
-class StateTrack:
+class StateTracker:
     """Tracks how long a node has been in its state. Thread-safe."""
 
     def __init__(self, on_change: Callable[[Snapshot], None]) -> None:
@@ -225,16 +226,16 @@ class StateTrack:
 
 
 @contextmanager
-def looking_on(look: Callable[[], object]) -> Iterator[None]:
-    """Poll `look` every second from a thread inside the `with` block, so that changes are noticed without queries."""
+def polling(poll: Callable[[], object], name: str) -> Iterator[None]:
+    """Call `poll` every second from a thread of that name inside the `with` block."""
     is_over = threading.Event()
 
     def run() -> None:
-        look()
-        while not is_over.wait(_LOOK_S):
-            look()
+        poll()
+        while not is_over.wait(_POLL_S):
+            poll()
 
-    thread = threading.Thread(target=run, name="state", daemon=True)
+    thread = threading.Thread(target=run, name=name, daemon=True)
     thread.start()
     try:
         yield
@@ -261,7 +262,7 @@ def _describe_wait(found: Snapshot) -> str:
 
 
 def _describe_stall(found: Snapshot, block_s: float, limit_s: float) -> str:
-    parts = [f"no block for {say_seconds(block_s)}, at most {say_seconds(limit_s)} expected; {_count_votes(found)}"]
+    parts = [f"no block for {show_duration(block_s)}, at most {show_duration(limit_s)} expected; {_count_votes(found)}"]
     parts += [f"{found.behind} blocks behind the others"] * bool(found.behind)
     silent = _list(map(_name_silent, (one for one in found.missing if one.is_connected)))
     away = _name_away(found)
@@ -276,7 +277,7 @@ def _describe_misconfiguration(found: Snapshot) -> str:
     offset_s = found.clock_offset_s or 0.0
     if abs(offset_s) <= CLOCK_TOLERANCE_S:
         return ""
-    off = f"{say_seconds(abs(offset_s))} {'ahead of' if offset_s > 0 else 'behind'}"
+    off = f"{show_duration(abs(offset_s))} {'ahead of' if offset_s > 0 else 'behind'}"
     return f"its clock is {off} the other members': set it, best by NTP"
 
 
@@ -300,7 +301,7 @@ def _name_away(found: Snapshot) -> str:
 
 
 def _name_silent(one: Absentee) -> str:
-    return f"{_name(one)} for {say_seconds(one.silent_s)}"
+    return f"{_name(one)} for {show_duration(one.silent_s)}"
 
 
 def _name(one: Absentee) -> str:
@@ -315,8 +316,10 @@ def _list(names: Iterable[str]) -> str:
     return ", ".join(listed[:_MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
-def say_seconds(seconds: float) -> str:
-    """Format a duration: 40 s, 12 min, 3.5 h."""
+def show_duration(seconds: float) -> str:
+    """Format seconds: 40 s, 12 min, 3.5 h."""
+    if isnan(seconds):
+        return "?"
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
@@ -338,7 +341,7 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     listen: tuple[str, ...] = ()  # addresses at which peers reach it
 
 
-def look_at(folder: Path, timeout_s: float = 1.0) -> NodeView:
+def read_status(folder: Path, timeout_s: float = 1.0) -> NodeView:
     """Return the status of a folder's process."""
     name, is_up = str(folder), is_locked(folder)
     try:
@@ -349,7 +352,7 @@ def look_at(folder: Path, timeout_s: float = 1.0) -> NodeView:
         return _view_stopped(name, run, is_up=is_up)
     if run is None:
         return NodeView(folder=name, is_up=True, pid=None, state=ServiceState.STARTING, reason="opens its folder")
-    found = None if run.metrics is None else ask_status(run.metrics, timeout_s)
+    found = None if run.metrics is None else query_status(run.metrics, timeout_s)
     if found is not None:
         state, reason, since_s = found.state, found.reason, found.since_s
     elif run.kind != "node":
@@ -380,7 +383,7 @@ def _view_stopped(folder: str, run: RunFile | None, *, is_up: bool) -> NodeView:
     return NodeView(folder=folder, is_up=is_up, pid=None, state=ServiceState.STOPPED, reason=reason, since_s=since_s)
 
 
-def ask_status(address: str, timeout_s: float = 1.0) -> Snapshot | None:
+def query_status(address: str, timeout_s: float = 1.0) -> Snapshot | None:
     """Query the status page at HOST:PORT; None: no answer."""
     host, _, port = address.rpartition(":")
     connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=timeout_s)

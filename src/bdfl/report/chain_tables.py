@@ -7,16 +7,17 @@ from rich.table import Table
 from rich.text import Text
 
 from bdfl.audit.influence import Blame
-from bdfl.audit.lineage import BlockSummary, Trace, describe_change, describe_offence, show_utc
-from bdfl.audit.summary import ChainSummary
-from bdfl.ledger.block import Block, Certificate
+from bdfl.audit.lineage import BlockSummary, Trace, UpdateProof, describe_change, describe_offence, show_utc
+from bdfl.audit.summary import ChainSummary, Judgement, PrivacyAudit
+from bdfl.ledger.block import Block, Certificate, block_digest
 from bdfl.ledger.costs import ATTO, NANO, PICOJOULE
 from bdfl.ledger.member_set import find_change, find_evidence
 from bdfl.ledger.verify import Agreement, ModelCheck, Verification
-from bdfl.report.tables import new_table, number
+from bdfl.report.tables import new_table, number, tabulate_facts
 
 _SHOWN_BLOCKS = 5  # at the start and at the end of a chain
 _SHOWN_MEMBERS = 20
+_SHOWN_EPSILONS = 50
 _SHOWN_RUNS = 6
 _UNKNOWN = "-"
 _SHORT = 16  # characters of a digest in running text
@@ -41,15 +42,6 @@ def show_ranges(numbers: Sequence[int]) -> str:
     return (
         " ".join(parts) if len(parts) <= _SHOWN_RUNS else f"{' '.join(parts[:_SHOWN_RUNS])} ... {len(numbers)} in all"
     )
-
-
-def tabulate_facts(title: str, facts: Sequence[tuple[str, str]]) -> Table:
-    """Tabulate names and values, without a header."""
-    table = new_table(title, ("", ""), text_columns=2)
-    table.show_header = False
-    for name, value in facts:
-        table.add_row(Text(name, style="dim"), value)
-    return table
 
 
 def tabulate_chain(summary: ChainSummary, *, all_blocks: bool = False) -> list[Table]:
@@ -252,6 +244,47 @@ def tabulate_blame(blame: Blame) -> list[RenderableType]:
         "what later blocks made of it is not in it."
     )
     return [table, about]
+
+
+def tabulate_privacy(audit: PrivacyAudit) -> Table:
+    """Tabulate every member's epsilon, as stated and as recomputed by the accountant."""
+    table = new_table(
+        f"Privacy after {audit.height} blocks",
+        ("member", "samples", "rate", "rounds", "steps", "stated", audit.accountant, "spent", ""),
+    )
+    table.columns[-1].justify = "left"
+    for one in audit.members[:_SHOWN_EPSILONS]:
+        is_wrong = one.judgement in (Judgement.TOO_LOW, Judgement.TOO_HIGH)
+        verdict = f"{one.judgement.value} in block {one.block}" if is_wrong else one.judgement.value
+        table.add_row(
+            str(one.client),
+            f"{one.samples:,}",
+            f"{one.rate:.3g}",
+            str(one.rounds),
+            f"{one.steps:,}",
+            number(one.stated, 3),
+            number(one.recomputed, 3),
+            number(one.spent, 3),
+            Text(verdict, style="red" if is_wrong else ""),
+        )
+    more = len(audit.members) - _SHOWN_EPSILONS
+    facts = f"noise {audit.noise_multiplier:g}, clipped to {audit.max_grad_norm:g}, delta {audit.delta:g}"
+    table.caption = facts + (f"; {more} more members: --json" if more > 0 else "")
+    return table
+
+
+def tabulate_proof(found: UpdateProof) -> Table:
+    """Tabulate the Merkle path from a client's update to its block."""
+    update, proof = found.update.update, found.proof
+    facts = [
+        ("update", update.model.hex() or "none: its training diverged"),
+        ("leaf", f"{proof.index} of {proof.count}"),
+        *((f"beside {level}", sibling.hex()) for level, sibling in enumerate(proof.siblings, start=1)),
+        ("root", found.block.header.body.hex()),
+        ("block", block_digest(found.block.header, found.block.nonce).hex()),
+        ("final by", f"{len(found.certificate)} votes in its certificate"),
+    ]
+    return tabulate_facts(f"The update of client {update.client} is in block {found.block.header.height}", facts)
 
 
 def describe_verification(found: Verification, seconds: float) -> list[str]:

@@ -126,6 +126,15 @@ def _without_data(learning: LearningRecord) -> str:
     return f"{count(len(empty), 'client')} without data: {_list(empty)}." if empty else ""
 
 
+def describe_privacy(learning: LearningRecord, scenario: Scenario) -> str:
+    """Describe the epsilon spent by a run in a line; empty if training was not private."""
+    if not learning.is_private:
+        return ""
+    spent = learning.final_epsilon
+    worst = int(np.nanargmax(spent))
+    return f"epsilon at most {spent[worst]:.2f} (client {worst}), delta {scenario.privacy.delta:g}"
+
+
 def _list(numbers: Sequence[int]) -> str:
     shown = ", ".join(str(value) for value in numbers[:_SHOWN_NUMBERS])
     return shown if len(numbers) <= _SHOWN_NUMBERS else f"{shown} and {len(numbers) - _SHOWN_NUMBERS} more"

@@ -4,20 +4,19 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from bdfl.federation.genesis_summary import FoundingSummary
+from bdfl.federation.genesis_summary import GenesisSummary
 from bdfl.federation.keys import key_fingerprint
 from bdfl.federation.member_card import Card
 from bdfl.ledger.costs import ATTO, MICROWATT, PICOJOULE
 from bdfl.localnet.verdict import DelayRow, DelaySummary, NetworkSummary
-from bdfl.report.chain_tables import tabulate_facts
-from bdfl.report.tables import new_table, number
+from bdfl.report.tables import new_table, number, tabulate_facts
 
 # A draft or genesis of a federation as tables and sentences for a terminal of 80 columns.
 
 _SHOWN_LABELS = 20
 
 
-def describe_founding(summary: FoundingSummary) -> list[RenderableType]:
+def describe_founding(summary: GenesisSummary) -> list[RenderableType]:
     """Describe the rules, the members, the trust assumptions and the missing steps."""
     return [
         _tabulate_rules(summary),
@@ -27,7 +26,7 @@ def describe_founding(summary: FoundingSummary) -> list[RenderableType]:
     ]
 
 
-def _tabulate_rules(summary: FoundingSummary) -> Table:
+def _tabulate_rules(summary: GenesisSummary) -> Table:
     points = ", ".join(f"{point.name} ({point.certificate[:16]})" for point in summary.access_points)
     bears = f", bears {summary.faulty} wrong ones" if summary.faulty else ""
     facts = [
@@ -51,7 +50,7 @@ def _tabulate_rules(summary: FoundingSummary) -> Table:
     return tabulate_facts(f"{summary.kind.capitalize()} of {summary.name}", facts)
 
 
-def _tabulate_seats(summary: FoundingSummary) -> Table:
+def _tabulate_seats(summary: GenesisSummary) -> Table:
     table = new_table("Members", ("", "name", "key", "samples", "rate", "signed"), text_columns=3)
     for seat in summary.seats:
         table.add_row(
@@ -65,7 +64,7 @@ def _tabulate_seats(summary: FoundingSummary) -> Table:
     return table
 
 
-def _list_trust(summary: FoundingSummary) -> Table:
+def _list_trust(summary: GenesisSummary) -> Table:
     table = new_table("Whoever signs trusts that", ("",), text_columns=1)
     table.show_header = False
     for sentence in summary.trust:
@@ -73,7 +72,7 @@ def _list_trust(summary: FoundingSummary) -> Table:
     return table
 
 
-def _say_missing(summary: FoundingSummary) -> str:
+def _say_missing(summary: GenesisSummary) -> str:
     numbers = ", ".join(map(str, summary.missing))
     if summary.kind == "draft":
         return f"cards of members {numbers} are missing" if numbers else "all cards are there: bdfl genesis make"

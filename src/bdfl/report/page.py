@@ -16,7 +16,6 @@ from bdfl.records import LearningRecord, PerRound, RunRecord
 from bdfl.report.findings import chain_section, count, list_warnings, summarise_findings
 from bdfl.report.html import COLOURS, card, extract_styles, inline_svg, node, render_page, table_node
 from bdfl.report.learning_figures import draw_exhibits
-from bdfl.report.privacy import privacy_table
 from bdfl.report.run_figures import Exhibit
 from bdfl.report.tables import number
 from bdfl.scenario import Scenario
@@ -25,6 +24,7 @@ from bdfl.scenario.files import describe_scenario
 # The tables of a report, as HTML.
 
 _MOST_CLIENTS = 100  # rows of the table of clients
+_MOST_EPSILONS = 200
 
 
 def recall_table(learning: LearningRecord) -> Element:
@@ -38,6 +38,23 @@ def recall_table(learning: LearningRecord) -> Element:
         for place, name in enumerate(learning.label_names)
     ]
     return table_node(caption, ("class", "training samples", "clients with it", "recall"), rows)
+
+
+def privacy_table(learning: LearningRecord, scenario: Scenario) -> Element:
+    """Tabulate the epsilon spent by each client; if there are many, only the highest."""
+    spent = learning.final_epsilon
+    order = np.argsort(-np.nan_to_num(spent), kind="stable")[:_MOST_EPSILONS]
+    rows = [
+        (
+            str(client),
+            f"{int(learning.samples[client]):,}",
+            str(int(np.count_nonzero(np.isfinite(learning.epsilon[:, client])))),
+            number(float(spent[client]), 3),
+        )
+        for client in sorted(order.tolist())
+    ]
+    caption = f"Epsilon each client has spent, at delta {scenario.privacy.delta:g}, as its updates state on the chain"
+    return table_node(caption, ("client", "samples", "updates", "epsilon"), rows)
 
 
 def rounds_table(run: RunRecord, learning: LearningRecord) -> Element:

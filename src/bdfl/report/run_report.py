@@ -9,9 +9,9 @@ from rich.table import Table
 from bdfl.ledger.verify import ModelCheck, Verification
 from bdfl.records import LearningRecord, RunRecord, RunSummary, summarise_run
 from bdfl.records.parquet import write_parquet
+from bdfl.report.findings import describe_privacy
 from bdfl.report.learning_figures import draw_exhibits
 from bdfl.report.page import write_report
-from bdfl.report.privacy import describe_privacy
 from bdfl.report.style import save_picture
 from bdfl.report.tables import new_table, number
 from bdfl.scenario import Scenario

@@ -1,6 +1,6 @@
 """Tables of runs, comparisons and scenarios."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from rich import box
@@ -255,6 +255,23 @@ def tabulate_scenario(name: str, rows: Sequence[ScenarioRow], *, with_meaning: b
             section = where
         rest = (row.meaning,) if with_meaning else (row.default_text, row.source)
         table.add_row(key, Text(row.value_text, style="" if row.is_default else "bold"), row.unit, *rest)
+    return table
+
+
+def tabulate_texts(title: str, columns: tuple[str, str], texts: Mapping[str, str]) -> Table:
+    """Tabulate names and texts."""
+    table = new_table(title, columns, text_columns=2)
+    for name, text in texts.items():
+        table.add_row(name, text)
+    return table
+
+
+def tabulate_facts(title: str, facts: Sequence[tuple[str, str]]) -> Table:
+    """Tabulate names and values, without a header."""
+    table = new_table(title, ("", ""), text_columns=2)
+    table.show_header = False
+    for name, value in facts:
+        table.add_row(Text(name, style="dim"), value)
     return table
 
 

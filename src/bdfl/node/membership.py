@@ -1,0 +1,90 @@
+"""Members of a running node's network: their names, their TLS roots, and changes that its operator submits."""
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from bdfl.errors import BdflError
+from bdfl.federation.genesis_file import GenesisFile
+from bdfl.federation.membership_change import (
+    ChangeFile,
+    authorities_of,
+    keep_admission,
+    names_of,
+    taking_changes,
+)
+from bdfl.ledger.block import Admission, MembershipChange
+from bdfl.node.log import NodeLog
+from bdfl.node.run_file import replace_file
+from bdfl.node.settings import ROOTS_FILE, TLS_FOLDER, roots_of
+
+
+class Membership:
+    """Trusts the members that the chain has now. Thread-safe."""
+
+    def __init__(
+        self,
+        folder: Path,
+        genesis: GenesisFile,
+        admissions: Iterable[ChangeFile],
+        log: NodeLog,
+        *,
+        reconnect: Callable[[], None],
+        offer: Callable[[MembershipChange], None],
+    ) -> None:
+        """`reconnect` applies new TLS roots; `offer` gives the node a change to propose."""
+        self._folder = folder
+        self._genesis = genesis
+        self._admissions = list(admissions)
+        self._log = log
+        self._reconnect = reconnect
+        self._offer = offer
+        self._public_keys: Sequence[bytes | None] = ()
+        self._turn = threading.Lock()
+
+    def begin(self, public_keys: Sequence[bytes | None]) -> None:
+        """Write the trusted roots for the members of the stored chain, which may have changed since genesis."""
+        self._public_keys = public_keys
+        self._write_roots()
+
+    def follow(self, public_keys: Sequence[bytes | None]) -> None:
+        """Reconnect in a thread if the members changed, so that TLS accepts new ones and rejects removed ones."""
+        if public_keys != self._public_keys:
+            self._public_keys = public_keys
+            threading.Thread(target=self._replace_roots, name="members", daemon=True).start()
+
+    def names(self, public_keys: Sequence[bytes | None]) -> list[str]:
+        """Return the members' names by number."""
+        return names_of(self._genesis, self._admissions, public_keys)
+
+    def take_changes(self) -> None:
+        """Offer the changes in the node's folder, and store the certificates of new members."""
+        try:
+            with taking_changes(self._folder) as files:
+                for file in files:
+                    if isinstance(file.change, Admission):
+                        keep_admission(self._folder, file)
+                        self._admissions.append(file)
+                    self._offer(file.membership_change)
+                    self._log.info("change", {"member": file.change.number, "assents": len(file.assents)})
+        except (OSError, BdflError) as error:
+            self._log.warn("change", {"why": str(error)})
+
+    def _replace_roots(self) -> None:
+        with self._turn:
+            try:
+                self._write_roots()
+                self._reconnect()
+            except (OSError, BdflError) as error:
+                self._log.error("members", {"why": str(error)})
+                return
+            self._log.info("members", {"in all": sum(key is not None for key in self._public_keys)})
+
+    def _write_roots(self) -> None:
+        public_keys = self._public_keys
+        authorities = authorities_of(self._genesis, self._admissions, public_keys)
+        unknown = [number for number, key in enumerate(public_keys) if key is not None and number not in authorities]
+        if unknown:
+            advice = "bdfl member submit their admission to this node too"
+            self._log.warn("no certificate", {"members": " ".join(map(str, unknown)), "advice": advice})
+        replace_file(self._folder / TLS_FOLDER / ROOTS_FILE, roots_of(self._genesis, authorities))
