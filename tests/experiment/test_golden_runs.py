@@ -1,8 +1,8 @@
 """Golden digests of the chains and models that the shipped learning scenarios leave.
 
 Training is float32 arithmetic, and `docs/learning.md` promises its bytes for one version of PyTorch on one kind of
-processor alone. So chain and model are compared where the file was made (`made_on`), on the same libraries and the same
-processor; schedules, queues and modelled costs are integers that do not depend on training, and are compared everywhere.
+processor alone. So chain and model are compared where the file was made (`made_on`), on the same libraries and the
+same processor; schedules, queues and modelled costs are integers that do not depend on training: compared everywhere.
 
 Made anew by `python -m tests.experiment.test_golden_runs`, for a change of the format that has its reason.
 """
