@@ -14,7 +14,7 @@ from unittest.mock import patch
 import msgspec
 
 from bdfl import encoding, identity
-from bdfl.experiment.network_run import RoundBook
+from bdfl.experiment.network_run import NetworkRun
 from bdfl.experiment.run_folder import RunFolder, create_run_folder
 from bdfl.experiment.training_run import Learner, prepare_run, train_run
 from bdfl.learning.trainer_pool import open_trainer
@@ -113,7 +113,7 @@ _PARTS: Sequence[tuple[object, str, str]] = (
     (simulated, "search_nonce", "mining"),
     (ChainStore, "put_blob", "storing"),
     (ChainStore, "append", "storing"),
-    (RoundBook, "settle", "records"),
+    (NetworkRun, "advance", "records"),
     (RunFolder, "append", "records"),
     (Learner, "learn", "records"),
     (Learner, "train", "encoding updates"),

@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from bdfl.experiment.network_run import NetworkRun, RoundBook, open_archive, run_genesis, run_toolbox
+from bdfl.experiment.network_run import NetworkRun, open_archive, run_genesis, run_toolbox
 from bdfl.experiment.simulation import collect_rounds, draw_run
 from bdfl.explorer.columns import DELIVERED, Columns, Row, tell_story
 from bdfl.explorer.documents import ClientColumns, StoryDocument
@@ -33,8 +33,8 @@ def replay(path: Path, num_rounds: int) -> RunRecord:
     scenario = example_scenario()
     draws = draw_run(msgspec.structs.replace(scenario, rounds=scenario.rounds + 2))
     with ChainStore.open(path / "chain", read_only=True) as chain:
-        book = RoundBook(scenario, draws, chain.genesis, run_toolbox(scenario, chain.genesis.model.size))
-        return collect_rounds(scenario, draws, [book.settle(chain.block(h)) for h in range(1, num_rounds + 1)])
+        played = NetworkRun(scenario, draws, chain, run_toolbox(scenario, chain.genesis.model.size))
+        return collect_rounds(scenario, draws, [played.advance(chain.block(h)) for h in range(1, num_rounds + 1)])
 
 
 @pytest.fixture(scope="module")
@@ -76,19 +76,13 @@ def test_sampled_mining_takes_as_long_as_it_was_drawn_to(tmp_path: Path) -> None
     (path / "scenario.toml").write_text(dump_scenario(scenario))
     toolbox = run_toolbox(scenario, len(initial))
     genesis = run_genesis(scenario, draws, SMALL, initial)
-    book = RoundBook(scenario, draws, genesis, toolbox)
-    records = []
     with open_archive(path / "chain", genesis, initial) as archive:
-        played = NetworkRun(
-            scenario,
-            draws,
-            archive,
-            toolbox,
-            train=lambda client, chain, model: encode_weights(example_weights(client + 7 * chain.height), SMALL),
-            on_block=lambda chain, block, model: records.append(book.settle(block)),
+        played = NetworkRun(scenario, draws, archive, toolbox)
+        played.play(
+            lambda client, chain, model: encode_weights(example_weights(client + 7 * chain.height), SMALL),
+            lambda chain, block, model: None,
         )
-        played.run(0)
-    record = collect_rounds(scenario, draws, records)
+    record = collect_rounds(scenario, draws, played.records)
     with open_library([path]) as library:
         until_s = time.monotonic() + 240
         while library.story(0, 4).is_measured is False and time.monotonic() < until_s:

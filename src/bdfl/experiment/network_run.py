@@ -1,11 +1,11 @@
 """A run on a simulated network: its members, their chain, and the records derived from it."""
 
 import gc
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +34,7 @@ from bdfl.records import RoundRecord
 from bdfl.scenario import MiningMode, Scenario
 from bdfl.scenario.schema_learning import is_function
 from bdfl.transports.cost_model import ScenarioWorld, Train, scheduled_problem, simulated_timing
-from bdfl.transports.faults import Trouble, faults_of
+from bdfl.transports.faults import faults_of
 from bdfl.transports.simulated import Ending, Network, SimulatedNode, simulated_signer
 from bdfl.types import PerClientMask
 
@@ -45,6 +45,7 @@ _PATIENCE_NS = 3600 * NANO  # simulated timeout of a block, in addition to ten r
 _PATIENCE_ROUNDS = 10
 _OBJECTS_PER_COLLECTION = 100_000, 20, 20  # a node allocates hundreds per step, hardly any of them in a cycle
 _BLOCKS_IN_MEMORY = 1  # whose models a simulated member caches; the archive has the others
+_STATES_KEPT = 3  # of the chain: members of a resumed run start before its tip, with receipts of the round before
 
 
 class NetworkStuck(BdflError):
@@ -121,87 +122,149 @@ def _seldom_collected() -> Iterator[None]:
 
 
 class NetworkRun:
-    """A network of simulated members, and an archive of the blocks they commit."""
+    """A run on a simulated network so far: the archive of its chain, the state after its last block, and its records.
 
-    def __init__(
-        self,
-        scenario: Scenario,
-        draws: Draws,
-        archive: ChainStore,
-        toolbox: Toolbox,
-        *,
-        train: Train,
-        on_block: Callable[[ChainState, Block, bytes], None],
-    ) -> None:
-        """`on_block` is called for every new block in the archive: the chain before, the block, its model's bytes."""
+    `advance` follows blocks that are in the archive already, `play` has the members commit the remaining ones.
+    """
+
+    def __init__(self, scenario: Scenario, draws: Draws, archive: ChainStore, toolbox: Toolbox) -> None:
+        """Begin at the genesis, whatever the archive has."""
         self._scenario = scenario
+        self._draws = draws
         self._archive = archive
         self._toolbox = toolbox
-        self._train = train
-        self._on_block = on_block
-        self._world = ScenarioWorld(
-            scenario,
-            self._recall_or_train,
-            partial(drawn_conditions, draws),
-            lambda client, chain: spent_after(chain, client),
-        )
-        self._num_known = 0  # blocks in the archive at the start
-        self._nodes: Sequence[SimulatedNode] = ()
-        self._liars: frozenset[int] = frozenset()
-        self._network: Network | None = None  # its clock follows the chain; None: with faults
+        start = start_chain(archive.genesis, toolbox)
+        self._states = deque([start], maxlen=_STATES_KEPT)  # after the last blocks, newest last
+        self._plan: Plan = plan_round(start.charter, first_prospect(start.charter), toolbox)
+        self.records: list[RoundRecord] = []
 
-    def run(self, height: int) -> None:
-        """Play the rounds after block `height` to the last one; archived blocks are taken as they are.
+    @property
+    def chain(self) -> ChainState:
+        """State after the last recorded block."""
+        return self._states[-1]
+
+    def plan_next(self) -> PlannedRound:
+        """Return the round after the last block, as agreed on the chain."""
+        # Iterations and bound of the scheduler are not on the chain: they come from planning the round again.
+        own = self._plan.decision
+        decision = replace(read_decision(self.chain.schedule), bound=own.bound, iterations=own.iterations)
+        state = self._draws.states[self.chain.height]
+        return PlannedRound(self._scenario, scheduled_problem(self.chain), state, decision)
+
+    def advance(self, block: Block) -> RoundRecord:
+        """Record the next round, which ended in `block`."""
+        planned, chain, body = self.plan_next(), self.chain, block.body
+        self._plan = plan_after(chain, settle_round(chain, body.updates, body.reports, body.entries), self._toolbox)
+        self._states.append(apply_block(chain, block, self._toolbox))
+        record = record_round(
+            self._scenario,
+            planned.problem,
+            planned.state,
+            planned.decision,
+            to_measure(body.queue_nano[: chain.num_members], NANO),
+            delivered_by(block),
+            mined=self._mining(planned, block),
+            prove_gap=False,
+        )
+        self.records.append(record)
+        return record
+
+    def _mining(self, planned: PlannedRound, block: Block) -> tuple[float, int] | None:
+        """Mining time (s) and winner, if these are sampled."""
+        if self._scenario.mining.mode is not MiningMode.SAMPLED or not planned.decision.is_feasible:
+            return None
+        races = MiningRaces(self._scenario, planned.state.round, planned.decision.mining_hz, 0.0)
+        proposer = block.header.proposer
+        return races.finding_s(block.header.attempt)[proposer], proposer
+
+    def play(self, train: Train, on_block: Callable[[ChainState, Block, bytes], None]) -> None:
+        """Play the remaining rounds; blocks that the archive has already are taken as they are.
+
+        `on_block` is called for every new block, recorded and archived: the chain before, the block, its model's bytes.
 
         Members start one block before the archive's tip and replay its round with its updates. So each has its own
         votes for the tip, which the chain does not record, and the run continues as if never interrupted. With faults a
         replay would diverge: members then start at the tip, all with the same votes for it.
         """
-        self._chain = self._follow(height)
-        for block in self._archive.blocks(height + 1):
-            self._advance(block, self._archive)
-        self._num_known = self._chain.height
-        if self._chain.height == self._scenario.rounds:
-            return
-        trouble = self._find_trouble()
-        certificate: Certificate = ()
-        if self._num_known:
-            certificate = self._archive.certificate(self._num_known)
-            if trouble is None:
-                certificate = self._archive.block(self._num_known).body.parent_certificate
-                self._chain = self._follow(self._num_known - 1)
-        signers = member_keys(self._scenario)
-        self._nodes = [self._make_node(number, signer, certificate) for number, signer in enumerate(signers)]
-        with _seldom_collected():
-            self._play(trouble)
+        for block in self._archive.blocks(self.chain.height + 1):
+            self._extend(block, self._archive, on_block)
+        if self.chain.height < self._scenario.rounds:
+            with _seldom_collected():
+                self._play_members(train, on_block)
 
-    def _find_trouble(self) -> Trouble | None:
+    def _extend(self, block: Block, store: Store, on_block: Callable[[ChainState, Block, bytes], None]) -> None:
+        """Record a block that is in the archive, and report it."""
+        before = self.chain
+        self.advance(block)
+        model = store.get_blob(block.body.model)
+        if model is None:
+            raise MissingBlob(block.body.model)
+        on_block(before, block, model)
+
+    def _play_members(self, train: Train, on_block: Callable[[ChainState, Block, bytes], None]) -> None:
         first = start_chain(self._archive.genesis, self._toolbox)
-        return faults_of(self._scenario, max(modelled_costs(first, self._toolbox).delay_ns, 1))
+        trouble = faults_of(self._scenario, max(modelled_costs(first, self._toolbox).delay_ns, 1))
+        liars = frozenset[int]() if trouble is None else frozenset(trouble.tampers)
+        tip = self._archive.block(self.chain.height) if self.chain.height else None
+        replayed = tip if trouble is None else None
+        start = self.chain if replayed is None else self._states[-2]
+        certificate: Certificate = ()
+        if tip is not None:
+            certificate = self._archive.certificate(tip.header.height)
+            if replayed is not None:
+                certificate = replayed.body.parent_certificate
 
-    def _play(self, trouble: Trouble | None) -> None:
+        world = ScenarioWorld(
+            self._scenario,
+            self._recall_or_train(train, tip),
+            partial(drawn_conditions, self._draws),
+            lambda client, chain: spent_after(chain, client),
+        )
+        for state in self._states:
+            if state.height < start.height:
+                world.remember(state)
+        nodes = [self._make_node(number, start, certificate) for number in range(self._scenario.clients.count)]
+
+        def settle(number: int, block: Block, certificate: Certificate) -> None:
+            """Archive a block when the first honest member commits it."""
+            nonlocal replayed
+            store = nodes[number].store
+            store.prune(_BLOCKS_IN_MEMORY)
+            if number in liars or (replayed is None and block.header.height <= self.chain.height):
+                return
+            if trouble is None:  # as if started here
+                network.set_clock(self._decided_ms(block, certificate))
+            if replayed is None:
+                self._keep(store, block, certificate)
+                self._extend(block, store, on_block)
+            elif replayed == block:
+                replayed = None
+            else:
+                raise BadRunFolder(
+                    f"block {block.header.height} comes out as {block.digest.hex()[:12]}, the folder's chain has"
+                    " another one: another version of a library, or another machine?"
+                )
+
         network = Network(
-            self._nodes,
-            self._world,
+            nodes,
+            world,
             postman=None if trouble is None else trouble.postman,
-            on_commit=self._settle,
+            on_commit=settle,
             voting_ns=round(self._scenario.protocol.voting_s * NANO),
         )
-        height = self._chain.height
-        if height:
-            network.set_clock(self._decided_ms(self._archive.block(height), self._archive.certificate(height)))
-        self._network = network if trouble is None else None
+        if start.height:
+            block = self._archive.block(start.height)
+            network.set_clock(self._decided_ms(block, self._archive.certificate(start.height)))
         if trouble is not None:
-            self._liars = frozenset(trouble.tampers)
             trouble.bring_to(network)
-        while self._chain.height < self._scenario.rounds:
-            round_ns = modelled_costs(self._chain, self._toolbox).delay_ns
+        while self.chain.height < self._scenario.rounds:
+            round_ns = modelled_costs(self.chain, self._toolbox).delay_ns
             self._play_round(network, network.now_ns + _PATIENCE_NS + _PATIENCE_ROUNDS * round_ns)
 
     def _play_round(self, network: Network, until_ns: int) -> None:
         """Run until the next block is committed."""
-        height = self._chain.height + 1
-        if network.run(lambda: self._chain.height >= height, until_ns=until_ns) is not Ending.DONE:
+        height = self.chain.height + 1
+        if network.run(lambda: self.chain.height >= height, until_ns=until_ns) is not Ending.DONE:
             raise NetworkStuck(
                 f"round {height}: no block up to {until_ns / NANO:.0f} simulated seconds: more members fail or lie than"
                 f" the rule {self._scenario.ledger.quorum.value!r} bears"
@@ -212,49 +275,11 @@ class NetworkRun:
         mining_ms = max(signed.vote.mining_ms for signed in certificate)
         return block.header.time_ms + mining_ms + round(self._scenario.protocol.voting_s * 1000)
 
-    def _follow(self, height: int) -> ChainState:
-        """Return the archived chain after a block; the world remembers the round of that block."""
-        chain = start_chain(self._archive.genesis, self._toolbox)
-        for block in islice(self._archive.blocks(), height):
-            if block.header.height == height:
-                self._world.remember(chain)
-            chain = apply_block(chain, block, self._toolbox)
-        return chain
-
-    def _make_node(self, number: int, signer: Signer, certificate: Certificate) -> SimulatedNode:
-        context = Context(
-            number, signer, simulated_timing(self._scenario), self._toolbox, self._scenario.rounds, is_alone=True
-        )
-        store = ContinuedStore(self._archive, self._chain.height)
-        return SimulatedNode(context, store, state=begin(context, self._chain, Recovered(certificate=certificate)))
-
-    def _settle(self, number: int, block: Block, certificate: Certificate) -> None:
-        """Archive a block when the first honest member commits it."""
-        store = self._nodes[number].store
-        store.prune(_BLOCKS_IN_MEMORY)
-        height = block.header.height
-        if height <= self._chain.height or number in self._liars:
-            return
-        if self._network is not None:  # as if started here
-            self._network.set_clock(self._decided_ms(block, certificate))
-        if height > self._num_known:
-            self._keep(store, block, certificate)
-            self._advance(block, store)
-            return
-        if self._archive.block(height) != block:
-            raise BadRunFolder(
-                f"block {height} comes out as {block.digest.hex()[:12]}, the folder's chain has another one:"
-                " another version of a library, or another machine?"
-            )
-        self._chain = apply_block(self._chain, block, self._toolbox)
-
-    def _advance(self, block: Block, store: Store) -> None:
-        """Apply a block that is in the archive."""
-        before, self._chain = self._chain, apply_block(self._chain, block, self._toolbox)
-        model = store.get_blob(block.body.model)
-        if model is None:
-            raise MissingBlob(block.body.model)
-        self._on_block(before, block, model)
+    def _make_node(self, number: int, chain: ChainState, certificate: Certificate) -> SimulatedNode:
+        scenario, signer = self._scenario, simulated_signer(self._scenario.seed, number)
+        context = Context(number, signer, simulated_timing(scenario), self._toolbox, scenario.rounds, is_alone=True)
+        store = ContinuedStore(self._archive, chain.height)
+        return SimulatedNode(context, store, state=begin(context, chain, Recovered(certificate=certificate)))
 
     def _keep(self, store: Store, block: Block, certificate: Certificate) -> None:
         for use in rested_on(block):
@@ -266,65 +291,18 @@ class NetworkRun:
             needed = max(self._scenario.ledger.keep_blocks, self._scenario.learning.gradient_every + 1)
             self._archive.prune(needed)
 
-    def _recall_or_train(self, client: int, chain: ChainState, model: bytes) -> bytes | None:
-        """Return the client's model from the archived block of the round, or else train it now."""
-        if chain.height < self._num_known:
-            sent = {
-                signed.update.client: signed.update for signed in self._archive.block(chain.height + 1).body.updates
-            }
-            if client in sent and sent[client].is_declined:
-                return None
-            data = self._archive.get_blob(sent[client].model) if client in sent else None
-            if data is not None:
-                return data  # else the block was empty, and its updates were not stored
-        return self._train(client, chain, model)
+    def _recall_or_train(self, train: Train, tip: Block | None) -> Train:
+        """Return `train` that takes a client's model of the archived tip's round from there."""
+        sent = {} if tip is None else {signed.update.client: signed.update for signed in tip.body.updates}
 
+        def recall_or_train(client: int, chain: ChainState, model: bytes) -> bytes | None:
+            if tip is not None and chain.height < tip.header.height and client in sent:
+                data = None if sent[client].is_declined else self._archive.get_blob(sent[client].model)
+                if data is not None or sent[client].is_declined:
+                    return data
+            return train(client, chain, model)  # if the block was empty, its updates were not stored
 
-# Records of a run, derived from its chain: decisions, deliveries and costs of each block.
-
-
-class RoundBook:
-    """Follows a chain from its genesis, block by block, and derives the round records."""
-
-    def __init__(self, scenario: Scenario, draws: Draws, genesis: Genesis, toolbox: Toolbox) -> None:
-        self._scenario = scenario
-        self._draws = draws
-        self._toolbox = toolbox
-        self.chain: ChainState = start_chain(genesis, toolbox)
-        self._plan: Plan = plan_round(self.chain.charter, first_prospect(self.chain.charter), toolbox)
-
-    def plan_next(self) -> PlannedRound:
-        """Return the round after the last block, as agreed on the chain."""
-        # Iterations and bound of the scheduler are not on the chain: they come from planning the round again.
-        own = self._plan.decision
-        decision = replace(read_decision(self.chain.schedule), bound=own.bound, iterations=own.iterations)
-        state = self._draws.states[self.chain.height]
-        return PlannedRound(self._scenario, scheduled_problem(self.chain), state, decision)
-
-    def settle(self, block: Block) -> RoundRecord:
-        """Record the next round, which ended in `block`."""
-        planned, chain = self.plan_next(), self.chain
-        body = block.body
-        self._plan = plan_after(chain, settle_round(chain, body.updates, body.reports, body.entries), self._toolbox)
-        self.chain = apply_block(chain, block, self._toolbox)
-        return record_round(
-            self._scenario,
-            planned.problem,
-            planned.state,
-            planned.decision,
-            to_measure(body.queue_nano[: chain.num_members], NANO),
-            delivered_by(block),
-            mined=self._mining(planned, block),
-            prove_gap=False,
-        )
-
-    def _mining(self, planned: PlannedRound, block: Block) -> tuple[float, int] | None:
-        """Mining time (s) and winner, if these are sampled."""
-        if self._scenario.mining.mode is not MiningMode.SAMPLED or not planned.decision.is_feasible:
-            return None
-        races = MiningRaces(self._scenario, planned.state.round, planned.decision.mining_hz, 0.0)
-        proposer = block.header.proposer
-        return races.finding_s(block.header.attempt)[proposer], proposer
+        return recall_or_train
 
 
 def delivered_by(block: Block) -> PerClientMask:

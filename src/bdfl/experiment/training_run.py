@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from bdfl import __version__
 from bdfl.aggregation import get_aggregator
 from bdfl.environment import draw_federation, draw_rounds
-from bdfl.experiment.network_run import NetworkRun, RoundBook, open_archive, own_functions, run_genesis, run_toolbox
+from bdfl.experiment.network_run import NetworkRun, open_archive, own_functions, run_genesis, run_toolbox
 from bdfl.experiment.run_folder import BadRunFolder, RunFolder, create_run_folder, digest
 from bdfl.experiment.simulation import Draws, PlannedRound, collect_rounds
 from bdfl.learning.attacks import poison_labels, poison_results
@@ -24,7 +24,6 @@ from bdfl.learning.partition import Partition, draw_partition
 from bdfl.learning.training import Evaluation, FullGradient, LocalResult, Trainer
 from bdfl.learning.weights import Vector, decode_weights, encode_weights
 from bdfl.ledger.block import Block, Genesis
-from bdfl.ledger.cache import Toolbox
 from bdfl.ledger.chain import ChainState
 from bdfl.ledger.sqlite_store import ChainStore
 from bdfl.ledger.verify import Verification, verify_chain
@@ -194,32 +193,47 @@ def train_run(
     federated: Federated,
     trainer: Trainer,
     folder: RunFolder,
+    founded: tuple[Genesis, bytes] | None = None,
     *,
     on_planned: Planned | None = None,
     on_settled: Settled | None = None,
 ) -> tuple[RunRecord, LearningRecord]:
     """Run all rounds by the members of a simulated network; rounds already in `folder` are not trained again.
 
-    `on_planned` is called before a round is trained, `on_settled` after every round, including those already there.
+    `founded` is the result of `found_chain`, if known already. `on_planned` is called before a round is trained,
+    `on_settled` after every round, including those already there.
     """
     scenario = federated.scenario
     if folder.header is not None:
         _validate_header(folder, _facts(federated))
     if folder.is_finished:
         return _replay(federated, folder, on_settled)
-    genesis, initial = found_chain(federated, trainer)
+    genesis, initial = found_chain(federated, trainer) if founded is None else founded
     with open_archive(folder.chain_path, genesis, initial) as archive:
         if folder.header is None:
             folder.write_header(_make_header(federated, trainer, initial))
         if len(folder.rounds) > archive.height:
             folder.drop_rounds(archive.height)
-        toolbox = run_toolbox(scenario, len(initial))
-        played = _Played(federated, folder, archive, toolbox, on_settled)
+        network = _follow_journal(federated, folder, archive, on_settled)
         if len(folder.rounds) < scenario.rounds:
-            _Playing(played, trainer, toolbox, on_planned).run()
+            learner = _recall_learner(scenario, trainer, archive, len(folder.rounds))
+
+            def plan() -> None:
+                if on_planned is not None and len(folder.rounds) < scenario.rounds:
+                    on_planned(network.plan_next())
+
+            def settle(chain: ChainState, block: Block, model: bytes) -> None:
+                row = learner.learn(chain, block, model)
+                folder.append(row, model)
+                if on_settled is not None:
+                    on_settled(network.records[-1], row)
+                plan()
+
+            plan()
+            network.play(learner.train, settle)
         folder.finish(_read_model(archive, scenario.rounds))
         archive.compact()
-    return played.collect()
+    return _collect(federated, folder, network)
 
 
 def found_chain(federated: Federated, trainer: Trainer) -> tuple[Genesis, bytes]:
@@ -252,84 +266,37 @@ def _replay(federated: Federated, folder: RunFolder, on_settled: Settled | None)
         if archive.height < len(folder.rounds):
             found = f"{archive.height} blocks found, {len(folder.rounds)} expected, as the journal says"
             raise BadRunFolder(f"{folder.path}: the chain was cut short: {found}")
-        toolbox = run_toolbox(federated.scenario, archive.genesis.model.size)
-        return _Played(federated, folder, archive, toolbox, on_settled).collect()
+        return _collect(federated, folder, _follow_journal(federated, folder, archive, on_settled))
 
 
-class _Played:
-    """The completed rounds, from the chain and the journal."""
-
-    def __init__(
-        self,
-        federated: Federated,
-        folder: RunFolder,
-        archive: ChainStore,
-        toolbox: Toolbox,
-        on_settled: Settled | None,
-    ) -> None:
-        self.federated = federated
-        self.folder = folder
-        self.archive = archive
-        self.book = RoundBook(federated.scenario, federated.draws, archive.genesis, toolbox)
-        self._on_settled = on_settled
-        self._records: list[RoundRecord] = []
-        for row, block in zip(folder.rounds, archive.blocks(), strict=False):
-            self.settle(block, row)
-
-    def settle(self, block: Block, row: LearningRound) -> None:
-        """Add the next round, which is in the folder."""
+def _follow_journal(
+    federated: Federated, folder: RunFolder, archive: ChainStore, on_settled: Settled | None
+) -> NetworkRun:
+    """Return the run after the rounds of the journal, each compared with its block."""
+    toolbox = run_toolbox(federated.scenario, archive.genesis.model.size)
+    network = NetworkRun(federated.scenario, federated.draws, archive, toolbox)
+    for row, block in zip(folder.rounds, archive.blocks(), strict=False):
         if row.model != block.body.model.hex() or row.selected != list(block.body.schedule.selected):
-            raise BadRunFolder(f"{self.folder.path}: round {row.round} of the journal is not that of block {row.round}")
-        self._records.append(self.book.settle(block))
-        if self._on_settled is not None:
-            self._on_settled(self._records[-1], row)
-
-    def collect(self) -> tuple[RunRecord, LearningRecord]:
-        federated, header = self.federated, self.folder.header
-        if header is None:
-            raise BadRunFolder(f"{self.folder.path}: no round was begun")
-        learning = collect_learning(
-            self.folder.rounds,
-            label_names=federated.data.label_names,
-            label_counts=federated.partition.label_counts,
-            num_parameters=header.num_parameters,
-            initial_accuracy=_or_nan(header.initial_accuracy),
-            initial_loss=_or_nan(header.initial_loss),
-        )
-        return collect_rounds(federated.scenario, federated.draws, self._records), learning
+            raise BadRunFolder(f"{folder.path}: round {row.round} of the journal is not that of block {row.round}")
+        record = network.advance(block)
+        if on_settled is not None:
+            on_settled(record, row)
+    return network
 
 
-class _Playing:
-    """The remaining rounds."""
-
-    def __init__(self, played: _Played, trainer: Trainer, toolbox: Toolbox, on_planned: Planned | None) -> None:
-        self._played = played
-        self._scenario = played.federated.scenario
-        self._on_planned = on_planned
-        self._learner = _recall_learner(self._scenario, trainer, played.archive, len(played.folder.rounds))
-        self._network = NetworkRun(
-            self._scenario,
-            played.federated.draws,
-            played.archive,
-            toolbox,
-            train=self._learner.train,
-            on_block=self._settle,
-        )
-
-    def run(self) -> None:
-        self._plan()
-        self._network.run(len(self._played.folder.rounds))
-
-    def _settle(self, chain: ChainState, block: Block, model: bytes) -> None:
-        row = self._learner.learn(chain, block, model)
-        self._played.folder.append(row, model)
-        self._played.settle(block, row)
-        if row.round < self._scenario.rounds:
-            self._plan()
-
-    def _plan(self) -> None:
-        if self._on_planned is not None:
-            self._on_planned(self._played.book.plan_next())
+def _collect(federated: Federated, folder: RunFolder, network: NetworkRun) -> tuple[RunRecord, LearningRecord]:
+    header = folder.header
+    if header is None:
+        raise BadRunFolder(f"{folder.path}: no round was begun")
+    learning = collect_learning(
+        folder.rounds,
+        label_names=federated.data.label_names,
+        label_counts=federated.partition.label_counts,
+        num_parameters=header.num_parameters,
+        initial_accuracy=_or_nan(header.initial_accuracy),
+        initial_loss=_or_nan(header.initial_loss),
+    )
+    return collect_rounds(federated.scenario, federated.draws, network.records), learning
 
 
 def _recall_learner(scenario: Scenario, trainer: Trainer, archive: ChainStore, num_rounds: int) -> Learner:
