@@ -15,7 +15,7 @@ from bdfl.ledger.member_set import quorum_size
 from bdfl.localnet.network import LocalNetwork, Route, found_network, run_network
 from bdfl.localnet.network_file import node_folder
 from bdfl.localnet.processes import Child
-from bdfl.records.round_times import ROUNDS_FILE, BadRoundsFile, read_rounds
+from bdfl.records.files import ROUNDS_FILE, BadRoundsFile, read_rounds
 from bdfl.scenario import QuorumRule, Scenario
 from bdfl.scenario.files import find_scenario
 from bdfl.transports.live.timeouts import live_timing
