@@ -12,7 +12,7 @@ from statistics import median
 
 import numpy as np
 
-from bdfl.records.round_times import ROUNDS_FILE, RoundTimes, read_rounds
+from bdfl.records.files import ROUNDS_FILE, RoundTimes, read_rounds
 from benchmarks.live.p2pfl_rounds import INSTALL, run_p2pfl
 from benchmarks.results import Result, make_result
 

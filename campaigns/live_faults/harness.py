@@ -14,7 +14,7 @@ from bdfl.federation.genesis_file import load_live_scenario
 from bdfl.ledger.member_set import quorum_size
 from bdfl.localnet.network import LocalNetwork, Route, found_network, run_network
 from bdfl.localnet.processes import Child, node_folder
-from bdfl.records.round_times import ROUNDS_FILE, BadRoundsFile, read_rounds
+from bdfl.records.files import ROUNDS_FILE, BadRoundsFile, read_rounds
 from bdfl.scenario import QuorumRule, Scenario
 from bdfl.scenario.files import find_scenario
 from bdfl.transports.live.timeouts import live_timing

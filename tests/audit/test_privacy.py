@@ -7,7 +7,7 @@ from bdfl.audit.lineage import NotOnChain
 from bdfl.audit.summary import Judgement, audit_privacy
 from bdfl.learning.privacy_accounting import spent_micro
 from bdfl.ledger.block import Privacy
-from bdfl.ledger.privacy import mechanism_on, spent_after
+from bdfl.ledger.chain import mechanism_on, spent_after
 from bdfl.ledger.store import MemoryStore
 from bdfl.scenario import Accountant, LocalUnit
 from benchmarks.ledger.valid_chain import ChainMaker, example_genesis, example_weights

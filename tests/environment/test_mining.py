@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bdfl.environment.mining_race import draw_finding, draw_lags
+from bdfl.environment.draws import draw_finding, draw_lags
 
 DIFFICULTY = 2.0
 MINING_HZ = np.array([3.0, 0.0, 1.0])

@@ -19,7 +19,7 @@ from bdfl.localnet.processes import NetworkFile, node_folder, write_network
 from bdfl.node.http import Page, StatusServer
 from bdfl.node.log import NodeLog
 from bdfl.node.status import ServiceState, Snapshot
-from bdfl.records.round_times import RoundTimes, Stretched
+from bdfl.records.files import RoundTimes, Stretched
 from tests.browser.folders import RunWriter, example_scenario
 
 

@@ -10,8 +10,7 @@ from gymnasium.utils.env_checker import check_env
 
 from bdfl.experiment import simulate
 from bdfl.gym import FREQUENCIES_ID, SET_ID, Form, Frequencies, InvalidEnvironment, SchedulingEnv
-from bdfl.gym.actions import decide_action, project_set
-from bdfl.gym.env import COLUMNS
+from bdfl.gym.env import COLUMNS, decide_action, project_set
 from bdfl.scenario import Scenario
 from bdfl.scheduling.checker import evaluate, find_violations
 from bdfl.scheduling.conformance import draw_instances, find_faults

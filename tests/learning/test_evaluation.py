@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from bdfl.learning import evaluation
+from bdfl.learning import trainer as evaluation
 from bdfl.learning.trainer_pool import open_trainer
 from bdfl.learning.training import InvalidTraining
 

@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from bdfl.learning.models import build_model, draw_model, layout_of, suits_channels_last
-from bdfl.learning.torch_model import FlatModel
+from bdfl.learning.torch_model import FlatModel, build_model, draw_model, layout_of, suits_channels_last
 from bdfl.learning.training import InvalidTraining
 from bdfl.plugins import BadFunction
 from bdfl.scenario import Learning

@@ -9,8 +9,8 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from bdfl.learning.dp_sgd import SecretChance, SeededChance
-from bdfl.learning.privacy_accounting import mechanism_of
-from bdfl.learning.sgd import num_private_steps, sampling_rate, take_samples
+from bdfl.learning.privacy_accounting import mechanism_of, num_private_steps, sampling_rate
+from bdfl.learning.sgd import take_samples
 from bdfl.learning.trainer import Bench, ClientTask, gather_material
 from bdfl.learning.trainer_pool import open_trainer
 from bdfl.learning.training import InvalidTraining, Outcome

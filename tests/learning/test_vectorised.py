@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bdfl.learning import sgd_vmap
-from bdfl.learning.sgd_vmap import plan_batches
+from bdfl.learning import sgd
+from bdfl.learning.sgd import plan_batches
 from bdfl.learning.trainer_pool import open_trainer
 from bdfl.learning.training import InvalidTraining, Outcome
 
@@ -119,13 +119,13 @@ def test_both_engines_agree_on_images(own, both):
 
 
 def test_many_clients_come_in_several_calls(both, monkeypatch):
-    monkeypatch.setattr(sgd_vmap, "_MAX_ROWS", 3)
-    monkeypatch.setattr(sgd_vmap, "_GATHERED_BYTES", 2000)
+    monkeypatch.setattr(sgd, "_MAX_ROWS", 3)
+    monkeypatch.setattr(sgd, "_VMAP_BYTES", 2000)
     assert_alike(both("learning.unit=epochs", "learning.local_steps=2"))
 
 
 def test_large_models_come_in_smaller_calls(both, monkeypatch):
-    monkeypatch.setattr(sgd_vmap, "_MAX_ENTRIES", 10)
+    monkeypatch.setattr(sgd, "_MAX_ENTRIES", 10)
     assert_alike(both())
 
 

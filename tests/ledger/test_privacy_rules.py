@@ -7,9 +7,9 @@ import pytest
 
 from bdfl.ledger.block import FORMAT, Privacy
 from bdfl.ledger.cache import Toolbox
+from bdfl.ledger.chain import mechanism_on, spent_after
 from bdfl.ledger.errors import BadUpdate, InvalidGenesis
 from bdfl.ledger.genesis import draft_genesis, validate_genesis
-from bdfl.ledger.privacy import mechanism_on, spent_after
 from bdfl.ledger.sqlite_store import ChainStore, NotAStore
 from bdfl.ledger.statements import validate_update
 from bdfl.ledger.store import MemoryStore
@@ -104,7 +104,7 @@ def test_nothing_is_spent_where_training_is_not_private():
 
 def test_what_will_be_spent_counts_every_round_that_a_member_was_to_train_in_and_the_next(monkeypatch):
     asked = []
-    monkeypatch.setattr("bdfl.ledger.privacy.spent_micro", lambda *question: asked.append(question) or 7)
+    monkeypatch.setattr("bdfl.ledger.chain.spent_micro", lambda *question: asked.append(question) or 7)
     maker = new_maker()
     maker.grow(2)
     assert spent_after(maker.state, 1) == 7

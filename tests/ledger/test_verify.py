@@ -13,8 +13,8 @@ from bdfl.ledger.cache import Toolbox
 from bdfl.ledger.chain import prospect_after, settle_round
 from bdfl.ledger.schedule import assess
 from bdfl.ledger.sqlite_store import ChainStore
-from bdfl.ledger.store import MemoryStore, rested_on
-from bdfl.ledger.verify import Agreement, KnownHeight, ModelCheck, verify_chain
+from bdfl.ledger.store import KnownHeight, MemoryStore, rested_on
+from bdfl.ledger.verify import Agreement, ModelCheck, verify_chain
 from bdfl.report.chain_tables import describe_verification
 from bdfl.scenario.schema_learning import QuorumRule, WorkKind
 from benchmarks.ledger.valid_chain import (

@@ -4,7 +4,7 @@ from bdfl.learning.weights import decode_weights, encode_weights
 from bdfl.ledger.genesis import conditions_of
 from bdfl.localnet.verdict import summarise
 from bdfl.protocol.state import Timing
-from bdfl.records.round_times import ROUNDS_FILE, read_rounds
+from bdfl.records.files import ROUNDS_FILE, read_rounds
 from bdfl.transports.cost_model import ScenarioWorld, simulated_timing
 from bdfl.transports.live.round_clock import RoundClock
 from bdfl.transports.live.work import EmulatedWork

@@ -5,7 +5,7 @@ import pytest
 
 from bdfl.ledger.genesis import conditions_of
 from bdfl.localnet.verdict import summarise
-from bdfl.records.round_times import BadRoundsFile, RoundTimes, Stretched, read_rounds
+from bdfl.records.files import BadRoundsFile, RoundTimes, Stretched, read_rounds
 from bdfl.scenario import Protocol
 from bdfl.transports.cost_model import ScenarioWorld, simulated_timing
 from bdfl.transports.interfaces import Observer

@@ -9,9 +9,16 @@ import pytest
 from bdfl.experiment import simulate
 from bdfl.records import LearningRecord
 from bdfl.records.learning import FORMAT, JournalHeader
-from bdfl.reproduce.accuracy_verdicts import describe_unjudged, judge_runs
 from bdfl.reproduce.results import PAPER_ACCURACY_PERCENT
-from bdfl.reproduce.training import DataSetRuns, PlannedRun, TrainedRun, common_levels, reach_level
+from bdfl.reproduce.training import (
+    DataSetRuns,
+    PlannedRun,
+    TrainedRun,
+    common_levels,
+    describe_unjudged,
+    judge_runs,
+    reach_level,
+)
 from bdfl.scenario import load_scenario
 from bdfl.scenario.files import find_scenario
 from bdfl.scheduling.registry import choose_scheduler

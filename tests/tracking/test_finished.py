@@ -8,7 +8,7 @@ from bdfl.ledger.sqlite_store import ChainStore
 from bdfl.records import InvalidRecord, encode_run
 from bdfl.scenario import Scenario, override_scenario
 from bdfl.tracking import RoundScalars
-from bdfl.tracking.scalars import ChainRounds, NothingToTrack, describe_folder, read_records
+from bdfl.tracking.tracker import ChainRounds, NothingToTrack, describe_folder, read_records
 from benchmarks.ledger.valid_chain import ChainMaker, example_genesis
 from tests.ledger.lying import INITIAL, SIGNERS
 

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 import pytest
 
 from bdfl.tracking import Outcome, TrackedRun, open_tracker
-from bdfl.tracking.scalars import Tracking
+from bdfl.tracking.tracker import Tracking
 
 pytestmark = [
     pytest.mark.skipif(find_spec("mlflow") is None, reason="mlflow is not installed"),  # not imported here: we do first

@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import chisquare
 
 from bdfl.environment import draw_federation, draw_rounds
-from bdfl.environment.mining_race import MiningRaces
+from bdfl.environment.draws import MiningRaces
 from bdfl.experiment.simulation import draw_mining
 from bdfl.learning.participation import draw_participation
 from bdfl.learning.weights import Layout, decode_weights, encode_weights

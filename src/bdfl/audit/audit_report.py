@@ -27,8 +27,8 @@ from bdfl.federation.keys import key_fingerprint
 from bdfl.identity import Meaning, Place, Signer, is_signed, statement_digest
 from bdfl.ledger.block import Block, Genesis, chain_id
 from bdfl.ledger.member_set import find_evidence, offender_of
-from bdfl.ledger.store import Store
-from bdfl.ledger.verify import Agreement, Failure, KnownHeight, ModelCheck, Verification, verify_chain
+from bdfl.ledger.store import KnownHeight, Store
+from bdfl.ledger.verify import Agreement, Failure, ModelCheck, Verification, verify_chain
 from bdfl.scenario.schema_learning import is_function
 
 # Audit of a stored chain as one record: verified checks, trusted assumptions and every member's part.

@@ -9,9 +9,9 @@ from enum import StrEnum
 from bdfl.audit.lineage import BlockSummary, NotOnChain, iter_blocks, show_utc, summarise_block
 from bdfl.learning.privacy_accounting import Mechanism, spent_micro, validate_opacus
 from bdfl.ledger.block import Block, ModelUpdate, Privacy, chain_id
+from bdfl.ledger.chain import mechanism_on
 from bdfl.ledger.costs import NANO
 from bdfl.ledger.member_set import quorum_size, read_roll
-from bdfl.ledger.privacy import mechanism_on
 from bdfl.ledger.store import Store
 from bdfl.scenario.schema_learning import ATTO, MICRO
 

@@ -105,7 +105,7 @@ def _audit(path: Path, genesis: Path | None, allowed: frozenset[str]) -> "AuditR
     from bdfl.federation.genesis_file import read_genesis
     from bdfl.ledger.store import DamagedStore
     from bdfl.ledger.verify import store_failure
-    from bdfl.records.known_height import known_height
+    from bdfl.records.files import known_height
 
     agreed = None if genesis is None else read_genesis(genesis, allowed=allowed)
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

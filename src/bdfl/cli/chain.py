@@ -39,7 +39,7 @@ def verify(path: ChainArgument, allow: AllowOption = None, as_json: JsonOption =
     """
     from bdfl.ledger.store import DamagedStore
     from bdfl.ledger.verify import store_failure, verify_chain
-    from bdfl.records.known_height import known_height
+    from bdfl.records.files import known_height
 
     started_s = time.monotonic()
     try:

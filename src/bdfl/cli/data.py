@@ -276,7 +276,7 @@ def track(
       bdfl track runs/network/node-0 --to mlflow:results/mlflow --follow
     """
     from bdfl.tracking import Outcome, track_run
-    from bdfl.tracking.scalars import ChainRounds, describe_folder, read_records
+    from bdfl.tracking.tracker import ChainRounds, describe_folder, read_records
 
     trackers = open_trackers(to)
     failures: list[str] = []

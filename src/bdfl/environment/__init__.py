@@ -1,6 +1,6 @@
 """Channels, energy budgets and topology of each round, drawn from (seed, purpose, round, client)."""
 
-from bdfl.environment.channel import BadTrace, draw_fading, draw_shadowing, read_gain_trace
+from bdfl.environment.draws import BadTrace, Purpose, draw_fading, draw_shadowing, draw_values, read_gain_trace, stream
 from bdfl.environment.geometry import (
     Attachment,
     TooManyLinks,
@@ -13,7 +13,6 @@ from bdfl.environment.geometry import (
     move_clients,
     place_clients,
 )
-from bdfl.environment.rng import Purpose, draw_values, stream
 from bdfl.environment.rounds import (
     DrawnRounds,
     Federation,

@@ -16,7 +16,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from scipy.spatial import KDTree
 
-from bdfl.environment.rng import Purpose, draw_values, stream
+from bdfl.environment.draws import Purpose, draw_values, stream
 from bdfl.errors import BdflError
 from bdfl.radio import channel_gain
 from bdfl.scenario import Geometry, Mobility, MobilityModel, Placement, Radio

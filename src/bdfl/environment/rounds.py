@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bdfl.compute import training_cycles
-from bdfl.environment.channel import draw_fading, draw_shadowing, read_gain_trace
+from bdfl.environment.draws import Purpose, draw_fading, draw_shadowing, draw_values, read_gain_trace, stream
 from bdfl.environment.geometry import (
     AccessPoint,
     Attachment,
@@ -22,7 +22,6 @@ from bdfl.environment.geometry import (
     move_clients,
     place_clients,
 )
-from bdfl.environment.rng import Purpose, draw_values, stream
 from bdfl.radio import channel_gain
 from bdfl.scenario import Choice, Lognormal, Normal, PerClientValue, Scenario, Uniform
 from bdfl.types import PerClient, PerClientMask

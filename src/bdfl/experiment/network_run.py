@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bdfl.environment.mining_race import MiningRaces
+from bdfl.environment.draws import MiningRaces
 from bdfl.errors import BdflError
 from bdfl.experiment.run_folder import BadRunFolder
 from bdfl.experiment.simulation import Draws, PlannedRound, record_round
@@ -19,12 +19,19 @@ from bdfl.learning.privacy_accounting import noise_micro_of
 from bdfl.learning.weights import Layout
 from bdfl.ledger.block import Block, Certificate, Conditions, Genesis
 from bdfl.ledger.cache import Toolbox
-from bdfl.ledger.chain import ChainState, apply_block, modelled_costs, plan_after, settle_round, start_chain
+from bdfl.ledger.chain import (
+    ChainState,
+    apply_block,
+    modelled_costs,
+    plan_after,
+    settle_round,
+    spent_after,
+    start_chain,
+)
 from bdfl.ledger.chain_params import read_decision
 from bdfl.ledger.costs import NANO, to_measure
 from bdfl.ledger.errors import MissingBlob
 from bdfl.ledger.genesis import conditions_of, first_prospect, make_genesis
-from bdfl.ledger.privacy import spent_after
 from bdfl.ledger.schedule import Plan, plan_round
 from bdfl.ledger.sqlite_store import ChainStore
 from bdfl.ledger.store import ContinuedStore, Store, rested_on

@@ -7,7 +7,7 @@ import numpy as np
 
 from bdfl.compute import mining_energy, mining_work
 from bdfl.environment import DrawnRounds, Federation, Purpose, RoundState, draw_federation, draw_rounds, stream
-from bdfl.environment.mining_race import draw_finding
+from bdfl.environment.draws import draw_finding
 from bdfl.learning.participation import draw_participation
 from bdfl.records import NOBODY, CrowdBook, CrowdRecord, RoundRecord, RunRecord, collect_run
 from bdfl.scenario import MiningMode, Scenario, scenario_digest

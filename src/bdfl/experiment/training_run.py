@@ -29,7 +29,7 @@ from bdfl.ledger.sqlite_store import ChainStore
 from bdfl.ledger.verify import Verification, verify_chain
 from bdfl.processes import count_cores
 from bdfl.records import LearningRecord, LearningRound, RoundRecord, RunRecord, collect_learning
-from bdfl.records.known_height import known_height
+from bdfl.records.files import known_height
 from bdfl.records.learning import FORMAT, JournalHeader
 from bdfl.scenario import Engine, Scenario, scenario_digest
 from bdfl.scenario.schema_learning import MICRO, MLP

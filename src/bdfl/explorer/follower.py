@@ -33,8 +33,8 @@ from bdfl.ledger.costs import NANO, PICOJOULE
 from bdfl.ledger.member_set import BINDS_AFTER, Roll, find_change, find_evidence, first_roll, offender_of
 from bdfl.ledger.schedule import find_candidates, settle_conditions, settle_misses
 from bdfl.node.log import LOG_FILE
+from bdfl.records.files import ROUNDS_FILE, RoundTimes, former_rounds
 from bdfl.records.learning import JournalHeader, LearningRound, best_round
-from bdfl.records.round_times import ROUNDS_FILE, RoundTimes, former_rounds
 from bdfl.scheduling.checker import Outcome, evaluate
 from bdfl.scheduling.problem import RoundProblem
 from bdfl.storage import open_regular

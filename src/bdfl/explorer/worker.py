@@ -20,8 +20,8 @@ from bdfl.audit.lineage import (
     trace_model,
 )
 from bdfl.environment import draw_federation
+from bdfl.environment.draws import MiningRaces
 from bdfl.environment.geometry import attach_clients, link_nodes, move_clients
-from bdfl.environment.mining_race import MiningRaces
 from bdfl.errors import BdflError, one_line
 from bdfl.experiment.comparison import compare
 from bdfl.experiment.simulation import draw_run, round_problems
@@ -62,7 +62,7 @@ from bdfl.ledger.sqlite_store import ChainStore
 from bdfl.ledger.store import Store
 from bdfl.ledger.verify import BlockVerdict, Failure, Verification, verify_chain
 from bdfl.processes import serve_requests
-from bdfl.records.known_height import known_height
+from bdfl.records.files import known_height
 from bdfl.scenario import Scenario
 from bdfl.scenario.files import load_foreign_scenario
 from bdfl.scheduling.problem import RoundProblem

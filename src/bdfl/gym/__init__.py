@@ -8,10 +8,15 @@ from bdfl.errors import require
 
 require("bdfl.gym", "gymnasium")
 
-from bdfl.gym.actions import Form, Frequencies  # noqa: E402
-from bdfl.gym.env import InvalidEnvironment, SchedulingEnv  # noqa: E402
-from bdfl.gym.registering import FREQUENCIES_ID, SET_ID, register_environments  # noqa: E402
+from gymnasium.envs.registration import register, registry  # noqa: E402
+
+from bdfl.gym.env import Form, Frequencies, InvalidEnvironment, SchedulingEnv  # noqa: E402
 
 __all__ = ["FREQUENCIES_ID", "SET_ID", "Form", "Frequencies", "InvalidEnvironment", "SchedulingEnv"]
 
-register_environments()
+SET_ID = "bdfl/Scheduling-v0"
+FREQUENCIES_ID = "bdfl/SchedulingFrequencies-v0"
+
+for name, form in ((SET_ID, Form.SET), (FREQUENCIES_ID, Form.FREQUENCIES)):
+    if name not in registry:
+        register(name, entry_point="bdfl.gym.env:SchedulingEnv", kwargs={"form": form.value})

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bdfl.errors import require
-from bdfl.learning.data_cache import default_cache
-from bdfl.learning.dataset import BadData, DataSet, make_data_set
+from bdfl.learning.dataset import BadData, DataSet, default_cache, make_data_set
 from bdfl.learning.image_files import load_folder, load_hub
 from bdfl.plugins import BadFunction, find_function, importing_from_here, show_exception
 from bdfl.scenario import DataChoice, Normalisation

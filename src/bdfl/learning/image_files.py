@@ -21,8 +21,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bdfl.errors import one_line, require
-from bdfl.learning.data_cache import digest_sources, load_through_cache
-from bdfl.learning.dataset import SPLITS, BadData, DataSet, Inputs, Labels, convert_labels, make_data_set
+from bdfl.learning.dataset import (
+    SPLITS,
+    BadData,
+    DataSet,
+    Inputs,
+    Labels,
+    convert_labels,
+    digest_sources,
+    load_through_cache,
+    make_data_set,
+)
 from bdfl.plugins import show_exception
 from bdfl.scenario import DataChoice
 

@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 
 from bdfl.encoding import INT_LIMIT
 from bdfl.errors import require
-from bdfl.learning.sgd import num_private_steps, sampling_rate
 from bdfl.learning.training import InvalidTraining, num_local_steps
-from bdfl.scenario import Accountant, Scenario
+from bdfl.scenario import Accountant, LocalUnit, Scenario
 from bdfl.scenario.schema_learning import ATTO, MICRO
 
 _WHOLE_ORDERS = tuple(range(2, 64))
@@ -35,6 +34,18 @@ def validate_opacus() -> None:
     require("private training", "opacus")
     with _as_it_was():
         import opacus  # noqa: F401
+
+
+def sampling_rate(batch: int, num_samples: int) -> float:
+    """Probability that a private step takes a given sample: `batch` samples on average, or all if there are fewer."""
+    return min(1.0, batch / num_samples) if num_samples else 0.0
+
+
+def num_private_steps(unit: LocalUnit, steps: int, batch: int, num_samples: int) -> int:
+    """Steps of a client in a round of private training; an epoch is as many as would see every sample once."""
+    if num_samples == 0:
+        return 0
+    return steps * -(-num_samples // batch) if unit is LocalUnit.EPOCHS else steps
 
 
 @dataclass(frozen=True)

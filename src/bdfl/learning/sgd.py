@@ -1,18 +1,28 @@
-"""Mini-batch SGD of one client."""
+"""Mini-batch SGD of one client, and of all clients of a round in one call: the same steps, equal up to rounding.
+
+In one call, every client has a row of weights. A step for one client is written with `torch.func` and turned into a
+step for all rows by `vmap`. It is traced once per shape into plain tensor operations, which saves most of the time of
+small models. Rows of clients with less data are padded with samples of weight 0. A row that has made all its steps is
+masked.
+"""
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.nn.functional import cross_entropy
+from torch import nn
+from torch.func import functional_call, grad_and_value, vmap
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn.functional import cross_entropy, log_softmax
 
 from bdfl.environment import Purpose, stream
 from bdfl.learning.torch_model import FlatModel, Inputs
 from bdfl.learning.training import NAN, InvalidTraining, LocalResult, Outcome, no_samples
 from bdfl.learning.weights import Vector, is_finite
+from bdfl.plugins import show_exception
 from bdfl.scenario import Learning, LocalUnit
 
 # Mini-batches of a client, drawn from (seed, round, client), and Poisson sampling from given chances.
@@ -43,18 +53,6 @@ def draw_batches(
         order = rng.permutation(samples)[:num_used]
         batches += [order[start : start + size] for start in range(0, num_used, size)]
     return batches if unit is LocalUnit.EPOCHS else batches[:steps]
-
-
-def sampling_rate(batch: int, num_samples: int) -> float:
-    """Probability that a private step takes a given sample: `batch` samples on average, or all if there are fewer."""
-    return min(1.0, batch / num_samples) if num_samples else 0.0
-
-
-def num_private_steps(unit: LocalUnit, steps: int, batch: int, num_samples: int) -> int:
-    """Steps of a client in a round of private training; an epoch is as many as would see every sample once."""
-    if num_samples == 0:
-        return 0
-    return steps * -(-num_samples // batch) if unit is LocalUnit.EPOCHS else steps
 
 
 def take_samples(samples: Samples, rate: float, chances: NDArray[np.float64]) -> Samples:
@@ -133,3 +131,200 @@ def gather_batches(inputs: Inputs, batches: Sequence[Samples]) -> Iterator[tuple
         samples = torch.from_numpy(np.concatenate(group))
         taken, labels = inputs.take(samples), inputs.labels.index_select(0, samples)
         yield from zip(torch.split(taken, sizes), torch.split(labels, sizes), strict=True)
+
+
+_MAX_ROWS = 256  # clients in one call
+_MAX_ENTRIES = 2**23  # weights in one call: 32 MiB, and several times that for temporaries
+_VMAP_BYTES = 2**23  # of inputs prepared at a time
+
+PerStep = NDArray[np.float64]  # (steps,)
+Step = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """Mini-batches of several clients side by side: a row for each client, all of the same width."""
+
+    samples: Samples  # (steps, rows, width)
+    shares: NDArray[np.float32]  # (steps, rows, width): 1 / size of the batch, 0 for padding
+    num_steps: NDArray[np.int64]  # (rows,)
+
+
+def plan_batches(batches: Sequence[Sequence[Samples]], batch: int) -> Plan:
+    """Arrange the batches of each client, at most `batch` samples in each, padded to few different shapes."""
+    num_steps = np.zeros(_power_of_two_from(len(batches)), np.int64)
+    num_steps[: len(batches)] = [len(own) for own in batches]
+    largest = max(len(one) for own in batches for one in own)
+    shape = (int(num_steps.max()), len(num_steps), min(batch, _power_of_two_from(largest)))
+    samples, shares = np.full(shape, batches[0][0][0]), np.zeros(shape, np.float32)
+    for row, own in enumerate(batches):
+        for step, one in enumerate(own):
+            samples[step, row, : len(one)] = one
+            shares[step, row, : len(one)] = 1.0 / len(one)
+    return Plan(samples, shares, num_steps)
+
+
+class VectorisedModel:
+    """Trains many clients of one model at once; caches the traced steps."""
+
+    def __init__(self, model: FlatModel, inputs: Inputs, num_labels: int, *, batch: int, name: str) -> None:
+        self._model = model
+        self._inputs = replace(inputs, keeps_channels_last=False)
+        self._num_labels = num_labels
+        self._batch = batch
+        self._parameters = {key: item for key, item in model.module.named_parameters() if item.requires_grad}
+        ends = np.cumsum([item.numel() for item in self._parameters.values()]).tolist()
+        self._columns = {
+            key: slice(end - item.numel(), end) for (key, item), end in zip(self._parameters.items(), ends, strict=True)
+        }
+        self._num_columns: int = ends[-1]
+        self._max_rows = _power_of_two_to(min(_MAX_ROWS, _MAX_ENTRIES // self._num_columns))
+        self._traced: dict[tuple[int, int], Step] = {}
+        self._validate(name)
+
+    def train(
+        self, weights: Vector, clients: Sequence[int], batches: Sequence[Sequence[Samples]], descent: Descent
+    ) -> list[LocalResult]:
+        """Train these clients, each with a step on each of its batches, starting from `weights`; results in order."""
+        self._model.load(weights)  # entries that are not trained are read from the module
+        self._model.module.train()
+        results = {client: no_samples(client) for client in clients}
+        busy = [(client, own) for client, own in zip(clients, batches, strict=True) if own]
+        for start in range(0, len(busy), self._max_rows):
+            group = busy[start : start + self._max_rows]
+            plan = plan_batches([own for _, own in group], self._batch)
+            rows, losses, norms = self._descend(self._row_of(weights), plan, descent)
+            for row, (client, own) in enumerate(group):
+                trained = self._weights_of(weights, rows[row])
+                results[client] = _judge(client, trained, losses[: len(own), row], norms[: len(own), row])
+        return [results[client] for client in clients]
+
+    def _descend(self, row: Vector, plan: Plan, descent: Descent) -> tuple[Vector, PerStep, PerStep]:
+        """Return the rows after their steps, (rows, columns); losses and gradient norms, both (steps, rows)."""
+        rows = torch.from_numpy(row).repeat(len(plan.num_steps), 1)
+        velocity = torch.zeros_like(rows) if descent.momentum else None
+        first_to_end = int(plan.num_steps.min())
+        num_steps = torch.from_numpy(plan.num_steps)[:, None]
+        losses: list[torch.Tensor] = []
+        norms: list[torch.Tensor] = []
+        with torch.no_grad():
+            for step, (inputs, targets) in enumerate(self._gather(plan)):
+                change, loss, norm = self._step(inputs.shape[:2])(rows, inputs, targets)
+                losses.append(loss)
+                norms.append(norm)
+                if descent.weight_decay:
+                    change.add_(rows, alpha=descent.weight_decay)
+                if velocity is not None:
+                    change = velocity.mul_(descent.momentum).add_(change)
+                if step >= first_to_end:
+                    change = change.masked_fill(num_steps <= step, 0.0)
+                rows.add_(change, alpha=-descent.learning_rate)
+        return rows.numpy(), torch.stack(losses).double().numpy(), torch.stack(norms).double().numpy()
+
+    def _gather(self, plan: Plan) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Yield inputs (rows, width, ...) and targets (rows, width, labels) of every step, prepared in groups.
+
+        A target is minus the sample's share at its label: its product with the log-probabilities is the loss.
+        """
+        _, rows, width = plan.samples.shape
+        together = max(1, _VMAP_BYTES // (rows * width * self._inputs.bytes_per_sample))
+        for start in range(0, len(plan.samples), together):
+            samples = torch.from_numpy(plan.samples[start : start + together].reshape(-1))
+            shares = torch.from_numpy(plan.shares[start : start + together].reshape(-1, 1))
+            labels = self._inputs.labels.index_select(0, samples)[:, None]
+            targets = torch.zeros(len(samples), self._num_labels).scatter_(1, labels, -shares)
+            inputs = self._inputs.take(samples)
+            shape = (-1, rows, width)
+            yield from zip(inputs.view(*shape, *inputs.shape[1:]), targets.view(*shape, self._num_labels), strict=True)
+
+    def _step(self, shape: torch.Size) -> Step:
+        """Return the traced step: gradients (rows, columns), losses and gradient norms (rows,) for that input shape."""
+        rows, width = shape
+        if (rows, width) not in self._traced:
+            self._traced[rows, width] = make_fx(self._vectorised())(*self._example(rows, width))
+        return self._traced[rows, width]
+
+    def _vectorised(self) -> Step:
+        def loss_of(parts: dict[str, torch.Tensor], inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+            return (log_softmax(functional_call(self._model.module, parts, (inputs,)), dim=-1) * targets).sum()
+
+        def step(
+            row: torch.Tensor, inputs: torch.Tensor, targets: torch.Tensor
+        ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+            parts = {key: row[self._columns[key]].view(item.shape) for key, item in self._parameters.items()}
+            gradients, loss = grad_and_value(loss_of)(parts, inputs, targets)
+            gradient = torch.cat([gradients[key].reshape(-1) for key in parts])
+            return gradient, loss, torch.linalg.vector_norm(gradient)
+
+        vectorised: Step = vmap(step, randomness="error")
+        return vectorised
+
+    def _example(self, rows: int, width: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        inputs = self._inputs.take(torch.zeros(rows * width, dtype=torch.int64))
+        return (
+            torch.zeros(rows, self._num_columns),
+            inputs.view(rows, width, *inputs.shape[1:]),
+            torch.zeros(rows, width, self._num_labels),
+        )
+
+    def _row_of(self, weights: Vector) -> Vector:
+        """Return the trained part of the weights."""
+        row = np.zeros(self._num_columns, np.float32)
+        for place, columns in self._places():
+            row[columns] = weights[place]
+        return row
+
+    def _weights_of(self, weights: Vector, row: Vector) -> Vector:
+        """Return the weights with their trained part from `row`."""
+        trained = weights.copy()
+        for place, columns in self._places():
+            trained[place] = row[columns]
+        return trained
+
+    def _places(self) -> Iterator[tuple[slice, slice]]:
+        """Positions of each trained tensor in the weights and in a row; a tensor with two names occurs twice."""
+        key_of = {id(item): key for key, item in self._parameters.items()}
+        named = dict(self._model.module.named_parameters(remove_duplicate=False))
+        start = 0
+        for name, size in zip(self._model.layout.names, self._model.layout.sizes, strict=True):
+            key = key_of.get(id(named.get(name)))
+            if key is not None:
+                yield slice(start, start + size), self._columns[key]
+            start += size
+
+    def _validate(self, name: str) -> None:
+        """Raise `InvalidTraining` if rows would not be independent or the model cannot be vectorised."""
+        advice = "use the engine loop"
+        rows, inputs, targets = self._example(2, 2)
+        module = self._model.module.train()
+        if any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in module.modules()):
+            raise InvalidTraining(f"learning.engine: vmap cannot train {name!r}, which normalises batches; {advice}")
+        before = {key: buffer.clone() for key, buffer in module.named_buffers()}
+        with torch.no_grad():
+            module(inputs[0])
+        if any(not torch.equal(buffer, before[key]) for key, buffer in module.named_buffers()):
+            raise InvalidTraining(f"learning.engine: vmap cannot train {name!r}, which changes buffers; {advice}")
+        try:
+            self._vectorised()(rows, inputs, targets)
+        except Exception as error:  # user code may raise anything
+            reason = show_exception(error)
+            raise InvalidTraining(f"learning.engine: vmap cannot train {name!r}: {reason}; {advice}") from error
+
+
+def _judge(client: int, trained: Vector, losses: PerStep, norms: PerStep) -> LocalResult:
+    """Make a client's result of its weights, losses and gradient norms."""
+    is_good = np.isfinite(losses) & np.isfinite(norms)
+    if not is_good.all():
+        return LocalResult(client, Outcome.DIVERGED, None, NAN, NAN, int(np.argmin(is_good)))
+    if not is_finite(trained):
+        return LocalResult(client, Outcome.DIVERGED, None, NAN, NAN, len(losses))
+    loss = math.fsum(losses.tolist()) / len(losses)
+    return LocalResult(client, Outcome.TRAINED, trained, loss, float(norms.max()), len(losses))
+
+
+def _power_of_two_from(number: int) -> int:
+    return int(2 ** math.ceil(math.log2(number)))
+
+
+def _power_of_two_to(number: int) -> int:
+    return int(2 ** math.floor(math.log2(max(1, number))))

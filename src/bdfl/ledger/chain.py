@@ -10,6 +10,7 @@ import numpy as np
 from bdfl.aggregation import validate_arithmetic
 from bdfl.encoding import DIGEST_SIZE, INT_LIMIT
 from bdfl.identity import Place
+from bdfl.learning.privacy_accounting import Mechanism, num_private_steps, spent_micro
 from bdfl.learning.weights import Layout
 from bdfl.ledger.block import (
     MAX_TIME_MS,
@@ -20,6 +21,7 @@ from bdfl.ledger.block import (
     Genesis,
     Member,
     Modelled,
+    Privacy,
     Schedule,
     SignedReport,
     SignedUpdate,
@@ -39,10 +41,12 @@ __all__ = [
     "Settlement",
     "apply_block",
     "is_idle",
+    "mechanism_on",
     "modelled_costs",
     "plan_after",
     "required_difficulty",
     "settle_round",
+    "spent_after",
     "start_chain",
 ]
 
@@ -354,3 +358,30 @@ def _retarget(state: ChainState, certificate: Certificate) -> int:
     wanted = state.difficulty * target_ms // median_ms
     least, most = (state.difficulty + 1) // 2, 2 * state.difficulty
     return min(max(wanted, least), most, INT_LIMIT)
+
+
+# Epsilon spent by the members of a private chain: no part of the validity rules, since the accountant needs Opacus.
+
+
+def mechanism_on(privacy: Privacy, samples: int) -> Mechanism:
+    """The privacy mechanism of a member with `samples` samples on this chain."""
+    return Mechanism(
+        noise_micro=privacy.noise_micro,
+        batch=privacy.batch,
+        samples=samples,
+        steps=num_private_steps(privacy.unit, privacy.steps, privacy.batch, samples),
+        delta_atto=privacy.delta_atto,
+        accountant=privacy.accountant,
+    )
+
+
+def spent_after(chain: ChainState, client: int) -> int:
+    """Epsilon of a client after training the next round, in 1e-6; 0 where training is not private.
+
+    Every round that it was scheduled in counts, in a block or not: its model may have been sent.
+    """
+    privacy = chain.genesis.privacy
+    if privacy is None:
+        return 0
+    samples = chain.charter.members[client].limits.samples
+    return spent_micro(mechanism_on(privacy, samples), chain.rounds_scheduled[client] + 1)

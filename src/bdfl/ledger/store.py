@@ -48,6 +48,14 @@ class MisplacedBlock(StoreError):
 
 
 @dataclass(frozen=True)
+class KnownHeight:
+    """A height that a chain is known to have reached, and the file that proves it."""
+
+    height: int
+    source: str
+
+
+@dataclass(frozen=True)
 class StoredRound:
     """A node's own statements of a height, each in the order in which it was put.
 

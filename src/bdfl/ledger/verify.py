@@ -29,7 +29,7 @@ from bdfl.ledger.genesis import validate_initial_model
 from bdfl.ledger.member_set import find_change, find_evidence
 from bdfl.ledger.merkle import proven_root
 from bdfl.ledger.rules import judge_schedule, validate_certificate, validate_model, validate_proposal
-from bdfl.ledger.store import Store, StoreError, rested_on
+from bdfl.ledger.store import KnownHeight, Store, StoreError, rested_on
 
 _AHEAD = 1  # blocks whose files are read ahead
 _MAX_THREADS = 4
@@ -76,14 +76,6 @@ class Failure:
 
     def __str__(self) -> str:
         return f"{'genesis' if self.block == 0 else f'block {self.block}'}, rule {self.rule}: {self.message}"
-
-
-@dataclass(frozen=True)
-class KnownHeight:
-    """A height that a chain is known to have reached, and the file that proves it."""
-
-    height: int
-    source: str
 
 
 def store_failure(height: int, error: StoreError) -> Failure:

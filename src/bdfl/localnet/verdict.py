@@ -18,8 +18,7 @@ from bdfl.ledger.store import StoreError
 from bdfl.ledger.verify import Failure, store_failure, verify_chain
 from bdfl.localnet.processes import SCENARIO_FILE, node_folder, read_network
 from bdfl.node.settings import CHAIN_FOLDER
-from bdfl.records.known_height import known_height
-from bdfl.records.round_times import ROUNDS_FILE, RoundTimes, read_rounds
+from bdfl.records.files import ROUNDS_FILE, RoundTimes, known_height, read_rounds
 from bdfl.scenario import Scenario, load_scenario
 
 # Modelled and measured delay of a live network, with the overhead by phase.

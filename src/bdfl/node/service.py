@@ -55,7 +55,7 @@ from bdfl.node.status import Absentee, ServiceState, Snapshot, Stage, StateTrack
 from bdfl.processes import raise_file_limit
 from bdfl.protocol.deadlines import back_off_ns
 from bdfl.protocol.state import Context
-from bdfl.records.round_times import ROUNDS_FILE
+from bdfl.records.files import ROUNDS_FILE
 from bdfl.scenario import LiveMode
 from bdfl.scenario.files import named_functions
 from bdfl.transports.interfaces import Observers

@@ -24,7 +24,6 @@ from bdfl.report.style import (
     save_sheet,
 )
 from bdfl.report.style import Cell as SheetCell
-from bdfl.reproduce.accuracy_verdicts import describe_unjudged, judge_runs
 from bdfl.reproduce.results import (
     DATA_SET_NAMES,
     DATA_SETS,
@@ -48,8 +47,10 @@ from bdfl.reproduce.training import (
     TrainedRun,
     best_percent,
     common_levels,
+    describe_unjudged,
     final_percent,
     find_data,
+    judge_runs,
     load_used,
     plan_campaign,
     reach_level,

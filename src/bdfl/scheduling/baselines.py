@@ -34,7 +34,7 @@ from msgspec import Meta
 from numpy.typing import NDArray
 
 from bdfl.compute import training_energy
-from bdfl.environment.rng import Purpose, stream
+from bdfl.environment.draws import Purpose, stream
 from bdfl.errors import InvalidProblem
 from bdfl.scheduling.drc import Start, decide_from, exchange_time, start_round
 from bdfl.scheduling.problem import Decision, RoundProblem, infeasible_decision

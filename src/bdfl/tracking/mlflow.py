@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bdfl.errors import BdflError, require
-from bdfl.tracking.scalars import DELAY
-from bdfl.tracking.tracker import Outcome, TrackedRun
+from bdfl.tracking.tracker import DELAY, Outcome, TrackedRun
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

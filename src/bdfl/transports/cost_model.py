@@ -11,7 +11,7 @@ from typing import Protocol
 
 from bdfl.compute import mining_energy
 from bdfl.encoding import INT_LIMIT
-from bdfl.environment.mining_race import MiningRaces
+from bdfl.environment.draws import MiningRaces
 from bdfl.ledger.block import Block, Conditions, Receipt
 from bdfl.ledger.chain import ChainState
 from bdfl.ledger.chain_params import read_decision

@@ -14,7 +14,7 @@ from bdfl.ledger.block import Block, Certificate
 from bdfl.ledger.chain import ChainState
 from bdfl.protocol.events import Commit, Effect, Event, Started, Train, TrainingFinished
 from bdfl.protocol.state import NodeState, Phase
-from bdfl.records.round_times import RoundTimes, Stretched, former_rounds
+from bdfl.records.files import RoundTimes, Stretched, former_rounds
 from bdfl.transports.cost_model import ModelledRound
 from bdfl.transports.interfaces import LiveObserver
 from bdfl.transports.live.work import Spent

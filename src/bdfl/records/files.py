@@ -1,11 +1,16 @@
-"""Measured and modelled times of a node's rounds, as JSON lines."""
+"""Files of a run and of a node: their names, the journal, round times, and the height that they prove."""
 
 from pathlib import Path
 
 import msgspec
 
 from bdfl.errors import BdflError, one_line
-from bdfl.storage import read_regular
+from bdfl.ledger.sqlite_store import DATABASE_FILE, ChainStore
+from bdfl.ledger.store import KnownHeight
+from bdfl.records.learning import CHAIN_FOLDER, JOURNAL_FILE
+from bdfl.storage import open_regular, read_regular
+
+# Measured and modelled times of a node's rounds, as JSON lines.
 
 ROUNDS_FILE = "rounds.jsonl"
 _MAX_FILE = 2**28  # bytes
@@ -78,3 +83,45 @@ def _read_file(path: Path) -> list[RoundTimes]:
             reason = one_line(error)
             raise BadRoundsFile(f"{path}: line {number}: {reason}, the times of a round expected") from None
     return rounds
+
+
+# Height that a chain is known to have reached; a shorter chain was truncated.
+
+_MAX_JOURNAL = 2**30  # bytes
+_TAIL = 2**16  # bytes read from the end of a file to find its last line
+_TIMES = msgspec.json.Decoder(RoundTimes)
+
+
+def known_height(chain: ChainStore, path: Path) -> KnownHeight:
+    """Return the height by the database of the chain at `path` and by the journals beside it, the highest one.
+
+    Call it before reading the chain: another process may be writing, and every journal is written after the chain.
+    """
+    rounds = {DATABASE_FILE: chain.known_height}
+    if path.resolve().name == CHAIN_FOLDER:
+        beside = path.resolve().parent
+        rounds |= {
+            JOURNAL_FILE: _count_lines(beside / JOURNAL_FILE) - 1,
+            ROUNDS_FILE: _last_round(beside / ROUNDS_FILE),
+        }
+    source = max(rounds, key=lambda name: rounds[name])
+    return KnownHeight(rounds[source], source)
+
+
+def _count_lines(path: Path) -> int:
+    """Return the number of complete lines of a file; 0 if it is missing or unreadable."""
+    try:
+        with open_regular(path, _MAX_JOURNAL) as file:
+            return sum(part.count(b"\n") for part in iter(lambda: file.read(_TAIL), b""))
+    except OSError:
+        return 0
+
+
+def _last_round(path: Path) -> int:
+    """Return the round of the last complete line of a node's rounds file; 0 if it is missing or unreadable."""
+    try:
+        with open_regular(path, _MAX_JOURNAL) as file:
+            file.seek(max(0, file.seek(0, 2) - _TAIL))
+            return _TIMES.decode(file.read(_TAIL).split(b"\n")[-2]).round
+    except (OSError, IndexError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return 0
