@@ -6,7 +6,8 @@ import pytest
 
 from bdfl.encoding import encode
 from bdfl.ledger.block import ModelUpdate, SignedUpdate
-from bdfl.protocol.messages import Hearsay
+from bdfl.protocol.events import BlobArrived
+from bdfl.protocol.messages import Hearsay, Message
 from bdfl.transports.interfaces import read_recovered
 from bdfl.transports.live import event_log
 from bdfl.transports.live.event_log import (
