@@ -183,6 +183,7 @@ def recovery_s(lead_s: float) -> float:
     network.run(lambda: min(node.height for node in others) >= _SETTLED)
     unheard.until_ns = network.now_ns + round(lead_s * NANO)
     network.run(until_ns=unheard.until_ns)
+    network.reconnect()
     height = min(node.height for node in others)
     network.run(lambda: min(node.height for node in others) > height, until_ns=unheard.until_ns + _MAX_RECOVERY_NS)
     is_again = min(node.height for node in others) > height

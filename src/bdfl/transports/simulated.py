@@ -281,6 +281,12 @@ class Network:
         if self.nodes[number].is_up:
             self.nodes[number].effects_left = num_effects, down_ns
 
+    def reconnect(self, back: SimulatedNode | None = None) -> None:
+        """Tell all nodes that others are reachable again, as live nodes notice after a crash or a long partition."""
+        for node in self.nodes:
+            if node is not back:
+                self._push(self.now_ns, node.number, _ANY_LIFE, PeersAppeared())
+
     def freeze(self, number: int, duration_ns: int) -> None:
         """Freeze a node: its events, timers included, are held back and follow in order afterwards."""
         node = self.nodes[number]
@@ -298,9 +304,7 @@ class Network:
         if self._observer is not None:
             self._observer.restarted(self.now_ns, node.number, node.state, node.store)
         self._push(self.now_ns, node.number, node.life, Started())
-        for other in self.nodes:
-            if other is not node:
-                self._push(self.now_ns, other.number, _ANY_LIFE, PeersAppeared())
+        self.reconnect(node)
 
     def _thaw(self, node: SimulatedNode, life: int, until_ns: int) -> None:
         if self._observer is not None and life == node.life and node.frozen_until_ns == until_ns:
