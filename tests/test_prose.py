@@ -76,3 +76,9 @@ def test_every_term_of_the_glossary_says_where_it_lives_and_none_stands_twice():
     terms = [row for row in rows if row[0] != "term" and not set(row[0]) <= set("-")]
     assert len({row[0] for row in terms}) == len(terms) > 60
     assert all(len(row) == 3 and re.match(r"`(bdfl|campaigns)\b", row[2]) for row in terms)
+
+
+def test_contributing_leads_to_every_package():
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    packages = [path.parent.name for path in (ROOT / "src" / "bdfl").glob("*/__init__.py")]
+    assert [name for name in packages if f"`{name}`" not in text] == []
