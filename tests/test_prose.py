@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.test_paper_map import resolve
+
 ROOT = Path(__file__).parents[1]
 PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 MAX_SENTENCE = 60
@@ -51,3 +53,32 @@ def test_long_ones_are_found():
         " ".join(["cell"] * 41),
     ]
     assert find_long("- one\n- " + " ".join(["word"] * 60) + "\n\n```\n" + long + "\n```") == []
+
+
+FILE = re.compile(r"`((?:\.ci|benchmarks|campaigns|docs|examples|models|scenarios|src|tests|verifiers)/[\w./-]+\.\w+)`")
+MODULE = re.compile(r"`(bdfl(?:\.\w+)+)`")
+ENTRY_POINTS = {"bdfl.schedulers", "bdfl.trackers"}  # groups, not modules
+# Results and changes are of the commits that they name.
+CURRENT = [page for page in PAGES if "results" not in page.parts and page.name != "CHANGELOG.md"]
+
+
+@pytest.mark.parametrize("page", CURRENT, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_file_and_every_module_named_on_a_page_exists(page):
+    text = page.read_text(encoding="utf-8")
+    assert [name for name in FILE.findall(text) if not (ROOT / name).exists()] == []
+    for name in set(MODULE.findall(text)) - ENTRY_POINTS:
+        resolve(name)
+
+
+def test_every_term_of_the_glossary_says_where_it_lives_and_none_stands_twice():
+    text = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")]
+    terms = [row for row in rows if row[0] != "term" and not set(row[0]) <= set("-")]
+    assert len({row[0] for row in terms}) == len(terms) > 60
+    assert all(len(row) == 3 and re.match(r"`(bdfl|campaigns)\b", row[2]) for row in terms)
+
+
+def test_contributing_leads_to_every_package():
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    packages = [path.parent.name for path in (ROOT / "src" / "bdfl").glob("*/__init__.py")]
+    assert [name for name in packages if f"`{name}`" not in text] == []
