@@ -180,7 +180,6 @@ _DIGITS = 6
 _TIME_DIGITS = 10
 _CLIENT_DIGITS = 4
 _ROWS_AT_A_TIME = 64
-_NOTHING = msgspec.Raw(b"[]")
 
 
 class Window:
@@ -232,6 +231,8 @@ class Window:
 
     def merge(self, how: np.ufunc, values: Values) -> Values:
         """Reduce the values of each row by a ufunc."""
+        if self.bucket == 1:
+            return values
         found: Values = how.reduceat(values, self._starts)
         return found
 
@@ -240,8 +241,6 @@ def tell_story(columns: Columns, first: int, last: int, points: int) -> StoryDoc
     """Return rounds `first` to `last` in at most `points` rows."""
     window = Window(columns, first, last, points)
     is_single = window.bucket == 1
-    if window.last < window.first:
-        return _empty_story(columns, window)
 
     def means(name: str, digits: int = _DIGITS) -> list[float | None]:
         return rounded(window.means(window.values(name)), digits)
@@ -250,7 +249,7 @@ def tell_story(columns: Columns, first: int, last: int, points: int) -> StoryDoc
         found: list[int] = window.merge(how, window.values(name).astype(np.int64)).tolist()
         return found
 
-    delay_s = window.values("delay_s")
+    delay_s, is_measured = window.values("delay_s"), window.values("is_measured")
     return StoryDocument(
         first=window.first,
         last=window.last,
@@ -258,7 +257,7 @@ def tell_story(columns: Columns, first: int, last: int, points: int) -> StoryDoc
         bucket=window.bucket,
         round=window.rounds,
         time_s=rounded(window.ends(window.values("time_s")), _TIME_DIGITS),
-        is_measured=bool(np.mean(window.values("is_measured")) > 0.5),
+        is_measured=2 * int(is_measured.sum(dtype=np.int64)) > len(is_measured),
         delay_s=means("delay_s"),
         delay_min_s=None if is_single else rounded(window.merge(np.fmin, delay_s), _DIGITS),
         delay_max_s=None if is_single else rounded(window.merge(np.fmax, delay_s), _DIGITS),
@@ -286,37 +285,6 @@ def tell_story(columns: Columns, first: int, last: int, points: int) -> StoryDoc
     )
 
 
-def _empty_story(columns: Columns, window: Window) -> StoryDocument:
-    return StoryDocument(
-        first=window.first,
-        last=window.last,
-        num_rounds=columns.num_rows,
-        bucket=1,
-        round=[],
-        time_s=[],
-        is_measured=False,
-        delay_s=[],
-        delay_min_s=None,
-        delay_max_s=None,
-        training_s=[],
-        upload_s=[],
-        mining_s=[],
-        rest_s=[],
-        accuracy=[],
-        loss=[],
-        num_updates=[],
-        num_selected=[],
-        proposer=[],
-        attempt=[],
-        is_empty=[],
-        flags=[],
-        digest=[],
-        mean_queue=[],
-        objective=[],
-        clients=ClientColumns(energy_share=_NOTHING, queue=_NOTHING, count=_NOTHING, state=[]),
-    )
-
-
 def tell_client(columns: Columns, client: int, points: int) -> ClientStory:
     """Return all rounds of one client in at most `points` rows."""
     window = Window(columns, 1, columns.num_rows, points)
@@ -329,22 +297,6 @@ def tell_client(columns: Columns, client: int, points: int) -> ClientStory:
     def means(values: Values) -> list[float | None]:
         return rounded(window.means(values), _CLIENT_DIGITS)
 
-    if not columns.num_rows:
-        return ClientStory(
-            bucket=1,
-            round=[],
-            time_s=[],
-            state="",
-            training_j=[],
-            upload_j=[],
-            mining_j=[],
-            energy_j=[],
-            budget_j=[],
-            queue=[],
-            training_s=[],
-            upload_s=[],
-            count=[],
-        )
     parts = [of("training_j"), of("upload_j"), of("mining_j")]
     return ClientStory(
         bucket=window.bucket,

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from bdfl import __version__
+import msgspec
+
 from bdfl.errors import BdflError
 from bdfl.explorer import BadRequest, Busy, NotHere
 from bdfl.explorer.columns import MAX_POINTS, tell_story
@@ -77,7 +78,7 @@ class Library:
         self._places: OrderedDict[tuple[int, int], Positions] = OrderedDict()  # by run and round
         self._turn = threading.Lock()  # serialises polls
         self._map_turn = threading.Lock()
-        self._told = [_Told(run.height, len(run.told_problems())) for run in runs]
+        self._told = [_Told(run.height, len(run.problems())) for run in runs]
         named = Counter(run.name for run in runs)
         self._names = [
             f"{run.name} ({run.folder.name})" if named[run.name] > 1 and run.folder else run.name for run in runs
@@ -137,7 +138,7 @@ class Library:
         if told.height > told.learned and known is not None:
             rounds = [told.height, *rounds] if told.height not in rounds else rounds
             told.learned = told.height
-        problems = found.told_problems()
+        problems = found.problems()
         if len(problems) != told.num_problems and height and not rounds:
             rounds = [height]
         told.height, told.num_problems = height, len(problems)
@@ -153,37 +154,11 @@ class Library:
         found.refresh()
         status = found.status()  # may be slow, so outside the lock
         with found.lock:
-            facts = found.facts
-            return Overview(
-                kind=found.kind,
-                name=self._names[run],
-                run=run,
-                runs=[
-                    RunName(run=number, name=name, kind=one.kind)
-                    for number, (name, one) in enumerate(zip(self._names, self._runs, strict=True))
-                ],
-                version=__version__,
-                is_live=found.is_live,
-                is_exported=False,
-                chain=facts.chain,
-                height=found.height,
-                planned_rounds=facts.planned_rounds,
-                scheduler=facts.scheduler,
-                aggregation=facts.aggregation,
-                quorum_rule=facts.quorum_rule,
-                work=facts.work,
-                model_bytes=facts.model_bytes,
-                num_parameters=facts.num_parameters,
-                tradeoff=facts.tradeoff,
-                min_clients=facts.min_clients,
-                bandwidth_hz=facts.bandwidth_hz,
-                clients=found.clients(),
-                access_points=found.access_points(),
-                problems=found.told_problems(),
-                label_names=None,
-                summary=found.summary(),
-                status=status,
-            )
+            runs = [
+                RunName(run=number, name=name, kind=one.kind)
+                for number, (name, one) in enumerate(zip(self._names, self._runs, strict=True))
+            ]
+            return msgspec.structs.replace(found.overview(), name=self._names[run], run=run, runs=runs, status=status)
 
     def story(self, run: int, first: int = 1, last: int | None = None, points: int = 2000) -> StoryDocument:
         """Return rounds `first` to `last` in at most `points` rows; an empty range gives empty columns."""
@@ -291,16 +266,17 @@ class Library:
         for number, found in enumerate(self._runs):
             found.refresh()
             with found.lock:
+                overview = found.overview()
                 rows.append(
                     ComparedRun(
                         run=number,
                         name=self._names[number],
-                        kind=found.kind,
-                        scheduler=found.facts.scheduler,
-                        tradeoff=found.facts.tradeoff,
-                        num_rounds=found.height,
+                        kind=overview.kind,
+                        scheduler=overview.scheduler,
+                        tradeoff=overview.tradeoff,
+                        num_rounds=overview.height,
                         num_clients=found.columns.num_clients,
-                        summary=found.summary(),
+                        summary=overview.summary,
                     )
                 )
         return compare_runs(rows, [found.columns for found in self._runs], self._find_intervals)

@@ -102,12 +102,6 @@ def _offline(number: int, state: ServiceState | None, reason: str) -> NodeStatus
         number=number,
         name=f"client {number}",
         is_online=False,
-        height=None,
-        phase=None,
-        attempt=None,
-        is_training=False,
-        is_mining=False,
-        age_s=None,
         state=state,
         reason=reason,
     )

@@ -1,7 +1,7 @@
-"""The protocol of a run that the explorer shows, and its view of a round."""
+"""The protocol of a run that the explorer shows."""
 
+import math
 import threading
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -13,55 +13,22 @@ from bdfl.explorer.documents import (
     ClientDocument,
     ClientRow,
     Kind,
+    Overview,
     Problem,
     Status,
     Summary,
 )
+from bdfl.explorer.pages import RoundView
 from bdfl.explorer.worker_client import FindMining
 from bdfl.scheduling.problem import Decision, RoundProblem
 
-# One round: conditions, schedule and result of every client.
+PAGE = 50  # blocks in a list
 
 
-@dataclass(frozen=True, kw_only=True)
-class RoundView:
-    """State of a round; lists have one entry per client, NaN where unknown."""
-
-    round: int
-    gain: list[float]
-    power_w: list[float]  # transmit power, if it sends
-    cpu_hz: list[float]
-    mining_hz: list[float]
-    reachable: frozenset[int]
-    selected: frozenset[int]
-    delivered: frozenset[int]
-    winner: int | None
-    bandwidth_hz: float | None
-    noise_w_per_hz: float | None
-
-    def is_there(self, client: ClientRow) -> bool:
-        """Return whether the client is a member in this round."""
-        return client.since <= self.round and (client.until is None or self.round <= client.until)
-
-
-# Protocol of a run, for all kinds of sources.
-
-
-@dataclass(frozen=True, kw_only=True)
-class Facts:
-    """Constant facts of a run."""
-
-    chain: str | None
-    planned_rounds: int | None
-    scheduler: str
-    aggregation: str | None
-    quorum_rule: str | None
-    work: str | None
-    model_bytes: int | None
-    num_parameters: int | None
-    tradeoff: float | None
-    min_clients: int | None
-    bandwidth_hz: float | None
+def last_known(columns: Columns, name: str, height: int) -> float | None:
+    """Return a value of the round at a height; None if unknown."""
+    found = float(columns[name][height - 1]) if 1 <= height <= columns.num_rows else math.nan
+    return found if math.isfinite(found) else None
 
 
 class Run(Protocol):
@@ -71,7 +38,6 @@ class Run(Protocol):
     name: str
     lock: "threading.RLock"  # held while columns are read
     columns: Columns
-    facts: Facts
     folder: Path | None
     scenario_path: Path | None
     gone: str | None  # why it cannot be read any more
@@ -110,7 +76,13 @@ class Run(Protocol):
 
     def access_points(self) -> list[AccessPointRow]: ...
 
-    def told_problems(self) -> list[Problem]: ...
+    def problems(self) -> list[Problem]:
+        """Return the problems found; height 0 is not about a block."""
+        ...
+
+    def overview(self) -> Overview:
+        """Return the overview without its number among the open runs and without the status; hold the lock."""
+        ...
 
     def summary(self) -> Summary: ...
 
