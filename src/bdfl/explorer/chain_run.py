@@ -20,6 +20,7 @@ from bdfl.explorer.block_source import BlockSource, Found, ask_for_forgeries, fi
 from bdfl.explorer.columns import OUTSIDE, RESTING, UNKNOWN, Columns, summarise
 from bdfl.explorer.documents import (
     FLAG_PROBLEM,
+    MAX_LISTED,
     AccessPointRow,
     BlockDocument,
     BlockList,
@@ -33,9 +34,8 @@ from bdfl.explorer.documents import (
     Summary,
 )
 from bdfl.explorer.follower import Follower, Journal, Learning, MeasuredTimes, NodeLogs, is_member
-from bdfl.explorer.node_status import Watcher
+from bdfl.explorer.node_status import StatusPoller
 from bdfl.explorer.pages import RoundView, show_client
-from bdfl.explorer.run import PAGE, last_known
 from bdfl.explorer.worker_client import FindMining
 from bdfl.ledger.block import Block, Conditions, Schedule, chain_id
 from bdfl.ledger.chain_params import problem_of, read_decision
@@ -55,7 +55,7 @@ _MAX_PROBLEMS = 100  # listed at most
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Surroundings:
+class RunFiles:
     """Files and processes beside a chain."""
 
     folder: Path | None = None
@@ -65,7 +65,7 @@ class Surroundings:
     journal: Journal | None = None
     logs: NodeLogs | None = None
     times: MeasuredTimes | None = None
-    watcher: Watcher | None = None
+    watcher: StatusPoller | None = None
     is_worked_on: Callable[[], bool] = lambda: False  # true if a process writes to the chain
     problem: str | None = None  # with the files beside the chain
 
@@ -81,7 +81,7 @@ class OwnedSource(BlockSource, Protocol):
     def close(self) -> None: ...
 
 
-class Tallies:
+class MemberCounts:
     """Counts of votes and reports by member, and the heights of proven offences."""
 
     def __init__(self) -> None:
@@ -106,7 +106,7 @@ class Tallies:
 class ChainRun:
     """One run on a chain; every method may be called from any thread."""
 
-    def __init__(self, kind: Kind, source: OwnedSource, surroundings: Surroundings) -> None:
+    def __init__(self, kind: Kind, source: OwnedSource, surroundings: RunFiles) -> None:
         self.kind: Kind = kind
         self.source: OwnedSource = source
         self.around = surroundings
@@ -120,7 +120,7 @@ class ChainRun:
         self._problems: dict[int, str] = {}
         self.gone: str | None = None  # why it cannot be read any more
         self.is_live = False
-        self.tallies = Tallies()
+        self.tallies = MemberCounts()
         self._read_s = float("-inf")
         self._summary: tuple[tuple[int, int], Summary] | None = None
         self._num_changes = 0  # of rows that were there before
@@ -230,7 +230,7 @@ class ChainRun:
         scenario = self.around.scenario
         return self.kind == "run" and scenario is not None and scenario.mining.mode is MiningMode.SAMPLED
 
-    def open_races(self) -> list[FindMining]:
+    def unknown_mining(self) -> list[FindMining]:
         """Return requests for the sampled mining times of the last rounds, whose receipts are in no block."""
         if not self._is_sampled or self.scenario_path is None:
             return []
@@ -379,7 +379,7 @@ class ChainRun:
         """Return a page of blocks by descending height."""
         with self.lock:
             last = self.height if last is None else min(last, self.height)
-            first = max(1, last - PAGE + 1 if first is None else max(first, last - PAGE + 1))
+            first = max(1, last - MAX_LISTED + 1 if first is None else max(first, last - MAX_LISTED + 1))
             rows: list[BlockRow] = []
             for height in range(last, first - 1, -1):
                 found = self.find(height)
@@ -388,7 +388,7 @@ class ChainRun:
 
     def accuracy(self, height: int) -> float | None:
         """Return the accuracy of the model after a block; None if unknown."""
-        return last_known(self.columns, "accuracy", height)
+        return self.columns.known("accuracy", height)
 
     def learned(self, height: int) -> LearningRound | None:
         journal = self.around.journal

@@ -1,6 +1,4 @@
-"""Columns per round, and their downsampling for the overview.
-
-The rounds of a run as compact numeric columns.
+"""The rounds of a run as compact numeric columns, and their downsampling for the pages.
 
 Unknown values are NaN, an unknown proposer is `NOBODY`.
 """
@@ -18,8 +16,8 @@ from bdfl.explorer.documents import (
     FLAG_INFEASIBLE,
     ClientColumns,
     ClientRow,
-    ClientStory,
-    StoryDocument,
+    ClientSeries,
+    SeriesDocument,
     Summary,
 )
 from bdfl.records import NOBODY
@@ -72,7 +70,7 @@ _LEAST_ROWS = 64
 
 @dataclass(kw_only=True)
 class Row:
-    """One round; arrays have one entry per client known by then."""
+    """One round; arrays have one entry per client known by then, NaN stands for unknown ones."""
 
     delay_s: float = np.nan
     training_s: float = np.nan  # of the slowest client
@@ -89,13 +87,13 @@ class Row:
     digest: bytes = b""
     mean_queue: float = np.nan
     objective: float = np.nan
-    client_training_j: Values
-    client_upload_j: Values
-    client_mining_j: Values
-    client_budget_j: Values
-    client_training_s: Values
-    client_upload_s: Values
-    client_queue: Values
+    client_training_j: Values | float = np.nan
+    client_upload_j: Values | float = np.nan
+    client_mining_j: Values | float = np.nan
+    client_budget_j: Values | float = np.nan
+    client_training_s: Values | float = np.nan
+    client_upload_s: Values | float = np.nan
+    client_queue: Values | float = np.nan
     client_count: Values
     client_state: Values
 
@@ -122,6 +120,11 @@ class Columns:
 
     def __getitem__(self, name: str) -> Values:
         return self._arrays[name][: self.num_rows]
+
+    def known(self, name: str, round: int) -> float | None:
+        """Return a value of a round; None if unknown."""
+        found = float(self[name][round - 1]) if 1 <= round <= self.num_rows else math.nan
+        return found if math.isfinite(found) else None
 
     def append(self, row: Row) -> None:
         """Append the next round; new clients are `OUTSIDE` in earlier rounds."""
@@ -237,7 +240,7 @@ class Window:
         return found
 
 
-def tell_story(columns: Columns, first: int, last: int, points: int) -> StoryDocument:
+def read_series(columns: Columns, first: int, last: int, points: int) -> SeriesDocument:
     """Return rounds `first` to `last` in at most `points` rows."""
     window = Window(columns, first, last, points)
     is_single = window.bucket == 1
@@ -250,7 +253,7 @@ def tell_story(columns: Columns, first: int, last: int, points: int) -> StoryDoc
         return found
 
     delay_s, is_measured = window.values("delay_s"), window.values("is_measured")
-    return StoryDocument(
+    return SeriesDocument(
         first=window.first,
         last=window.last,
         num_rounds=columns.num_rows,
@@ -285,7 +288,7 @@ def tell_story(columns: Columns, first: int, last: int, points: int) -> StoryDoc
     )
 
 
-def tell_client(columns: Columns, client: int, points: int) -> ClientStory:
+def read_client_series(columns: Columns, client: int, points: int) -> ClientSeries:
     """Return all rounds of one client in at most `points` rows."""
     window = Window(columns, 1, columns.num_rows, points)
     is_single = window.bucket == 1
@@ -298,7 +301,7 @@ def tell_client(columns: Columns, client: int, points: int) -> ClientStory:
         return rounded(window.means(values), _CLIENT_DIGITS)
 
     parts = [of("training_j"), of("upload_j"), of("mining_j")]
-    return ClientStory(
+    return ClientSeries(
         bucket=window.bucket,
         round=window.rounds,
         time_s=rounded(window.ends(window.values("time_s")), _TIME_DIGITS),

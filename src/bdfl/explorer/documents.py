@@ -134,7 +134,7 @@ class ClientColumns(Document, frozen=True):
     state: list[str] | None  # a character per client, see `columns`; none: buckets
 
 
-class StoryDocument(Document, frozen=True, kw_only=True):
+class SeriesDocument(Document, frozen=True, kw_only=True):
     """`/story.json`: rounds `first` to `last` in rows of `bucket` rounds each; the last row may have fewer."""
 
     first: int
@@ -186,6 +186,9 @@ class BlockRow(Document, frozen=True, kw_only=True):
     accuracy: float | None = None
     reason: str = ""
     problem: str | None = None
+
+
+MAX_LISTED = 50  # blocks
 
 
 class BlockList(Document, frozen=True):
@@ -359,7 +362,7 @@ class NetworkDocument(Document, frozen=True):
     why: str | None = None  # no positions
 
 
-class ClientStory(Document, frozen=True):
+class ClientSeries(Document, frozen=True):
     """One client's rounds, in rows of `bucket` rounds; means in buckets."""
 
     bucket: int
@@ -417,7 +420,7 @@ class ClientDocument(Document, frozen=True, kw_only=True):
     num_votes: int = 0  # blocks with its vote in the certificate or the next block
     num_reports: int = 0
     offences: list[OffenceRow] = []
-    rounds: ClientStory
+    rounds: ClientSeries
 
 
 class Ancestor(Document, frozen=True, kw_only=True):
@@ -513,6 +516,8 @@ class ProblemClient(Document, frozen=True):
 
 
 class ProblemDocument(Document, frozen=True):
+    """A `RoundProblem`."""
+
     round: int
     min_clients: int
     tradeoff: float
@@ -520,7 +525,7 @@ class ProblemDocument(Document, frozen=True):
     bandwidth_hz: float
     noise_w_per_hz: float
     overhead_s: float
-    clients: list[ProblemClient]
+    clients: list[ProblemClient] = []
 
 
 class SolvedDecision(Document, frozen=True):
@@ -661,27 +666,27 @@ class Growth(Document, frozen=True):
     problems: list[Problem]
 
 
-class BlockNews(Document, frozen=True, tag_field="event", tag="block"):
+class BlockEvent(Document, frozen=True, tag_field="event", tag="block"):
     """`event: block`"""
 
-    story: StoryDocument  # of one row
+    story: SeriesDocument  # of one row
     overview: Growth
 
 
-class StatusNews(Document, frozen=True, tag_field="event", tag="status"):
+class StatusEvent(Document, frozen=True, tag_field="event", tag="status"):
     """`event: status`"""
 
     status: Status
 
 
-class GoneNews(Document, frozen=True, tag_field="event", tag="gone"):
+class GoneEvent(Document, frozen=True, tag_field="event", tag="gone"):
     """`event: gone`: the run cannot be read any more."""
 
     why: str
 
 
-class BackNews(Document, frozen=True, tag_field="event", tag="back"):
+class BackEvent(Document, frozen=True, tag_field="event", tag="back"):
     """`event: back`: the run can be read again."""
 
 
-News: TypeAlias = BlockNews | StatusNews | GoneNews | BackNews
+RunEvent: TypeAlias = BlockEvent | StatusEvent | GoneEvent | BackEvent

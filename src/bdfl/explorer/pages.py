@@ -20,8 +20,8 @@ from bdfl.explorer.columns import (
     Values,
     Window,
     member_rounds,
+    read_client_series,
     rounded,
-    tell_client,
 )
 from bdfl.explorer.documents import (
     AccessPointPlace,
@@ -98,7 +98,7 @@ def show_client(
         num_votes=num_votes,
         num_reports=num_reports,
         offences=[offence for height in convicted_in[-_MAX_OFFENCES:] for offence in _offences(number, find(height))],
-        rounds=tell_client(columns, number, CLIENT_POINTS),
+        rounds=read_client_series(columns, number, CLIENT_POINTS),
     )
 
 

@@ -17,10 +17,11 @@ from bdfl.explorer.columns import (
     Columns,
     Values,
     member_rounds,
+    read_client_series,
     summarise,
-    tell_client,
 )
 from bdfl.explorer.documents import (
+    MAX_LISTED,
     AccessPointRow,
     BlockDocument,
     BlockList,
@@ -34,7 +35,6 @@ from bdfl.explorer.documents import (
     Summary,
 )
 from bdfl.explorer.pages import CLIENT_POINTS, RoundView, mined_blocks
-from bdfl.explorer.run import PAGE, last_known
 from bdfl.explorer.worker_client import DrawProblem, FindMining, RecordFacts, SplitRecord, WorkerClient
 from bdfl.records import NOBODY
 from bdfl.records.learning import SCENARIO_FILE
@@ -73,13 +73,13 @@ class RecordRun:
             self._problems = [Problem(height=0, what=one_line(error).replace(str(path), path.name))]
         self.name = self._found.scenario or path.name
         self._summary = summarise(self.columns, self.clients(), self._best_round())
-        self.let_go()
+        self.release()
 
     def close(self) -> None:
         self._arrays.clear()
         self._place.cleanup()
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Release the memory of mapped pages; they are read from the files again when needed."""
         for values in self._arrays.values():
             base = getattr(values, "_mmap", None)
@@ -94,7 +94,7 @@ class RecordRun:
     def read_all(self) -> None:
         """Do nothing: records are read when opened."""
 
-    def open_races(self) -> list[FindMining]:
+    def unknown_mining(self) -> list[FindMining]:
         return []
 
     def set_mining(self, place: int, mining_s: float) -> None:
@@ -159,7 +159,7 @@ class RecordRun:
         )
 
     def accuracy(self, height: int) -> float | None:
-        return last_known(self.columns, "accuracy", height)
+        return self.columns.known("accuracy", height)
 
     def block(self, height: int) -> BlockDocument:
         raise NotHere("a record of a simulation has no blocks")
@@ -173,7 +173,7 @@ class RecordRun:
     def blocks(self, first: int | None, last: int | None) -> BlockList:
         """Return a page of rounds in the form of blocks, by descending height."""
         last = self.height if last is None else min(last, self.height)
-        first = max(1, last - PAGE + 1 if first is None else max(first, last - PAGE + 1))
+        first = max(1, last - MAX_LISTED + 1 if first is None else max(first, last - MAX_LISTED + 1))
         rows = [self._row(height) for height in range(last, first - 1, -1)]
         return BlockList(first=first, last=max(last, 0), height=self.height, blocks=rows)
 
@@ -209,7 +209,7 @@ class RecordRun:
             share=count / num_rounds if num_rounds else None,
             mined=mined_blocks(columns, number),
             num_contributions=count,
-            rounds=tell_client(columns, number, CLIENT_POINTS),
+            rounds=read_client_series(columns, number, CLIENT_POINTS),
         )
 
     def view_round(self, round: int) -> RoundView:
