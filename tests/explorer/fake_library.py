@@ -9,14 +9,14 @@ from bdfl.explorer.documents import (
     AccessPointPlace,
     AccessPointRow,
     BlockDocument,
+    BlockEvent,
     BlockList,
-    BlockNews,
     BlockRow,
     ClientColumns,
     ClientDocument,
     ClientPlace,
     ClientRow,
-    ClientStory,
+    ClientSeries,
     CompareDocument,
     FrontierDocument,
     Growth,
@@ -27,7 +27,7 @@ from bdfl.explorer.documents import (
     Problem,
     ProblemDocument,
     RunName,
-    StoryDocument,
+    SeriesDocument,
     Summary,
     VerifyDocument,
     WhatIfDocument,
@@ -80,7 +80,7 @@ class FakeLibrary(Library):
         with self.lock:
             self.height += 1
             growth = Growth(height=self.height, summary=SUMMARY, problems=[])
-            self.news.append(BlockNews(story=self.story(0, self.height, self.height), overview=growth))
+            self.news.append(BlockEvent(story=self.story(0, self.height, self.height), overview=growth))
 
     def overview(self, run):
         self._check(run)
@@ -104,7 +104,7 @@ class FakeLibrary(Library):
         rounds = list(range(first, min(self.height if last is None else last, self.height) + 1))
         ones = [1.0] * len(rounds)
         per_client = [[1.0] * self.num_clients for _ in rounds]
-        return StoryDocument(
+        return SeriesDocument(
             first=first, last=rounds[-1] if rounds else first, num_rounds=self.height, bucket=1, round=rounds,
             time_s=ones, is_measured=False, delay_s=ones, delay_min_s=None, delay_max_s=None, training_s=ones,
             upload_s=ones, mining_s=ones, rest_s=ones, accuracy=ones, loss=ones, num_updates=ones, num_selected=ones,
@@ -164,7 +164,7 @@ class FakeLibrary(Library):
         self._check(run, "client")
         if number >= self.num_clients:
             raise NotHere(f"client {number}: not here")
-        story = ClientStory(
+        story = ClientSeries(
             bucket=1, round=[], time_s=[], state="", training_j=[], upload_j=[], mining_j=[], energy_j=[], budget_j=[],
             queue=[], training_s=[], upload_s=[], count=[],
         )  # fmt: skip

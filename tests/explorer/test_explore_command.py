@@ -17,7 +17,7 @@ pytest.importorskip("starlette")
 from bdfl.cli import app
 from bdfl.cli import network as network_module
 from bdfl.errors import install_command
-from bdfl.explorer.__main__ import main as server_main
+from bdfl.explorer.server import main as server_main
 from tests.browser.folders import write_run
 from tests.explorer.asking import ask
 

@@ -13,8 +13,8 @@ pytest.importorskip("starlette")
 
 from bdfl.explorer import events as feed_module
 from bdfl.explorer import server as serving
-from bdfl.explorer.documents import BackNews, GoneNews, Status, StatusNews
-from bdfl.explorer.events import MAX_WAITING, Feed, TooManyViewers, encode_news
+from bdfl.explorer.documents import BackEvent, GoneEvent, Status, StatusEvent
+from bdfl.explorer.events import MAX_WAITING, Feed, TooManyViewers, encode_event
 from bdfl.explorer.server import serve_in_background
 from tests.explorer.asking import TIMEOUT_S, ask
 from tests.explorer.fake_library import FakeLibrary
@@ -79,7 +79,7 @@ def is_quiet(library):
 
 
 def status(round):
-    return StatusNews(status=Status(nodes=[], access_points=[], phase=None, round=round))
+    return StatusEvent(status=Status(nodes=[], access_points=[], phase=None, round=round))
 
 
 def test_every_viewer_sees_a_new_block():
@@ -100,21 +100,21 @@ def test_every_viewer_sees_a_new_block():
 
 
 def test_status_news_are_the_status_itself():
-    assert encode_news(status(3)) == (
+    assert encode_event(status(3)) == (
         b'event: status\ndata: {"nodes":[],"access_points":[],"phase":null,"round":3}\n\n'
     )
-    assert encode_news(BackNews()) == b'event: back\ndata: {"event":"back"}\n\n'
+    assert encode_event(BackEvent()) == b'event: back\ndata: {"event":"back"}\n\n'
 
 
 def test_text_in_news_cannot_end_a_message():
-    message = encode_news(GoneNews(why="a\n\nevent: block\r\ndata: {}"))
+    message = encode_event(GoneEvent(why="a\n\nevent: block\r\ndata: {}"))
     assert message.count(b"\n") == 3
     assert b"\r" not in message
 
 
 def test_a_message_is_encoded_once_and_a_run_polled_once_for_all(monkeypatch):
     encoded = []
-    monkeypatch.setattr(feed_module, "encode_news", lambda news: encoded.append(news) or encode_news(news))
+    monkeypatch.setattr(feed_module, "encode_event", lambda news: encoded.append(news) or encode_event(news))
     library = FakeLibrary()
     threads = set()
     poll = library.poll
@@ -148,13 +148,13 @@ def test_nobody_is_polled_for_while_nobody_watches():
 def test_a_newcomer_is_told_how_things_are():
     library = FakeLibrary()
     with serve_in_background(library, poll_s=POLL_S) as server, watching(server.port) as viewers:
-        library.news += [status(1), status(2), GoneNews(why="it is gone")]
+        library.news += [status(1), status(2), GoneEvent(why="it is gone")]
         viewers[0].read_until("it is gone")
         with watching(server.port) as late:
             text = late[0].read_until("it is gone")
             assert '"round":2' in text
             assert '"round":1' not in text
-        library.news += [BackNews()]
+        library.news += [BackEvent()]
         viewers[0].read_until("event: back")
         with watching(server.port) as late:
             late[0].read_until('"round":2')
@@ -197,7 +197,7 @@ def test_a_viewer_that_hangs_costs_others_nothing_and_is_cut_off(monkeypatch):
         hanging = Watching(server.port, buffer=4096)
         with watching(server.port) as viewers:
             for number in range(60):
-                library.news.append(GoneNews(why=f"{number} " + "x" * 100_000))
+                library.news.append(GoneEvent(why=f"{number} " + "x" * 100_000))
                 viewers[0].read_until(f'"why":"{number} ')
                 viewers[0].text = ""
             library.grow()

@@ -12,7 +12,7 @@ from bdfl.audit.summary import summarise_chain
 from bdfl.encoding import decode, encode
 from bdfl.explorer import BadRequest, CannotOpen, NotHere
 from bdfl.explorer.block_source import find_forgeries
-from bdfl.explorer.documents import BackNews, BlockNews, GoneNews
+from bdfl.explorer.documents import BackEvent, BlockEvent, GoneEvent
 from bdfl.explorer.library import open_library
 from bdfl.ledger.block import MAX_BLOCK_SIZE, Block, Genesis, chain_id
 from bdfl.ledger.sqlite_store import ChainStore
@@ -139,7 +139,7 @@ def test_growth_is_told_once_and_in_order(tmp_path: Path) -> None:
             assert library.poll(0) == []
             writer.write_round()
             writer.write_round()
-            news = [one for one in library.poll(0) if isinstance(one, BlockNews)]
+            news = [one for one in library.poll(0) if isinstance(one, BlockEvent)]
             assert [one.story.round for one in news] == [[2], [3]]
             assert news[-1].overview.height == 3
             assert None not in [one.story.accuracy[0] for one in news]
@@ -153,11 +153,11 @@ def test_a_chain_that_goes_away_and_comes_back_says_so(run: Path, tmp_path: Path
     with open_library([path]) as library:
         library.poll(0)
         path.rename(hidden)
-        assert [type(one) for one in library.poll(0)] == [GoneNews, BlockNews]
+        assert [type(one) for one in library.poll(0)] == [GoneEvent, BlockEvent]
         assert library.overview(0).height == 12  # what is known stays
         assert library.story(0).num_rounds == 12
         hidden.rename(path)
-        assert BackNews in [type(one) for one in library.poll(0)]
+        assert BackEvent in [type(one) for one in library.poll(0)]
 
 
 def test_what_is_not_there_is_not_here(run: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from bdfl.encoding import encode
 from bdfl.explorer import CannotOpen
-from bdfl.explorer.documents import BackNews, BlockNews, GoneNews, StatusNews
+from bdfl.explorer.documents import BackEvent, BlockEvent, GoneEvent, StatusEvent
 from bdfl.explorer.library import open_library
 from bdfl.ledger.block import chain_id
 from bdfl.ledger.sqlite_store import ChainStore
@@ -84,14 +84,14 @@ def test_a_node_behind_a_window_grows_goes_away_and_comes_back(run: Path) -> Non
             assert overview.status.nodes[0].reason == "2 of 5 votes can be reached"
             library.poll(0)
             node.height = 5
-            assert [one.story.round for one in library.poll(0) if isinstance(one, BlockNews)] == [[4], [5]]
+            assert [one.story.round for one in library.poll(0) if isinstance(one, BlockEvent)] == [[4], [5]]
             assert library.block(0, 5).digest == store.block(5).digest.hex()
             window.close()
-            assert GoneNews in [type(one) for one in library.poll(0)]
+            assert GoneEvent in [type(one) for one in library.poll(0)]
             assert not library.overview(0).is_live
             assert library.story(0).num_rounds == 5
             with open_window(node, window.port):
-                assert BackNews in [type(one) for one in library.poll(0)]
+                assert BackEvent in [type(one) for one in library.poll(0)]
             window.close = lambda: None  # type: ignore[method-assign]
 
 
@@ -134,7 +134,7 @@ def test_a_network_that_is_over_has_its_chain_and_nobody_online(network: Path) -
         assert [node.state for node in overview.status.nodes] == ["stopped"] * 5
         assert [point.is_online for point in overview.status.access_points] == [False]
         news = library.poll(0)
-        assert [type(one) for one in news] == [StatusNews]
+        assert [type(one) for one in news] == [StatusEvent]
         assert library.poll(0) == []
 
 

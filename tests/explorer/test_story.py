@@ -9,8 +9,8 @@ import pytest
 
 from bdfl.experiment.network_run import NetworkRun, open_archive, run_genesis, run_toolbox
 from bdfl.experiment.simulation import collect_rounds, draw_run
-from bdfl.explorer.columns import DELIVERED, Columns, Row, tell_story
-from bdfl.explorer.documents import ClientColumns, StoryDocument
+from bdfl.explorer.columns import DELIVERED, Columns, Row, read_series
+from bdfl.explorer.documents import ClientColumns, SeriesDocument
 from bdfl.explorer.library import open_library
 from bdfl.learning.weights import encode_weights
 from bdfl.ledger.sqlite_store import ChainStore
@@ -23,7 +23,7 @@ from tests.browser.folders import RunWriter, example_scenario, write_empty_run
 SAMPLED = 'mining.mode="sampled"'
 
 
-def rows(story: StoryDocument, name: str) -> list[list[float | None]]:
+def rows(story: SeriesDocument, name: str) -> list[list[float | None]]:
     found: msgspec.Raw = getattr(story.clients, name)
     return msgspec.json.decode(found, type=list[list[float | None]])
 
@@ -114,7 +114,7 @@ def example_columns(num_rounds: int, num_clients: int = 3) -> Columns:
 @pytest.mark.parametrize("points", [1, 10, 33, 100, 1000])
 def test_fewer_rows_keep_sums_ends_and_extremes(points: int) -> None:
     columns = example_columns(100)
-    whole, few = tell_story(columns, 1, 100, 1000), tell_story(columns, 1, 100, points)
+    whole, few = read_series(columns, 1, 100, 1000), read_series(columns, 1, 100, points)
     assert len(few.round) <= points
     assert few.round[-1] == 100
     sizes = np.diff([0, *few.round])
@@ -133,11 +133,11 @@ def test_fewer_rows_keep_sums_ends_and_extremes(points: int) -> None:
 
 def test_a_window_says_what_the_whole_says_of_the_same_rounds() -> None:
     columns = example_columns(50)
-    whole, part = tell_story(columns, 1, 50, 100), tell_story(columns, 11, 20, 100)
+    whole, part = read_series(columns, 1, 50, 100), read_series(columns, 11, 20, 100)
     assert part.round == list(range(11, 21))
     assert part.time_s == whole.time_s[10:20]
     assert rows(part, "queue") == rows(whole, "queue")[10:20]
-    assert tell_story(columns, 60, 70, 100).round == []
+    assert read_series(columns, 60, 70, 100).round == []
 
 
 def test_a_measured_round_moves_all_that_follow() -> None:
@@ -154,7 +154,7 @@ def test_a_client_that_joins_later_was_outside_before() -> None:
     columns.append(
         Row(**{name: np.ones(3) for name in Row.__dataclass_fields__ if name.startswith("client_")})  # type: ignore[arg-type]
     )
-    story = tell_story(columns, 1, 4, 10)
+    story = read_series(columns, 1, 4, 10)
     assert story.clients.state is not None
     assert [row[2] for row in story.clients.state[:3]] == ["-"] * 3
     assert isinstance(story.clients, ClientColumns)

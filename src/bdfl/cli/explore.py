@@ -90,5 +90,5 @@ def _become_server(
     sys.stderr.flush()
     environment = {**_SPARING, **os.environ}
     # -P: nothing is imported from the current folder.
-    command = [sys.executable, "-P", "-m", "bdfl.explorer", msgspec.json.encode(settings).decode()]
+    command = [sys.executable, "-P", "-m", "bdfl.explorer.server", msgspec.json.encode(settings).decode()]
     os.execve(sys.executable, command, environment)

@@ -1,14 +1,8 @@
-"""Routes of the explorer, their query parameters, and its static files.
+"""Routes of the explorer: an HTML shell for every page, its content as JSON beside it, and static files.
 
-Static files of the pages: a fixed list, made when the server starts.
-
-A request's path is looked up in the list and never used as a path on the disk, so path traversal is impossible;
-symbolic links are not followed.
-
-Routes of the explorer: an HTML shell for every page, and its content as JSON beside it.
-
-Threads query the library, with a limit on concurrent requests. Slow requests (the what-if desk, whole models) have a
-limit of their own.
+Threads query the library, with a limit on concurrent requests. Slow requests (what-if analyses, whole models) have a
+limit of their own. Static files are a fixed list, made when the server starts: a request's path is looked up in it and
+never used as a path on the disk, so path traversal is impossible. Symbolic links are not followed.
 """
 
 import gzip
@@ -30,7 +24,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from bdfl.errors import BdflError, one_line
 from bdfl.explorer import BadRequest, Busy, NotHere
@@ -197,15 +191,15 @@ _NUMBERED_PAGES = ("/block/{number}", "/model/{number}", "/desk/{number}", "/cli
 
 
 def make_app(library: Library, feed: Feed, files: StaticFiles) -> ASGIApp:
-    """Return the ASGI application for all open runs; it must be wrapped in a `Guard`."""
-    asker = _Asker(library)
-    pages = _Pages(asker, files)
-    routes = [Route(path, asker.endpoint(ask, is_slow=False)) for path, ask in _QUICK.items()]
-    routes += [Route(path, asker.endpoint(ask, is_slow=True)) for path, ask in _SLOW.items()]
+    """Return the ASGI application for all open runs; it must be wrapped in a `RequestFilter`."""
+    queries = _Queries(library)
+    pages = _Pages(queries, files)
+    routes = [Route(path, queries.endpoint(ask, is_slow=False)) for path, ask in _QUICK.items()]
+    routes += [Route(path, queries.endpoint(ask, is_slow=True)) for path, ask in _SLOW.items()]
     routes += [Route(path, pages.show) for path in _PAGES]
     routes += [Route(path, pages.show_numbered) for path in _NUMBERED_PAGES]
     routes += [
-        Route("/events", _events_endpoint(asker, feed)),
+        Route("/events", _events_endpoint(queries, feed)),
         Route("/static/{name:path}", pages.show_file),
         Route("/favicon.ico", pages.show_icon),
     ]
@@ -214,14 +208,14 @@ def make_app(library: Library, feed: Feed, files: StaticFiles) -> ASGIApp:
         exception_handlers={
             BdflError: _refuse,
             HTTPException: _refuse_unknown,
-            Exception: _apologise,
+            Exception: _refuse_failure,
         },
     )
     app.router.redirect_slashes = False
     return app
 
 
-class _Asker:
+class _Queries:
     """Thread pools that query the library, with limits."""
 
     def __init__(self, library: Library) -> None:
@@ -269,13 +263,13 @@ class _Asker:
 class _Pages:
     """HTML pages and static files."""
 
-    def __init__(self, asker: _Asker, files: StaticFiles) -> None:
-        self._asker, self._files = asker, files
+    def __init__(self, queries: _Queries, files: StaticFiles) -> None:
+        self._queries, self._files = queries, files
 
     async def show(self, request: Request) -> Response:
         """Return the shell of a page, with an error status if the run is not open."""
         try:
-            await self._asker.check_run(request)
+            await self._queries.check_run(request)
         except BdflError as error:
             return self._shell(request, status_for(error))
         return self._shell(request, HTTPStatus.OK)
@@ -284,9 +278,9 @@ class _Pages:
         """Return the shell of the page of a block, model, round or client."""
         page = request.url.path.split("/")[1]
         try:
-            run, number = await self._asker.check_run(request), number_of(request)
+            run, number = await self._queries.check_run(request), number_of(request)
             first = 0 if page in ("client", "model") else 1
-            is_there = first <= number <= await self._asker.last_number(page, run)
+            is_there = first <= number <= await self._queries.last_number(page, run)
         except BdflError as error:
             return self._shell(request, status_for(error))
         return self._shell(request, HTTPStatus.OK if is_there else HTTPStatus.NOT_FOUND)
@@ -322,23 +316,12 @@ def _file_response(request: Request, file: StaticFile, status: HTTPStatus = HTTP
     return Response(content, status, headers={**headers, **_packing(is_packed), "Content-Type": file.kind})
 
 
-def _events_endpoint(asker: _Asker, feed: Feed) -> Endpoint:
+def _events_endpoint(queries: _Queries, feed: Feed) -> Endpoint:
     async def events(request: Request) -> Response:
-        run = await asker.check_run(request)
-        return _StreamResponse(EventStream(feed, run))
+        run = await queries.check_run(request)
+        return EventStream(feed, run)
 
     return events
-
-
-class _StreamResponse(Response):
-    """A response that delegates to an `EventStream`."""
-
-    def __init__(self, stream: EventStream) -> None:
-        self._stream = stream
-        self.background = None
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._stream(scope, receive, send)
 
 
 def run_of(request: Request) -> int:
@@ -403,7 +386,7 @@ async def _refuse_unknown(request: Request, error: Exception) -> Response:
     return _refusal(status, "not here" if status == HTTPStatus.NOT_FOUND else HTTPStatus(status).phrase)
 
 
-async def _apologise(request: Request, error: Exception) -> Response:
+async def _refuse_failure(request: Request, error: Exception) -> Response:
     return _refusal(HTTPStatus.INTERNAL_SERVER_ERROR, "something went wrong in here; the server's terminal says what")
 
 

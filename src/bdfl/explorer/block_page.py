@@ -3,9 +3,11 @@
 import math
 from collections.abc import Sequence
 
+import msgspec
+from msgspec.structs import replace
+
 from bdfl.audit.export import to_plain
 from bdfl.audit.lineage import (
-    BlockSummary,
     describe_change,
     describe_offence,
     sample_weights,
@@ -59,7 +61,7 @@ def show_block(
 ) -> BlockDocument:
     """Return the page of a block; `queue_nano` are the queues before it, `height` is the chain's."""
     block = found.block
-    frame = BlockDocument(
+    page = BlockDocument(
         height=found.height,
         has_previous=found.height > 1,
         has_next=found.height < height,
@@ -74,30 +76,14 @@ def show_block(
         ],
         quorum=quorum,
     )
-    return frame if block is None else _fill(frame, block, found, genesis, queue_nano, learned, accuracy)
-
-
-def _fill(
-    frame: BlockDocument,
-    block: Block,
-    found: Found,
-    genesis: Genesis,
-    queue_nano: Sequence[int],
-    learned: LearningRound | None,
-    accuracy: float | None,
-) -> BlockDocument:
+    if block is None:
+        return page
     header, body, law = block.header, block.body, genesis.law
     weights = sample_weights(block) if law.aggregation == "mean" else {}
     outcomes = {} if learned is None else dict(zip(learned.selected, learned.outcome, strict=False))
     modelled = body.modelled
-    return BlockDocument(
-        height=frame.height,
-        has_previous=frame.has_previous,
-        has_next=frame.has_next,
-        problem=frame.problem,
-        sentences=frame.sentences,
-        size_bytes=frame.size_bytes,
-        is_verifiable=frame.is_verifiable,
+    return replace(
+        page,
         digest=block.digest.hex(),
         parent=header.parent.hex(),
         time_ms=header.time_ms,
@@ -145,55 +131,17 @@ def _fill(
         entries=[show_entry(entry, block) for entry in body.entries],
         accuracy=accuracy,
         loss=None if learned is None else learned.loss,
-        members=frame.members,
-        quorum=frame.quorum,
     )
 
 
 def show_row(found: Found, problem: str | None, accuracy: float | None) -> BlockRow:
     """Return the row of a block in the list of blocks."""
     if found.block is None:
-        return BlockRow(
-            height=found.height,
-            digest=None,
-            time_ms=None,
-            proposer=None,
-            attempt=None,
-            trained=[],
-            declined=[],
-            missing=[],
-            num_reports=0,
-            num_votes=0,
-            is_empty=False,
-            offenders=[],
-            change="",
-            delay_s=None,
-            mean_queue=None,
-            accuracy=accuracy,
-            reason="",
-            problem=problem,
-        )
-    summary: BlockSummary = summarise_block(found.block, found.certificate)
-    return BlockRow(
-        height=found.height,
-        digest=summary.digest,
-        time_ms=found.block.header.time_ms,
-        proposer=summary.proposer,
-        attempt=summary.attempt,
-        trained=list(summary.trained),
-        declined=list(summary.declined),
-        missing=list(summary.missing),
-        num_reports=summary.num_reports,
-        num_votes=summary.num_votes,
-        is_empty=summary.is_empty,
-        offenders=list(summary.offenders),
-        change=summary.change,
-        delay_s=summary.delay_s,
-        mean_queue=summary.mean_queue,
-        accuracy=accuracy,
-        reason=summary.reason,
-        problem=problem,
-    )
+        return BlockRow(height=found.height, accuracy=accuracy, problem=problem)
+    summary = summarise_block(found.block, found.certificate)
+    row = msgspec.convert(summary, BlockRow, from_attributes=True)
+    time_ms = found.block.header.time_ms
+    return replace(row, height=found.height, time_ms=time_ms, accuracy=accuracy, problem=problem)
 
 
 def show_schedule(schedule: Schedule) -> ScheduleDocument:

@@ -1,10 +1,8 @@
-"""Sources of blocks (a store, a status server), and the check of blocks and signatures.
-
-Blocks of a chain, read and checked one by one.
+"""Sources of blocks (a store, a status server), and the check of blocks and signatures, one by one.
 
 The checks find a changed block at its own height: its row, its encoding, its parent, the root of its body, its proof
 of work if cheap to check, and the block its certificate's votes are for. A separate process checks its signature, see
-`signature_check`. `bdfl chain verify` checks all other rules.
+`ask_for_forgeries`. `bdfl chain verify` checks all other rules.
 """
 
 import http.client
@@ -230,7 +228,7 @@ class NetworkSource:
         return self.best.read(height)
 
 
-class WindowSource:
+class NodeSource:
     """The chain of a live node, read from its status server and not trusted."""
 
     def __init__(self, address: str) -> None:

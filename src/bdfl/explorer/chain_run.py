@@ -20,6 +20,7 @@ from bdfl.explorer.block_source import BlockSource, Found, ask_for_forgeries, fi
 from bdfl.explorer.columns import OUTSIDE, RESTING, UNKNOWN, Columns, summarise
 from bdfl.explorer.documents import (
     FLAG_PROBLEM,
+    MAX_LISTED,
     AccessPointRow,
     BlockDocument,
     BlockList,
@@ -27,16 +28,16 @@ from bdfl.explorer.documents import (
     ClientDocument,
     ClientRow,
     Kind,
+    Overview,
     Problem,
     Status,
     Summary,
 )
 from bdfl.explorer.follower import Follower, Journal, Learning, MeasuredTimes, NodeLogs, is_member
-from bdfl.explorer.node_status import Watcher
-from bdfl.explorer.pages import show_client
-from bdfl.explorer.run import Facts, RoundView
+from bdfl.explorer.node_status import StatusPoller
+from bdfl.explorer.pages import RoundView, show_client
 from bdfl.explorer.worker_client import FindMining
-from bdfl.ledger.block import Block, Conditions, Genesis, Schedule, chain_id
+from bdfl.ledger.block import Block, Conditions, Schedule, chain_id
 from bdfl.ledger.chain_params import problem_of, read_decision
 from bdfl.ledger.costs import ATTO, MICROWATT, NANO, NOISE
 from bdfl.ledger.member_set import find_evidence, offender_of, quorum_size
@@ -45,7 +46,6 @@ from bdfl.records.learning import LearningRound
 from bdfl.scenario import MiningMode, Scenario
 from bdfl.scheduling.problem import Decision, RoundProblem
 
-PAGE = 50  # blocks in a list
 _OPENING_S = 15.0  # to read a chain when it is opened; later blocks are read in steps
 _STEP_S = 0.3
 _CHECK_EVERY_S = 30.0  # interval of signature checks
@@ -55,7 +55,7 @@ _MAX_PROBLEMS = 100  # listed at most
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Surroundings:
+class RunFiles:
     """Files and processes beside a chain."""
 
     folder: Path | None = None
@@ -65,7 +65,7 @@ class Surroundings:
     journal: Journal | None = None
     logs: NodeLogs | None = None
     times: MeasuredTimes | None = None
-    watcher: Watcher | None = None
+    watcher: StatusPoller | None = None
     is_worked_on: Callable[[], bool] = lambda: False  # true if a process writes to the chain
     problem: str | None = None  # with the files beside the chain
 
@@ -81,7 +81,7 @@ class OwnedSource(BlockSource, Protocol):
     def close(self) -> None: ...
 
 
-class Tallies:
+class MemberCounts:
     """Counts of votes and reports by member, and the heights of proven offences."""
 
     def __init__(self) -> None:
@@ -106,22 +106,21 @@ class Tallies:
 class ChainRun:
     """One run on a chain; every method may be called from any thread."""
 
-    def __init__(self, kind: Kind, source: OwnedSource, surroundings: Surroundings) -> None:
+    def __init__(self, kind: Kind, source: OwnedSource, surroundings: RunFiles) -> None:
         self.kind: Kind = kind
         self.source: OwnedSource = source
         self.around = surroundings
         self.folder: Path | None = surroundings.folder
         self.scenario_path = surroundings.scenario_path
         self.genesis = source.genesis
-        self.facts = _facts_of(source.genesis, surroundings)
         self.name = self.genesis.name or (surroundings.scenario.name if surroundings.scenario else "") or "chain"
         self.lock = threading.RLock()
         self.columns = Columns(len(self.genesis.members))
         self.follower = Follower(self.genesis)
-        self.problems: dict[int, str] = {}
+        self._problems: dict[int, str] = {}
         self.gone: str | None = None  # why it cannot be read any more
         self.is_live = False
-        self.tallies = Tallies()
+        self.tallies = MemberCounts()
         self._read_s = float("-inf")
         self._summary: tuple[tuple[int, int], Summary] | None = None
         self._num_changes = 0  # of rows that were there before
@@ -184,8 +183,8 @@ class ChainRun:
 
     def note_problem(self, height: int, what: str) -> None:
         """Record a problem of a block that was read."""
-        if height not in self.problems and 1 <= height <= self.height:
-            self.problems[height] = what
+        if height not in self._problems and 1 <= height <= self.height:
+            self._problems[height] = what
             self.columns["flags"][height - 1] |= FLAG_PROBLEM
 
     @property
@@ -207,7 +206,7 @@ class ChainRun:
             row, problem = self.follower.take(found)
             self.columns.append(row)
             if problem is not None:
-                self.problems[found.height] = problem
+                self._problems[found.height] = problem
             if found.block is not None:
                 self.tallies.take(found)
                 self._take_receipts(found.block)
@@ -231,7 +230,7 @@ class ChainRun:
         scenario = self.around.scenario
         return self.kind == "run" and scenario is not None and scenario.mining.mode is MiningMode.SAMPLED
 
-    def open_races(self) -> list[FindMining]:
+    def unknown_mining(self) -> list[FindMining]:
         """Return requests for the sampled mining times of the last rounds, whose receipts are in no block."""
         if not self._is_sampled or self.scenario_path is None:
             return []
@@ -303,12 +302,36 @@ class ChainRun:
         count = len(self.around.scenario.geometry.access_points_m)
         return [AccessPointRow(name=f"access point {number}") for number in range(count)]
 
-    def told_problems(self) -> list[Problem]:
+    def problems(self) -> list[Problem]:
         """Return the problems found; height 0 is not about a block."""
-        found = [Problem(height=height, what=what) for height, what in list(self.problems.items())[:_MAX_PROBLEMS]]
+        found = [Problem(height=height, what=what) for height, what in list(self._problems.items())[:_MAX_PROBLEMS]]
         journal = self.around.journal
         beside = (self.around.problem, None if journal is None else journal.problem, self.gone)
         return [Problem(height=0, what=what) for what in beside if what is not None] + found
+
+    def overview(self) -> Overview:
+        law, physics, model = self.genesis.law, self.genesis.physics, self.genesis.model
+        return Overview(
+            kind=self.kind,
+            name=self.name,
+            is_live=self.is_live,
+            chain=chain_id(self.genesis).hex(),
+            height=self.height,
+            planned_rounds=self.around.planned_rounds,
+            scheduler=self.genesis.scheduler.name,
+            aggregation=law.aggregation,
+            quorum_rule=law.quorum.value,
+            work=law.work.value,
+            model_bytes=model.size,
+            num_parameters=sum(math.prod(tensor.shape) for tensor in model.tensors),
+            tradeoff=physics.tradeoff_nano / NANO,
+            min_clients=physics.min_clients,
+            bandwidth_hz=float(physics.bandwidth_hz),
+            clients=self.clients(),
+            access_points=self.access_points(),
+            problems=self.problems(),
+            summary=self.summary(),
+        )
 
     def summary(self) -> Summary:
         learning = self.learning
@@ -341,7 +364,7 @@ class ChainRun:
                 genesis=self.genesis,
                 roll=self.follower.roll,
                 height=self.height,
-                problem=self.problems.get(height, found.problem),
+                problem=self._problems.get(height, found.problem),
                 queue_nano=() if before is None else before.body.queue_nano,
                 learned=self.learned(height),
                 accuracy=self.accuracy(height),
@@ -356,19 +379,16 @@ class ChainRun:
         """Return a page of blocks by descending height."""
         with self.lock:
             last = self.height if last is None else min(last, self.height)
-            first = max(1, last - PAGE + 1 if first is None else max(first, last - PAGE + 1))
+            first = max(1, last - MAX_LISTED + 1 if first is None else max(first, last - MAX_LISTED + 1))
             rows: list[BlockRow] = []
             for height in range(last, first - 1, -1):
                 found = self.find(height)
-                rows.append(show_row(found, self.problems.get(height, found.problem), self.accuracy(height)))
+                rows.append(show_row(found, self._problems.get(height, found.problem), self.accuracy(height)))
             return BlockList(first=first, last=max(last, 0), height=self.height, blocks=rows)
 
     def accuracy(self, height: int) -> float | None:
         """Return the accuracy of the model after a block; None if unknown."""
-        if not 1 <= height <= self.height:
-            return None
-        found = float(self.columns["accuracy"][height - 1])
-        return found if np.isfinite(found) else None
+        return self.columns.known("accuracy", height)
 
     def learned(self, height: int) -> LearningRound | None:
         journal = self.around.journal
@@ -488,20 +508,3 @@ class ChainRun:
             if client < num and states[client] not in (RESTING, OUTSIDE, UNKNOWN)
         }
         return problem_of(base, round, queue_nano, candidates)
-
-
-def _facts_of(genesis: Genesis, around: Surroundings) -> Facts:
-    law, physics = genesis.law, genesis.physics
-    return Facts(
-        chain=chain_id(genesis).hex(),
-        planned_rounds=around.planned_rounds,
-        scheduler=genesis.scheduler.name,
-        aggregation=law.aggregation,
-        quorum_rule=law.quorum.value,
-        work=law.work.value,
-        model_bytes=genesis.model.size,
-        num_parameters=sum(math.prod(tensor.shape) for tensor in genesis.model.tensors),
-        tradeoff=physics.tradeoff_nano / NANO,
-        min_clients=physics.min_clients,
-        bandwidth_hz=float(physics.bandwidth_hz),
-    )

@@ -1,6 +1,4 @@
-"""Columns per round, and their downsampling for the overview.
-
-The rounds of a run as compact numeric columns.
+"""The rounds of a run as compact numeric columns, and their downsampling for the pages.
 
 Unknown values are NaN, an unknown proposer is `NOBODY`.
 """
@@ -18,8 +16,8 @@ from bdfl.explorer.documents import (
     FLAG_INFEASIBLE,
     ClientColumns,
     ClientRow,
-    ClientStory,
-    StoryDocument,
+    ClientSeries,
+    SeriesDocument,
     Summary,
 )
 from bdfl.records import NOBODY
@@ -72,7 +70,7 @@ _LEAST_ROWS = 64
 
 @dataclass(kw_only=True)
 class Row:
-    """One round; arrays have one entry per client known by then."""
+    """One round; arrays have one entry per client known by then, NaN stands for unknown ones."""
 
     delay_s: float = np.nan
     training_s: float = np.nan  # of the slowest client
@@ -89,13 +87,13 @@ class Row:
     digest: bytes = b""
     mean_queue: float = np.nan
     objective: float = np.nan
-    client_training_j: Values
-    client_upload_j: Values
-    client_mining_j: Values
-    client_budget_j: Values
-    client_training_s: Values
-    client_upload_s: Values
-    client_queue: Values
+    client_training_j: Values | float = np.nan
+    client_upload_j: Values | float = np.nan
+    client_mining_j: Values | float = np.nan
+    client_budget_j: Values | float = np.nan
+    client_training_s: Values | float = np.nan
+    client_upload_s: Values | float = np.nan
+    client_queue: Values | float = np.nan
     client_count: Values
     client_state: Values
 
@@ -122,6 +120,11 @@ class Columns:
 
     def __getitem__(self, name: str) -> Values:
         return self._arrays[name][: self.num_rows]
+
+    def known(self, name: str, round: int) -> float | None:
+        """Return a value of a round; None if unknown."""
+        found = float(self[name][round - 1]) if 1 <= round <= self.num_rows else math.nan
+        return found if math.isfinite(found) else None
 
     def append(self, row: Row) -> None:
         """Append the next round; new clients are `OUTSIDE` in earlier rounds."""
@@ -180,7 +183,6 @@ _DIGITS = 6
 _TIME_DIGITS = 10
 _CLIENT_DIGITS = 4
 _ROWS_AT_A_TIME = 64
-_NOTHING = msgspec.Raw(b"[]")
 
 
 class Window:
@@ -232,16 +234,16 @@ class Window:
 
     def merge(self, how: np.ufunc, values: Values) -> Values:
         """Reduce the values of each row by a ufunc."""
+        if self.bucket == 1:
+            return values
         found: Values = how.reduceat(values, self._starts)
         return found
 
 
-def tell_story(columns: Columns, first: int, last: int, points: int) -> StoryDocument:
+def read_series(columns: Columns, first: int, last: int, points: int) -> SeriesDocument:
     """Return rounds `first` to `last` in at most `points` rows."""
     window = Window(columns, first, last, points)
     is_single = window.bucket == 1
-    if window.last < window.first:
-        return _empty_story(columns, window)
 
     def means(name: str, digits: int = _DIGITS) -> list[float | None]:
         return rounded(window.means(window.values(name)), digits)
@@ -250,15 +252,15 @@ def tell_story(columns: Columns, first: int, last: int, points: int) -> StoryDoc
         found: list[int] = window.merge(how, window.values(name).astype(np.int64)).tolist()
         return found
 
-    delay_s = window.values("delay_s")
-    return StoryDocument(
+    delay_s, is_measured = window.values("delay_s"), window.values("is_measured")
+    return SeriesDocument(
         first=window.first,
         last=window.last,
         num_rounds=columns.num_rows,
         bucket=window.bucket,
         round=window.rounds,
         time_s=rounded(window.ends(window.values("time_s")), _TIME_DIGITS),
-        is_measured=bool(np.mean(window.values("is_measured")) > 0.5),
+        is_measured=2 * int(is_measured.sum(dtype=np.int64)) > len(is_measured),
         delay_s=means("delay_s"),
         delay_min_s=None if is_single else rounded(window.merge(np.fmin, delay_s), _DIGITS),
         delay_max_s=None if is_single else rounded(window.merge(np.fmax, delay_s), _DIGITS),
@@ -286,38 +288,7 @@ def tell_story(columns: Columns, first: int, last: int, points: int) -> StoryDoc
     )
 
 
-def _empty_story(columns: Columns, window: Window) -> StoryDocument:
-    return StoryDocument(
-        first=window.first,
-        last=window.last,
-        num_rounds=columns.num_rows,
-        bucket=1,
-        round=[],
-        time_s=[],
-        is_measured=False,
-        delay_s=[],
-        delay_min_s=None,
-        delay_max_s=None,
-        training_s=[],
-        upload_s=[],
-        mining_s=[],
-        rest_s=[],
-        accuracy=[],
-        loss=[],
-        num_updates=[],
-        num_selected=[],
-        proposer=[],
-        attempt=[],
-        is_empty=[],
-        flags=[],
-        digest=[],
-        mean_queue=[],
-        objective=[],
-        clients=ClientColumns(energy_share=_NOTHING, queue=_NOTHING, count=_NOTHING, state=[]),
-    )
-
-
-def tell_client(columns: Columns, client: int, points: int) -> ClientStory:
+def read_client_series(columns: Columns, client: int, points: int) -> ClientSeries:
     """Return all rounds of one client in at most `points` rows."""
     window = Window(columns, 1, columns.num_rows, points)
     is_single = window.bucket == 1
@@ -329,24 +300,8 @@ def tell_client(columns: Columns, client: int, points: int) -> ClientStory:
     def means(values: Values) -> list[float | None]:
         return rounded(window.means(values), _CLIENT_DIGITS)
 
-    if not columns.num_rows:
-        return ClientStory(
-            bucket=1,
-            round=[],
-            time_s=[],
-            state="",
-            training_j=[],
-            upload_j=[],
-            mining_j=[],
-            energy_j=[],
-            budget_j=[],
-            queue=[],
-            training_s=[],
-            upload_s=[],
-            count=[],
-        )
     parts = [of("training_j"), of("upload_j"), of("mining_j")]
-    return ClientStory(
+    return ClientSeries(
         bucket=window.bucket,
         round=window.rounds,
         time_s=rounded(window.ends(window.values("time_s")), _TIME_DIGITS),

@@ -4,6 +4,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from bdfl import __version__
 from bdfl.audit.export import Plain
 from bdfl.audit.lineage import Contribution
 
@@ -36,9 +37,9 @@ class ClientRow(Document, frozen=True, kw_only=True):
     name: str
     samples: int | None
     rate: float  # beta_i
-    public_key: str | None
-    since: int  # first height as a member
-    until: int | None  # last height as a member; none: no removal is agreed on
+    public_key: str | None = None
+    since: int = 1  # first height as a member
+    until: int | None = None  # last height as a member; none: no removal is agreed on
 
 
 class AccessPointRow(Document, frozen=True):
@@ -70,12 +71,12 @@ class NodeStatus(Document, frozen=True, kw_only=True):
     number: int
     name: str
     is_online: bool
-    height: int | None
-    phase: str | None
-    attempt: int | None
-    is_training: bool
-    is_mining: bool
-    age_s: float | None  # of its newest block
+    height: int | None = None
+    phase: str | None = None
+    attempt: int | None = None
+    is_training: bool = False
+    is_mining: bool = False
+    age_s: float | None = None  # of its newest block
     state: str | None  # as in bdfl node status; none: unknown
     reason: str
 
@@ -95,33 +96,33 @@ class Status(Document, frozen=True):
 
 
 class Overview(Document, frozen=True, kw_only=True):
-    """`/index.json`"""
+    """`/index.json`: constant facts of a run, and its state."""
 
     kind: Kind
     name: str
-    run: int
-    runs: list[RunName]
-    version: str
+    run: int = 0
+    runs: list[RunName] = []
+    version: str = __version__
     is_live: bool
-    is_exported: bool
-    chain: str | None
+    is_exported: bool = False
+    chain: str | None = None
     height: int
     planned_rounds: int | None
     scheduler: str
-    aggregation: str | None
-    quorum_rule: str | None
-    work: str | None
-    model_bytes: int | None
-    num_parameters: int | None
+    aggregation: str | None = None
+    quorum_rule: str | None = None
+    work: str | None = None
+    model_bytes: int | None = None
+    num_parameters: int | None = None
     tradeoff: float | None
     min_clients: int | None
     bandwidth_hz: float | None
     clients: list[ClientRow]
     access_points: list[AccessPointRow]
     problems: list[Problem]
-    label_names: list[str] | None
+    label_names: list[str] | None = None
     summary: Summary
-    status: Status | None
+    status: Status | None = None
 
 
 class ClientColumns(Document, frozen=True):
@@ -133,7 +134,7 @@ class ClientColumns(Document, frozen=True):
     state: list[str] | None  # a character per client, see `columns`; none: buckets
 
 
-class StoryDocument(Document, frozen=True, kw_only=True):
+class SeriesDocument(Document, frozen=True, kw_only=True):
     """`/story.json`: rounds `first` to `last` in rows of `bucket` rounds each; the last row may have fewer."""
 
     first: int
@@ -165,26 +166,29 @@ class StoryDocument(Document, frozen=True, kw_only=True):
 
 
 class BlockRow(Document, frozen=True, kw_only=True):
-    """A row in the list of blocks; of an invalid block, only the readable fields."""
+    """A row in the list of blocks, a `BlockSummary`; of an invalid block, only the readable fields."""
 
     height: int
-    digest: str | None
-    time_ms: int | None  # UTC since 1970, by its proposer's clock
-    proposer: int | None
-    attempt: int | None
-    trained: list[int]
-    declined: list[int]
-    missing: list[int]
-    num_reports: int
-    num_votes: int  # in its certificate
-    is_empty: bool
-    offenders: list[int]
-    change: str
-    delay_s: float | None
-    mean_queue: float | None
-    accuracy: float | None
-    reason: str
-    problem: str | None
+    digest: str | None = None
+    time_ms: int | None = None  # UTC since 1970, by its proposer's clock
+    proposer: int | None = None
+    attempt: int | None = None
+    trained: list[int] = []
+    declined: list[int] = []
+    missing: list[int] = []
+    num_reports: int = 0
+    num_votes: int = 0  # in its certificate
+    is_empty: bool = False
+    offenders: list[int] = []
+    change: str = ""
+    delay_s: float | None = None
+    mean_queue: float | None = None
+    accuracy: float | None = None
+    reason: str = ""
+    problem: str | None = None
+
+
+MAX_LISTED = 50  # blocks
 
 
 class BlockList(Document, frozen=True):
@@ -358,7 +362,7 @@ class NetworkDocument(Document, frozen=True):
     why: str | None = None  # no positions
 
 
-class ClientStory(Document, frozen=True):
+class ClientSeries(Document, frozen=True):
     """One client's rounds, in rows of `bucket` rounds; means in buckets."""
 
     bucket: int
@@ -400,23 +404,23 @@ class ClientDocument(Document, frozen=True, kw_only=True):
     since: int
     until: int | None
     share: float | None  # of its rounds as a member with an update that counts
-    epsilon: float | None  # spent so far, by its newest update; none: not private, or no chain
-    cycles: float | None
-    capacitance: float | None
-    power_w: float | None
-    power_max_w: float | None
-    model_bits: float | None
-    cpu_max_hz: float | None
-    mining_max_hz: float | None
+    epsilon: float | None = None  # spent so far, by its newest update; none: not private, or no chain
+    cycles: float | None = None
+    capacitance: float | None = None
+    power_w: float | None = None
+    power_max_w: float | None = None
+    model_bits: float | None = None
+    cpu_max_hz: float | None = None
+    mining_max_hz: float | None = None
     mined: list[int]  # heights
-    contributions: list[ContributionRow]  # the newest first, at most 100
+    contributions: list[ContributionRow] = []  # the newest first, at most 100
     num_contributions: int
-    num_declined: int
-    num_missed: int
-    num_votes: int  # blocks with its vote in the certificate or the next block
-    num_reports: int
-    offences: list[OffenceRow]
-    rounds: ClientStory
+    num_declined: int = 0
+    num_missed: int = 0
+    num_votes: int = 0  # blocks with its vote in the certificate or the next block
+    num_reports: int = 0
+    offences: list[OffenceRow] = []
+    rounds: ClientSeries
 
 
 class Ancestor(Document, frozen=True, kw_only=True):
@@ -512,6 +516,8 @@ class ProblemClient(Document, frozen=True):
 
 
 class ProblemDocument(Document, frozen=True):
+    """A `RoundProblem`."""
+
     round: int
     min_clients: int
     tradeoff: float
@@ -519,7 +525,7 @@ class ProblemDocument(Document, frozen=True):
     bandwidth_hz: float
     noise_w_per_hz: float
     overhead_s: float
-    clients: list[ProblemClient]
+    clients: list[ProblemClient] = []
 
 
 class SolvedDecision(Document, frozen=True):
@@ -660,27 +666,27 @@ class Growth(Document, frozen=True):
     problems: list[Problem]
 
 
-class BlockNews(Document, frozen=True, tag_field="event", tag="block"):
+class BlockEvent(Document, frozen=True, tag_field="event", tag="block"):
     """`event: block`"""
 
-    story: StoryDocument  # of one row
+    story: SeriesDocument  # of one row
     overview: Growth
 
 
-class StatusNews(Document, frozen=True, tag_field="event", tag="status"):
+class StatusEvent(Document, frozen=True, tag_field="event", tag="status"):
     """`event: status`"""
 
     status: Status
 
 
-class GoneNews(Document, frozen=True, tag_field="event", tag="gone"):
+class GoneEvent(Document, frozen=True, tag_field="event", tag="gone"):
     """`event: gone`: the run cannot be read any more."""
 
     why: str
 
 
-class BackNews(Document, frozen=True, tag_field="event", tag="back"):
+class BackEvent(Document, frozen=True, tag_field="event", tag="back"):
     """`event: back`: the run can be read again."""
 
 
-News: TypeAlias = BlockNews | StatusNews | GoneNews | BackNews
+RunEvent: TypeAlias = BlockEvent | StatusEvent | GoneEvent | BackEvent

@@ -13,10 +13,11 @@ from http import HTTPStatus
 
 import msgspec
 from anyio import CapacityLimiter, to_thread
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from bdfl.errors import BdflError
-from bdfl.explorer.documents import News, StatusNews
+from bdfl.explorer.documents import RunEvent, StatusEvent
 
 POLL_S = 0.5
 HEARTBEAT_S = 10.0
@@ -32,7 +33,7 @@ class TooManyViewers(BdflError):
     """More viewers than a server takes."""
 
 
-Poll = Callable[[int], Sequence[News]]
+Poll = Callable[[int], Sequence[RunEvent]]
 
 
 class Viewer:
@@ -135,9 +136,9 @@ class Feed:
             for viewer in tuple(viewers):
                 viewer.close()
 
-    def _keep(self, run: int, news: News) -> bytes:
+    def _keep(self, run: int, news: RunEvent) -> bytes:
         """Encode an event; store it if new viewers get it."""
-        name, message = name_of(news), encode_news(news)
+        name, message = name_of(news), encode_event(news)
         kept = self._kept.setdefault(run, {})
         if name == "back":
             kept.pop("gone", None)
@@ -146,22 +147,23 @@ class Feed:
         return message
 
 
-def name_of(news: News) -> str:
+def name_of(news: RunEvent) -> str:
     """Return the name of the event, such as block."""
     return str(type(news).__struct_config__.tag)
 
 
-def encode_news(news: News) -> bytes:
+def encode_event(news: RunEvent) -> bytes:
     """Encode an event as a server-sent event."""
-    document = news.status if isinstance(news, StatusNews) else news
+    document = news.status if isinstance(news, StatusEvent) else news
     return b"event: " + name_of(news).encode() + b"\ndata: " + msgspec.json.encode(document) + b"\n\n"
 
 
-class EventStream:
+class EventStream(Response):
     """A response that streams events until its viewer disconnects."""
 
     def __init__(self, feed: Feed, run: int) -> None:
         self._feed, self._run = feed, run
+        self.background = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         viewer = None if scope["method"] == "HEAD" else self._feed.join(self._run)

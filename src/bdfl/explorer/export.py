@@ -1,14 +1,8 @@
-"""Static export of a run as one HTML file.
-
-Bundle the pages' JavaScript modules into one classic script, for pages opened from a disk.
-
-Browsers load no modules from `file://`. Our modules use a few plain forms of import and export only. All other forms
-are rejected, so that an export behaves like the server's pages.
-
-Static export of the explorer: one page with all its data, and the JSON documents beside it.
+"""Static export of runs: one page with all its data, and the JSON documents beside it.
 
 The page opens from a disk or any web host. Its content security policy allows only the script written here, by its
-hash, and no requests.
+hash, and no requests. Browsers load no modules from `file://`: the pages' modules are bundled into one classic script.
+They use a few plain forms of import and export only; all other forms are rejected.
 """
 
 import base64
@@ -26,7 +20,7 @@ import msgspec
 from bdfl import __version__
 from bdfl.errors import BdflError
 from bdfl.explorer.app import SHELL, StaticFiles
-from bdfl.explorer.documents import Overview, WhatIfSettings
+from bdfl.explorer.documents import MAX_LISTED, Overview, WhatIfSettings
 from bdfl.explorer.library import Library
 
 _NAME = r"[A-Za-z_$][A-Za-z0-9_$]*"
@@ -174,7 +168,7 @@ class _Piece:
 
 
 @dataclass
-class _Account:
+class _Progress:
     """Progress of an export, and notes on parts left out."""
 
     last: int | None
@@ -201,7 +195,7 @@ def export_site(
     files = StaticFiles()
     opening, ending = _page_parts(files, library.overview(0).name)
     _clear(folder)
-    account = _Account(last, on_progress)
+    account = _Progress(last, on_progress)
     written: list[str] = []
     draft = folder / f".{PAGE}.tmp"
     try:
@@ -315,7 +309,7 @@ def _hash(text: str) -> str:
 # The data
 
 
-def _all_pieces(library: Library, account: _Account) -> Iterator[_Piece]:
+def _all_pieces(library: Library, account: _Progress) -> Iterator[_Piece]:
     overviews = [library.overview(run) for run in range(library.num_runs)]
     account.total = sum(_count_pieces(overview, account.last) for overview in overviews) + 1
     yield from _take(account, "/compare.json", "compare.json", library.compare)
@@ -329,7 +323,7 @@ def _count_pieces(overview: Overview, last: int | None) -> int:
     return 6 + len(overview.clients) + 5 * num_blocks
 
 
-def _run_pieces(library: Library, run: int, overview: Overview, account: _Account) -> Iterator[_Piece]:
+def _run_pieces(library: Library, run: int, overview: Overview, account: _Progress) -> Iterator[_Piece]:
     """Yield all documents of a run: those of the whole run first, then its blocks from the newest on."""
     place = "" if run == 0 else f"run-{run}/"
     height = overview.height
@@ -386,7 +380,7 @@ def _block_rows(library: Library, run: int, first: int, last: int) -> object:
     newest = library.blocks(run)
     rows = []
     while last >= first:
-        page = library.blocks(run, max(first, last - 49), last)
+        page = library.blocks(run, max(first, last - MAX_LISTED + 1), last)
         if not page.blocks:
             break
         rows += page.blocks
@@ -394,7 +388,7 @@ def _block_rows(library: Library, run: int, first: int, last: int) -> object:
     return msgspec.structs.replace(newest, first=first, blocks=rows)
 
 
-def _take(account: _Account, address: str, file: str, read: Callable[[], object]) -> Iterator[_Piece]:
+def _take(account: _Progress, address: str, file: str, read: Callable[[], object]) -> Iterator[_Piece]:
     """Yield the document returned by `read`, unless it raises."""
     try:
         found = read()
@@ -417,7 +411,7 @@ def _wait_for(read: Callable[[], object]) -> object:
         time.sleep(_POLL_S)
 
 
-def _note_gaps(account: _Account, overview: Overview, first: int, num_desks: int) -> None:
+def _note_gaps(account: _Progress, overview: Overview, first: int, num_desks: int) -> None:
     num_blocks = overview.height - first + 1
     if first > 1 and num_blocks > 0:
         account.notes.append(f"{overview.name}: details of the newest {num_blocks} of {overview.height} blocks")

@@ -1,6 +1,4 @@
-"""Follow a growing chain, and the journals and logs beside it.
-
-Readers of the files beside a chain: the journal of a run, the round times and the log of a node.
+"""Follow a growing chain, and the files beside it: a run's journal, a node's round times and log.
 
 Reading continues at the last position, by complete lines: another process may be writing.
 """
@@ -213,18 +211,7 @@ class Follower:
         return state
 
     def _unknown_row(self) -> Row:
-        unknown = np.full(self.num_members, np.nan)
-        return Row(
-            client_training_j=unknown,
-            client_upload_j=unknown,
-            client_mining_j=unknown,
-            client_budget_j=unknown,
-            client_training_s=unknown,
-            client_upload_s=unknown,
-            client_queue=unknown,
-            client_count=self.counts,
-            client_state=np.full(self.num_members, UNKNOWN, np.uint8),
-        )
+        return Row(client_count=self.counts, client_state=np.full(self.num_members, UNKNOWN, np.uint8))
 
 
 def _widen(values: Values, num_clients: int) -> Values:

@@ -10,37 +10,37 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from bdfl import __version__
+import msgspec
+
 from bdfl.errors import BdflError
 from bdfl.explorer import BadRequest, Busy, NotHere
-from bdfl.explorer.columns import MAX_POINTS, tell_story
-from bdfl.explorer.detection import open_node, open_path
+from bdfl.explorer.columns import MAX_POINTS, read_series
 from bdfl.explorer.documents import (
-    BackNews,
+    BackEvent,
     BlockDocument,
+    BlockEvent,
     BlockList,
-    BlockNews,
     ClientDocument,
     CompareDocument,
     ComparedRun,
     FrontierDocument,
-    GoneNews,
+    GoneEvent,
     Growth,
     ModelDocument,
     NetworkDocument,
-    News,
     Overview,
+    RunEvent,
     RunName,
+    SeriesDocument,
     Status,
-    StatusNews,
-    StoryDocument,
+    StatusEvent,
     VerifyDocument,
     WhatIfDocument,
     WhatIfSettings,
 )
 from bdfl.explorer.pages import add_accuracies, compare_runs, draw_map
 from bdfl.explorer.record_run import RecordRun
-from bdfl.explorer.run import Run
+from bdfl.explorer.run import Run, open_node, open_path
 from bdfl.explorer.worker_client import (
     MAX_DRAWN,
     FindFrontier,
@@ -54,10 +54,10 @@ from bdfl.explorer.worker_client import (
 )
 
 _MAX_PLACES = 64  # cached maps of rounds
-_MAX_NEWS = 20  # blocks reported by a poll; a viewer that misses more reloads the time series
+_MAX_EVENTS = 20  # blocks reported by a poll; a viewer that misses more reloads the time series
 
 
-class _Told:
+class _Reported:
     """State of a run already reported by `poll`."""
 
     def __init__(self, height: int, num_problems: int) -> None:
@@ -77,7 +77,7 @@ class Library:
         self._places: OrderedDict[tuple[int, int], Positions] = OrderedDict()  # by run and round
         self._turn = threading.Lock()  # serialises polls
         self._map_turn = threading.Lock()
-        self._told = [_Told(run.height, len(run.told_problems())) for run in runs]
+        self._told = [_Reported(run.height, len(run.problems())) for run in runs]
         named = Counter(run.name for run in runs)
         self._names = [
             f"{run.name} ({run.folder.name})" if named[run.name] > 1 and run.folder else run.name for run in runs
@@ -87,7 +87,7 @@ class Library:
         """Recompute sampled mining times of the last rounds, whose receipts are in no block."""
         for run in self._runs:
             with run.lock:
-                races = run.open_races()
+                races = run.unknown_mining()
             for race in races:
                 try:
                     mining_s = self._worker.ask(race, float)
@@ -105,11 +105,16 @@ class Library:
             raise NotHere(f"run {number}: not open, 0 to {len(self._runs) - 1} expected")
         return self._runs[number]
 
+    def _fresh_run(self, number: int) -> Run:
+        run = self._run(number)
+        run.refresh()
+        return run
+
     def read_all(self, run: int) -> None:
         """Read a whole chain at once, for exports; otherwise a long chain is read in steps."""
         self._run(run).read_all()
 
-    def poll(self, run: int) -> list[News]:
+    def poll(self, run: int) -> list[RunEvent]:
         """Return the events since the last poll: blocks (at most the newest few), status, gone, back.
 
         It is cheap if nothing happened. One thread polls for all viewers, about twice a second. A block is reported
@@ -118,26 +123,26 @@ class Library:
         found, told = self._run(run), self._told[run]
         with self._turn:
             found.refresh(at_once=True)
-            news: list[News] = []
+            news: list[RunEvent] = []
             if (found.gone is not None) != told.is_gone:
                 told.is_gone = found.gone is not None
-                news.append(BackNews() if found.gone is None else GoneNews(why=found.gone))
+                news.append(BackEvent() if found.gone is None else GoneEvent(why=found.gone))
             with found.lock:
-                news += self._new_blocks(found, told)
+                news += self._block_events(found, told)
             status = found.status()
             if status != told.status and status is not None:
                 told.status = status
-                news.append(StatusNews(status=status))
+                news.append(StatusEvent(status=status))
             return news
 
-    def _new_blocks(self, found: Run, told: _Told) -> list[News]:
+    def _block_events(self, found: Run, told: _Reported) -> list[RunEvent]:
         height = found.height
-        rounds = list(range(max(told.height, height - _MAX_NEWS) + 1, height + 1))
+        rounds = list(range(max(told.height, height - _MAX_EVENTS) + 1, height + 1))
         known = found.accuracy(told.height)
         if told.height > told.learned and known is not None:
             rounds = [told.height, *rounds] if told.height not in rounds else rounds
             told.learned = told.height
-        problems = found.told_problems()
+        problems = found.problems()
         if len(problems) != told.num_problems and height and not rounds:
             rounds = [height]
         told.height, told.num_problems = height, len(problems)
@@ -146,73 +151,39 @@ class Library:
         if not rounds:
             return []
         growth = Growth(height=height, summary=found.summary(), problems=problems)
-        return [BlockNews(story=tell_story(found.columns, one, one, 1), overview=growth) for one in rounds]
+        return [BlockEvent(story=read_series(found.columns, one, one, 1), overview=growth) for one in rounds]
 
     def overview(self, run: int) -> Overview:
-        found = self._run(run)
-        found.refresh()
+        found = self._fresh_run(run)
         status = found.status()  # may be slow, so outside the lock
         with found.lock:
-            facts = found.facts
-            return Overview(
-                kind=found.kind,
-                name=self._names[run],
-                run=run,
-                runs=[
-                    RunName(run=number, name=name, kind=one.kind)
-                    for number, (name, one) in enumerate(zip(self._names, self._runs, strict=True))
-                ],
-                version=__version__,
-                is_live=found.is_live,
-                is_exported=False,
-                chain=facts.chain,
-                height=found.height,
-                planned_rounds=facts.planned_rounds,
-                scheduler=facts.scheduler,
-                aggregation=facts.aggregation,
-                quorum_rule=facts.quorum_rule,
-                work=facts.work,
-                model_bytes=facts.model_bytes,
-                num_parameters=facts.num_parameters,
-                tradeoff=facts.tradeoff,
-                min_clients=facts.min_clients,
-                bandwidth_hz=facts.bandwidth_hz,
-                clients=found.clients(),
-                access_points=found.access_points(),
-                problems=found.told_problems(),
-                label_names=None,
-                summary=found.summary(),
-                status=status,
-            )
+            runs = [
+                RunName(run=number, name=name, kind=one.kind)
+                for number, (name, one) in enumerate(zip(self._names, self._runs, strict=True))
+            ]
+            return msgspec.structs.replace(found.overview(), name=self._names[run], run=run, runs=runs, status=status)
 
-    def story(self, run: int, first: int = 1, last: int | None = None, points: int = 2000) -> StoryDocument:
+    def story(self, run: int, first: int = 1, last: int | None = None, points: int = 2000) -> SeriesDocument:
         """Return rounds `first` to `last` in at most `points` rows; an empty range gives empty columns."""
         if not 1 <= points <= MAX_POINTS:
             raise BadRequest(f"points: {points} given, 1 to {MAX_POINTS} expected")
-        found = self._run(run)
-        found.refresh()
+        found = self._fresh_run(run)
         with found.lock:
             try:
-                return tell_story(found.columns, first, found.height if last is None else last, points)
+                return read_series(found.columns, first, found.height if last is None else last, points)
             finally:
-                _let_go(found)
+                _release(found)
 
     def blocks(self, run: int, first: int | None = None, last: int | None = None) -> BlockList:
         """Return at most 50 blocks by descending height (default: the newest)."""
-        found = self._run(run)
-        found.refresh()
-        return found.blocks(first, last)
+        return self._fresh_run(run).blocks(first, last)
 
     def block(self, run: int, height: int) -> BlockDocument:
-        found = self._run(run)
-        found.refresh()
-        return found.block(height)
+        return self._fresh_run(run).block(height)
 
     def raw_block(self, run: int, height: int) -> bytes:
         """Return a MessagePack array of the block's and its certificate's stored bytes."""
-        found = self._run(run)
-        found.refresh()
-        return found.raw_block(height)
+        return self._fresh_run(run).raw_block(height)
 
     def raw_genesis(self, run: int) -> bytes:
         """Return the canonical bytes of the genesis."""
@@ -220,8 +191,7 @@ class Library:
 
     def network(self, run: int, round: int | None = None) -> NetworkDocument:
         """Return the map of a round (default: the round in progress; of a finished run, the last one)."""
-        found = self._run(run)
-        found.refresh()
+        found = self._fresh_run(run)
         view = found.view_round(found.newest_round if round is None else round)
         places, why = None, None
         try:
@@ -245,16 +215,14 @@ class Library:
         return known
 
     def client(self, run: int, number: int) -> ClientDocument:
-        found = self._run(run)
-        found.refresh()
+        found = self._fresh_run(run)
         try:
             return found.client(number)
         finally:
-            _let_go(found)
+            _release(found)
 
     def model(self, run: int, height: int, without: int | None = None, other: int | None = None) -> ModelDocument:
-        found = self._run(run)
-        found.refresh()
+        found = self._fresh_run(run)
         path = found.chain_path
         if path is None:
             raise NotHere("the models of this run are not kept on this machine")
@@ -270,8 +238,7 @@ class Library:
 
     def desk(self, run: int, height: int | None, settings: WhatIfSettings) -> WhatIfDocument:
         """Return the what-if page of a round (default: the round in progress; of a finished run, the last one)."""
-        found = self._run(run)
-        found.refresh()
+        found = self._fresh_run(run)
         newest = min(found.newest_round, MAX_DRAWN) if found.kind == "record" else found.newest_round
         round = newest if height is None else height
         problem, recorded = found.problem_at(round)
@@ -291,16 +258,17 @@ class Library:
         for number, found in enumerate(self._runs):
             found.refresh()
             with found.lock:
+                overview = found.overview()
                 rows.append(
                     ComparedRun(
                         run=number,
                         name=self._names[number],
-                        kind=found.kind,
-                        scheduler=found.facts.scheduler,
-                        tradeoff=found.facts.tradeoff,
-                        num_rounds=found.height,
+                        kind=overview.kind,
+                        scheduler=overview.scheduler,
+                        tradeoff=overview.tradeoff,
+                        num_rounds=overview.height,
                         num_clients=found.columns.num_clients,
-                        summary=found.summary(),
+                        summary=overview.summary,
                     )
                 )
         return compare_runs(rows, [found.columns for found in self._runs], self._find_intervals)
@@ -315,9 +283,9 @@ class Library:
         return self._worker.ask(VerifyChain(chain=str(path)), VerifyDocument)
 
 
-def _let_go(found: Run) -> None:
+def _release(found: Run) -> None:
     if isinstance(found, RecordRun):
-        found.let_go()
+        found.release()
 
 
 @contextmanager
@@ -334,6 +302,6 @@ def open_library(paths: Sequence[Path], node: str | None = None) -> Iterator[Lib
             runs.append(open_node(node))
             resources.callback(runs[-1].close)
         library = Library(runs, worker)
-        if any(run.open_races() for run in runs):
+        if any(run.unknown_mining() for run in runs):
             threading.Thread(target=library.measure_ends, daemon=True, name="mining").start()
         yield library

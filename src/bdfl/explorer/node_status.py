@@ -13,7 +13,7 @@ _PATIENCE_S = 0.5
 _SIDE_BY_SIDE = 8
 
 
-class Watcher:
+class StatusPoller:
     """Poller of the status of processes, at most once a second."""
 
     def __init__(self, ask: Callable[[], Status]) -> None:
@@ -33,7 +33,7 @@ class Watcher:
         return any(node.is_online for node in self.status().nodes)
 
 
-def watch_folders(nodes: Sequence[Path], access_points: Sequence[Path]) -> Watcher:
+def poll_folders(nodes: Sequence[Path], access_points: Sequence[Path]) -> StatusPoller:
     """Return a watcher of the processes that work in these folders."""
 
     def ask() -> Status:
@@ -45,10 +45,10 @@ def watch_folders(nodes: Sequence[Path], access_points: Sequence[Path]) -> Watch
             [AccessPointStatus(name=_name_of(view), is_online=view.is_up) for view in points],
         )
 
-    return Watcher(ask)
+    return StatusPoller(ask)
 
 
-def watch_window(address: str) -> Watcher:
+def poll_node(address: str) -> StatusPoller:
     """Return a watcher of the node with a status server at this address."""
     last: list[NodeStatus] = []
 
@@ -60,7 +60,7 @@ def watch_window(address: str) -> Watcher:
         last[:] = [_of_snapshot(snapshot)]
         return _conclude(list(last), [])
 
-    return Watcher(ask)
+    return StatusPoller(ask)
 
 
 def _conclude(nodes: list[NodeStatus], access_points: list[AccessPointStatus]) -> Status:
@@ -102,12 +102,6 @@ def _offline(number: int, state: ServiceState | None, reason: str) -> NodeStatus
         number=number,
         name=f"client {number}",
         is_online=False,
-        height=None,
-        phase=None,
-        attempt=None,
-        is_training=False,
-        is_mining=False,
-        age_s=None,
         state=state,
         reason=reason,
     )

@@ -1,6 +1,7 @@
 """Pages of a client, of the network map, of two runs compared, and of a model."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import combinations
 from typing import TypeAlias
 
@@ -19,8 +20,8 @@ from bdfl.explorer.columns import (
     Values,
     Window,
     member_rounds,
+    read_client_series,
     rounded,
-    tell_client,
 )
 from bdfl.explorer.documents import (
     AccessPointPlace,
@@ -39,7 +40,6 @@ from bdfl.explorer.documents import (
     PairedDifference,
     Status,
 )
-from bdfl.explorer.run import RoundView
 from bdfl.explorer.worker_client import Positions
 from bdfl.ledger.block import Limits
 from bdfl.ledger.costs import CAPACITANCE, MICROWATT
@@ -49,7 +49,7 @@ from bdfl.scenario.schema_learning import MICRO
 
 # Page of a client: its rounds, mined blocks, contributions and offences.
 
-_POINTS = 2000
+CLIENT_POINTS = 2000
 _MAX_CONTRIBUTIONS = 100
 _MAX_MINED = 1000
 _MAX_OFFENCES = 50
@@ -88,7 +88,7 @@ def show_client(
         model_bits=float(limits.model_bits),
         cpu_max_hz=None if limits.cpu_max_hz is None else float(limits.cpu_max_hz),
         mining_max_hz=None if limits.mining_max_hz is None else float(limits.mining_max_hz),
-        mined=(np.flatnonzero(columns["proposer"] == number)[-_MAX_MINED:] + 1).tolist(),
+        mined=mined_blocks(columns, number),
         contributions=[
             _contribution(number, find(height), is_mean) for height in given[::-1][:_MAX_CONTRIBUTIONS].tolist()
         ],
@@ -98,8 +98,14 @@ def show_client(
         num_votes=num_votes,
         num_reports=num_reports,
         offences=[offence for height in convicted_in[-_MAX_OFFENCES:] for offence in _offences(number, find(height))],
-        rounds=tell_client(columns, number, _POINTS),
+        rounds=read_client_series(columns, number, CLIENT_POINTS),
     )
+
+
+def mined_blocks(columns: Columns, client: int) -> list[int]:
+    """Return the heights of the newest blocks that a client mined."""
+    heights: list[int] = (np.flatnonzero(columns["proposer"] == client)[-_MAX_MINED:] + 1).tolist()
+    return heights
 
 
 def _contribution(client: int, found: Found, is_mean: bool) -> ContributionRow:
@@ -133,6 +139,27 @@ def _offences(client: int, found: Found) -> list[OffenceRow]:
 
 
 # Map of a round: positions and channels of clients, selected, delivering and winning ones.
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundView:
+    """State of a round; lists have one entry per client, NaN where unknown."""
+
+    round: int
+    gain: list[float]
+    power_w: list[float]  # transmit power, if it sends
+    cpu_hz: list[float]
+    mining_hz: list[float]
+    reachable: frozenset[int]
+    selected: frozenset[int]
+    delivered: frozenset[int]
+    winner: int | None
+    bandwidth_hz: float | None
+    noise_w_per_hz: float | None
+
+    def is_there(self, client: ClientRow) -> bool:
+        """Return whether the client is a member in this round."""
+        return client.since <= self.round and (client.until is None or self.round <= client.until)
 
 
 def draw_map(
@@ -249,8 +276,6 @@ def _differences(first: Columns, second: Columns, metric: str) -> Values:
 
 
 def _curve(run: int, columns: Columns) -> Curve:
-    if not columns.num_rows:
-        return Curve(run=run, round=[], time_s=[], accuracy=[], delay_s=[], mean_queue=[])
     window = Window(columns, 1, columns.num_rows, _COMPARED_POINTS)
     return Curve(
         run=run,

@@ -17,10 +17,11 @@ from bdfl.explorer.columns import (
     Columns,
     Values,
     member_rounds,
+    read_client_series,
     summarise,
-    tell_client,
 )
 from bdfl.explorer.documents import (
+    MAX_LISTED,
     AccessPointRow,
     BlockDocument,
     BlockList,
@@ -28,11 +29,12 @@ from bdfl.explorer.documents import (
     ClientDocument,
     ClientRow,
     Kind,
+    Overview,
     Problem,
     Status,
     Summary,
 )
-from bdfl.explorer.run import Facts, RoundView
+from bdfl.explorer.pages import CLIENT_POINTS, RoundView, mined_blocks
 from bdfl.explorer.worker_client import DrawProblem, FindMining, RecordFacts, SplitRecord, WorkerClient
 from bdfl.records import NOBODY
 from bdfl.records.learning import SCENARIO_FILE
@@ -42,8 +44,6 @@ from bdfl.scheduling.problem import Decision, RoundProblem
 
 _DECIDED = ("client_cpu_hz", "client_mining_hz", "client_power_w")
 _READING_S = 120.0
-_CLIENT_POINTS = 2000
-_PAGE = 50
 
 
 class RecordRun:
@@ -72,28 +72,14 @@ class RecordRun:
             self.scenario_path = None
             self._problems = [Problem(height=0, what=one_line(error).replace(str(path), path.name))]
         self.name = self._found.scenario or path.name
-        scenario = self._scenario
-        self.facts = Facts(
-            chain=None,
-            planned_rounds=None if scenario is None else scenario.rounds,
-            scheduler=self._found.scheduler,
-            aggregation=None,
-            quorum_rule=None,
-            work=None,
-            model_bytes=None,
-            num_parameters=None,
-            tradeoff=self._found.tradeoff if np.isfinite(self._found.tradeoff) else None,
-            min_clients=None if scenario is None else scenario.clients.min_selected,
-            bandwidth_hz=None if scenario is None else scenario.radio.bandwidth_hz,
-        )
         self._summary = summarise(self.columns, self.clients(), self._best_round())
-        self.let_go()
+        self.release()
 
     def close(self) -> None:
         self._arrays.clear()
         self._place.cleanup()
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Release the memory of mapped pages; they are read from the files again when needed."""
         for values in self._arrays.values():
             base = getattr(values, "_mmap", None)
@@ -108,7 +94,7 @@ class RecordRun:
     def read_all(self) -> None:
         """Do nothing: records are read when opened."""
 
-    def open_races(self) -> list[FindMining]:
+    def unknown_mining(self) -> list[FindMining]:
         return []
 
     def set_mining(self, place: int, mining_s: float) -> None:
@@ -137,9 +123,6 @@ class RecordRun:
                 name=f"client {number}",
                 samples=samples[number] if number < len(samples) else None,
                 rate=rate,
-                public_key=None,
-                since=1,
-                until=None,
             )
             for number, rate in enumerate(self._found.rates)
         ]
@@ -148,7 +131,7 @@ class RecordRun:
         count = 0 if self._scenario is None else len(self._scenario.geometry.access_points_m)
         return [AccessPointRow(name=f"access point {number}") for number in range(count)]
 
-    def told_problems(self) -> list[Problem]:
+    def problems(self) -> list[Problem]:
         return self._problems
 
     def summary(self) -> Summary:
@@ -157,11 +140,26 @@ class RecordRun:
     def status(self) -> Status | None:
         return None
 
+    def overview(self) -> Overview:
+        found, scenario = self._found, self._scenario
+        return Overview(
+            kind=self.kind,
+            name=self.name,
+            is_live=False,
+            height=self.height,
+            planned_rounds=None if scenario is None else scenario.rounds,
+            scheduler=found.scheduler,
+            tradeoff=found.tradeoff if np.isfinite(found.tradeoff) else None,
+            min_clients=None if scenario is None else scenario.clients.min_selected,
+            bandwidth_hz=None if scenario is None else scenario.radio.bandwidth_hz,
+            clients=self.clients(),
+            access_points=self.access_points(),
+            problems=self._problems,
+            summary=self._summary,
+        )
+
     def accuracy(self, height: int) -> float | None:
-        if not 1 <= height <= self.height:
-            return None
-        found = float(self.columns["accuracy"][height - 1])
-        return found if np.isfinite(found) else None
+        return self.columns.known("accuracy", height)
 
     def block(self, height: int) -> BlockDocument:
         raise NotHere("a record of a simulation has no blocks")
@@ -175,7 +173,7 @@ class RecordRun:
     def blocks(self, first: int | None, last: int | None) -> BlockList:
         """Return a page of rounds in the form of blocks, by descending height."""
         last = self.height if last is None else min(last, self.height)
-        first = max(1, last - _PAGE + 1 if first is None else max(first, last - _PAGE + 1))
+        first = max(1, last - MAX_LISTED + 1 if first is None else max(first, last - MAX_LISTED + 1))
         rows = [self._row(height) for height in range(last, first - 1, -1)]
         return BlockList(first=first, last=max(last, 0), height=self.height, blocks=rows)
 
@@ -186,23 +184,11 @@ class RecordRun:
         winner = int(columns["proposer"][place])
         return BlockRow(
             height=height,
-            digest=None,
-            time_ms=None,
             proposer=None if winner == NOBODY else winner,
-            attempt=None,
             trained=trained,
-            declined=[],
-            missing=[],
-            num_reports=0,
-            num_votes=0,
-            is_empty=False,
-            offenders=[],
-            change="",
             delay_s=float(columns["delay_s"][place]),
             mean_queue=float(columns["mean_queue"][place]),
             accuracy=self.accuracy(height),
-            reason="",
-            problem=None,
         )
 
     def client(self, number: int) -> ClientDocument:
@@ -218,26 +204,12 @@ class RecordRun:
             public_key=None,
             samples=one.samples,
             rate=one.rate,
-            since=1,
-            until=None,
+            since=one.since,
+            until=one.until,
             share=count / num_rounds if num_rounds else None,
-            epsilon=None,
-            cycles=None,
-            capacitance=None,
-            power_w=None,
-            power_max_w=None,
-            model_bits=None,
-            cpu_max_hz=None,
-            mining_max_hz=None,
-            mined=(np.flatnonzero(columns["proposer"] == number)[-1000:] + 1).tolist(),
-            contributions=[],
+            mined=mined_blocks(columns, number),
             num_contributions=count,
-            num_declined=0,
-            num_missed=0,
-            num_votes=0,
-            num_reports=0,
-            offences=[],
-            rounds=tell_client(columns, number, _CLIENT_POINTS),
+            rounds=read_client_series(columns, number, CLIENT_POINTS),
         )
 
     def view_round(self, round: int) -> RoundView:

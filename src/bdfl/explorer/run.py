@@ -1,10 +1,17 @@
-"""The protocol of a run that the explorer shows, and its view of a round."""
+"""The protocol of a run, and the opening of a path or an address.
+
+These are a run, a chain, a node, a network, a record, or the status server of a live node.
+"""
 
 import threading
-from dataclasses import dataclass
+import time
 from pathlib import Path
 from typing import Protocol
 
+from bdfl.errors import BdflError, one_line
+from bdfl.explorer import CannotOpen
+from bdfl.explorer.block_source import NetworkSource, NodeSource, StoreSource
+from bdfl.explorer.chain_run import ChainRun, RunFiles
 from bdfl.explorer.columns import Columns
 from bdfl.explorer.documents import (
     AccessPointRow,
@@ -13,55 +20,29 @@ from bdfl.explorer.documents import (
     ClientDocument,
     ClientRow,
     Kind,
+    Overview,
     Problem,
     Status,
     Summary,
 )
-from bdfl.explorer.worker_client import FindMining
+from bdfl.explorer.follower import Journal, MeasuredTimes, NodeLogs
+from bdfl.explorer.node_status import poll_folders, poll_node
+from bdfl.explorer.pages import RoundView
+from bdfl.explorer.record_run import RecordRun
+from bdfl.explorer.worker_client import FindMining, WorkerClient
+from bdfl.ledger.blob_store import LOCK_FILE as CHAIN_LOCK
+from bdfl.ledger.sqlite_store import DATABASE_FILE
+from bdfl.localnet.processes import NETWORK_FILE, access_point_folder, node_folder, read_network
+from bdfl.node.run_file import is_locked
+from bdfl.records.learning import CHAIN_FOLDER, FINAL_MODEL, JOURNAL_FILE, SCENARIO_FILE
+from bdfl.scenario import Scenario
+from bdfl.scenario.files import load_foreign_scenario
 from bdfl.scheduling.problem import Decision, RoundProblem
+from bdfl.storage import open_regular, try_lock
 
-# One round: conditions, schedule and result of every client.
-
-
-@dataclass(frozen=True, kw_only=True)
-class RoundView:
-    """State of a round; lists have one entry per client, NaN where unknown."""
-
-    round: int
-    gain: list[float]
-    power_w: list[float]  # transmit power, if it sends
-    cpu_hz: list[float]
-    mining_hz: list[float]
-    reachable: frozenset[int]
-    selected: frozenset[int]
-    delivered: frozenset[int]
-    winner: int | None
-    bandwidth_hz: float | None
-    noise_w_per_hz: float | None
-
-    def is_there(self, client: ClientRow) -> bool:
-        """Return whether the client is a member in this round."""
-        return client.since <= self.round and (client.until is None or self.round <= client.until)
-
-
-# Protocol of a run, for all kinds of sources.
-
-
-@dataclass(frozen=True, kw_only=True)
-class Facts:
-    """Constant facts of a run."""
-
-    chain: str | None
-    planned_rounds: int | None
-    scheduler: str
-    aggregation: str | None
-    quorum_rule: str | None
-    work: str | None
-    model_bytes: int | None
-    num_parameters: int | None
-    tradeoff: float | None
-    min_clients: int | None
-    bandwidth_hz: float | None
+RECORD_FILE = "rounds.parquet"
+_FRESH_S = 30.0
+_EXPECTED = "the folder of a run, a chain, a node, a network or a record expected"
 
 
 class Run(Protocol):
@@ -71,7 +52,6 @@ class Run(Protocol):
     name: str
     lock: "threading.RLock"  # held while columns are read
     columns: Columns
-    facts: Facts
     folder: Path | None
     scenario_path: Path | None
     gone: str | None  # why it cannot be read any more
@@ -94,7 +74,7 @@ class Run(Protocol):
         """Read the whole run, without a time limit."""
         ...
 
-    def open_races(self) -> list[FindMining]:
+    def unknown_mining(self) -> list[FindMining]:
         """Return requests for sampled mining times of the last rounds; empty if known or unavailable."""
         ...
 
@@ -110,7 +90,13 @@ class Run(Protocol):
 
     def access_points(self) -> list[AccessPointRow]: ...
 
-    def told_problems(self) -> list[Problem]: ...
+    def problems(self) -> list[Problem]:
+        """Return the problems found; height 0 is not about a block."""
+        ...
+
+    def overview(self) -> Overview:
+        """Return the overview without its number among the open runs and without the status; hold the lock."""
+        ...
 
     def summary(self) -> Summary: ...
 
@@ -135,3 +121,112 @@ class Run(Protocol):
     def problem_at(self, round: int) -> tuple[RoundProblem, Decision | None]:
         """Return a round's problem and its recorded decision."""
         ...
+
+
+def open_path(path: Path, worker: WorkerClient) -> Run:
+    """Open the run at a path; raise `CannotOpen`."""
+    if not path.is_dir():
+        raise CannotOpen(f"{path}: {'no folder' if path.exists() else 'not there'}, {_EXPECTED}")
+    try:
+        if (path / NETWORK_FILE).is_file():
+            return _open_network(path)
+        if (path / DATABASE_FILE).is_file():
+            return _open_chain(path)
+        if (path / CHAIN_FOLDER / DATABASE_FILE).is_file():
+            is_run = (path / SCENARIO_FILE).is_file()
+            return _open_run(path) if is_run else _open_node_folder(path)
+        if (path / RECORD_FILE).is_file():
+            return RecordRun(path, worker)
+    except CannotOpen:
+        raise
+    except BdflError as error:
+        raise CannotOpen(one_line(error)) from None
+    raise CannotOpen(f"{path}: {_EXPECTED}")
+
+
+def open_node(address: str) -> ChainRun:
+    """Open the chain of the node with a status server at host:port; raise `CannotOpen`."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 2**16:
+        raise CannotOpen(f"{address}: host:port of a node's window expected, as its --metrics says")
+    try:
+        source = NodeSource(address)
+    except BdflError as error:
+        raise CannotOpen(one_line(error)) from None
+    watcher = poll_node(address)
+    around = RunFiles(watcher=watcher, is_worked_on=lambda: watcher.is_anybody_online)
+    return ChainRun("node", source, around)
+
+
+def _open_run(path: Path) -> ChainRun:
+    scenario, problem = _read_scenario(path / SCENARIO_FILE)
+    around = RunFiles(
+        folder=path,
+        scenario=scenario,
+        scenario_path=None if scenario is None else path / SCENARIO_FILE,
+        planned_rounds=None if scenario is None else scenario.rounds,
+        journal=Journal(path / JOURNAL_FILE),
+        is_worked_on=lambda: is_locked(path) or _is_fresh(path),
+        problem=problem,
+    )
+    return ChainRun("run", StoreSource(path / CHAIN_FOLDER), around)
+
+
+def _open_chain(path: Path) -> ChainRun:
+    return ChainRun("chain", StoreSource(path), RunFiles(is_worked_on=lambda: _is_written(path)))
+
+
+def _open_node_folder(path: Path) -> ChainRun:
+    watcher = poll_folders([path], [])
+    around = RunFiles(
+        folder=path,
+        logs=NodeLogs([path]),
+        times=MeasuredTimes([path]),
+        watcher=watcher,
+        is_worked_on=lambda: is_locked(path),
+    )
+    return ChainRun("node", StoreSource(path / CHAIN_FOLDER), around)
+
+
+def _open_network(path: Path) -> ChainRun:
+    network = read_network(path)
+    nodes = [node_folder(path, number) for number in range(network.num_nodes)]
+    points = [access_point_folder(path, number) for number in range(network.num_access_points)]
+    scenario, problem = _read_scenario(path / SCENARIO_FILE)
+    around = RunFiles(
+        folder=path,
+        scenario=scenario,
+        scenario_path=None if scenario is None else path / SCENARIO_FILE,
+        planned_rounds=network.blocks,
+        logs=NodeLogs(nodes),
+        times=MeasuredTimes(nodes),
+        watcher=poll_folders(nodes, points),
+        is_worked_on=lambda: is_locked(path),
+        problem=problem,
+    )
+    return ChainRun("network", NetworkSource([node / CHAIN_FOLDER for node in nodes]), around)
+
+
+def _read_scenario(path: Path) -> tuple[Scenario | None, str | None]:
+    """Return the scenario beside a chain, or the reason why it cannot be read."""
+    try:
+        return load_foreign_scenario(path), None
+    except (BdflError, OSError) as error:
+        return None, one_line(error).replace(str(path), path.name)
+
+
+def _is_fresh(path: Path) -> bool:
+    """Return whether an unfinished run was written to recently."""
+    try:
+        age_s = time.time() - (path / JOURNAL_FILE).stat().st_mtime
+    except OSError:
+        return False
+    return age_s < _FRESH_S and not (path / FINAL_MODEL).exists()
+
+
+def _is_written(path: Path) -> bool:
+    try:
+        with open_regular(path / CHAIN_LOCK, 2**20) as file:
+            return not try_lock(file)
+    except OSError:
+        return False

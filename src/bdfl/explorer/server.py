@@ -1,27 +1,34 @@
-"""The HTTP server of the explorer, and its checks of requests.
+"""The explorer's server: its process, its address, and the checks of every request.
 
-Checks of every request, and security headers of every response.
+`bdfl explore` executes this module, so that the server does not keep the command line's modules in memory.
 
 Requests must have this machine's name as Host and be GET or HEAD. Browsers load resources from this server only, show
 the pages in no frame, and do not guess content types.
 """
 
 import asyncio
+import os
+import signal
 import socket
+import sys
 import threading
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from http import HTTPStatus
+from pathlib import Path
 
+import msgspec
 import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from bdfl.addresses import LOOPBACK, is_own_name
-from bdfl.errors import BdflError
+from bdfl.errors import BdflError, one_line
+from bdfl.explorer import CannotOpen
 from bdfl.explorer.app import StaticFiles, make_app
 from bdfl.explorer.events import POLL_S, Feed
-from bdfl.explorer.library import Library
+from bdfl.explorer.library import Library, open_library
 
 CONTENT_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -37,7 +44,7 @@ _HEADERS = (
 _METHODS = ("GET", "HEAD")
 
 
-class Guard:
+class RequestFilter:
     """ASGI middleware with these checks, for a server at `host` and `port`."""
 
     def __init__(self, application: ASGIApp, *, host: str, port: int) -> None:
@@ -53,21 +60,21 @@ class Guard:
             return
         names = [value for name, value in scope["headers"] if name == b"host"]
         if not self._is_own(names):
-            await _refuse(_guarded(send), HTTPStatus.FORBIDDEN, "Host: a name of this machine expected")
+            await _refuse(_secured(send), HTTPStatus.FORBIDDEN, "Host: a name of this machine expected")
         elif scope["method"] not in _METHODS:
             allow = ((b"allow", ", ".join(_METHODS).encode()),)
-            await _refuse(_guarded(send), HTTPStatus.METHOD_NOT_ALLOWED, "GET expected", allow)
+            await _refuse(_secured(send), HTTPStatus.METHOD_NOT_ALLOWED, "GET expected", allow)
         else:
-            await self._application(scope, receive, _guarded(send))
+            await self._application(scope, receive, _secured(send))
 
     def _is_own(self, names: list[bytes]) -> bool:
         return len(names) == 1 and is_own_name(names[0].decode("latin-1").lower(), self._host, self._port)
 
 
-def _guarded(send: Send) -> Send:
+def _secured(send: Send) -> Send:
     """Return `send` with the security headers added to every response."""
 
-    async def send_guarded(message: Message) -> None:
+    async def send_secured(message: Message) -> None:
         if message["type"] == "http.response.start":
             given = list(message.get("headers", ()))
             names = {name for name, _ in given}
@@ -75,7 +82,7 @@ def _guarded(send: Send) -> Send:
             message = {**message, "headers": [*given, *_HEADERS, *caching]}
         await send(message)
 
-    return send_guarded
+    return send_secured
 
 
 async def _refuse(send: Send, status: HTTPStatus, why: str, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
@@ -110,7 +117,7 @@ class ExplorerServer:
         self.port: int = self._socket.getsockname()[1]
         self.address = f"http://{_in_address(host)}:{self.port}/"
         feed = Feed(library.poll, poll_s=poll_s)
-        app = Guard(make_app(library, feed, StaticFiles()), host=host, port=self.port)
+        app = RequestFilter(make_app(library, feed, StaticFiles()), host=host, port=self.port)
         settings = uvicorn.Config(
             app,
             loop="asyncio",
@@ -232,3 +239,95 @@ def _bind(host: str, ports: Sequence[int]) -> socket.socket:
 
 def _in_address(host: str) -> str:
     return f"[{host}]" if ":" in host else host
+
+
+# Process of the server; its settings are one JSON argument.
+
+_OPENING_S = 120.0
+_POLL_S = 0.5
+ERROR_EXIT = 2  # as elsewhere on the command line
+LOOPBACK_NAMES = (LOOPBACK, "localhost", "::1")
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """Runs to show, and the address to listen on."""
+
+    paths: list[str]
+    node: str | None = None
+    host: str = LOOPBACK
+    port: int | None = None
+    opens: bool = False  # a browser
+    while_input: bool = False  # stop at the end of standard input
+
+
+def main() -> int:
+    """Serve until stopped and return an exit code."""
+    try:
+        serve(msgspec.json.decode(sys.argv[1], type=Settings))
+    except BdflError as error:
+        print(f"error: {one_line(error)}", file=sys.stderr)
+        return ERROR_EXIT
+    return 0
+
+
+def serve(settings: Settings) -> None:
+    """Open all runs, print the address, and serve."""
+    owner = _Parent() if settings.while_input else None
+    with _open(settings, is_patient=owner is not None) as library:
+        server = ExplorerServer(library, host=settings.host, port=settings.port)
+        if settings.host not in LOOPBACK_NAMES:
+            whom = f"everybody who reaches {settings.host} can see all of it, without a password"
+            print(f"warning: {whom}", file=sys.stderr)
+        ending = " (Ctrl-C ends it)" if owner is None else ""
+        with _ending_by_signals(server):
+            print(f"explorer at {server.address}{ending}", flush=True)
+            if owner is not None:
+                owner.stop = server.stop
+            if settings.opens:
+                import webbrowser
+
+                webbrowser.open(server.address)
+            server.run()
+
+
+class _Parent:
+    """The parent process; this process stops when the parent exits."""
+
+    def __init__(self) -> None:
+        from bdfl.localnet.processes import watch_input
+
+        self.stop: Callable[[], None] = lambda: os._exit(0)  # until there is a server to stop
+        watch_input(lambda: self.stop())
+
+
+@contextmanager
+def _open(settings: Settings, *, is_patient: bool) -> Iterator[Library]:
+    """Open the library; if patient, retry for a while, such as for a network that is just starting."""
+    deadline_s = time.monotonic() + (_OPENING_S if is_patient else 0.0)
+    with ExitStack() as resources:
+        while True:
+            opening = open_library([Path(path) for path in settings.paths], settings.node)
+            try:
+                library = resources.enter_context(opening)
+                break
+            except CannotOpen:
+                if time.monotonic() >= deadline_s:
+                    raise
+            time.sleep(_POLL_S)
+        yield library
+
+
+@contextmanager
+def _ending_by_signals(server: ExplorerServer) -> Iterator[None]:
+    """Stop the server on signals, also before it runs; while it runs it handles them itself."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, lambda *_: server.stop()) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 
 from bdfl.errors import BdflError
@@ -160,27 +161,19 @@ def _certify(exact: SolvedDecision, decision: Decision) -> Optimality:
 
 
 def _show_problem(problem: RoundProblem) -> ProblemDocument:
-    return ProblemDocument(
-        round=problem.round,
-        min_clients=problem.min_clients,
-        tradeoff=problem.tradeoff,
-        work_cycles=problem.work_cycles,
-        bandwidth_hz=problem.bandwidth_hz,
-        noise_w_per_hz=problem.noise_w_per_hz,
-        overhead_s=problem.overhead_s,
-        clients=[
-            ProblemClient(
-                client=client,
-                queue=float(problem.queue[client]),
-                cycles=float(problem.cycles[client]),
-                capacitance=float(problem.capacitance[client]),
-                energy_budget_j=float(problem.energy_budget_j[client]),
-                gain_db=to_db(float(problem.gain[client])),
-                power_w=float(problem.power_w[client]),
-                model_bits=float(problem.model_bits[client]),
-                is_reachable=bool(problem.reachable[client]),
-                rate=float(problem.participation_rate[client]),
-            )
-            for client in range(problem.num_clients)
-        ],
-    )
+    clients = [
+        ProblemClient(
+            client=client,
+            queue=float(problem.queue[client]),
+            cycles=float(problem.cycles[client]),
+            capacitance=float(problem.capacitance[client]),
+            energy_budget_j=float(problem.energy_budget_j[client]),
+            gain_db=to_db(float(problem.gain[client])),
+            power_w=float(problem.power_w[client]),
+            model_bits=float(problem.model_bits[client]),
+            is_reachable=bool(problem.reachable[client]),
+            rate=float(problem.participation_rate[client]),
+        )
+        for client in range(problem.num_clients)
+    ]
+    return msgspec.structs.replace(msgspec.convert(problem, ProblemDocument, from_attributes=True), clients=clients)
