@@ -22,7 +22,7 @@ from bdfl.report.style import (
     house_style,
     new_figure,
 )
-from bdfl.report.tables import interval, new_table
+from bdfl.report.tables import interval, markdown_table, new_table
 from bdfl.scheduling.registry import show_choice
 
 if TYPE_CHECKING:
@@ -144,8 +144,7 @@ def write_leaderboard_markdown(boards: Sequence[Board], made_with: Sequence[str]
     for board in boards:
         columns, rows = _rows(board)
         lines += ["", f"## {board.scenario}", "", f"{_title(board)}. Mean ± 95 % interval over seeds.", ""]
-        lines += ["| " + " | ".join(columns) + " |", "|--:|---" + "|--:" * (len(columns) - 2) + "|"]
-        lines += ["| " + " | ".join(row) + " |" for row in rows]
+        lines += markdown_table(columns, rows, "rl" + "r" * (len(columns) - 2))
         lines += ["", f"![Standings in {board.scenario}]({file_name(board)}.svg)"]
     return "\n".join(lines) + "\n"
 

@@ -14,7 +14,7 @@ from bdfl.learning.training import Outcome
 from bdfl.ledger.verify import Verification
 from bdfl.records import LearningRecord, PerRound, RunRecord
 from bdfl.report.findings import chain_section, count, list_warnings, summarise_findings
-from bdfl.report.html import COLOURS, card, extract_styles, inline_svg, node, render_page, table_node
+from bdfl.report.html import COLOURS, card, extract_styles, facts_node, inline_svg, node, render_page, table_node
 from bdfl.report.learning_figures import draw_exhibits
 from bdfl.report.run_figures import Exhibit
 from bdfl.report.tables import number
@@ -352,8 +352,7 @@ def _colophon(run: RunRecord, learning: LearningRecord) -> Element:
             [f"bdfl {__version__}", *(_version(name) for name in ("numpy", "matplotlib", "torch"))]
         ),
     }
-    pairs = [element for term, fact in facts.items() for element in (node("dt", term), node("dd", fact))]
-    return node("footer", node("dl", *pairs))
+    return node("footer", facts_node("dl", facts.items()))
 
 
 def _version(package: str) -> str:
