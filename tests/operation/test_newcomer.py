@@ -23,7 +23,7 @@ from bdfl.federation.membership_change import (
     write_change,
 )
 from bdfl.ledger.sqlite_store import ChainStore
-from bdfl.localnet.network import find_ports, found_network, run_network
+from bdfl.localnet.network import create_network, find_ports, run_network
 from bdfl.localnet.processes import GENESIS_FILE, Child, end_all, node_folder
 from bdfl.node.service import open_node
 from bdfl.node.settings import CHAIN_FOLDER, NodeSettings, open_chain
@@ -49,7 +49,7 @@ def admit(folder, scenario, signer):
 def test_a_newcomer_is_let_in_catches_up_and_is_needed_from_then_on(tmp_path):
     folder, place = tmp_path / "network", tmp_path / "third"
     scenario = tiny_scenario(2, "rounds=1000", BY_FORMULA)
-    found_network(folder, scenario, 0, None)
+    create_network(folder, scenario, 0, None)
     place.mkdir()
     signer = create_key(place / "key.pem")
     nodes = [node_folder(folder, 0), node_folder(folder, 1)]
@@ -90,7 +90,7 @@ def test_a_newcomer_is_let_in_catches_up_and_is_needed_from_then_on(tmp_path):
 def network(tmp_path_factory):
     """The folder of a network of two that does not run."""
     folder = tmp_path_factory.mktemp("rivals") / "network"
-    found_network(folder, tiny_scenario(2, "rounds=1000", BY_FORMULA), 0, None)
+    create_network(folder, tiny_scenario(2, "rounds=1000", BY_FORMULA), 0, None)
     return folder
 
 

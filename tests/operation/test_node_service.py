@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from bdfl.errors import BdflError
-from bdfl.federation.genesis_draft import found_federation
+from bdfl.federation.genesis_draft import create_federation
 from bdfl.federation.genesis_file import read_genesis, read_scenario, write_genesis
 from bdfl.federation.keys import create_key, load_key
 from bdfl.identity import Signer
@@ -281,7 +281,7 @@ def test_the_first_round_does_not_wait_for_ever_where_enough_are_there():
 def test_only_founders_wait_for_each_other_and_only_for_the_first_round(settings, tmp_path):
     create_key(tmp_path / "key.pem")
     signers = [load_key(settings.key), load_key(tmp_path / "key.pem")]
-    genesis = found_federation(tiny_scenario(2), signers)
+    genesis = create_federation(tiny_scenario(2), signers)
     founder = replace(identify(settings), genesis=genesis, number=1)
     assert num_awaited(founder, 0) == 1
     assert num_awaited(founder, 1) == 0

@@ -256,7 +256,7 @@ def sign_profile(
     )
 
 
-def found_federation(
+def create_federation(
     scenario: Scenario,
     signers: Sequence[Signer],
     *,

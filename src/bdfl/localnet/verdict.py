@@ -130,7 +130,7 @@ class NetworkVerdict:
         return self.difference is None and not self.failures
 
 
-def judge_network(
+def verify_network(
     folder: Path,
     *,
     own_functions: frozenset[str] = frozenset(),
@@ -196,7 +196,7 @@ def summarise_network(folder: Path, verdict: NetworkVerdict, took_s: float) -> N
                 updates += 0 if block.body.is_empty else len(block.body.updates)
             model = store.get_blob(store.block(verdict.height).body.model)
         if model is not None:
-            accuracy, loss = judge_model(scenario, model)
+            accuracy, loss = evaluate_model(scenario, model)
     failures = [f"node {node}: {failure}" for node, failure in verdict.failures]
     return NetworkSummary(
         folder=str(folder),
@@ -215,7 +215,7 @@ def summarise_network(folder: Path, verdict: NetworkVerdict, took_s: float) -> N
     )
 
 
-def judge_model(scenario: Scenario, model: bytes) -> tuple[float, float]:
+def evaluate_model(scenario: Scenario, model: bytes) -> tuple[float, float]:
     """Return accuracy and loss of a model on the scenario's test data."""
     federated = prepare_run(scenario)
     with open_trainer(scenario, federated.data, federated.partition) as trainer:
