@@ -20,7 +20,6 @@ from bdfl.federation.genesis_draft import (
     finish_draft,
     read_draft,
     sign_profile,
-    write_draft,
 )
 from bdfl.federation.genesis_file import (
     BadAgreement,
@@ -45,6 +44,7 @@ from bdfl.ledger.genesis import physics_of
 from bdfl.radio import uplink_rate
 from bdfl.scenario import LiveMode, QuorumRule, WorkKind, load_scenario
 from bdfl.scenario.files import find_scenario
+from bdfl.storage import write_record
 from bdfl.transports.live.calibration import Calibration, Figure, Source
 from tests.operation.founders import LABELS, access_point, agreed, card, empty_draft, full_draft, signer, unsigned
 
@@ -173,7 +173,7 @@ def test_cards_may_come_in_any_order_and_a_newer_one_replaces_the_older():
 
 
 def test_a_draft_comes_back_as_it_was_written(tmp_path):
-    write_draft(tmp_path / "our.draft", full_draft())
+    write_record(tmp_path / "our.draft", full_draft())
     assert read_draft(tmp_path / "our.draft") == (full_draft(), agreed())
     made, before = finish_draft(full_draft(), agreed()), unsigned()
     genesis = msgspec.structs.replace(made.genesis, time_ms=before.genesis.time_ms)

@@ -14,7 +14,7 @@ import msgspec
 
 from bdfl.addresses import LOOPBACK
 from bdfl.federation.genesis_draft import create_federation
-from bdfl.federation.genesis_file import GenesisFile, read_genesis, read_scenario, write_genesis
+from bdfl.federation.genesis_file import GenesisFile, read_genesis, read_scenario
 from bdfl.federation.keys import create_key
 from bdfl.identity import Signer
 from bdfl.localnet.processes import (
@@ -37,7 +37,7 @@ from bdfl.node.run_file import is_locked, lock_folder, replace_file
 from bdfl.node.status import NodeView, read_status
 from bdfl.scenario import LiveMode, Scenario, dump_scenario
 from bdfl.scenario.files import load_foreign_scenario, named_functions, refuse_function
-from bdfl.storage import OWN_FOLDER
+from bdfl.storage import OWN_FOLDER, write_record
 
 OUTPUT_FILE = "output.log"
 _LEAST_DISK = 256 * 2**20
@@ -91,7 +91,7 @@ def _create(folder: Path, scenario: Scenario, num_access_points: int, blocks: in
         for number in range(num_access_points)
     ]
     genesis = create_federation(scenario, signers, access_points=certificates)
-    write_genesis(folder / GENESIS_FILE, genesis)
+    write_record(folder / GENESIS_FILE, genesis)
     replace_file(folder / SCENARIO_FILE, dump_scenario(scenario).encode())
     made = NetworkFile(
         scenario=scenario.name,
