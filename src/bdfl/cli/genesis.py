@@ -54,8 +54,7 @@ def new(
         typer.Option("--members", min=1, help="Number of members.", show_default="the scenario's clients.count"),
     ] = None,
     rounds: Annotated[
-        int | None,
-        typer.Option("--rounds", min=1, help="Rounds of the network.", show_default="the scenario's"),
+        int | None, typer.Option("--rounds", min=1, help="Rounds of the network.", show_default="the scenario's")
     ] = None,
     data: DataOption = None,
     flower: FlowerOption = None,
@@ -331,12 +330,7 @@ def merge(
     Example:
       bdfl genesis merge our.genesis north.signature east.signature
     """
-    from bdfl.federation.genesis_file import (
-        add_signature,
-        merge_signatures,
-        read_genesis,
-        read_signature,
-    )
+    from bdfl.federation.genesis_file import add_signature, merge_signatures, read_genesis, read_signature
 
     allowed = frozenset(allow or ())
     file = read_genesis(genesis, allowed=allowed)

@@ -98,12 +98,7 @@ def show(change: ChangeArgument, folder: FolderOption, as_json: JsonOption = Fal
 
 
 @member_app.command("sign")
-def sign(
-    change: ChangeArgument,
-    key: OwnKeyOption,
-    folder: FolderOption,
-    as_json: JsonOption = False,
-) -> None:
+def sign(change: ChangeArgument, key: OwnKeyOption, folder: FolderOption, as_json: JsonOption = False) -> None:
     """Sign a change.
 
     The signature goes into its file, to be sent on or back.
@@ -132,12 +127,7 @@ def merge(
     Example:
       bdfl member merge add-south.change from-east.change --folder node
     """
-    from bdfl.federation.membership_change import (
-        merge_changes,
-        read_change,
-        read_members,
-        validate_timely,
-    )
+    from bdfl.federation.membership_change import merge_changes, read_change, read_members, validate_timely
 
     members, merged = read_members(folder), read_change(change)
     for path in others:

@@ -56,8 +56,7 @@ def up(
     ] = None,
     aps: Annotated[int, typer.Option("--aps", min=0, help="Access points, in a ring, that the nodes connect to.")] = 0,
     blocks: Annotated[
-        int | None,
-        typer.Option("--blocks", min=1, help="Number of blocks.", show_default="the scenario's rounds"),
+        int | None, typer.Option("--blocks", min=1, help="Number of blocks.", show_default="the scenario's rounds")
     ] = None,
     time_scale: Annotated[
         float | None,

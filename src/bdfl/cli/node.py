@@ -34,8 +34,7 @@ NodeDataOption = Annotated[
     typer.Option("--data", metavar="SOURCE", help="Your data (.npz or a folder); dealt: your share of the scenario's."),
 ]
 NodeFlowerOption = Annotated[
-    str | None,
-    typer.Option("--flower", metavar="MODULE:NAME", help="Your Flower client, if the genesis asks for one."),
+    str | None, typer.Option("--flower", metavar="MODULE:NAME", help="Your Flower client, if the genesis asks for one.")
 ]
 ListenOption = Annotated[
     list[str] | None,
@@ -66,11 +65,7 @@ AdmissionOption = Annotated[
 QuotaOption = Annotated[
     int | None,
     typer.Option(
-        "--quota",
-        min=1,
-        metavar="MB",
-        help="Most disk space for models.",
-        show_default="enough for the rounds kept",
+        "--quota", min=1, metavar="MB", help="Most disk space for models.", show_default="enough for the rounds kept"
     ),
 ]
 WhileInputOption = Annotated[bool, typer.Option("--while-input", hidden=True, help="End when standard input does.")]
@@ -377,8 +372,7 @@ def access_point(
         ),
     ] = None,
     folder: Annotated[
-        Path | None,
-        typer.Option("--folder", metavar="DIR", help="Folder for the log.", show_default="that of the key"),
+        Path | None, typer.Option("--folder", metavar="DIR", help="Folder for the log.", show_default="that of the key")
     ] = None,
     peer: PeerOption = None,
     admission: Annotated[

@@ -136,8 +136,7 @@ def poison(
     ] = _POISONING,
     seeds: Annotated[int, typer.Option("--seeds", help="Number of seeds.")] = 5,
     rules: Annotated[
-        str | None,
-        typer.Option("--rules", help="Comma-separated, such as median,my_rules:trust.", show_default="all"),
+        str | None, typer.Option("--rules", help="Comma-separated, such as median,my_rules:trust.", show_default="all")
     ] = None,
     attacks: Annotated[
         str | None,
@@ -318,12 +317,7 @@ def _validate_usage(
 
 
 def _choose_training(
-    data: Path,
-    seeds: int | None,
-    schedulers: str | None,
-    only: str | None,
-    overrides: list[str],
-    workers: int | None,
+    data: Path, seeds: int | None, schedulers: str | None, only: str | None, overrides: list[str], workers: int | None
 ) -> "TrainingSettings":
     from bdfl.experiment.comparison import DEFAULT_SCHEDULERS
     from bdfl.reproduce import TrainingSettings

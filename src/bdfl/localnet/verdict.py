@@ -131,10 +131,7 @@ class NetworkVerdict:
 
 
 def verify_network(
-    folder: Path,
-    *,
-    own_functions: frozenset[str] = frozenset(),
-    on_progress: Callable[[int, int], None] | None = None,
+    folder: Path, *, own_functions: frozenset[str] = frozenset(), on_progress: Callable[[int, int], None] | None = None
 ) -> NetworkVerdict:
     """Compare all nodes' blocks byte for byte, up to the newest common one, and verify each chain independently."""
     num_nodes = read_network(folder).num_nodes

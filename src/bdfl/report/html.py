@@ -188,8 +188,5 @@ def render_page(title: str, body: Element, styles: str = "") -> str:
 def card(label: str, value: str, aside: str, *, is_bad: bool = False) -> Element:
     """Return a value with its label above and a remark below."""
     return node(
-        "div.card",
-        node("dt", label),
-        node("dd.value bad" if is_bad else "dd.value", value),
-        node("dd.aside", aside),
+        "div.card", node("dt", label), node("dd.value bad" if is_bad else "dd.value", value), node("dd.aside", aside)
     )

@@ -11,17 +11,7 @@ from rich.table import Table
 from bdfl.experiment import Interval
 from bdfl.experiment.leaderboard import SERVED, Board, Standing
 from bdfl.report.html import document, node, table_node
-from bdfl.report.style import (
-    BOUND,
-    SOFT_INK,
-    Cell,
-    Picture,
-    Sheet,
-    colour_of,
-    drawable,
-    house_style,
-    new_figure,
-)
+from bdfl.report.style import BOUND, SOFT_INK, Cell, Picture, Sheet, colour_of, drawable, house_style, new_figure
 from bdfl.report.tables import interval, markdown_table, new_table
 from bdfl.scheduling.registry import show_choice
 

@@ -96,8 +96,7 @@ def tabulate_comparison(comparison: Comparison) -> list[Table]:
             *(_UNKNOWN, _UNKNOWN, number(bound.mean, 4), _UNKNOWN),
         )
     effort = new_table(
-        "Fairness, energy and effort",
-        ("scheduler", "V", "shortfall", "worst", "energy", "infeasible", "K", "gap"),
+        "Fairness, energy and effort", ("scheduler", "V", "shortfall", "worst", "energy", "infeasible", "K", "gap")
     )
     for result in comparison.results:
         effort.add_row(
@@ -188,8 +187,7 @@ def list_numbers(numbers: Sequence[int], shown: int = 8) -> str:
 
 def _tabulate_clients(record: RunRecord) -> Table:
     table = new_table(
-        "Clients",
-        ("client", "trained", "owed", "training J", "upload J", "mining J", "peak energy", "backlog"),
+        "Clients", ("client", "trained", "owed", "training J", "upload J", "mining J", "peak energy", "backlog")
     )
     happened = record.took_place
     peak = np.max(record.share_of_budget(record.energy_j), axis=0)
