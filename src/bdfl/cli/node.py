@@ -300,9 +300,7 @@ def _run_node(settings: "NodeSettings", *, while_input: bool) -> None:
     from bdfl.node.service import NodeFailed, open_node
 
     try:
-        with open_node(settings, echo=sys.stderr) as service, on_signals(service.stop):
-            if while_input:
-                end_with_input(service.stop)
+        with open_node(settings, echo=sys.stderr) as service, on_signals(service.stop, while_input=while_input):
             service.run()
     except NodeFailed as error:
         say(f"error: {error}", err=True)
@@ -310,8 +308,15 @@ def _run_node(settings: "NodeSettings", *, while_input: bool) -> None:
 
 
 @contextmanager
-def on_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """Call `stop` in a new thread on Ctrl-C or SIGTERM inside the block; a second signal exits at once."""
+def on_signals(stop: Callable[[], None], *, while_input: bool = False) -> Iterator[None]:
+    """Call `stop` in a new thread on Ctrl-C or SIGTERM inside the block; a second signal exits at once.
+
+    `while_input`: also when standard input ends, as it does with the parent process.
+    """
+    from bdfl.localnet.processes import watch_input
+
+    if while_input:
+        watch_input(stop)
     is_asked = threading.Event()
 
     def hear(number: int, frame: object) -> None:
@@ -326,13 +331,6 @@ def on_signals(stop: Callable[[], None]) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def end_with_input(stop: Callable[[], None]) -> None:
-    """Call `stop` when standard input ends, as it does with the parent process."""
-    from bdfl.localnet.processes import watch_input
-
-    watch_input(stop)
 
 
 def _data_source(data: str) -> str:
@@ -405,7 +403,5 @@ def access_point(
         allowed=frozenset(allow or ()),
         admissions=tuple(admission or ()),
     )
-    with open_service(settings, echo=sys.stderr) as service, on_signals(service.stop):
-        if while_input:
-            end_with_input(service.stop)
+    with open_service(settings, echo=sys.stderr) as service, on_signals(service.stop, while_input=while_input):
         service.run()
