@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 
 from bdfl.federation.genesis_file import load_live_scenario
-from bdfl.localnet.network import LocalNetwork, found_network, run_network
+from bdfl.localnet.network import LocalNetwork, create_network, run_network
 from bdfl.localnet.processes import Child, end_all, node_folder
 from bdfl.node.run_file import folder_bytes
 from bdfl.scenario.files import find_scenario
@@ -77,7 +77,7 @@ def _network(folder: Path, *, blocks: int | None) -> Iterator[LocalNetwork]:
     """Inside, all nodes of a network have made the first blocks."""
     changes = [f"clients.count={_NUM_NODES}", "clients.min_selected=1", "ledger.quorum=bft", "live.time_scale=0"]
     changes += [f"rounds={blocks or 100_000}"]
-    found_network(folder, load_live_scenario(find_scenario("live"), changes), 0, blocks)
+    create_network(folder, load_live_scenario(find_scenario("live"), changes), 0, blocks)
     with run_network(folder, evaluates=False) as network:
         give_up_s = time.monotonic() + _LIMIT_S
         while min(network.look().heights or [0]) < _BLOCKS or len(network.look().heights) < _NUM_NODES:

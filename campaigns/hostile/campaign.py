@@ -18,9 +18,9 @@ from bdfl.identity import Signer
 from bdfl.ledger.block import Certificate
 from bdfl.ledger.member_set import find_evidence, offender_of
 from bdfl.ledger.sqlite_store import ChainStore
-from bdfl.localnet.network import LocalNetwork, found_network, run_network
+from bdfl.localnet.network import LocalNetwork, create_network, run_network
 from bdfl.localnet.processes import node_folder, write_network
-from bdfl.localnet.verdict import judge_network
+from bdfl.localnet.verdict import verify_network
 from bdfl.node.access_point import KEY_FILE
 from bdfl.node.run_file import read_run
 from bdfl.node.settings import CHAIN_FOLDER, roots_of, write_tls
@@ -157,7 +157,7 @@ def run_hostile_campaign(
     failure.
     """
     num_nodes = scenario.clients.count - 1
-    network = found_network(folder, scenario, 0, None)
+    network = create_network(folder, scenario, 0, None)
     write_network(folder, msgspec.structs.replace(network, num_nodes=num_nodes))  # the hostile member runs no node
     results: list[AttackResult] = []
     failures: list[str] = []
@@ -179,7 +179,7 @@ def run_hostile_campaign(
         else:
             probe = probe_as_stranger(enemy.unlisted, enemy.chain, num_nodes + 1, enemy.targets)
         running.stop()
-    verdict = judge_network(folder, own_functions=frozenset(network.functions), on_progress=on_verified)
+    verdict = verify_network(folder, own_functions=frozenset(network.functions), on_progress=on_verified)
     failures += [f"node {node}: {failure}" for node, failure in verdict.failures]
     failures += [] if verdict.difference is None else [verdict.difference]
     traces, accused = find_traces(node_folder(folder, 0) / CHAIN_FOLDER, num_nodes)

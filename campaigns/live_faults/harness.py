@@ -12,7 +12,7 @@ from pathlib import Path
 from bdfl.errors import BdflError
 from bdfl.federation.genesis_file import load_live_scenario
 from bdfl.ledger.member_set import quorum_size
-from bdfl.localnet.network import LocalNetwork, Route, found_network, run_network
+from bdfl.localnet.network import LocalNetwork, Route, create_network, run_network
 from bdfl.localnet.processes import Child, node_folder
 from bdfl.records.files import ROUNDS_FILE, BadRoundsFile, read_rounds
 from bdfl.scenario import QuorumRule, Scenario
@@ -223,7 +223,7 @@ def open_arena(
     folder: Path, setting: Setting, *, num_access_points: int = 0, route: Route | None = None
 ) -> Iterator[Arena]:
     """Create and run a network; yield it once it has made a few blocks."""
-    found_network(folder, setting.scenario, num_access_points, None)
+    create_network(folder, setting.scenario, num_access_points, None)
     modules = dict.fromkeys(range(setting.num_nodes), NODE_MODULE)
     with importable(), run_network(folder, evaluates=False, route=route, modules=modules) as network:
         arena = Arena(network, setting)

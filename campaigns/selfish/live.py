@@ -17,9 +17,9 @@ from bdfl.federation.membership_change import propose_removal, read_members, sig
 from bdfl.ledger.block import Schedule
 from bdfl.ledger.member_set import find_change
 from bdfl.ledger.sqlite_store import ChainStore
-from bdfl.localnet.network import LocalNetwork, found_network, run_network
+from bdfl.localnet.network import LocalNetwork, create_network, run_network
 from bdfl.localnet.processes import node_folder
-from bdfl.localnet.verdict import judge_network
+from bdfl.localnet.verdict import verify_network
 from bdfl.node.settings import CHAIN_FOLDER
 from bdfl.scenario import Scenario
 from bdfl.scenario.files import find_scenario
@@ -91,7 +91,7 @@ def run_live(
         modules |= dict.fromkeys(range(MEMBER), UNGUARDED_MODULE)
     with tempfile.TemporaryDirectory(prefix="selfish-") as place:
         folder = Path(place) / "network"
-        found_network(folder, live_scenario(seed, changes), 0, None)
+        create_network(folder, live_scenario(seed, changes), 0, None)
         with importable(), run_network(folder, evaluates=False, modules=modules) as network:
             _wait_for(network, 1)
             started_s = time.monotonic()
@@ -100,7 +100,7 @@ def run_live(
             offered_at = _offer_removal(folder)
             _wait_for(network, offered_at + ENTRY_BLOCKS)
             stubborn = network.stop()
-        verdict = judge_network(folder)
+        verdict = verify_network(folder)
         failures = [f"{name} had to be killed" for name in stubborn]
         failures += [f"node {node}: {failure}" for node, failure in verdict.failures]
         failures += [] if verdict.difference is None else [verdict.difference]

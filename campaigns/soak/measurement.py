@@ -10,8 +10,8 @@ import msgspec
 import psutil
 
 from bdfl.errors import BdflError
-from bdfl.localnet.network import LocalNetwork, found_network, run_network
-from bdfl.localnet.verdict import judge_network
+from bdfl.localnet.network import LocalNetwork, create_network, run_network
+from bdfl.localnet.verdict import verify_network
 from bdfl.scenario import Scenario
 
 MAX_MEMORY_PER_ROUND = 8 * 1024  # bytes per node; a block's header, votes and statements take a few kB
@@ -82,11 +82,11 @@ def run_soak(
     folder: Path, scenario: Scenario, *, num_access_points: int, rounds: int, on_progress: Progress | None = None
 ) -> Soak:
     """Create a network, let it make so many blocks, and sample its processes meanwhile."""
-    network = found_network(folder, scenario, num_access_points, rounds)
+    network = create_network(folder, scenario, num_access_points, rounds)
     with run_network(folder, evaluates=False) as running:
         moments = _watch(running, rounds, on_progress)
         stubborn = running.stop()
-    verdict = judge_network(folder, own_functions=frozenset(network.functions))
+    verdict = verify_network(folder, own_functions=frozenset(network.functions))
     failures = [f"{name} had to be killed" for name in stubborn]
     failures += [f"node {node}: {failure}" for node, failure in verdict.failures]
     failures += [] if verdict.difference is None else [verdict.difference]

@@ -26,9 +26,9 @@ from sites import NotPossible, Program, Quality, TwoSites
 from bdfl.federation.genesis_file import load_live_scenario
 from bdfl.ledger.sqlite_store import ChainStore
 from bdfl.ledger.store import StoreError
-from bdfl.localnet.network import OUTPUT_FILE, found_network
+from bdfl.localnet.network import OUTPUT_FILE, create_network
 from bdfl.localnet.processes import node_folder
-from bdfl.localnet.verdict import judge_network
+from bdfl.localnet.verdict import verify_network
 from bdfl.node.settings import CHAIN_FOLDER
 from bdfl.scenario.files import find_scenario
 
@@ -70,7 +70,7 @@ def _unwind(number: int, frame: object) -> None:
 def _play(asked: argparse.Namespace, sites: TwoSites, folder: Path) -> int:
     overrides = [f"clients.count={asked.nodes}", f"rounds={asked.blocks}", f"seed={asked.seed}", *asked.set]
     scenario = load_live_scenario(find_scenario(asked.scenario), overrides)
-    found_network(folder, scenario, sites.num_access_points, asked.blocks)
+    create_network(folder, scenario, sites.num_access_points, asked.blocks)
     print(
         f"{asked.nodes} nodes at two sites, {asked.delay_ms:g} ms and {asked.loss_percent:g} % loss each way: {folder}"
     )
@@ -81,7 +81,7 @@ def _play(asked: argparse.Namespace, sites: TwoSites, folder: Path) -> int:
             processes.append(_start(program))
         reached = _watch(asked, sites, folder, processes)
         print(f"the line: {sites.tell()}")
-    verdict = judge_network(folder)
+    verdict = verify_network(folder)
     print(f"heights {', '.join(map(str, verdict.heights))}; chains {'are one' if verdict.is_good else 'differ'}")
     for trouble in (verdict.difference, *verdict.failures):
         if trouble is not None:

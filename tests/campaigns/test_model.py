@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from bdfl.ledger.sqlite_store import ChainStore
-from bdfl.localnet.network import found_network, run_network
+from bdfl.localnet.network import create_network, run_network
 from bdfl.localnet.processes import node_folder
 from bdfl.transports.live.event_log import EVENTS_FILE
 from campaigns.model import spin
@@ -98,7 +98,7 @@ def test_a_restart_in_another_attempt_is_no_behaviour_of_the_model(trace):
 
 def test_what_live_nodes_recorded_is_a_behaviour_of_the_model(tmp_path):
     folder = tmp_path / "network"
-    found_network(folder, tiny_scenario(2, "rounds=3", BY_FORMULA), 0, None)
+    create_network(folder, tiny_scenario(2, "rounds=3", BY_FORMULA), 0, None)
     with run_network(folder, evaluates=False) as network:
         wait_for(
             lambda: all(view.snapshot is not None and view.snapshot.is_done for view in network.look().nodes),

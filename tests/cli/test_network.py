@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from bdfl.cli import app
 from bdfl.cli.progress import list_troubles, summarise_view, tabulate_network
-from bdfl.localnet.network import NetworkView, found_network
+from bdfl.localnet.network import NetworkView, create_network
 from bdfl.localnet.processes import node_folder, read_network
 from bdfl.node.run_file import is_locked
 from bdfl.node.status import NodeView, ServiceState, read_status
@@ -115,7 +115,7 @@ def test_mistakes_are_one_line_and_exit_code_two(tmp_path, monkeypatch, argument
 
 def test_ctrl_c_ends_everything_judges_it_and_says_how_to_go_on(tmp_path):
     folder = tmp_path / "network"
-    found_network(folder, tiny_scenario(2, "rounds=1000"), 1, 1000)
+    create_network(folder, tiny_scenario(2, "rounds=1000"), 1, 1000)
     with ExitStack() as resources:
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         command = [*UP, "--resume", str(folder), "--json"]
@@ -138,7 +138,7 @@ def test_ctrl_c_ends_everything_judges_it_and_says_how_to_go_on(tmp_path):
 
 def test_a_network_in_the_background_can_be_looked_at_and_ended(tmp_path):
     folder = tmp_path / "network"
-    found_network(folder, tiny_scenario(2, "rounds=1000"), 0, 1000)
+    create_network(folder, tiny_scenario(2, "rounds=1000"), 0, 1000)
     command = [*UP, "--resume", str(folder), "--detach"]
     begun = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     assert begun.returncode == 0, begun.stderr

@@ -13,8 +13,7 @@ from bdfl.experiment.training_run import prepare_run, train_run, verify_run
 from bdfl.learning.trainer_pool import open_trainer
 from bdfl.ledger.sqlite_store import ChainStore
 from bdfl.records.parquet import write_parquet
-from bdfl.report.findings import describe_privacy
-from bdfl.report.run_report import summarise_training, tabulate_training
+from bdfl.report.run_report import describe_privacy, summarise_training, tabulate_training
 from bdfl.scenario import load_scenario
 from bdfl.scenario.files import find_scenario
 

@@ -3,12 +3,13 @@
 import time
 from pathlib import Path
 
-from bdfl.federation.genesis_draft import found_federation
-from bdfl.federation.genesis_file import load_live_scenario, write_genesis
+from bdfl.federation.genesis_draft import create_federation
+from bdfl.federation.genesis_file import load_live_scenario
 from bdfl.federation.keys import create_key
 from bdfl.localnet.network import find_ports
 from bdfl.node.settings import NodeSettings
 from bdfl.scenario.files import find_scenario
+from bdfl.storage import write_record
 
 TINY = [
     "clients.min_selected=2", "clients.samples=60", "learning.hidden=[8]", "learning.local_steps=4",
@@ -28,7 +29,7 @@ def found_single(folder, *changes):
     folder.mkdir(parents=True, exist_ok=True)
     signer = create_key(folder / "key.pem")
     scenario = tiny_scenario(1, "clients.min_selected=1", *changes)
-    write_genesis(folder / "genesis.bdfl", found_federation(scenario, [signer]))
+    write_record(folder / "genesis.bdfl", create_federation(scenario, [signer]))
     [address] = find_ports(1)
     return NodeSettings(
         genesis=folder / "genesis.bdfl", key=folder / "key.pem", folder=folder / "node", listen=(address,)

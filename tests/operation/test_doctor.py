@@ -17,14 +17,15 @@ from typer.testing import CliRunner
 
 from bdfl.cli import app
 from bdfl.federation.genesis_draft import sign_profile
-from bdfl.federation.genesis_file import read_genesis, write_genesis
+from bdfl.federation.genesis_file import read_genesis
 from bdfl.federation.keys import create_key, write_secret
 from bdfl.federation.member_card import emulated_profile_of
-from bdfl.federation.membership_change import propose_admission, read_members, write_change
+from bdfl.federation.membership_change import propose_admission, read_members
 from bdfl.node import doctor
 from bdfl.node.doctor import CheckResult, NodeOptions, Verdict, examine
 from bdfl.node.run_file import RunFile, lock_folder, write_run
 from bdfl.node.settings import NodeSettings, default_quota, identify, open_chain, write_tls
+from bdfl.storage import write_record
 from bdfl.transports.live.certificates import issue_leaf, make_authority, roots_pem
 from bdfl.transports.live.certificates import write_tls as write_files
 from tests.operation.founders import agreed, signed, signer
@@ -36,7 +37,7 @@ DAY_S = 86_400.0
 def town(tmp_path_factory):
     """Files of a federation of four, of which the first is the patient."""
     folder = tmp_path_factory.mktemp("town")
-    write_genesis(folder / "genesis.bdfl", signed())
+    write_record(folder / "genesis.bdfl", signed())
     write_secret(folder / "key.pem", pem(0))
     return folder
 
@@ -144,7 +145,7 @@ def test_a_member_who_came_later_is_known_by_its_admission(patient, tmp_path):
         pass
     share = emulated_profile_of(agreed(), 0, np.array((1, 2, 3)))
     card = sign_profile(signer(9), agreed(), "late", None, share)
-    write_change(
+    write_record(
         tmp_path / "late.change", propose_admission(read_members(tmp_path / "other"), signed(), agreed(), card, 9)
     )
     late = replace(late, admissions=(tmp_path / "late.change",))
@@ -172,7 +173,7 @@ def test_an_admission_that_cannot_be_read_is_bad(patient, tmp_path):
 def test_missing_signatures_are_bad_unless_allowed(patient, tmp_path):
     genesis = read_genesis(patient.genesis)
     signatures = (genesis.signatures[0], b"", b"", genesis.signatures[3])
-    write_genesis(tmp_path / "part", msgspec.structs.replace(genesis, signatures=signatures))
+    write_record(tmp_path / "part", msgspec.structs.replace(genesis, signatures=signatures))
     part = replace(patient, genesis=tmp_path / "part")
     assert only(part, "genesis").verdict is Verdict.BAD
     assert "not signed by 1, 2" in only(part, "genesis").found

@@ -14,13 +14,12 @@ from bdfl.federation.genesis_draft import (
     add_access_point,
     add_card,
     assign_cards,
+    create_federation,
     draft_federation,
     find_profiles,
     finish_draft,
-    found_federation,
     read_draft,
     sign_profile,
-    write_draft,
 )
 from bdfl.federation.genesis_file import (
     BadAgreement,
@@ -45,6 +44,7 @@ from bdfl.ledger.genesis import physics_of
 from bdfl.radio import uplink_rate
 from bdfl.scenario import LiveMode, QuorumRule, WorkKind, load_scenario
 from bdfl.scenario.files import find_scenario
+from bdfl.storage import write_record
 from bdfl.transports.live.calibration import Calibration, Figure, Source
 from tests.operation.founders import LABELS, access_point, agreed, card, empty_draft, full_draft, signer, unsigned
 
@@ -67,7 +67,7 @@ def federated():
 def test_a_live_network_begins_as_the_simulated_run_of_its_scenario_does(federated):
     """The same limits, rates, first conditions, model and first schedule; with the same keys and time, the same id."""
     scenario = federated.scenario
-    file = found_federation(scenario, member_keys(scenario), federated=federated)
+    file = create_federation(scenario, member_keys(scenario), federated=federated)
     with open_trainer(scenario, federated.data, federated.partition) as trainer:
         genesis, initial = found_chain(federated, trainer)
     assert msgspec.structs.replace(file.genesis, time_ms=genesis.time_ms) == genesis
@@ -81,7 +81,7 @@ def test_a_live_network_begins_as_the_simulated_run_of_its_scenario_does(federat
 def test_every_card_of_a_founded_federation_says_what_its_client_holds(federated):
     scenario = federated.scenario
     signers = [Signer(bytes([number + 9]) * 32) for number in range(4)]
-    file = found_federation(scenario, signers, names=list("abcd"), access_points=[access_point()], federated=federated)
+    file = create_federation(scenario, signers, names=list("abcd"), access_points=[access_point()], federated=federated)
     assert file.names == ("a", "b", "c", "d")
     assert file.public_keys == tuple(one.public_key for one in signers)
     counts = np.array([signed.card.label_counts for signed in file.cards])
@@ -90,7 +90,7 @@ def test_every_card_of_a_founded_federation_says_what_its_client_holds(federated
     assert rates == pytest.approx(list(participation_of(scenario, counts)), abs=1e-9)
     assert [point.name for point in file.genesis.access_points] == ["ap-0"]
     with pytest.raises(BadDraft, match="3 keys given, 4 expected"):
-        found_federation(scenario, signers[:3], federated=federated)
+        create_federation(scenario, signers[:3], federated=federated)
 
 
 def test_where_machines_are_measured_cards_say_what_they_can_do_and_blocks_have_a_target(federated):
@@ -99,7 +99,7 @@ def test_where_machines_are_measured_cards_say_what_they_can_do_and_blocks_have_
     )
     counts = federated.partition.label_counts
     shares = [measured_profile(scenario, client, counts[client], MACHINE, 20_000) for client in range(4)]
-    file = found_federation(scenario, [signer(n) for n in range(4)], profiles=shares, federated=federated)
+    file = create_federation(scenario, [signer(n) for n in range(4)], profiles=shares, federated=federated)
     assert file.genesis.law.target_ms == 1500
     limits = file.genesis.members[2].limits
     assert limits.cpu_max_hz == 2_000_000_000
@@ -173,7 +173,7 @@ def test_cards_may_come_in_any_order_and_a_newer_one_replaces_the_older():
 
 
 def test_a_draft_comes_back_as_it_was_written(tmp_path):
-    write_draft(tmp_path / "our.draft", full_draft())
+    write_record(tmp_path / "our.draft", full_draft())
     assert read_draft(tmp_path / "our.draft") == (full_draft(), agreed())
     made, before = finish_draft(full_draft(), agreed()), unsigned()
     genesis = msgspec.structs.replace(made.genesis, time_ms=before.genesis.time_ms)

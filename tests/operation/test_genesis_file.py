@@ -16,7 +16,6 @@ from bdfl.federation.genesis_file import (
     sign_genesis,
     take_signature,
     validate_genesis_file,
-    write_genesis,
 )
 from bdfl.identity import Signer
 from bdfl.ledger.cache import Toolbox
@@ -38,15 +37,15 @@ def refused(file, reason):
 
 def test_a_genesis_file_comes_back_as_it_was_written_and_begins_a_chain(tmp_path):
     path = tmp_path / "our.genesis"
-    write_genesis(path, signed())
+    write_record(path, signed())
     found = read_genesis(path)
     assert found == signed()
     assert found.missing_signatures == []
     assert found.names == NAMES
     assert start_chain(found.genesis, Toolbox()).chain == found.chain
     with pytest.raises(BadSetUpFile, match="exists already"):
-        write_genesis(path, unsigned())
-    write_genesis(path, unsigned(), replaces=True)
+        write_record(path, unsigned())
+    write_record(path, unsigned(), replaces=True)
     assert read_genesis(path).missing_signatures == [0, 1, 2, 3]
 
 

@@ -14,9 +14,9 @@ import pytest
 from bdfl.ledger.sqlite_store import ChainStore
 from bdfl.ledger.verify import Failure, Verification
 from bdfl.localnet import verdict as judging
-from bdfl.localnet.network import find_ports, found_network, run_network, view_network
+from bdfl.localnet.network import create_network, find_ports, run_network, view_network
 from bdfl.localnet.processes import BadNetwork, node_folder, read_network
-from bdfl.localnet.verdict import judge_network, summarise_network
+from bdfl.localnet.verdict import summarise_network, verify_network
 from bdfl.node.run_file import is_locked, lock_folder, read_life
 from bdfl.node.status import read_status
 from bdfl.transports.live.event_log import EVENTS_FILE
@@ -31,7 +31,7 @@ BLOCKS = 12
 def played(tmp_path_factory):
     """The folder of four nodes behind an access point, one of which was killed and started again."""
     folder = tmp_path_factory.mktemp("played") / "network"
-    found_network(folder, tiny_scenario(4), 1, BLOCKS)
+    create_network(folder, tiny_scenario(4), 1, BLOCKS)
     others = set(descendants(os.getpid()))  # of tests before this one
     pids = set()
     with run_network(folder) as network:
@@ -53,7 +53,7 @@ def played(tmp_path_factory):
 
 
 def test_all_chains_are_the_same_and_valid_though_a_node_was_killed(played):
-    verdict = judge_network(played)
+    verdict = verify_network(played)
     assert verdict.heights == (BLOCKS,) * 4
     assert verdict.failures == ()
     assert verdict.difference is None
@@ -68,7 +68,7 @@ def test_the_killed_node_came_back_with_a_higher_number(played):
 
 
 def test_nodes_are_finished_after_the_rounds_that_all_agreed_on(tmp_path):
-    found_network(tmp_path / "network", tiny_scenario(2, "rounds=3", BY_FORMULA), 0, None)
+    create_network(tmp_path / "network", tiny_scenario(2, "rounds=3", BY_FORMULA), 0, None)
     with run_network(tmp_path / "network", evaluates=False) as network:
         wait_for(
             lambda: all(view.snapshot is not None and view.snapshot.is_done for view in network.look().nodes),
@@ -93,7 +93,7 @@ def test_recorded_events_played_again_give_the_same_blocks(played, number):
 
 
 def test_the_summary_says_what_came_out(played):
-    summary = summarise_network(played, judge_network(played), 30.0)
+    summary = summarise_network(played, verify_network(played), 30.0)
     assert summary.height == BLOCKS
     assert 0.1 < summary.accuracy <= 1
     assert summary.delays is not None
@@ -136,13 +136,13 @@ def test_a_chain_that_differs_is_noticed(played, monkeypatch):
     nothing_wrong = Verification(chain="", height=0, checkpoint=0, blocks=(), failure=None)
     monkeypatch.setattr(judging, "verify_chain", lambda *_, **__: nothing_wrong)
     monkeypatch.setattr(ChainStore, "block", block)
-    assert judge_network(played).difference == "block 3 of node 2 is not that of node 0"
+    assert verify_network(played).difference == "block 3 of node 2 is not that of node 0"
 
 
 def test_a_chain_that_is_not_there_is_a_failure(played, tmp_path):
     network = read_network(played)
     (tmp_path / "network.json").write_bytes(msgspec.json.encode(network))
-    verdict = judge_network(tmp_path)
+    verdict = verify_network(tmp_path)
     assert [node for node, _ in verdict.failures] == [0, 1, 2, 3]
     assert not verdict.is_good
     assert isinstance(verdict.failures[0][1], Failure)
@@ -151,13 +151,13 @@ def test_a_chain_that_is_not_there_is_a_failure(played, tmp_path):
 def test_a_folder_that_exists_is_left_as_it_is(played):
     before = sorted(path.name for path in played.iterdir())
     with pytest.raises(BadNetwork, match="exists already"):
-        found_network(played, tiny_scenario(4), 1, 3)
+        create_network(played, tiny_scenario(4), 1, 3)
     assert sorted(path.name for path in played.iterdir()) == before
 
 
 def test_what_cannot_be_founded_leaves_no_folder(tmp_path):
     with pytest.raises(Exception, match="samples"):
-        found_network(tmp_path / "new", tiny_scenario(4, "clients.samples=5000"), 0, 3)
+        create_network(tmp_path / "new", tiny_scenario(4, "clients.samples=5000"), 0, 3)
     assert not (tmp_path / "new").exists()
 
 
@@ -175,7 +175,7 @@ def test_free_ports_are_all_different():
 
 def test_nothing_outlives_whoever_started_it_even_where_that_is_killed(tmp_path):
     folder = tmp_path / "network"
-    found_network(folder, tiny_scenario(2, "rounds=1000", BY_FORMULA), 1, 1000)
+    create_network(folder, tiny_scenario(2, "rounds=1000", BY_FORMULA), 1, 1000)
     command = [sys.executable, "-P", "-m", "bdfl.cli", "network", "up", "--resume", str(folder), "--plain"]
     command += ["--allow", FORMULA_CLIENT]
     with ExitStack() as resources:
@@ -193,7 +193,7 @@ def test_nothing_outlives_whoever_started_it_even_where_that_is_killed(tmp_path)
 
 
 def test_nobody_else_may_look_into_a_nodes_folder(tmp_path):
-    found_network(tmp_path / "network", tiny_scenario(2, BY_FORMULA), 1, 1)
+    create_network(tmp_path / "network", tiny_scenario(2, BY_FORMULA), 1, 1)
     folders = [tmp_path / "network" / "node-1", tmp_path / "network" / "ap-0", tmp_path / "new"]
     with lock_folder(tmp_path / "new"):
         assert {stat.S_IMODE(folder.stat().st_mode) for folder in folders} == {0o700}

@@ -5,9 +5,9 @@ import pytest
 
 from bdfl.encoding import BadEncoding, decode, encode
 from bdfl.errors import BdflError
-from bdfl.federation.member_card import BadCard, SignedCard, make_card, read_card, validate_card, write_card
+from bdfl.federation.member_card import BadCard, SignedCard, make_card, read_card, validate_card
 from bdfl.identity import Meaning, Place
-from bdfl.storage import BadSetUpFile
+from bdfl.storage import BadSetUpFile, write_record
 from tests.mutations import Mutator
 from tests.operation.founders import card, signer
 
@@ -21,11 +21,11 @@ def resign(signed, **changes):
 
 def test_a_card_comes_back_as_it_was_written(tmp_path):
     made = card(0)
-    write_card(tmp_path / "a.card", made)
+    write_record(tmp_path / "a.card", made)
     assert read_card(tmp_path / "a.card") == made
     assert (tmp_path / "a.card").stat().st_size < 1000
     with pytest.raises(BadSetUpFile, match="exists already"):
-        write_card(tmp_path / "a.card", card(1))
+        write_record(tmp_path / "a.card", card(1))
 
 
 def test_a_card_says_what_becomes_public_and_no_more():

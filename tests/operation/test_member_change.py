@@ -23,13 +23,13 @@ from bdfl.federation.membership_change import (
     taking_changes,
     validate_change_file,
     validate_timely,
-    write_change,
 )
 from bdfl.ledger.block import Admission, Removal
 from bdfl.ledger.cache import Toolbox
 from bdfl.ledger.chain import start_chain
 from bdfl.ledger.sqlite_store import ChainStore
 from bdfl.ledger.statements import validate_change
+from bdfl.storage import write_record
 from tests.mutations import Mutator
 from tests.operation.founders import INITIAL, agreed, card, signed, signer
 
@@ -145,7 +145,7 @@ def test_changes_that_can_no_longer_be_made_are_refused(standing):
 
 def test_a_change_comes_back_as_it_was_written_and_its_card_must_be_the_newcomers(tmp_path, standing):
     file = agree(admission(standing), standing, 1)
-    write_change(tmp_path / "a.change", file)
+    write_record(tmp_path / "a.change", file)
     assert read_change(tmp_path / "a.change") == file
     with pytest.raises(BadMemberChange, match="without the newcomer's card"):
         validate_change_file(replace(file, card=None))

@@ -20,14 +20,14 @@ from bdfl.federation.membership_change import (
     read_members,
     sign_change_file,
     submit_change,
-    write_change,
 )
 from bdfl.ledger.sqlite_store import ChainStore
-from bdfl.localnet.network import find_ports, found_network, run_network
+from bdfl.localnet.network import create_network, find_ports, run_network
 from bdfl.localnet.processes import GENESIS_FILE, Child, end_all, node_folder
 from bdfl.node.service import open_node
 from bdfl.node.settings import CHAIN_FOLDER, NodeSettings, open_chain
 from bdfl.node.status import read_status
+from bdfl.storage import write_record
 from bdfl.transports.live.zenoh_config import count_authorities
 from tests.operation.small_network import BY_FORMULA, FORMULA_CLIENT, tiny_scenario, wait_for
 
@@ -49,14 +49,14 @@ def admit(folder, scenario, signer):
 def test_a_newcomer_is_let_in_catches_up_and_is_needed_from_then_on(tmp_path):
     folder, place = tmp_path / "network", tmp_path / "third"
     scenario = tiny_scenario(2, "rounds=1000", BY_FORMULA)
-    found_network(folder, scenario, 0, None)
+    create_network(folder, scenario, 0, None)
     place.mkdir()
     signer = create_key(place / "key.pem")
     nodes = [node_folder(folder, 0), node_folder(folder, 1)]
     with run_network(folder, evaluates=False) as network, ExitStack() as resources:
         wait_for(lambda: min(network.look().heights, default=0) >= 1, "block 1")
         change = admit(folder, scenario, signer)
-        write_change(place / "admission", change)
+        write_record(place / "admission", change)
         for node in nodes:
             submit_change(node, change, read_members(node))
         wait_for(lambda: len(read_members(nodes[0]).roll.members) == 3, "the admission on the chain")
@@ -90,7 +90,7 @@ def test_a_newcomer_is_let_in_catches_up_and_is_needed_from_then_on(tmp_path):
 def network(tmp_path_factory):
     """The folder of a network of two that does not run."""
     folder = tmp_path_factory.mktemp("rivals") / "network"
-    found_network(folder, tiny_scenario(2, "rounds=1000", BY_FORMULA), 0, None)
+    create_network(folder, tiny_scenario(2, "rounds=1000", BY_FORMULA), 0, None)
     return folder
 
 

@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from bdfl.errors import BdflError
-from bdfl.federation.genesis_draft import found_federation
-from bdfl.federation.genesis_file import read_genesis, read_scenario, write_genesis
+from bdfl.federation.genesis_draft import create_federation
+from bdfl.federation.genesis_file import read_genesis, read_scenario
 from bdfl.federation.keys import create_key, load_key
 from bdfl.identity import Signer
 from bdfl.learning.training import TrainingFailed
@@ -32,6 +32,7 @@ from bdfl.node.settings import (
     write_tls,
 )
 from bdfl.node.status import ServiceState
+from bdfl.storage import write_record
 from bdfl.transports.live.certificates import BadCertificate, common_name_of, validate_tls
 from bdfl.transports.live.driver import Barrier
 from bdfl.transports.live.training_process import TrainingProcess
@@ -200,7 +201,7 @@ def test_a_key_that_others_may_read_is_refused(settings, tmp_path):
 
 def test_a_genesis_that_not_all_signed_needs_a_word(settings, tmp_path):
     unsigned = msgspec.structs.replace(read_genesis(settings.genesis), signatures=(b"",))
-    write_genesis(tmp_path / "unsigned", unsigned)
+    write_record(tmp_path / "unsigned", unsigned)
     with pytest.raises(NotRunnable, match="not signed by 0"):
         identify(replace(settings, genesis=tmp_path / "unsigned"))
     assert identify(replace(settings, genesis=tmp_path / "unsigned", is_unsigned_allowed=True)).number == 0
@@ -281,7 +282,7 @@ def test_the_first_round_does_not_wait_for_ever_where_enough_are_there():
 def test_only_founders_wait_for_each_other_and_only_for_the_first_round(settings, tmp_path):
     create_key(tmp_path / "key.pem")
     signers = [load_key(settings.key), load_key(tmp_path / "key.pem")]
-    genesis = found_federation(tiny_scenario(2), signers)
+    genesis = create_federation(tiny_scenario(2), signers)
     founder = replace(identify(settings), genesis=genesis, number=1)
     assert num_awaited(founder, 0) == 1
     assert num_awaited(founder, 1) == 0

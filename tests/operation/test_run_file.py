@@ -85,7 +85,6 @@ def test_a_process_says_how_to_reach_it(tmp_path):
     assert read_run(tmp_path) is None
     write_run(tmp_path, RUN)
     assert read_run(tmp_path) == RUN
-    assert RUN.status_url == "http://127.0.0.1:9000/status.json"
     (tmp_path / "run.json").write_text("{")
     with pytest.raises(BadFolder, match=r"run\.json"):
         read_run(tmp_path)

@@ -12,8 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from bdfl.cli import app
-from bdfl.federation.genesis_draft import found_federation
-from bdfl.federation.genesis_file import write_genesis
+from bdfl.federation.genesis_draft import create_federation
 from bdfl.federation.keys import create_key
 from bdfl.ledger.sqlite_store import ChainStore
 from bdfl.localnet.network import find_ports
@@ -33,6 +32,7 @@ from bdfl.node.status import (
     show_duration,
 )
 from bdfl.protocol.events import Commit, MessageArrived, Started
+from bdfl.storage import write_record
 from bdfl.transports.live.training_process import TrainingProcess
 from tests.operation.small_network import BY_FORMULA, FORMULA_CLIENT, found_single, tiny_scenario, wait_for
 from tests.operation.test_metrics import LAST, SNAPSHOT
@@ -215,7 +215,7 @@ def found_members(tmp_path, count):
     """Settings of so few members that all of their votes are needed; each but the first knows the first alone."""
     signers = [create_key(tmp_path / f"{number}.pem") for number in range(count)]
     scenario = tiny_scenario(count, BY_FORMULA, 'ledger.quorum="bft"')
-    write_genesis(tmp_path / "genesis.bdfl", found_federation(scenario, signers))
+    write_record(tmp_path / "genesis.bdfl", create_federation(scenario, signers))
     ports = find_ports(count)
     return [
         NodeSettings(

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 from bdfl.cli import app
 from bdfl.experiment.training_run import prepare_run
-from bdfl.federation.genesis_draft import agree_on_data, found_federation
-from bdfl.federation.genesis_file import read_genesis, write_genesis
+from bdfl.federation.genesis_draft import agree_on_data, create_federation
+from bdfl.federation.genesis_file import read_genesis
 from bdfl.federation.keys import create_key, load_key
 from bdfl.federation.member_card import emulated_profile_of
 from bdfl.learning.data import load_data
@@ -26,6 +26,7 @@ from bdfl.node import doctor
 from bdfl.node.doctor import NodeOptions, Verdict, examine
 from bdfl.node.run_file import lock_folder
 from bdfl.node.settings import open_chain, write_tls
+from bdfl.storage import write_record
 from tests.operation.small_network import tiny_scenario
 from tests.operation.test_doctor import answering, listening
 
@@ -48,9 +49,9 @@ def town(tmp_path_factory):
     scenario = agree_on_data(scenario, load_data(scenario.data))
     shares = [emulated_profile_of(scenario, number, np.bincount(LABELS)) for number in range(3)]
     federated = prepare_run(scenario)
-    write_genesis(folder / "genesis", found_federation(scenario, signers, profiles=shares, federated=federated))
+    write_record(folder / "genesis", create_federation(scenario, signers, profiles=shares, federated=federated))
     strangers = [create_key(folder / f"stranger-{number}.key") for number in range(3)]
-    write_genesis(folder / "other", found_federation(scenario, strangers, profiles=shares, federated=federated))
+    write_record(folder / "other", create_federation(scenario, strangers, profiles=shares, federated=federated))
     return folder
 
 

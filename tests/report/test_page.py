@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from bdfl.experiment.statistics import rounds_owed
-from bdfl.report.findings import list_warnings, summarise_findings
 from bdfl.report.html import document, extract_styles, inline_svg, node, table_node
 from bdfl.report.learning_figures import draw_exhibits
 from bdfl.report.page import render_report, write_report
+from bdfl.report.run_report import list_warnings, summarise_findings
 from bdfl.scenario import override_scenario
 
 STARVED = 'energy.budget_j={distribution="choice", values=[0.01, 0.4], weights=[0.5, 0.5], each_round=true}'

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from bdfl.report.findings import describe_privacy
 from bdfl.report.learning_figures import draw_exhibits, show_privacy
 from bdfl.report.page import render_report
+from bdfl.report.run_report import describe_privacy
 from bdfl.scenario import override_scenario
 
 

@@ -20,16 +20,7 @@ from bdfl.cli.options import (
     open_chain,
     open_scenario,
 )
-from bdfl.cli.terminal import (
-    FAILED_EXIT,
-    BadUsage,
-    print_files,
-    print_json,
-    progress,
-    say,
-    show_result,
-    writing_to,
-)
+from bdfl.cli.terminal import FAILED_EXIT, BadUsage, print_files, print_json, progress, say, show_result, writing_to
 
 if TYPE_CHECKING:
     from bdfl.audit.audit_report import AuditFile, AuditReport
@@ -202,12 +193,7 @@ def blame(
         progress("judging models", "models") as on_progress,
     ):
         found = blame_clients(
-            chain,
-            loss_of,
-            first=first,
-            last=last,
-            own_functions=frozenset(allow or ()),
-            on_judged=on_progress,
+            chain, loss_of, first=first, last=last, own_functions=frozenset(allow or ()), on_judged=on_progress
         )
     show_result(found, lambda: tabulate_blame(found), as_json=as_json)
 
@@ -244,12 +230,7 @@ def without(
     with open_chain(path) as chain:
         with progress("aggregating again", "blocks") as on_progress:
             found = leave_out(
-                chain,
-                client,
-                block=block,
-                since=since,
-                own_functions=frozenset(allow or ()),
-                on_block=on_progress,
+                chain, client, block=block, since=since, own_functions=frozenset(allow or ()), on_block=on_progress
             )
         layout = layout_of(chain.genesis)
     target = out or Path(f"without-{client}-block-{found.block}.safetensors")

@@ -19,8 +19,7 @@ chain_app = typer.Typer(
 )
 
 BlockArgument = Annotated[
-    int | None,
-    typer.Argument(metavar="[N]", min=1, help="Height of a block; 1 is the first.", show_default="the tip"),
+    int | None, typer.Argument(metavar="[N]", min=1, help="Height of a block; 1 is the first.", show_default="the tip")
 ]
 
 

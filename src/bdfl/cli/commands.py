@@ -196,8 +196,7 @@ def compare(
     rounds: RoundsOption = None,
     seed: SeedOption = None,
     reference: Annotated[
-        str | None,
-        typer.Option("--reference", help="Scheduler to compare with.", show_default="the best baseline"),
+        str | None, typer.Option("--reference", help="Scheduler to compare with.", show_default="the best baseline")
     ] = None,
     frontier: Annotated[bool, typer.Option(help="Also vary V, for delay against shortfall.")] = True,
     bound: Annotated[bool, typer.Option(help="Also compute the lower bound of `bdfl bound`.")] = True,

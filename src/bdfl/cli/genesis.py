@@ -19,6 +19,7 @@ from bdfl.cli.options import (
 )
 from bdfl.cli.terminal import print_json, say, show_result
 from bdfl.errors import BdflError
+from bdfl.storage import find_kind, write_record
 
 if TYPE_CHECKING:
     from bdfl.federation.genesis_draft import Draft
@@ -53,8 +54,7 @@ def new(
         typer.Option("--members", min=1, help="Number of members.", show_default="the scenario's clients.count"),
     ] = None,
     rounds: Annotated[
-        int | None,
-        typer.Option("--rounds", min=1, help="Rounds of the network.", show_default="the scenario's"),
+        int | None, typer.Option("--rounds", min=1, help="Rounds of the network.", show_default="the scenario's")
     ] = None,
     data: DataOption = None,
     flower: FlowerOption = None,
@@ -75,7 +75,7 @@ def new(
       bdfl genesis new live --members 3 --data example.npz --out our.draft
       bdfl genesis new quickstart --mode measured --rounds 50 --out our.draft
     """
-    from bdfl.federation.genesis_draft import agree_on_data, draft_federation, write_draft
+    from bdfl.federation.genesis_draft import agree_on_data, draft_federation
     from bdfl.federation.genesis_file import load_live_scenario
     from bdfl.federation.genesis_summary import summarise_draft
     from bdfl.learning.data import load_data
@@ -90,7 +90,7 @@ def new(
     found = load_data(agreed.data) if agreed.learning.flower is None else meet_clients(agreed)
     agreed = agree_on_data(agreed, found)
     draft = draft_federation(agreed, found)
-    write_draft(out, draft)
+    write_record(out, draft)
     _print_summary(summarise_draft(draft, agreed), out, as_json=as_json)
 
 
@@ -128,14 +128,14 @@ def card(
     """
     from bdfl.federation.genesis_draft import add_card, sign_profile
     from bdfl.federation.keys import load_key
-    from bdfl.federation.member_card import find_profile, write_card
+    from bdfl.federation.member_card import find_profile
 
     signer = load_key(key)
     begun, scenario = _open_draft(draft, frozenset(allow or ()))
     profile, machine = find_profile(scenario, begun.scenario, begun.initial_model, client, data, energy)
     signed = sign_profile(signer, scenario, name, client, profile)
     add_card(begun, scenario, signed)  # refuse a card that does not fit here, not at the organiser
-    write_card(out, signed)
+    write_record(out, signed)
     if machine is not None and not as_json:
         from bdfl.transports.live.calibration import report_machine
 
@@ -156,14 +156,14 @@ def add_member(
     Example:
       bdfl genesis add-member our.draft north.card east.card
     """
-    from bdfl.federation.genesis_draft import add_card, read_draft, write_draft
+    from bdfl.federation.genesis_draft import add_card, read_draft
     from bdfl.federation.genesis_summary import summarise_draft
     from bdfl.federation.member_card import read_card
 
     grown, scenario = read_draft(draft, allowed=frozenset(allow or ()))
     for path in cards:
         grown = add_card(grown, scenario, read_card(path))
-    write_draft(draft, grown, replaces=True)
+    write_record(draft, grown, replaces=True)
     _print_summary(summarise_draft(grown, scenario), draft, as_json=as_json)
 
 
@@ -183,14 +183,14 @@ def add_point(
     Example:
       bdfl genesis add-access-point our.draft ap-0/certificate.pem
     """
-    from bdfl.federation.genesis_draft import add_access_point, read_draft, write_draft
+    from bdfl.federation.genesis_draft import add_access_point, read_draft
     from bdfl.federation.genesis_summary import summarise_draft
     from bdfl.node.access_point import read_certificate
 
     grown, scenario = read_draft(draft, allowed=frozenset(allow or ()))
     for path in certificates:
         grown = add_access_point(grown, read_certificate(path))
-    write_draft(draft, grown, replaces=True)
+    write_record(draft, grown, replaces=True)
     _print_summary(summarise_draft(grown, scenario), draft, as_json=as_json)
 
 
@@ -209,12 +209,11 @@ def make(
       bdfl genesis make our.draft --out our.genesis
     """
     from bdfl.federation.genesis_draft import finish_draft, read_draft
-    from bdfl.federation.genesis_file import write_genesis
     from bdfl.federation.genesis_summary import summarise_genesis
 
     finished, scenario = read_draft(draft, allowed=frozenset(allow or ()))
     file = finish_draft(finished, scenario)
-    write_genesis(out, file)
+    write_record(out, file)
     _print_summary(summarise_genesis(file, scenario), out, as_json=as_json)
 
 
@@ -237,7 +236,6 @@ def show(
     from bdfl.federation.genesis_file import read_genesis, read_scenario
     from bdfl.federation.genesis_summary import summarise_draft, summarise_genesis
     from bdfl.federation.member_card import read_card
-    from bdfl.storage import find_kind
 
     allowed = frozenset(allow or ())
     kind = find_kind(file)
@@ -284,11 +282,10 @@ def sign(
       bdfl genesis sign our.genesis --key north.key --card north.card
       bdfl genesis sign our.genesis --key north.key --out north.signature
     """
-    from bdfl.federation.genesis_file import read_genesis, sign_genesis, take_signature, write_genesis
+    from bdfl.federation.genesis_file import read_genesis, sign_genesis, take_signature
     from bdfl.federation.genesis_summary import spoken_digest
     from bdfl.federation.keys import load_key
     from bdfl.federation.member_card import read_card
-    from bdfl.storage import write_record
 
     signer = load_key(key)
     file = read_genesis(genesis, allowed=frozenset(allow or ()))
@@ -299,7 +296,7 @@ def sign(
     if card is not None and number is not None and read_card(card) != file.cards[number]:
         raise WrongDigest(f"{genesis}: has another card of you than {card}; not signed")
     if out is None:
-        write_genesis(genesis, signed, replaces=True)
+        write_record(genesis, signed, replaces=True)
     else:
         write_record(out, take_signature(file, signer))
     if as_json:
@@ -333,14 +330,7 @@ def merge(
     Example:
       bdfl genesis merge our.genesis north.signature east.signature
     """
-    from bdfl.federation.genesis_file import (
-        add_signature,
-        merge_signatures,
-        read_genesis,
-        read_signature,
-        write_genesis,
-    )
-    from bdfl.storage import find_kind
+    from bdfl.federation.genesis_file import add_signature, merge_signatures, read_genesis, read_signature
 
     allowed = frozenset(allow or ())
     file = read_genesis(genesis, allowed=allowed)
@@ -349,7 +339,7 @@ def merge(
             file = add_signature(file, read_signature(path))
         else:
             file = merge_signatures(file, read_genesis(path, allowed=allowed))
-    write_genesis(genesis, file, replaces=True)
+    write_record(genesis, file, replaces=True)
     if as_json:
         print_json({"digest": file.chain.hex(), "file": str(genesis), "missing": file.missing_signatures})
         return
@@ -380,7 +370,6 @@ def _open_draft(path: Path, allowed: frozenset[str]) -> "tuple[Draft, Scenario]"
     """Read a draft; from a genesis, make one like it without members."""
     from bdfl.federation.genesis_draft import draft_again, read_draft
     from bdfl.federation.genesis_file import read_genesis, read_scenario
-    from bdfl.storage import find_kind
 
     if find_kind(path) != "genesis":
         return read_draft(path, allowed=allowed)

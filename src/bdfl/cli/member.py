@@ -7,6 +7,7 @@ import typer
 
 from bdfl.cli.options import JsonOption, OwnKeyOption
 from bdfl.cli.terminal import print_json, print_out, say
+from bdfl.storage import write_record
 
 if TYPE_CHECKING:
     from bdfl.federation.membership_change import ChainMembers, ChangeFile
@@ -49,13 +50,13 @@ def propose_add(
     """
     from bdfl.federation.genesis_file import read_genesis, read_scenario
     from bdfl.federation.member_card import read_card
-    from bdfl.federation.membership_change import propose_admission, read_members, write_change
+    from bdfl.federation.membership_change import propose_admission, read_members
 
     allowed = frozenset(allow or ())
     file, members = read_genesis(genesis, allowed=allowed), read_members(folder)
     scenario = read_scenario(file.scenario, allowed)
     change = propose_admission(members, file, scenario, read_card(card), members.height + within)
-    write_change(out, change)
+    write_record(out, change)
     _print_change(change, members, out, as_json=as_json)
 
 
@@ -74,11 +75,11 @@ def propose_remove(
     Example:
       bdfl member propose-remove 2 --folder node --out remove-2.change
     """
-    from bdfl.federation.membership_change import propose_removal, read_members, write_change
+    from bdfl.federation.membership_change import propose_removal, read_members
 
     members = read_members(folder)
     change = propose_removal(members, number, members.height + within)
-    write_change(out, change)
+    write_record(out, change)
     _print_change(change, members, out, as_json=as_json)
 
 
@@ -97,12 +98,7 @@ def show(change: ChangeArgument, folder: FolderOption, as_json: JsonOption = Fal
 
 
 @member_app.command("sign")
-def sign(
-    change: ChangeArgument,
-    key: OwnKeyOption,
-    folder: FolderOption,
-    as_json: JsonOption = False,
-) -> None:
+def sign(change: ChangeArgument, key: OwnKeyOption, folder: FolderOption, as_json: JsonOption = False) -> None:
     """Sign a change.
 
     The signature goes into its file, to be sent on or back.
@@ -111,11 +107,11 @@ def sign(
       bdfl member sign add-south.change --key north.key --folder node
     """
     from bdfl.federation.keys import load_key
-    from bdfl.federation.membership_change import read_change, read_members, sign_change_file, write_change
+    from bdfl.federation.membership_change import read_change, read_members, sign_change_file
 
     members = read_members(folder)
     signed = sign_change_file(read_change(change), members, load_key(key))
-    write_change(change, signed, replaces=True)
+    write_record(change, signed, replaces=True)
     _print_change(signed, members, change, as_json=as_json)
 
 
@@ -131,19 +127,13 @@ def merge(
     Example:
       bdfl member merge add-south.change from-east.change --folder node
     """
-    from bdfl.federation.membership_change import (
-        merge_changes,
-        read_change,
-        read_members,
-        validate_timely,
-        write_change,
-    )
+    from bdfl.federation.membership_change import merge_changes, read_change, read_members, validate_timely
 
     members, merged = read_members(folder), read_change(change)
     for path in others:
         merged = merge_changes(merged, read_change(path))
     validate_timely(merged, members)
-    write_change(change, merged, replaces=True)
+    write_record(change, merged, replaces=True)
     _print_change(merged, members, change, as_json=as_json)
 
 

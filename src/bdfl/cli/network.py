@@ -56,8 +56,7 @@ def up(
     ] = None,
     aps: Annotated[int, typer.Option("--aps", min=0, help="Access points, in a ring, that the nodes connect to.")] = 0,
     blocks: Annotated[
-        int | None,
-        typer.Option("--blocks", min=1, help="Number of blocks.", show_default="the scenario's rounds"),
+        int | None, typer.Option("--blocks", min=1, help="Number of blocks.", show_default="the scenario's rounds")
     ] = None,
     time_scale: Annotated[
         float | None,
@@ -119,7 +118,7 @@ def up(
     folder = resume or out or DEFAULT_FOLDER
     if resume is None:
         asked = [*flower_changes(flower, flower_model), *(changes or [])]
-        _found(folder, scenario or "live", nodes, aps, blocks, time_scale, seed, asked)
+        _create(folder, scenario or "live", nodes, aps, blocks, time_scale, seed, asked)
     else:
         validate_network(folder, frozenset(allow or ()))
     if detach:
@@ -174,7 +173,7 @@ def down(folder: NetworkFolderArgument = DEFAULT_FOLDER) -> None:
     say(f"{folder}: stopped")
 
 
-def _found(
+def _create(
     folder: Path,
     name: str,
     nodes: int | None,
@@ -185,7 +184,7 @@ def _found(
     changes: list[str],
 ) -> None:
     from bdfl.federation.genesis_file import load_live_scenario
-    from bdfl.localnet.network import found_network
+    from bdfl.localnet.network import create_network
     from bdfl.scenario.files import find_scenario
 
     path = find_scenario(name)
@@ -203,7 +202,7 @@ def _found(
     require_extra("a live network", "live", *(() if chosen.learning.flower else ("learn",)))
     say(f"founding {chosen.name}: {chosen.clients.count} members, {aps} access points", err=True)
     with writing_to(folder):
-        found_network(folder, chosen, aps, last)
+        create_network(folder, chosen, aps, last)
 
 
 def _spread(scenario: "Scenario", nodes: int) -> list[str]:
@@ -242,7 +241,7 @@ def _run(
                 view = network.look()
                 show(view)
                 is_done = view.is_done
-                _refuse_dead(network, view, is_restarted=restart)
+                _validate_alive(network, view, is_restarted=restart)
                 time.sleep(_LOOK_EVERY_S)
         took_s = time.monotonic() - started_s
         say("stopping all processes", err=True)
@@ -251,7 +250,7 @@ def _run(
         say(f"had to be killed: {', '.join(stubborn)}", err=True)
     if explore:
         say(f"the explorer ended too; bdfl explore {folder} opens it again", err=True)
-    _judge(folder, took_s, is_done=is_done, as_json=as_json)
+    _report_verdict(folder, took_s, is_done=is_done, as_json=as_json)
     if is_stopped and not is_done:
         allowed = "".join(f" --allow {name}" for name in facts.functions)
         say(f"stopped; go on: bdfl network up --resume {folder}{allowed}", err=True)
@@ -278,7 +277,7 @@ def _explorer(folder: Path, *, is_wanted: bool) -> Iterator[Callable[[], str]]:
         end_all([child])
 
 
-def _refuse_dead(network: "LocalNetwork", view: "NetworkView", *, is_restarted: bool) -> None:
+def _validate_alive(network: "LocalNetwork", view: "NetworkView", *, is_restarted: bool) -> None:
     """Raise `BadNetwork` if all nodes are down and none is restarted."""
     from bdfl.localnet.processes import BadNetwork
 
@@ -287,14 +286,14 @@ def _refuse_dead(network: "LocalNetwork", view: "NetworkView", *, is_restarted: 
         raise BadNetwork(f"{view.folder}: all nodes ended; the first said: {words}")
 
 
-def _judge(folder: Path, took_s: float, *, is_done: bool, as_json: bool) -> None:
+def _report_verdict(folder: Path, took_s: float, *, is_done: bool, as_json: bool) -> None:
     """Verify and compare all chains and print the result; exit code 1 for a failure."""
     from bdfl.localnet.processes import read_network
-    from bdfl.localnet.verdict import judge_network, summarise_network
+    from bdfl.localnet.verdict import summarise_network, verify_network
 
     functions = frozenset(read_network(folder).functions)
     with progress("verifying", "chains") as on_progress:
-        verdict = judge_network(folder, own_functions=functions, on_progress=on_progress)
+        verdict = verify_network(folder, own_functions=functions, on_progress=on_progress)
     summary = summarise_network(folder, verdict, took_s)
     if as_json:
         print_json(summary)

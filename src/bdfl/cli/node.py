@@ -34,8 +34,7 @@ NodeDataOption = Annotated[
     typer.Option("--data", metavar="SOURCE", help="Your data (.npz or a folder); dealt: your share of the scenario's."),
 ]
 NodeFlowerOption = Annotated[
-    str | None,
-    typer.Option("--flower", metavar="MODULE:NAME", help="Your Flower client, if the genesis asks for one."),
+    str | None, typer.Option("--flower", metavar="MODULE:NAME", help="Your Flower client, if the genesis asks for one.")
 ]
 ListenOption = Annotated[
     list[str] | None,
@@ -66,11 +65,7 @@ AdmissionOption = Annotated[
 QuotaOption = Annotated[
     int | None,
     typer.Option(
-        "--quota",
-        min=1,
-        metavar="MB",
-        help="Most disk space for models.",
-        show_default="enough for the rounds kept",
+        "--quota", min=1, metavar="MB", help="Most disk space for models.", show_default="enough for the rounds kept"
     ),
 ]
 WhileInputOption = Annotated[bool, typer.Option("--while-input", hidden=True, help="End when standard input does.")]
@@ -305,9 +300,7 @@ def _run_node(settings: "NodeSettings", *, while_input: bool) -> None:
     from bdfl.node.service import NodeFailed, open_node
 
     try:
-        with open_node(settings, echo=sys.stderr) as service, on_signals(service.stop):
-            if while_input:
-                end_with_input(service.stop)
+        with open_node(settings, echo=sys.stderr) as service, on_signals(service.stop, while_input=while_input):
             service.run()
     except NodeFailed as error:
         say(f"error: {error}", err=True)
@@ -315,8 +308,15 @@ def _run_node(settings: "NodeSettings", *, while_input: bool) -> None:
 
 
 @contextmanager
-def on_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """Call `stop` in a new thread on Ctrl-C or SIGTERM inside the block; a second signal exits at once."""
+def on_signals(stop: Callable[[], None], *, while_input: bool = False) -> Iterator[None]:
+    """Call `stop` in a new thread on Ctrl-C or SIGTERM inside the block; a second signal exits at once.
+
+    `while_input`: also when standard input ends, as it does with the parent process.
+    """
+    from bdfl.localnet.processes import watch_input
+
+    if while_input:
+        watch_input(stop)
     is_asked = threading.Event()
 
     def hear(number: int, frame: object) -> None:
@@ -331,13 +331,6 @@ def on_signals(stop: Callable[[], None]) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def end_with_input(stop: Callable[[], None]) -> None:
-    """Call `stop` when standard input ends, as it does with the parent process."""
-    from bdfl.localnet.processes import watch_input
-
-    watch_input(stop)
 
 
 def _data_source(data: str) -> str:
@@ -377,8 +370,7 @@ def access_point(
         ),
     ] = None,
     folder: Annotated[
-        Path | None,
-        typer.Option("--folder", metavar="DIR", help="Folder for the log.", show_default="that of the key"),
+        Path | None, typer.Option("--folder", metavar="DIR", help="Folder for the log.", show_default="that of the key")
     ] = None,
     peer: PeerOption = None,
     admission: Annotated[
@@ -411,7 +403,5 @@ def access_point(
         allowed=frozenset(allow or ()),
         admissions=tuple(admission or ()),
     )
-    with open_service(settings, echo=sys.stderr) as service, on_signals(service.stop):
-        if while_input:
-            end_with_input(service.stop)
+    with open_service(settings, echo=sys.stderr) as service, on_signals(service.stop, while_input=while_input):
         service.run()

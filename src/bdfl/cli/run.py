@@ -154,7 +154,7 @@ def report(
 
     with writing_to(folder), open_run_folder(folder, frozenset(allow or ())) as opened:
         federated = _prepare(opened.scenario)
-        from bdfl.report.run_report import write_run  # after the checks for missing extras
+        from bdfl.report.page import write_run  # after the checks for missing extras
 
         records = replay_run(federated, opened)
         if records is None:
@@ -199,7 +199,8 @@ def _train(
     """Train the remaining rounds with a live view, verify the chain and write the report."""
     from bdfl.cli.progress import RunView, show_run
     from bdfl.experiment.training_run import train_run, verify_run
-    from bdfl.report.run_report import summarise_training, tabulate_training, write_run
+    from bdfl.report.page import write_run
+    from bdfl.report.run_report import summarise_training, tabulate_training
     from bdfl.scenario.files import named_functions
     from bdfl.tracking import Outcome
 

@@ -1,5 +1,6 @@
 """`bdfl leaderboard`, `bdfl poison` and `bdfl reproduce`: studies that end in a page with tables and figures."""
 
+import platform
 import shlex
 import sys
 import time
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from bdfl import __version__
 from bdfl.cli.options import (
     RESULTS,
     JsonOption,
@@ -113,7 +115,7 @@ def _save_leaderboard(boards: "list[Board]", folder: Path) -> list[Path]:
     from bdfl.report.leaderboard import draw_board, file_name, write_leaderboard_html, write_leaderboard_markdown
     from bdfl.report.style import save_picture
 
-    made_with = [f"`bdfl {shlex.join(sys.argv[1:])}`", describe_machine()]
+    made_with = [_command_line(), describe_machine()]
     pictures = [draw_board(board) for board in boards]
     with writing_to(folder):
         files: list[Path] = []
@@ -123,6 +125,10 @@ def _save_leaderboard(boards: "list[Board]", folder: Path) -> list[Path]:
         page.write_text(write_leaderboard_html(boards, pictures, made_with), encoding="utf-8")
         site.write_text(write_leaderboard_markdown(boards, made_with), encoding="utf-8")
     return [*files, page, site]
+
+
+def _command_line() -> str:
+    return f"`bdfl {shlex.join(sys.argv[1:])}`"
 
 
 # `bdfl poison`: aggregation rules against members that poison the model.
@@ -136,8 +142,7 @@ def poison(
     ] = _POISONING,
     seeds: Annotated[int, typer.Option("--seeds", help="Number of seeds.")] = 5,
     rules: Annotated[
-        str | None,
-        typer.Option("--rules", help="Comma-separated, such as median,my_rules:trust.", show_default="all"),
+        str | None, typer.Option("--rules", help="Comma-separated, such as median,my_rules:trust.", show_default="all")
     ] = None,
     attacks: Annotated[
         str | None,
@@ -193,23 +198,16 @@ def _save_poisoning(found: "Poisoning", folder: Path) -> list[Path]:
     with writing_to(folder):
         files = save_picture(draw_poisoning(found), folder, _POISONING)
         page = folder / f"{_POISONING}.md"
-        page.write_text(write_poisoning_markdown(found, _made_with()), encoding="utf-8")
+        page.write_text(write_poisoning_markdown(found, [_command_line(), _versions()]), encoding="utf-8")
     return [*files, page]
 
 
-def _made_with() -> list[str]:
-    """Return the command line, and the versions that determine the numbers."""
-    import platform
-    import shlex
-    import sys
-    from importlib.metadata import version
+def _versions() -> str:
+    """Return the versions that determine the numbers."""
+    from importlib.metadata import version  # here: slow to import
 
-    from bdfl import __version__
-
-    return [
-        f"`bdfl {shlex.join(sys.argv[1:])}`",
-        f"bdfl {__version__}, Python {platform.python_version()}, torch {version('torch')}, numpy {version('numpy')}",
-    ]
+    packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "numpy"))
+    return f"bdfl {__version__}, Python {platform.python_version()}, {packages}"
 
 
 # `bdfl reproduce`: the paper's figures and times in seconds, its accuracies in hours, with progress.
@@ -318,12 +316,7 @@ def _validate_usage(
 
 
 def _choose_training(
-    data: Path,
-    seeds: int | None,
-    schedulers: str | None,
-    only: str | None,
-    overrides: list[str],
-    workers: int | None,
+    data: Path, seeds: int | None, schedulers: str | None, only: str | None, overrides: list[str], workers: int | None
 ) -> "TrainingSettings":
     from bdfl.experiment.comparison import DEFAULT_SCHEDULERS
     from bdfl.reproduce import TrainingSettings

@@ -53,7 +53,7 @@ from bdfl.ledger.block import Tensor
 from bdfl.ledger.genesis import draft_genesis, make_toolbox, plan_first_round
 from bdfl.scenario import LiveMode, Scenario, scenario_digest
 from bdfl.scenario.files import named_functions
-from bdfl.storage import read_record, write_record
+from bdfl.storage import read_record
 from bdfl.transports.live.calibration import Calibration
 
 # Draft of a genesis: the agreed scenario, the untrained model and the cards collected so far.
@@ -119,11 +119,6 @@ def read_draft(path: Path, *, allowed: frozenset[str] = frozenset()) -> tuple[Dr
     except (BdflError, InvalidWeights) as error:
         raise BadDraft(f"{path}: {error}") from None
     return draft, scenario
-
-
-def write_draft(path: Path, draft: Draft, *, replaces: bool = False) -> None:
-    """Write a draft atomically; overwrite an existing file only if `replaces`."""
-    write_record(path, draft, replaces=replaces)
 
 
 def add_card(draft: Draft, scenario: Scenario, signed: SignedCard) -> Draft:
@@ -256,7 +251,7 @@ def sign_profile(
     )
 
 
-def found_federation(
+def create_federation(
     scenario: Scenario,
     signers: Sequence[Signer],
     *,

@@ -26,7 +26,7 @@ from bdfl.ledger.genesis import draft_genesis, make_toolbox, validate_genesis, v
 from bdfl.scenario import LiveMode, Scenario, dump_scenario, load_scenario, parse_scenario, scenario_digest
 from bdfl.scenario.files import validate_allowed
 from bdfl.scenario.validation import MAX_TOML_SIZE, parse_toml
-from bdfl.storage import read_record, read_regular, write_record
+from bdfl.storage import read_record, read_regular
 from bdfl.transports.live.certificates import common_name_of, validate_access_point
 
 MAX_GENESIS_SIZE = MAX_MODEL_SIZE + MAX_BLOCK_SIZE
@@ -108,11 +108,6 @@ def read_genesis(path: Path, *, allowed: frozenset[str] = frozenset()) -> Genesi
     except BdflError as error:
         raise BadGenesisFile(f"{path}: {error}") from None
     return file
-
-
-def write_genesis(path: Path, file: GenesisFile, *, replaces: bool = False) -> None:
-    """Write a genesis file atomically; overwrite an existing file only if `replaces`."""
-    write_record(path, file, replaces=replaces)
 
 
 def validate_genesis_file(file: GenesisFile, *, allowed: frozenset[str] = frozenset()) -> Scenario:

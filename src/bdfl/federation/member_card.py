@@ -20,7 +20,7 @@ from bdfl.ledger.block import MAX_BUDGET_PJ, Conditions, Limits, MemberNumber, T
 from bdfl.ledger.costs import CAPACITANCE, MICROWATT, ONE, PICOJOULE, count_units
 from bdfl.ledger.genesis import conditions_of, limits_of, physics_of
 from bdfl.scenario import LiveMode, LocalUnit, Scenario
-from bdfl.storage import read_record, write_record
+from bdfl.storage import read_record
 from bdfl.transports.live.calibration import ROOT, Calibration, calibrate, read_battery
 from bdfl.transports.live.certificates import make_authority, validate_authority
 from bdfl.transports.live.measured_work import measured_gain
@@ -135,11 +135,6 @@ def read_card(path: Path) -> SignedCard:
     except BdflError as error:
         raise BadCard(f"{path}: {error}") from None
     return signed
-
-
-def write_card(path: Path, signed: SignedCard) -> None:
-    """Write a card to a new file."""
-    write_record(path, signed)
 
 
 def _place(card: Card) -> Place:

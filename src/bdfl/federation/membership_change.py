@@ -190,11 +190,6 @@ def read_change(path: Path) -> ChangeFile:
     return file
 
 
-def write_change(path: Path, file: ChangeFile, *, replaces: bool = False) -> None:
-    """Write a change atomically."""
-    write_record(path, file, replaces=replaces)
-
-
 def submit_change(folder: Path, file: ChangeFile, members: ChainMembers) -> Path:
     """Submit a change signed by a quorum to the node of a folder; return the file's path in its inbox."""
     validate_timely(file, members)
@@ -263,7 +258,7 @@ def keep_admission(folder: Path, file: ChangeFile) -> None:
     """Store an admission in the node's folder."""
     place = folder / ADMISSIONS
     place.mkdir(mode=OWN_FOLDER, exist_ok=True)
-    write_change(place / f"{record_digest(file).hex()[:16]}{_SUFFIX}", file, replaces=True)
+    write_record(place / f"{record_digest(file).hex()[:16]}{_SUFFIX}", file, replaces=True)
 
 
 def authorities_of(

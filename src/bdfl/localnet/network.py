@@ -13,8 +13,8 @@ from typing import TypeAlias
 import msgspec
 
 from bdfl.addresses import LOOPBACK
-from bdfl.federation.genesis_draft import found_federation
-from bdfl.federation.genesis_file import GenesisFile, read_genesis, read_scenario, write_genesis
+from bdfl.federation.genesis_draft import create_federation
+from bdfl.federation.genesis_file import GenesisFile, read_genesis, read_scenario
 from bdfl.federation.keys import create_key
 from bdfl.identity import Signer
 from bdfl.localnet.processes import (
@@ -37,7 +37,7 @@ from bdfl.node.run_file import is_locked, lock_folder, replace_file
 from bdfl.node.status import NodeView, read_status
 from bdfl.scenario import LiveMode, Scenario, dump_scenario
 from bdfl.scenario.files import load_foreign_scenario, named_functions, refuse_function
-from bdfl.storage import OWN_FOLDER
+from bdfl.storage import OWN_FOLDER, write_record
 
 OUTPUT_FILE = "output.log"
 _LEAST_DISK = 256 * 2**20
@@ -68,19 +68,19 @@ class NetworkView(msgspec.Struct, frozen=True, kw_only=True):
         return self.blocks is not None and len(heights) == len(self.nodes) and min(heights) >= self.blocks
 
 
-def found_network(folder: Path, scenario: Scenario, num_access_points: int, blocks: int | None) -> NetworkFile:
+def create_network(folder: Path, scenario: Scenario, num_access_points: int, blocks: int | None) -> NetworkFile:
     """Create a network in a new folder: a key for each member, certificates, and a fully signed genesis."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise BadNetwork(f"{folder}: exists already; go on with --resume {folder}, or choose another with --out")
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        return _found(folder, scenario, num_access_points, blocks)
+        return _create(folder, scenario, num_access_points, blocks)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)  # it was empty before
         raise
 
 
-def _found(folder: Path, scenario: Scenario, num_access_points: int, blocks: int | None) -> NetworkFile:
+def _create(folder: Path, scenario: Scenario, num_access_points: int, blocks: int | None) -> NetworkFile:
     signers: list[Signer] = []
     for number in range(scenario.clients.count):
         node_folder(folder, number).mkdir(mode=OWN_FOLDER)
@@ -90,8 +90,8 @@ def _found(folder: Path, scenario: Scenario, num_access_points: int, blocks: int
         create_access_point(access_point_folder(folder, number), f"ap-{number}", hosts)
         for number in range(num_access_points)
     ]
-    genesis = found_federation(scenario, signers, access_points=certificates)
-    write_genesis(folder / GENESIS_FILE, genesis)
+    genesis = create_federation(scenario, signers, access_points=certificates)
+    write_record(folder / GENESIS_FILE, genesis)
     replace_file(folder / SCENARIO_FILE, dump_scenario(scenario).encode())
     made = NetworkFile(
         scenario=scenario.name,

@@ -129,11 +129,8 @@ class NetworkVerdict:
         return self.difference is None and not self.failures
 
 
-def judge_network(
-    folder: Path,
-    *,
-    own_functions: frozenset[str] = frozenset(),
-    on_progress: Callable[[int, int], None] | None = None,
+def verify_network(
+    folder: Path, *, own_functions: frozenset[str] = frozenset(), on_progress: Callable[[int, int], None] | None = None
 ) -> NetworkVerdict:
     """Compare all nodes' blocks byte for byte, up to the newest common one, and verify each chain independently."""
     num_nodes = read_network(folder).num_nodes
@@ -195,7 +192,7 @@ def summarise_network(folder: Path, verdict: NetworkVerdict, took_s: float) -> N
                 updates += 0 if block.body.is_empty else len(block.body.updates)
             model = store.get_blob(store.block(verdict.height).body.model)
         if model is not None:
-            accuracy, loss = judge_model(scenario, model)
+            accuracy, loss = evaluate_model(scenario, model)
     failures = [f"node {node}: {failure}" for node, failure in verdict.failures]
     return NetworkSummary(
         folder=str(folder),
@@ -214,7 +211,7 @@ def summarise_network(folder: Path, verdict: NetworkVerdict, took_s: float) -> N
     )
 
 
-def judge_model(scenario: Scenario, model: bytes) -> tuple[float, float]:
+def evaluate_model(scenario: Scenario, model: bytes) -> tuple[float, float]:
     """Return accuracy and loss of a model on the scenario's test data."""
     federated = prepare_run(scenario)
     with open_trainer(scenario, federated.data, federated.partition) as trainer:

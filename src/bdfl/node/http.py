@@ -8,14 +8,14 @@ import io
 import re
 import socket
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
@@ -249,6 +249,7 @@ class ChainPages:
 _ROUND_BUCKETS_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0)
 PHASES = ("collecting", "mining", "voting", "done")
 
+_Family = TypeVar("_Family", GaugeMetricFamily, CounterMetricFamily)
 ReadSnapshot = Callable[[], Snapshot]
 
 
@@ -378,17 +379,14 @@ def _counter(name: str, meaning: str, value: float) -> CounterMetricFamily:
 
 
 def _gauges(name: str, meaning: str, label: str, values: Mapping[str, float]) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(name, meaning, labels=[label])
-    _add_all(family, values.items())
-    return family
+    return _fill(GaugeMetricFamily(name, meaning, labels=[label]), values)
 
 
 def _counters(name: str, meaning: str, label: str, values: Mapping[str, float]) -> CounterMetricFamily:
-    family = CounterMetricFamily(name, meaning, labels=[label])
-    _add_all(family, values.items())
-    return family
+    return _fill(CounterMetricFamily(name, meaning, labels=[label]), values)
 
 
-def _add_all(family: GaugeMetricFamily | CounterMetricFamily, values: Iterable[tuple[str, float]]) -> None:
-    for label, value in values:
+def _fill(family: _Family, values: Mapping[str, float]) -> _Family:
+    for label, value in values.items():
         family.add_metric([label], float(value))
+    return family

@@ -4,7 +4,6 @@ Values are numbers, booleans or short texts, so a log cannot contain a key or a 
 """
 
 import os
-import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -89,11 +88,6 @@ def rotate(path: Path, num_old: int = NUM_OLD_LOGS) -> None:
     for younger, older in zip(names[-2::-1], names[:0:-1], strict=True):
         if younger.exists():
             os.replace(younger, older)
-
-
-def stderr_of(is_quiet: bool) -> TextIO | None:
-    """Return standard error, or None if quiet."""
-    return None if is_quiet else sys.stderr
 
 
 def _short(value: Fact) -> Fact:

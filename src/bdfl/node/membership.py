@@ -6,13 +6,7 @@ from pathlib import Path
 
 from bdfl.errors import BdflError
 from bdfl.federation.genesis_file import GenesisFile
-from bdfl.federation.membership_change import (
-    ChangeFile,
-    authorities_of,
-    keep_admission,
-    names_of,
-    taking_changes,
-)
+from bdfl.federation.membership_change import ChangeFile, authorities_of, keep_admission, names_of, taking_changes
 from bdfl.ledger.block import Admission, MembershipChange
 from bdfl.node.log import NodeLog
 from bdfl.node.run_file import replace_file

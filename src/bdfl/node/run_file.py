@@ -41,10 +41,6 @@ class RunFile(msgspec.Struct, frozen=True, kw_only=True):
     ended: float | None = None  # Unix time; none: running, or killed
     why: str = ""  # the reason for its end
 
-    @property
-    def status_url(self) -> str | None:
-        return None if self.metrics is None else f"http://{self.metrics}/status.json"
-
 
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:

@@ -28,15 +28,7 @@ from bdfl.node.log import LOG_FILE, NodeLog
 from bdfl.node.membership import Membership
 from bdfl.node.monitor import NodeMonitor
 from bdfl.node.reachability import bind
-from bdfl.node.run_file import (
-    FolderSize,
-    RunFile,
-    forget_run,
-    lock_folder,
-    noting_end,
-    raise_life,
-    write_run,
-)
+from bdfl.node.run_file import FolderSize, RunFile, forget_run, lock_folder, noting_end, raise_life, write_run
 from bdfl.node.settings import (
     CHAIN_FOLDER,
     Identity,

@@ -7,7 +7,7 @@ from xml.etree.ElementTree import Element
 from bdfl.audit.audit_report import AuditFile, AuditReport, Check, Event, MemberAudit
 from bdfl.audit.lineage import Contribution
 from bdfl.federation.keys import in_groups, key_fingerprint
-from bdfl.report.html import Child, card, node, render_page, table_node
+from bdfl.report.html import Child, card, facts_node, node, render_page, table_node
 
 _NONE = "-"
 _Row = TypeVar("_Row")
@@ -29,13 +29,13 @@ def render_audit(file: AuditFile) -> str:
         _opening(report),
         *_failure(report),
         node("h2", "Identity"),
-        _panel(_identity_facts(file)),
+        _identity_facts(file),
         node("h2", "Verified"),
         node("p", "Computed again from the bytes of the chain, or checked against them."),
         _table("Checks", report.checks, _CHECKS, words=(0, 3)),
         node("h2", "Taken on trust"),
         node("p", "A chain cannot prove these, or this audit could not verify them."),
-        _panel(_facts([(one.subject, one.why) for one in report.trusted])),
+        _facts([(one.subject, one.why) for one in report.trusted]),
         node("h2", "Members"),
         *_members(report),
         node("h2", "Offences and changes of membership"),
@@ -92,7 +92,7 @@ def _failure(report: AuditReport) -> list[Element]:
         ("Found (what the block or file says)", node("code", failure.found)),
         ("Valid before it", f"{report.verified:,} of {report.height:,} blocks"),
     ]
-    return [node("h2", "Where verification failed"), _panel(_facts(facts))]
+    return [node("h2", "Where verification failed"), _facts(facts)]
 
 
 def _identity_facts(file: AuditFile) -> Element:
@@ -222,7 +222,7 @@ def _checking(file: AuditFile) -> list[Element]:
             ("its fingerprint", key_fingerprint(bytes.fromhex(key))),
             ("Signature (Ed25519)", node("code", file.signature.signature)),
         ]
-        signed = [_panel(_facts(facts))]
+        signed = [_facts(facts)]
     return [
         *signed,
         node(
@@ -254,10 +254,5 @@ def _digest(text: str) -> Element:
     return node("code", in_groups(bytes.fromhex(text)))
 
 
-def _panel(content: Element) -> Element:
-    return node("div.panel", content)
-
-
 def _facts(facts: Sequence[tuple[str, Child]]) -> Element:
-    pairs = [element for term, fact in facts for element in (node("dt", term), node("dd", fact))]
-    return node("dl.facts", *pairs)
+    return node("div.panel", facts_node("dl.facts", facts))

@@ -16,7 +16,19 @@ from numpy.typing import NDArray
 from rich.table import Table
 
 from bdfl.learning.participation import Holdings
-from bdfl.report.style import HOLLOW, INK, SOFT_INK, TRAINING, UPLOAD, Cell, Picture, Sheet, house_style, new_figure
+from bdfl.report.style import (
+    HOLLOW,
+    INK,
+    SOFT_INK,
+    TRAINING,
+    UPLOAD,
+    Cell,
+    Picture,
+    Sheet,
+    house_style,
+    new_figure,
+    title_figure,
+)
 from bdfl.report.tables import new_table, number
 
 _MOST_ROWS = 40  # clients that get a row each, in order
@@ -47,13 +59,10 @@ def draw_holdings(holdings: Holdings) -> Picture:
             cells.set_ylabel("client")
         if num_labels > _MOST_NAMES:
             cells.xaxis.set_major_locator(MaxNLocator(integer=True))
-        figure.suptitle(
+        title_figure(
+            figure,
             f"{holdings.data} for {holdings.scenario}: {holdings.method}, {holdings.sizes.value} sizes, "
             f"seed {holdings.seed}; {holdings.samples.sum():,} of {holdings.train_samples:,} training samples held",
-            x=0.01,
-            ha="left",
-            fontsize=10.5,
-            fontweight="bold",
         )
     return Picture(figure, [_sheet(holdings)])
 

@@ -21,6 +21,7 @@ from bdfl.report.style import (
     house_style,
     label_ends,
     new_figure,
+    write_beside,
 )
 from bdfl.scheduling.registry import show_choice
 
@@ -103,7 +104,7 @@ def draw_times(panels: Sequence[tuple[str, Sequence[TimePair]]]) -> Picture:
                     axes.plot(pair.paper_s, height, "D", markersize=6.5, markerfacecolor="none", color=SOFT_INK)
                 half_width = 0.0 if np.isnan(pair.ours_s.half_width) else pair.ours_s.half_width
                 axes.errorbar(pair.ours_s.mean, height, xerr=half_width, fmt="o", markersize=5, color=colour, capsize=3)
-                _label_point(axes, f"{pair.ours_s.mean:.1f} s", pair.ours_s.mean, height, colour, above=True)
+                write_beside(axes, f"{pair.ours_s.mean:.1f} s", (pair.ours_s.mean, height), colour, (0, 10))
             axes.set_yticks(range(len(order)), [show_choice(pair.scheduler) for pair in order])
             axes.set_ylim(-0.6, len(order) - 0.3)
             axes.grid(visible=False, axis="y")
@@ -219,7 +220,7 @@ def _draw_means(axes: Axes, comparison: Comparison) -> None:
         text = f"{result.delay_s.mean:.3f} s"
         if result.above_bound_percent is not None:
             text += f"  ({result.above_bound_percent.mean:+.1f} %)"
-        _label_point(axes, text, result.delay_s.mean, height, colour)
+        write_beside(axes, text, (result.delay_s.mean, height), colour, (8, 0))
     axes.set_yticks(range(len(order)), [show_choice(results[place].scheduler) for place in order])
     axes.set_ylim(-0.7, len(order) - 0.3)
     axes.grid(visible=False, axis="y")
@@ -233,19 +234,6 @@ def _draw_means(axes: Axes, comparison: Comparison) -> None:
     axes.set(
         title="b  Mean delay of a round, 95 % interval",
         xlabel="delay (s); in brackets: above the lower bound" if bound else "delay (s)",
-    )
-
-
-def _label_point(axes: Axes, text: str, x: float, y: float, colour: str, *, above: bool = False) -> None:
-    axes.annotate(
-        text,
-        (x, y),
-        xytext=(0, 10) if above else (8, 0),
-        textcoords="offset points",
-        ha="center" if above else "left",
-        va="center",
-        fontsize=7.5,
-        color=colour,
     )
 
 

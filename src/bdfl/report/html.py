@@ -2,7 +2,7 @@
 
 import re
 from base64 import b64encode
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from hashlib import sha256
 from importlib.resources import files
 from xml.etree.ElementTree import Element, fromstring, tostring
@@ -55,6 +55,11 @@ def table_node(
     table = node("table", node("caption", caption), node("thead", head), node("tbody", *body))
     # a scrolling region must be focusable by keyboard and have a label
     return node("div.scroll", table, attributes={"tabindex": "0", "role": "region", "aria-label": caption})
+
+
+def facts_node(kind: str, facts: Iterable[tuple[str, Child]]) -> Element:
+    """Return a list of names with their values; `kind` as for `node`."""
+    return node(kind, *(part for name, value in facts for part in (node("dt", name), node("dd", value))))
 
 
 def printable(text: str) -> str:
@@ -183,8 +188,5 @@ def render_page(title: str, body: Element, styles: str = "") -> str:
 def card(label: str, value: str, aside: str, *, is_bad: bool = False) -> Element:
     """Return a value with its label above and a remark below."""
     return node(
-        "div.card",
-        node("dt", label),
-        node("dd.value bad" if is_bad else "dd.value", value),
-        node("dd.aside", aside),
+        "div.card", node("dt", label), node("dd.value bad" if is_bad else "dd.value", value), node("dd.aside", aside)
     )

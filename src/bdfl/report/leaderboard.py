@@ -11,18 +11,8 @@ from rich.table import Table
 from bdfl.experiment import Interval
 from bdfl.experiment.leaderboard import SERVED, Board, Standing
 from bdfl.report.html import document, node, table_node
-from bdfl.report.style import (
-    BOUND,
-    SOFT_INK,
-    Cell,
-    Picture,
-    Sheet,
-    colour_of,
-    drawable,
-    house_style,
-    new_figure,
-)
-from bdfl.report.tables import interval, new_table
+from bdfl.report.style import BOUND, SOFT_INK, Cell, Picture, Sheet, colour_of, drawable, house_style, new_figure
+from bdfl.report.tables import interval, markdown_table, new_table
 from bdfl.scheduling.registry import show_choice
 
 if TYPE_CHECKING:
@@ -144,8 +134,7 @@ def write_leaderboard_markdown(boards: Sequence[Board], made_with: Sequence[str]
     for board in boards:
         columns, rows = _rows(board)
         lines += ["", f"## {board.scenario}", "", f"{_title(board)}. Mean ± 95 % interval over seeds.", ""]
-        lines += ["| " + " | ".join(columns) + " |", "|--:|---" + "|--:" * (len(columns) - 2) + "|"]
-        lines += ["| " + " | ".join(row) + " |" for row in rows]
+        lines += markdown_table(columns, rows, "rl" + "r" * (len(columns) - 2))
         lines += ["", f"![Standings in {board.scenario}]({file_name(board)}.svg)"]
     return "\n".join(lines) + "\n"
 

@@ -18,12 +18,7 @@ _SHOWN_LABELS = 20
 
 def describe_founding(summary: GenesisSummary) -> list[RenderableType]:
     """Describe the rules, the members, the trust assumptions and the missing steps."""
-    return [
-        _tabulate_rules(summary),
-        _tabulate_seats(summary),
-        _list_trust(summary),
-        Text(_say_missing(summary)),
-    ]
+    return [_tabulate_rules(summary), _tabulate_seats(summary), _list_trust(summary), Text(_say_missing(summary))]
 
 
 def _tabulate_rules(summary: GenesisSummary) -> Table:

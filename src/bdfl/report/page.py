@@ -13,10 +13,12 @@ from bdfl.experiment.statistics import cumulative_delay, is_below_rate, is_overd
 from bdfl.learning.training import Outcome
 from bdfl.ledger.verify import Verification
 from bdfl.records import LearningRecord, PerRound, RunRecord
-from bdfl.report.findings import chain_section, count, list_warnings, summarise_findings
-from bdfl.report.html import COLOURS, card, extract_styles, inline_svg, node, render_page, table_node
+from bdfl.records.parquet import write_parquet
+from bdfl.report.html import COLOURS, card, extract_styles, facts_node, inline_svg, node, render_page, table_node
 from bdfl.report.learning_figures import draw_exhibits
 from bdfl.report.run_figures import Exhibit
+from bdfl.report.run_report import REPORT_FILE, chain_section, count, list_warnings, summarise_findings
+from bdfl.report.style import save_picture
 from bdfl.report.tables import number
 from bdfl.scenario import Scenario
 from bdfl.scenario.files import describe_scenario
@@ -179,6 +181,19 @@ def percent(share: float) -> str:
 
 
 # report.html: a whole run as one self-contained page.
+
+FIGURES = "figures"
+
+
+def write_run(
+    run: RunRecord, learning: LearningRecord, scenario: Scenario, folder: Path, verification: Verification
+) -> list[Path]:
+    """Write tables, figures and the page into the run's folder; return the paths, the page last."""
+    files = write_parquet(run, learning, folder)
+    exhibits = draw_exhibits(run, learning, scenario)
+    for exhibit in exhibits:
+        files += save_picture(exhibit.picture, folder / FIGURES, exhibit.name)
+    return [*files, write_report(run, learning, scenario, folder / REPORT_FILE, exhibits, verification)]
 
 
 def write_report(
@@ -352,8 +367,7 @@ def _colophon(run: RunRecord, learning: LearningRecord) -> Element:
             [f"bdfl {__version__}", *(_version(name) for name in ("numpy", "matplotlib", "torch"))]
         ),
     }
-    pairs = [element for term, fact in facts.items() for element in (node("dt", term), node("dd", fact))]
-    return node("footer", node("dl", *pairs))
+    return node("footer", facts_node("dl", facts.items()))
 
 
 def _version(package: str) -> str:

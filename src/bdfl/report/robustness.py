@@ -21,7 +21,7 @@ from bdfl.experiment.robustness import (
     show_attack,
 )
 from bdfl.report.style import INK, SOFT_INK, Cell, Picture, Sheet, drawable, house_style, new_figure
-from bdfl.report.tables import new_table, tabulate_verdicts
+from bdfl.report.tables import markdown_table, new_table, tabulate_verdicts
 from bdfl.scenario import PartitionMethod
 
 _SHADES = LinearSegmentedColormap.from_list(  # monotonic brightness: readable with any colour vision and in grey
@@ -137,23 +137,26 @@ def write_poisoning_markdown(found: Poisoning, made_with: Sequence[str]) -> str:
     for partition in found.partitions:
         lines += ["", f"## {name_partition(found, partition)}", ""]
         lines += ["Final accuracy (%), mean ± 95 % interval over seeds; in brackets points below.", ""]
-        lines += _markdown_row(["rule", *(_attack_label(attack, " ") for attack in found.attacks)])
-        lines += ["|---" + "|--:" * len(found.attacks) + "|"]
-        for rule in found.rules:
-            cells = [found.find_cell(partition, attack, rule) for attack in found.attacks]
-            lines += _markdown_row([_rule_label(rule, " "), *map(_markdown_cell, cells)])
+        columns = ["rule", *(_attack_label(attack, " ") for attack in found.attacks)]
+        rows = [
+            [_rule_label(rule, " "), *(_markdown_cell(found.find_cell(partition, one, rule)) for one in found.attacks)]
+            for rule in found.rules
+        ]
+        lines += markdown_table(columns, rows, "l" + "r" * len(found.attacks))
     lines += ["", "## What follows", ""]
-    lines += _markdown_row(["data", "attack", "mean: points below", "best robust rule", "points below", "verdict"])
-    lines += ["|---|---|--:|---|--:|---|"]
-    for verdict in found.verdicts:
-        lines += _markdown_row([
+    columns = ["data", "attack", "mean: points below", "best robust rule", "points below", "verdict"]
+    rows = [
+        [
             name_partition(found, verdict.partition, short=True),
             show_attack(verdict.attack),
             f"{verdict.mean_below:.1f}",
             verdict.best_rule or "-",
             "-" if verdict.best_below is None else f"{verdict.best_below:.1f}",
             ("borne" if verdict.is_borne else "not borne") + (", mean fails" if verdict.mean_fails else ", mean holds"),
-        ])  # fmt: skip
+        ]
+        for verdict in found.verdicts
+    ]
+    lines += markdown_table(columns, rows, "llrlrl")
     return "\n".join(lines) + "\n"
 
 
@@ -201,10 +204,6 @@ def _attack_label(attack: Attack, between: str = "\n") -> str:
 def _rule_label(rule: RuleChoice, between: str = "\n") -> str:
     name = drawable(rule.name, otherwise="own rule", longest=24)
     return f"{name}{between}(f = {rule.faulty})" if rule.faulty else name
-
-
-def _markdown_row(cells: Sequence[str]) -> list[str]:
-    return ["| " + " | ".join(cells) + " |"]
 
 
 def _markdown_cell(cell: PoisonedCell) -> str:

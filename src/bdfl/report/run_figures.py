@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -28,11 +27,9 @@ from bdfl.report.style import (
     drawable,
     house_style,
     new_figure,
+    title_figure,
+    write_beside,
 )
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
 
 # Panels over the rounds of a run, shared by several figures: schedule, delay by its parts, spread.
 
@@ -81,16 +78,9 @@ def draw_schedule(axes: Axes, record: RunRecord) -> None:
         )
         below = is_below_rate(record)
         for client, (share, rate) in enumerate(zip(record.participation, record.participation_rate, strict=True)):
-            axes.annotate(
-                f"{100 * share:.0f} % of {100 * rate:.0f} %",
-                (record.num_rounds + 0.5, client),
-                xytext=(6, 0),
-                textcoords="offset points",
-                fontsize=7.5,
-                va="center",
-                color=INFEASIBLE if below[client] else SOFT_INK,
-                annotation_clip=False,
-            )
+            colour = INFEASIBLE if below[client] else SOFT_INK
+            text = f"{100 * share:.0f} % of {100 * rate:.0f} %"
+            write_beside(axes, text, (record.num_rounds + 0.5, client), colour)
 
 
 def draw_cells(axes: Axes, cells: NDArray[np.float64]) -> None:
@@ -205,13 +195,7 @@ def _draw_energy(axes: Axes, record: RunRecord) -> None:
 
 def _title_run(figure: Figure, record: RunRecord) -> None:
     name = drawable(record.scenario, otherwise="scenario")
-    figure.suptitle(
-        f"{name}: {record.scheduler}, V = {record.tradeoff:g}, seed {record.seed}",
-        x=0.01,
-        ha="left",
-        fontsize=10.5,
-        fontweight="bold",
-    )
+    title_figure(figure, f"{name}: {record.scheduler}, V = {record.tradeoff:g}, seed {record.seed}")
     if record.num_infeasible:
         figure.legend(
             handles=[Patch(color=INFEASIBLE, alpha=0.35, label=f"{record.num_infeasible} infeasible rounds")],
@@ -285,7 +269,7 @@ class Exhibit:
     picture: Picture
 
 
-def say(axes: "Axes", text: str) -> None:
+def say(axes: Axes, text: str) -> None:
     """Write a reason into the middle of empty axes."""
     axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=SOFT_INK)
 

@@ -171,6 +171,21 @@ def _characters() -> frozenset[int]:
     return frozenset(code for code in get_font(findfont(_FONT)).get_charmap() if code >= ord(" "))
 
 
+def title_figure(figure: "Figure", title: str) -> None:
+    """Write the title of all panels above them."""
+    figure.suptitle(title, x=0.01, ha="left", fontsize=10.5, fontweight="bold")
+
+
+def write_beside(
+    axes: "Axes", text: str, at: tuple[float, float], colour: str, offset: tuple[float, float] = (6, 0)
+) -> None:
+    """Write small text at an offset (points) from a point: right of it, or centred if the offset is vertical."""
+    axes.annotate(
+        text, at, xytext=offset, textcoords="offset points", ha="left" if offset[0] else "center", va="center",
+        fontsize=7.5, color=colour, annotation_clip=False,
+    )  # fmt: skip
+
+
 def label_ends(axes: "Axes", ends: Sequence[tuple[float, float, str, str]], gap: float = 0.055) -> None:
     """Write (x, y, text, colour) to the right of each line's end, moved apart where labels would overlap.
 

@@ -1,6 +1,7 @@
 """Tables of runs, comparisons and scenarios."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
 from rich import box
@@ -21,6 +22,8 @@ from bdfl.scheduling.registry import show_choice
 _SHOWN_ROUNDS = 5  # at the start and at the end of a run
 _SHOWN_CLIENTS = 20
 _UNKNOWN = "-"
+
+_Row = TypeVar("_Row")
 
 
 def new_table(title: str, columns: Sequence[str], *, text_columns: int = 1) -> Table:
@@ -93,8 +96,7 @@ def tabulate_comparison(comparison: Comparison) -> list[Table]:
             *(_UNKNOWN, _UNKNOWN, number(bound.mean, 4), _UNKNOWN),
         )
     effort = new_table(
-        "Fairness, energy and effort",
-        ("scheduler", "V", "shortfall", "worst", "energy", "infeasible", "K", "gap"),
+        "Fairness, energy and effort", ("scheduler", "V", "shortfall", "worst", "energy", "infeasible", "K", "gap")
     )
     for result in comparison.results:
         effort.add_row(
@@ -112,11 +114,7 @@ def tabulate_comparison(comparison: Comparison) -> list[Table]:
 
 def tabulate_run(record: RunRecord) -> list[Table]:
     """Tabulate a run's summary, its first and last rounds, and its clients."""
-    return [_tabulate_summary(record), _tabulate_rounds(record), _tabulate_clients(record)]
-
-
-def _tabulate_summary(record: RunRecord) -> Table:
-    return tabulate_summary(record, summarise_run(record))
+    return [tabulate_summary(record, summarise_run(record)), _tabulate_rounds(record), _tabulate_clients(record)]
 
 
 def tabulate_summary(record: RunRecord | CrowdRecord, summary: RunSummary, crowd: str = "") -> Table:
@@ -147,15 +145,11 @@ def _tabulate_rounds(record: RunRecord) -> Table:
         ("round", "who trained", "CPU GHz", "mining GHz", "exchange s", "mining s", "delay s", "backlog"),
         text_columns=2,
     )
-    last = record.num_rounds
-    first_few = range(1, min(_SHOWN_ROUNDS, last) + 1)
-    last_few = range(max(last - _SHOWN_ROUNDS, _SHOWN_ROUNDS) + 1, last + 1)
-    for round in first_few:
-        _add_round(table, record.round_record(round))
-    if last_few and last_few[0] > first_few[-1] + 1:
-        table.add_row(*["..."] * 8, style="dim")
-    for round in last_few:
-        _add_round(table, record.round_record(round))
+    for round in first_and_last(range(1, record.num_rounds + 1), _SHOWN_ROUNDS):
+        if round is None:
+            table.add_row(*["..."] * 8, style="dim")
+        else:
+            _add_round(table, record.round_record(round))
     if record.num_infeasible:
         missed = record.round[~record.took_place].tolist()
         table.caption = f"infeasible: round {list_numbers(missed, 12)}, since {record.reason[missed[0] - 1]}"
@@ -193,8 +187,7 @@ def list_numbers(numbers: Sequence[int], shown: int = 8) -> str:
 
 def _tabulate_clients(record: RunRecord) -> Table:
     table = new_table(
-        "Clients",
-        ("client", "trained", "owed", "training J", "upload J", "mining J", "peak energy", "backlog"),
+        "Clients", ("client", "trained", "owed", "training J", "upload J", "mining J", "peak energy", "backlog")
     )
     happened = record.took_place
     peak = np.max(record.share_of_budget(record.energy_j), axis=0)
@@ -295,6 +288,18 @@ def tabulate_verdicts(verdicts: Sequence[tuple[str, bool, str]]) -> Table:
     return table
 
 
+def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]], align: str) -> list[str]:
+    """Return the lines of a Markdown table; `align` has a letter for each column, l or r."""
+    rule = "|" + "|".join("--:" if one == "r" else "---" for one in align) + "|"
+    head, *body = ("| " + " | ".join(cells) + " |" for cells in (columns, *rows))
+    return [head, rule, *body]
+
+
+def first_and_last(rows: Sequence[_Row], num_ends: int) -> list[_Row | None]:
+    """Return the rows, with None in place of all but the first and last few."""
+    return list(rows) if len(rows) <= 2 * num_ends else [*rows[:num_ends], None, *rows[-num_ends:]]
+
+
 def _short(value: float | int | None) -> str:
     """Format a number with about four significant digits."""
     if value is None or np.isnan(value):
@@ -349,14 +354,12 @@ def tabulate_crowd(record: CrowdRecord) -> list[Table]:
 def _tabulate_sums(record: CrowdRecord) -> Table:
     columns = ("round", "trained", "CPU GHz", "mining THz", "exchange s", "mining s", "delay s", "backlog")
     table = new_table("Rounds", columns)
-    rows = record.rounds
-    for row in rows[:_SHOWN_ROUNDS]:
-        _add_sums(table, row)
-    if len(rows) > 2 * _SHOWN_ROUNDS:
-        table.add_row(*["..."] * len(columns), style="dim")
-    for row in rows[max(len(rows) - _SHOWN_ROUNDS, _SHOWN_ROUNDS) :]:
-        _add_sums(table, row)
-    missed = [row for row in rows if row.status is Status.INFEASIBLE]
+    for row in first_and_last(record.rounds, _SHOWN_ROUNDS):
+        if row is None:
+            table.add_row(*["..."] * len(columns), style="dim")
+        else:
+            _add_sums(table, row)
+    missed = [row for row in record.rounds if row.status is Status.INFEASIBLE]
     if missed:
         table.caption = f"{len(missed)} rounds infeasible, the first since {missed[0].reason}"
     return table
