@@ -1,11 +1,12 @@
-"""Height that a chain is known to have reached; a shorter chain was truncated."""
+"""Verification of the chain in a folder; a chain shorter than its journals say was truncated."""
 
 from pathlib import Path
 
 import msgspec
 
+from bdfl.ledger import verify
 from bdfl.ledger.sqlite_store import DATABASE_FILE, ChainStore
-from bdfl.ledger.verify import KnownHeight
+from bdfl.ledger.verify import KnownHeight, Verification
 from bdfl.records.learning import CHAIN_FOLDER, JOURNAL_FILE
 from bdfl.records.round_times import ROUNDS_FILE, RoundTimes
 from bdfl.storage import open_regular
@@ -13,6 +14,19 @@ from bdfl.storage import open_regular
 _MAX_JOURNAL = 2**30  # bytes
 _TAIL = 2**16  # bytes read from the end of a file to find its last line
 _TIMES = msgspec.json.Decoder(RoundTimes)
+
+
+def verify_chain(folder: Path | str, own_functions: frozenset[str] = frozenset()) -> Verification:
+    """Verify the chain in the folder of a run, or in its own, from the genesis on; nothing but the folder is needed.
+
+    `own_functions` are the aggregation rules of the form module:function that may be called.
+    """
+    path = Path(folder)
+    if (path / CHAIN_FOLDER / DATABASE_FILE).is_file():
+        path = path / CHAIN_FOLDER
+    with ChainStore.open(path, read_only=True) as chain:
+        known = known_height(chain, path)
+        return verify.verify_chain(chain, own_functions=own_functions, known=known)
 
 
 def known_height(chain: ChainStore, path: Path) -> KnownHeight:
