@@ -224,7 +224,7 @@ def write_record_files(scenario: Scenario, run: RunRecord, folder: Path) -> list
     return [path, *write_parquet(run, None, folder)]
 
 
-def write_crowd(scenario: Scenario, crowd: CrowdRecord, folder: Path) -> list[Path]:
+def write_aggregate(scenario: Scenario, record: CrowdRecord, folder: Path) -> list[Path]:
     """Write a run of too many clients for full records; otherwise as `write_record`."""
     refuse_run_folder(folder)
     path = write_scenario(scenario, folder)
@@ -232,7 +232,7 @@ def write_crowd(scenario: Scenario, crowd: CrowdRecord, folder: Path) -> list[Pa
         from bdfl.records.parquet import write_crowd_parquet
     except ImportError:
         return [path]
-    return [path, *write_crowd_parquet(crowd, folder)]
+    return [path, *write_crowd_parquet(record, folder)]
 
 
 def write_scenario(scenario: Scenario, folder: Path) -> Path:
