@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from bdfl.environment import DrawnRounds, draw_federation, draw_rounds
-from bdfl.experiment.run_folder import write_crowd
-from bdfl.experiment.simulation import MAX_KEPT_CLIENTS, is_crowd, simulate, simulate_crowd
+from bdfl.experiment.run_folder import write_aggregate
+from bdfl.experiment.simulation import MAX_KEPT_CLIENTS, is_aggregated, simulate, simulate_aggregate
 from bdfl.records import encode_crowd, encode_run, summarise_crowd, summarise_run
 from bdfl.records.aggregate_run import CrowdRound, spread_clients
 from bdfl.report.tables import tabulate_crowd
@@ -32,7 +32,7 @@ STARVED = override_scenario(SMALL, ["energy.budget_j=0.001"])
 @pytest.mark.parametrize("choice", ["drc", "random", "exact"])
 def test_sums_are_those_of_the_run_that_keeps_everything(scenario, choice):
     chosen = choose_scheduler(scenario, choice)
-    whole, crowd = simulate(chosen), simulate_crowd(chosen)
+    whole, crowd = simulate(chosen), simulate_aggregate(chosen)
     kept, summed = summarise_run(whole), summarise_crowd(crowd)
     for name in kept.__struct_fields__:
         assert getattr(summed, name) == pytest.approx(getattr(kept, name), rel=1e-12, nan_ok=True), name
@@ -61,13 +61,13 @@ def test_rounds_drawn_as_they_are_played_are_the_rounds_drawn_before():
 
 
 def test_a_run_is_a_crowd_beyond_what_anybody_reads():
-    assert not is_crowd(override_scenario(SMALL, [f"clients.count={MAX_KEPT_CLIENTS}"]))
-    assert is_crowd(load_scenario(find_scenario("million")))
+    assert not is_aggregated(override_scenario(SMALL, [f"clients.count={MAX_KEPT_CLIENTS}"]))
+    assert is_aggregated(load_scenario(find_scenario("million")))
 
 
 def test_json_and_tables_do_not_grow_with_the_clients():
     crowds = [
-        simulate_crowd(override_scenario(SMALL, ["rounds=2", f"clients.count={count}"])) for count in (100, 30_000)
+        simulate_aggregate(override_scenario(SMALL, ["rounds=2", f"clients.count={count}"])) for count in (100, 30_000)
     ]
     lengths = [len(encode_crowd(crowd)) for crowd in crowds]
     assert max(lengths) < 10_000
@@ -81,15 +81,15 @@ def test_json_and_tables_do_not_grow_with_the_clients():
 
 
 def test_the_spread_of_clients_is_in_order_and_around_their_mean():
-    for row in spread_clients(simulate_crowd(MOVING).clients):
+    for row in spread_clients(simulate_aggregate(MOVING).clients):
         assert row.least <= row.five_percent <= row.median <= row.ninety_five_percent <= row.most
         assert row.least <= row.mean <= row.most
 
 
 def test_files_have_a_row_per_round_and_a_row_per_client(tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet")
-    crowd = simulate_crowd(STARVED)
-    scenario, rounds, clients = write_crowd(STARVED, crowd, tmp_path)
+    crowd = simulate_aggregate(STARVED)
+    scenario, rounds, clients = write_aggregate(STARVED, crowd, tmp_path)
     assert load_scenario(scenario) == STARVED
     table = parquet.read_table(rounds)
     assert table.column_names == list(CrowdRound.__struct_fields__)

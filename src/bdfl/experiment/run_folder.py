@@ -17,8 +17,12 @@ from typing import TypeVar
 import msgspec
 
 from bdfl.errors import BdflError, one_line, other_format
+from bdfl.ledger import verify
 from bdfl.ledger.blob_store import BLOBS_FOLDER
+from bdfl.ledger.sqlite_store import DATABASE_FILE, ChainStore
+from bdfl.ledger.verify import Verification
 from bdfl.records import CrowdRecord, RunRecord
+from bdfl.records.files import known_height
 from bdfl.records.learning import (
     BEST_MODEL,
     CHAIN_FOLDER,
@@ -224,7 +228,7 @@ def write_record_files(scenario: Scenario, run: RunRecord, folder: Path) -> list
     return [path, *write_parquet(run, None, folder)]
 
 
-def write_crowd(scenario: Scenario, crowd: CrowdRecord, folder: Path) -> list[Path]:
+def write_aggregate(scenario: Scenario, record: CrowdRecord, folder: Path) -> list[Path]:
     """Write a run of too many clients for full records; otherwise as `write_record`."""
     refuse_run_folder(folder)
     path = write_scenario(scenario, folder)
@@ -232,7 +236,7 @@ def write_crowd(scenario: Scenario, crowd: CrowdRecord, folder: Path) -> list[Pa
         from bdfl.records.parquet import write_crowd_parquet
     except ImportError:
         return [path]
-    return [path, *write_crowd_parquet(crowd, folder)]
+    return [path, *write_crowd_parquet(record, folder)]
 
 
 def write_scenario(scenario: Scenario, folder: Path) -> Path:
@@ -241,3 +245,16 @@ def write_scenario(scenario: Scenario, folder: Path) -> Path:
     path = folder / SCENARIO_FILE
     path.write_text(dump_scenario(scenario), encoding="utf-8")
     return path
+
+
+def verify_chain(folder: Path | str, own_functions: frozenset[str] = frozenset()) -> Verification:
+    """Verify the chain in the folder of a run, or in its own, from the genesis on; nothing but the folder is needed.
+
+    `own_functions` are the aggregation rules of the form module:function that may be called.
+    """
+    path = Path(folder)
+    if (path / CHAIN_FOLDER / DATABASE_FILE).is_file():
+        path = path / CHAIN_FOLDER
+    with ChainStore.open(path, read_only=True) as chain:
+        known = known_height(chain, path)
+        return verify.verify_chain(chain, own_functions=own_functions, known=known)

@@ -249,12 +249,12 @@ def prove_bound(problem: RoundProblem, decision: Decision) -> Decision:
 MAX_KEPT_CLIENTS = 20_000  # with full records: 1.5 MB a round
 
 
-def is_crowd(scenario: Scenario) -> bool:
+def is_aggregated(scenario: Scenario) -> bool:
     """Return whether there are too many clients to store and show each one's rounds."""
     return scenario.clients.count > MAX_KEPT_CLIENTS
 
 
-def simulate_crowd(
+def simulate_aggregate(
     scenario: Scenario, *, prove_gaps: bool = False, on_round: Callable[[RoundRecord], None] | None = None
 ) -> CrowdRecord:
     """Simulate the scenario's own scheduler and aggregate its records; the same rounds as in `simulate`.

@@ -1,4 +1,4 @@
-"""Files of a run and of a node: their names, the journal, round times, and the height that they prove."""
+"""Files of a run and of a node: round times, and the height that they prove; a shorter chain was truncated."""
 
 from pathlib import Path
 
