@@ -9,7 +9,7 @@ from bdfl.environment import DrawnRounds, draw_federation, draw_rounds
 from bdfl.experiment.run_folder import write_crowd
 from bdfl.experiment.simulation import MAX_KEPT_CLIENTS, is_crowd, simulate, simulate_crowd
 from bdfl.records import encode_crowd, encode_run, summarise_crowd, summarise_run
-from bdfl.records.aggregate_run import CrowdRound, spread_clients
+from bdfl.records.run import CrowdRound, spread_clients
 from bdfl.report.tables import tabulate_crowd
 from bdfl.scenario import Scenario, load_scenario, override_scenario
 from bdfl.scenario.files import find_scenario

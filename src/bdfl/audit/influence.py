@@ -18,7 +18,6 @@ import numpy as np
 from bdfl.audit.lineage import (
     NotOnChain,
     aggregate_without,
-    aggregated_updates,
     get_block,
     iter_blocks,
     read_model,
@@ -88,7 +87,7 @@ def blame_clients(
     if first > last:
         raise NotOnChain(f"blocks {first} to {last}: none, the first is after the last")
     blocks = [block for block in iter_blocks(chain, first, last) if not block.body.is_empty]
-    num_models = sum(1 + len(aggregated_updates(block)) for block in blocks)
+    num_models = sum(1 + len(block.body.aggregated) for block in blocks)
     num_judged = 0
 
     def judge(model: Vector) -> float:
@@ -166,7 +165,7 @@ def leave_out(
     for one in iter_blocks(chain, since, last):
         if on_block is not None:
             on_block(one.header.height - since + 1, last - since + 1)
-        if client not in {update.client for update in aggregated_updates(one)}:
+        if client not in {update.client for update in one.body.aggregated}:
             continue
         height = one.header.height
         again = aggregate_without(chain, one, read_updates(chain, one), client, own_functions)

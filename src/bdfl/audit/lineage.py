@@ -20,7 +20,6 @@ from bdfl.ledger.block import (
     Evidence,
     FalseWork,
     Genesis,
-    ModelUpdate,
     SignedHeader,
     SignedUpdate,
     TwoBlocks,
@@ -122,17 +121,9 @@ def summarise_block(block: Block, certificate: Certificate) -> BlockSummary:
     )
 
 
-def aggregated_updates(block: Block) -> list[ModelUpdate]:
-    """Return the updates aggregated into the model of a block, in client order; none if the block is empty."""
-    if block.body.is_empty:
-        return []
-    updates = (signed.update for signed in block.body.updates)
-    return [update for update in updates if not update.is_declined and update.samples > 0]
-
-
 def sample_weights(block: Block) -> dict[int, float]:
     """Return the weight of each client's update in the weighted mean of a block's updates."""
-    samples = {update.client: update.samples for update in aggregated_updates(block)}
+    samples = {update.client: update.samples for update in block.body.aggregated}
     return {client: count / sum(samples.values()) for client, count in samples.items()}
 
 
@@ -196,7 +187,7 @@ def read_updates(chain: Store, block: Block) -> list[Update]:
     height = block.header.height
     return [
         Update(update.client, _read_vector(chain, update.model, _update_name(update.client, height)), update.samples)
-        for update in aggregated_updates(block)
+        for update in block.body.aggregated
     ]
 
 
@@ -277,12 +268,12 @@ def trace_model(chain: Store, height: int, *, with_weights: bool = True) -> Trac
     counts: Counter[int] = Counter()
     made_in = 0
     for block in iter_blocks(chain, 1, height):
-        for update in aggregated_updates(block):
+        for update in block.body.aggregated:
             first.setdefault(update.client, block.header.height)
             latest[update.client] = block.header.height
             counts[update.client] += 1
         made_in = made_in if block.body.is_empty else block.header.height
-    last = [] if made_in == 0 else aggregated_updates(get_block(chain, made_in))
+    last = [] if made_in == 0 else get_block(chain, made_in).body.aggregated
     weights: dict[int, float | None] = dict.fromkeys((update.client for update in last), None)
     if with_weights:
         weights |= weights_in(chain, made_in)

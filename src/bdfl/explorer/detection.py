@@ -19,7 +19,7 @@ from bdfl.node.run_file import is_locked
 from bdfl.records.learning import CHAIN_FOLDER, FINAL_MODEL, JOURNAL_FILE, SCENARIO_FILE
 from bdfl.scenario import Scenario
 from bdfl.scenario.files import load_foreign_scenario
-from bdfl.storage import open_regular, try_lock
+from bdfl.storage import is_lock_held
 
 RECORD_FILE = "rounds.parquet"
 _FRESH_S = 30.0
@@ -128,8 +128,4 @@ def _is_fresh(path: Path) -> bool:
 
 
 def _is_written(path: Path) -> bool:
-    try:
-        with open_regular(path / CHAIN_LOCK, 2**20) as file:
-            return not try_lock(file)
-    except OSError:
-        return False
+    return is_lock_held(path / CHAIN_LOCK)

@@ -237,7 +237,6 @@ def _widen(values: Values, num_clients: int) -> Values:
 
 _MAX_LINE = 2**24  # bytes
 _MAX_FILE = 2**30
-_NANO = 1e9
 
 _ROUND = msgspec.json.Decoder(LearningRound)
 _HEADER = msgspec.json.Decoder(JournalHeader)
@@ -434,11 +433,11 @@ def _decode_times(lines: Sequence[tuple[int, bytes]]) -> Iterator[RoundTimes]:
 
 def _measure(columns: Columns, place: int, times: RoundTimes) -> None:
     """Write measured times; the exchange is split into training and upload as modelled for the slowest client."""
-    exchange_s = times.exchange_ns / _NANO
+    exchange_s = times.exchange_ns / NANO
     training_s, upload_s = float(columns["training_s"][place]), float(columns["upload_s"][place])
     share = training_s / (training_s + upload_s) if training_s + upload_s > 0 else 1.0
     columns.measure(
-        place, share * exchange_s, (1.0 - share) * exchange_s, times.mining_ns / _NANO, times.voting_ns / _NANO
+        place, share * exchange_s, (1.0 - share) * exchange_s, times.mining_ns / NANO, times.voting_ns / NANO
     )
 
 

@@ -295,7 +295,7 @@ def validate_next_schedule(state: ChainState, block: Block, toolbox: Toolbox) ->
 
 def aggregated_updates(updates: Sequence[SignedUpdate]) -> list[ModelUpdate]:
     """The updates that enter the global model: not declined, and trained on at least one sample."""
-    return [signed.update for signed in updates if not signed.update.is_declined and signed.update.samples > 0]
+    return [signed.update for signed in updates if signed.update.is_aggregated]
 
 
 def is_too_few(state: ChainState, updates: Sequence[SignedUpdate]) -> bool:
@@ -312,9 +312,7 @@ def aggregate_updates(
 
 def required_blobs(state: ChainState, block: Block) -> list[bytes]:
     """Digests whose bytes `validate_model` needs, each once."""
-    if block.body.is_empty:
-        return []
-    return list(dict.fromkeys(update.model for update in aggregated_updates(block.body.updates)))
+    return list(dict.fromkeys(update.model for update in block.body.aggregated))
 
 
 # Making a block

@@ -1,18 +1,12 @@
-"""Validation of signed statements: updates, reports, votes, evidence, membership changes.
+"""Validation of signed statements for the next block: updates, reports, votes, evidence, membership changes.
 
-Validity of single statements for the next block: updates, reports, votes and certificates.
+A statement counts if its author is a member at its height. Evidence of misbehaviour is signed by the offender alone,
+never made by an honest member, and counts against present and past members.
 
-A statement counts if its author is a member at its height.
-
-Evidence of misbehaviour: signed by the offender alone, and never made by an honest member.
-
-It counts against present and past members.
-
-Changes of membership: a quorum of assents, not expired, and possible on the chain.
-
-An assent counts if its signer is a member at the height of the block that carries the change and no proven offender: an
-offender gets no say about members, and could withhold its assent anyway. The quorum stays that of all members. A change
-cannot be replayed: an admission takes the next number and a new key, a removal a present member's number.
+A change of membership needs a quorum of assents, must not have expired, and must be possible on the chain. An assent
+counts if its signer is a member at the height of the block that carries the change and no proven offender: an offender
+gets no say about members, and could withhold its assent anyway. The quorum stays that of all members. A change cannot
+be replayed: an admission takes the next number and a new key, a removal a present member's number.
 """
 
 from collections.abc import Mapping, Sequence
@@ -204,11 +198,13 @@ def require_signed(
     content: Record,
     signature: bytes,
     toolbox: Toolbox,
+    *,
+    error: type[InvalidBlock] = BadSignature,
 ) -> None:
-    """Raise `BadSignature` unless that member signed the content with this meaning and place."""
+    """Raise `error` unless that member signed the content with this meaning and place."""
     public_key = charter.members[number].public_key
     if not toolbox.is_signed(public_key, signature, statement_digest(meaning, place, encode(content))):
-        raise BadSignature(rule, f"signed by member {number} for height {place.height}", "another signature")
+        raise error(rule, f"signed by member {number} for height {place.height}", "another signature")
 
 
 def prove_offence(charter: Charter, evidence: Evidence, toolbox: Toolbox) -> int:
@@ -293,9 +289,9 @@ def _require_signed(
     toolbox: Toolbox,
 ) -> None:
     require_equal(BadEvidence, "evidence-chain", charter.chain, place.chain)
-    public_key = charter.members[number].public_key
-    if not toolbox.is_signed(public_key, signature, statement_digest(meaning, place, encode(content))):
-        raise BadEvidence("evidence-signature", f"signed by member {number}", "another signature")
+    require_signed(
+        charter, "evidence-signature", number, meaning, place, content, signature, toolbox, error=BadEvidence
+    )
 
 
 def change_place(chain: bytes, expires: int) -> Place:

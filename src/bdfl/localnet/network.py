@@ -31,11 +31,11 @@ from bdfl.localnet.network_file import (
 )
 from bdfl.localnet.processes import COMMAND_LINE, GRACE_S, Child, end_all
 from bdfl.node.access_point import CERTIFICATE_FILE, KEY_FILE, create_access_point
-from bdfl.node.run_file import is_locked, lock_folder, replace_file
+from bdfl.node.run_file import is_locked, lock_folder
 from bdfl.node.status import NodeView, look_at
 from bdfl.scenario import LiveMode, Scenario, dump_scenario
 from bdfl.scenario.files import load_foreign_scenario, named_functions, refuse_function
-from bdfl.storage import OWN_FOLDER
+from bdfl.storage import OWN_FOLDER, replace_file
 
 OUTPUT_FILE = "output.log"
 _LEAST_DISK = 256 * 2**20

@@ -40,7 +40,6 @@ from bdfl.node.run_file import (
     lock_folder,
     noting_end,
     raise_life,
-    replace_file,
     write_run,
 )
 from bdfl.node.settings import (
@@ -67,6 +66,7 @@ from bdfl.protocol.state import Context
 from bdfl.records.files import ROUNDS_FILE
 from bdfl.scenario import LiveMode
 from bdfl.scenario.files import named_functions
+from bdfl.storage import replace_file
 from bdfl.transports.interfaces import Observers
 from bdfl.transports.live.admission import Limits, message_limit
 from bdfl.transports.live.calibration import calibrate

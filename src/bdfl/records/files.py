@@ -8,7 +8,7 @@ from bdfl.errors import BdflError, one_line
 from bdfl.ledger.sqlite_store import DATABASE_FILE, ChainStore
 from bdfl.ledger.store import KnownHeight
 from bdfl.records.learning import CHAIN_FOLDER, JOURNAL_FILE
-from bdfl.storage import open_regular, read_regular
+from bdfl.storage import complete_lines, open_regular, read_regular
 
 # Measured and modelled times of a node's rounds, as JSON lines.
 
@@ -72,7 +72,7 @@ def read_rounds(path: Path) -> list[RoundTimes]:
 
 def _read_file(path: Path) -> list[RoundTimes]:
     try:
-        *lines, _ = read_regular(path, _MAX_FILE).split(b"\n")
+        lines = complete_lines(read_regular(path, _MAX_FILE))
     except OSError as error:
         raise BadRoundsFile(f"{path}: {error.strerror}, a file of round times expected") from None
     rounds = []
@@ -122,6 +122,6 @@ def _last_round(path: Path) -> int:
     try:
         with open_regular(path, _MAX_JOURNAL) as file:
             file.seek(max(0, file.seek(0, 2) - _TAIL))
-            return _TIMES.decode(file.read(_TAIL).split(b"\n")[-2]).round
+            return _TIMES.decode(complete_lines(file.read(_TAIL))[-1]).round
     except (OSError, IndexError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return 0

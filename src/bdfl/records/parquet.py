@@ -15,9 +15,18 @@ from numpy.typing import NDArray
 
 from bdfl import __version__
 from bdfl.errors import one_line
-from bdfl.records.aggregate_run import ClientTotals, CrowdRecord, CrowdRound
 from bdfl.records.learning import LearningRecord
-from bdfl.records.run import NOBODY, InvalidRecord, RunRecord
+from bdfl.records.run import (
+    CLIENT_NAMES,
+    NOBODY,
+    ROUND_NAMES,
+    ClientTotals,
+    CrowdRecord,
+    CrowdRound,
+    InvalidRecord,
+    RunHead,
+    RunRecord,
+)
 from bdfl.scheduling.problem import Status
 from bdfl.scheduling.queues import drift_constant
 from bdfl.storage import open_parquet
@@ -28,15 +37,10 @@ CLIENTS_FILE = "clients.parquet"
 CROWD_ROUNDS_FILE = "crowd_rounds.parquet"
 CROWD_CLIENTS_FILE = "crowd_clients.parquet"
 
-_PER_ROUND = (
-    "training_s", "upload_s", "planned_mining_s", "mining_s", "overhead_s", "delay_s", "objective", "gap", "iterations",
-    "lyapunov", "drift", "drift_bound", "connectivity", "is_connected", "num_reachable",
-)  # fmt: skip
+_OTHERS = ("round", "status", "reason", "slowest", "winner", "exchange_s")
+_PER_ROUND = tuple(name for name in ROUND_NAMES if name not in (*CLIENT_NAMES, *_OTHERS))
 _LEARNED_PER_ROUND = ("accuracy", "loss", "update_norm", "gradient_norm", "global_loss", "smoothness")
-_PER_CLIENT = (
-    "selected", "delivered", "cpu_hz", "mining_hz", "power_w", "training_j", "upload_j", "mining_j", "energy_j",
-    "energy_budget_j", "queue", "next_queue",
-)  # fmt: skip
+_PER_CLIENT = tuple(name for name in ROUND_NAMES if name in CLIENT_NAMES)
 _LEARNED_PER_CLIENT = ("outcome", "local_loss", "local_gradient_norm", "epsilon")
 
 
@@ -86,7 +90,7 @@ def _crowd_rounds(crowd: CrowdRecord) -> pyarrow.Table:
     return _table(columns)
 
 
-def _metadata(run: RunRecord | CrowdRecord) -> dict[str, str]:
+def _metadata(run: RunHead) -> dict[str, str]:
     return {
         "bdfl": __version__,
         "format": str(FORMAT),

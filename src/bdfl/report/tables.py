@@ -11,7 +11,7 @@ from bdfl.experiment import Comparison, Interval
 from bdfl.experiment.bounds import LongRunBound
 from bdfl.experiment.solve import Answer
 from bdfl.records import CrowdRecord, RoundRecord, RunRecord, RunSummary, summarise_crowd, summarise_run
-from bdfl.records.aggregate_run import CrowdRound, spread_clients
+from bdfl.records.run import CrowdRound, spread_clients
 from bdfl.scenario import ScenarioRow
 from bdfl.scheduling.problem import Status
 from bdfl.scheduling.registry import show_choice

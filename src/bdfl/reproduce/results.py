@@ -13,6 +13,7 @@ import numpy as np
 from bdfl.errors import BdflError
 from bdfl.experiment.comparison import DEFAULT_SCHEDULERS
 from bdfl.experiment.parallel import Progress, map_runs
+from bdfl.learning.training import num_local_steps
 from bdfl.records import RunRecord
 from bdfl.report.style import Picture, Sheet, save_picture, save_sheet
 from bdfl.scenario import Scenario, describe_scenario, load_scenario
@@ -186,12 +187,6 @@ _SAID_ELSEWHERE = ("rounds", "seed", "data.source", *_LOCAL_STEPS)
 _WITHOUT_DELAY = ("data.", "learning.")  # sections that the delay model does not read
 
 
-def local_steps(scenario: Scenario) -> int:
-    """Return the number of local steps or epochs that a client makes in a round."""
-    made = scenario.learning.local_steps
-    return scenario.compute.local_updates if made is None else made
-
-
 def describe_changes(used: Scenario, shipped: Scenario) -> list[str]:
     """Return phrases such as `20 of 100 rounds` and `1 instead of 20 local epochs`; none if nothing was changed."""
     phrases: list[str] = []
@@ -199,7 +194,7 @@ def describe_changes(used: Scenario, shipped: Scenario) -> list[str]:
         phrases.append(f"{used.rounds} of {shipped.rounds} rounds")
     elif used.rounds > shipped.rounds:
         phrases.append(f"{used.rounds} instead of {shipped.rounds} rounds")
-    made, usual = (local_steps(scenario) for scenario in (used, shipped))
+    made, usual = (num_local_steps(scenario) for scenario in (used, shipped))
     unit, usual_unit = used.learning.unit.value, shipped.learning.unit.value
     if unit != usual_unit:
         phrases.append(f"{made} local {unit} instead of {usual} local {usual_unit}")

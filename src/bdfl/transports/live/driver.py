@@ -17,6 +17,7 @@ from bdfl.errors import one_line
 from bdfl.identity import Meaning, Place, Signer
 from bdfl.ledger.block import MAX_TIME_MS, Block, Certificate, MembershipChange
 from bdfl.ledger.chain import ChainState
+from bdfl.ledger.costs import NANO
 from bdfl.ledger.store import Store, StoreError
 from bdfl.protocol.events import (
     ChangeOffered,
@@ -51,7 +52,6 @@ _SHELF_MODELS = 4  # cached models beside one per member
 _LONGEST_WAIT_S = 1.0
 _BARRIER_POLL_S = 0.05
 _MAX_REASONS = 64  # kinds of refusal counted separately
-_NANO = 1_000_000_000
 _SAYING = (Send, ServeBlob, ServeDecided, SetTimer)  # effects without a durable result
 
 
@@ -320,7 +320,7 @@ class LiveNode:
         next_ns = self._timers.next_ns
         if next_ns is None:
             return _LONGEST_WAIT_S
-        return min(max(0, next_ns - self._now()) / _NANO, _LONGEST_WAIT_S)
+        return min(max(0, next_ns - self._now()) / NANO, _LONGEST_WAIT_S)
 
     def _now(self) -> int:
         return self._clock()
