@@ -171,7 +171,6 @@ class ChainMaker:
             update = ModelUpdate(client, 0, self.state.genesis.model.size, self.state.model, 0)
         else:
             data = encode_weights(weights, self.state.layout)
-            self.toolbox.note_digest(data, digest(data))
             self.store.put_blob(self.toolbox.digest(data), data)
             update = ModelUpdate(client, samples, len(data), self.toolbox.digest(data), self._spent_micro(client))
         return self.sign(update)

@@ -78,15 +78,6 @@ def test_digests_of_forgotten_blobs_are_not_taken_for_those_of_new_ones():
         assert toolbox.digest(data) == digest(data)
 
 
-def test_a_noted_digest_is_used(monkeypatch):
-    calls = counting(monkeypatch, encoding, "digest")
-    data = TOWN.model(0, 1)
-    toolbox = Toolbox()
-    toolbox.note_digest(data, digest(data))
-    assert len(toolbox.decode_model(digest(data), data, LAYOUT)) == 4
-    assert calls == []
-
-
 @pytest.mark.parametrize("toolbox", BOXES)
 def test_models_are_read_only_and_must_be_what_they_are_called(toolbox):
     data = TOWN.model(0, 1)

@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bdfl.errors import BdflError, one_line
+from bdfl.errors import Unexpected
 from bdfl.storage import replacing
 
 # Memory-mapped arrays: sent to other processes by reference, and iterated without holding them in memory.
@@ -97,17 +97,10 @@ SPLITS = ("train", "test")
 _INPUTS_EXPECTED = "uint8 images (samples, height, width, channels) or float features (samples, ...)"
 
 
-class BadData(BdflError):
-    """Data that cannot be used: the source, the fault found and the form expected."""
+class BadData(Unexpected):
+    """Data that cannot be used."""
 
-    def __init__(self, where: str, found: str, expected: str) -> None:
-        super().__init__(where, found, expected)
-        self.where = where
-        self.found = found
-        self.expected = expected
-
-    def __str__(self) -> str:
-        return one_line(f"data {self.where}: {self.found}, expected {self.expected}")
+    kind = "data "
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass
 from functools import cache
-from typing import Protocol, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 
@@ -35,7 +35,9 @@ from bdfl.learning.training import (
     InvalidTraining,
     LocalResult,
     Outcome,
+    TaskMap,
     TrainingFailed,
+    map_here,
     no_samples,
     validate_clients,
 )
@@ -224,16 +226,6 @@ OnRehearsed: TypeAlias = Callable[[int, int], None]  # clients done so far, of h
 _REHEARSED_ROUND = 1
 _WORTH_PROCESSES_S = 60.0  # of training: shorter runs end before more processes have started
 
-Result = TypeVar("Result")
-
-
-class FlowerMap(Protocol):
-    """Maps a function over tasks, in this process or in others; results come in order."""
-
-    def __call__(
-        self, function: Callable[[FlowerBench, FlowerTask], Result], tasks: Sequence[FlowerTask], /
-    ) -> Iterator[Result]: ...
-
 
 @dataclass(frozen=True, eq=False)
 class FlowerClients:
@@ -295,12 +287,6 @@ def rehearse(bench: FlowerBench, beginning: Beginning, client: int) -> FlowerRes
     return bench.train(FlowerTask(beginning.form, beginning.weights, _REHEARSED_ROUND, client))
 
 
-def count_examples(scenario: Scenario, client: int) -> int:
-    """Number of examples that one client trains on; no other client is called."""
-    bench = FlowerBench(scenario)
-    return rehearse(bench, bench.begin(client), client).num_examples
-
-
 def validate_examples(found: FlowerResult, expected: int) -> None:
     """Raise `TrainingFailed` unless a client trained on the number of examples it reported, which is its weight."""
     if found.num_examples != expected:
@@ -321,15 +307,8 @@ def suggest_workers(clients: FlowerClients, scenario: Scenario, num_cores: int) 
 @contextmanager
 def open_flower(scenario: Scenario, clients: FlowerClients, *, workers: int = 1) -> Iterator["FlowerTrainer"]:
     """Open a trainer of these clients, in this process or spread over several: the same bits either way."""
-    bench = FlowerBench(scenario)
-
-    def map_here(
-        function: Callable[[FlowerBench, FlowerTask], Result], tasks: Sequence[FlowerTask]
-    ) -> Iterator[Result]:
-        return (function(bench, task) for task in tasks)
-
     if workers == 1:
-        yield FlowerTrainer(clients, map_here)
+        yield FlowerTrainer(clients, map_here(FlowerBench(scenario)))
     else:
         with open_benches(FlowerBench, (scenario,), workers) as map_there:
             yield FlowerTrainer(clients, map_there)
@@ -338,7 +317,7 @@ def open_flower(scenario: Scenario, clients: FlowerClients, *, workers: int = 1)
 class FlowerTrainer:
     """Trains Flower clients; all of them evaluate the global model, each on its own test data."""
 
-    def __init__(self, clients: FlowerClients, map: FlowerMap) -> None:
+    def __init__(self, clients: FlowerClients, map: TaskMap) -> None:
         self.layout: Layout = clients.beginning.form.layout
         self._form = clients.beginning.form
         self._initial = clients.beginning.weights

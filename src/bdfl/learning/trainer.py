@@ -5,10 +5,10 @@ process computes a block.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -38,6 +38,7 @@ from bdfl.learning.training import (
     FullGradient,
     InvalidTraining,
     LocalResult,
+    TaskMap,
     TrainingFailed,
     num_local_steps,
     validate_clients,
@@ -310,20 +311,11 @@ class Bench:
 
 # Trainers: split requests into tasks, map them, and combine the results in order.
 
-Task = TypeVar("Task")
-Result = TypeVar("Result")
-
-
-class Map(Protocol):
-    """Maps a function over tasks, on this process's trainer or on others like it; results come in order."""
-
-    def __call__(self, function: Callable[[Bench, Task], Result], tasks: Sequence[Task], /) -> Iterator[Result]: ...
-
 
 class LoopTrainer:
     """Trains clients one by one, or in parallel if `map` does."""
 
-    def __init__(self, bench: Bench, map: Map) -> None:
+    def __init__(self, bench: Bench, map: TaskMap) -> None:
         self.layout: Layout = bench.model.layout
         self._bench = bench
         self._map = map

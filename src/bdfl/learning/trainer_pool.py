@@ -12,14 +12,14 @@ from contextlib import contextmanager
 from dataclasses import fields, replace
 from functools import cache
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from bdfl.errors import BdflError, require
 from bdfl.learning.data import DataSet
 from bdfl.learning.partition import Partition
-from bdfl.learning.training import InvalidTraining, Trainer, TrainingFailed
+from bdfl.learning.training import InvalidTraining, Result, Task, TaskMap, Trainer, TrainingFailed, map_here
 from bdfl.learning.weights import Vector
 from bdfl.plugins import show_exception
 from bdfl.processes import open_process_pool
@@ -32,15 +32,6 @@ if TYPE_CHECKING:
 
 
 # Trainers of a scenario, in this process or spread over several: the same bits either way.
-
-Task = TypeVar("Task")
-Result = TypeVar("Result")
-
-
-class MapBenches(Protocol):
-    """Maps a function over tasks, on trainers in other processes; results come in order."""
-
-    def __call__(self, function: Callable[[Any, Task], Result], tasks: Sequence[Task], /) -> Iterator[Result]: ...
 
 
 @contextmanager
@@ -67,20 +58,17 @@ def open_trainer(
     material = gather_material(scenario, data, partition.indices)
     bench = Bench(scenario, material)
 
-    def map_here(function: Callable[[Bench, Task], Result], tasks: Sequence[Task]) -> Iterator[Result]:
-        return (function(bench, task) for task in tasks)
-
     if scenario.learning.engine is Engine.VMAP:
-        yield VmapTrainer(bench, map_here)
+        yield VmapTrainer(bench, map_here(bench))
     elif workers == 1:
-        yield LoopTrainer(bench, map_here)
+        yield LoopTrainer(bench, map_here(bench))
     else:
         with open_benches(_make_bench, (scenario, material.pack()), workers) as map_there:
             yield LoopTrainer(bench, map_there)
 
 
 @contextmanager
-def open_benches(make: Callable[..., object], parts: tuple[object, ...], workers: int) -> Iterator[MapBenches]:
+def open_benches(make: Callable[..., object], parts: tuple[object, ...], workers: int) -> Iterator[TaskMap]:
     """Start processes with a trainer each, made of `parts`; they end with this block, at once on an exception.
 
     `make` must be a function or class of a module.

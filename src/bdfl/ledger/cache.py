@@ -117,10 +117,6 @@ class Toolbox:
             known = self._digests.put(id(data), (data, encoding.digest(data)), len(data))
         return known[1]
 
-    def note_digest(self, data: bytes, digest: bytes) -> None:
-        """Cache a digest that the caller computed of this very object."""
-        self._digests.put(id(data), (data, digest), len(data))
-
     def decode_model(self, digest: bytes, data: bytes, layout: Layout) -> Vector:
         """The weights in a blob of that digest, read-only; raises as `decode_blob`."""
         key = digest, layout

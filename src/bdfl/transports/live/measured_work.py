@@ -12,8 +12,9 @@ from bdfl.ledger.chain import ChainState
 from bdfl.ledger.costs import ATTO, CAPACITANCE, MICROWATT, NANO, NOISE, PICOJOULE
 from bdfl.ledger.miner import Miner
 from bdfl.radio import BITS_PER_BYTE, gain_for_rate
+from bdfl.records.files import ModelledRound
 from bdfl.scenario import Scenario
-from bdfl.transports.cost_model import ModelledRound, ScenarioTimes
+from bdfl.transports.cost_model import ScenarioTimes
 from bdfl.transports.live.calibration import (
     ROOT,
     Calibration,
