@@ -25,7 +25,7 @@ from bdfl.audit.lineage import (
     validate_client,
 )
 from bdfl.learning.weights import Vector
-from bdfl.ledger.member_set import read_roll
+from bdfl.ledger.member_set import read_member_set
 from bdfl.ledger.store import Store
 
 # Leave-one-out influence: the effect of a client's update on the test loss of each block's model.
@@ -106,7 +106,7 @@ def blame_clients(
         for update in updates:
             loss_without = judge(aggregate_without(chain, block, updates, update.client, own_functions))
             effects.append(Effect(height, update.client, loss, loss_without, loss_without - loss))
-    members = read_roll(chain.genesis, iter_blocks(chain, 1, last)).members
+    members = read_member_set(chain.genesis, iter_blocks(chain, 1, last)).members
     verdicts = [_judge_client(client, effects) for client in range(len(members))]
     verdicts.sort(key=lambda verdict: np.inf if verdict.mean_effect is None else verdict.mean_effect)
     return Blame(first, last, tuple(effects), tuple(verdicts))

@@ -27,7 +27,7 @@ from bdfl.ledger.block import (
     TwoVotes,
 )
 from bdfl.ledger.costs import NANO
-from bdfl.ledger.member_set import BINDS_AFTER, Roll, find_change, find_evidence, offender_of, read_roll
+from bdfl.ledger.member_set import BINDS_AFTER, MemberSet, find_change, find_evidence, offender_of, read_member_set
 from bdfl.ledger.merkle import MerkleProof, proven_root
 from bdfl.ledger.store import Store
 from bdfl.scenario import Aggregation
@@ -141,16 +141,16 @@ def get_block(chain: Store, height: int) -> Block:
     return chain.block(height)
 
 
-def roll_of(chain: Store) -> Roll:
+def member_set_of(chain: Store) -> MemberSet:
     """Return all members ever admitted to the chain, by number."""
-    return read_roll(chain.genesis, chain.blocks())
+    return read_member_set(chain.genesis, chain.blocks())
 
 
 def validate_client(chain: Store, client: int) -> None:
     """Raise `NotOnChain` unless the client is, or was, a member."""
     if 0 <= client < len(chain.genesis.members):
         return  # a member of the genesis: no need to read all blocks for admissions
-    num_members = len(roll_of(chain).members)
+    num_members = len(member_set_of(chain).members)
     if not 0 <= client < num_members:
         raise NotOnChain(f"client {client}: no member of the chain, 0 to {num_members - 1} expected")
 
@@ -280,7 +280,7 @@ def trace_model(chain: Store, height: int, *, with_weights: bool = True) -> Trac
     samples = {update.client: update.samples for update in last}
     digests = {update.client: update.model.hex() for update in last}
     contributions = []
-    members = read_roll(chain.genesis, iter_blocks(chain, 1, height)).members
+    members = read_member_set(chain.genesis, iter_blocks(chain, 1, height)).members
     for client in range(len(members)):
         contributions.append(
             Contribution(

@@ -298,7 +298,7 @@ class RoundBook:
         self._draws = draws
         self._toolbox = toolbox
         self.chain: ChainState = start_chain(genesis, toolbox)
-        self._plan: Plan = plan_round(self.chain.charter, first_prospect(self.chain.charter), toolbox)
+        self._plan: Plan = plan_round(self.chain.params, first_prospect(self.chain.params), toolbox)
 
     def plan_next(self) -> PlannedRound:
         """Return the round after the last block, as agreed on the chain."""

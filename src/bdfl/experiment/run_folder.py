@@ -17,7 +17,7 @@ import msgspec
 
 from bdfl.errors import BdflError, one_line, other_format
 from bdfl.ledger.blob_store import BLOBS_FOLDER
-from bdfl.records import CrowdRecord, RunRecord
+from bdfl.records import AggregateRecord, RunRecord
 from bdfl.records.learning import (
     BEST_MODEL,
     CHAIN_FOLDER,
@@ -206,7 +206,7 @@ def write_record_files(scenario: Scenario, run: RunRecord, folder: Path) -> list
     return [path, *write_parquet(run, None, folder)]
 
 
-def write_crowd(scenario: Scenario, crowd: CrowdRecord, folder: Path) -> list[Path]:
+def write_crowd(scenario: Scenario, crowd: AggregateRecord, folder: Path) -> list[Path]:
     """Write a run of too many clients for full records; otherwise as `write_record`."""
     refuse_run_folder(folder)
     path = write_scenario(scenario, folder)

@@ -21,7 +21,7 @@ from bdfl.identity import Meaning, Signer, is_signed, statement_digest
 from bdfl.learning.participation import participation_of
 from bdfl.ledger.block import MAX_MEMBERS, Admission, Assent, Change, Member, MembershipChange, Removal, chain_id
 from bdfl.ledger.costs import NANO, count_units
-from bdfl.ledger.member_set import Roll, quorum_size, read_roll
+from bdfl.ledger.member_set import MemberSet, quorum_size, read_member_set
 from bdfl.ledger.sqlite_store import DATABASE_FILE, ChainStore
 from bdfl.ledger.statements import change_place, sign_change
 from bdfl.scenario import Scenario
@@ -59,12 +59,15 @@ class Standing:
 
     chain: bytes
     height: int
-    roll: Roll
+    member_set: MemberSet
     quorum: int
 
     def number_of(self, public_key: bytes) -> int | None:
         """Return the number of the active member with that key; None: not a member now."""
-        return next((one for one in sorted(self.roll.active) if self.roll.members[one].public_key == public_key), None)
+        return next(
+            (one for one in sorted(self.member_set.active) if self.member_set.members[one].public_key == public_key),
+            None,
+        )
 
 
 def read_standing(path: Path) -> Standing:
@@ -72,8 +75,8 @@ def read_standing(path: Path) -> Standing:
     folder = path / _CHAIN_FOLDER if (path / _CHAIN_FOLDER / DATABASE_FILE).is_file() else path
     with ChainStore.open(folder, read_only=True) as store:
         genesis, height = store.genesis, store.height
-        roll = read_roll(genesis, store.blocks())
-    return Standing(chain_id(genesis), height, roll, quorum_size(genesis.law.quorum, len(roll.active)))
+        member_set = read_member_set(genesis, store.blocks())
+    return Standing(chain_id(genesis), height, member_set, quorum_size(genesis.law.quorum, len(member_set.active)))
 
 
 def propose_admission(
@@ -86,14 +89,14 @@ def propose_admission(
         raise BadMemberChange("genesis: of another chain than the node's")
     if card.scenario != genesis.genesis.scenario:
         raise BadMemberChange(f"card of {card.name!r}: made for another scenario; make it again with this genesis")
-    if any(member.public_key == card.public_key for member in standing.roll.members):
+    if any(member.public_key == card.public_key for member in standing.member_set.members):
         raise BadMemberChange(f"card of {card.name!r}: its key is or was a member's, a new key expected")
     limits = msgspec.structs.replace(card.limits, rate_nano=newcomer_rate(genesis, scenario, signed))
     member = Member(card.public_key, limits, card.conditions)
     file = ChangeFile(
         form="bdfl change 1",
         chain=standing.chain,
-        change=Admission(len(standing.roll.members), member),
+        change=Admission(len(standing.member_set.members), member),
         expires=expires,
         card=signed,
         assents=(),
@@ -104,8 +107,8 @@ def propose_admission(
 
 def propose_removal(standing: Standing, number: int, expires: int) -> ChangeFile:
     """Propose to remove a member; its number and key are never reused."""
-    if number not in standing.roll.active:
-        numbers = ", ".join(map(str, sorted(standing.roll.active)))
+    if number not in standing.member_set.active:
+        numbers = ", ".join(map(str, sorted(standing.member_set.active)))
         raise BadMemberChange(f"member {number}: not one of the members {numbers}")
     return ChangeFile("bdfl change 1", standing.chain, Removal(number), expires, None, ())
 
@@ -149,16 +152,18 @@ def validate_timely(file: ChangeFile, standing: Standing) -> None:
         )
     match file.change:
         case Admission(number=number):
-            if number != len(standing.roll.members):
-                found = f"as member {number}, {len(standing.roll.members)} is the next number"
+            if number != len(standing.member_set.members):
+                found = f"as member {number}, {len(standing.member_set.members)} is the next number"
                 raise BadMemberChange(f"admission: {found}; others were admitted meanwhile, or it was made already")
         case Removal(number=number):
-            if number not in standing.roll.active:
+            if number not in standing.member_set.active:
                 raise BadMemberChange(f"removal: member {number} is none any more")
     statement = _statement(file)
     for assent in file.assents:
-        is_member = assent.member in standing.roll.active
-        if not is_member or not is_signed(standing.roll.members[assent.member].public_key, assent.signature, statement):
+        is_member = assent.member in standing.member_set.active
+        if not is_member or not is_signed(
+            standing.member_set.members[assent.member].public_key, assent.signature, statement
+        ):
             raise BadMemberChange(f"assent of member {assent.member}: not a member's signature of this change")
 
 

@@ -3,8 +3,8 @@
 from bdfl.records.learning import LearningRecord, LearningRound, collect_learning
 from bdfl.records.run import (
     NOBODY,
-    CrowdBook,
-    CrowdRecord,
+    AggregateCollector,
+    AggregateRecord,
     InvalidRecord,
     PerRound,
     PerRoundClient,
@@ -12,16 +12,16 @@ from bdfl.records.run import (
     RunRecord,
     RunSummary,
     collect_run,
-    encode_crowd,
+    encode_aggregate,
     encode_run,
-    summarise_crowd,
+    summarise_aggregate,
     summarise_run,
 )
 
 __all__ = [
     "NOBODY",
-    "CrowdBook",
-    "CrowdRecord",
+    "AggregateCollector",
+    "AggregateRecord",
     "InvalidRecord",
     "LearningRecord",
     "LearningRound",
@@ -32,8 +32,8 @@ __all__ = [
     "RunSummary",
     "collect_learning",
     "collect_run",
-    "encode_crowd",
+    "encode_aggregate",
     "encode_run",
-    "summarise_crowd",
+    "summarise_aggregate",
     "summarise_run",
 ]

@@ -20,9 +20,9 @@ from bdfl.records.run import (
     CLIENT_NAMES,
     NOBODY,
     ROUND_NAMES,
+    AggregateRecord,
+    AggregateRound,
     ClientTotals,
-    CrowdRecord,
-    CrowdRound,
     InvalidRecord,
     RunHead,
     RunRecord,
@@ -61,7 +61,7 @@ def write_parquet(run: RunRecord, learning: LearningRecord | None, folder: Path)
     return [folder / name for name in parts]
 
 
-def write_crowd_parquet(crowd: CrowdRecord, folder: Path) -> list[Path]:
+def write_crowd_parquet(crowd: AggregateRecord, folder: Path) -> list[Path]:
     """Write both tables into `folder`, a row per round and a row per client, and return their paths."""
     totals = crowd.clients
     num_clients = len(totals.participation)
@@ -74,9 +74,9 @@ def write_crowd_parquet(crowd: CrowdRecord, folder: Path) -> list[Path]:
     return [folder / name for name in tables]
 
 
-def _crowd_rounds(crowd: CrowdRecord) -> pyarrow.Table:
+def _crowd_rounds(crowd: AggregateRecord) -> pyarrow.Table:
     columns: dict[str, object] = {}
-    for name in CrowdRound.__struct_fields__:
+    for name in AggregateRound.__struct_fields__:
         cells = [getattr(row, name) for row in crowd.rounds]
         match name:
             case "status":

@@ -3,7 +3,7 @@
 As JSON a run is one object: `scenario`, `scheduler`, `seed` and so on, a `summary`, and `rounds`. `rounds` is a list
 with one object per round, with the fields of `RoundRecord`. Names contain the units. Unknown values (a gap without a
 proven bound, the objective of an infeasible round) are `null` there and NaN here. The aggregate record of very many
-clients also has `clients`, the spread of each client's totals; its rounds have the fields of `CrowdRound`.
+clients also has `clients`, the spread of each client's totals; its rounds have the fields of `AggregateRound`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -311,7 +311,7 @@ def _number_of(client: int) -> int | None:
 QUANTILES = (0.0, 0.05, 0.5, 0.95, 1.0)
 
 
-class CrowdRound(msgspec.Struct, frozen=True, kw_only=True):
+class AggregateRound(msgspec.Struct, frozen=True, kw_only=True):
     """One round of many clients: the scalar fields of `RoundRecord`, and sums and extremes of its lists."""
 
     round: int
@@ -375,10 +375,10 @@ class Spread(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class CrowdRecord(RunHead):
+class AggregateRecord(RunHead):
     """Aggregate record of a whole run."""
 
-    rounds: tuple[CrowdRound, ...]
+    rounds: tuple[AggregateRound, ...]
     clients: ClientTotals
 
     @property
@@ -386,13 +386,13 @@ class CrowdRecord(RunHead):
         return len(self.clients.participation)
 
 
-class CrowdBook:
+class AggregateCollector:
     """Accumulator of an aggregate record: one row per round and sums per client."""
 
     def __init__(self, participation_rate: PerClient) -> None:
         num_clients = len(participation_rate)
         self._rate = participation_rate
-        self._rows: list[CrowdRound] = []
+        self._rows: list[AggregateRound] = []
         self._delivered: NDArray[np.int64] = np.zeros(num_clients, dtype=np.int64)
         self._training_j, self._upload_j, self._mining_j = (np.zeros(num_clients) for _ in range(3))
         self._peak = np.zeros(num_clients)
@@ -426,11 +426,11 @@ class CrowdBook:
             "mean_queue": float(np.mean(record.next_queue)),
             "highest_queue": float(np.max(record.next_queue)),
         }
-        kept = {name: getattr(record, name) for name in CrowdRound.__struct_fields__ if name not in sums}
-        self._rows.append(CrowdRound(**kept, **sums))
+        kept = {name: getattr(record, name) for name in AggregateRound.__struct_fields__ if name not in sums}
+        self._rows.append(AggregateRound(**kept, **sums))
 
     @property
-    def rounds(self) -> tuple[CrowdRound, ...]:
+    def rounds(self) -> tuple[AggregateRound, ...]:
         return tuple(self._rows)
 
     def totals(self) -> ClientTotals:
@@ -448,7 +448,7 @@ class CrowdBook:
         )
 
 
-def summarise_crowd(record: CrowdRecord) -> RunSummary:
+def summarise_aggregate(record: AggregateRecord) -> RunSummary:
     """Return the run's means over the rounds that took place, equal to `summarise_run` of the full record."""
     held = [row for row in record.rounds if row.status is not Status.INFEASIBLE]
     clients = record.clients
@@ -486,14 +486,14 @@ def spread_clients(totals: ClientTotals) -> list[Spread]:
     return found
 
 
-def encode_crowd(record: CrowdRecord) -> bytes:
+def encode_aggregate(record: AggregateRecord) -> bytes:
     """Return the run as JSON, whose length does not depend on the number of clients."""
     clients = spread_clients(record.clients)
-    content = {"summary": summarise_crowd(record), "clients": clients, "rounds": record.rounds}
+    content = {"summary": summarise_aggregate(record), "clients": clients, "rounds": record.rounds}
     return _encode_document(record, {"num_clients": record.num_clients}, content)
 
 
-def _mean_energy_use(rounds: list[CrowdRound]) -> float:
+def _mean_energy_use(rounds: list[AggregateRound]) -> float:
     """Mean over all rounds and clients with a budget."""
     known = [row for row in rounds if row.num_with_budget]
     num_all = sum(row.num_with_budget for row in known)

@@ -178,7 +178,7 @@ class _Round:
 def scheduled_problem(chain: ChainState) -> RoundProblem:
     """The scheduling problem of the next round, without the scheduler's memory."""
     prospect = Prospect(chain.tip, chain.height + 1, chain.queue_nano, chain.candidates, None)
-    return round_problem(chain.charter, prospect)
+    return round_problem(chain.params, prospect)
 
 
 def simulated_timing(scenario: Scenario) -> Timing:
