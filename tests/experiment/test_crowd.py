@@ -8,8 +8,8 @@ import pytest
 from bdfl.environment import DrawnRounds, draw_federation, draw_rounds
 from bdfl.experiment.run_folder import write_aggregate
 from bdfl.experiment.simulation import MAX_KEPT_CLIENTS, is_aggregated, simulate, simulate_aggregate
-from bdfl.records import encode_crowd, encode_run, summarise_crowd, summarise_run
-from bdfl.records.aggregate_run import CrowdRound, spread_clients
+from bdfl.records import encode_aggregate, encode_run, summarise_aggregate, summarise_run
+from bdfl.records.run import AggregateRound, spread_clients
 from bdfl.report.tables import tabulate_crowd
 from bdfl.scenario import Scenario, load_scenario, override_scenario
 from bdfl.scenario.files import find_scenario
@@ -33,7 +33,7 @@ STARVED = override_scenario(SMALL, ["energy.budget_j=0.001"])
 def test_sums_are_those_of_the_run_that_keeps_everything(scenario, choice):
     chosen = choose_scheduler(scenario, choice)
     whole, crowd = simulate(chosen), simulate_aggregate(chosen)
-    kept, summed = summarise_run(whole), summarise_crowd(crowd)
+    kept, summed = summarise_run(whole), summarise_aggregate(crowd)
     for name in kept.__struct_fields__:
         assert getattr(summed, name) == pytest.approx(getattr(kept, name), rel=1e-12, nan_ok=True), name
     totals = crowd.clients
@@ -69,10 +69,10 @@ def test_json_and_tables_do_not_grow_with_the_clients():
     crowds = [
         simulate_aggregate(override_scenario(SMALL, ["rounds=2", f"clients.count={count}"])) for count in (100, 30_000)
     ]
-    lengths = [len(encode_crowd(crowd)) for crowd in crowds]
+    lengths = [len(encode_aggregate(crowd)) for crowd in crowds]
     assert max(lengths) < 10_000
     assert lengths[1] < 1.2 * lengths[0]
-    document = json.loads(encode_crowd(crowds[1]))
+    document = json.loads(encode_aggregate(crowds[1]))
     assert document["num_clients"] == 30_000
     assert [row["round"] for row in document["rounds"]] == [1, 2]
     assert [table.row_count for table in tabulate_crowd(crowds[0])] == [
@@ -92,7 +92,7 @@ def test_files_have_a_row_per_round_and_a_row_per_client(tmp_path):
     scenario, rounds, clients = write_aggregate(STARVED, crowd, tmp_path)
     assert load_scenario(scenario) == STARVED
     table = parquet.read_table(rounds)
-    assert table.column_names == list(CrowdRound.__struct_fields__)
+    assert table.column_names == list(AggregateRound.__struct_fields__)
     assert table.num_rows == 8
     assert table["status"].to_pylist() == ["infeasible"] * 8
     assert table["objective"].null_count == 8

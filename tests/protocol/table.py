@@ -53,7 +53,7 @@ def model_bytes(*values):
 
 
 @dataclass
-class Seat:
+class TrainingActor:
     """A node and what it did, in order."""
 
     context: Context
@@ -135,7 +135,7 @@ class Table:
         context = Context(number, signer(number), TIMING, self.toolbox, self.last_height, keep_blocks=keep_blocks)
         chain = start_chain(self.genesis, self.toolbox) if chain is None else chain
         state = begin(context, chain) if recovered is None else begin(context, chain, recovered)
-        return Seat(context, state, [])
+        return TrainingActor(context, state, [])
 
     def start(self):
         for seat in self.seats:
@@ -232,10 +232,10 @@ __all__ = [
     "Measure",
     "Mine",
     "Refused",
-    "Seat",
     "Store",
     "Table",
     "Train",
+    "TrainingActor",
     "make_block",
     "model_bytes",
     "replace",

@@ -19,7 +19,7 @@ def show_aggregate(
     """Simulate the scenario, print tables or JSON, and write the records into `out` if given."""
     from bdfl.experiment.run_folder import write_aggregate
     from bdfl.experiment.simulation import simulate_aggregate
-    from bdfl.records import encode_crowd
+    from bdfl.records import encode_aggregate
 
     def on_round(row: "RoundRecord") -> None:
         on_progress(row.round, scenario.rounds)
@@ -31,7 +31,7 @@ def show_aggregate(
     ):
         record = simulate_aggregate(scenario, prove_gaps=gaps, on_round=on_round)
     if as_json:
-        print_json(encode_crowd(record))
+        print_json(encode_aggregate(record))
     else:
         from bdfl.report.tables import tabulate_crowd
 

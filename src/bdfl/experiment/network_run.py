@@ -142,7 +142,7 @@ class NetworkRun:
         self._toolbox = toolbox
         start = start_chain(archive.genesis, toolbox)
         self._states = deque([start], maxlen=_STATES_KEPT)  # after the last blocks, newest last
-        self._plan: Plan = plan_round(start.charter, first_prospect(start.charter), toolbox)
+        self._plan: Plan = plan_round(start.params, first_prospect(start.params), toolbox)
         self.records: list[RoundRecord] = []
 
     @property

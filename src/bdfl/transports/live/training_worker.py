@@ -26,11 +26,11 @@ from bdfl.errors import BdflError, one_line, require
 from bdfl.learning.attacks import poison_labels, poison_results
 from bdfl.learning.data import load_data
 from bdfl.learning.dataset import BadData
-from bdfl.learning.flower_trainer import Beginning, FlowerBench, FlowerTask, rehearse, validate_examples
+from bdfl.learning.flower_trainer import Beginning, FlowerLocalTrainer, FlowerTask, rehearse, validate_examples
 from bdfl.learning.partition import draw_partition
 from bdfl.learning.privacy_accounting import spent_micro
 from bdfl.learning.sgd import Samples
-from bdfl.learning.trainer import Bench, BlockTask, LoopTrainer, Material, gather_material
+from bdfl.learning.trainer import BlockTask, LocalTrainer, LoopTrainer, Material, gather_material
 from bdfl.learning.training import NAN, InvalidTraining, LocalResult, Outcome
 from bdfl.learning.weights import InvalidWeights, Vector, decode_weights, encode_weights
 from bdfl.processes import Channel, open_parent_channel
@@ -230,7 +230,7 @@ class ShareTrainer:
         self._data = data
         self._is_dealt = data == DEALT
         self._material = _dealt_share(scenario, client) if self._is_dealt else _own_share(scenario, client, data)
-        self._bench = Bench(self._scenario, self._material, is_secret=True)
+        self._bench = LocalTrainer(self._scenario, self._material, is_secret=True)
         self._trainer = LoopTrainer(self._bench, self._map)
         if model:
             self._rehearse(decode_weights(model, self._trainer.layout))
@@ -292,7 +292,7 @@ class ShareTrainer:
         """Return the update to send; with dealt data, the scenario may have this client poison it."""
         return poison_results(self._scenario, start, round, [result])[0] if self._is_dealt else result
 
-    def _map(self, function: Callable[[Bench, Task], Result], tasks: Sequence[Task]) -> Iterator[Result]:
+    def _map(self, function: Callable[[LocalTrainer, Task], Result], tasks: Sequence[Task]) -> Iterator[Result]:
         return (function(self._bench, task) for task in tasks)
 
 
@@ -346,7 +346,7 @@ class FlowerShare:
             raise InvalidTraining(f"data: {data} given, none expected: a Flower client has its own")
         self._scenario = scenario
         self._client = client
-        self._bench = FlowerBench(scenario)
+        self._bench = FlowerLocalTrainer(scenario)
         self._beginning = self._bench.begin(client)
         if model:
             form = self._beginning.form
