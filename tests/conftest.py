@@ -48,7 +48,7 @@ SLOW = [
     "experiment/test_poisoning.py",
     "experiment/test_training_run.py",
     "explorer/test_explore_command.py",
-    "explorer/test_helper.py",
+    "explorer/test_worker.py",
     "explorer/test_library.py",
     "gym/test_scheduling_env.py",
     "laws/test_bad_input.py",
