@@ -15,7 +15,7 @@ from campaigns.faults.laws import check_bounded_memory, find_breaches
 from campaigns.faults.plan import draw_plan
 from campaigns.faults.recorder import Recorder
 from campaigns.faults.trial import play
-from tests.protocol.table import Table
+from tests.protocol.manual_network import Table
 
 LIAR = 1
 NUM_ATTEMPTS, NUM_EACH = 17, 9

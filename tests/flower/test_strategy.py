@@ -16,7 +16,7 @@ from bdfl.ledger.verify import Agreement, verify_chain
 from bdfl.records import encode_run
 from bdfl.scenario import Aggregation, Clients, Learning, Scenario, SchedulerChoice, override_scenario
 from bdfl.scheduling.registry import get_scheduler
-from tests.flower.town_grid import TownGrid, drift, make_app
+from tests.flower.local_grid import TownGrid, drift, make_app
 
 NODES = [901, 17, 555, 44]  # ids in no order
 INITIAL = [np.zeros((3, 2), np.float32), np.ones(4, np.float32)]

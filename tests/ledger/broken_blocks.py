@@ -20,7 +20,7 @@ from bdfl.ledger.errors import (
     WrongQueues,
     WrongReceipts,
 )
-from tests.ledger.town import found_town, replace
+from tests.ledger.small_federation import found_town, replace
 
 TOWN = found_town()
 STATE, CERTIFICATE = TOWN.grow(TOWN.start(), 2)

@@ -16,7 +16,7 @@ from bdfl.ledger.member_set import quorum_size
 from bdfl.ledger.rules import validate_proposal
 from bdfl.ledger.schedule import MAX_REST
 from bdfl.scenario.schema_learning import QuorumRule
-from tests.ledger.town import found_town, replace, small_scenario
+from tests.ledger.small_federation import found_town, replace, small_scenario
 
 NANO = 10**9
 TOWN = found_town(small_scenario(4, "all"))

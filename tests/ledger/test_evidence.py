@@ -11,7 +11,7 @@ from bdfl.ledger.chain import apply_block
 from bdfl.ledger.errors import BadEvidence
 from bdfl.ledger.member_set import offender_of
 from bdfl.ledger.rules import validate_evidence, validate_proposal
-from tests.ledger.town import found_town, replace, small_scenario
+from tests.ledger.small_federation import found_town, replace, small_scenario
 
 TOWN = found_town(small_scenario(4, "all"))
 STATE, CERTIFICATE = TOWN.grow(TOWN.start(), 1)

@@ -20,7 +20,7 @@ from bdfl.ledger.genesis import conditions_of, make_genesis, make_toolbox, valid
 from bdfl.ledger.schedule import idle_schedule
 from bdfl.scenario import Clients, Compute, Energy, Ledger, Mining, Participation, Protocol, Radio, SchedulerChoice
 from bdfl.scenario.schema_learning import Aggregation, Learning
-from tests.ledger.town import LAYOUT, found_town, replace, small_scenario
+from tests.ledger.small_federation import LAYOUT, found_town, replace, small_scenario
 
 TOWN = found_town()
 GENESIS = TOWN.genesis

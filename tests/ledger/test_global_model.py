@@ -20,7 +20,7 @@ from bdfl.ledger.rules import (
 )
 from bdfl.scenario.schema_learning import Aggregation, Learning
 from tests.ledger.broken_blocks import GOOD, SOMEBODY, STATE, TOWN, flip, remade, with_updates
-from tests.ledger.town import found_town, replace, small_scenario
+from tests.ledger.small_federation import found_town, replace, small_scenario
 
 
 @given(bit=st.integers(0, 8 * TOWN.genesis.model.size - 1))

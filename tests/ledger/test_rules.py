@@ -27,7 +27,7 @@ from bdfl.ledger.rules import (
 )
 from bdfl.scenario.schema_learning import Ledger, QuorumRule, WorkKind
 from tests.ledger.broken_blocks import BREAKAGES, CERTIFICATE, GOOD, STATE, TOWN, reheaded, remade
-from tests.ledger.town import found_town, replace, small_scenario
+from tests.ledger.small_federation import found_town, replace, small_scenario
 
 RULES = [
     call.func.id

@@ -11,7 +11,7 @@ from bdfl.ledger.block import Kind
 from bdfl.ledger.errors import BadCertificate, BadSignature, BadVote
 from bdfl.ledger.rules import validate_certificate, validate_report, validate_update, validate_vote
 from tests.ledger.broken_blocks import CERTIFICATE, GOOD, STATE, TOWN
-from tests.ledger.town import replace
+from tests.ledger.small_federation import replace
 
 
 def test_no_statement_counts_in_another_place():

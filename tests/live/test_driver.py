@@ -18,7 +18,7 @@ from bdfl.transports.interfaces import LiveObserver, recover
 from bdfl.transports.live.event_log import EVENTS_FILE
 from bdfl.transports.live.replay import replay
 from campaigns.live_faults.failing_store import FailingStore, FaultKind, FaultPoint
-from tests.live.village import Village, running, wait_until
+from tests.live.memory_network import Village, running, wait_until
 
 ROOT = Path(__file__).parents[2]
 
@@ -225,7 +225,7 @@ import os
 import sys
 from bdfl.protocol.messages import Hearsay
 from campaigns.live_faults.failing_store import with_fault_point
-from tests.live.village import MemoryLink, Village, running, wait_until
+from tests.live.memory_network import MemoryLink, Village, running, wait_until
 
 send = MemoryLink.send
 

@@ -16,8 +16,8 @@ from bdfl.protocol.messages import Hearsay, Message
 from bdfl.transports.interfaces import LiveObserver
 from bdfl.transports.live.blob_client import BlobShelf
 from bdfl.transports.live.effects import Effects
-from tests.live.village import Village, VillageWork, wait_until
-from tests.protocol.table import Table
+from tests.live.memory_network import Village, VillageWork, wait_until
+from tests.protocol.manual_network import Table
 
 
 class _Trace:

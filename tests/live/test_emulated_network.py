@@ -11,7 +11,7 @@ from bdfl.transports.live.work import EmulatedWork
 from bdfl.transports.simulated import Network, make_nodes
 from campaigns.faults.world import train_by_formula
 from tests.live.idle_training import IdleTraining
-from tests.live.village import MS, Village, running, wait_until
+from tests.live.memory_network import MS, Village, running, wait_until
 
 HEIGHT = 4
 SCALE = 0.5

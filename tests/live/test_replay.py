@@ -26,8 +26,8 @@ from bdfl.transports.live.event_log import (
     read_entries,
 )
 from bdfl.transports.live.replay import ReplayDiffers, replay
-from tests.live.village import Village, running, wait_until
-from tests.protocol.table import Table
+from tests.live.memory_network import Village, running, wait_until
+from tests.protocol.manual_network import Table
 
 
 def live(village, height, stores, folder, **options):

@@ -14,7 +14,7 @@ from bdfl.protocol.proposals import MAX_AHEAD
 from bdfl.protocol.sync import MAX_EARLY
 from bdfl.protocol.updates import MAX_BLOBS
 from bdfl.scenario import QuorumRule
-from tests.protocol.table import Kind, Table, make_block, model_bytes, replace_sender, say_votes, signer, vote
+from tests.protocol.manual_network import Kind, Table, make_block, model_bytes, replace_sender, say_votes, signer, vote
 
 LIAR = 3
 

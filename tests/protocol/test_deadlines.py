@@ -20,7 +20,7 @@ from bdfl.protocol.events import FetchBlob, SetTimer, Timer, TimerFired
 from bdfl.protocol.messages import Hearsay, Proposal
 from bdfl.protocol.state import Phase
 from bdfl.protocol.transition import Draft
-from tests.protocol.table import TIMING, Kind, Table, make_block, signer, vote
+from tests.protocol.manual_network import TIMING, Kind, Table, make_block, signer, vote
 
 LATE = 3  # who keeps the others waiting
 

@@ -23,7 +23,17 @@ from bdfl.protocol.messages import MAX_CHANGES, DecidedWanted, Hearsay, Proposal
 from bdfl.protocol.node import begin
 from bdfl.protocol.state import Context, Phase, Recovered
 from bdfl.scenario import QuorumRule
-from tests.protocol.table import TIMING, Kind, Store, Table, make_block, replace_sender, say_votes, signer, vote
+from tests.protocol.manual_network import (
+    TIMING,
+    Kind,
+    Store,
+    Table,
+    make_block,
+    replace_sender,
+    say_votes,
+    signer,
+    vote,
+)
 
 
 def started(num_members=4, newcomers=0, **options):

@@ -11,7 +11,7 @@ from bdfl.protocol.messages import Hearsay, Proposal
 from bdfl.protocol.node import begin
 from bdfl.protocol.state import Recovered
 from bdfl.scenario import QuorumRule
-from tests.protocol.table import TIMING, Table, make_block, replace_sender, say_votes, vote
+from tests.protocol.manual_network import TIMING, Table, make_block, replace_sender, say_votes, vote
 
 LIAR = 3
 LENGTH_NS = {attempt: TIMING.attempt_ns * (2 + attempt) // 2 for attempt in range(1, 20)}

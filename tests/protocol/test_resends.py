@@ -5,7 +5,7 @@ import pytest
 from bdfl.protocol.events import FetchBlob, PeersAppeared, Send, SetTimer, Started, Timer, TimerFired
 from bdfl.protocol.messages import Hearsay, Proposal
 from bdfl.protocol.sync import MAX_DOUBLINGS, NEWCOMER_SHARE, NEWS_INTERVALS
-from tests.protocol.table import TIMING, Table, make_block
+from tests.protocol.manual_network import TIMING, Table, make_block
 
 RESEND_NS = TIMING.resend_ns
 

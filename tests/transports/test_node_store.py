@@ -8,7 +8,7 @@ from bdfl.ledger.store import MemoryStore
 from bdfl.protocol.events import Commit, Store, Timer
 from bdfl.protocol.messages import Hearsay, Proposal
 from bdfl.transports.interfaces import keep, recover
-from tests.protocol.table import Table, make_block, replace_sender, vote
+from tests.protocol.manual_network import Table, make_block, replace_sender, vote
 
 
 @pytest.fixture(params=["memory", "files"])

@@ -14,7 +14,7 @@ from bdfl.ledger.rules import make_header
 from bdfl.scenario import Mining, MiningMode, Protocol
 from bdfl.transports.cost_model import ScenarioWorld
 from bdfl.transports.live.work import _REACHING_NS, DrawnConditions, EmulatedWork
-from tests.ledger.town import ROUNDS, found_town, replace, small_scenario
+from tests.ledger.small_federation import ROUNDS, found_town, replace, small_scenario
 from tests.live.idle_training import IdleTraining
 
 PATIENCE_S = 240.0

@@ -15,9 +15,9 @@ from bdfl.radio import uplink_rate
 from bdfl.scenario.schema_learning import WorkKind
 from bdfl.transports.live.calibration import Calibration, EnergySource, Figure, Source, estimate_energy
 from bdfl.transports.live.measured_work import MeasuredWork, UplinkGauge, measured_gain
-from tests.ledger.town import found_town, small_scenario
+from tests.ledger.small_federation import found_town, small_scenario
+from tests.live.fake_machine import FakeMachine
 from tests.live.idle_training import IdleTraining
-from tests.operation.fake_machine import FakeMachine
 
 PATIENCE_S = 240.0
 CPU_HZ = 2e9

@@ -24,8 +24,8 @@ from bdfl.ledger.schedule import (
 )
 from bdfl.scheduling.conformance import draw_problem, problem_columns
 from bdfl.scheduling.problem import infeasible_decision
+from tests.ledger.small_federation import found_town, genesis_of, replace, small_scenario
 from tests.ledger.test_costs import planned_rounds, prospect_of
-from tests.ledger.town import found_town, genesis_of, replace, small_scenario
 
 SCHEDULERS = ["drc", "exact", "exact-power", "all", "random", "round-robin", "channel-best"]
 

@@ -22,7 +22,7 @@ from bdfl.protocol.events import (
 )
 from bdfl.protocol.messages import Decided, DecidedWanted, Hearsay, Proposal
 from bdfl.protocol.state import Followed, Recovered
-from tests.protocol.table import Table, make_block, model_bytes, replace, replace_sender, vote
+from tests.protocol.manual_network import Table, make_block, model_bytes, replace, replace_sender, vote
 from tests.protocol.test_entries import leaves, offer
 
 KEEP = 3

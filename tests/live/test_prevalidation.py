@@ -8,8 +8,8 @@ from bdfl.protocol.messages import Hearsay, Proposal
 from bdfl.protocol.node import step
 from bdfl.transports.live import prevalidation
 from bdfl.transports.live.prevalidation import Arrival, Rehearsals, is_costly
-from tests.live.village import Village, wait_until
-from tests.protocol.table import Table, make_block, replace_sender
+from tests.live.memory_network import Village, wait_until
+from tests.protocol.manual_network import Table, make_block, replace_sender
 
 
 class _Forbidden(Signer):

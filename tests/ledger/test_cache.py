@@ -16,7 +16,7 @@ from bdfl.ledger.errors import InvalidUpdate, MissingBlob
 from bdfl.ledger.schedule import Prospect, plan_round
 from bdfl.scenario.schema_learning import Aggregation, WorkKind
 from bdfl.scheduling.problem import infeasible_decision
-from tests.ledger.town import LAYOUT, found_town
+from tests.ledger.small_federation import LAYOUT, found_town
 
 TOWN = found_town()
 STATE = TOWN.start()

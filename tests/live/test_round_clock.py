@@ -13,7 +13,7 @@ from bdfl.transports.live import round_clock
 from bdfl.transports.live.round_clock import RoundClock
 from bdfl.transports.live.work import Spent
 from bdfl.transports.simulated import Network, make_nodes
-from tests.ledger.town import ROUNDS, found_town, small_scenario
+from tests.ledger.small_federation import ROUNDS, found_town, small_scenario
 
 SECOND_NS = 10**9
 PLAYED = 5

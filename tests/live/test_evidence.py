@@ -14,8 +14,8 @@ from bdfl.transports.live.certificates import issue_leaf, make_authority, member
 from bdfl.transports.live.driver import LiveNode
 from bdfl.transports.live.zenoh_link import ZenohLink
 from bdfl.transports.live.zenoh_session import LinkSettings
+from tests.live.memory_network import House, Village, VillageWork, running, wait_until
 from tests.live.network_of_links import free_ports
-from tests.live.village import House, Village, VillageWork, running, wait_until
 
 LIAR = 3
 LIE_AT = 2  # height
