@@ -15,7 +15,7 @@ from campaigns.faults.laws import check_bounded_memory, find_breaches
 from campaigns.faults.plan import draw_plan
 from campaigns.faults.recorder import Recorder
 from campaigns.faults.trial import play
-from tests.protocol.table import Table
+from tests.protocol.manual_network import ManualNetwork
 
 LIAR = 1
 NUM_ATTEMPTS, NUM_EACH = 17, 9
@@ -28,12 +28,12 @@ class Frank:
         return effects
 
 
-def hoard(table, victim):
+def hoard(network, victim):
     """Lets the liar tell one member all it can, and answer all that it asks."""
-    hoarder, seat = Hoarder(Frank(), NUM_ATTEMPTS, NUM_EACH), table.seats[LIAR]
+    hoarder, node = Hoarder(Frank(), NUM_ATTEMPTS, NUM_EACH), network.nodes[LIAR]
 
     def tell(event):
-        return hoarder.effects(0, seat.context, seat.state, event, seat.state, ())
+        return hoarder.effects(0, node.context, node.state, event, node.state, ())
 
     said = list(tell(Started()))
     num_asked = 0
@@ -49,16 +49,16 @@ def hoard(table, victim):
 
 
 @pytest.fixture
-def table():
-    table = Table(num_members=4, quorum=QuorumRule.BFT)
-    table.collect()
-    return table
+def network():
+    network = ManualNetwork(num_members=4, quorum=QuorumRule.BFT)
+    network.collect()
+    return network
 
 
-def test_a_scheduled_member_with_hundreds_of_voted_blocks_is_held_to_two_models_and_a_block_an_attempt(table):
-    victim = table.seats[0]
+def test_a_scheduled_member_with_hundreds_of_voted_blocks_is_held_to_two_models_and_a_block_an_attempt(network):
+    victim = network.nodes[0]
     before = len(victim.state.blobs), len(victim.state.candidates)
-    hoard(table, victim)
+    hoard(network, victim)
     num_blobs, num_candidates = len(victim.state.blobs), len(victim.state.candidates)
     assert before == (4, 0)
     assert num_blobs == 4 - 1 + MAX_BLOBS  # without the limit: 310

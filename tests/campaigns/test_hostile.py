@@ -35,7 +35,7 @@ from campaigns.hostile.payloads import Arsenal
 from campaigns.hostile.sampling import Phase
 from campaigns.hostile.tables import hostile_markdown, summarise_hostile, tabulate_hostile
 from tests.live.network_of_links import CHAIN, sealer_of, signer_of
-from tests.operation.small_network import BY_FORMULA
+from tests.localnet.small_network import BY_FORMULA
 
 MEMBER = 3  # the hostile one
 KEYS = [signer_of(number).public_key for number in range(MEMBER + 1)]

@@ -31,7 +31,7 @@ from campaigns.live_faults.results import Figures, LiveBreach, LiveOutcome, Trou
 from campaigns.live_faults.slow_line import open_lines
 from campaigns.live_faults.stops import play_dead, play_stop
 from campaigns.live_faults.tables import live_campaign_markdown, tabulate_live_campaign
-from tests.operation.small_network import BY_FORMULA, PATIENCE_S, TINY
+from tests.localnet.small_network import BY_FORMULA, PATIENCE_S, TINY
 
 SEED = 4  # the first new start of its kills is armed
 SETTING = Setting(seed=SEED, num_nodes=4, changes=(*TINY, BY_FORMULA, "live.time_scale=1"), patience_s=PATIENCE_S)

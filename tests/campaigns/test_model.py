@@ -15,7 +15,7 @@ from campaigns.model.instances import LOCKS, MUTANTS, SMALL, WITHHELD, check_mut
 from campaigns.model.spin import check, check_trace
 from campaigns.model.traces import record_logs, record_seed
 from tests.campaigns.spin_checker import require_spin
-from tests.operation.small_network import BY_FORMULA, tiny_scenario, wait_for
+from tests.localnet.small_network import BY_FORMULA, tiny_scenario, wait_for
 
 SEEDS = (1, 9, 26, 52)  # with liars, crashes, 50 attempts, and several heights in one step
 

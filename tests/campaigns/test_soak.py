@@ -12,7 +12,7 @@ from bdfl.report.style import save_picture
 from campaigns.soak.__main__ import app
 from campaigns.soak.measurement import Moment, Soak, SoakFailed, run_soak
 from campaigns.soak.tables import draw_soak, soak_markdown, tabulate_soak
-from tests.operation.small_network import BY_FORMULA, tiny_scenario
+from tests.localnet.small_network import BY_FORMULA, tiny_scenario
 
 MIB = 2**20
 

@@ -19,8 +19,8 @@ from bdfl.localnet.network import NetworkView, create_network
 from bdfl.localnet.processes import node_folder, read_network
 from bdfl.node.run_file import is_locked
 from bdfl.node.status import NodeView, ServiceState, read_status
-from tests.operation.small_network import PATIENCE_S, descendants, is_alive, tiny_scenario, wait_for
-from tests.operation.test_metrics import SNAPSHOT
+from tests.localnet.small_network import PATIENCE_S, descendants, is_alive, tiny_scenario, wait_for
+from tests.node.test_http import SNAPSHOT
 
 UP = [sys.executable, "-P", "-m", "bdfl.cli", "network", "up"]
 

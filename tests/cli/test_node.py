@@ -16,7 +16,7 @@ from bdfl.localnet.network import find_ports
 from bdfl.node.access_point import create_access_point
 from bdfl.node.run_file import is_locked
 from bdfl.node.status import read_status
-from tests.operation.small_network import PATIENCE_S, descendants, found_single, is_alive, wait_for
+from tests.localnet.small_network import PATIENCE_S, descendants, found_single, is_alive, wait_for
 
 
 @pytest.fixture(scope="module")

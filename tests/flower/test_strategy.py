@@ -16,13 +16,13 @@ from bdfl.ledger.verify import Agreement, verify_chain
 from bdfl.records import encode_run
 from bdfl.scenario import Aggregation, Clients, Learning, Scenario, SchedulerChoice, override_scenario
 from bdfl.scheduling.registry import get_scheduler
-from tests.flower.town_grid import TownGrid, drift, make_app
+from tests.flower.local_grid import LocalGrid, drift, make_app
 
 NODES = [901, 17, 555, 44]  # ids in no order
 INITIAL = [np.zeros((3, 2), np.float32), np.ones(4, np.float32)]
 
 
-def town(name="drc", rounds=6, **changes):
+def small(name="drc", rounds=6, **changes):
     scenario = Scenario(
         rounds=rounds,
         clients=Clients(count=4, min_selected=2, samples=300),
@@ -42,16 +42,16 @@ def strategy_for(scenario, **options):
 
 def test_no_chain_says_that_clients_trained_privately_when_nobody_knows():
     with pytest.raises(NotOurTraining, match=r"^privacy: on, but .* run the scenario with bdfl run$"):
-        strategy_for(town(privacy__noise_multiplier=1.0))
+        strategy_for(small(privacy__noise_multiplier=1.0))
 
 
 @pytest.mark.parametrize(
     ("name", "mode"), [("drc", "quantile"), ("exact", "quantile"), ("random", "sampled"), ("drc", "sampled")]
 )
 def test_rounds_are_those_of_a_simulation_to_the_bit(name, mode, tmp_path):
-    scenario = town(name, mining__mode=mode, seed=3)
+    scenario = small(name, mining__mode=mode, seed=3)
     strategy = strategy_for(scenario, folder=tmp_path / "run")
-    start(strategy, TownGrid(make_app(drift), NODES))
+    start(strategy, LocalGrid(make_app(drift), NODES))
     assert encode_run(strategy.record) == encode_run(simulate(scenario))
     with ChainStore.open(tmp_path / "run" / "chain", read_only=True) as chain:
         found = verify_chain(chain)
@@ -62,14 +62,14 @@ def test_rounds_are_those_of_a_simulation_to_the_bit(name, mode, tmp_path):
 
 
 def test_models_are_those_of_flowers_own_average():
-    scenario, trained = town(), []
+    scenario, trained = small(), []
 
     def train(client, arrays, round):
         sent = drift(client, arrays, round)
         trained.append((round, sent))
         return sent
 
-    result = start(strategy_for(scenario), TownGrid(make_app(train), NODES))
+    result = start(strategy_for(scenario), LocalGrid(make_app(train), NODES))
     contents = [
         RecordDict({"arrays": ArrayRecord(sent), "metrics": MetricRecord({"num-examples": 300})})
         for round, sent in trained
@@ -85,7 +85,7 @@ def test_models_are_those_of_flowers_own_average():
 def test_the_same_server_writes_the_same_bytes_and_a_secret_makes_them_its_own(tmp_path):
     tips = {}
     for folder, secret in (("a", None), ("b", None), ("c", b"sixteen bytes !!")):
-        start(strategy_for(town(rounds=2), folder=tmp_path / folder, secret=secret), TownGrid(make_app(drift), NODES))
+        start(strategy_for(small(rounds=2), folder=tmp_path / folder, secret=secret), LocalGrid(make_app(drift), NODES))
         with ChainStore.open(tmp_path / folder / "chain", read_only=True) as chain:
             assert verify_chain(chain).is_valid
             tips[folder] = chain.block(2).digest
@@ -101,14 +101,14 @@ def test_whoever_fails_or_lies_about_the_form_has_not_delivered(tmp_path, caplog
         2: lambda arrays: arrays[:1],
         3: lambda arrays: 1 / 0,
     }
-    scenario = town("all", rounds=len(spoiled) + 1)
+    scenario = small("all", rounds=len(spoiled) + 1)
 
     def train(client, arrays, round):
         return spoiled[client](arrays) if round == client + 1 else drift(client, arrays, round)
 
     strategy = strategy_for(scenario, folder=tmp_path / "run")
     with caplog.at_level(logging.WARNING, "flwr"):
-        start(strategy, TownGrid(make_app(train), NODES))
+        start(strategy, LocalGrid(make_app(train), NODES))
     record = strategy.record
     everybody = np.ones((5, 4), bool)
     assert (record.selected == everybody).all()
@@ -125,8 +125,8 @@ def test_whoever_fails_or_lies_about_the_form_has_not_delivered(tmp_path, caplog
 
 
 def test_a_node_that_is_gone_or_deaf_holds_nobody_up():
-    scenario = town("all")
-    grid = TownGrid(make_app(drift), NODES, deaf=[NODES[1]])
+    scenario = small("all")
+    grid = LocalGrid(make_app(drift), NODES, deaf=[NODES[1]])
     grid.gone.add(NODES[3])
     strategy = strategy_for(scenario, min_available_nodes=3)
     start(strategy, grid)
@@ -134,9 +134,9 @@ def test_a_node_that_is_gone_or_deaf_holds_nobody_up():
 
 
 def test_nobody_there_leaves_the_model_as_it_is(tmp_path):
-    grid = TownGrid(make_app(drift), NODES)
+    grid = LocalGrid(make_app(drift), NODES)
     grid.gone.update(NODES)
-    strategy = strategy_for(town(rounds=2), folder=tmp_path / "run", min_available_nodes=0)
+    strategy = strategy_for(small(rounds=2), folder=tmp_path / "run", min_available_nodes=0)
     result = start(strategy, grid)
     assert len(result.arrays) == 0
     assert not strategy.record.delivered.any()
@@ -146,17 +146,17 @@ def test_nobody_there_leaves_the_model_as_it_is(tmp_path):
 
 
 def test_rounds_that_cannot_take_place_pass_by():
-    scenario = town(energy__budget_j=0.0, rounds=3)
+    scenario = small(energy__budget_j=0.0, rounds=3)
     strategy = strategy_for(scenario)
-    start(strategy, TownGrid(make_app(drift), NODES))
+    start(strategy, LocalGrid(make_app(drift), NODES))
     assert encode_run(strategy.record) == encode_run(simulate(scenario))
     assert strategy.record.num_infeasible == 3
 
 
 @pytest.mark.parametrize(("tells", "order"), [(True, NODES), (False, sorted(NODES))])
 def test_nodes_play_the_partition_they_tell_or_are_numbered_by_their_ids(tells, order):
-    grid = TownGrid(make_app(drift, tells=tells), NODES)
-    start(strategy_for(town(rounds=4), min_available_nodes=4), grid)
+    grid = LocalGrid(make_app(drift, tells=tells), NODES)
+    start(strategy_for(small(rounds=4), min_available_nodes=4), grid)
     asked = {
         message.metadata.dst_node_id: message.content["config"]["bdfl-client"]
         for message in grid.sent
@@ -168,8 +168,8 @@ def test_nodes_play_the_partition_they_tell_or_are_numbered_by_their_ids(tells, 
 
 
 def test_clients_are_told_what_they_are_charged_for():
-    grid = TownGrid(make_app(drift), NODES)
-    strategy = strategy_for(town())
+    grid = LocalGrid(make_app(drift), NODES)
+    strategy = strategy_for(small())
     start(strategy, grid)
     record = strategy.record
     for message in grid.sent:
@@ -183,8 +183,8 @@ def test_clients_are_told_what_they_are_charged_for():
 
 
 def test_costs_stand_beside_the_clients_metrics():
-    strategy = strategy_for(town())
-    result = start(strategy, TownGrid(make_app(drift), NODES))
+    strategy = strategy_for(small())
+    result = start(strategy, LocalGrid(make_app(drift), NODES))
     for round, metrics in result.train_metrics_clientapp.items():
         record = strategy.record.round_record(round)
         assert metrics["loss"] == pytest.approx(round)
@@ -194,9 +194,9 @@ def test_costs_stand_beside_the_clients_metrics():
 
 
 def test_other_numbers_of_examples_are_said_once_and_do_not_weigh(caplog):
-    plain, other = (start(strategy_for(town()), TownGrid(make_app(drift, samples=n), NODES)) for n in (300, 7))
+    plain, other = (start(strategy_for(small()), LocalGrid(make_app(drift, samples=n), NODES)) for n in (300, 7))
     caplog.clear()
-    start(strategy_for(town()), TownGrid(make_app(drift, samples=7), NODES))
+    start(strategy_for(small()), LocalGrid(make_app(drift, samples=7), NODES))
     said = [text for text in caplog.messages if "trained on 7 samples, the scenario has 300" in text]
     assert 2 <= len(said) <= 4
     for found, wanted in zip(other.arrays.to_numpy_ndarrays(), plain.arrays.to_numpy_ndarrays(), strict=True):
@@ -209,8 +209,8 @@ def test_whole_numbers_and_doubles_keep_their_types(tmp_path):
     def train(client, arrays, round):
         return [arrays[0] + client, np.asarray(arrays[1] + 2 * client), arrays[2]]
 
-    strategy = strategy_for(town("all", rounds=1), folder=tmp_path / "run")
-    result = start(strategy, TownGrid(make_app(train), NODES), initial=initial)
+    strategy = strategy_for(small("all", rounds=1), folder=tmp_path / "run")
+    result = start(strategy, LocalGrid(make_app(train), NODES), initial=initial)
     found = result.arrays.to_numpy_ndarrays()
     assert [array.dtype for array in found] == [array.dtype for array in initial]
     assert found[0] == pytest.approx([1.5] * 3)
@@ -219,10 +219,10 @@ def test_whole_numbers_and_doubles_keep_their_types(tmp_path):
 
 def test_a_robust_rule_of_the_scenario_is_kept(tmp_path):
     learning = Learning(aggregation=Aggregation(rule="median", faulty=1))
-    scenario = town("all", rounds=2)
+    scenario = small("all", rounds=2)
     scenario = Scenario(rounds=2, clients=scenario.clients, scheduler=scenario.scheduler, learning=learning)
     with_chain = strategy_for(scenario, folder=tmp_path / "run")
-    results = [start(one, TownGrid(make_app(drift), NODES)) for one in (with_chain, strategy_for(scenario))]
+    results = [start(one, LocalGrid(make_app(drift), NODES)) for one in (with_chain, strategy_for(scenario))]
     first, second = (result.arrays.to_numpy_ndarrays() for result in results)
     assert all((a == b).all() for a, b in zip(first, second, strict=True))
     with ChainStore.open(tmp_path / "run" / "chain", read_only=True) as chain:
@@ -232,8 +232,8 @@ def test_a_robust_rule_of_the_scenario_is_kept(tmp_path):
 def test_where_whole_units_choose_another_set_the_chain_binds(tmp_path, monkeypatch):
     """As if rounding had tipped every round: the floats would have all train, the chain has what `drc` chooses."""
     monkeypatch.setattr("bdfl.flower.rounds.get_scheduler", lambda name, parameters: get_scheduler("all", {}))
-    strategy = strategy_for(town(), folder=tmp_path / "run")
-    start(strategy, TownGrid(make_app(drift), NODES))
+    strategy = strategy_for(small(), folder=tmp_path / "run")
+    start(strategy, LocalGrid(make_app(drift), NODES))
     with ChainStore.open(tmp_path / "run" / "chain", read_only=True) as chain:
         assert verify_chain(chain).is_valid
         selected = [list(block.body.schedule.selected) for block in chain.blocks()]
@@ -244,9 +244,9 @@ def test_where_whole_units_choose_another_set_the_chain_binds(tmp_path, monkeypa
 
 
 def test_fewer_rounds_than_planned_leave_a_whole_folder(tmp_path):
-    scenario = town()
+    scenario = small()
     strategy = strategy_for(scenario, folder=tmp_path / "run")
-    start(strategy, TownGrid(make_app(drift), NODES), num_rounds=2)
+    start(strategy, LocalGrid(make_app(drift), NODES), num_rounds=2)
     assert {path.name for path in (tmp_path / "run").iterdir()} == {
         "scenario.toml", "rounds.parquet", "clients.parquet", "chain",
     }  # fmt: skip
@@ -258,12 +258,12 @@ def test_fewer_rounds_than_planned_leave_a_whole_folder(tmp_path):
 
 def test_more_rounds_than_the_scenario_has_and_used_folders_are_refused(tmp_path):
     with pytest.raises(OutOfTurn, match="7 rounds asked for, the scenario has 6"):
-        start(strategy_for(town()), TownGrid(make_app(drift), NODES), num_rounds=7)
+        start(strategy_for(small()), LocalGrid(make_app(drift), NODES), num_rounds=7)
     (tmp_path / "there").write_text("")
     with pytest.raises(Exception, match="exists already and is not empty, a new folder expected"):
-        strategy_for(town(), folder=tmp_path)
+        strategy_for(small(), folder=tmp_path)
     with pytest.raises(Exception, match="secret: 3 bytes given, at least 16 expected"):
-        strategy_for(town(), folder=tmp_path / "run", secret=b"abc")
+        strategy_for(small(), folder=tmp_path / "run", secret=b"abc")
 
 
 def test_arrays_that_are_none_are_refused_before_they_are_read(caplog):
@@ -276,9 +276,9 @@ def test_arrays_that_are_none_are_refused_before_they_are_read(caplog):
             return ArrayRecord({"0": Array("float32", (3, 2), "numpy.ndarray", b"garbage"), "1": Array(arrays[1])})
         return drift(client, arrays, round)
 
-    strategy = strategy_for(town("all", rounds=1))
+    strategy = strategy_for(small("all", rounds=1))
     with caplog.at_level(logging.WARNING, "flwr"):
-        start(strategy, TownGrid(make_app(train), NODES))
+        start(strategy, LocalGrid(make_app(train), NODES))
     assert strategy.record.delivered.tolist() == [[False, False, False, True]]
     for expected in ("'0' of 1000000 bytes given", "serialised as torch", "is not in numpy's format"):
         assert expected in caplog.text

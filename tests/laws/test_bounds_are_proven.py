@@ -6,7 +6,6 @@ from itertools import chain
 
 import numpy as np
 import pytest
-from oracle import exhaustive_search
 
 import bdfl.scheduling.exact
 from bdfl.scheduling.checker import decision_status, evaluate, find_violations, optimality_gap
@@ -14,6 +13,7 @@ from bdfl.scheduling.conformance import draw_problem
 from bdfl.scheduling.exact import exact, exact_power
 from bdfl.scheduling.problem import Status
 from bdfl.scheduling.registry import get_scheduler
+from tests.oracles.exhaustive import exhaustive_search
 
 BATCH = 20
 KINDS = {"no caps": (False, False), "CPU caps": (True, False), "mining caps": (False, True), "both caps": (True, True)}

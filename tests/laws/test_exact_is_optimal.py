@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from oracle import exhaustive_search
 
 from bdfl.scheduling.checker import decision_status, evaluate, find_violations
 from bdfl.scheduling.conformance import Extreme, draw_problem, make_extreme
 from bdfl.scheduling.exact import exact, exact_power
 from bdfl.scheduling.problem import Status
+from tests.oracles.exhaustive import exhaustive_search
 
 NUM_INSTANCES = 5_040
 NUM_POWER_INSTANCES = 240

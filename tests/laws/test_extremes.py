@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from oracle import exhaustive_search
 
 from bdfl.scheduling.checker import evaluate, find_violations, optimality_gap
 from bdfl.scheduling.conformance import Extreme, draw_problem, make_extreme
 from bdfl.scheduling.exact import exact, exact_power
+from tests.oracles.exhaustive import exhaustive_search
 
 SOLVERS = pytest.mark.parametrize("solver", [exact, exact_power])
 SIZES = (1, 2, 8, 13, 30)

@@ -20,43 +20,43 @@ from bdfl.ledger.errors import (
     WrongQueues,
     WrongReceipts,
 )
-from tests.ledger.town import found_town, replace
+from tests.ledger.small_federation import found_federation, replace
 
-TOWN = found_town()
-STATE, CERTIFICATE = TOWN.grow(TOWN.start(), 2)
-GOOD = TOWN.block(STATE, TOWN.body(STATE, CERTIFICATE), proposer=1)
+SMALL = found_federation()
+STATE, CERTIFICATE = SMALL.grow(SMALL.start(), 2)
+GOOD = SMALL.block(STATE, SMALL.body(STATE, CERTIFICATE), proposer=1)
 SELECTED = STATE.schedule.selected
-IDLE = next(client for client in range(TOWN.num_members) if client not in SELECTED)
-EARLIER, _ = TOWN.grow(TOWN.start(), 1)
+IDLE = next(client for client in range(SMALL.num_members) if client not in SELECTED)
+EARLIER, _ = SMALL.grow(SMALL.start(), 1)
 
 
 def remade(**body: object) -> Block:
-    return TOWN.remade(GOOD, **body)
+    return SMALL.remade(GOOD, **body)
 
 
 def reheaded(**header: object) -> Block:
-    return TOWN.seal(replace(GOOD.header, **header), GOOD.body, GOOD.header.proposer)
+    return SMALL.seal(replace(GOOD.header, **header), GOOD.body, GOOD.header.proposer)
 
 
 def with_updates(updates: list[SignedUpdate]) -> Block:
     """A block that is right in all but these updates: queues and schedule follow from them."""
-    blobs = dict(TOWN.blobs(STATE))
-    body = TOWN.body(STATE, CERTIFICATE, updates=updates, blobs=blobs)
-    return TOWN.block(STATE, body, proposer=1)
+    blobs = dict(SMALL.blobs(STATE))
+    body = SMALL.body(STATE, CERTIFICATE, updates=updates, blobs=blobs)
+    return SMALL.block(STATE, body, proposer=1)
 
 
 def with_update(client: int, **changes: object) -> Block:
     """A block in which one update says something else, signed by its client."""
     updates = list(GOOD.body.updates)
     index = SELECTED.index(client)
-    updates[index] = TOWN.sign_update(STATE, replace(updates[index].update, **changes))
+    updates[index] = SMALL.sign_update(STATE, replace(updates[index].update, **changes))
     return remade(updates=tuple(updates))
 
 
 def with_report(**changes: object) -> Block:
     """A block in which the report of client 0 says something else, but of its conditions."""
     reports = list(GOOD.body.reports)
-    reports[0] = TOWN.sign_report(STATE, replace(reports[0].report, **changes))
+    reports[0] = SMALL.sign_report(STATE, replace(reports[0].report, **changes))
     return remade(reports=tuple(reports))
 
 
@@ -75,17 +75,17 @@ def at_tip(**changes: object) -> Certificate:
 
 def sign_tip_vote(voter: int, signer: int | None = None, **changes: object) -> SignedVote:
     vote = replace(CERTIFICATE[0].vote, voter=voter, **changes)
-    key = TOWN.signers[voter if signer is None else signer]
+    key = SMALL.signers[voter if signer is None else signer]
     return replace(CERTIFICATE[0], vote=vote, signature=key.sign(Meaning.VOTE, STATE.tip_place, vote))
 
 
 def two_votes(voter: int) -> TwoVotes:
-    return TwoVotes(STATE.place, TOWN.vote(STATE, bytes([1]) * 32, voter), TOWN.vote(STATE, bytes([2]) * 32, voter))
+    return TwoVotes(STATE.place, SMALL.vote(STATE, bytes([1]) * 32, voter), SMALL.vote(STATE, bytes([2]) * 32, voter))
 
 
 def with_entries(*entries: TwoVotes) -> Block:
-    body = TOWN.body(STATE, CERTIFICATE, entries=entries)
-    return TOWN.remade(TOWN.block(STATE, body, proposer=1), entries=tuple(entries))
+    body = SMALL.body(STATE, CERTIFICATE, entries=entries)
+    return SMALL.remade(SMALL.block(STATE, body, proposer=1), entries=tuple(entries))
 
 
 def flip(data: bytes, bit: int) -> bytes:
@@ -112,14 +112,14 @@ BREAKAGES: dict[str, tuple[Callable[[], Block], str, type[InvalidBlock], str]] =
         "time",
     ),
     "a day before the genesis": (
-        lambda: reheaded(time_ms=TOWN.genesis.time_ms - DAY_MS),
+        lambda: reheaded(time_ms=SMALL.genesis.time_ms - DAY_MS),
         "validate_time",
         BadTime,
         "time",
     ),
     "later than calendars go": (lambda: reheaded(time_ms=MAX_TIME_MS + 1), "validate_time", BadTime, "time"),
     "signed by another member": (
-        lambda: TOWN.seal(GOOD.header, GOOD.body, 2),
+        lambda: SMALL.seal(GOOD.header, GOOD.body, 2),
         "validate_block_signature",
         BadSignature,
         "block-signature",
@@ -140,7 +140,7 @@ BREAKAGES: dict[str, tuple[Callable[[], Block], str, type[InvalidBlock], str]] =
         "difficulty",
     ),
     "not mined": (
-        lambda: TOWN.seal(GOOD.header, GOOD.body, 1, is_mined=False),
+        lambda: SMALL.seal(GOOD.header, GOOD.body, 1, is_mined=False),
         "validate_work",
         BadWork,
         "work",
@@ -218,7 +218,7 @@ BREAKAGES: dict[str, tuple[Callable[[], Block], str, type[InvalidBlock], str]] =
         "played-schedule",
     ),
     "an update by an idle member": (
-        lambda: with_updates([*TOWN.updates(STATE), TOWN.update(STATE, IDLE)]),
+        lambda: with_updates([*SMALL.updates(STATE), SMALL.update(STATE, IDLE)]),
         "validate_updates",
         BadUpdate,
         "update-scheduled",
@@ -255,7 +255,7 @@ BREAKAGES: dict[str, tuple[Callable[[], Block], str, type[InvalidBlock], str]] =
     ),
     "an update in another's name": (
         lambda: remade(
-            updates=(TOWN.sign_update(STATE, GOOD.body.updates[0].update, signer=IDLE), *GOOD.body.updates[1:])
+            updates=(SMALL.sign_update(STATE, GOOD.body.updates[0].update, signer=IDLE), *GOOD.body.updates[1:])
         ),
         "validate_updates",
         BadSignature,
@@ -264,7 +264,7 @@ BREAKAGES: dict[str, tuple[Callable[[], Block], str, type[InvalidBlock], str]] =
     "an update of the round before": (
         lambda: remade(
             updates=(
-                TOWN.sign_update(EARLIER, GOOD.body.updates[0].update),
+                SMALL.sign_update(EARLIER, GOOD.body.updates[0].update),
                 *GOOD.body.updates[1:],
             )
         ),
@@ -279,13 +279,13 @@ BREAKAGES: dict[str, tuple[Callable[[], Block], str, type[InvalidBlock], str]] =
         "empty",
     ),
     "full without updates": (
-        lambda: TOWN.remade(TOWN.block(STATE, TOWN.body(STATE, CERTIFICATE, updates=[])), is_empty=False),
+        lambda: SMALL.remade(SMALL.block(STATE, SMALL.body(STATE, CERTIFICATE, updates=[])), is_empty=False),
         "validate_emptiness",
         WrongModel,
         "empty",
     ),
     "an empty block with another model": (
-        lambda: TOWN.remade(TOWN.block(STATE, TOWN.body(STATE, CERTIFICATE, updates=[])), model=bytes(32)),
+        lambda: SMALL.remade(SMALL.block(STATE, SMALL.body(STATE, CERTIFICATE, updates=[])), model=bytes(32)),
         "validate_emptiness",
         WrongModel,
         "empty-model",
@@ -330,7 +330,7 @@ BREAKAGES: dict[str, tuple[Callable[[], Block], str, type[InvalidBlock], str]] =
     ),
     "a report in another's name": (
         lambda: remade(
-            reports=(TOWN.sign_report(STATE, GOOD.body.reports[0].report, signer=1), *GOOD.body.reports[1:])
+            reports=(SMALL.sign_report(STATE, GOOD.body.reports[0].report, signer=1), *GOOD.body.reports[1:])
         ),
         "validate_reports",
         BadSignature,
@@ -397,7 +397,7 @@ BREAKAGES: dict[str, tuple[Callable[[], Block], str, type[InvalidBlock], str]] =
         "schedule-cap",
     ),
     "a schedule in which nobody mines": (
-        lambda: with_next_schedule(mining_hz=(0,) * TOWN.num_members),
+        lambda: with_next_schedule(mining_hz=(0,) * SMALL.num_members),
         "validate_next_schedule",
         BadSchedule,
         "schedule-form",
@@ -427,8 +427,8 @@ BREAKAGES: dict[str, tuple[Callable[[], Block], str, type[InvalidBlock], str]] =
         "schedule-form",
     ),
     "a schedule with a member that did not report": (
-        lambda: TOWN.remade(
-            TOWN.block(STATE, TOWN.body(STATE, CERTIFICATE, reports=TOWN.reports(STATE, without=NEXT.selected[:1]))),
+        lambda: SMALL.remade(
+            SMALL.block(STATE, SMALL.body(STATE, CERTIFICATE, reports=SMALL.reports(STATE, without=NEXT.selected[:1]))),
             next_schedule=NEXT,
         ),
         "validate_next_schedule",

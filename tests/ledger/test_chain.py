@@ -16,23 +16,23 @@ from bdfl.ledger.member_set import quorum_size
 from bdfl.ledger.rules import validate_proposal
 from bdfl.ledger.schedule import MAX_REST
 from bdfl.scenario.schema_learning import QuorumRule
-from tests.ledger.town import found_town, replace, small_scenario
+from tests.ledger.small_federation import found_federation, replace, small_scenario
 
 NANO = 10**9
-TOWN = found_town(small_scenario(4, "all"))
-START = TOWN.start()
-STATE, CERTIFICATE = TOWN.grow(START, 1)
+SMALL = found_federation(small_scenario(4, "all"))
+START = SMALL.start()
+STATE, CERTIFICATE = SMALL.grow(START, 1)
 
 
 def rates(state):
     return [member.limits.rate_nano for member in state.genesis.members]
 
 
-def advance(town, state, certificate, **parts):
+def advance(small, state, certificate, **parts):
     """The chain after a valid block of these parts, and the votes for it."""
-    block = town.block(state, town.body(state, certificate, **parts))
-    validate_proposal(state, block, town.toolbox)
-    return apply_block(state, block, town.toolbox), town.certificate(state, block.digest)
+    block = small.block(state, small.body(state, certificate, **parts))
+    validate_proposal(state, block, small.toolbox)
+    return apply_block(state, block, small.toolbox), small.certificate(state, block.digest)
 
 
 @pytest.mark.parametrize(
@@ -56,16 +56,16 @@ def test_a_chain_begins_at_its_genesis():
     assert START.tip == START.chain
     assert START.tip_parent == NO_PARENT
     assert START.place == Place(START.chain, 1, START.chain)
-    assert START.model == TOWN.genesis.model.initial
-    assert START.schedule == TOWN.genesis.schedule
-    assert START.difficulty == TOWN.genesis.law.difficulty == 30
+    assert START.model == SMALL.genesis.model.initial
+    assert START.schedule == SMALL.genesis.schedule
+    assert START.difficulty == SMALL.genesis.law.difficulty == 30
     assert START.queue_nano == (0, 0, 0, 0)
     assert set(START.conditions) == {0, 1, 2, 3}
 
 
 def test_a_block_becomes_the_tip():
-    block = TOWN.block(STATE, TOWN.body(STATE, CERTIFICATE))
-    after = apply_block(STATE, block, TOWN.toolbox)
+    block = SMALL.block(STATE, SMALL.body(STATE, CERTIFICATE))
+    after = apply_block(STATE, block, SMALL.toolbox)
     assert (after.height, after.tip, after.tip_parent) == (2, block.digest, STATE.tip)
     assert after.place == Place(STATE.chain, 3, block.digest)
     assert after.tip_place == block.header.place
@@ -79,15 +79,15 @@ def test_a_block_becomes_the_tip():
 
 def test_the_median_time_past_is_that_of_the_last_eleven_blocks_and_the_genesis_counts_as_one():
     state, certificate = START, ()
-    first_ms = TOWN.genesis.time_ms
+    first_ms = SMALL.genesis.time_ms
     assert state.least_time_ms == first_ms + 1
     stamps = [first_ms]
     for place in range(12):
         stamps.append(state.least_time_ms if place % 3 == 0 else first_ms + 1000 * place)
-        block = TOWN.block(state, TOWN.body(state, certificate, reports=[], updates=[]), time_ms=stamps[-1])
-        certificate = TOWN.certificate(state, block.digest)
-        validate_proposal(state, block, TOWN.toolbox)
-        state = apply_block(state, block, TOWN.toolbox)
+        block = SMALL.block(state, SMALL.body(state, certificate, reports=[], updates=[]), time_ms=stamps[-1])
+        certificate = SMALL.certificate(state, block.digest)
+        validate_proposal(state, block, SMALL.toolbox)
+        state = apply_block(state, block, SMALL.toolbox)
         last = sorted(stamps[-11:])
         assert state.least_time_ms == last[(len(last) - 1) // 2] + 1
     assert state.times_ms == tuple(stamps[-11:])
@@ -96,28 +96,28 @@ def test_the_median_time_past_is_that_of_the_last_eleven_blocks_and_the_genesis_
 def test_no_time_ends_a_chain():
     state, certificate = START, ()
     for _ in range(4):
-        body = TOWN.body(state, certificate, reports=[], updates=[])
-        block = TOWN.block(state, body, time_ms=MAX_TIME_MS)
-        validate_proposal(state, block, TOWN.toolbox)
-        certificate, state = TOWN.certificate(state, block.digest), apply_block(state, block, TOWN.toolbox)
+        body = SMALL.body(state, certificate, reports=[], updates=[])
+        block = SMALL.block(state, body, time_ms=MAX_TIME_MS)
+        validate_proposal(state, block, SMALL.toolbox)
+        certificate, state = SMALL.certificate(state, block.digest), apply_block(state, block, SMALL.toolbox)
     assert state.least_time_ms == MAX_TIME_MS
 
 
 def test_one_block_far_ahead_does_not_move_the_median():
-    block = TOWN.block(START, TOWN.body(START), time_ms=MAX_TIME_MS)
-    assert apply_block(START, block, TOWN.toolbox).least_time_ms == TOWN.genesis.time_ms + 1
+    block = SMALL.block(START, SMALL.body(START), time_ms=MAX_TIME_MS)
+    assert apply_block(START, block, SMALL.toolbox).least_time_ms == SMALL.genesis.time_ms + 1
 
 
 # Who counts
 
 
 def test_queues_grow_by_the_rate_and_shrink_by_taking_part():
-    body = TOWN.body(START, updates=TOWN.updates(START, without=[2]))
+    body = SMALL.body(START, updates=SMALL.updates(START, without=[2]))
     assert body.queue_nano == (0, 0, rates(START)[2], 0)
 
 
 def test_a_declined_update_is_no_participation_and_no_miss():
-    updates = [TOWN.declined(START, 2), *TOWN.updates(START, without=[2])]
+    updates = [SMALL.declined(START, 2), *SMALL.updates(START, without=[2])]
     settled = settle_round(START, updates, [], ())
     assert settled.queue_nano[2] == rates(START)[2]
     assert settled.misses == (0, 0, 0, 0)
@@ -125,36 +125,36 @@ def test_a_declined_update_is_no_participation_and_no_miss():
 
 
 def test_who_does_not_report_is_no_candidate_and_its_queue_stands_still():
-    state, certificate = advance(TOWN, STATE, CERTIFICATE, reports=TOWN.reports(STATE, without=[1]))
+    state, certificate = advance(SMALL, STATE, CERTIFICATE, reports=SMALL.reports(STATE, without=[1]))
     assert 1 not in state.conditions
     assert 1 not in state.schedule.selected
     assert state.schedule.mining_hz[1] == 0
     assert state.schedule.mining_hz[0] > 0
-    after, _ = advance(TOWN, state, certificate)
+    after, _ = advance(SMALL, state, certificate)
     assert after.queue_nano[1] == state.queue_nano[1]
     assert 1 in after.schedule.selected  # it has reported again
 
 
 def test_who_reports_but_cannot_be_scheduled_keeps_growing():
-    reports = TOWN.reports(STATE)
+    reports = SMALL.reports(STATE)
     for changes in ({"energy_budget_pj": 0}, {"is_reachable": False}, {"gain_atto": 0}):
         report = reports[1].report
-        poor = TOWN.sign_report(STATE, replace(report, conditions=replace(report.conditions, **changes)))
-        state, certificate = advance(TOWN, STATE, CERTIFICATE, reports=[reports[0], poor, *reports[2:]])
+        poor = SMALL.sign_report(STATE, replace(report, conditions=replace(report.conditions, **changes)))
+        state, certificate = advance(SMALL, STATE, CERTIFICATE, reports=[reports[0], poor, *reports[2:]])
         assert 1 not in state.schedule.selected
-        after, _ = advance(TOWN, state, certificate)
+        after, _ = advance(SMALL, state, certificate)
         assert after.queue_nano[1] == state.queue_nano[1] + rates(STATE)[1]
 
 
 def test_a_scheduled_member_that_is_not_heard_sits_out_longer_and_longer():
-    town = found_town(small_scenario(4, "all"))
-    state, certificate = town.start(), ()
+    small = found_federation(small_scenario(4, "all"))
+    state, certificate = small.start(), ()
     rested = []
     while state.height < 10:
         is_scheduled = 2 in state.schedule.selected
         assert is_scheduled != state.is_resting(2)
         before = state.queue_nano[2]
-        state, certificate = advance(town, state, certificate, updates=town.updates(state, without=[2]))
+        state, certificate = advance(small, state, certificate, updates=small.updates(state, without=[2]))
         rested.append(not is_scheduled)
         assert state.queue_nano[2] == before + (rates(state)[2] if is_scheduled else 0)
     # missed in 1, rests in 2; missed in 3, rests in 4 to 6; missed in 7, rests in 8 to 14
@@ -166,43 +166,43 @@ def test_a_scheduled_member_that_is_not_heard_sits_out_longer_and_longer():
 def test_nobody_sits_out_more_than_63_rounds():
     for misses in (5, 6, 100):
         state = dataclasses.replace(STATE, misses=(0, misses, 0, 0))
-        settled = settle_round(state, TOWN.updates(STATE, without=[1]), [], ())
+        settled = settle_round(state, SMALL.updates(STATE, without=[1]), [], ())
         assert settled.rests_until[1] == STATE.height + 1 + MAX_REST
 
 
 def test_an_update_ends_the_row_of_misses():
     state = dataclasses.replace(STATE, misses=(0, 4, 0, 0), rests_until=(0, STATE.height, 0, 0))
-    assert settle_round(state, TOWN.updates(state), [], ()).misses == (0, 0, 0, 0)
-    declined = [TOWN.declined(state, 1), *TOWN.updates(state, without=[1])]
+    assert settle_round(state, SMALL.updates(state), [], ()).misses == (0, 0, 0, 0)
+    declined = [SMALL.declined(state, 1), *SMALL.updates(state, without=[1])]
     assert settle_round(state, declined, [], ()).misses == (0, 0, 0, 0)
 
 
 def test_members_that_were_not_scheduled_miss_nothing():
     state = dataclasses.replace(STATE, schedule=replace(STATE.schedule, selected=(0,)), misses=(0, 3, 0, 0))
-    settled = settle_round(state, TOWN.updates(STATE, without=[1, 2, 3]), [], ())
+    settled = settle_round(state, SMALL.updates(STATE, without=[1, 2, 3]), [], ())
     assert settled.misses == (0, 3, 0, 0)
 
 
 def test_an_offender_is_never_scheduled_again_and_its_queue_stands_still():
-    proof = TwoVotes(STATE.place, TOWN.vote(STATE, bytes(32), 3), TOWN.vote(STATE, bytes([1]) * 32, 3))
-    state, certificate = advance(TOWN, STATE, CERTIFICATE, entries=[proof])
+    proof = TwoVotes(STATE.place, SMALL.vote(STATE, bytes(32), 3), SMALL.vote(STATE, bytes([1]) * 32, 3))
+    state, certificate = advance(SMALL, STATE, CERTIFICATE, entries=[proof])
     assert state.offenders == {3}
     for _ in range(2):
         assert 3 not in state.schedule.selected
         assert state.schedule.mining_hz[3] == 0
         before = state.queue_nano[3]
-        state, certificate = advance(TOWN, state, certificate, entries=[proof])  # known: left out of the body
+        state, certificate = advance(SMALL, state, certificate, entries=[proof])  # known: left out of the body
         assert state.queue_nano[3] == before
     assert state.offenders == {3}
 
 
 def test_a_round_without_reports_is_idle_and_the_chain_goes_on():
-    state, certificate = advance(TOWN, STATE, CERTIFICATE, reports=[])
+    state, certificate = advance(SMALL, STATE, CERTIFICATE, reports=[])
     assert not state.schedule.is_feasible
     assert state.schedule.mining_hz == (0, 0, 0, 0)
-    modelled = modelled_costs(state, TOWN.toolbox)
+    modelled = modelled_costs(state, SMALL.toolbox)
     assert (modelled.delay_ns, modelled.energy_pj) == (0, (0, 0, 0, 0))
-    after, certificate = advance(TOWN, state, certificate)
+    after, certificate = advance(SMALL, state, certificate)
     assert after.model == state.model
     assert after.misses == (0, 0, 0, 0)
     assert after.schedule.is_feasible
@@ -212,16 +212,16 @@ def test_a_round_without_reports_is_idle_and_the_chain_goes_on():
 
 
 def waits(*mining_ms):
-    """A certificate with these waits; who signed is of no account, and the town is small."""
-    voters = cycle(range(len(TOWN.signers)))
+    """A certificate with these waits; who signed is of no account, and the federation is small."""
+    voters = cycle(range(len(SMALL.signers)))
     return tuple(
-        TOWN.vote(START, bytes(32), voter, mining_ms=wait) for voter, wait in zip(voters, mining_ms, strict=False)
+        SMALL.vote(START, bytes(32), voter, mining_ms=wait) for voter, wait in zip(voters, mining_ms, strict=False)
     )
 
 
 def state_with(target_ms: int, difficulty: int = 1000):
-    law = replace(TOWN.genesis.law, target_ms=target_ms)
-    params = dataclasses.replace(STATE.params, genesis=replace(TOWN.genesis, law=law))
+    law = replace(SMALL.genesis.law, target_ms=target_ms)
+    params = dataclasses.replace(STATE.params, genesis=replace(SMALL.genesis, law=law))
     return dataclasses.replace(STATE, params=params, difficulty=difficulty)
 
 
@@ -259,9 +259,9 @@ def test_difficulty_stays_within_what_the_chain_can_hold():
 
 
 def test_attempts_do_not_lower_the_difficulty_of_later_blocks():
-    block = TOWN.block(STATE, TOWN.body(STATE, CERTIFICATE), attempt=4)
+    block = SMALL.block(STATE, SMALL.body(STATE, CERTIFICATE), attempt=4)
     assert block.header.difficulty == 3
-    assert apply_block(STATE, block, TOWN.toolbox).difficulty == 30
+    assert apply_block(STATE, block, SMALL.toolbox).difficulty == 30
 
 
 # What everybody works out again
@@ -269,13 +269,13 @@ def test_attempts_do_not_lower_the_difficulty_of_later_blocks():
 
 @pytest.mark.parametrize("scheduler", ["round-robin", "random", "channel-best"])
 def test_a_node_that_applies_the_blocks_remembers_what_the_proposer_did(scheduler):
-    town = found_town(small_scenario(5, scheduler))
-    follower = start_chain(town.genesis, Toolbox(max_entries=0))
-    state, certificate = town.start(), ()
+    small = found_federation(small_scenario(5, scheduler))
+    follower = start_chain(small.genesis, Toolbox(max_entries=0))
+    state, certificate = small.start(), ()
     for _ in range(4):
-        block = town.block(state, town.body(state, certificate))
-        certificate = town.certificate(state, block.digest)
-        state = apply_block(state, block, town.toolbox)
+        block = small.block(state, small.body(state, certificate))
+        certificate = small.certificate(state, block.digest)
+        state = apply_block(state, block, small.toolbox)
         follower = apply_block(follower, block, Toolbox(max_entries=0))
         assert follower.memory.cursor == state.memory.cursor
         assert (follower.memory.reference_queue == state.memory.reference_queue).all()
@@ -284,11 +284,11 @@ def test_a_node_that_applies_the_blocks_remembers_what_the_proposer_did(schedule
 
 
 def test_the_costs_of_a_round_are_those_judged_when_it_was_scheduled():
-    modelled = modelled_costs(STATE, TOWN.toolbox)
-    body = TOWN.body(STATE, CERTIFICATE)
+    modelled = modelled_costs(STATE, SMALL.toolbox)
+    body = SMALL.body(STATE, CERTIFICATE)
     assert body.modelled == modelled
     assert modelled.delay_ns == pytest.approx(modelled.exchange_ns + modelled.mining_ns, abs=1)
-    budgets = [member.conditions.energy_budget_pj for member in TOWN.genesis.members]
+    budgets = [member.conditions.energy_budget_pj for member in SMALL.genesis.members]
     assert all(spent <= budget * (1 + 1e-6) for spent, budget in zip(modelled.energy_pj, budgets, strict=True))
 
 

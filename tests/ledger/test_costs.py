@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from worked_round import PROBLEM
 
 from bdfl.ledger.block import Schedule
 from bdfl.ledger.cache import Toolbox
@@ -18,7 +17,8 @@ from bdfl.ledger.costs import assess_schedule, slowest_exchange_ns
 from bdfl.ledger.schedule import Prospect, find_candidates, idle_schedule, plan_round, round_problem
 from bdfl.scheduling.checker import evaluate, find_violations
 from bdfl.scheduling.conformance import draw_instances
-from tests.ledger.town import genesis_of, replace
+from tests.ledger.small_federation import genesis_of, replace
+from tests.oracles.worked_round import PROBLEM
 
 NANO = 10**9
 MAX_QUEUE = 10**17  # longer ones, summed, do not fit into 64 bits

@@ -11,29 +11,29 @@ from bdfl.ledger.chain import apply_block
 from bdfl.ledger.errors import BadEvidence
 from bdfl.ledger.member_set import offender_of
 from bdfl.ledger.rules import validate_evidence, validate_proposal
-from tests.ledger.town import found_town, replace, small_scenario
+from tests.ledger.small_federation import found_federation, replace, small_scenario
 
-TOWN = found_town(small_scenario(4, "all"))
-STATE, CERTIFICATE = TOWN.grow(TOWN.start(), 1)
-BODY = TOWN.body(STATE, CERTIFICATE)
-OTHER_BODY = TOWN.body(STATE, CERTIFICATE, updates=TOWN.updates(STATE, without=[3]))
+SMALL = found_federation(small_scenario(4, "all"))
+STATE, CERTIFICATE = SMALL.grow(SMALL.start(), 1)
+BODY = SMALL.body(STATE, CERTIFICATE)
+OTHER_BODY = SMALL.body(STATE, CERTIFICATE, updates=SMALL.updates(STATE, without=[3]))
 A, B = bytes([1]) * 32, bytes([2]) * 32
 ELSEWHERE = dataclasses.replace(STATE, tip=bytes(32))
 OFFENDER = 2
 
 
 def vote(block=A, voter=OFFENDER, state=STATE, **changes):
-    return TOWN.vote(state, block, voter, **changes)
+    return SMALL.vote(state, block, voter, **changes)
 
 
 def update(value, client=OFFENDER, state=STATE, signer=None):
-    model = ModelUpdate(client, 300, TOWN.genesis.model.size, bytes([value]) * 32, 0)
-    return TOWN.sign_update(state, model, signer)
+    model = ModelUpdate(client, 300, SMALL.genesis.model.size, bytes([value]) * 32, 0)
+    return SMALL.sign_update(state, model, signer)
 
 
 def header(body=BODY, proposer=OFFENDER, attempt=1, *, is_mined=True, signer=None, **changes):
-    made = replace(TOWN.block(STATE, body, proposer, attempt).header, **changes)
-    return TOWN.seal(made, body, proposer if signer is None else signer, is_mined=is_mined).signed_header
+    made = replace(SMALL.block(STATE, body, proposer, attempt).header, **changes)
+    return SMALL.seal(made, body, proposer if signer is None else signer, is_mined=is_mined).signed_header
 
 
 PROOFS = {
@@ -41,27 +41,27 @@ PROOFS = {
         STATE.place, vote(A, kind=Kind.PREVOTE, mining_ms=0), vote(B, kind=Kind.PREVOTE, mining_ms=0)
     ),
     "two precommits": TwoVotes(STATE.place, vote(A), vote(B)),
-    "two votes long ago": TwoVotes(TOWN.start().place, vote(A, state=TOWN.start()), vote(B, state=TOWN.start())),
+    "two votes long ago": TwoVotes(SMALL.start().place, vote(A, state=SMALL.start()), vote(B, state=SMALL.start())),
     "two blocks": TwoBlocks(header(BODY), header(OTHER_BODY)),
     "two blocks on different parents": TwoBlocks(header(BODY), header(BODY, parent=bytes(32))),
     "two updates": TwoUpdates(STATE.place, update(1), update(2)),
-    "an update and none": TwoUpdates(STATE.place, update(1), TOWN.declined(STATE, OFFENDER)),
+    "an update and none": TwoUpdates(STATE.place, update(1), SMALL.declined(STATE, OFFENDER)),
     "false work": FalseWork(header(is_mined=False)),
 }
 
 
 @pytest.mark.parametrize("offence", PROOFS)
 def test_an_offence_is_proven_by_what_its_author_signed(offence):
-    assert validate_evidence(STATE, PROOFS[offence], TOWN.toolbox) == OFFENDER
+    assert validate_evidence(STATE, PROOFS[offence], SMALL.toolbox) == OFFENDER
     assert offender_of(PROOFS[offence]) == OFFENDER
 
 
 @pytest.mark.parametrize("offence", PROOFS)
 def test_a_block_with_evidence_convicts(offence):
-    block = TOWN.block(STATE, TOWN.body(STATE, CERTIFICATE, entries=[PROOFS[offence]]))
+    block = SMALL.block(STATE, SMALL.body(STATE, CERTIFICATE, entries=[PROOFS[offence]]))
     block = decode(encode(block), Block, MAX_BLOCK_SIZE)
-    validate_proposal(STATE, block, TOWN.toolbox)
-    assert apply_block(STATE, block, TOWN.toolbox).offenders == {OFFENDER}
+    validate_proposal(STATE, block, SMALL.toolbox)
+    assert apply_block(STATE, block, SMALL.toolbox).offenders == {OFFENDER}
 
 
 NO_PROOFS = {
@@ -111,21 +111,21 @@ NO_PROOFS = {
 def test_what_an_honest_member_signs_or_a_liar_forges_proves_nothing(what):
     evidence, rule = NO_PROOFS[what]
     with pytest.raises(BadEvidence) as refusal:
-        validate_evidence(STATE, evidence, TOWN.toolbox)
+        validate_evidence(STATE, evidence, SMALL.toolbox)
     assert refusal.value.rule == rule
 
 
 def test_a_signature_as_something_else_proves_nothing():
     two = PROOFS["two precommits"]
-    as_block = TOWN.signers[OFFENDER].sign(Meaning.BLOCK, STATE.place, two.second.vote)
+    as_block = SMALL.signers[OFFENDER].sign(Meaning.BLOCK, STATE.place, two.second.vote)
     with pytest.raises(BadEvidence, match="evidence-signature"):
-        validate_evidence(STATE, replace(two, second=replace(two.second, signature=as_block)), TOWN.toolbox)
+        validate_evidence(STATE, replace(two, second=replace(two.second, signature=as_block)), SMALL.toolbox)
 
 
 def test_an_offender_is_convicted_once():
     state = dataclasses.replace(STATE, offenders=frozenset([OFFENDER]))
     for proof in PROOFS.values():
         with pytest.raises(BadEvidence, match="evidence-known"):
-            validate_evidence(state, proof, TOWN.toolbox)
-    body = TOWN.body(STATE, CERTIFICATE, entries=list(PROOFS.values()))
+            validate_evidence(state, proof, SMALL.toolbox)
+    body = SMALL.body(STATE, CERTIFICATE, entries=list(PROOFS.values()))
     assert body.entries == (PROOFS["two prevotes"],)

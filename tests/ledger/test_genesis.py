@@ -20,10 +20,10 @@ from bdfl.ledger.genesis import conditions_of, make_genesis, make_toolbox, valid
 from bdfl.ledger.schedule import idle_schedule
 from bdfl.scenario import Clients, Compute, Energy, Ledger, Mining, Participation, Protocol, Radio, SchedulerChoice
 from bdfl.scenario.schema_learning import Aggregation, Learning
-from tests.ledger.town import LAYOUT, found_town, replace, small_scenario
+from tests.ledger.small_federation import LAYOUT, found_federation, replace, small_scenario
 
-TOWN = found_town()
-GENESIS = TOWN.genesis
+SMALL = found_federation()
+GENESIS = SMALL.genesis
 OWN_RULE = "bdfl.aggregation:coordinate_median"
 
 
@@ -72,9 +72,9 @@ def test_the_scenario_stands_in_whole_units():
 
 
 def test_conditions_are_those_of_the_round():
-    found = conditions_of(TOWN.rounds[2], 1)
-    assert found.gain_atto == round(float(TOWN.rounds[2].gain[1]) * 10**18)
-    assert found.energy_budget_pj == round(float(TOWN.rounds[2].energy_budget_j[1]) * 10**12)
+    found = conditions_of(SMALL.rounds[2], 1)
+    assert found.gain_atto == round(float(SMALL.rounds[2].gain[1]) * 10**18)
+    assert found.energy_budget_pj == round(float(SMALL.rounds[2].energy_budget_j[1]) * 10**12)
     assert found.is_reachable
 
 
@@ -187,11 +187,11 @@ def test_an_own_rule_runs_only_where_it_is_allowed():
 
 
 def test_the_initial_model_is_the_one_the_genesis_names():
-    validate_initial_model(GENESIS, TOWN.initial_model, Toolbox())
-    for data in (b"", TOWN.initial_model[:-1], TOWN.model(0, 1)):
+    validate_initial_model(GENESIS, SMALL.initial_model, Toolbox())
+    for data in (b"", SMALL.initial_model[:-1], SMALL.model(0, 1)):
         with pytest.raises(InvalidGenesis, match="initial-model"):
             validate_initial_model(GENESIS, data, Toolbox())
-    broken = TOWN.initial_model[:-16] + b"\x00\x00\xc0\x7f" * 4
+    broken = SMALL.initial_model[:-16] + b"\x00\x00\xc0\x7f" * 4
     with pytest.raises(InvalidGenesis, match="initial-model"):
         validate_initial_model(changed("model", initial=digest(broken)), broken, Toolbox())
 

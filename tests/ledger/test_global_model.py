@@ -19,33 +19,33 @@ from bdfl.ledger.rules import (
     validate_update_blob,
 )
 from bdfl.scenario.schema_learning import Aggregation, Learning
-from tests.ledger.broken_blocks import GOOD, SOMEBODY, STATE, TOWN, flip, remade, with_updates
-from tests.ledger.town import found_town, replace, small_scenario
+from tests.ledger.broken_blocks import GOOD, SMALL, SOMEBODY, STATE, flip, remade, with_updates
+from tests.ledger.small_federation import found_federation, replace, small_scenario
 
 
-@given(bit=st.integers(0, 8 * TOWN.genesis.model.size - 1))
+@given(bit=st.integers(0, 8 * SMALL.genesis.model.size - 1))
 def test_a_model_that_differs_in_one_bit_from_the_aggregate_is_refused(bit):
-    blobs = TOWN.blobs(STATE)
-    data = validate_model(STATE, GOOD, blobs, TOWN.toolbox)
+    blobs = SMALL.blobs(STATE)
+    data = validate_model(STATE, GOOD, blobs, SMALL.toolbox)
     block = remade(model=digest(flip(data, bit)))
-    validate_proposal(STATE, block, TOWN.toolbox)  # nothing else is wrong with it
+    validate_proposal(STATE, block, SMALL.toolbox)  # nothing else is wrong with it
     with pytest.raises(WrongModel) as refusal:
-        validate_model(STATE, block, blobs, TOWN.toolbox)
+        validate_model(STATE, block, blobs, SMALL.toolbox)
     assert (refusal.value.rule, refusal.value.expected) == ("model-aggregate", digest(data))
 
 
 def test_a_model_needs_the_bytes_of_all_aggregated_updates():
     needed = required_blobs(STATE, GOOD)
     assert needed == [signed.update.model for signed in GOOD.body.updates]
-    blobs = {blob: data for blob, data in TOWN.blobs(STATE).items() if blob != needed[-1]}
+    blobs = {blob: data for blob, data in SMALL.blobs(STATE).items() if blob != needed[-1]}
     with pytest.raises(MissingBlob) as refusal:
-        validate_model(STATE, GOOD, blobs, TOWN.toolbox)
+        validate_model(STATE, GOOD, blobs, SMALL.toolbox)
     assert refusal.value.digest == needed[-1]
 
 
-@pytest.mark.parametrize("toolbox", [TOWN.toolbox, Toolbox(), Toolbox(max_entries=0)])
+@pytest.mark.parametrize("toolbox", [SMALL.toolbox, Toolbox(), Toolbox(max_entries=0)])
 def test_bytes_that_are_not_the_updates_are_refused_whatever_is_remembered(toolbox):
-    blobs = dict(TOWN.blobs(STATE))
+    blobs = dict(SMALL.blobs(STATE))
     blob = required_blobs(STATE, GOOD)[0]
     blobs[blob] = flip(blobs[blob], 600)
     with pytest.raises(InvalidUpdate, match="blob-digest"):
@@ -53,7 +53,7 @@ def test_bytes_that_are_not_the_updates_are_refused_whatever_is_remembered(toolb
 
 
 def bad_blobs():
-    good = TOWN.model(0, 1)
+    good = SMALL.model(0, 1)
     payload = len(good) - 16
     return {
         "not a number": (good[:payload] + b"\x00\x00\xc0\x7f" * 4, "blob-model"),
@@ -71,61 +71,61 @@ def bad_blobs():
 @pytest.mark.parametrize("what", bad_blobs())
 def test_a_blob_that_is_no_model_is_refused(what):
     data, rule = bad_blobs()[what]
-    update = ModelUpdate(SOMEBODY, 300, TOWN.genesis.model.size, digest(data), 0)
+    update = ModelUpdate(SOMEBODY, 300, SMALL.genesis.model.size, digest(data), 0)
     with pytest.raises(InvalidUpdate) as refusal:
-        validate_update_blob(STATE, update, data, TOWN.toolbox)
+        validate_update_blob(STATE, update, data, SMALL.toolbox)
     assert refusal.value.rule == rule
 
 
 def test_a_blob_must_be_the_one_that_was_signed():
-    update = TOWN.update(STATE, SOMEBODY).update
-    validate_update_blob(STATE, update, TOWN.model(SOMEBODY, STATE.height + 1), TOWN.toolbox)
+    update = SMALL.update(STATE, SOMEBODY).update
+    validate_update_blob(STATE, update, SMALL.model(SOMEBODY, STATE.height + 1), SMALL.toolbox)
     with pytest.raises(InvalidUpdate, match="blob-digest"):
-        validate_update_blob(STATE, update, TOWN.model(SOMEBODY, STATE.height), TOWN.toolbox)
+        validate_update_blob(STATE, update, SMALL.model(SOMEBODY, STATE.height), SMALL.toolbox)
 
 
 def test_too_few_updates_make_an_empty_block_that_keeps_the_model():
     robust = Learning(aggregation=Aggregation(rule="median", faulty=1))
-    town = found_town(small_scenario(5, "all", learning=robust))
-    state = town.start()
-    assert town.genesis.law.min_updates == 3
+    small = found_federation(small_scenario(5, "all", learning=robust))
+    state = small.start()
+    assert small.genesis.law.min_updates == 3
     for left_out, is_empty in (((0, 1, 2), True), ((0, 1), False)):
-        body = town.body(state, updates=town.updates(state, without=left_out))
+        body = small.body(state, updates=small.updates(state, without=left_out))
         assert (body.is_empty, body.model == state.model) == (is_empty, is_empty)
-        block = town.block(state, body)
-        validate_proposal(state, block, town.toolbox)
+        block = small.block(state, body)
+        validate_proposal(state, block, small.toolbox)
         assert (required_blobs(state, block) == []) == is_empty
-        assert (validate_model(state, block, town.blobs(state), town.toolbox) == b"") == is_empty
+        assert (validate_model(state, block, small.blobs(state), small.toolbox) == b"") == is_empty
 
 
 def test_a_declined_update_is_in_the_block_and_not_in_the_model():
-    updates = [TOWN.declined(STATE, SOMEBODY), *TOWN.updates(STATE, without=[SOMEBODY])]
+    updates = [SMALL.declined(STATE, SOMEBODY), *SMALL.updates(STATE, without=[SOMEBODY])]
     block = with_updates(updates)
-    validate_proposal(STATE, block, TOWN.toolbox)
+    validate_proposal(STATE, block, SMALL.toolbox)
     assert SOMEBODY not in {update.client for update in aggregated_updates(block.body.updates)}
-    lying = TOWN.sign_update(STATE, ModelUpdate(SOMEBODY, 300, 1, b"", 0))
+    lying = SMALL.sign_update(STATE, ModelUpdate(SOMEBODY, 300, 1, b"", 0))
     with pytest.raises(BadUpdate, match="update-size"):
-        validate_update(STATE, lying, TOWN.toolbox)
+        validate_update(STATE, lying, SMALL.toolbox)
 
 
 def test_a_client_without_data_takes_part_with_the_parents_model_and_changes_nothing():
-    town = found_town(small_scenario(4, "all"), samples=[0, 300, 300, 300])
-    state = town.start()
+    small = found_federation(small_scenario(4, "all"), samples=[0, 300, 300, 300])
+    state = small.start()
     assert 0 in state.schedule.selected
-    update = ModelUpdate(0, 0, town.genesis.model.size, state.model, 0)
-    rest = town.updates(state, without=[0])
-    body = town.body(state, updates=[town.sign_update(state, update), *rest])
-    block = town.block(state, body)
-    validate_proposal(state, block, town.toolbox)
+    update = ModelUpdate(0, 0, small.genesis.model.size, state.model, 0)
+    rest = small.updates(state, without=[0])
+    body = small.body(state, updates=[small.sign_update(state, update), *rest])
+    block = small.block(state, body)
+    validate_proposal(state, block, small.toolbox)
     assert body.queue_nano[0] == 0
-    assert body.model == town.body(state, updates=rest).model
+    assert body.model == small.body(state, updates=rest).model
     assert state.model not in required_blobs(state, block)
-    other = replace(update, model=digest(town.model(0, 1)))
+    other = replace(update, model=digest(small.model(0, 1)))
     with pytest.raises(BadUpdate, match="update-without-data"):
-        validate_update(state, town.sign_update(state, other), town.toolbox)
+        validate_update(state, small.sign_update(state, other), small.toolbox)
 
 
 def test_updates_of_offenders_do_not_count():
     state = dataclasses.replace(STATE, offenders=frozenset([SOMEBODY]))
     with pytest.raises(BadUpdate, match="update-offender"):
-        validate_update(state, TOWN.update(STATE, SOMEBODY), TOWN.toolbox)
+        validate_update(state, SMALL.update(STATE, SOMEBODY), SMALL.toolbox)

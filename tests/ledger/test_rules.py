@@ -26,8 +26,8 @@ from bdfl.ledger.rules import (
     validate_vote,
 )
 from bdfl.scenario.schema_learning import Ledger, QuorumRule, WorkKind
-from tests.ledger.broken_blocks import BREAKAGES, CERTIFICATE, GOOD, STATE, TOWN, reheaded, remade
-from tests.ledger.town import found_town, replace, small_scenario
+from tests.ledger.broken_blocks import BREAKAGES, CERTIFICATE, GOOD, SMALL, STATE, reheaded, remade
+from tests.ledger.small_federation import found_federation, replace, small_scenario
 
 RULES = [
     call.func.id
@@ -38,7 +38,7 @@ RULES = [
 
 def broken_rules(state: ChainState, block: Block) -> list[str]:
     """Names of all rules of `validate_proposal` that the block breaks."""
-    given_values = {"state": state, "block": block, "toolbox": TOWN.toolbox}
+    given_values = {"state": state, "block": block, "toolbox": SMALL.toolbox}
     broken = []
     for name in RULES:
         rule = getattr(rules, name)
@@ -55,7 +55,7 @@ def test_a_block_that_breaks_one_rule_is_refused_by_that_rule_alone(breakage):
     block = make()
     assert broken_rules(STATE, block) == [function]
     with pytest.raises(error) as refusal:
-        validate_proposal(STATE, block, TOWN.toolbox)
+        validate_proposal(STATE, block, SMALL.toolbox)
     assert type(refusal.value) is error
     assert refusal.value.rule == rule
     assert refusal.value.expected != refusal.value.found
@@ -69,7 +69,7 @@ def test_every_rule_of_validity_has_a_block_that_breaks_it():
 def test_a_stranger_cannot_propose():
     header = replace(GOOD.header, proposer=4)
     with pytest.raises(BadProposer) as refusal:
-        validate_proposal(STATE, TOWN.seal(header, GOOD.body, 1), TOWN.toolbox)
+        validate_proposal(STATE, SMALL.seal(header, GOOD.body, 1), SMALL.toolbox)
     assert refusal.value.rule == "proposer"
 
 
@@ -78,56 +78,56 @@ def test_statements_of_strangers_do_not_count(number):
     update = replace(GOOD.body.updates[0].update, client=number)
     report = replace(GOOD.body.reports[0].report, client=number)
     with pytest.raises(BadUpdate, match="update-member"):
-        validate_proposal(STATE, remade(updates=(TOWN.sign_update(STATE, update, 1),)), TOWN.toolbox)
+        validate_proposal(STATE, remade(updates=(SMALL.sign_update(STATE, update, 1),)), SMALL.toolbox)
     with pytest.raises(BadReport, match="report-member"):
-        validate_proposal(STATE, remade(reports=(TOWN.sign_report(STATE, report, 1),)), TOWN.toolbox)
+        validate_proposal(STATE, remade(reports=(SMALL.sign_report(STATE, report, 1),)), SMALL.toolbox)
     with pytest.raises(BadVote, match="vote-member"):
-        validate_vote(STATE, replace(CERTIFICATE[0], vote=replace(CERTIFICATE[0].vote, voter=number)), TOWN.toolbox)
+        validate_vote(STATE, replace(CERTIFICATE[0], vote=replace(CERTIFICATE[0].vote, voter=number)), SMALL.toolbox)
 
 
 @pytest.mark.parametrize("scheduler", ["drc", "exact", "exact-power", "all", "random", "round-robin", "channel-best"])
 def test_honest_blocks_are_valid_and_votable(scheduler):
-    town = found_town(small_scenario(5, scheduler))
-    state, certificate = town.start(), ()
+    small = found_federation(small_scenario(5, scheduler))
+    state, certificate = small.start(), ()
     for _ in range(4):
-        block = town.block(state, town.body(state, certificate), proposer=state.height % 5)
+        block = small.block(state, small.body(state, certificate), proposer=state.height % 5)
         block = decode(encode(block), Block, MAX_BLOCK_SIZE)
-        validate_proposal(state, block, town.toolbox)
-        data = validate_model(state, block, town.blobs(state), town.toolbox)
+        validate_proposal(state, block, small.toolbox)
+        data = validate_model(state, block, small.blobs(state), small.toolbox)
         assert digest(data) == block.body.model
-        rules.judge_schedule(state, block, town.toolbox)
-        certificate = town.certificate(state, block.digest)
-        validate_certificate(state, block.digest, certificate, town.toolbox)
-        state = apply_block(state, block, town.toolbox)
+        rules.judge_schedule(state, block, small.toolbox)
+        certificate = small.certificate(state, block.digest)
+        validate_certificate(state, block.digest, certificate, small.toolbox)
+        state = apply_block(state, block, small.toolbox)
     assert state.height == 4
 
 
 @pytest.mark.parametrize("work", list(WorkKind))
 @pytest.mark.parametrize("quorum", list(QuorumRule))
 def test_chains_of_every_law_grow(work, quorum):
-    town = found_town(small_scenario(4, ledger=Ledger(work=work, quorum=quorum, cycles_per_hash=1e7)))
-    state, certificate = town.grow(town.start(), 2)
-    block = town.block(state, town.body(state, certificate))
-    validate_proposal(state, block, town.toolbox)
-    validate_model(state, block, town.blobs(state), town.toolbox)
+    small = found_federation(small_scenario(4, ledger=Ledger(work=work, quorum=quorum, cycles_per_hash=1e7)))
+    state, certificate = small.grow(small.start(), 2)
+    block = small.block(state, small.body(state, certificate))
+    validate_proposal(state, block, small.toolbox)
+    validate_model(state, block, small.blobs(state), small.toolbox)
 
 
 def test_one_attempt_later_half_the_work_is_enough():
-    block = TOWN.block(STATE, GOOD.body, attempt=3)
+    block = SMALL.block(STATE, GOOD.body, attempt=3)
     assert block.header.difficulty == 30 // 4
-    validate_proposal(STATE, block, TOWN.toolbox)
+    validate_proposal(STATE, block, SMALL.toolbox)
 
 
 def test_the_first_block_carries_no_certificate():
-    state = TOWN.start()
-    block = TOWN.block(state, TOWN.body(state))
-    validate_proposal(state, block, TOWN.toolbox)
+    state = SMALL.start()
+    block = SMALL.block(state, SMALL.body(state))
+    validate_proposal(state, block, SMALL.toolbox)
     with pytest.raises(BadCertificate, match="certificate-genesis"):
-        validate_proposal(state, TOWN.remade(block, parent_certificate=CERTIFICATE), TOWN.toolbox)
+        validate_proposal(state, SMALL.remade(block, parent_certificate=CERTIFICATE), SMALL.toolbox)
 
 
 def plain_state():
-    bare = dict.fromkeys(("charter", "tip_params", "coming_params"))
+    bare = dict.fromkeys(("params", "tip_params", "coming_params"))
     return dataclasses.asdict(dataclasses.replace(STATE, conditions=dict(STATE.conditions), **bare))
 
 
@@ -135,7 +135,7 @@ def test_a_refused_block_changes_nothing():
     before = plain_state()
     for make, _, _, _ in BREAKAGES.values():
         with pytest.raises(InvalidBlock):
-            validate_proposal(STATE, make(), TOWN.toolbox)
+            validate_proposal(STATE, make(), SMALL.toolbox)
     assert plain_state() == before
 
 
@@ -144,23 +144,23 @@ def test_a_refused_block_changes_nothing():
 
 @given(st.permutations(range(4)), st.permutations(range(4)))
 def test_the_order_of_arrival_does_not_matter(first, second):
-    updates = sorted(TOWN.updates(STATE), key=lambda signed: first.index(signed.update.client))
-    reports = sorted(TOWN.reports(STATE), key=lambda signed: second.index(signed.report.client))
-    assert TOWN.body(STATE, CERTIFICATE, updates=updates, reports=reports) == GOOD.body
+    updates = sorted(SMALL.updates(STATE), key=lambda signed: first.index(signed.update.client))
+    reports = sorted(SMALL.reports(STATE), key=lambda signed: second.index(signed.report.client))
+    assert SMALL.body(STATE, CERTIFICATE, updates=updates, reports=reports) == GOOD.body
 
 
 def test_a_body_comes_with_the_bytes_of_its_model():
     body, data = make_body(
         STATE,
         certificate=CERTIFICATE,
-        updates=TOWN.updates(STATE),
-        reports=TOWN.reports(STATE),
+        updates=SMALL.updates(STATE),
+        reports=SMALL.reports(STATE),
         entries=(),
-        blobs=TOWN.blobs(STATE),
-        toolbox=TOWN.toolbox,
+        blobs=SMALL.blobs(STATE),
+        toolbox=SMALL.toolbox,
     )
     assert digest(data) == body.model
-    assert len(data) == TOWN.genesis.model.size
+    assert len(data) == SMALL.genesis.model.size
     assert make_header(STATE, 1, 1, body, GOOD.header.time_ms) == GOOD.header
     assert GOOD.header.body == body_root(body)
 
@@ -169,14 +169,14 @@ def test_remembering_changes_no_verdict():
     for make, *_ in BREAKAGES.values():
         block = make()
         found = []
-        for toolbox in (Toolbox(max_entries=0), Toolbox(max_entries=1), TOWN.toolbox):
+        for toolbox in (Toolbox(max_entries=0), Toolbox(max_entries=1), SMALL.toolbox):
             with pytest.raises(InvalidBlock) as refusal:
                 validate_proposal(STATE, block, toolbox)
             found.append(str(refusal.value))
         assert len(set(found)) == 1
     for toolbox in (Toolbox(max_entries=0), Toolbox(max_entries=1), Toolbox()):
         validate_proposal(STATE, GOOD, toolbox)
-        assert digest(validate_model(STATE, GOOD, TOWN.blobs(STATE), toolbox)) == GOOD.body.model
+        assert digest(validate_model(STATE, GOOD, SMALL.blobs(STATE), toolbox)) == GOOD.body.model
 
 
 def test_a_header_has_its_proposers_time_and_at_least_one_that_is_valid():

@@ -18,7 +18,7 @@ from bdfl.transports.interfaces import LiveObserver, recover
 from bdfl.transports.live.event_log import EVENTS_FILE
 from bdfl.transports.live.replay import replay
 from campaigns.live_faults.failing_store import FailingStore, FaultKind, FaultPoint
-from tests.live.village import Village, running, wait_until
+from tests.live.memory_network import MemoryNetwork, running, wait_until
 
 ROOT = Path(__file__).parents[2]
 
@@ -27,13 +27,13 @@ def blocks_of(store):
     return list(store.blocks())
 
 
-def end_of(*houses):
+def end_of(*threads):
     """Whether these are done."""
-    return lambda: all(house.node.status().end for house in houses)
+    return lambda: all(thread.node.status().end for thread in threads)
 
 
-def height_of(house):
-    return house.node.status().height
+def height_of(thread):
+    return thread.node.status().height
 
 
 def votes_said(link, number):
@@ -55,82 +55,83 @@ def validate_votes(*saids):
 
 @pytest.mark.parametrize(("num_parameters", "num_threads"), [(4, 2), (4, 0), (100_000, 2)])
 def test_nodes_agree_on_the_same_valid_blocks(tmp_path, num_parameters, num_threads):
-    village = Village(tmp_path, num_parameters=num_parameters)
-    houses = [
-        village.house(number, village.open_store(number), last_height=4, num_threads=num_threads) for number in range(4)
+    network = MemoryNetwork(tmp_path, num_parameters=num_parameters)
+    threads = [
+        network.thread(number, network.open_store(number), last_height=4, num_threads=num_threads)
+        for number in range(4)
     ]
-    with running(*houses):
-        wait_until(end_of(*houses))
-    assert [house.error for house in houses] == [None] * 4
-    chains = [blocks_of(house.store) for house in houses]
+    with running(*threads):
+        wait_until(end_of(*threads))
+    assert [thread.error for thread in threads] == [None] * 4
+    chains = [blocks_of(thread.store) for thread in threads]
     assert len(chains[0]) == 4
     assert chains[1:] == chains[:1] * 3
     assert all(len(block.body.updates) == 4 for block in chains[0])
-    for house in houses:
-        assert verify_chain(house.store).height == 4
-        assert house.node.status().num_dropped == 0
-        assert house.node.status().last_commit_ns is not None
-        assert sum(house.node.status().proposers.values()) == 4
-        assert house.link.members == [[signer.public_key for signer in village.signers]]
-        assert house.link.num_forgotten == 4
-        assert house.work.is_over.is_set()
-        house.store.close()
+    for thread in threads:
+        assert verify_chain(thread.store).height == 4
+        assert thread.node.status().num_dropped == 0
+        assert thread.node.status().last_commit_ns is not None
+        assert sum(thread.node.status().proposers.values()) == 4
+        assert thread.link.members == [[signer.public_key for signer in network.signers]]
+        assert thread.link.num_forgotten == 4
+        assert thread.work.is_over.is_set()
+        thread.store.close()
 
 
 def test_wall_clocks_before_the_genesis_that_go_back_all_the_time_halt_nobody(tmp_path, monkeypatch):
     readings = iter(range(10**9, 0, -1))
     monkeypatch.setattr(time, "time", lambda: float(next(readings)))
-    village = Village(tmp_path)
-    houses = [village.house(number, last_height=2) for number in range(4)]
-    with running(*houses):
-        wait_until(end_of(*houses))
-    assert len({house.store.block(2).digest for house in houses}) == 1
-    assert houses[0].store.block(2).header.time_ms > village.genesis.time_ms
+    network = MemoryNetwork(tmp_path)
+    threads = [network.thread(number, last_height=2) for number in range(4)]
+    with running(*threads):
+        wait_until(end_of(*threads))
+    assert len({thread.store.block(2).digest for thread in threads}) == 1
+    assert threads[0].store.block(2).header.time_ms > network.genesis.time_ms
 
 
 def test_a_node_whose_clock_is_a_day_ahead_is_told_so_and_the_others_are_not(tmp_path, monkeypatch):
-    village, right, day_ms = Village(tmp_path), time.time, 24 * 3600 * 1000
-    houses = [village.house(number, last_height=3) for number in range(4)]
-    wrong = houses[3]
+    network, right, day_ms = MemoryNetwork(tmp_path), time.time, 24 * 3600 * 1000
+    threads = [network.thread(number, last_height=3) for number in range(4)]
+    wrong = threads[3]
     assert wrong.node.status().clock_offset_ms is None
     monkeypatch.setattr(
         time, "time", lambda: right() + (day_ms / 1000 if threading.current_thread() is wrong._thread else 0)
     )
-    with running(*houses):
-        wait_until(end_of(*houses))
-    assert all(abs(time.time() - block.header.time_ms / 1000) < 3600 for block in blocks_of(houses[0].store))
+    with running(*threads):
+        wait_until(end_of(*threads))
+    assert all(abs(time.time() - block.header.time_ms / 1000) < 3600 for block in blocks_of(threads[0].store))
     assert wrong.node.status().clock_offset_ms == pytest.approx(day_ms, abs=60_000)
-    assert all(house.node.status().clock_offset_ms in (0, None) for house in houses[:3])
+    assert all(thread.node.status().clock_offset_ms in (0, None) for thread in threads[:3])
 
 
 def test_the_rest_go_on_without_a_member(tmp_path):
-    village = Village(tmp_path)
-    houses = [village.house(number, last_height=2) for number in range(3)]
-    with running(*houses):
-        wait_until(end_of(*houses))
-    blocks = blocks_of(houses[0].store)
+    network = MemoryNetwork(tmp_path)
+    threads = [network.thread(number, last_height=2) for number in range(3)]
+    with running(*threads):
+        wait_until(end_of(*threads))
+    blocks = blocks_of(threads[0].store)
     assert [len(block.body.updates) for block in blocks] == [3, 3]
-    assert blocks_of(houses[1].store) == blocks
+    assert blocks_of(threads[1].store) == blocks
 
 
 def test_who_was_away_longer_than_updates_are_kept_comes_back(tmp_path):
     """It says what it took on trust, also after a restart, and its recorded life can be played again."""
-    village = Village(tmp_path)
+    network = MemoryNetwork(tmp_path)
     options = {"keep_blocks": 2}
-    others = [village.house(number, village.open_store(number), **options) for number in range(3)]
-    first = village.house(3, village.open_store(3), **options)
+    others = [network.thread(number, network.open_store(number), **options) for number in range(3)]
+    first = network.thread(3, network.open_store(3), **options)
     with running(*others):
         with running(first):
             wait_until(lambda: height_of(first) >= 1)
         first.store.close()
         left = height_of(first)
         wait_until(lambda: others[0].store.checkpoint >= left + 2)
-        second = village.house(3, village.open_store(3), folder=tmp_path, **options)
+        second = network.thread(3, network.open_store(3), folder=tmp_path, **options)
         assert second.node.status().num_trusted == 0
         with running(second):
             wait_until(lambda: second.store.checkpoint > left and height_of(second) >= max(map(height_of, others)))
             wait_until(lambda: any(height > left for height in votes_said(second.link, 3)))
-    assert [house.error for house in (*others, first, second)] == [None] * 5
+    assert [thread.error for thread in (*others, first, second)] == [None] * 5
     trusted = second.store.trusted
     assert trusted[0] == left + 1
     assert second.node.status().num_trusted == len(trusted)
@@ -141,26 +142,26 @@ def test_who_was_away_longer_than_updates_are_kept_comes_back(tmp_path):
     if second.store.checkpoint <= trusted[-1] + 1:  # else what it began with may be pruned by now
         assert replay(tmp_path / EVENTS_FILE, second.store).lives[0].first_height == left + 1
     second.store.close()
-    with village.open_store(3) as store:
+    with network.open_store(3) as store:
         assert store.trusted == trusted
-        assert village.house(3, store, **options).node.status().num_trusted == len(trusted)
-    for house in others:
-        house.store.close()
+        assert network.thread(3, store, **options).node.status().num_trusted == len(trusted)
+    for thread in others:
+        thread.store.close()
 
 
 def test_a_node_that_was_stopped_goes_on_where_it_was(tmp_path):
-    village = Village(tmp_path)
-    others = [village.house(number, last_height=7) for number in range(3)]
-    first = village.house(3, village.open_store(3), last_height=7)
+    network = MemoryNetwork(tmp_path)
+    others = [network.thread(number, last_height=7) for number in range(3)]
+    first = network.thread(3, network.open_store(3), last_height=7)
     with running(*others):
         first.start()
         wait_until(lambda: height_of(first) >= 2)
         first.stop()
         tip, height = first.node.status().tip, height_of(first)
         first.store.close()
-        store = village.open_store(3)
+        store = network.open_store(3)
         assert (store.height, store.block(height).digest) == (height, tip)
-        again = village.house(3, store, last_height=7)
+        again = network.thread(3, store, last_height=7)
         assert again.node.status().tip == tip
         with running(again):
             wait_until(end_of(again, *others))
@@ -173,10 +174,10 @@ def test_a_node_that_was_stopped_goes_on_where_it_was(tmp_path):
 @pytest.mark.parametrize("kind", [FaultKind.FULL, FaultKind.READ_ONLY])
 @pytest.mark.parametrize("point", ["put_vote", "append", "put_blob"])
 def test_a_node_whose_disk_fails_stops_with_the_reason_and_says_nothing_more(tmp_path, kind, point):
-    village = Village(tmp_path)
-    others = [village.house(number, last_height=4) for number in range(3)]
-    disk = village.open_store(3)
-    failing = village.house(3, FailingStore(disk, FaultPoint(point, 3, kind)), last_height=4)
+    network = MemoryNetwork(tmp_path)
+    others = [network.thread(number, last_height=4) for number in range(3)]
+    disk = network.open_store(3)
+    failing = network.thread(3, FailingStore(disk, FaultPoint(point, 3, kind)), last_height=4)
     with running(*others):
         failing.start()
         failing.wait()
@@ -188,8 +189,8 @@ def test_a_node_whose_disk_fails_stops_with_the_reason_and_says_nothing_more(tmp
         said = votes_said(failing.link, 3)
         assert said.get(disk.height + 1, set()) <= set(kept.votes)  # nothing was said that is not kept
         disk.close()
-        store = village.open_store(3)
-        again = village.house(3, store, last_height=4)
+        store = network.open_store(3)
+        again = network.thread(3, store, last_height=4)
         with running(again):
             wait_until(end_of(again, *others))
         assert len(failing.link.sent) == num_sent
@@ -206,15 +207,15 @@ def test_a_process_killed_during_a_write_begins_again_with_all_it_said(tmp_path,
     done = subprocess.run(command, env=environment, timeout=280, capture_output=True, text=True)
     assert done.returncode == -signal.SIGKILL, done.stderr
     said = [line.split() for line in done.stdout.splitlines(keepends=True) if line.endswith("\n")]
-    village = Village(tmp_path)
-    stores = [village.open_store(number) for number in range(4)]
+    network = MemoryNetwork(tmp_path)
+    stores = [network.open_store(number) for number in range(4)]
     for number, height, vote in said:
         assert vote in [kept.signature.hex() for kept in stores[int(number)].read_round(int(height)).votes]
-    recovered = [recover(village.context(number), store) for number, store in enumerate(stores)]
+    recovered = [recover(network.context(number), store) for number, store in enumerate(stores)]
     assert [state.chain.height for state in recovered] == [store.height for store in stores]
-    houses = [village.house(number, store, last_height=4) for number, store in enumerate(stores)]
-    with running(*houses):
-        wait_until(end_of(*houses))
+    threads = [network.thread(number, store, last_height=4) for number, store in enumerate(stores)]
+    with running(*threads):
+        wait_until(end_of(*threads))
     assert len({tuple(block.digest for block in store.blocks()) for store in stores}) == 1
     for store in stores:
         store.close()
@@ -225,7 +226,7 @@ import os
 import sys
 from bdfl.protocol.messages import Hearsay
 from campaigns.live_faults.failing_store import with_fault_point
-from tests.live.village import MemoryLink, Village, running, wait_until
+from tests.live.memory_network import MemoryLink, MemoryNetwork, running, wait_until
 
 send = MemoryLink.send
 
@@ -237,12 +238,12 @@ def telling_send(self, to, message):
     send(self, to, message)
 
 MemoryLink.send = telling_send
-village = Village(sys.argv[1])
-stores = [village.open_store(number) for number in range(4)]
+network = MemoryNetwork(sys.argv[1])
+stores = [network.open_store(number) for number in range(4)]
 stores[1] = with_fault_point(stores[1], {"BDFL_FAULT": sys.argv[2]})
-houses = [village.house(number, store, last_height=30) for number, store in enumerate(stores)]
-with running(*houses):
-    wait_until(lambda: all(house.node.status().end for house in houses))
+threads = [network.thread(number, store, last_height=30) for number, store in enumerate(stores)]
+with running(*threads):
+    wait_until(lambda: all(thread.node.status().end for thread in threads))
 """
 
 
@@ -264,71 +265,71 @@ class _Diary(LiveObserver):
 
 
 def test_an_observer_hears_of_everything(tmp_path):
-    village = Village(tmp_path)
+    network = MemoryNetwork(tmp_path)
     diary = _Diary()
-    houses = [village.house(number, last_height=2, observer=diary if number == 0 else None) for number in range(4)]
-    with running(*houses):
-        wait_until(end_of(*houses))
+    threads = [network.thread(number, last_height=2, observer=diary if number == 0 else None) for number in range(4)]
+    with running(*threads):
+        wait_until(end_of(*threads))
         wait_until(lambda: len(diary.blocks) == 2)
-        houses[0].node.refuse(3, "too large: 9 bytes")
+        threads[0].node.refuse(3, "too large: 9 bytes")
     times = [now_ns for now_ns, _ in diary.stepped_events]
     assert times == sorted(times)
-    assert [block for block, _ in diary.blocks] == blocks_of(houses[0].store)
+    assert [block for block, _ in diary.blocks] == blocks_of(threads[0].store)
     assert sum(isinstance(effect, Commit) for effect in diary.effects) == 2
     assert diary.refusals[-1] == (3, "too large: 9 bytes")
-    assert houses[0].node.status().refused["too"] == 1
+    assert threads[0].node.status().refused["too"] == 1
 
 
 def test_a_blob_that_nobody_asked_for_is_dropped(tmp_path):
-    village = Village(tmp_path)
-    house = village.house(0)
-    with running(house):
-        wait_until(lambda: house.link.is_open)
-        house.node.receive_blob(1, b"x" * 100)
-        wait_until(lambda: house.node.status().refused.get("blob") == 1)
+    network = MemoryNetwork(tmp_path)
+    thread = network.thread(0)
+    with running(thread):
+        wait_until(lambda: thread.link.is_open)
+        thread.node.receive_blob(1, b"x" * 100)
+        wait_until(lambda: thread.node.status().refused.get("blob") == 1)
 
 
 def test_blobs_are_fetched_from_all_who_tell_of_them(tmp_path):
     """The one who trained it serves nothing here; who repeats its update is asked as well."""
-    village = Village(tmp_path)
-    houses = [village.house(number, last_height=1) for number in range(4)]
-    houses[0].node.offer = lambda to, blob: None if to == 3 else type(houses[0].node).offer(houses[0].node, to, blob)
-    with running(*houses):
-        wait_until(end_of(*houses))
-    model = next(update.update.model for update in houses[3].store.block(1).body.updates if update.update.client == 0)
-    asked = [holders for blob, _, holders in houses[3].link.fetches if blob == model]
+    network = MemoryNetwork(tmp_path)
+    threads = [network.thread(number, last_height=1) for number in range(4)]
+    threads[0].node.offer = lambda to, blob: None if to == 3 else type(threads[0].node).offer(threads[0].node, to, blob)
+    with running(*threads):
+        wait_until(end_of(*threads))
+    model = next(update.update.model for update in threads[3].store.block(1).body.updates if update.update.client == 0)
+    asked = [holders for blob, _, holders in threads[3].link.fetches if blob == model]
     assert set(sum(asked, ())) - {0}
 
 
 def test_a_full_log_is_begun_anew_and_the_node_goes_on(tmp_path):
-    village = Village(tmp_path)
-    houses = [
-        village.house(number, last_height=4, folder=tmp_path if number == 0 else None, max_log_bytes=2000)
+    network = MemoryNetwork(tmp_path)
+    threads = [
+        network.thread(number, last_height=4, folder=tmp_path if number == 0 else None, max_log_bytes=2000)
         for number in range(4)
     ]
-    with running(*houses):
-        wait_until(end_of(*houses))
-        assert houses[0].node.status().is_recording
+    with running(*threads):
+        wait_until(end_of(*threads))
+        assert threads[0].node.status().is_recording
     assert (tmp_path / "events.log.1").exists()
-    assert blocks_of(houses[0].store) == blocks_of(houses[1].store)
+    assert blocks_of(threads[0].store) == blocks_of(threads[1].store)
 
 
 def test_a_node_that_is_told_of_a_failure_ends_with_the_first(tmp_path):
-    house = Village(tmp_path).house(0)
-    house.start()
-    wait_until(lambda: house.link.is_open)
-    house.node.fail(ValueError("deaf"))
-    house.node.fail(ValueError("mute"))
-    house.wait()
-    assert str(house.error) == "deaf"
-    assert house.node.status().stopped_by == "deaf"
+    thread = MemoryNetwork(tmp_path).thread(0)
+    thread.start()
+    wait_until(lambda: thread.link.is_open)
+    thread.node.fail(ValueError("deaf"))
+    thread.node.fail(ValueError("mute"))
+    thread.wait()
+    assert str(thread.error) == "deaf"
+    assert thread.node.status().stopped_by == "deaf"
 
 
 def test_a_node_may_stop_when_all_is_done(tmp_path):
-    village = Village(tmp_path)
-    houses = [village.house(number, last_height=1) for number in range(3)]
-    last = village.house(3, last_height=1, stops_when_done=True)
-    with running(*houses):
+    network = MemoryNetwork(tmp_path)
+    threads = [network.thread(number, last_height=1) for number in range(3)]
+    last = network.thread(3, last_height=1, stops_when_done=True)
+    with running(*threads):
         last.start()
         last.wait()
     assert last.error is None

@@ -16,8 +16,8 @@ from bdfl.protocol.messages import Hearsay, Message
 from bdfl.transports.interfaces import LiveObserver
 from bdfl.transports.live.blob_client import BlobShelf
 from bdfl.transports.live.effects import Effects
-from tests.live.village import Village, VillageWork, wait_until
-from tests.protocol.table import Table
+from tests.live.memory_network import FormulaWork, MemoryNetwork, wait_until
+from tests.protocol.manual_network import ManualNetwork
 
 
 class _Trace:
@@ -57,14 +57,14 @@ class _Trace:
 
 class _Doing:
     def __init__(self, tmp_path):
-        self.village = Village(tmp_path)
-        self.trace = _Trace(self.village.memory_store())
-        self.context = self.village.context(0)
-        self.chain = start_chain(self.village.genesis, self.context.toolbox)
+        self.network = MemoryNetwork(tmp_path)
+        self.trace = _Trace(self.network.memory_store())
+        self.context = self.network.context(0)
+        self.chain = start_chain(self.network.genesis, self.context.toolbox)
         self.shelf = BlobShelf(self.trace, 10**6)
         self.events, self.failures = [], []
         self.now_ns = 1000
-        self.work = VillageWork(self.village, 0)
+        self.work = FormulaWork(self.network, 0)
         self.effects = Effects(
             0,
             self.trace,
@@ -149,15 +149,16 @@ def test_a_wanted_blob_is_pulled(doing):
     past, doing.chain = doing.chain, replace(doing.chain, tip=bytes(32))
     doing.effects.put([FetchBlob(b"c" * 32, 2)], past)  # its height is decided: no more
     assert doing.effects.wait_done()
-    assert doing.trace.done == [("fetch", b"b" * 32, doing.village.genesis.model.size, (2,))]
+    assert doing.trace.done == [("fetch", b"b" * 32, doing.network.genesis.model.size, (2,))]
 
 
 def test_an_update_is_served_as_its_upload_goes_and_others_at_once(doing):
-    table = Table()
-    seat = table.seats[0]
-    table.start()
-    signed = next(effect.kept for effect in table.train(seat) if isinstance(effect, Keep) and _is_update(effect)).update
-    model = seat.state.blobs[signed.update.model]
+    network = ManualNetwork()
+    node = network.nodes[0]
+    network.start()
+    kept = next(effect.kept for effect in network.train(node) if isinstance(effect, Keep) and _is_update(effect))
+    signed = kept.update
+    model = node.state.blobs[signed.update.model]
     doing.work.upload_ns = 400
     assert doing.shelf.offer(signed.update.model) is None
     doing.put(Keep(KeptBlob(signed.update.model, model)), Keep(KeptUpdate(1, signed)))
@@ -170,8 +171,8 @@ def test_an_update_is_served_as_its_upload_goes_and_others_at_once(doing):
     assert doing.effects.wait_done()
     offer = doing.shelf.offer(signed.update.model)
     assert (offer.data, offer.begun_ns, offer.done_ns) == (model, 1000, 1400)
-    initial = doing.shelf.offer(doing.village.genesis.model.initial)
-    assert (initial.data, initial.begun_ns, initial.done_ns) == (doing.village.initial, 0, 0)
+    initial = doing.shelf.offer(doing.network.genesis.model.initial)
+    assert (initial.data, initial.begun_ns, initial.done_ns) == (doing.network.initial, 0, 0)
 
 
 def _is_update(effect):
@@ -188,12 +189,12 @@ def test_training_of_a_past_round_is_not_begun(doing):
 
 
 def test_the_shelf_keeps_few_bytes_at_hand_and_finds_the_rest_in_the_store(tmp_path):
-    village = Village(tmp_path)
-    store = village.memory_store()
+    network = MemoryNetwork(tmp_path)
+    store = network.memory_store()
     shelf = BlobShelf(store, 100)
     blobs = {bytes([number]) * 32: bytes([number]) * 60 for number in range(5)}
     for blob, data in blobs.items():
         shelf.put(blob, data)
     assert shelf.get(bytes([4]) * 32) == bytes([4]) * 60
     assert shelf.get(bytes([0]) * 32) is None  # forgotten, and not in the store
-    assert shelf.get(village.genesis.model.initial) == village.initial
+    assert shelf.get(network.genesis.model.initial) == network.initial

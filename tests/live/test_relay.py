@@ -17,7 +17,7 @@ from bdfl.transports.live.envelope import Envelope, Purpose
 from bdfl.transports.live.zenoh_config import Line, Role, chain_keys, line_of, session_config
 from bdfl.transports.live.zenoh_link import ZenohLink
 from tests.live.network_of_links import CHAIN, Links, Listener, free_ports, message_of, sealer_of, wait_until
-from tests.live.test_link import say_until_heard
+from tests.live.test_zenoh_link import say_until_heard
 
 KEYS = chain_keys(CHAIN)
 DATA = random.Random(3).randbytes(700_000)

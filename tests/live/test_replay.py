@@ -26,18 +26,18 @@ from bdfl.transports.live.event_log import (
     read_entries,
 )
 from bdfl.transports.live.replay import ReplayDiffers, replay
-from tests.live.village import Village, running, wait_until
-from tests.protocol.table import Table
+from tests.live.memory_network import MemoryNetwork, running, wait_until
+from tests.protocol.manual_network import ManualNetwork
 
 
-def live(village, height, stores, folder, **options):
+def live(network, height, stores, folder, **options):
     """Lets a network of four run until all have so many blocks; the first of them writes its events down."""
-    houses = [
-        village.house(number, store, folder=None if number else folder, **options)
+    threads = [
+        network.thread(number, store, folder=None if number else folder, **options)
         for number, store in enumerate(stores)
     ]
-    with running(*houses):
-        wait_until(lambda: all(house.node.status().height >= height for house in houses))
+    with running(*threads):
+        wait_until(lambda: all(thread.node.status().height >= height for thread in threads))
 
 
 def rewrite(path, change):
@@ -55,13 +55,13 @@ def rewrite(path, change):
 
 @pytest.fixture(scope="module")
 def lived(tmp_path_factory):
-    """A village whose first member lived twice: to block 3 or so, and on to block 6."""
+    """A network whose first member lived twice: to block 3 or so, and on to block 6."""
     folder = tmp_path_factory.mktemp("lived")
-    village = Village(folder, noise=1.0)
-    stores = [village.memory_store() for _ in range(4)]
-    live(village, 3, stores, folder)
-    live(village, 6, stores, folder)
-    return village, stores[0], (folder / EVENTS_FILE).read_bytes()
+    network = MemoryNetwork(folder, noise=1.0)
+    stores = [network.memory_store() for _ in range(4)]
+    live(network, 3, stores, folder)
+    live(network, 6, stores, folder)
+    return network, stores[0], (folder / EVENTS_FILE).read_bytes()
 
 
 @pytest.fixture
@@ -131,7 +131,7 @@ def test_a_changed_signature_is_noticed(lived, log):
 
 
 def test_the_chain_of_another_is_noticed(lived, log, tmp_path):
-    other = Village(tmp_path / "other", count=5)
+    other = MemoryNetwork(tmp_path / "other", count=5)
     with pytest.raises(BrokenLog, match="another chain"):
         replay(log, other.memory_store())
 
@@ -165,16 +165,16 @@ def test_what_is_no_log_is_refused(lived, tmp_path):
     path.write_bytes(b"hello")
     with pytest.raises(BrokenLog, match="empty"):
         replay(path, lived[1])
-    data = encode(Table().seats[0].message(Hearsay(1)))
+    data = encode(ManualNetwork().nodes[0].message(Hearsay(1)))
     path.write_bytes(event_log._HEAD.pack(len(data), event_log.zlib.crc32(data)) + data)
     with pytest.raises(BrokenLog, match="the log of a node expected"):
         replay(path, lived[1])
 
 
 def test_a_log_that_is_full_goes_on_in_another_with_a_life_of_its_own(tmp_path):
-    village = Village(tmp_path)
-    stores = [village.memory_store() for _ in range(4)]
-    live(village, 4, stores, tmp_path, max_log_bytes=10_000)
+    network = MemoryNetwork(tmp_path)
+    stores = [network.memory_store() for _ in range(4)]
+    live(network, 4, stores, tmp_path, max_log_bytes=10_000)
     log = tmp_path / EVENTS_FILE
     assert former_log(log).exists()
     assert os.listdir(tmp_path).count(EVENTS_FILE) == 1
@@ -187,12 +187,12 @@ def test_a_log_that_is_full_goes_on_in_another_with_a_life_of_its_own(tmp_path):
 def test_no_height_fills_the_disk_and_the_next_is_recorded_again(tmp_path):
     """A member that floods while no block comes; what is left of the height is not recorded, and nothing differs."""
     max_bytes = 40_000
-    village = Village(tmp_path)
-    houses = [
-        village.house(number, folder=None if number else tmp_path, max_log_bytes=max_bytes, last_height=3)
+    network = MemoryNetwork(tmp_path)
+    threads = [
+        network.thread(number, folder=None if number else tmp_path, max_log_bytes=max_bytes, last_height=3)
         for number in range(4)
     ]
-    log, first = tmp_path / EVENTS_FILE, houses[0]
+    log, first = tmp_path / EVENTS_FILE, threads[0]
     first.start()
     wait_until(lambda: first.link.is_open)
     assert first.node.status().is_recording
@@ -206,8 +206,8 @@ def test_no_height_fills_the_disk_and_the_next_is_recorded_again(tmp_path):
     wait_until(lambda: not first.node.status().num_waiting)
     first.node._flush_log()
     assert max_bytes < log.stat().st_size <= 2 * max_bytes
-    with running(*houses[1:]):
-        wait_until(lambda: all(house.node.status().end for house in houses))
+    with running(*threads[1:]):
+        wait_until(lambda: all(thread.node.status().end for thread in threads))
         assert first.node.status().is_recording
         first.stop()
     assert former_log(log).stat().st_size <= 2 * max_bytes
@@ -218,10 +218,10 @@ def test_no_height_fills_the_disk_and_the_next_is_recorded_again(tmp_path):
 
 def test_a_life_that_grew_too_long_is_left_out_to_its_end(tmp_path):
     """Also what would fit again: after a gap nothing could be played."""
-    village = Village(tmp_path)
-    store = village.memory_store()
-    chain = village.house(0, store).node.state.chain
-    began = log_beginning(village.context(0), chain, read_recovered(store, chain))
+    network = MemoryNetwork(tmp_path)
+    store = network.memory_store()
+    chain = network.thread(0, store).node.state.chain
+    began = log_beginning(network.context(0), chain, read_recovered(store, chain))
     log = EventLog(tmp_path / EVENTS_FILE, max_bytes=2_000)
     log.begin(began)
     log.append(1, 1, LoggedBlob(1, bytes(32), bytes(4_000)), ())
@@ -245,23 +245,23 @@ def test_a_disk_that_takes_no_more_ends_the_log_and_not_the_node(tmp_path):
 
 
 def test_a_refused_blob_is_written_down_with_its_bytes(tmp_path):
-    table = Table()
-    table.start()
-    seat = table.seats[0]
-    state = seat.state
-    blob = seat.context.toolbox.digest(b"wrong")
+    network = ManualNetwork()
+    network.start()
+    node = network.nodes[0]
+    state = node.state
+    blob = node.context.toolbox.digest(b"wrong")
     arrived = BlobArrived(1, b"wrong")
     refused = type("State", (), {"refused": frozenset({blob})})()
-    assert log_event(arrived, refused, seat.context.toolbox) == LoggedBlob(1, blob, b"wrong")
-    assert log_event(arrived, state, seat.context.toolbox) == LoggedBlob(1, blob, b"")
+    assert log_event(arrived, refused, node.context.toolbox) == LoggedBlob(1, blob, b"wrong")
+    assert log_event(arrived, state, node.context.toolbox) == LoggedBlob(1, blob, b"")
 
 
 def test_a_life_begins_with_what_the_store_held(tmp_path):
-    village = Village(tmp_path)
-    store = village.memory_store()
-    context = village.context(2, last_height=9)
-    chain = village.house(2, store).node.state.chain
+    network = MemoryNetwork(tmp_path)
+    store = network.memory_store()
+    context = network.context(2, last_height=9)
+    chain = network.thread(2, store).node.state.chain
     began = log_beginning(context, chain, read_recovered(store, chain))
     assert (began.number, began.height, began.last_height) == (2, 0, 9)
-    assert began.public_key == village.signers[2].public_key
+    assert began.public_key == network.signers[2].public_key
     assert float.fromhex(began.time_scale) == context.timing.time_scale

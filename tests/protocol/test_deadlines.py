@@ -20,61 +20,61 @@ from bdfl.protocol.events import FetchBlob, SetTimer, Timer, TimerFired
 from bdfl.protocol.messages import Hearsay, Proposal
 from bdfl.protocol.state import Phase
 from bdfl.protocol.transition import Draft
-from tests.protocol.table import TIMING, Kind, Table, make_block, signer, vote
+from tests.protocol.manual_network import TIMING, Kind, ManualNetwork, make_block, signer, vote
 
 LATE = 3  # who keeps the others waiting
 
 
 @pytest.fixture
-def table():
-    table = Table()
-    table.start()
-    return table
+def network():
+    network = ManualNetwork()
+    network.start()
+    return network
 
 
-def rounds_ns(table):
+def rounds_ns(network):
     """The modelled exchange of the round, and its deadline."""
-    chain = table.seats[0].state.chain
-    return exchange_ns(chain, TIMING, table.toolbox), deadline_ns(chain, TIMING, table.toolbox)
+    chain = network.nodes[0].state.chain
+    return exchange_ns(chain, TIMING, network.toolbox), deadline_ns(chain, TIMING, network.toolbox)
 
 
-def statements(seat):
-    """What a seat says of its own, as one message."""
-    state, own = seat.state, seat.number
-    return seat.message(Hearsay(1, updates=(state.updates[own],), reports=(state.reports[own],)))
+def statements(node):
+    """What a node says of its own, as one message."""
+    state, own = node.state, node.number
+    return node.message(Hearsay(1, updates=(state.updates[own],), reports=(state.reports[own],)))
 
 
-def all_but_one(table):
+def all_but_one(network):
     """Everybody hears everybody but the late member, who hears all."""
-    for seat in table.seats[:LATE]:
-        table.deliver(seat, table.train(seat))
-        table.deliver(seat, table.measure(seat))
-    late = table.seats[LATE]
-    table.train(late)
-    table.measure(late)
+    for node in network.nodes[:LATE]:
+        network.deliver(node, network.train(node))
+        network.deliver(node, network.measure(node))
+    late = network.nodes[LATE]
+    network.train(late)
+    network.measure(late)
     return late
 
 
-def hear_at(table, seat, message, now_ns):
-    """A message at a time, with the blobs that it makes the seat ask for."""
-    for effect in seat.give_at(message, now_ns):
+def hear_at(network, node, message, now_ns):
+    """A message at a time, with the blobs that it makes the node ask for."""
+    for effect in node.give_at(message, now_ns):
         if isinstance(effect, FetchBlob):
-            seat.receive_blob(table.blobs[effect.blob], LATE, now_ns)
+            node.receive_blob(network.blobs[effect.blob], LATE, now_ns)
 
 
-def prevotes(seat):
-    return [one.block for one in seat.votes(Kind.PREVOTE)]
+def prevotes(node):
+    return [one.block for one in node.votes(Kind.PREVOTE)]
 
 
-def test_a_block_with_the_proposers_own_statements_inside_waits_long_beyond_the_deadline(table):
-    late, voter = all_but_one(table), table.seats[0]
+def test_a_block_with_the_proposers_own_statements_inside_waits_long_beyond_the_deadline(network):
+    late, voter = all_but_one(network), network.nodes[0]
     assert late.state.phase is Phase.MINING  # it mines while all others wait for it
     block = make_block(late)
-    hear_at(table, voter, late.message(Proposal(block)), 1)
+    hear_at(network, voter, late.message(Proposal(block)), 1)
     assert voter.state.candidates[block.digest].is_valid
     assert not prevotes(voter)
     assert not [one for one in voter.did(SetTimer) if one.timer is Timer.ATTEMPT]
-    exchanged_ns, allowed_ns = rounds_ns(table)
+    exchanged_ns, allowed_ns = rounds_ns(network)
     voter.give(TimerFired(Timer.DEADLINE, 1, 1), allowed_ns)
     assert voter.state.phase is Phase.MINING  # only now can it mine itself
     assert not prevotes(voter)
@@ -85,46 +85,46 @@ def test_a_block_with_the_proposers_own_statements_inside_waits_long_beyond_the_
     assert prevotes(voter) == [block.digest]
 
 
-def test_after_the_deadline_members_that_held_different_things_come_together_in_the_next_attempt(table):
-    late, voter = all_but_one(table), table.seats[0]
+def test_after_the_deadline_members_that_held_different_things_come_together_in_the_next_attempt(network):
+    late, voter = all_but_one(network), network.nodes[0]
     block = make_block(late)
-    hear_at(table, voter, late.message(Proposal(block)), 1)
-    _, allowed_ns = rounds_ns(table)
+    hear_at(network, voter, late.message(Proposal(block)), 1)
+    _, allowed_ns = rounds_ns(network)
     voter.give(TimerFired(Timer.DEADLINE, 1, 1), allowed_ns)
     voter.give(TimerFired(Timer.ATTEMPT, 1, 1), allowed_ns + 1)
     assert prevotes(voter) == [block.digest]
 
 
-def test_a_block_with_another_report_of_its_proposer_than_it_said_waits_as_if_it_had_said_none(table):
-    late, voter = all_but_one(table), table.seats[0]
+def test_a_block_with_another_report_of_its_proposer_than_it_said_waits_as_if_it_had_said_none(network):
+    late, voter = all_but_one(network), network.nodes[0]
     true = late.state.reports[LATE]
     worse = replace(true.report, conditions=replace(true.report.conditions, gain_atto=1_000))
     said = SignedReport(worse, signer(LATE).sign(Meaning.REPORT, late.state.chain.place, worse))
-    hear_at(table, voter, late.message(Hearsay(1, updates=(late.state.updates[LATE],), reports=(said,))), 1)
+    hear_at(network, voter, late.message(Hearsay(1, updates=(late.state.updates[LATE],), reports=(said,))), 1)
     block = make_block(late)
     assert true in block.body.reports
-    hear_at(table, voter, late.message(Proposal(block)), 2)
+    hear_at(network, voter, late.message(Proposal(block)), 2)
     assert voter.state.candidates[block.digest].is_valid
     assert not prevotes(voter)
 
 
 def test_a_report_that_nobody_waits_for_makes_its_authors_block_wait_if_first_seen_in_it():
-    table = Table()
-    table.start()
-    for seat in table.seats[:LATE]:  # member 3 gives its update, and no report
-        table.deliver(seat, table.train(seat))
-        table.deliver(seat, table.measure(seat))
-    table.deliver(table.seats[LATE], table.train(table.seats[LATE]))
-    for seat in table.seats:
-        table.fire(seat, Timer.DEADLINE)
-    table.deliver(table.seats[0], table.mine(table.seats[0]))
-    late, voter = table.seats[LATE], table.seats[0]
+    network = ManualNetwork()
+    network.start()
+    for node in network.nodes[:LATE]:  # member 3 gives its update, and no report
+        network.deliver(node, network.train(node))
+        network.deliver(node, network.measure(node))
+    network.deliver(network.nodes[LATE], network.train(network.nodes[LATE]))
+    for node in network.nodes:
+        network.fire(node, Timer.DEADLINE)
+    network.deliver(network.nodes[0], network.mine(network.nodes[0]))
+    late, voter = network.nodes[LATE], network.nodes[0]
     assert LATE not in voter.state.chain.due
-    for seat in table.seats[:LATE]:
-        table.deliver(seat, table.train(seat))
-        table.deliver(seat, table.measure(seat))
-    table.measure(late)
-    table.fire(late, Timer.DEADLINE)
+    for node in network.nodes[:LATE]:
+        network.deliver(node, network.train(node))
+        network.deliver(node, network.measure(node))
+    network.measure(late)
+    network.fire(late, Timer.DEADLINE)
     block = make_block(late)
     assert late.state.reports[LATE] in block.body.reports
     voter.hear(late.message(Proposal(block)))
@@ -134,15 +134,15 @@ def test_a_report_that_nobody_waits_for_makes_its_authors_block_wait_if_first_se
     assert [one for one in voter.votes(Kind.PREVOTE) if one.block == block.digest]
 
 
-def test_a_late_members_block_waits_four_times_as_long_as_the_others_waited_for_it(table):
-    late, voter = all_but_one(table), table.seats[0]
-    exchanged_ns, _ = rounds_ns(table)
+def test_a_late_members_block_waits_four_times_as_long_as_the_others_waited_for_it(network):
+    late, voter = all_but_one(network), network.nodes[0]
+    exchanged_ns, _ = rounds_ns(network)
     lateness_ns = 10_000_000
     heard_ns = exchanged_ns + lateness_ns
-    hear_at(table, voter, statements(late), heard_ns)
+    hear_at(network, voter, statements(late), heard_ns)
     assert voter.state.phase is Phase.MINING
     block = make_block(late)
-    hear_at(table, voter, late.message(Proposal(block)), heard_ns + 1)
+    hear_at(network, voter, late.message(Proposal(block)), heard_ns + 1)
     assert not prevotes(voter)
     review = [one for one in voter.did(SetTimer) if one.timer is Timer.REVIEW][-1]
     assert review.delay_ns == LATE_BLOCK_FACTOR * lateness_ns - 1
@@ -152,42 +152,42 @@ def test_a_late_members_block_waits_four_times_as_long_as_the_others_waited_for_
     assert prevotes(voter) == [block.digest]
 
 
-def test_another_members_block_need_not_wait_for_the_late_one(table):
-    late, voter = all_but_one(table), table.seats[0]
-    exchanged_ns, _ = rounds_ns(table)
-    for seat in table.seats[:LATE]:
-        hear_at(table, seat, statements(late), exchanged_ns + 10_000_000)
-    block = make_block(table.seats[1])
-    hear_at(table, voter, table.seats[1].message(Proposal(block)), exchanged_ns + 10_000_001)
+def test_another_members_block_need_not_wait_for_the_late_one(network):
+    late, voter = all_but_one(network), network.nodes[0]
+    exchanged_ns, _ = rounds_ns(network)
+    for node in network.nodes[:LATE]:
+        hear_at(network, node, statements(late), exchanged_ns + 10_000_000)
+    block = make_block(network.nodes[1])
+    hear_at(network, voter, network.nodes[1].message(Proposal(block)), exchanged_ns + 10_000_001)
     assert prevotes(voter) == [block.digest]
 
 
-def test_who_is_within_the_modelled_exchange_is_not_late(table):
-    late, voter = all_but_one(table), table.seats[0]
-    exchanged_ns, _ = rounds_ns(table)
-    hear_at(table, voter, statements(late), exchanged_ns)
+def test_who_is_within_the_modelled_exchange_is_not_late(network):
+    late, voter = all_but_one(network), network.nodes[0]
+    exchanged_ns, _ = rounds_ns(network)
+    hear_at(network, voter, statements(late), exchanged_ns)
     block = make_block(late)
-    hear_at(table, voter, late.message(Proposal(block)), exchanged_ns + 1)
+    hear_at(network, voter, late.message(Proposal(block)), exchanged_ns + 1)
     assert prevotes(voter) == [block.digest]
 
 
-def test_lateness_is_taken_off_a_members_patience_and_a_quarter_of_the_rest_is_given_back(table):
-    late, voter = all_but_one(table), table.seats[0]
-    exchanged_ns, allowed_ns = rounds_ns(table)
+def test_lateness_is_taken_off_a_members_patience_and_a_quarter_of_the_rest_is_given_back(network):
+    late, voter = all_but_one(network), network.nodes[0]
+    exchanged_ns, allowed_ns = rounds_ns(network)
     late_ns = allowed_ns - exchanged_ns - 1
-    for seat in table.seats[:LATE]:
-        hear_at(table, seat, statements(late), exchanged_ns + late_ns)
+    for node in network.nodes[:LATE]:
+        hear_at(network, node, statements(late), exchanged_ns + late_ns)
     now_ns = exchanged_ns + late_ns + 4
-    table.deliver(table.seats[1], table.mine(table.seats[1], now_ns), now_ns=now_ns)
+    network.deliver(network.nodes[1], network.mine(network.nodes[1], now_ns), now_ns=now_ns)
     assert voter.state.chain.height == 1
     left_ns = allowed_ns - late_ns + (exchanged_ns + 4) // REFILL
     assert voter.state.patience_ns == {LATE: left_ns}
 
 
-def test_a_round_goes_on_without_a_member_whose_patience_is_used_up(table):
-    all_but_one(table)
-    voter = table.seats[0]
-    exchanged_ns, allowed_ns = rounds_ns(table)
+def test_a_round_goes_on_without_a_member_whose_patience_is_used_up(network):
+    all_but_one(network)
+    voter = network.nodes[0]
+    exchanged_ns, allowed_ns = rounds_ns(network)
     voter.lose_patience(LATE, 5_000_000)
     voter.give(TimerFired(Timer.REVIEW, 1, 1), exchanged_ns)
     assert voter.state.phase is Phase.COLLECTING
@@ -198,135 +198,135 @@ def test_a_round_goes_on_without_a_member_whose_patience_is_used_up(table):
     assert [one.update.client for one in voter.state.mined.body.updates] == [0, 1, 2]
 
 
-def test_nobody_is_given_up_while_more_are_missing_than_may_lie(table):
-    voter = table.seats[0]
-    for seat in table.seats[:2]:
-        table.deliver(seat, table.train(seat))
-        table.deliver(seat, table.measure(seat))
+def test_nobody_is_given_up_while_more_are_missing_than_may_lie(network):
+    voter = network.nodes[0]
+    for node in network.nodes[:2]:
+        network.deliver(node, network.train(node))
+        network.deliver(node, network.measure(node))
     for member in (2, 3):
         voter.lose_patience(member, 0)
-    voter.give(TimerFired(Timer.REVIEW, 1, 1), rounds_ns(table)[1] - 1)
+    voter.give(TimerFired(Timer.REVIEW, 1, 1), rounds_ns(network)[1] - 1)
     assert voter.state.phase is Phase.COLLECTING
 
 
-def test_what_came_late_may_be_left_out_of_a_first_block(table):
-    late, voter = all_but_one(table), table.seats[0]
-    exchanged_ns, _ = rounds_ns(table)
-    proposer = table.seats[1]
-    for seat in (voter, proposer):
-        seat.lose_patience(LATE, 10_000_000)
+def test_what_came_late_may_be_left_out_of_a_first_block(network):
+    late, voter = all_but_one(network), network.nodes[0]
+    exchanged_ns, _ = rounds_ns(network)
+    proposer = network.nodes[1]
+    for node in (voter, proposer):
+        node.lose_patience(LATE, 10_000_000)
     proposer.give(TimerFired(Timer.REVIEW, 1, 1), exchanged_ns + 10_000_000)
     block_of_others = make_block(proposer)
-    hear_at(table, voter, statements(late), exchanged_ns + 9_000_000)  # just before this node would give it up
-    hear_at(table, voter, proposer.message(Proposal(block_of_others)), exchanged_ns + 11_000_000)
+    hear_at(network, voter, statements(late), exchanged_ns + 9_000_000)  # just before this node would give it up
+    hear_at(network, voter, proposer.message(Proposal(block_of_others)), exchanged_ns + 11_000_000)
     assert prevotes(voter) == [block_of_others.digest]
 
 
-def test_who_was_still_collecting_signs_no_wait(table):
-    late, voter = all_but_one(table), table.seats[0]
+def test_who_was_still_collecting_signs_no_wait(network):
+    late, voter = all_but_one(network), network.nodes[0]
     block = make_block(late)
-    up_ns, _ = rounds_ns(table)
+    up_ns, _ = rounds_ns(network)
     assert up_ns > 10_000_000
-    hear_at(table, voter, late.message(Proposal(block)), up_ns)
-    others = [vote(seat, Kind.PREVOTE, 1, block.digest) for seat in table.seats[1:]]
+    hear_at(network, voter, late.message(Proposal(block)), up_ns)
+    others = [vote(node, Kind.PREVOTE, 1, block.digest) for node in network.nodes[1:]]
     for signed in others:
-        voter.give_at(table.seats[signed.vote.voter].message(Hearsay(1, votes=(signed,))), up_ns)
+        voter.give_at(network.nodes[signed.vote.voter].message(Hearsay(1, votes=(signed,))), up_ns)
     cast = voter.votes(Kind.PRECOMMIT)
     assert [one.block for one in cast] == [block.digest]
     assert [one.mining_ms for one in cast] == [0]
 
 
-def test_a_wait_is_what_was_measured_from_closing_to_the_first_vote(table):
+def test_a_wait_is_what_was_measured_from_closing_to_the_first_vote(network):
     up_ns = 604_800 * 10**9
-    for seat in table.seats:
-        table.deliver(seat, table.train(seat))
-    table.deliver(table.seats[0], table.measure(table.seats[0]))
-    for seat in table.seats[1:]:
-        table.deliver(seat, table.measure(seat), now_ns=up_ns)
-    voter, proposer = table.seats[0], table.seats[1]
+    for node in network.nodes:
+        network.deliver(node, network.train(node))
+    network.deliver(network.nodes[0], network.measure(network.nodes[0]))
+    for node in network.nodes[1:]:
+        network.deliver(node, network.measure(node), now_ns=up_ns)
+    voter, proposer = network.nodes[0], network.nodes[1]
     assert voter.state.mining_since_ns == up_ns
-    table.deliver(proposer, table.mine(proposer, up_ns + 250_000_000), now_ns=up_ns + 250_000_000)
+    network.deliver(proposer, network.mine(proposer, up_ns + 250_000_000), now_ns=up_ns + 250_000_000)
     assert [one.mining_ms for one in voter.votes(Kind.PRECOMMIT)] == [250]
 
 
 def test_of_seven_members_two_may_be_waited_for_and_still_be_blamed_and_three_may_not():
-    table = Table(7)
-    table.start()
-    voter = table.seats[0]
+    network = ManualNetwork(7)
+    network.start()
+    voter = network.nodes[0]
     for member in range(1, 7):
         voter.lose_patience(member, 0)
-    for seat in table.seats[:4]:
-        table.deliver(seat, table.train(seat), to=table.seats[:4])
-        table.deliver(seat, table.measure(seat), to=table.seats[:4])
-    late_ns = rounds_ns(table)[1] - 1
+    for node in network.nodes[:4]:
+        network.deliver(node, network.train(node), to=network.nodes[:4])
+        network.deliver(node, network.measure(node), to=network.nodes[:4])
+    late_ns = rounds_ns(network)[1] - 1
     voter.give(TimerFired(Timer.REVIEW, 1, 1), late_ns)
     assert voter.state.phase is Phase.COLLECTING  # three are missing
-    fifth = table.seats[4]
-    table.train(fifth)
-    table.measure(fifth)
-    hear_of(table, voter, fifth, late_ns)
+    fifth = network.nodes[4]
+    network.train(fifth)
+    network.measure(fifth)
+    hear_of(network, voter, fifth, late_ns)
     voter.give(TimerFired(Timer.REVIEW, 1, 1), late_ns)
     assert voter.state.phase is Phase.MINING  # two are, of whom each may be a liar
 
 
-def hear_of(table, seat, other, now_ns):
+def hear_of(network, node, other, now_ns):
     """Hears another's statements at a time, and gets the model."""
-    seat.give_at(statements(other), now_ns)
-    seat.receive_blob(table.blobs[other.state.updates[other.number].update.model], other.number, now_ns)
+    node.give_at(statements(other), now_ns)
+    node.receive_blob(network.blobs[other.state.updates[other.number].update.model], other.number, now_ns)
 
 
 @pytest.mark.parametrize(("late_ns", "may_be_missing"), [(5_000_000, False), (5_000_001, True)])
 def test_what_came_later_than_half_of_a_members_patience_may_be_missing_in_a_first_block(late_ns, may_be_missing):
-    table = Table()
-    table.start()
-    late, voter = all_but_one(table), table.seats[0]
-    exchanged_ns, _ = rounds_ns(table)
-    proposer = table.seats[1]
-    for seat in (voter, proposer):
-        seat.lose_patience(LATE, 10_000_000)
+    network = ManualNetwork()
+    network.start()
+    late, voter = all_but_one(network), network.nodes[0]
+    exchanged_ns, _ = rounds_ns(network)
+    proposer = network.nodes[1]
+    for node in (voter, proposer):
+        node.lose_patience(LATE, 10_000_000)
     proposer.give(TimerFired(Timer.REVIEW, 1, 1), exchanged_ns + 10_000_000)
     block = make_block(proposer)
-    hear_at(table, voter, statements(late), exchanged_ns + late_ns)
-    hear_at(table, voter, proposer.message(Proposal(block)), exchanged_ns + 11_000_000)
+    hear_at(network, voter, statements(late), exchanged_ns + late_ns)
+    hear_at(network, voter, proposer.message(Proposal(block)), exchanged_ns + 11_000_000)
     assert prevotes(voter) == ([block.digest] if may_be_missing else [])
 
 
-def test_who_was_never_heard_loses_what_was_waited_for_it_and_who_is_punctual_has_all_again(table):
-    all_but_one(table)
-    voter, others = table.seats[0], table.seats[:LATE]
-    exchanged_ns, allowed_ns = rounds_ns(table)
-    for seat in others:
-        seat.lose_patience(LATE, 2_000_000)
-        seat.lose_patience(1, allowed_ns - 1)
-        seat.give(TimerFired(Timer.REVIEW, 1, 1), exchanged_ns + 5_000_000)
-        assert seat.state.phase is Phase.MINING
+def test_who_was_never_heard_loses_what_was_waited_for_it_and_who_is_punctual_has_all_again(network):
+    all_but_one(network)
+    voter, others = network.nodes[0], network.nodes[:LATE]
+    exchanged_ns, allowed_ns = rounds_ns(network)
+    for node in others:
+        node.lose_patience(LATE, 2_000_000)
+        node.lose_patience(1, allowed_ns - 1)
+        node.give(TimerFired(Timer.REVIEW, 1, 1), exchanged_ns + 5_000_000)
+        assert node.state.phase is Phase.MINING
     now_ns = exchanged_ns + 5_000_000 + 8
-    table.deliver(others[1], table.mine(others[1], now_ns), to=others, now_ns=now_ns)
+    network.deliver(others[1], network.mine(others[1], now_ns), to=others, now_ns=now_ns)
     assert voter.state.chain.height == 1
     refill_ns = (now_ns - 5_000_000) // REFILL
     assert voter.state.patience_ns == {LATE: max(0, 2_000_000 - 5_000_000 + refill_ns)}  # member 1 has all of it again
 
 
-def test_patience_is_never_less_than_none(table):
-    all_but_one(table)
-    voter = table.seats[0]
+def test_patience_is_never_less_than_none(network):
+    all_but_one(network)
+    voter = network.nodes[0]
     voter.lose_patience(LATE, 1)
-    draft = Draft(voter.context, voter.state, rounds_ns(table)[0] + 10**12, 0)
+    draft = Draft(voter.context, voter.state, rounds_ns(network)[0] + 10**12, 0)
     charge_lateness(draft)
     assert draft.patience_ns == {LATE: 0}
 
 
-def test_a_deadline_that_is_longer_than_ten_minutes_is_not_cut_short_by_the_limit(table):
-    chain, slow = table.seats[0].state.chain, replace_state(TIMING, grace_ns=700 * 10**9)
+def test_a_deadline_that_is_longer_than_ten_minutes_is_not_cut_short_by_the_limit(network):
+    chain, slow = network.nodes[0].state.chain, replace_state(TIMING, grace_ns=700 * 10**9)
     for num_idle in (0, 1, 3):
         idle = replace_state(chain, num_idle=num_idle)
-        assert back_off_ns(idle, slow, table.toolbox) == deadline_ns(idle, slow, table.toolbox) > MAX_BACK_OFF_NS
+        assert back_off_ns(idle, slow, network.toolbox) == deadline_ns(idle, slow, network.toolbox) > MAX_BACK_OFF_NS
     for_ever = replace_state(chain, num_idle=10**9)
-    assert back_off_ns(for_ever, TIMING, table.toolbox) == MAX_BACK_OFF_NS
+    assert back_off_ns(for_ever, TIMING, network.toolbox) == MAX_BACK_OFF_NS
 
 
-def test_a_live_network_lets_things_last_as_many_times_as_long_as_it_is_told(table):
-    chain, slow = table.seats[0].state.chain, replace_state(TIMING, time_scale=2.5)
-    exchanged_ns = exchange_ns(chain, TIMING, table.toolbox)
-    assert exchange_ns(chain, slow, table.toolbox) == round(2.5 * exchanged_ns)
-    assert deadline_ns(chain, slow, table.toolbox) == 2 * round(2.5 * exchanged_ns) + TIMING.grace_ns
+def test_a_live_network_lets_things_last_as_many_times_as_long_as_it_is_told(network):
+    chain, slow = network.nodes[0].state.chain, replace_state(TIMING, time_scale=2.5)
+    exchanged_ns = exchange_ns(chain, TIMING, network.toolbox)
+    assert exchange_ns(chain, slow, network.toolbox) == round(2.5 * exchanged_ns)
+    assert deadline_ns(chain, slow, network.toolbox) == 2 * round(2.5 * exchanged_ns) + TIMING.grace_ns

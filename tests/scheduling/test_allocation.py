@@ -4,8 +4,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from markets import draw_able_problem, market_of
-from oracle import Costs, costs_of, least_delays, least_exchange
 from scipy.optimize import NonlinearConstraint, brentq, minimize
 
 from bdfl.compute import mining_work
@@ -14,6 +12,8 @@ from bdfl.scheduling.checker import evaluate, find_violations
 from bdfl.scheduling.exact import exact, exact_power
 from bdfl.scheduling.mining_curves import fixed_power_curves, free_power_curves
 from bdfl.scheduling.problem import make_problem
+from tests.oracles.exhaustive import Costs, costs_of, least_delays, least_exchange
+from tests.oracles.markets import draw_able_problem, market_of
 
 FAMILIES = [fixed_power_curves, free_power_curves]
 

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from markets import draw_able_problem, market_of
 
 from bdfl.scheduling.allocation import make_supply, sets_delay
 from bdfl.scheduling.certificate import bound_cell, final_losses
@@ -18,6 +17,7 @@ from bdfl.scheduling.set_search import (
     relaxed_objective,
     settle_prices,
 )
+from tests.oracles.markets import draw_able_problem, market_of
 
 SIZE = 9
 CASES = pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from worked_round import PROBLEM
 
 from bdfl.errors import InvalidDecision
 from bdfl.scheduling.checker import (
@@ -15,6 +14,7 @@ from bdfl.scheduling.checker import (
     optimality_gap,
 )
 from bdfl.scheduling.problem import Decision, Status, infeasible_decision
+from tests.oracles.worked_round import PROBLEM
 
 DECISION = Decision(
     selected=np.array([True, False]),

@@ -8,15 +8,15 @@ from bdfl.ledger.store import MemoryStore
 from bdfl.protocol.events import Commit, Store, Timer
 from bdfl.protocol.messages import Hearsay, Proposal
 from bdfl.transports.interfaces import keep, recover
-from tests.protocol.table import Table, make_block, replace_sender, vote
+from tests.protocol.manual_network import ManualNetwork, make_block, replace_sender, vote
 
 
 @pytest.fixture(params=["memory", "files"])
 def make_store(request, tmp_path):
-    def make(table):
+    def make(network):
         if request.param == "memory":
-            return MemoryStore(table.genesis, table.initial)
-        return ChainStore.create(tmp_path / "chain", table.genesis, table.initial, durable=False)
+            return MemoryStore(network.genesis, network.initial)
+        return ChainStore.create(tmp_path / "chain", network.genesis, network.initial, durable=False)
 
     return make
 
@@ -30,31 +30,31 @@ def keep_all(store, effects):
                 store.append(block, certificate)
 
 
-def played(table, num_rounds):
-    """Seat 0 after some rounds and in the middle of the next: trained, reported, locked, and in its second attempt."""
-    table.start()
+def played(network, num_rounds):
+    """Node 0 after some rounds and in the middle of the next: trained, reported, locked, and in its second attempt."""
+    network.start()
     for _ in range(num_rounds):
-        table.play_round(winner=1)
-    seat = table.seats[0]
-    table.collect()
-    block = make_block(table.seats[1])
-    seat.hear(table.seats[1].message(Proposal(block)))
+        network.play_round(winner=1)
+    node = network.nodes[0]
+    network.collect()
+    block = make_block(network.nodes[1])
+    node.hear(network.nodes[1].message(Proposal(block)))
     for kind, attempt, number in ((Kind.PREVOTE, 1, 1), (Kind.PREVOTE, 1, 2), (Kind.PREVOTE, 2, 3)):
-        signed = vote(seat, kind, attempt, block.digest, number=number)
-        seat.hear(replace_sender(seat.message(Hearsay(1, votes=(signed,))), number))
-    table.fire(seat, Timer.ATTEMPT)
-    return seat
+        signed = vote(node, kind, attempt, block.digest, number=number)
+        node.hear(replace_sender(node.message(Hearsay(1, votes=(signed,))), number))
+    network.fire(node, Timer.ATTEMPT)
+    return node
 
 
 @pytest.mark.parametrize("num_rounds", [0, 2])
 def test_a_node_begins_again_with_its_statements_votes_lock_attempt_blocks_models_and_certificate(
     make_store, num_rounds
 ):
-    table = Table()
-    seat = played(table, num_rounds)
-    store = make_store(table)
-    keep_all(store, seat.effects)
-    found, known = recover(seat.context, store), seat.state
+    network = ManualNetwork()
+    node = played(network, num_rounds)
+    store = make_store(network)
+    keep_all(store, node.effects)
+    found, known = recover(node.context, store), node.state
     assert found.chain.tip == known.chain.tip
     assert found.chain.height == num_rounds
     assert found.updates == known.updates  # those of others stand in the block
@@ -65,7 +65,7 @@ def test_a_node_begins_again_with_its_statements_votes_lock_attempt_blocks_model
     assert found.own_votes == known.own_votes
     assert set(found.candidates) == set(known.candidates)
     assert set(found.blobs) == {signed.update.model for signed in known.updates.values()}
-    assert all(found.blobs[name] == table.blobs[name] for name in found.blobs)
+    assert all(found.blobs[name] == network.blobs[name] for name in found.blobs)
     assert {vote.vote.block for vote in found.precommits.values()} == ({known.chain.tip} if num_rounds else set())
     assert not found.lacks_model
     if isinstance(store, ChainStore):
@@ -73,26 +73,26 @@ def test_a_node_begins_again_with_its_statements_votes_lock_attempt_blocks_model
 
 
 def test_a_node_that_has_spoken_and_heard_nobody_begins_again_with_its_own_update_report_and_model(make_store):
-    table = Table()
-    table.start()
-    seat = table.seats[0]
-    table.train(seat)
-    table.measure(seat)
-    store = make_store(table)
-    keep_all(store, seat.effects)
-    found = recover(seat.context, store)
-    assert found.updates == seat.state.updates
-    assert found.reports == dict(seat.state.reports)
-    assert found.blobs == seat.state.blobs
+    network = ManualNetwork()
+    network.start()
+    node = network.nodes[0]
+    network.train(node)
+    network.measure(node)
+    store = make_store(network)
+    keep_all(store, node.effects)
+    found = recover(node.context, store)
+    assert found.updates == node.state.updates
+    assert found.reports == dict(node.state.reports)
+    assert found.blobs == node.state.blobs
     assert (found.attempt, found.lock, found.own_votes) == (1, None, {})
     if isinstance(store, ChainStore):
         store.close()
 
 
 def test_a_node_whose_store_has_no_model_of_its_tip_knows_that_it_lacks_it():
-    table = Table()
-    seat = played(table, 1)
-    store = MemoryStore(table.genesis, table.initial)
-    commit = next(effect for effect in seat.effects if isinstance(effect, Commit))
+    network = ManualNetwork()
+    node = played(network, 1)
+    store = MemoryStore(network.genesis, network.initial)
+    commit = next(effect for effect in node.effects if isinstance(effect, Commit))
     store.append(commit.block, commit.certificate, is_trusted=True)
-    assert recover(seat.context, store).lacks_model
+    assert recover(node.context, store).lacks_model

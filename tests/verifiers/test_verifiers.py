@@ -21,7 +21,7 @@ from campaigns.verifiers.flips import (
     judge_by_python,
     try_flips,
 )
-from tests.ledger.broken_blocks import BREAKAGES, GOOD, STATE, TOWN
+from tests.ledger.broken_blocks import BREAKAGES, GOOD, SMALL, STATE
 from tests.ledger.changing_chain import admission, newcomer, removal, signed, two_votes
 from tests.ledger.lying import (
     FIELD_LIES,
@@ -102,32 +102,32 @@ def write_rows(path, genesis, initial, rows, blobs):
 
 
 @pytest.fixture(scope="module")
-def town_rows():
-    """Two blocks of a town with their certificates, and all its models."""
-    state, certificate = TOWN.start(), ()
+def small_rows():
+    """Two blocks of a small with their certificates, and all its models."""
+    state, certificate = SMALL.start(), ()
     rows, blobs = [], []
     while state.height < STATE.height:
-        block = TOWN.block(state, TOWN.body(state, certificate), proposer=state.height % TOWN.num_members)
-        certificate = TOWN.certificate(state, block.digest)
+        block = SMALL.block(state, SMALL.body(state, certificate), proposer=state.height % SMALL.num_members)
+        certificate = SMALL.certificate(state, block.digest)
         rows.append((block, certificate))
-        blobs += [*TOWN.blobs(state).values(), validate_model(state, block, TOWN.blobs(state), TOWN.toolbox)]
-        state = apply_block(state, block, TOWN.toolbox)
+        blobs += [*SMALL.blobs(state).values(), validate_model(state, block, SMALL.blobs(state), SMALL.toolbox)]
+        state = apply_block(state, block, SMALL.toolbox)
     assert state.tip == STATE.tip
-    return rows, [*blobs, *TOWN.blobs(STATE).values(), validate_model(STATE, GOOD, TOWN.blobs(STATE), TOWN.toolbox)]
+    return rows, [*blobs, *SMALL.blobs(STATE).values(), validate_model(STATE, GOOD, SMALL.blobs(STATE), SMALL.toolbox)]
 
 
 @pytest.mark.parametrize("name", [None, *BREAKAGES])
-def test_all_refuse_a_block_that_is_right_but_for_one_thing(node, tmp_path, town_rows, name):
-    rows, blobs = town_rows
+def test_all_refuse_a_block_that_is_right_but_for_one_thing(node, tmp_path, small_rows, name):
+    rows, blobs = small_rows
     block = GOOD if name is None else BREAKAGES[name][0]()
-    row = (block, TOWN.certificate(STATE, block.digest))
-    folder = write_rows(tmp_path / "chain", TOWN.genesis, TOWN.initial_model, [*rows, row], blobs)
+    row = (block, SMALL.certificate(STATE, block.digest))
+    folder = write_rows(tmp_path / "chain", SMALL.genesis, SMALL.initial_model, [*rows, row], blobs)
     assert agree(node, folder) == Verdict(None if name is None else 3)
 
 
 @pytest.mark.parametrize("name", [name for name, (_, rule) in REFUSED.items() if rule != "scheduler"])
 def test_all_refuse_a_genesis_that_means_nothing(node, tmp_path, name):
-    folder = write_rows(tmp_path / "chain", REFUSED[name][0], TOWN.initial_model, [], [])
+    folder = write_rows(tmp_path / "chain", REFUSED[name][0], SMALL.initial_model, [], [])
     assert agree(node, folder) == Verdict(0)
 
 

@@ -13,7 +13,7 @@ from bdfl.transports.live import round_clock
 from bdfl.transports.live.round_clock import RoundClock
 from bdfl.transports.live.work import Spent
 from bdfl.transports.simulated import Network, make_nodes
-from tests.ledger.town import ROUNDS, found_town, small_scenario
+from tests.ledger.small_federation import ROUNDS, found_federation, small_scenario
 
 SECOND_NS = 10**9
 PLAYED = 5
@@ -53,13 +53,14 @@ class Clocks(Observer):
 
 def play(folder, *, scenario=SCENARIO, incident=None, **options):
     """The round times of all nodes of a simulated network, by node."""
-    town = found_town(scenario)
+    small = found_federation(scenario)
 
     def find_conditions(round, client):
-        return conditions_of(town.rounds[round - 1], client) if round <= ROUNDS else None
+        return conditions_of(small.rounds[round - 1], client) if round <= ROUNDS else None
 
-    world = ScenarioWorld(scenario, lambda client, chain, model: town.model(client, chain.height + 1), find_conditions)
-    nodes = make_nodes(town.genesis, town.initial_model, town.signers, simulated_timing(scenario), last_height=PLAYED)
+    world = ScenarioWorld(scenario, lambda client, chain, model: small.model(client, chain.height + 1), find_conditions)
+    timing = simulated_timing(scenario)
+    nodes = make_nodes(small.genesis, small.initial_model, small.signers, timing, last_height=PLAYED)
     paths = [folder / f"{node.number}.jsonl" for node in nodes]
     works = [ModelledWork(node.number, world) for node in nodes]
     clocks = [RoundClock(number, work, paths[number], **options) for number, work in enumerate(works)]

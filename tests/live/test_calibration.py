@@ -15,8 +15,8 @@ from bdfl.transports.live.calibration import (
     read_cpu_hz,
     time_hashing,
 )
+from tests.live.fake_machine import FakeMachine
 from tests.live.idle_training import IdleTraining
-from tests.operation.fake_machine import FakeMachine
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ TURN_S = 0.25  # from one member that finds a block to the next
 LIMIT_S = 240.0  # far beyond what anything here takes
 
 
-class Village:
+class MemoryNetwork:
     """A small federation and its network; every node has its own toolbox and store."""
 
     def __init__(self, folder, count=4, *, num_parameters=4, rounds=40, quorum=QuorumRule.BFT, noise=None):
@@ -78,16 +78,16 @@ class Village:
     def memory_store(self):
         return MemoryStore(self.genesis, self.initial)
 
-    def house(self, number, store=None, *, last_height=None, timing=TIMING, keep_blocks=0, work=None, **options):
+    def thread(self, number, store=None, *, last_height=None, timing=TIMING, keep_blocks=0, work=None, **options):
         """A node that can be started."""
         store = self.memory_store() if store is None else store
         link = MemoryLink(self.hub, number)
-        work = VillageWork(self, number) if work is None else work
+        work = FormulaWork(self, number) if work is None else work
         context = self.context(number, last_height, timing, keep_blocks)
-        return House(LiveNode(context, store, link, work, **options), store, link, work)
+        return NodeThread(LiveNode(context, store, link, work, **options), store, link, work)
 
 
-class House:
+class NodeThread:
     """A node with its thread."""
 
     def __init__(self, node, store, link, work):
@@ -115,16 +115,16 @@ class House:
 
 
 @contextmanager
-def running(*houses):
-    for house in houses:
-        house.start()
+def running(*threads):
+    for thread in threads:
+        thread.start()
     try:
         yield
     finally:
-        for house in houses:
-            house.node.stop()
-        for house in houses:
-            house.wait()
+        for thread in threads:
+            thread.node.stop()
+        for thread in threads:
+            thread.wait()
 
 
 def wait_until(condition):
@@ -208,11 +208,11 @@ class MemoryLink:
         self.fetchers.shutdown()
 
 
-class VillageWork:
+class FormulaWork:
     """A `Work` that trains by a formula and mines in a thread."""
 
-    def __init__(self, village, number):
-        self.village, self.number = village, number
+    def __init__(self, network, number):
+        self.network, self.number = network, number
         self.workers = ThreadPoolExecutor(8)
         self.search = None
         self.upload_ns = 0
@@ -223,7 +223,7 @@ class VillageWork:
         self.workers.submit(self._train, chain, model, on_done)
 
     def _train(self, chain, model, on_done):
-        layout, trained = self.village.layout, decode_weights(model, self.village.layout).copy()
+        layout, trained = self.network.layout, decode_weights(model, self.network.layout).copy()
         trained[:4] = train_by_formula(trained[:4], chain.height + 1, self.number)
         on_done(encode_weights(trained, layout))
 
@@ -239,10 +239,10 @@ class VillageWork:
 
     def _mine(self, search, header, on_found):
         """Everybody finds a block at once, but each height has another who is told first."""
-        turn = (self.number - header.height) % self.village.count
+        turn = (self.number - header.height) % self.network.count
         if self.is_over.wait(turn * TURN_S) or self.search is not search:
             return
-        law = self.village.genesis.law
+        law = self.network.genesis.law
         nonce = search_nonce(law.work, header_seal(header), header.difficulty)
         if self.search is search:
             on_found(nonce)
@@ -252,9 +252,9 @@ class VillageWork:
 
     def measure(self, chain, tip):
         round = chain.height + 2
-        if round > len(self.village.rounds):
+        if round > len(self.network.rounds):
             return None
-        return conditions_of(self.village.rounds[round - 1], self.number), None
+        return conditions_of(self.network.rounds[round - 1], self.number), None
 
     def upload(self, chain):
         return self.upload_ns

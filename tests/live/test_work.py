@@ -14,7 +14,7 @@ from bdfl.ledger.rules import make_header
 from bdfl.scenario import Mining, MiningMode, Protocol
 from bdfl.transports.cost_model import ScenarioWorld
 from bdfl.transports.live.work import _REACHING_NS, DrawnConditions, EmulatedWork
-from tests.ledger.town import ROUNDS, found_town, replace, small_scenario
+from tests.ledger.small_federation import ROUNDS, found_federation, replace, small_scenario
 from tests.live.idle_training import IdleTraining
 
 PATIENCE_S = 240.0
@@ -24,18 +24,18 @@ SCENARIO = small_scenario(protocol=Protocol(downlink_s=0.05, verification_s=0.02
 
 
 @pytest.fixture(scope="module")
-def town():
-    return found_town(SCENARIO)
+def small():
+    return found_federation(SCENARIO)
 
 
 @pytest.fixture(scope="module")
-def chain(town):
-    return town.start()
+def chain(small):
+    return small.start()
 
 
 @pytest.fixture(scope="module")
-def header(town, chain):
-    return make_header(chain, 1, client_of(chain), town.body(chain), 0)
+def header(small, chain):
+    return make_header(chain, 1, client_of(chain), small.body(chain), 0)
 
 
 @pytest.fixture
@@ -58,9 +58,9 @@ def client_of(chain):
     return chain.schedule.selected[-1]
 
 
-def world_of(town, scenario=SCENARIO):
+def world_of(small, scenario=SCENARIO):
     def find_conditions(round, client):
-        return conditions_of(town.rounds[round - 1], client) if round <= ROUNDS else None
+        return conditions_of(small.rounds[round - 1], client) if round <= ROUNDS else None
 
     return ScenarioWorld(scenario, lambda client, chain, model: model, find_conditions)
 
@@ -72,8 +72,8 @@ def wait_for(order, *arguments):
     return answers.get(timeout=PATIENCE_S)
 
 
-def test_a_trained_model_is_told_when_the_modelled_time_is_over(town, chain, open_work):
-    work, training_ns = open_work(), world_of(town).training_ns(client_of(chain), chain)
+def test_a_trained_model_is_told_when_the_modelled_time_is_over(small, chain, open_work):
+    work, training_ns = open_work(), world_of(small).training_ns(client_of(chain), chain)
     begun_ns = time.monotonic_ns()
     model, told_ns = wait_for(work.train, chain, b"given")
     assert model == b"trained"
@@ -112,12 +112,12 @@ def test_a_stopped_training_is_never_told(chain, open_work):
     assert work.training.num_stops == 1
 
 
-def test_a_nonce_is_real_and_told_when_the_modelled_time_is_over(town, chain, header, open_work):
-    work, world = open_work(), world_of(town)
+def test_a_nonce_is_real_and_told_when_the_modelled_time_is_over(small, chain, header, open_work):
+    work, world = open_work(), world_of(small)
     modelled_ns = world.finding_ns(client_of(chain), chain, 1) + world.voting_ns(chain)
     begun_ns = time.monotonic_ns()
     nonce, told_ns = wait_for(work.mine, chain, header)
-    assert is_worked(town.genesis.law.work, header_seal(header), nonce, header.difficulty)
+    assert is_worked(small.genesis.law.work, header_seal(header), nonce, header.difficulty)
     assert told_ns - begun_ns >= SCALE * modelled_ns
     assert work.spent(1).hashing_ns > 0
 
@@ -133,8 +133,8 @@ def test_a_better_header_does_not_delay_the_search(chain, header, open_work):
     assert work._search != first
 
 
-def test_a_search_begins_when_the_own_update_is_there_for_all(town, chain, header, open_work):
-    work, world = open_work(), world_of(town)
+def test_a_search_begins_when_the_own_update_is_there_for_all(small, chain, header, open_work):
+    work, world = open_work(), world_of(small)
     before_ns = time.monotonic_ns()
     upload_ns = work.upload(chain)
     assert upload_ns == round(SCALE * world.upload_ns(client_of(chain), chain)) > 0
@@ -152,8 +152,8 @@ def test_a_stopped_search_is_never_told(chain, header, open_work):
     assert not told.is_set()
 
 
-def test_only_the_first_to_find_a_block_tells_it_at_once(town, chain, header, open_work):
-    world = world_of(town)
+def test_only_the_first_to_find_a_block_tells_it_at_once(small, chain, header, open_work):
+    world = world_of(small)
     finding_ns = [world.finding_ns(client, chain, 1) for client in range(chain.num_members)]
     first, last = finding_ns.index(min(finding_ns)), finding_ns.index(max(finding_ns))
     dues = []
@@ -165,8 +165,8 @@ def test_only_the_first_to_find_a_block_tells_it_at_once(town, chain, header, op
     assert dues[1] >= _REACHING_NS
 
 
-def test_with_a_scale_of_zero_nothing_waits(town, chain, header, open_work):
-    world = world_of(town)
+def test_with_a_scale_of_zero_nothing_waits(small, chain, header, open_work):
+    world = world_of(small)
     first = min(range(chain.num_members), key=lambda client: world.finding_ns(client, chain, 1))
     work, told = open_work(time_scale=0.0, client=first), []
     assert work.upload(chain) == 0
@@ -181,43 +181,43 @@ def test_the_scenarios_own_scale_counts_unless_another_is_given(open_work):
     assert open_work(time_scale=None).time_scale == SCENARIO.live.time_scale == 20.0
 
 
-def test_conditions_and_receipts_are_those_of_a_simulated_run(town, chain, open_work):
-    work, world, tip, before = open_work(), world_of(town), None, chain
+def test_conditions_and_receipts_are_those_of_a_simulated_run(small, chain, open_work):
+    work, world, tip, before = open_work(), world_of(small), None, chain
     for _ in range(4):
         found = work.measure(chain, tip)
-        assert found == world.measure(client_of(town.start()), chain, tip)
+        assert found == world.measure(client_of(small.start()), chain, tip)
         assert (found[1] is None) == (tip is None)
-        tip = town.block(chain, town.body(chain, () if tip is None else town.certificate(before, tip.digest)))
-        before, chain = chain, apply_block(chain, tip, town.toolbox)
+        tip = small.block(chain, small.body(chain, () if tip is None else small.certificate(before, tip.digest)))
+        before, chain = chain, apply_block(chain, tip, small.toolbox)
 
 
-def test_conditions_can_be_asked_for_in_any_order_and_end_with_the_scenario(town):
+def test_conditions_can_be_asked_for_in_any_order_and_end_with_the_scenario(small):
     drawn = DrawnConditions(SCENARIO)
     for round in (1, 2, 3, ROUNDS, 2, 7, 1):
-        for client in range(town.num_members):
-            assert drawn(round, client) == conditions_of(town.rounds[round - 1], client)
+        for client in range(small.num_members):
+            assert drawn(round, client) == conditions_of(small.rounds[round - 1], client)
     assert drawn(ROUNDS + 1, 0) is None
-    assert drawn(3, 0) == conditions_of(town.rounds[2], 0)
+    assert drawn(3, 0) == conditions_of(small.rounds[2], 0)
 
 
-def test_who_joined_later_finds_what_it_joined_with(town, chain):
+def test_who_joined_later_finds_what_it_joined_with(small, chain):
     few = small_scenario(count=2)
     work = EmulatedWork(3, few, IdleTraining(), time_scale=SCALE)
-    assert work.measure(chain, None) == (town.genesis.members[3].conditions, None)
+    assert work.measure(chain, None) == (small.genesis.members[3].conditions, None)
     work.close()
 
 
-def test_the_modelled_round_is_the_one_the_chain_promises(town, chain, open_work):
+def test_the_modelled_round_is_the_one_the_chain_promises(small, chain, open_work):
     modelled = open_work().modelled(chain)
-    promised = town.body(chain).modelled
+    promised = small.body(chain).modelled
     assert modelled.exchange_ns == pytest.approx(promised.exchange_ns, abs=2)
     assert modelled.delay_ns == pytest.approx(promised.delay_ns, abs=4)
     assert modelled.rest_ns == 170_000_000
     assert modelled.delay_ns == modelled.exchange_ns + modelled.mining_ns + modelled.rest_ns
 
 
-def test_a_sampled_round_is_modelled_with_the_drawn_mining_time(town, chain, open_work):
+def test_a_sampled_round_is_modelled_with_the_drawn_mining_time(small, chain, open_work):
     sampled = replace(SCENARIO, mining=Mining(difficulty=3e7, mode=MiningMode.SAMPLED))
-    work, world = open_work(scenario=sampled), world_of(town, sampled)
-    first_ns = min(world.finding_ns(client, chain, 1) for client in range(town.num_members))
+    work, world = open_work(scenario=sampled), world_of(small, sampled)
+    first_ns = min(world.finding_ns(client, chain, 1) for client in range(small.num_members))
     assert work.modelled(chain).mining_ns == first_ns - 70_000_000  # without downlink and verification

@@ -28,7 +28,7 @@ from bdfl.node.settings import NodeSettings, default_quota, identify, open_chain
 from bdfl.storage import write_record
 from bdfl.transports.live.certificates import issue_leaf, make_authority, roots_pem
 from bdfl.transports.live.certificates import write_tls as write_files
-from tests.operation.founders import agreed, signed, signer
+from tests.federation.founders import agreed, signed, signer
 
 DAY_S = 86_400.0
 

@@ -16,10 +16,10 @@ from bdfl.ledger.errors import InvalidUpdate, MissingBlob
 from bdfl.ledger.schedule import Prospect, plan_round
 from bdfl.scenario.schema_learning import Aggregation, WorkKind
 from bdfl.scheduling.problem import infeasible_decision
-from tests.ledger.town import LAYOUT, found_town
+from tests.ledger.small_federation import LAYOUT, found_federation
 
-TOWN = found_town()
-STATE = TOWN.start()
+SMALL = found_federation()
+STATE = SMALL.start()
 BOXES = [Toolbox(max_entries=0), Toolbox(max_entries=1), Toolbox(max_bytes=0), Toolbox()]
 
 
@@ -38,13 +38,13 @@ def counting(monkeypatch, module, name):
 
 def test_a_signature_is_checked_once(monkeypatch):
     calls = counting(monkeypatch, identity, "is_signed")
-    signed = TOWN.update(STATE, 0)
+    signed = SMALL.update(STATE, 0)
     statement = statement_digest(Meaning.UPDATE, STATE.place, encoding.encode(signed.update))
-    key = TOWN.signers[0].public_key
+    key = SMALL.signers[0].public_key
     toolbox = Toolbox()
     for _ in range(3):
         assert toolbox.is_signed(key, signed.signature, statement)
-        assert not toolbox.is_signed(TOWN.signers[1].public_key, signed.signature, statement)
+        assert not toolbox.is_signed(SMALL.signers[1].public_key, signed.signature, statement)
         assert not toolbox.is_signed(key, signed.signature, bytes(32))
         assert not toolbox.is_signed(key, bytes(64), statement)
     assert len(calls) == 4
@@ -80,20 +80,20 @@ def test_digests_of_forgotten_blobs_are_not_taken_for_those_of_new_ones():
 
 @pytest.mark.parametrize("toolbox", BOXES)
 def test_models_are_read_only_and_must_be_what_they_are_called(toolbox):
-    data = TOWN.model(0, 1)
+    data = SMALL.model(0, 1)
     for _ in range(2):
         weights = toolbox.decode_model(digest(data), bytes(bytearray(data)), LAYOUT)
         assert encode_weights(weights, LAYOUT) == data
         with pytest.raises(ValueError, match="read-only"):
             weights[0] = 1.0
         with pytest.raises(InvalidUpdate, match="blob-digest"):
-            toolbox.decode_model(digest(data), TOWN.model(1, 1), LAYOUT)
+            toolbox.decode_model(digest(data), SMALL.model(1, 1), LAYOUT)
 
 
 @pytest.mark.parametrize("toolbox", BOXES)
 @pytest.mark.parametrize("rule", ["mean", "median", "krum"])
 def test_aggregates_are_the_same_whatever_is_remembered(toolbox, rule):
-    models = [TOWN.model(client, 1) for client in range(3)]
+    models = [SMALL.model(client, 1) for client in range(3)]
     blobs = {digest(data): data for data in models}
     updates = [ModelUpdate(client, 100 + client, len(data), digest(data), 0) for client, data in enumerate(models)]
     choice = Aggregation(rule=rule)
@@ -188,7 +188,7 @@ def test_a_value_put_again_counts_once_and_the_last_one_is_given():
 
 
 def test_a_model_is_remembered_with_its_weights_as_twice_its_bytes_and_digests_and_aggregates_within_their_share():
-    data = TOWN.model(0, 1)
+    data = SMALL.model(0, 1)
     toolbox = Toolbox(max_bytes=10 * len(data))
     toolbox.decode_model(digest(data), data, LAYOUT)
     assert toolbox._models._num_bytes == 2 * len(data)
@@ -202,14 +202,14 @@ def test_a_model_is_remembered_with_its_weights_as_twice_its_bytes_and_digests_a
 
 
 def test_updates_that_the_rule_cannot_aggregate_are_named_as_such():
-    data = TOWN.model(0, 1)
+    data = SMALL.model(0, 1)
     update = ModelUpdate(0, 100, len(data), digest(data), 0)
     with pytest.raises(InvalidUpdate, match=r"aggregate: .* found, updates that median can aggregate expected"):
         Toolbox().aggregate(Aggregation(rule="median", faulty=1), LAYOUT, [update], {digest(data): data})
 
 
 def test_a_model_is_decoded_once_whoever_holds_its_bytes():
-    data = TOWN.model(0, 1)
+    data = SMALL.model(0, 1)
     toolbox = Toolbox()
     weights = toolbox.decode_model(digest(data), data, LAYOUT)
     assert toolbox.decode_model(digest(data), data, LAYOUT) is weights

@@ -34,9 +34,9 @@ from bdfl.node.status import (
 from bdfl.protocol.events import Commit, MessageArrived, Started
 from bdfl.storage import write_record
 from bdfl.transports.live.training_process import TrainingProcess
-from tests.operation.small_network import BY_FORMULA, FORMULA_CLIENT, found_single, tiny_scenario, wait_for
-from tests.operation.test_metrics import LAST, SNAPSHOT
-from tests.operation.test_node_service import running
+from tests.localnet.small_network import BY_FORMULA, FORMULA_CLIENT, found_single, tiny_scenario, wait_for
+from tests.node.test_http import LAST, SNAPSHOT
+from tests.node.test_service import running
 
 SOUTH = Absentee(number=2, name="south", silent_s=12.0, is_connected=False)
 SLOW = Absentee(number=1, name="member 1", silent_s=7200.0, is_connected=True)

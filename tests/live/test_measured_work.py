@@ -15,9 +15,9 @@ from bdfl.radio import uplink_rate
 from bdfl.scenario.schema_learning import WorkKind
 from bdfl.transports.live.calibration import Calibration, EnergySource, Figure, Source, estimate_energy
 from bdfl.transports.live.measured_work import MeasuredWork, UplinkGauge, measured_gain
-from tests.ledger.town import found_town, small_scenario
+from tests.ledger.small_federation import found_federation, small_scenario
+from tests.live.fake_machine import FakeMachine
 from tests.live.idle_training import IdleTraining
-from tests.operation.fake_machine import FakeMachine
 
 PATIENCE_S = 240.0
 CPU_HZ = 2e9
@@ -34,17 +34,17 @@ def machine(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def town():
-    return found_town(SCENARIO)
+def small():
+    return found_federation(SCENARIO)
 
 
 @pytest.fixture
-def open_work(town, machine):
+def open_work(small, machine):
     works = []
 
     def open(training=None, **options):
         training = IdleTraining() if training is None else training
-        works.append(MeasuredWork(client_of(town), SCENARIO, training, CALIBRATION, root=machine.root, **options))
+        works.append(MeasuredWork(client_of(small), SCENARIO, training, CALIBRATION, root=machine.root, **options))
         return works[-1]
 
     yield open
@@ -52,32 +52,32 @@ def open_work(town, machine):
         work.close()
 
 
-def client_of(town):
-    return town.genesis.schedule.selected[0]
+def client_of(small):
+    return small.genesis.schedule.selected[0]
 
 
-def next_block(town, chain):
-    block = town.block(chain, town.body(chain))
-    return block, apply_block(chain, block, town.toolbox)
+def next_block(small, chain):
+    block = small.block(chain, small.body(chain))
+    return block, apply_block(chain, block, small.toolbox)
 
 
-def test_results_are_told_as_they_come(town, open_work):
-    work, chain, told = open_work(), town.start(), []
+def test_results_are_told_as_they_come(small, open_work):
+    work, chain, told = open_work(), small.start(), []
     work.train(chain, b"given", told.append)
     assert told == [b"trained"]
     assert work.upload(chain) == 0
-    header = make_header(chain, 1, client_of(town), town.body(chain), 0)
+    header = make_header(chain, 1, client_of(small), small.body(chain), 0)
     nonces = queue.SimpleQueue()
     work.mine(chain, header, nonces.put)
     nonce = nonces.get(timeout=PATIENCE_S)
-    assert is_worked(town.genesis.law.work, header_seal(header), nonce, header.difficulty)
+    assert is_worked(small.genesis.law.work, header_seal(header), nonce, header.difficulty)
     work.stop_mining()
     work.stop_training()
 
 
-def test_the_models_uplink_is_as_fast_as_the_real_one(town, open_work):
-    conditions, receipt = open_work().measure(town.start(), None)
-    physics, limits = town.genesis.physics, town.genesis.members[client_of(town)].limits
+def test_the_models_uplink_is_as_fast_as_the_real_one(small, open_work):
+    conditions, receipt = open_work().measure(small.start(), None)
+    physics, limits = small.genesis.physics, small.genesis.members[client_of(small)].limits
     rate = uplink_rate(
         float(physics.bandwidth_hz),
         np.array([limits.power_uw / MICROWATT]),
@@ -89,72 +89,72 @@ def test_the_models_uplink_is_as_fast_as_the_real_one(town, open_work):
     assert receipt is None
 
 
-def test_a_network_too_fast_for_the_models_bandwidth_has_the_greatest_gain(town):
-    physics, limits = town.genesis.physics, town.genesis.members[0].limits
+def test_a_network_too_fast_for_the_models_bandwidth_has_the_greatest_gain(small):
+    physics, limits = small.genesis.physics, small.genesis.members[0].limits
     assert measured_gain(physics, limits, 1e9) == INT_LIMIT
     assert measured_gain(physics, limits, 0.0) == 0
 
 
-def test_an_uplink_follows_its_transfers(town, open_work):
+def test_an_uplink_follows_its_transfers(small, open_work):
     gauge = UplinkGauge(100.0)
     gauge.note(1000, 5.0)
     assert gauge.bytes_per_s == 125.0
     gauge.note(0, 5.0)
     gauge.note(5, 0.0)
     assert gauge.bytes_per_s == 125.0
-    before = open_work(uplink=gauge).measure(town.start(), None)[0].gain_atto
+    before = open_work(uplink=gauge).measure(small.start(), None)[0].gain_atto
     gauge.note(10**6, 1.0)
-    assert open_work(uplink=gauge).measure(town.start(), None)[0].gain_atto > before
+    assert open_work(uplink=gauge).measure(small.start(), None)[0].gain_atto > before
 
 
-def test_who_sends_nothing_is_out_of_reach(town, open_work):
-    conditions, _ = open_work(uplink=UplinkGauge(0.0)).measure(town.start(), None)
+def test_who_sends_nothing_is_out_of_reach(small, open_work):
+    conditions, _ = open_work(uplink=UplinkGauge(0.0)).measure(small.start(), None)
     assert not conditions.is_reachable
 
 
-def test_the_budget_is_the_operators_then_the_batterys_then_the_one_joined_with(town, machine, open_work):
-    chain = town.start()
+def test_the_budget_is_the_operators_then_the_batterys_then_the_one_joined_with(small, machine, open_work):
+    chain = small.start()
 
     def budget_pj(**options):
         return open_work(**options).measure(chain, None)[0].energy_budget_pj
 
-    assert budget_pj() == town.genesis.members[client_of(town)].conditions.energy_budget_pj
+    assert budget_pj() == small.genesis.members[client_of(small)].conditions.energy_budget_pj
     machine.battery(energy_now=1_000_000)
     assert budget_pj() == pytest.approx(3600 / (SCENARIO.rounds - 1) * PICOJOULE)
     assert budget_pj(energy_budget_j=0.5) == PICOJOULE // 2
     assert budget_pj(energy_budget_j=1e9) == MAX_BUDGET_PJ
 
 
-def test_a_receipt_has_the_measured_times_and_the_metered_energy(town, machine, open_work):
+def test_a_receipt_has_the_measured_times_and_the_metered_energy(small, machine, open_work):
     machine.zone("0", "package-0", 1_000_000)
-    work, chain = open_work(IdleTraining(duration_ns=777)), town.start()
+    work, chain = open_work(IdleTraining(duration_ns=777)), small.start()
     work.measure(chain, None)
     work.train(chain, b"", lambda model: None)
     machine.zone("0", "package-0", 4_000_000)
-    block, after = next_block(town, chain)
+    block, after = next_block(small, chain)
     receipt = work.measure(after, block)[1]
     assert (receipt.round, receipt.training_ns, receipt.energy_pj) == (1, 777, 3 * PICOJOULE)
-    assert receipt.upload_ns == pytest.approx(town.genesis.model.size / UPLINK * 1e9, abs=1)
+    assert receipt.upload_ns == pytest.approx(small.genesis.model.size / UPLINK * 1e9, abs=1)
     assert work.last_energy.source is EnergySource.RAPL
 
 
-def test_without_a_meter_energy_is_estimated_from_what_was_computed_and_sent(town, open_work):
-    work, chain = open_work(IdleTraining(duration_ns=2 * 10**9)), town.start()
-    limits = town.genesis.members[client_of(town)].limits
+def test_without_a_meter_energy_is_estimated_from_what_was_computed_and_sent(small, open_work):
+    work, chain = open_work(IdleTraining(duration_ns=2 * 10**9)), small.start()
+    limits = small.genesis.members[client_of(small)].limits
     work.measure(chain, None)
     work.train(chain, b"", lambda model: None)
-    block, after = next_block(town, chain)
+    block, after = next_block(small, chain)
     receipt = work.measure(after, block)[1]
-    sent_j = limits.power_uw / MICROWATT * town.genesis.model.size / UPLINK
+    sent_j = limits.power_uw / MICROWATT * small.genesis.model.size / UPLINK
     computed_j = estimate_energy(limits.capacitance / 1e36, CPU_HZ, 2.0)
     assert receipt.energy_pj / PICOJOULE == pytest.approx(computed_j + sent_j, rel=1e-6)
     assert work.last_energy.source is EnergySource.ESTIMATED
 
 
-def test_a_round_whose_beginning_was_not_seen_has_no_receipt(town, open_work):
-    work, chain = open_work(), town.start()
-    block, after = next_block(town, chain)
+def test_a_round_whose_beginning_was_not_seen_has_no_receipt(small, open_work):
+    work, chain = open_work(), small.start()
+    block, after = next_block(small, chain)
     assert work.measure(after, block)[1] is None  # begun after block 1
-    later_block = town.block(after, town.body(after, town.certificate(chain, block.digest)))
-    later = apply_block(after, later_block, town.toolbox)
+    later_block = small.block(after, small.body(after, small.certificate(chain, block.digest)))
+    later = apply_block(after, later_block, small.toolbox)
     assert work.measure(later, later_block)[1].round == 2

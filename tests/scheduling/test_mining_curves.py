@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from markets import draw_able_problem
-from oracle import costs_of, least_energy, least_exchange
 
 from bdfl.compute import training_energy, training_time
 from bdfl.radio import uplink_rate, upload_energy, upload_time
 from bdfl.scheduling.mining_curves import STEEPEST, fixed_power_curves, free_power_curves, idle_roots
+from tests.oracles.exhaustive import costs_of, least_energy, least_exchange
+from tests.oracles.markets import draw_able_problem
 
 FAMILIES = pytest.mark.parametrize("curves_of", [fixed_power_curves, free_power_curves])
 CAPS = pytest.mark.parametrize("with_caps", [False, True])

@@ -36,7 +36,7 @@ from bdfl.storage import write_record
 from bdfl.transports.live.certificates import BadCertificate, common_name_of, validate_tls
 from bdfl.transports.live.driver import Barrier
 from bdfl.transports.live.training_process import TrainingProcess
-from tests.operation.small_network import BY_FORMULA, FORMULA_CLIENT, found_single, tiny_scenario, wait_for
+from tests.localnet.small_network import BY_FORMULA, FORMULA_CLIENT, found_single, tiny_scenario, wait_for
 
 
 @pytest.fixture(scope="module")
@@ -166,7 +166,7 @@ def test_a_thread_that_dies_ends_the_node_with_one_line(formula_settings):
     lines = [json.loads(line) for line in (formula_settings.folder / "node.log").read_text().splitlines()]
     assert lines[-1]["event"] == "stopped"
     assert lines[-1]["why"] == "thread link-ear: ValueError: deaf from now on"
-    assert next(line for line in lines if line["event"] == "thread")["where"].startswith("test_node_service.py:")
+    assert next(line for line in lines if line["event"] == "thread")["where"].startswith("test_service.py:")
 
 
 def test_a_thread_that_dies_before_the_first_round_ends_the_node(formula_settings, monkeypatch):

@@ -21,7 +21,7 @@ from bdfl.scenario import override_scenario
 from bdfl.scenario.files import named_functions
 from bdfl.transports.live.training_process import DEALT, JudgeOrder, TrainOrder
 from bdfl.transports.live.training_worker import FlowerShare
-from tests.operation.small_network import found_single, tiny_scenario
+from tests.localnet.small_network import found_single, tiny_scenario
 
 CLIENTS = Path(__file__).parents[1] / "learning" / "flower_clients.py"
 

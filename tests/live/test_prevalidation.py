@@ -8,8 +8,8 @@ from bdfl.protocol.messages import Hearsay, Proposal
 from bdfl.protocol.node import step
 from bdfl.transports.live import prevalidation
 from bdfl.transports.live.prevalidation import Arrival, Rehearsals, is_costly
-from tests.live.village import Village, wait_until
-from tests.protocol.table import Table, make_block, replace_sender
+from tests.live.memory_network import MemoryNetwork, wait_until
+from tests.protocol.manual_network import ManualNetwork, make_block, replace_sender
 
 
 class _Forbidden(Signer):
@@ -21,22 +21,22 @@ class _Forbidden(Signer):
 
 
 def ready_to_propose():
-    """A seat that lacks nothing but a block, and the block that another seat mined."""
-    table = Table()
-    table.start()
-    table.collect()
-    return table, table.seats[0], make_block(table.seats[1])
+    """A node that lacks nothing but a block, and the block that another node mined."""
+    network = ManualNetwork()
+    network.start()
+    network.collect()
+    return network, network.nodes[0], make_block(network.nodes[1])
 
 
 def test_a_step_changes_nothing_of_the_state_it_is_given():
-    _, seat, block = ready_to_propose()
-    before = seat.state
+    _, node, block = ready_to_propose()
+    before = node.state
     names = [name for name in before.__dataclass_fields__ if name != "chain"]
     copies = {name: getattr(before, name) for name in names}
     maps = {name: dict(value) for name, value in copies.items() if isinstance(value, dict)}
-    message = table_message(seat, 1, Proposal(block))
-    first = step(seat.context, before, MessageArrived(message), 5, 0)
-    again = step(seat.context, before, MessageArrived(message), 5, 0)
+    message = network_message(node, 1, Proposal(block))
+    first = step(node.context, before, MessageArrived(message), 5, 0)
+    again = step(node.context, before, MessageArrived(message), 5, 0)
     assert first[1] == again[1]
     assert first[1]
     for name, value in copies.items():
@@ -44,17 +44,17 @@ def test_a_step_changes_nothing_of_the_state_it_is_given():
         assert name not in maps or dict(value) == maps[name]
 
 
-def table_message(seat, sender, content):
-    return replace_sender(seat.message(content), sender)
+def network_message(node, sender, content):
+    return replace_sender(node.message(content), sender)
 
 
 def test_what_was_rehearsed_costs_nothing_any_more():
-    _, seat, block = ready_to_propose()
-    arrival = Arrival(MessageArrived(table_message(seat, 1, Proposal(block))), 1, 16)
+    _, node, block = ready_to_propose()
+    arrival = Arrival(MessageArrived(network_message(node, 1, Proposal(block))), 1, 16)
     given = []
-    context = replace(seat.context, signer=_Forbidden(seat.context.signer.public_key))
+    context = replace(node.context, signer=_Forbidden(node.context.signer.public_key))
     rehearsals = Rehearsals(
-        context, 1, find_state=lambda: seat.state, clock=lambda: 0, wall_clock=lambda: 1, give=given.append
+        context, 1, find_state=lambda: node.state, clock=lambda: 0, wall_clock=lambda: 1, give=given.append
     )
     assert rehearsals.is_worth_it(arrival)
     rehearsals.start()
@@ -65,24 +65,24 @@ def test_what_was_rehearsed_costs_nothing_any_more():
     assert rehearsed.event is arrival.event
     assert not rehearsals.is_worth_it(rehearsed)
     asked = []
-    seat.context.toolbox._worked.put = lambda key, value: asked.append(key) or value
-    seat.give(arrival.event)
+    node.context.toolbox._worked.put = lambda key, value: asked.append(key) or value
+    node.give(arrival.event)
     assert asked == []
-    assert seat.state.candidates[block.digest].is_valid
+    assert node.state.candidates[block.digest].is_valid
 
 
 def test_only_what_takes_long_is_rehearsed(tmp_path):
-    table, seat, block = ready_to_propose()
-    assert is_costly(seat.state, MessageArrived(table_message(seat, 1, Proposal(block))))
-    assert not is_costly(seat.state, Started())
-    assert not is_costly(seat.state, TimerFired(Timer.DEADLINE, 1, 1))
-    assert not is_costly(seat.state, BlobArrived(1, b"x" * 100))
-    assert not is_costly(seat.state, MessageArrived(table_message(seat, 1, Hearsay(1))))
-    updates = tuple(table.seats[1].state.updates.values())
-    fresh = table.seat(0)
-    assert is_costly(fresh.state, MessageArrived(table_message(fresh, 1, Hearsay(1, updates=updates))))
-    assert not is_costly(seat.state, MessageArrived(table_message(seat, 1, Hearsay(1, updates=updates))))
-    large = Village(tmp_path, num_parameters=100_000).house(0)
+    network, node, block = ready_to_propose()
+    assert is_costly(node.state, MessageArrived(network_message(node, 1, Proposal(block))))
+    assert not is_costly(node.state, Started())
+    assert not is_costly(node.state, TimerFired(Timer.DEADLINE, 1, 1))
+    assert not is_costly(node.state, BlobArrived(1, b"x" * 100))
+    assert not is_costly(node.state, MessageArrived(network_message(node, 1, Hearsay(1))))
+    updates = tuple(network.nodes[1].state.updates.values())
+    fresh = network.node(0)
+    assert is_costly(fresh.state, MessageArrived(network_message(fresh, 1, Hearsay(1, updates=updates))))
+    assert not is_costly(node.state, MessageArrived(network_message(node, 1, Hearsay(1, updates=updates))))
+    large = MemoryNetwork(tmp_path, num_parameters=100_000).thread(0)
     assert is_costly(large.node.state, TrainingFinished(1, large.node.state.chain.tip, b"m"))
     assert is_costly(large.node.state, TimerFired(Timer.DEADLINE, 1, 1))
     assert is_costly(large.node.state, BlobArrived(1, bytes(large.node.state.chain.genesis.model.size)))
@@ -90,16 +90,16 @@ def test_only_what_takes_long_is_rehearsed(tmp_path):
 
 
 def test_an_event_is_rehearsed_again_only_if_much_has_changed():
-    table, seat, block = ready_to_propose()
+    network, node, block = ready_to_propose()
     given = []
     rehearsals = Rehearsals(
-        seat.context, 1, find_state=lambda: seat.state, clock=lambda: 0, wall_clock=lambda: 1, give=given.append
+        node.context, 1, find_state=lambda: node.state, clock=lambda: 0, wall_clock=lambda: 1, give=given.append
     )
     rehearsals.start()
-    rehearsals.put(Arrival(MessageArrived(table_message(seat, 1, Proposal(block))), 1))
+    rehearsals.put(Arrival(MessageArrived(network_message(node, 1, Proposal(block))), 1))
     wait_until(lambda: given)
     assert not rehearsals.is_worth_it(given[0])
-    seat.hear(table_message(seat, 2, Proposal(make_block(table.seats[2]))))
+    node.hear(network_message(node, 2, Proposal(make_block(network.nodes[2]))))
     assert rehearsals.is_worth_it(given[0])
     assert not rehearsals.is_worth_it(replace(given[0], num_rehearsals=3))
     rehearsals.end()
@@ -114,11 +114,11 @@ def test_whatever_a_rehearsal_raises_the_event_goes_on_to_the_node(monkeypatch):
         raise _Panic
 
     monkeypatch.setattr(prevalidation, "step", panic)
-    _, seat, block = ready_to_propose()
-    arrival = Arrival(MessageArrived(table_message(seat, 1, Proposal(block))), 1)
+    _, node, block = ready_to_propose()
+    arrival = Arrival(MessageArrived(network_message(node, 1, Proposal(block))), 1)
     given = []
     rehearsals = Rehearsals(
-        seat.context, 1, find_state=lambda: seat.state, clock=lambda: 0, wall_clock=lambda: 1, give=given.append
+        node.context, 1, find_state=lambda: node.state, clock=lambda: 0, wall_clock=lambda: 1, give=given.append
     )
     rehearsals.start()
     rehearsals.put(arrival)

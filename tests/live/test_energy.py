@@ -4,7 +4,7 @@ import pytest
 
 from bdfl.compute import training_energy
 from bdfl.transports.live.calibration import Battery, Energy, EnergyMeter, EnergySource, estimate_energy, read_battery
-from tests.operation.fake_machine import FakeMachine
+from tests.live.fake_machine import FakeMachine
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ RUN = 7
 Train = Callable[[int, list[np.ndarray], int], list[np.ndarray]]  # client, arrays, round: the arrays it sends
 
 
-class TownGrid(Grid):
+class LocalGrid(Grid):
     """Node i of `node_ids` holds partition i. `deaf` nodes never answer; `gone` ones are not there."""
 
     def __init__(self, app: ClientApp, node_ids: Iterable[int], deaf: Iterable[int] = ()) -> None:

@@ -24,8 +24,8 @@ from bdfl.ledger.schedule import (
 )
 from bdfl.scheduling.conformance import draw_problem, problem_columns
 from bdfl.scheduling.problem import infeasible_decision
+from tests.ledger.small_federation import found_federation, genesis_of, replace, small_scenario
 from tests.ledger.test_costs import planned_rounds, prospect_of
-from tests.ledger.town import found_town, genesis_of, replace, small_scenario
 
 SCHEDULERS = ["drc", "exact", "exact-power", "all", "random", "round-robin", "channel-best"]
 
@@ -60,11 +60,11 @@ def test_whole_units_break_no_plan_of_devices_as_they_are():
 
 def test_the_problem_is_the_scenarios_as_near_as_units_come():
     scenario = small_scenario(6)
-    town = found_town(scenario)
+    small = found_federation(scenario)
     federation = draw_federation(scenario)
     draws = Draws(federation, draw_participation(scenario, federation), list(draw_rounds(scenario, federation)))
     expected = round_problems(scenario, draws)[0]
-    params = town.start().params
+    params = small.start().params
     found = round_problem(params, prospect_of(params, np.zeros(6)))
     for name, column in problem_columns(expected).items():
         np.testing.assert_allclose(getattr(found, name), column, rtol=1e-8, err_msg=name)
@@ -74,7 +74,7 @@ def test_the_problem_is_the_scenarios_as_near_as_units_come():
 
 
 def test_candidates_reported_are_reachable_and_do_not_rest():
-    conditions = {client: member.conditions for client, member in enumerate(found_town().genesis.members)}
+    conditions = {client: member.conditions for client, member in enumerate(found_federation().genesis.members)}
     far = replace(conditions[2], is_reachable=False)
     found = find_candidates({3: conditions[3], 1: conditions[1], 2: far}, (0, 0, 0, 7), 7, 1)
     assert dict(found) == {1: conditions[1]}
@@ -82,7 +82,7 @@ def test_candidates_reported_are_reachable_and_do_not_rest():
 
 
 def test_nobody_rests_where_too_few_would_be_left():
-    conditions = {client: member.conditions for client, member in enumerate(found_town().genesis.members)}
+    conditions = {client: member.conditions for client, member in enumerate(found_federation().genesis.members)}
     reported = {client: conditions[client] for client in (0, 1, 3)}
     assert list(find_candidates(reported, (0, 0, 0, 7), 7, 2)) == [0, 1]
     assert list(find_candidates(reported, (0, 0, 0, 7), 7, 3)) == [0, 1, 3]
@@ -201,19 +201,19 @@ def test_an_idle_round_is_votable_only_where_ones_own_is_idle(scheduler):
 
 @pytest.mark.parametrize("scheduler", ["drc", "exact"])
 def test_a_valid_block_with_a_worse_schedule_is_not_votable(scheduler):
-    town = found_town(small_scenario(5, scheduler))
-    state = town.start()
-    block = town.block(state, town.body(state))
-    judge_schedule(state, block, town.toolbox)
+    small = found_federation(small_scenario(5, scheduler))
+    state = small.start()
+    block = small.block(state, small.body(state))
+    judge_schedule(state, block, small.toolbox)
     slow = replace(block.body.next_schedule, mining_hz=tuple(hz // 2 for hz in block.body.next_schedule.mining_hz))
     try:
-        validate_schedule_of(town, state, slow)
+        validate_schedule_of(small, state, slow)
     except BadSchedule as refusal:
         slow = replace(slow, objective_nano=refusal.expected)
     with pytest.raises(NotVotable):
-        judge_schedule(state, town.remade(block, next_schedule=slow), town.toolbox)
+        judge_schedule(state, small.remade(block, next_schedule=slow), small.toolbox)
 
 
-def validate_schedule_of(town, state, schedule):
-    settled = settle_round(state, town.updates(state), town.reports(state), ())
-    validate_schedule(state.params, prospect_after(state, settled), schedule, town.toolbox)
+def validate_schedule_of(small, state, schedule):
+    settled = settle_round(state, small.updates(state), small.reports(state), ())
+    validate_schedule(state.params, prospect_after(state, settled), schedule, small.toolbox)

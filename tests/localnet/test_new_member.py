@@ -29,7 +29,7 @@ from bdfl.node.settings import CHAIN_FOLDER, NodeSettings, open_chain
 from bdfl.node.status import read_status
 from bdfl.storage import write_record
 from bdfl.transports.live.zenoh_config import count_authorities
-from tests.operation.small_network import BY_FORMULA, FORMULA_CLIENT, tiny_scenario, wait_for
+from tests.localnet.small_network import BY_FORMULA, FORMULA_CLIENT, tiny_scenario, wait_for
 
 ALLOWED = frozenset([FORMULA_CLIENT])
 

@@ -79,7 +79,7 @@ def small_scenario(count: int = 4, scheduler_name: str = "drc", **sections: obje
 
 
 @dataclass(frozen=True, eq=False)
-class Town:
+class SmallFederation:
     """Members with their keys, and the rounds that chance brings them."""
 
     genesis: Genesis
@@ -196,10 +196,10 @@ class Town:
         return state, certificate
 
 
-def found_town(
+def found_federation(
     scenario: Scenario | None = None, toolbox: Toolbox | None = None, samples: Sequence[int] | None = None
-) -> Town:
-    """The town of a scenario, with data sets of these sizes; keys are made of member numbers."""
+) -> SmallFederation:
+    """The federation of a scenario, with data sets of these sizes; keys are made of member numbers."""
     scenario = small_scenario() if scenario is None else scenario
     federation = draw_federation(scenario, None if samples is None else np.array(samples, dtype=np.float64))
     rounds = tuple(draw_rounds(scenario, federation))
@@ -214,7 +214,7 @@ def found_town(
         LAYOUT,
         initial_model,
     )
-    return Town(genesis, signers, rounds, initial_model, Toolbox() if toolbox is None else toolbox)
+    return SmallFederation(genesis, signers, rounds, initial_model, Toolbox() if toolbox is None else toolbox)
 
 
 def genesis_of(problem: RoundProblem, scheduler: str = "drc") -> Genesis:

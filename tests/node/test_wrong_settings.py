@@ -27,8 +27,8 @@ from bdfl.node.doctor import NodeOptions, Verdict, examine
 from bdfl.node.run_file import lock_folder
 from bdfl.node.settings import open_chain, write_tls
 from bdfl.storage import write_record
-from tests.operation.small_network import tiny_scenario
-from tests.operation.test_doctor import answering, listening
+from tests.localnet.small_network import tiny_scenario
+from tests.node.test_doctor import answering, listening
 
 DAY_S = 86_400.0
 LABELS = np.arange(60) % 10

@@ -14,8 +14,8 @@ from bdfl.transports.live.certificates import issue_leaf, make_authority, member
 from bdfl.transports.live.driver import LiveNode
 from bdfl.transports.live.zenoh_link import ZenohLink
 from bdfl.transports.live.zenoh_session import LinkSettings
+from tests.live.memory_network import FormulaWork, MemoryNetwork, NodeThread, running, wait_until
 from tests.live.network_of_links import free_ports
-from tests.live.village import House, Village, VillageWork, running, wait_until
 
 LIAR = 3
 LIE_AT = 2  # height
@@ -76,37 +76,37 @@ def replace_record(record, **changes):
     return type(record)(**{name: changes.get(name, getattr(record, name)) for name in record.__struct_fields__})
 
 
-def open_links(village, folder):
+def open_links(network, folder):
     """A link for each member, with mTLS."""
-    ports = free_ports(village.count)
+    ports = free_ports(network.count)
     addresses = tuple(f"127.0.0.1:{port}" for port in ports)
-    authorities = [make_authority(signer, f"authority-{number}") for number, signer in enumerate(village.signers)]
+    authorities = [make_authority(signer, f"authority-{number}") for number, signer in enumerate(network.signers)]
     roots = roots_pem(authorities)
-    for number, signer in enumerate(village.signers):
+    for number, signer in enumerate(network.signers):
         key, leaf = issue_leaf(signer, authorities[number], member_name(number), ("127.0.0.1",))
         yield ZenohLink(
             LinkSettings(
                 number=number,
                 signer=signer,
-                chain=record_digest(village.genesis),
-                public_keys=[signer.public_key for signer in village.signers],
+                chain=record_digest(network.genesis),
+                public_keys=[signer.public_key for signer in network.signers],
                 life=1,
                 listen=(addresses[number],),
                 peers=addresses[:number],
                 tls=write_tls(folder / f"tls-{number}", key, leaf, roots),
-                max_blob_size=village.genesis.model.size,
+                max_blob_size=network.genesis.model.size,
             )
         )
 
 
-def build_houses(village, folder, lie):
-    for number, link in enumerate(open_links(village, folder)):
-        used = TwoFacedLink(link, village.signers[LIAR], lie) if number == LIAR else link
-        store, work = village.memory_store(), VillageWork(village, number)
-        node = LiveNode(village.context(number), store, used, work)
+def build_houses(network, folder, lie):
+    for number, link in enumerate(open_links(network, folder)):
+        used = TwoFacedLink(link, network.signers[LIAR], lie) if number == LIAR else link
+        store, work = network.memory_store(), FormulaWork(network, number)
+        node = LiveNode(network.context(number), store, used, work)
         if number == LIAR:
             used.node = node
-        yield House(node, store, used, work)
+        yield NodeThread(node, store, used, work)
 
 
 def evidence_in(store):
@@ -116,26 +116,26 @@ def evidence_in(store):
 
 @pytest.mark.parametrize("lie", [TwoVotes, TwoUpdates])
 def test_a_member_that_lies_is_recorded_and_its_later_updates_are_ignored_while_the_network_goes_on(tmp_path, lie):
-    village = Village(tmp_path)
-    houses = list(build_houses(village, tmp_path, lie))
-    honest, liar = houses[:LIAR], houses[LIAR]
+    network = MemoryNetwork(tmp_path)
+    threads = list(build_houses(network, tmp_path, lie))
+    honest, liar = threads[:LIAR], threads[LIAR]
     with ExitStack() as stack:
-        stack.enter_context(running(*houses))
-        wait_until(lambda: all(LIAR in house.node.state.chain.offenders for house in honest))
-        reached = max(house.node.status().height for house in honest)
-        wait_until(lambda: all(house.node.status().height >= reached + MORE for house in honest))
-        wait_until(lambda: liar.link.num_late_updates and all(house.node.status().refused for house in honest))
-    for house in honest:
-        assert house.error is None
-        [(height, evidence)] = evidence_in(house.store)
+        stack.enter_context(running(*threads))
+        wait_until(lambda: all(LIAR in thread.node.state.chain.offenders for thread in honest))
+        reached = max(thread.node.status().height for thread in honest)
+        wait_until(lambda: all(thread.node.status().height >= reached + MORE for thread in honest))
+        wait_until(lambda: liar.link.num_late_updates and all(thread.node.status().refused for thread in honest))
+    for thread in honest:
+        assert thread.error is None
+        [(height, evidence)] = evidence_in(thread.store)
         assert isinstance(evidence, lie)
         assert offender_of(evidence) == LIAR
         assert height >= LIE_AT
-        later = [block for block in house.store.blocks() if block.header.height > height]
+        later = [block for block in thread.store.blocks() if block.header.height > height]
         assert len(later) >= MORE
         assert all(signed.update.client != LIAR for block in later for signed in block.body.updates)
         assert all(LIAR not in block.body.next_schedule.selected for block in later)
         assert all(block.body.updates for block in later)
-        assert verify_chain(house.store).failure is None
-    shortest = min(house.store.height for house in honest)
-    assert len({house.store.block(shortest).digest for house in honest}) == 1
+        assert verify_chain(thread.store).failure is None
+    shortest = min(thread.store.height for thread in honest)
+    assert len({thread.store.block(shortest).digest for thread in honest}) == 1

@@ -46,7 +46,7 @@ from bdfl.scenario import LiveMode, QuorumRule, WorkKind, load_scenario
 from bdfl.scenario.files import find_scenario
 from bdfl.storage import write_record
 from bdfl.transports.live.calibration import Calibration, Figure, Source
-from tests.operation.founders import LABELS, access_point, agreed, card, empty_draft, full_draft, signer, unsigned
+from tests.federation.founders import LABELS, access_point, agreed, card, empty_draft, full_draft, signer, unsigned
 
 MACHINE = Calibration(
     cpu_hz=Figure(2e9, Source.CPUINFO),

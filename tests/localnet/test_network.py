@@ -22,7 +22,7 @@ from bdfl.node.status import read_status
 from bdfl.transports.live.event_log import EVENTS_FILE
 from bdfl.transports.live.replay import replay
 from campaigns.live_faults.log_reader import Diary
-from tests.operation.small_network import BY_FORMULA, FORMULA_CLIENT, descendants, is_alive, tiny_scenario, wait_for
+from tests.localnet.small_network import BY_FORMULA, FORMULA_CLIENT, descendants, is_alive, tiny_scenario, wait_for
 
 BLOCKS = 12
 

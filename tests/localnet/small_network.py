@@ -15,7 +15,7 @@ TINY = [
     "clients.min_selected=2", "clients.samples=60", "learning.hidden=[8]", "learning.local_steps=4",
     "live.time_scale=0", "live.grace_s=2", "live.resend_s=0.5", "live.attempt_s=0.8",
 ]  # fmt: skip
-FORMULA_CLIENT = "tests.operation.formula_client:client_fn"
+FORMULA_CLIENT = "tests.localnet.formula_client:client_fn"
 BY_FORMULA = f"learning.flower={FORMULA_CLIENT}"  # a training process that starts without PyTorch
 PATIENCE_S = 300.0  # a busy machine with two cores
 

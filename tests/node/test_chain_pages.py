@@ -7,7 +7,7 @@ from bdfl.encoding import encode
 from bdfl.ledger.sqlite_store import ChainStore
 from bdfl.node.http import ChainPages, NodeMetrics, serve_pages
 from benchmarks.ledger.sample_chain import sample_chain
-from tests.operation.test_metrics import SNAPSHOT, ask
+from tests.node.test_http import SNAPSHOT, ask
 
 CHAIN = sample_chain(3, num_members=3)
 

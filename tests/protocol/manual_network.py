@@ -1,4 +1,4 @@
-"""Nodes around a table: every message is handed over by the test, so each clause of the protocol can be provoked."""
+"""Nodes moved by hand: every message is handed over by the test, so each clause of the protocol can be provoked."""
 
 from dataclasses import dataclass, replace
 
@@ -53,7 +53,7 @@ def model_bytes(*values):
 
 
 @dataclass
-class TrainingActor:
+class ManualNode:
     """A node and what it did, in order."""
 
     context: Context
@@ -103,7 +103,7 @@ class TrainingActor:
         return Message(self.state.chain.chain, self.number, height, content)
 
 
-class Table:
+class ManualNetwork:
     """A federation; `scheduler` all selects everybody. Nothing moves but what a test moves."""
 
     def __init__(self, num_members=4, quorum=QuorumRule.MAJORITY, last_height=None, rounds=12, samples=None):
@@ -127,101 +127,101 @@ class Table:
         )
         self.toolbox = Toolbox()
         self.last_height = last_height
-        self.seats = [self.seat(number) for number in range(num_members)]
+        self.nodes = [self.node(number) for number in range(num_members)]
         self.blobs = {digest(self.initial): self.initial}
         self.decided = {}
 
-    def seat(self, number, recovered=None, chain=None, keep_blocks=0):
+    def node(self, number, recovered=None, chain=None, keep_blocks=0):
         context = Context(number, signer(number), TIMING, self.toolbox, self.last_height, keep_blocks=keep_blocks)
         chain = start_chain(self.genesis, self.toolbox) if chain is None else chain
         state = begin(context, chain) if recovered is None else begin(context, chain, recovered)
-        return TrainingActor(context, state, [])
+        return ManualNode(context, state, [])
 
     def start(self):
-        for seat in self.seats:
-            seat.give(Started())
+        for node in self.nodes:
+            node.give(Started())
 
-    def train(self, seat):
-        """The seat's update of its round: different for everybody."""
-        height = seat.state.chain.height + 1
-        model = model_bytes(height, seat.number, 1.0, -1.0)
+    def train(self, node):
+        """The node's update of its round: different for everybody."""
+        height = node.state.chain.height + 1
+        model = model_bytes(height, node.number, 1.0, -1.0)
         self.blobs[digest(model)] = model
-        return seat.give(TrainingFinished(height, seat.state.chain.tip, model))
+        return node.give(TrainingFinished(height, node.state.chain.tip, model))
 
-    def measure(self, seat):
-        round = seat.state.chain.height + 2
-        client = seat.number % len(self.genesis.members)  # who joins later finds what a founder does
-        return seat.give(Measured(round, conditions_of(self.rounds[round - 1], client), None))
+    def measure(self, node):
+        round = node.state.chain.height + 2
+        client = node.number % len(self.genesis.members)  # who joins later finds what a founder does
+        return node.give(Measured(round, conditions_of(self.rounds[round - 1], client), None))
 
-    def mine(self, seat, now_ns=0):
-        mined = seat.state.mined
+    def mine(self, node, now_ns=0):
+        mined = node.state.mined
         nonce = search_nonce(self.genesis.law.work, header_seal(mined.header), mined.header.difficulty)
-        return seat.give(NonceFound(mined.header, nonce), now_ns)
+        return node.give(NonceFound(mined.header, nonce), now_ns)
 
-    def fire(self, seat, timer):
-        """Fires the seat's timer as it was last set."""
-        found = [effect for effect in seat.did(SetTimer) if effect.timer is timer][-1]
-        return seat.give(TimerFired(found.timer, found.height, found.attempt))
+    def fire(self, node, timer):
+        """Fires the node's timer as it was last set."""
+        found = [effect for effect in node.did(SetTimer) if effect.timer is timer][-1]
+        return node.give(TimerFired(found.timer, found.height, found.attempt))
 
     def deliver(self, sender, effects, to=None, now_ns=0):
-        """Hands what `effects` send to those seats, and everything that follows from it, until nobody says more."""
+        """Hands what `effects` send to those nodes, and everything that follows from it, until nobody says more."""
         queue = [(sender, effect) for effect in effects]
         while queue:
             origin, effect = queue.pop(0)
             match effect:
                 case Send(receiver, message):
-                    for seat in self.seats if receiver is None else [self.seats[receiver]]:
-                        if seat is not origin and (to is None or seat in to):
-                            queue += [(seat, one) for one in seat.give_at(message, now_ns)]
-                case FetchBlob(blob, holder) if blob in self.blobs and self.is_known(origin, self.seats[holder]):
+                    for node in self.nodes if receiver is None else [self.nodes[receiver]]:
+                        if node is not origin and (to is None or node in to):
+                            queue += [(node, one) for one in node.give_at(message, now_ns)]
+                case FetchBlob(blob, holder) if blob in self.blobs and self.is_known(origin, self.nodes[holder]):
                     queue += [(origin, one) for one in origin.receive_blob(self.blobs[blob], holder, now_ns)]
                 case ServeDecided(receiver, height) if height in self.decided:
-                    answer = self.seats[receiver].give_at(
+                    answer = self.nodes[receiver].give_at(
                         origin.message(Decided(*self.decided[height]), height), now_ns
                     )
-                    queue += [(self.seats[receiver], one) for one in answer]
+                    queue += [(self.nodes[receiver], one) for one in answer]
                 case Commit(block, certificate):
                     self.decided.setdefault(block.header.height, (block, certificate))
 
-    def is_known(self, seat, other):
-        """Whether `other` knows the seat's key."""
-        return seat.number < len(other.state.chain.public_keys)
+    def is_known(self, node, other):
+        """Whether `other` knows the node's key."""
+        return node.number < len(other.state.chain.public_keys)
 
     def collect(self):
         """Everybody trains and reports, everybody hears of it: all mine."""
-        for seat in self.seats:
-            self.deliver(seat, self.train(seat))
-            if not (self.last_height and seat.state.chain.height + 1 >= self.last_height):
-                self.deliver(seat, self.measure(seat))
+        for node in self.nodes:
+            self.deliver(node, self.train(node))
+            if not (self.last_height and node.state.chain.height + 1 >= self.last_height):
+                self.deliver(node, self.measure(node))
 
     def play_round(self, winner=0):
         self.collect()
-        self.deliver(self.seats[winner], self.mine(self.seats[winner]))
+        self.deliver(self.nodes[winner], self.mine(self.nodes[winner]))
 
 
-def vote(seat, kind, attempt, block, *, number=None):
-    """A vote as member `number` would sign it at this seat's height."""
-    number = seat.number if number is None else number
+def vote(node, kind, attempt, block, *, number=None):
+    """A vote as member `number` would sign it at this node's height."""
+    number = node.number if number is None else number
     content = Vote(kind, attempt, block, number, (), (), 0)
-    return SignedVote(content, signer(number).sign(Meaning.VOTE, seat.state.chain.place, content))
+    return SignedVote(content, signer(number).sign(Meaning.VOTE, node.state.chain.place, content))
 
 
-def say_votes(seat, *votes):
-    sender = next(vote.vote.voter for vote in votes if vote.vote.voter != seat.number)
-    return seat.hear(replace_sender(seat.message(Hearsay(1, votes=tuple(votes))), sender))
+def say_votes(node, *votes):
+    sender = next(vote.vote.voter for vote in votes if vote.vote.voter != node.number)
+    return node.hear(replace_sender(node.message(Hearsay(1, votes=tuple(votes))), sender))
 
 
 def replace_sender(message, sender):
     return msgspec.structs.replace(message, sender=sender)
 
 
-def make_block(seat, *, attempt=1, proposer=None, change=None):
-    """A block of this seat's candidate as `proposer` signs and mines it, its body changed."""
-    mined = seat.state.mined
-    proposer = seat.number if proposer is None else proposer
+def make_block(node, *, attempt=1, proposer=None, change=None):
+    """A block of this node's candidate as `proposer` signs and mines it, its body changed."""
+    mined = node.state.mined
+    proposer = node.number if proposer is None else proposer
     body = mined.body if change is None else msgspec.structs.replace(mined.body, **change)
-    header = make_header(seat.state.chain, attempt, proposer, body, 0)
-    nonce = search_nonce(seat.state.chain.genesis.law.work, header_seal(header), header.difficulty)
+    header = make_header(node.state.chain, attempt, proposer, body, 0)
+    nonce = search_nonce(node.state.chain.genesis.law.work, header_seal(header), header.difficulty)
     signature = signer(proposer).sign(Meaning.BLOCK, header.place, Seal(header, nonce))
     return Block(header, nonce, signature, body)
 
@@ -229,13 +229,13 @@ def make_block(seat, *, attempt=1, proposer=None, change=None):
 __all__ = [
     "TIMING",
     "Kind",
+    "ManualNetwork",
+    "ManualNode",
     "Measure",
     "Mine",
     "Refused",
     "Store",
-    "Table",
     "Train",
-    "TrainingActor",
     "make_block",
     "model_bytes",
     "replace",
