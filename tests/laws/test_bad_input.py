@@ -57,7 +57,7 @@ def test_whatever_members_report_a_scheduler_decides_and_breaks_no_rule(name):
 
 @pytest.mark.parametrize("name", SCHEDULERS)
 def test_nobody_can_stop_the_others_by_what_it_reports(name):
-    params = charter_of(name)
+    params = params_of(name)
     for gain_atto in EXTREMES:
         for budget_pj in BUDGETS:
             conditions = dict.fromkeys(range(5), CONDITIONS) | {5: Conditions(gain_atto, budget_pj, True)}
@@ -69,7 +69,7 @@ def test_nobody_can_stop_the_others_by_what_it_reports(name):
             assert modelled.exchange_ns <= params.genesis.law.max_exchange_ns
 
 
-def charter_of(scheduler):
+def params_of(scheduler):
     initial = encode_weights(example_weights(0), SMALL)
     return read_params(example_genesis(initial, samples=[100, 200, 0, 400, 500, 600], scheduler=scheduler), Toolbox())
 
@@ -77,7 +77,7 @@ def charter_of(scheduler):
 def draw_prospects(scheduler, count):
     """Rounds of six members whose reports are anything that a report can be."""
     random = Random(scheduler)
-    params = charter_of(scheduler)
+    params = params_of(scheduler)
     for _ in range(count):
         conditions = {
             client: Conditions(random.choice(EXTREMES), random.choice(BUDGETS), random.random() < 0.9)

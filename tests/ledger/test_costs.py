@@ -34,7 +34,7 @@ def prospect_of(params: ChainParams, queue) -> Prospect:
 
 @cache
 def planned_rounds(num_rounds: int, scheduler: str):
-    """Random rounds, ordinary and extreme, in integers: charter, prospect and what the scheduler makes of them."""
+    """Random rounds, ordinary and extreme, in integers: parameters, prospect and what the scheduler makes of them."""
     return list(_plan_rounds(num_rounds, scheduler))
 
 

@@ -1,8 +1,6 @@
-"""Parameters of a chain: what its genesis and member set imply, and the round's problem they pose.
+"""Parameters of a chain, derived once from its genesis for each of its member sets, and the round's problem they pose.
 
-Parameters of a chain, derived once from its genesis: names become functions, integers become floats.
-
-There is one value for each member set of a chain.
+Names become functions, and integers become floats.
 """
 
 from collections.abc import Mapping, Sequence
