@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from bdfl.ledger.cache import Toolbox
-from bdfl.protocol.events import MessageArrived, Send, Started
+from bdfl.protocol.events import FetchBlob, MessageArrived, Send, Started
 from bdfl.protocol.proposals import MAX_AHEAD
 from bdfl.protocol.sync import MAX_EARLY
 from bdfl.protocol.updates import MAX_BLOBS
@@ -27,6 +27,9 @@ class Frank:
     def effects(self, now_ns, context, before, event, after, effects):
         return effects
 
+    def serve(self, blob, data):
+        return data
+
 
 def hoard(network, victim):
     """Lets the liar tell one member all it can, and answer all that it asks."""
@@ -41,8 +44,13 @@ def hoard(network, victim):
         send = said.pop(0)
         if send.to not in (None, victim.number):
             continue
-        for effect in victim.hear(send.message):
-            if isinstance(effect, Send) and effect.to in (None, LIAR):
+        effects = list(victim.hear(send.message))
+        while effects:
+            effect = effects.pop(0)
+            if isinstance(effect, FetchBlob) and effect.holder == LIAR:
+                num_asked += 1
+                effects += victim.receive_blob(hoarder.serve(effect.blob, None), LIAR)
+            elif isinstance(effect, Send) and effect.to in (None, LIAR):
                 num_asked += 1
                 said += tell(MessageArrived(effect.message))
     return num_asked

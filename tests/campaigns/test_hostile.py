@@ -77,7 +77,7 @@ def come_in(gate, shot):
         sender = gate.admit_request(line, len(shot.data), 0).member
         return gate.read_request(sender, shot.data, 0)
     sender = gate.admit(line, len(shot.data), 0).member
-    return gate.read_message(sender, gate.open_message(sender, 0 if "/to/" in shot.key else None, shot.data, 0))
+    return gate.read_message(sender, 0 if "/to/" in shot.key else None, shot.data, 0)
 
 
 @pytest.mark.parametrize("attack", [attack.name for attack in ATTACKS if attack.who is Who.MEMBER])
@@ -86,7 +86,7 @@ def test_what_a_member_sends_is_refused_at_the_gate_unless_it_is_in_good_form(at
     gate.set_members(KEYS)
     for sender in (0, 1):  # what was heard came before
         with suppress(Refused):
-            gate.open_message(sender, None, genuine(sender), 0)
+            gate.read_message(sender, None, genuine(sender), 0)
     make = arsenal().load(attack)
     shots = [shot for shot in map(make, range(60)) if "/to/" not in shot.key or "/to/0/" in shot.key]
     shots = [shot for shot in shots if not shot.is_query or "/blob/0/" in shot.key]

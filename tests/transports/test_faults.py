@@ -309,7 +309,7 @@ def test_a_scenario_gets_the_faults_it_asks_for():
 QUICK = [
     ("unsigned-reports", 3, "validity"),
     ("any-aggregate", 11, "validity"),
-    ("small-quorum", 0, "validity"),
+    ("small-quorum", 1, "validity"),
     ("vote-twice-counted", 0, "validity"),
     ("prevotes-decide", 0, "validity"),
     ("second-prevote", 0, "memory"),
