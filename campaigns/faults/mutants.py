@@ -303,7 +303,7 @@ def _binds_at_once(right: Function) -> Function:
         longer = {name: getattr(after, name) + (0,) * num_new for name in each}
         mining_hz = after.schedule.mining_hz + (0,) * num_new
         schedule = msgspec.structs.replace(after.schedule, mining_hz=mining_hz)
-        return replace(after, chain_params=after.coming_params, schedule=schedule, **longer)
+        return replace(after, params=after.coming_params, schedule=schedule, **longer)
 
     return apply_block
 
