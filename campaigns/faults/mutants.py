@@ -82,9 +82,9 @@ def _unsigned(rule: str) -> Callable[[Function], Function]:
     """Check all signatures but those of one rule."""
 
     def make(right: Function) -> Function:
-        def require_signed(chain_params: Any, name: str, *rest: Any) -> None:
+        def require_signed(chain_params: Any, name: str, *rest: Any, **named: Any) -> None:
             if name != rule:
-                right(chain_params, name, *rest)
+                right(chain_params, name, *rest, **named)
 
         return require_signed
 
