@@ -82,9 +82,9 @@ def _unsigned(rule: str) -> Callable[[Function], Function]:
     """Check all signatures but those of one rule."""
 
     def make(right: Function) -> Function:
-        def require_signed(charter: Any, name: str, *rest: Any) -> None:
+        def require_signed(params: Any, name: str, *rest: Any, **named: Any) -> None:
             if name != rule:
-                right(charter, name, *rest)
+                right(params, name, *rest, **named)
 
         return require_signed
 
