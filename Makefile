@@ -70,6 +70,10 @@ format: $(VENV)/.installed-dev ## rewrite the sources in the house format
 bench: $(VENV)/.installed-bench ## measure the schedulers' speed, and a general solver's beside it (5 minutes)
 	$(BIN)/python -m benchmarks --quick
 
+.PHONY: hops
+hops: $(VENV)/.installed-learn ## count the modules that `bdfl run quickstart` executes, and the hops down to a local training
+	$(BIN)/python -m benchmarks.hops
+
 bench-learning: $(VENV)/.installed-learn .venv-flower/.installed .venv-pfl/.installed ## rounds of learning beside plain PyTorch, Flower and pfl-research (quarter of an hour)
 	$(BIN)/python -m benchmarks --only learning
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from bdfl.sweeps.executors import Crew, open_local_crew, open_ray_crew
+from bdfl.sweeps.executors import Executor, open_local_executor, open_ray_executor
 from bdfl.sweeps.plan import Sweep, load_sweep
 from bdfl.sweeps.results import POINTS_FILE, SweepFolder, open_sweep_folder
 from bdfl.sweeps.runner import run_sweep
@@ -57,26 +57,28 @@ class ShareRow:
 def measure_sweep(*, quick: bool, report: Callable[[str], None]) -> list[Result]:
     """A sweep of 1,000 points (quick: 100) by every engine."""
     text = _SWEEP.format(rounds=20 if quick else 100, seeds=2 if quick else 20)
-    engines: dict[str, Callable[[], AbstractContextManager[Crew]]] = {
-        "local": partial(open_local_crew, _WORKERS),
-        "ray": partial(open_ray_crew, None, _WORKERS, with_torch=False),
+    engines: dict[str, Callable[[], AbstractContextManager[Executor]]] = {
+        "local": partial(open_local_executor, _WORKERS),
+        "ray": partial(open_ray_executor, None, _WORKERS, with_torch=False),
     }
     rows = []
-    for name, open_crew in engines.items():
+    for name, open_executor in engines.items():
         report(f"sweep: engine {name}")
         with tempfile.TemporaryDirectory() as path:
             file = Path(path) / "bench.toml"
             file.write_text(text, encoding="utf-8")
-            rows.append(_measure(name, load_sweep(file), open_crew, Path(path) / "out"))
+            rows.append(_measure(name, load_sweep(file), open_executor, Path(path) / "out"))
     if len({row.table for row in rows}) != 1:
         raise RuntimeError("the engines' tables differ")
     return [make_result("sweep", "bdfl sweep: where the workers' time goes", rows, _NOTES)]
 
 
-def _measure(name: str, sweep: Sweep, open_crew: Callable[[], AbstractContextManager[Crew]], path: Path) -> ShareRow:
+def _measure(
+    name: str, sweep: Sweep, open_executor: Callable[[], AbstractContextManager[Executor]], path: Path
+) -> ShareRow:
     began_s = time.perf_counter()
-    with open_sweep_folder(path, sweep) as folder, open_crew() as crew:
-        outcome = run_sweep(sweep, folder, crew)
+    with open_sweep_folder(path, sweep) as folder, open_executor() as executor:
+        outcome = run_sweep(sweep, folder, executor)
         times = _times(folder)
     wall_s = time.perf_counter() - began_s
 

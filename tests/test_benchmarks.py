@@ -14,6 +14,7 @@ from bdfl.learning.partition import draw_partition
 from bdfl.learning.trainer_pool import open_trainer
 from bdfl.scenario import Aggregation
 from bdfl.scheduling.exact import exact
+from benchmarks import hops
 from benchmarks.clock import growth_exponent, peak_bytes
 from benchmarks.drc_growth import measure_drc
 from benchmarks.exact_speed import Case, fit_growth, measure_case, measure_exact
@@ -166,3 +167,11 @@ def test_no_process_of_a_side_outlives_it(tmp_path):
         assert len(members) >= 2
         assert all(map(is_running, members))
     assert not any(map(is_running, members))
+
+
+def test_a_run_executes_few_modules_and_local_training_is_near_the_command(coarse_pictures):
+    counter = hops.count_calls(1)
+    assert {"bdfl.cli.run", "bdfl.protocol.node", "bdfl.ledger.rules"} <= counter.modules
+    assert len(counter.modules) <= hops.MOST_MODULES
+    assert (counter.way[0], counter.way[-1]) == ("bdfl.cli.run", "bdfl.learning.sgd_vmap")
+    assert len(counter.way) - 1 <= hops.MOST_HOPS

@@ -8,7 +8,7 @@ import pytest
 
 from bdfl.compute import mining_energy, mining_scale, mining_time, mining_work, training_energy
 from bdfl.experiment import simulate
-from bdfl.reproduce import PAPER_TIME_S
+from bdfl.reproduce.results import PAPER_TIME_S
 from bdfl.scenario import load_scenario
 from bdfl.scenario.files import find_scenario
 from bdfl.scheduling.drc import fastest_prefix, mining_root

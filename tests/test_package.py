@@ -27,7 +27,7 @@ def modules_after(statement):
 def test_importing_the_package_is_light():
     seconds, modules = modules_after("import bdfl")
     assert seconds < 0.3
-    assert not modules & HEAVY
+    assert not modules & (HEAVY | {"numpy", "msgspec"})
 
 
 def test_scheduling_needs_no_pictures_commands_or_learning_library():

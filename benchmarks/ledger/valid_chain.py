@@ -41,7 +41,7 @@ from bdfl.ledger.block import (
 )
 from bdfl.ledger.cache import Toolbox
 from bdfl.ledger.chain import ChainState, apply_block, prospect_after, settle_round, start_chain
-from bdfl.ledger.chain_params import Charter, read_charter
+from bdfl.ledger.chain_params import ChainParams, read_params
 from bdfl.ledger.genesis import first_prospect
 from bdfl.ledger.proof_of_work import search_nonce
 from bdfl.ledger.rules import make_body, make_header
@@ -63,7 +63,7 @@ _EXAMPLE_PHYSICS = Physics(
     overhead_ns=0,
 )
 
-Plan = Callable[[Charter, Prospect, Toolbox], Schedule]
+Plan = Callable[[ChainParams, Prospect, Toolbox], Schedule]
 Change = Callable[[Body], Body]
 
 
@@ -89,20 +89,20 @@ def example_limits(samples: int) -> Limits:
     )
 
 
-def plan_by_scheduler(charter: Charter, prospect: Prospect, toolbox: Toolbox) -> Schedule:
+def plan_by_scheduler(params: ChainParams, prospect: Prospect, toolbox: Toolbox) -> Schedule:
     """The schedule of the chain's own scheduler."""
-    return plan_round(charter, prospect, toolbox).schedule
+    return plan_round(params, prospect, toolbox).schedule
 
 
-def plan_by_hand(charter: Charter, prospect: Prospect, toolbox: Toolbox) -> Schedule:
+def plan_by_hand(params: ChainParams, prospect: Prospect, toolbox: Toolbox) -> Schedule:
     """All candidates train and mine at round numbers: the same on every machine, which no solver promises."""
     clients = tuple(prospect.candidates)
     if not clients:
-        return idle_schedule(prospect.round, charter.num_members, "nobody is there")
-    mining_hz = tuple(10**9 if client in prospect.candidates else 0 for client in range(charter.num_members))
-    power_uw = tuple(charter.members[client].limits.power_uw for client in clients)
+        return idle_schedule(prospect.round, params.num_members, "nobody is there")
+    mining_hz = tuple(10**9 if client in prospect.candidates else 0 for client in range(params.num_members))
+    power_uw = tuple(params.members[client].limits.power_uw for client in clients)
     draft = Schedule(prospect.round, clients, (800_000_000,) * len(clients), power_uw, mining_hz, 0, "")
-    assessment = assess(charter, prospect, draft, toolbox)
+    assessment = assess(params, prospect, draft, toolbox)
     assert not assessment.breaches, assessment.breaches
     return msgspec.structs.replace(draft, objective_nano=assessment.objective_nano)
 
@@ -138,8 +138,8 @@ def example_genesis(
         privacy=privacy,
     )
     toolbox = Toolbox()
-    charter = read_charter(draft, toolbox)
-    return msgspec.structs.replace(draft, schedule=plan(charter, first_prospect(charter), toolbox))
+    params = read_params(draft, toolbox)
+    return msgspec.structs.replace(draft, schedule=plan(params, first_prospect(params), toolbox))
 
 
 def example_weights(number: int, layout: Layout = SMALL) -> Vector:
@@ -171,7 +171,6 @@ class ChainMaker:
             update = ModelUpdate(client, 0, self.state.genesis.model.size, self.state.model, 0)
         else:
             data = encode_weights(weights, self.state.layout)
-            self.toolbox.note_digest(data, digest(data))
             self.store.put_blob(self.toolbox.digest(data), data)
             update = ModelUpdate(client, samples, len(data), self.toolbox.digest(data), self._spent_micro(client))
         return self.sign(update)
@@ -225,7 +224,7 @@ class ChainMaker:
         if model:
             self.store.put_blob(body.model, model)
         settled = settle_round(self.state, body.updates, body.reports, body.entries)
-        planned = self.plan(self.state.coming_charter, prospect_after(self.state, settled), self.toolbox)
+        planned = self.plan(self.state.coming_params, prospect_after(self.state, settled), self.toolbox)
         body = msgspec.structs.replace(body, next_schedule=planned)
         body = body if change is None else change(body)
         return self.seal(make_header(self.state, attempt, proposer, body, self.state.times_ms[-1] + _BLOCK_MS), body)

@@ -61,11 +61,11 @@ def network_scenario(num_nodes: int, num_rounds: int) -> Scenario:
 
 def run_crowd(scenario: Scenario) -> Found:
     """Plays rounds without a model or a network."""
-    from bdfl.experiment.simulation import simulate_crowd
+    from bdfl.experiment.simulation import simulate_aggregate
 
     began_s = time.perf_counter()
     ended: list[tuple[float, float]] = []
-    record = simulate_crowd(scenario, on_round=lambda _: ended.append(_now()))
+    record = simulate_aggregate(scenario, on_round=lambda _: ended.append(_now()))
     round_s, round_cpu_s = _mean_between(ended[0], ended[-1], len(ended) - 1)
     rows = record.rounds
     return Found(

@@ -11,7 +11,7 @@ from bdfl.ledger.block import Genesis, MembershipChange
 from bdfl.ledger.cache import Toolbox
 from bdfl.ledger.chain import ChainState, apply_block, start_chain
 from bdfl.ledger.errors import InvalidBlock, MissingBlob, RuleBroken
-from bdfl.ledger.member_set import BINDS_AFTER, Roll, find_change, offender_of, read_roll
+from bdfl.ledger.member_set import BINDS_AFTER, MemberSet, find_change, offender_of, read_member_set
 from bdfl.ledger.rules import required_blobs, validate_certificate, validate_model, validate_proposal
 from bdfl.ledger.statements import validate_change
 from bdfl.protocol.proposals import MAX_AHEAD
@@ -104,7 +104,7 @@ def check_progress(trial: Trial, toolbox: Toolbox) -> Breach | None:
     return None
 
 
-def expected_height(roll: Roll, node: int, quiet_height: int) -> int:
+def expected_height(roll: MemberSet, node: int, quiet_height: int) -> int:
     """Return the height a node must reach: three rounds beyond the end of the faults, unless it is removed before.
 
     A joining node must be admitted by then, or no member answers it in time.
@@ -137,8 +137,8 @@ def _longest_chain(trial: Trial) -> list[Committed]:
     return max((trial.record.nodes[node].commits for node in trial.plan.honest), key=len)
 
 
-def _longest_roll(trial: Trial) -> Roll:
-    return read_roll(trial.genesis, (found.block for found in _longest_chain(trial)))
+def _longest_roll(trial: Trial) -> MemberSet:
+    return read_member_set(trial.genesis, (found.block for found in _longest_chain(trial)))
 
 
 def check_memory(trial: Trial, toolbox: Toolbox) -> Breach | None:

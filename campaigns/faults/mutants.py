@@ -110,7 +110,7 @@ def _any_aggregate(right: Function) -> Function:
         if block.body.is_empty:
             return b""
         chosen = rules.aggregated_updates(block.body.updates)
-        aggregated: bytes = tools.aggregate(state.charter.aggregation, state.layout, chosen, blobs)
+        aggregated: bytes = tools.aggregate(state.params.aggregation, state.layout, chosen, blobs)
         return aggregated
 
     return validate_model
@@ -272,7 +272,7 @@ def _wherever_signed(right: Function) -> Function:
     """Blame a proposer for a block of any height that it signed."""
 
     def is_meant_for_here(draft: Draft, block: Any) -> bool:
-        members, header = draft.chain.charter.members, block.header
+        members, header = draft.chain.params.members, block.header
         statement = statement_digest(Meaning.BLOCK, header.place, encode(Seal(header, block.nonce)))
         return draft.toolbox.is_signed(members[header.proposer].public_key, block.signature, statement)
 
@@ -298,12 +298,12 @@ def _binds_at_once(right: Function) -> Function:
         after = right(state, block, tools)
         if find_change(block.body.entries) is None:
             return after
-        num_new = after.coming_charter.num_members - after.num_members
+        num_new = after.coming_params.num_members - after.num_members
         each = ("queue_nano", "misses", "rests_until", "rounds_scheduled", "epsilon_micro")
         longer = {name: getattr(after, name) + (0,) * num_new for name in each}
         mining_hz = after.schedule.mining_hz + (0,) * num_new
         schedule = msgspec.structs.replace(after.schedule, mining_hz=mining_hz)
-        return replace(after, charter=after.coming_charter, schedule=schedule, **longer)
+        return replace(after, params=after.coming_params, schedule=schedule, **longer)
 
     return apply_block
 

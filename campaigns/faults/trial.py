@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from bdfl.ledger.cache import Toolbox
-from bdfl.ledger.member_set import read_roll
+from bdfl.ledger.member_set import read_member_set
 from bdfl.protocol.state import Timing
 from bdfl.scenario.schema_learning import QuorumRule
 from bdfl.transports.byzantine import Liar
@@ -128,7 +128,7 @@ def play(plan: FaultPlan, recorder: Recorder, toolbox: Toolbox) -> tuple[Trial, 
         return max((nodes[node] for node in plan.honest), key=lambda node: node.height)
 
     def is_done() -> bool:
-        roll = read_roll(world.genesis, best_node().store.blocks())
+        roll = read_member_set(world.genesis, best_node().store.blocks())
         return all(nodes[node].height >= expected_height(roll, node, quiet_height) for node in plan.honest)
 
     def find_blob(blob: bytes) -> bytes | None:

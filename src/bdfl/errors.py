@@ -10,6 +10,21 @@ class BdflError(Exception):
     """Base of all errors that are not bugs in bdfl: shown as one line, exit code 2."""
 
 
+class Unexpected(BdflError):
+    """A thing from outside that cannot be used: its name, the fault found and the form expected."""
+
+    kind = ""  # stands before the name
+
+    def __init__(self, name: str, found: str, expected: str) -> None:
+        super().__init__(name, found, expected)
+        self.name = name
+        self.found = found
+        self.expected = expected
+
+    def __str__(self) -> str:
+        return one_line(f"{self.kind}{self.name}: {self.found}, expected {self.expected}")
+
+
 class InvalidProblem(BdflError):
     """A round's problem with wrong shapes, negative sizes or values that are not numbers."""
 

@@ -6,20 +6,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module, invalidate_caches
 
-from bdfl.errors import BdflError, one_line
+from bdfl.errors import Unexpected, one_line
 
 
-class BadFunction(BdflError):
-    """A user function that does not exist or fails: its name, the fault found and the form expected."""
-
-    def __init__(self, name: str, found: str, expected: str) -> None:
-        super().__init__(name, found, expected)
-        self.name = name
-        self.found = found
-        self.expected = expected
-
-    def __str__(self) -> str:
-        return one_line(f"{self.name}: {self.found}, expected {self.expected}")
+class BadFunction(Unexpected):
+    """A user function that does not exist or fails."""
 
 
 @contextmanager

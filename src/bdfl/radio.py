@@ -5,6 +5,8 @@ from numpy.typing import NDArray
 
 from bdfl.types import PerClient
 
+BITS_PER_BYTE = 8
+
 
 def channel_gain(
     reference_gain: float,

@@ -1,16 +1,12 @@
-"""Files: folder locks, records written by atomic replace, and reading of files from elsewhere within limits.
-
-Files that operators exchange before a network starts: one record each, canonically encoded.
-
-They are untrusted: size and format are checked before anything is used.
-"""
+"""Files: locks, atomic replace, records that operators exchange, and reading of untrusted files within limits."""
 
 import errno
 import os
 import re
 import stat
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
@@ -18,13 +14,38 @@ from typing import Any, BinaryIO, TypeVar
 from bdfl.encoding import BadEncoding, Record, decode, encode
 from bdfl.errors import BdflError, other_format
 
+OWN_FOLDER = 0o700  # owner only: messages, keys and models are private
+
 # An advisory file lock (flock) that the system releases when its process ends.
 
 _TRIES = 10
 _WAIT_S = 0.02
+_MAX_LOCK = 2**20  # bytes of a file that is a lock
 
 
-def try_lock(file: BinaryIO) -> bool:
+@contextmanager
+def lock_file(path: Path, taken: BdflError) -> Iterator[None]:
+    """Hold the exclusive lock on a file, created if missing, inside the block; raise `taken` if a process holds it."""
+    with path.open("ab") as file:
+        for _ in range(_TRIES):  # a process that only tests the lock holds it for a moment
+            if _try_lock(file):
+                break
+            time.sleep(_WAIT_S)
+        else:
+            raise taken
+        yield
+
+
+def is_lock_held(path: Path) -> bool:
+    """Return whether a process holds the lock on a file."""
+    try:
+        with open_regular(path, _MAX_LOCK) as file:
+            return not _try_lock(file)
+    except OSError:
+        return False
+
+
+def _try_lock(file: BinaryIO) -> bool:
     """Take the exclusive lock without waiting and return whether that succeeded; always true without `fcntl`."""
     try:
         import fcntl
@@ -37,16 +58,55 @@ def try_lock(file: BinaryIO) -> bool:
     return True
 
 
-def lock_patiently(file: BinaryIO) -> bool:
-    """Retry `try_lock` for a moment: a process that only tests the lock holds it meanwhile."""
-    for _ in range(_TRIES):
-        if try_lock(file):
-            return True
-        time.sleep(_WAIT_S)
-    return False
+# Files that are whole or unchanged, and files of lines that may end in the middle of one.
 
 
-OWN_FOLDER = 0o700  # owner only: messages, keys and models are private
+@contextmanager
+def replacing(path: Path, *, draft: Path | None = None, mode: int = 0o644, durable: bool = False) -> Iterator[BinaryIO]:
+    """Open a new file that replaces `path` atomically at the end of the block, unless that raises.
+
+    It is written as `draft`, by default beside `path`; `mode` applies from its creation, and `durable` adds fsync.
+    """
+    temporary = path.with_name(f".{path.name}.tmp") if draft is None else draft
+    temporary.unlink(missing_ok=True)
+    try:
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+            yield file
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+    if durable:
+        sync_folder(path.parent)
+
+
+def replace_file(path: Path, content: bytes, *, mode: int = 0o644, durable: bool = False) -> None:
+    """Replace a file atomically, see `replacing`."""
+    with replacing(path, mode=mode, durable=durable) as file:
+        file.write(content)
+
+
+def sync_folder(path: Path) -> None:
+    """fsync the folder, so that new names in it survive a crash of the machine."""
+    if os.name == "nt":  # Windows cannot open folders
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def complete_lines(content: bytes) -> list[bytes]:
+    """Split a file of lines, without line ends; a torn last line is left out."""
+    return content.split(b"\n")[:-1]
+
+
+# Files that operators exchange before a network starts: one record each, canonically encoded. They are untrusted.
 
 _Record = TypeVar("_Record", bound=Record)
 FORMATS = {"draft": 1, "card": 1, "genesis": 3, "signature": 1, "change": 1}  # in files: "bdfl card 1"
@@ -87,18 +147,11 @@ def _form_of(data: bytes) -> tuple[str | None, int]:
 
 def write_record(path: Path, record: Record, *, replaces: bool = False) -> None:
     """Write a record atomically, with fsync; overwrite an existing file only if `replaces`."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         if path.exists() and not replaces:
             raise BadSetUpFile(f"{path}: exists already, a new file expected")
-        with temporary.open("wb") as file:
-            file.write(encode(record))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        replace_file(path, encode(record), durable=True)
     except OSError as error:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
         raise BadSetUpFile(f"{path}: {error.strerror}, a file in a writable folder expected") from None
 
 

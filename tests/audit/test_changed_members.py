@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from bdfl.audit.influence import blame_clients, leave_out
-from bdfl.audit.lineage import NotOnChain, describe_change, prove_update, roll_of, trace_model, validate_client
+from bdfl.audit.lineage import NotOnChain, describe_change, member_set_of, prove_update, trace_model, validate_client
 from bdfl.audit.summary import summarise_chain
 from bdfl.report.chain_tables import tabulate_block, tabulate_chain
 from tests.ledger.lying import new_maker
@@ -77,4 +77,4 @@ def test_who_was_removed_is_still_known():
     validate_client(CHAIN, 4)
     with pytest.raises(NotOnChain, match="client 5: no member of the chain, 0 to 4 expected"):
         validate_client(CHAIN, 5)
-    assert roll_of(CHAIN).active == {0, 1, 3, 4}
+    assert member_set_of(CHAIN).active == {0, 1, 3, 4}

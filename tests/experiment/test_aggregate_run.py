@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from bdfl.environment import DrawnRounds, draw_federation, draw_rounds
-from bdfl.experiment.run_folder import write_crowd
-from bdfl.experiment.simulation import MAX_KEPT_CLIENTS, is_crowd, simulate, simulate_crowd
-from bdfl.records import encode_crowd, encode_run, summarise_crowd, summarise_run
-from bdfl.records.aggregate_run import CrowdRound, spread_clients
+from bdfl.experiment.run_folder import write_aggregate
+from bdfl.experiment.simulation import MAX_KEPT_CLIENTS, is_aggregated, simulate, simulate_aggregate
+from bdfl.records import encode_aggregate, encode_run, summarise_aggregate, summarise_run
+from bdfl.records.run import AggregateRound, spread_clients
 from bdfl.report.tables import tabulate_crowd
 from bdfl.scenario import Scenario, load_scenario, override_scenario
 from bdfl.scenario.files import find_scenario
@@ -32,8 +32,8 @@ STARVED = override_scenario(SMALL, ["energy.budget_j=0.001"])
 @pytest.mark.parametrize("choice", ["drc", "random", "exact"])
 def test_sums_are_those_of_the_run_that_keeps_everything(scenario, choice):
     chosen = choose_scheduler(scenario, choice)
-    whole, crowd = simulate(chosen), simulate_crowd(chosen)
-    kept, summed = summarise_run(whole), summarise_crowd(crowd)
+    whole, crowd = simulate(chosen), simulate_aggregate(chosen)
+    kept, summed = summarise_run(whole), summarise_aggregate(crowd)
     for name in kept.__struct_fields__:
         assert getattr(summed, name) == pytest.approx(getattr(kept, name), rel=1e-12, nan_ok=True), name
     totals = crowd.clients
@@ -61,18 +61,18 @@ def test_rounds_drawn_as_they_are_played_are_the_rounds_drawn_before():
 
 
 def test_a_run_is_a_crowd_beyond_what_anybody_reads():
-    assert not is_crowd(override_scenario(SMALL, [f"clients.count={MAX_KEPT_CLIENTS}"]))
-    assert is_crowd(load_scenario(find_scenario("million")))
+    assert not is_aggregated(override_scenario(SMALL, [f"clients.count={MAX_KEPT_CLIENTS}"]))
+    assert is_aggregated(load_scenario(find_scenario("million")))
 
 
 def test_json_and_tables_do_not_grow_with_the_clients():
     crowds = [
-        simulate_crowd(override_scenario(SMALL, ["rounds=2", f"clients.count={count}"])) for count in (100, 30_000)
+        simulate_aggregate(override_scenario(SMALL, ["rounds=2", f"clients.count={count}"])) for count in (100, 30_000)
     ]
-    lengths = [len(encode_crowd(crowd)) for crowd in crowds]
+    lengths = [len(encode_aggregate(crowd)) for crowd in crowds]
     assert max(lengths) < 10_000
     assert lengths[1] < 1.2 * lengths[0]
-    document = json.loads(encode_crowd(crowds[1]))
+    document = json.loads(encode_aggregate(crowds[1]))
     assert document["num_clients"] == 30_000
     assert [row["round"] for row in document["rounds"]] == [1, 2]
     assert [table.row_count for table in tabulate_crowd(crowds[0])] == [
@@ -81,18 +81,18 @@ def test_json_and_tables_do_not_grow_with_the_clients():
 
 
 def test_the_spread_of_clients_is_in_order_and_around_their_mean():
-    for row in spread_clients(simulate_crowd(MOVING).clients):
+    for row in spread_clients(simulate_aggregate(MOVING).clients):
         assert row.least <= row.five_percent <= row.median <= row.ninety_five_percent <= row.most
         assert row.least <= row.mean <= row.most
 
 
 def test_files_have_a_row_per_round_and_a_row_per_client(tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet")
-    crowd = simulate_crowd(STARVED)
-    scenario, rounds, clients = write_crowd(STARVED, crowd, tmp_path)
+    crowd = simulate_aggregate(STARVED)
+    scenario, rounds, clients = write_aggregate(STARVED, crowd, tmp_path)
     assert load_scenario(scenario) == STARVED
     table = parquet.read_table(rounds)
-    assert table.column_names == list(CrowdRound.__struct_fields__)
+    assert table.column_names == list(AggregateRound.__struct_fields__)
     assert table.num_rows == 8
     assert table["status"].to_pylist() == ["infeasible"] * 8
     assert table["objective"].null_count == 8

@@ -8,9 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from bdfl.cli import app
-from bdfl.experiment.run_folder import create_run_folder
-from bdfl.experiment.training_run import prepare_run, train_run, verify_run
-from bdfl.learning.trainer_pool import open_trainer
+from bdfl.experiment.training_run import RunOptions, run
 from bdfl.ledger.sqlite_store import ChainStore
 from bdfl.records.parquet import write_parquet
 from bdfl.report.run_report import describe_privacy, summarise_training, tabulate_training
@@ -22,20 +20,17 @@ SCENARIO = load_scenario(find_scenario("private-digits"), CHANGES)
 
 
 def play(path):
-    """The records of a run, and how its chain is verified."""
-    federated = prepare_run(SCENARIO)
-    with (
-        create_run_folder(path, SCENARIO) as folder,
-        open_trainer(SCENARIO, federated.data, federated.partition) as trainer,
-    ):
-        records = train_run(federated, trainer, folder)
-        write_parquet(*records, path)
-        return records, verify_run(folder)
+    """A whole run, with its tables in the folder."""
+
+    def write(made):
+        return write_parquet(made.record, made.learning, made.folder)
+
+    return run(SCENARIO, path, RunOptions(workers=1, write=write))
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Two runs of one scenario: what the first gave, and the folder of both."""
+    """Two runs of one scenario: the first of them, and the folder of both."""
     folder = tmp_path_factory.mktemp("private")
     first, _ = (play(folder / name) for name in ("first", "second"))
     return first, folder
@@ -48,7 +43,8 @@ def test_private_runs_are_the_same_to_the_byte(runs):
 
 
 def test_the_chain_holds_what_everybody_spent_and_no_more_than_was_allowed(runs):
-    ((_, learning), verification), folder = runs
+    first, folder = runs
+    learning, verification = first.learning, first.verification
     with ChainStore.open(folder / "first" / "chain", read_only=True) as chain:
         assert chain.genesis.privacy is not None
         stated = {}
@@ -62,7 +58,8 @@ def test_the_chain_holds_what_everybody_spent_and_no_more_than_was_allowed(runs)
 
 
 def test_the_accountant_finds_the_same_again(runs, monkeypatch):
-    ((_, learning), _), folder = runs
+    first, folder = runs
+    learning = first.learning
     monkeypatch.setenv("COLUMNS", "80")
     result = CliRunner().invoke(app, ["chain", "privacy", str(folder / "first"), "--json"])
     assert result.exit_code == 0, result.output
@@ -75,13 +72,14 @@ def test_the_accountant_finds_the_same_again(runs, monkeypatch):
     assert max(map(len, shown.stdout.splitlines())) <= 80
 
 
-def test_records_and_summary_show_it(runs, tmp_path):
-    ((run, learning), verification), folder = runs
+def test_records_and_summary_show_it(runs):
+    made, folder = runs
+    learning = made.learning
     most = float(np.nanmax(learning.final_epsilon))
     column = pyarrow.parquet.read_table(folder / "first" / "clients.parquet")["epsilon"].to_numpy()
     assert np.nanmax(column.astype(float)) == most
-    assert summarise_training(run, learning, tmp_path, verification, 0.1).epsilon == most
+    assert summarise_training(made).epsilon == most
     line = describe_privacy(learning, SCENARIO)
     assert line.startswith(f"epsilon at most {most:.2f} (client ")
-    summary = tabulate_training(run, learning, SCENARIO, verification, 0.1)[1]
+    summary = tabulate_training(made)[1]
     assert line in list(summary.columns[1].cells)

@@ -19,7 +19,7 @@ from bdfl.localnet.processes import NetworkFile, node_folder, write_network
 from bdfl.node.http import Page, StatusServer
 from bdfl.node.log import NodeLog
 from bdfl.node.status import ServiceState, Snapshot
-from bdfl.records.files import RoundTimes, Stretched
+from bdfl.records.files import ModelledRound, RoundTimes
 from tests.browser.folders import RunWriter, example_scenario
 
 
@@ -139,7 +139,7 @@ def test_a_network_that_is_over_has_its_chain_and_nobody_online(network: Path) -
 
 
 def test_rounds_took_what_a_node_measured(network: Path) -> None:
-    nothing = Stretched(0, 0, 0, 0, 0, 0)
+    nothing = ModelledRound(0, 0, 0, 0, 0, 0)
     times = RoundTimes(
         node=0, round=2, attempt=1, num_updates=2, is_whole=True, time_scale=1.0, modelled=nothing, training_ns=None,
         computing_ns=0, hashing_ns=0, upload_ns={}, exchange_ns=4 * 10**9, mining_ns=10**9, voting_ns=5 * 10**8,

@@ -15,7 +15,7 @@ from bdfl.encoding import INT_LIMIT, BadEncoding, decode
 from bdfl.learning.weights import encode_weights
 from bdfl.ledger.block import MAX_BUDGET_PJ, Block, Conditions, Genesis, Modelled, SignedVote
 from bdfl.ledger.cache import Toolbox
-from bdfl.ledger.chain_params import read_charter
+from bdfl.ledger.chain_params import read_params
 from bdfl.ledger.costs import NANO
 from bdfl.ledger.merkle import MerkleProof
 from bdfl.ledger.schedule import Prospect, assess, find_candidates, plan_round, validate_schedule
@@ -49,35 +49,35 @@ def test_nothing_that_was_changed_is_ever_accepted(kind):
 
 @pytest.mark.parametrize("name", SCHEDULERS)
 def test_whatever_members_report_a_scheduler_decides_and_breaks_no_rule(name):
-    for prospect, charter in draw_prospects(name, 100):
+    for prospect, params in draw_prospects(name, 100):
         toolbox = Toolbox(max_entries=0)
-        schedule = plan_round(charter, prospect, toolbox).schedule
-        validate_schedule(charter, prospect, schedule, toolbox)
+        schedule = plan_round(params, prospect, toolbox).schedule
+        validate_schedule(params, prospect, schedule, toolbox)
 
 
 @pytest.mark.parametrize("name", SCHEDULERS)
 def test_nobody_can_stop_the_others_by_what_it_reports(name):
-    charter = charter_of(name)
+    params = params_of(name)
     for gain_atto in EXTREMES:
         for budget_pj in BUDGETS:
             conditions = dict.fromkeys(range(5), CONDITIONS) | {5: Conditions(gain_atto, budget_pj, True)}
             candidates = find_candidates(conditions, (0,) * 6, 2, 1)
-            prospect = Prospect(charter.chain, 2, (NANO,) * 6, candidates, None)
-            plan = plan_round(charter, prospect, Toolbox(max_entries=0))
+            prospect = Prospect(params.chain, 2, (NANO,) * 6, candidates, None)
+            plan = plan_round(params, prospect, Toolbox(max_entries=0))
             assert plan.schedule.is_feasible, plan.schedule.reason
-            modelled = assess(charter, prospect, plan.schedule, Toolbox(max_entries=0)).modelled
-            assert modelled.exchange_ns <= charter.genesis.law.max_exchange_ns
+            modelled = assess(params, prospect, plan.schedule, Toolbox(max_entries=0)).modelled
+            assert modelled.exchange_ns <= params.genesis.law.max_exchange_ns
 
 
-def charter_of(scheduler):
+def params_of(scheduler):
     initial = encode_weights(example_weights(0), SMALL)
-    return read_charter(example_genesis(initial, samples=[100, 200, 0, 400, 500, 600], scheduler=scheduler), Toolbox())
+    return read_params(example_genesis(initial, samples=[100, 200, 0, 400, 500, 600], scheduler=scheduler), Toolbox())
 
 
 def draw_prospects(scheduler, count):
     """Rounds of six members whose reports are anything that a report can be."""
     random = Random(scheduler)
-    charter = charter_of(scheduler)
+    params = params_of(scheduler)
     for _ in range(count):
         conditions = {
             client: Conditions(random.choice(EXTREMES), random.choice(BUDGETS), random.random() < 0.9)
@@ -85,7 +85,7 @@ def draw_prospects(scheduler, count):
             if random.random() < 0.9
         }
         queues = tuple(random.choice((0, NANO // 2, 10**12, 10**15)) for _ in range(6))
-        yield Prospect(charter.chain, 2, queues, find_candidates(conditions, (0,) * 6, 2, 1), None), charter
+        yield Prospect(params.chain, 2, queues, find_candidates(conditions, (0,) * 6, 2, 1), None), params
 
 
 def _decode_within_limit(names, results):

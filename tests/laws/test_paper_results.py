@@ -3,17 +3,15 @@
 import pytest
 
 from bdfl.experiment.comparison import PAPER_SCHEDULERS, compare
-from bdfl.reproduce import (
-    DATA_SETS,
+from bdfl.reproduce.figures import (
     DRAWN_EXACT,
     EXACT_ABOVE_BOUND_PERCENT,
     EXACT_REDUCTION_PERCENT,
     EXACT_SHORTFALL,
-    PAPER_REDUCTION_PERCENT,
-    PAPER_TIME_S,
     REDUCTION_TOLERANCE_POINTS,
     TIME_TOLERANCE_PERCENT,
 )
+from bdfl.reproduce.results import DATA_SETS, PAPER_REDUCTION_PERCENT, PAPER_TIME_S
 from bdfl.scenario import load_scenario
 from bdfl.scenario.files import find_scenario
 

@@ -8,10 +8,10 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from bdfl.learning.dp_sgd import SecretChance, SeededChance
+from bdfl.learning.dp_sgd import SecretNoise, SeededNoise
 from bdfl.learning.privacy_accounting import mechanism_of, num_private_steps, sampling_rate
 from bdfl.learning.sgd import take_samples
-from bdfl.learning.trainer import Bench, ClientTask, gather_material
+from bdfl.learning.trainer import ClientTask, LocalTrainer, gather_material
 from bdfl.learning.trainer_pool import open_trainer
 from bdfl.learning.training import InvalidTraining, Outcome
 from bdfl.scenario import LocalUnit
@@ -75,7 +75,7 @@ def bench(settings, small_data, deal):
         privacy = [f"privacy.noise_multiplier={noise}"] if noise else []
         scenario = settings(*privacy, *changes)
         data = small_data(shape, as_bytes=as_bytes) if data is None else data
-        return Bench(scenario, gather_material(scenario, data, deal(data, SIZES).indices), is_secret=is_secret)
+        return LocalTrainer(scenario, gather_material(scenario, data, deal(data, SIZES).indices), is_secret=is_secret)
 
     return make
 
@@ -160,7 +160,7 @@ def test_every_sample_is_taken_by_its_own_chance_at_the_stated_rate():
     samples = np.arange(100, 300)
     assert sampling_rate(16, 200) == 0.08
     assert sampling_rate(300, 200) == 1.0
-    chance = SeededChance(7, 1, 0)
+    chance = SeededNoise(7, 1, 0)
     taken = [take_samples(samples, 0.08, chance.draw_uniform(200)) for _ in range(4000)]
     counts = np.bincount(np.concatenate(taken), minlength=300)[100:]
     assert abs(counts - 320).max() < 5 * math.sqrt(320 * 0.92)
@@ -193,7 +193,7 @@ def test_what_is_secret_is_never_the_same_again(bench):
 
 
 def test_secret_numbers_are_uniform_and_normal():
-    chance = SecretChance()
+    chance = SecretNoise()
     uniform = chance.draw_uniform(20_000)
     assert 0 <= uniform.min() <= uniform.max() < 1
     assert abs(uniform.mean() - 0.5) < 0.02

@@ -14,7 +14,7 @@ from hypothesis.extra.numpy import arrays as draw_arrays
 from bdfl.environment import Purpose, stream
 from bdfl.learning import flower_trainer
 from bdfl.learning.flower_clients import BadArrays, form_of, name_arrays
-from bdfl.learning.flower_trainer import FlowerBench, FlowerClients, count_examples, rehearse_clients, suggest_workers
+from bdfl.learning.flower_trainer import FlowerClients, FlowerLocalTrainer, rehearse_clients, suggest_workers
 from bdfl.learning.trainer_pool import open_trainer
 from bdfl.learning.training import InvalidTraining, Outcome, TrainingFailed
 from bdfl.learning.weights import encode_weights
@@ -128,13 +128,6 @@ def test_a_client_is_told_what_flower_would_tell_it_and_keeps_no_state(flower, c
     assert capsys.readouterr().out == ""  # what it prints goes where logs go
 
 
-def test_one_client_is_asked_without_the_others(flower):
-    sys.modules.pop("flower_test_clients", None)
-    assert count_examples(flower("listening_fn"), 2) == 12
-    heard = sys.modules["flower_test_clients"].heard
-    assert {entry[0]["partition-id"] for entry in heard if isinstance(entry, tuple)} == {2}
-
-
 @pytest.mark.parametrize(
     ("how", "expected"),
     [
@@ -217,7 +210,7 @@ def test_a_client_that_brings_pytorch_with_its_first_answer_is_asked_again(flowe
     answers = iter([False, False, False, True])  # known before, held steady, seeded; then it came
     monkeypatch.setattr(flower_trainer, "_has_torch", lambda: next(answers, True))
     asked = []
-    bench = FlowerBench.__new__(FlowerBench)
+    bench = FlowerLocalTrainer.__new__(FlowerLocalTrainer)
     bench._scenario, bench._name = flower("client_fn"), "x"
     assert bench._ask("train", 0, Purpose.TRAINING, 1, lambda: asked.append(1) or len(asked)) == 2
 

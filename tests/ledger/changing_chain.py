@@ -43,7 +43,7 @@ def signed(maker, change, *, by=None, expires=EXPIRES) -> MembershipChange:
 
 
 def admission(maker, number=None, **options) -> MembershipChange:
-    number = maker.state.coming_charter.num_members if number is None else number
+    number = maker.state.coming_params.num_members if number is None else number
     return signed(maker, Admission(number, newcomer(number)), **options)
 
 

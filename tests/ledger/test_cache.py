@@ -11,7 +11,7 @@ from bdfl.identity import Meaning, statement_digest
 from bdfl.learning.weights import encode_weights
 from bdfl.ledger import proof_of_work
 from bdfl.ledger.block import ModelUpdate
-from bdfl.ledger.cache import Memo, Toolbox
+from bdfl.ledger.cache import LruCache, Toolbox
 from bdfl.ledger.errors import InvalidUpdate, MissingBlob
 from bdfl.ledger.schedule import Prospect, plan_round
 from bdfl.scenario.schema_learning import Aggregation, WorkKind
@@ -78,15 +78,6 @@ def test_digests_of_forgotten_blobs_are_not_taken_for_those_of_new_ones():
         assert toolbox.digest(data) == digest(data)
 
 
-def test_a_noted_digest_is_used(monkeypatch):
-    calls = counting(monkeypatch, encoding, "digest")
-    data = SMALL.model(0, 1)
-    toolbox = Toolbox()
-    toolbox.note_digest(data, digest(data))
-    assert len(toolbox.decode_model(digest(data), data, LAYOUT)) == 4
-    assert calls == []
-
-
 @pytest.mark.parametrize("toolbox", BOXES)
 def test_models_are_read_only_and_must_be_what_they_are_called(toolbox):
     data = SMALL.model(0, 1)
@@ -122,10 +113,10 @@ def test_plans_are_made_once_for_each_question():
         asked.append(given)
         return infeasible_decision(given, "counted")
 
-    charter, toolbox = replace(STATE.charter, scheduler=scheduler), Toolbox()
+    params, toolbox = replace(STATE.params, scheduler=scheduler), Toolbox()
     prospect = Prospect(STATE.tip, 2, STATE.queue_nano, STATE.candidates, None)
-    assert plan_round(charter, prospect, toolbox) is plan_round(charter, prospect, toolbox)
-    plan_round(charter, replace(prospect, round=3), toolbox)
+    assert plan_round(params, prospect, toolbox) is plan_round(params, prospect, toolbox)
+    plan_round(params, replace(prospect, round=3), toolbox)
     assert len(asked) == 2
 
 
@@ -181,7 +172,7 @@ def test_once_works_once():
 
 
 def test_a_value_put_again_counts_once_and_the_last_one_is_given():
-    memo = Memo(max_entries=10, max_bytes=100)
+    memo = LruCache(max_entries=10, max_bytes=100)
     memo.put("a", "old", 60)
     assert memo.put("a", "new", 40) == "new"
     memo.put("b", "other", 60)  # together a hundred: nothing has to go

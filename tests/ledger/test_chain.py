@@ -221,8 +221,8 @@ def waits(*mining_ms):
 
 def state_with(target_ms: int, difficulty: int = 1000):
     law = replace(SMALL.genesis.law, target_ms=target_ms)
-    charter = dataclasses.replace(STATE.charter, genesis=replace(SMALL.genesis, law=law))
-    return dataclasses.replace(STATE, charter=charter, difficulty=difficulty)
+    params = dataclasses.replace(STATE.params, genesis=replace(SMALL.genesis, law=law))
+    return dataclasses.replace(STATE, params=params, difficulty=difficulty)
 
 
 @pytest.mark.parametrize(

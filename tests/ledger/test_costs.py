@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from bdfl.ledger.block import Schedule
 from bdfl.ledger.cache import Toolbox
-from bdfl.ledger.chain_params import Charter, read_charter, read_decision
+from bdfl.ledger.chain_params import ChainParams, read_decision, read_params
 from bdfl.ledger.costs import assess_schedule, slowest_exchange_ns
 from bdfl.ledger.schedule import Prospect, find_candidates, idle_schedule, plan_round, round_problem
 from bdfl.scheduling.checker import evaluate, find_violations
@@ -24,37 +24,37 @@ NANO = 10**9
 MAX_QUEUE = 10**17  # longer ones, summed, do not fit into 64 bits
 
 
-def prospect_of(charter: Charter, queue) -> Prospect:
+def prospect_of(params: ChainParams, queue) -> Prospect:
     """Round 1 of the genesis, with queues of this length."""
-    members = charter.genesis.members
+    members = params.genesis.members
     conditions = {client: member.conditions for client, member in enumerate(members)}
     queue_nano = [min(round(float(length) * NANO), MAX_QUEUE) for length in queue]
-    return Prospect(charter.chain, 1, queue_nano, find_candidates(conditions, [0] * len(members), 1, 1), None)
+    return Prospect(params.chain, 1, queue_nano, find_candidates(conditions, [0] * len(members), 1, 1), None)
 
 
 @cache
 def planned_rounds(num_rounds: int, scheduler: str):
-    """Random rounds, ordinary and extreme, in integers: charter, prospect and what the scheduler makes of them."""
+    """Random rounds, ordinary and extreme, in integers: parameters, prospect and what the scheduler makes of them."""
     return list(_plan_rounds(num_rounds, scheduler))
 
 
 def _plan_rounds(num_rounds: int, scheduler: str):
     for instance in draw_instances(np.random.default_rng(7), num_rounds, max_clients=10):
         toolbox = Toolbox()
-        charter = read_charter(genesis_of(instance.problem, scheduler), toolbox)
-        prospect = prospect_of(charter, instance.problem.queue)
-        yield instance, charter, prospect, plan_round(charter, prospect, toolbox).schedule
+        params = read_params(genesis_of(instance.problem, scheduler), toolbox)
+        prospect = prospect_of(params, instance.problem.queue)
+        yield instance, params, prospect, plan_round(params, prospect, toolbox).schedule
 
 
 @pytest.mark.parametrize("scheduler", ["drc", "exact", "exact-power", "all"])
 def test_costs_agree_with_the_float_checker_in_nine_digits(scheduler):
     num_feasible = 0
-    for instance, charter, prospect, schedule in planned_rounds(80, scheduler):
+    for instance, params, prospect, schedule in planned_rounds(80, scheduler):
         if not schedule.is_feasible:
             continue
         num_feasible += 1
-        found = assess_schedule(charter.genesis, charter.members, schedule, prospect.candidates, prospect.queue_nano)
-        problem = round_problem(charter, prospect)
+        found = assess_schedule(params.genesis, params.members, schedule, prospect.candidates, prospect.queue_nano)
+        problem = round_problem(params, prospect)
         outcome = evaluate(problem, read_decision(schedule))
         described = instance.description
         assert found.modelled.exchange_ns == pytest.approx(outcome.exchange_s * 1e9, rel=1e-9, abs=1), described
@@ -73,13 +73,13 @@ def test_costs_agree_with_the_float_checker_in_nine_digits(scheduler):
 @pytest.mark.parametrize("factor", [0.5, 0.999, 1.001, 2.0])
 def test_constraints_agree_with_the_float_checker(factor):
     verdicts = set()
-    for instance, charter, prospect, schedule in planned_rounds(60, "drc"):
+    for instance, params, prospect, schedule in planned_rounds(60, "drc"):
         if not schedule.is_feasible:
             continue
         for name in ("cpu_hz", "power_uw", "mining_hz"):
             changed = replace(schedule, **{name: tuple(int(value * factor) for value in getattr(schedule, name))})
-            found = assess_schedule(charter.genesis, charter.members, changed, prospect.candidates, prospect.queue_nano)
-            violations = find_violations(round_problem(charter, prospect), read_decision(changed), tolerance=1e-6)
+            found = assess_schedule(params.genesis, params.members, changed, prospect.candidates, prospect.queue_nano)
+            violations = find_violations(round_problem(params, prospect), read_decision(changed), tolerance=1e-6)
             assert bool(found.breaches) == bool(violations), (instance.description, name, found.breaches, violations)
             verdicts.add(bool(violations))
     assert verdicts == {False, True} or factor < 1

@@ -8,7 +8,7 @@ from bdfl.identity import Meaning
 from bdfl.ledger.block import MAX_BLOCK_SIZE, Admission, Assent, Block, Law, MembershipChange, Removal, SignedVote
 from bdfl.ledger.cache import Toolbox
 from bdfl.ledger.chain import FAREWELL, apply_block
-from bdfl.ledger.chain_params import amend_charter
+from bdfl.ledger.chain_params import amend_params
 from bdfl.ledger.errors import (
     BadCertificate,
     BadChange,
@@ -19,7 +19,7 @@ from bdfl.ledger.errors import (
     BadVote,
     InvalidBlock,
 )
-from bdfl.ledger.member_set import read_roll
+from bdfl.ledger.member_set import read_member_set
 from bdfl.ledger.rules import (
     judge_schedule,
     make_header,
@@ -91,7 +91,7 @@ def test_an_admission_binds_two_heights_after_its_block():
     state = maker.state  # height 3 is next: the old set
     assert state.active == {0, 1, 2, 3}
     assert (state.num_members, state.quorum) == (4, 3)
-    assert state.coming_charter.active == {0, 1, 2, 3, 4}
+    assert state.coming_params.active == {0, 1, 2, 3, 4}
     third = play(maker)
     assert len(third.body.modelled.energy_pj) == len(third.body.schedule.mining_hz) == 4
     assert len(third.body.queue_nano) == len(third.body.next_schedule.mining_hz) == 5
@@ -152,10 +152,10 @@ def test_one_member_can_take_the_place_of_another():
     assert maker.state.active == {1, 2, 3, 4}
     for _ in range(3):
         play(maker)
-    roll = read_roll(maker.store.genesis, maker.store.blocks())
-    assert roll.first_heights == (1, 1, 1, 1, 3)
-    assert roll.last_heights == (3, None, None, None, None)
-    assert roll.active == maker.state.active
+    member_set = read_member_set(maker.store.genesis, maker.store.blocks())
+    assert member_set.first_heights == (1, 1, 1, 1, 3)
+    assert member_set.last_heights == (3, None, None, None, None)
+    assert member_set.active == maker.state.active
     assert verify_chain(maker.store).is_valid
     assert verify_independently(maker).now.active == maker.state.active
 
@@ -397,7 +397,7 @@ def test_an_admission_waits_for_its_number():
     assert not is_settled(maker.state, second.change)
     play(maker, admission(maker, 4))
     play(maker, second)  # at the next block already: it is applied to what binds then
-    assert maker.state.coming_charter.active == {0, 1, 2, 3, 4, 5}
+    assert maker.state.coming_params.active == {0, 1, 2, 3, 4, 5}
     play(maker)
     assert maker.state.quorum == 5
 
@@ -431,15 +431,15 @@ def test_nobody_is_removed_whom_a_round_needs(aggregation, faulty, least):
 
 def test_no_more_are_admitted_than_the_aggregation_can_work_out():
     maker = new_maker(19, law=Law(QuorumRule.MAJORITY, WorkKind.SHA256, 4, 0, "minimum-diameter", 9, 19, 3600 * 10**9))
-    charter = amend_charter(maker.state.charter, Admission(19, newcomer(19)), 3, maker.toolbox)
+    params = amend_params(maker.state.params, Admission(19, newcomer(19)), 3, maker.toolbox)
     with pytest.raises(BadChange, match="change-aggregation"):
-        amend_charter(charter, Admission(20, newcomer(20)), 4, maker.toolbox)  # 293,930 groups of 12
+        amend_params(params, Admission(20, newcomer(20)), 4, maker.toolbox)  # 293,930 groups of 12
 
 
 def test_a_refused_change_leaves_the_state_as_it_was():
     maker = new_maker(4)
-    before = maker.state.coming_charter
+    before = maker.state.coming_params
     assert refuse(maker, admission(maker, by=(0, 1))) == "change-quorum"
-    assert maker.state.coming_charter is before
+    assert maker.state.coming_params is before
     with pytest.raises(BadSignature):
         validate_change(maker.state, replace(admission(maker), expires=EXPIRES - 1), maker.toolbox)

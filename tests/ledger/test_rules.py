@@ -127,7 +127,7 @@ def test_the_first_block_carries_no_certificate():
 
 
 def plain_state():
-    bare = dict.fromkeys(("charter", "tip_charter", "coming_charter"))
+    bare = dict.fromkeys(("params", "tip_params", "coming_params"))
     return dataclasses.asdict(dataclasses.replace(STATE, conditions=dict(STATE.conditions), **bare))
 
 

@@ -10,7 +10,7 @@ from bdfl.experiment.simulation import Draws, round_problems
 from bdfl.learning.participation import draw_participation
 from bdfl.ledger.cache import Toolbox
 from bdfl.ledger.chain import prospect_after, settle_round
-from bdfl.ledger.chain_params import read_charter, read_decision
+from bdfl.ledger.chain_params import read_decision, read_params
 from bdfl.ledger.errors import BadSchedule, NotVotable
 from bdfl.ledger.rules import judge_schedule
 from bdfl.ledger.schedule import (
@@ -34,27 +34,27 @@ SCHEDULERS = ["drc", "exact", "exact-power", "all", "random", "round-robin", "ch
 def test_what_a_scheduler_plans_is_valid_in_ordinary_and_extreme_rounds(scheduler):
     toolbox = Toolbox()
     feasible = 0
-    for _, charter, prospect, schedule in planned_rounds(60, scheduler):
-        validate_schedule(charter, prospect, schedule, toolbox)
+    for _, params, prospect, schedule in planned_rounds(60, scheduler):
+        validate_schedule(params, prospect, schedule, toolbox)
         feasible += schedule.is_feasible
     assert feasible > 20
 
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
 def test_a_round_with_few_or_no_candidates_is_planned_too(scheduler):
-    charter, prospect, _, toolbox = drawn(scheduler)
+    params, prospect, _, toolbox = drawn(scheduler)
     for num_candidates in range(3):
         candidates = dict(list(prospect.candidates.items())[:num_candidates])
         fewer = dataclasses.replace(prospect, candidates=candidates)
-        schedule = plan_round(charter, fewer, toolbox).schedule
-        validate_schedule(charter, fewer, schedule, toolbox)
+        schedule = plan_round(params, fewer, toolbox).schedule
+        validate_schedule(params, fewer, schedule, toolbox)
         assert schedule.is_feasible == (num_candidates == 2)
         assert set(schedule.selected) <= set(candidates)
 
 
 def test_whole_units_break_no_plan_of_devices_as_they_are():
-    for instance, charter, prospect, schedule in planned_rounds(60, "exact"):
-        decision = charter.scheduler(round_problem(charter, prospect))
+    for instance, params, prospect, schedule in planned_rounds(60, "exact"):
+        decision = params.scheduler(round_problem(params, prospect))
         assert schedule.is_feasible == decision.is_feasible, (instance.description, schedule.reason)
 
 
@@ -64,8 +64,8 @@ def test_the_problem_is_the_scenarios_as_near_as_units_come():
     federation = draw_federation(scenario)
     draws = Draws(federation, draw_participation(scenario, federation), list(draw_rounds(scenario, federation)))
     expected = round_problems(scenario, draws)[0]
-    charter = small.start().charter
-    found = round_problem(charter, prospect_of(charter, np.zeros(6)))
+    params = small.start().params
+    found = round_problem(params, prospect_of(params, np.zeros(6)))
     for name, column in problem_columns(expected).items():
         np.testing.assert_allclose(getattr(found, name), column, rtol=1e-8, err_msg=name)
     for name in ("min_clients", "bandwidth_hz", "noise_w_per_hz", "overhead_s", "round", "seed", "tradeoff"):
@@ -91,13 +91,13 @@ def test_nobody_rests_where_too_few_would_be_left():
 def drawn(scheduler="drc", num_clients=5, seed=3):
     problem = draw_problem(np.random.default_rng(seed), num_clients, min_clients=2, tradeoff=10.0)
     toolbox = Toolbox()
-    charter = read_charter(genesis_of(problem, scheduler), toolbox)
-    prospect = prospect_of(charter, problem.queue)
-    return charter, prospect, plan_round(charter, prospect, toolbox).schedule, toolbox
+    params = read_params(genesis_of(problem, scheduler), toolbox)
+    prospect = prospect_of(params, problem.queue)
+    return params, prospect, plan_round(params, prospect, toolbox).schedule, toolbox
 
 
 def test_frequencies_and_powers_are_rounded_down_within_their_caps():
-    charter, prospect, schedule, toolbox = drawn()
+    params, prospect, schedule, toolbox = drawn()
     exact = read_decision(schedule)
     shifted = dataclasses.replace(
         exact,
@@ -105,46 +105,46 @@ def test_frequencies_and_powers_are_rounded_down_within_their_caps():
         mining_hz=np.where(exact.mining_hz > 0, exact.mining_hz + 0.9, 0.0),
         power_w=np.where(exact.selected, exact.power_w + 0.9e-6, 0.0),
     )
-    assert plan_schedule(charter, prospect, shifted, toolbox) == schedule
+    assert plan_schedule(params, prospect, shifted, toolbox) == schedule
 
 
 def test_what_is_above_zero_and_below_a_unit_becomes_one_unit():
     """Nothing at all would never end: who has all the time in the world may plan less than a unit."""
-    charter, prospect, schedule, toolbox = drawn()
+    params, prospect, schedule, toolbox = drawn()
     exact = read_decision(schedule)
     slow = dataclasses.replace(exact, cpu_hz=np.where(exact.selected, 0.3, 0.0))
     faint = dataclasses.replace(exact, power_w=np.where(exact.selected, 0.3e-6, 0.0))
-    endless = replace(charter.genesis.law, max_exchange_ns=2**63 - 1)
-    charter = dataclasses.replace(charter, genesis=replace(charter.genesis, law=endless))
+    endless = replace(params.genesis.law, max_exchange_ns=2**63 - 1)
+    params = dataclasses.replace(params, genesis=replace(params.genesis, law=endless))
     for decision, name in ((slow, "cpu_hz"), (faint, "power_uw")):
-        planned = plan_schedule(charter, prospect, decision, toolbox)
+        planned = plan_schedule(params, prospect, decision, toolbox)
         assert planned.is_feasible, planned.reason
         assert set(getattr(planned, name)) == {1}
     idle_miner = dataclasses.replace(exact, mining_hz=np.where(np.arange(5) == 0, 0.3, exact.mining_hz))
-    assert plan_schedule(charter, prospect, idle_miner, toolbox).mining_hz[0] == 0
+    assert plan_schedule(params, prospect, idle_miner, toolbox).mining_hz[0] == 0
 
 
 def test_a_power_that_is_whole_stays_whole_through_floats():
-    charter, _, schedule, _ = drawn()
-    powers = [charter.genesis.members[client].limits.power_uw for client in schedule.selected]
+    params, _, schedule, _ = drawn()
+    powers = [params.genesis.members[client].limits.power_uw for client in schedule.selected]
     assert list(schedule.power_uw) == powers
 
 
 def test_nobody_trains_where_a_decision_breaks_a_constraint_or_has_no_meaning():
-    charter, prospect, schedule, toolbox = drawn()
+    params, prospect, schedule, toolbox = drawn()
     decision = read_decision(schedule)
     for values in (10 * decision.mining_hz, np.full(5, np.nan), np.full(5, np.inf), -decision.mining_hz):
-        planned = plan_schedule(charter, prospect, dataclasses.replace(decision, mining_hz=values), toolbox)
+        planned = plan_schedule(params, prospect, dataclasses.replace(decision, mining_hz=values), toolbox)
         assert planned == idle_schedule(1, 5, planned.reason)
         assert "in whole units" in planned.reason
-        validate_schedule(charter, prospect, planned, toolbox)
+        validate_schedule(params, prospect, planned, toolbox)
 
 
 def test_reasons_fit_into_a_block():
-    charter, prospect, _, toolbox = drawn()
-    decision = infeasible_decision(charter.problem, "x" * 1000)
-    assert plan_schedule(charter, prospect, decision, toolbox).reason == "x" * 200
-    assert plan_schedule(charter, prospect, infeasible_decision(charter.problem, ""), toolbox).reason
+    params, prospect, _, toolbox = drawn()
+    decision = infeasible_decision(params.problem, "x" * 1000)
+    assert plan_schedule(params, prospect, decision, toolbox).reason == "x" * 200
+    assert plan_schedule(params, prospect, infeasible_decision(params.problem, ""), toolbox).reason
 
 
 # Votable
@@ -155,20 +155,20 @@ def worse(schedule, nano):
 
 
 def test_an_exact_schedule_may_be_a_millionth_of_v_d_worse_and_twice_that_in_each_attempt():
-    charter, _, own, _ = drawn("exact")
+    params, _, own, _ = drawn("exact")
     delay_ns = 2 * 10**9  # V d is 20
     for attempt, slack in ((1, 20_000), (2, 40_000), (4, 160_000)):
-        judge_plan(charter, own, worse(own, slack), delay_ns, attempt)
+        judge_plan(params, own, worse(own, slack), delay_ns, attempt)
         with pytest.raises(NotVotable, match="own-schedule"):
-            judge_plan(charter, own, worse(own, slack + 1), delay_ns, attempt)
-    judge_plan(charter, own, worse(own, -(10**9)), delay_ns, 1)
-    judge_plan(charter, own, worse(own, 2**62), delay_ns, 10_000)
+            judge_plan(params, own, worse(own, slack + 1), delay_ns, attempt)
+    judge_plan(params, own, worse(own, -(10**9)), delay_ns, 1)
+    judge_plan(params, own, worse(own, 2**62), delay_ns, 10_000)
 
 
 def test_any_other_schedule_must_be_ones_own_within_a_millionth():
-    charter, _, own, _ = drawn("drc")
+    params, _, own, _ = drawn("drc")
     hertz = own.cpu_hz[0]
-    judge_plan(charter, own, replace(own, cpu_hz=(hertz + hertz // 10**6, *own.cpu_hz[1:])), 1, 1)
+    judge_plan(params, own, replace(own, cpu_hz=(hertz + hertz // 10**6, *own.cpu_hz[1:])), 1, 1)
     for changed, rule in (
         (replace(own, cpu_hz=(hertz + hertz // 10**6 + 1, *own.cpu_hz[1:])), "own-cpu-hz"),
         (replace(own, mining_hz=(own.mining_hz[0] * 9 // 10, *own.mining_hz[1:])), "own-mining-hz"),
@@ -177,26 +177,26 @@ def test_any_other_schedule_must_be_ones_own_within_a_millionth():
     ):
         for attempt in (1, 9):
             with pytest.raises(NotVotable, match=rule):
-                judge_plan(charter, own, changed, 1, attempt)
+                judge_plan(params, own, changed, 1, attempt)
 
 
 def test_small_integers_may_differ_by_one():
-    charter, _, own, _ = drawn("drc")
-    judge_plan(charter, own, replace(own, power_uw=(own.power_uw[0] - 1, *own.power_uw[1:])), 1, 1)
+    params, _, own, _ = drawn("drc")
+    judge_plan(params, own, replace(own, power_uw=(own.power_uw[0] - 1, *own.power_uw[1:])), 1, 1)
 
 
 @pytest.mark.parametrize("scheduler", ["drc", "exact"])
 def test_an_idle_round_is_votable_only_where_ones_own_is_idle(scheduler):
-    charter, _, own, _ = drawn(scheduler)
+    params, _, own, _ = drawn(scheduler)
     idle, other_idle = idle_schedule(1, 5, "nobody"), idle_schedule(1, 5, "nobody at all")
-    judge_plan(charter, idle, other_idle, 0, 1)
+    judge_plan(params, idle, other_idle, 0, 1)
     with pytest.raises(NotVotable):
-        judge_plan(charter, own, idle, 1, 1)
+        judge_plan(params, own, idle, 1, 1)
     if scheduler == "exact":
-        judge_plan(charter, idle, own, 0, 1)  # valid, and better than nothing
+        judge_plan(params, idle, own, 0, 1)  # valid, and better than nothing
     else:
         with pytest.raises(NotVotable):
-            judge_plan(charter, idle, own, 0, 1)
+            judge_plan(params, idle, own, 0, 1)
 
 
 @pytest.mark.parametrize("scheduler", ["drc", "exact"])
@@ -216,4 +216,4 @@ def test_a_valid_block_with_a_worse_schedule_is_not_votable(scheduler):
 
 def validate_schedule_of(small, state, schedule):
     settled = settle_round(state, small.updates(state), small.reports(state), ())
-    validate_schedule(state.charter, prospect_after(state, settled), schedule, small.toolbox)
+    validate_schedule(state.params, prospect_after(state, settled), schedule, small.toolbox)

@@ -239,7 +239,7 @@ def test_a_blob_is_on_the_disk_under_its_name_before_the_row_that_rests_on_it(
     for blob in stage.blobs:
         name = blob.hex()
         folder = f"blobs/{name[:2]}"
-        expected += [f"fsync tmp/{name}", "fsync blobs", f"rename to {folder}/{name}", f"fsync {folder}"]
+        expected += ["fsync blobs", f"fsync tmp/{name}", f"rename to {folder}/{name}", f"fsync {folder}"]
     assert steps == [*expected, "commit"]
     assert synchronous == 2  # FULL: a commit waits for the disk
 

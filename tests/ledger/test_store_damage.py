@@ -13,7 +13,6 @@ import pytest
 from bdfl.encoding import digest, encode
 from bdfl.errors import other_format
 from bdfl.ledger import sqlite_database
-from bdfl.ledger.blob_store import BlobFolder
 from bdfl.ledger.block import Block
 from bdfl.ledger.sqlite_database import Database, _explain
 from bdfl.ledger.sqlite_store import DATABASE_FILE, ChainStore
@@ -524,7 +523,10 @@ def test_names_are_on_the_disk_when_a_store_is_begun_a_blob_is_kept_and_a_databa
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, synced = tmp_path / "chain", []
-    monkeypatch.setattr(BlobFolder, "sync", lambda _, folder: synced.append((folder, (path / DATABASE_FILE).exists())))
+    for module in ("storage", "ledger.blob_store"):
+        monkeypatch.setattr(
+            f"bdfl.{module}.sync_folder", lambda folder: synced.append((folder, (path / DATABASE_FILE).exists()))
+        )
     with ChainStore.create(path, CHAIN.genesis, CHAIN.initial_model) as store:
         initial = blob_file(path, CHAIN.genesis.model.initial).parent
         assert synced == [(path, False), (path / "blobs", False), (initial, False), (path, True), (tmp_path, True)]

@@ -77,7 +77,7 @@ def test_a_schedule_that_voters_would_tolerate_is_told_from_the_same_one():
 def with_objective(maker, schedule, body):
     """The schedule with the objective that it really has."""
     settled = settle_round(maker.state, body.updates, body.reports, body.entries)
-    assessment = assess(maker.state.charter, prospect_after(maker.state, settled), schedule, maker.toolbox)
+    assessment = assess(maker.state.params, prospect_after(maker.state, settled), schedule, maker.toolbox)
     return replaced(schedule, objective_nano=assessment.objective_nano)
 
 

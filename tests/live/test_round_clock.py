@@ -5,7 +5,7 @@ import pytest
 
 from bdfl.ledger.genesis import conditions_of
 from bdfl.localnet.verdict import summarise
-from bdfl.records.files import BadRoundsFile, RoundTimes, Stretched, read_rounds
+from bdfl.records.files import BadRoundsFile, ModelledRound, RoundTimes, read_rounds
 from bdfl.scenario import Protocol
 from bdfl.transports.cost_model import ScenarioWorld, simulated_timing
 from bdfl.transports.interfaces import Observer
@@ -129,7 +129,7 @@ def test_a_round_that_a_node_missed_or_caught_up_with_is_not_whole(tmp_path):
 
 
 def row(node, round, **changes):
-    modelled = Stretched(
+    modelled = ModelledRound(
         training_ns=4 * SECOND_NS,
         upload_ns=2 * SECOND_NS,
         exchange_ns=6 * SECOND_NS,

@@ -12,9 +12,9 @@ from bdfl.node.run_file import (
     raise_life,
     read_life,
     read_run,
-    replace_file,
     write_run,
 )
+from bdfl.storage import replace_file
 
 RUN = RunFile(kind="node", pid=12, started=1.5, version="0", chain="ab", number=3, metrics="127.0.0.1:9000")
 

@@ -20,7 +20,7 @@ from bdfl.federation.keys import create_key, load_key
 from bdfl.federation.member_card import emulated_profile_of
 from bdfl.learning.data import load_data
 from bdfl.ledger.block import Removal
-from bdfl.ledger.member_set import first_roll
+from bdfl.ledger.member_set import first_member_set
 from bdfl.ledger.sqlite_store import DATABASE_FILE
 from bdfl.node import doctor
 from bdfl.node.doctor import NodeOptions, Verdict, examine
@@ -183,7 +183,7 @@ def test_member_removed(patient, monkeypatch):
     genesis = read_genesis(patient.genesis)
     with open_chain(patient.folder / "chain", genesis):
         pass
-    monkeypatch.setattr(doctor, "read_roll", lambda begin, _: first_roll(begin).after(Removal(0), 19))
+    monkeypatch.setattr(doctor, "read_member_set", lambda begin, _: first_member_set(begin).after(Removal(0), 19))
     assert_named(patient, "number 0 was removed: block 18 was its last")
 
 

@@ -310,7 +310,7 @@ def test_who_joins_catches_up_with_everything_it_missed():
     assert newcomer.state.chain.height == 0
     catch_up(network, newcomer)
     assert newcomer.state.chain.height == 4
-    assert newcomer.state.chain.coming_charter.active == {0, 1, 2, 3, 4}
+    assert newcomer.state.chain.coming_params.active == {0, 1, 2, 3, 4}
     play(network, 2)
     assert len(newcomer.did(Commit)) == 6
     assert newcomer.votes(Kind.PREVOTE) != []

@@ -842,7 +842,7 @@ def test_a_diverged_training_is_said_so_that_nobody_waits(network):
     chain = last.state.chain
     assert chain.height == 1
     assert chain.misses[3] == 0
-    assert chain.queue_nano[3] == chain.charter.rate_nano[3]
+    assert chain.queue_nano[3] == chain.params.rate_nano[3]
 
 
 def test_a_member_that_is_silent_delays_one_round_by_a_deadline_and_then_rests(network):

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from bdfl.learning.data import make_data_set
-from bdfl.learning.participation import draw_holdings as draw_who
-from bdfl.report.data import draw_holdings, tabulate_holdings
+from bdfl.learning.participation import summarise_data as draw_who
+from bdfl.report.data import summarise_data, tabulate_holdings
 from bdfl.report.style import save_picture
 from bdfl.scenario import Scenario, override_scenario
 
@@ -24,7 +24,7 @@ def texts(picture):
 
 def test_few_clients_stand_in_their_order_with_numbers_in_the_cells():
     held = holdings(8)
-    picture = draw_holdings(held)
+    picture = summarise_data(held)
     assert sorted(texts(picture)) == sorted(str(count) for count in held.label_counts.ravel() if count)
     cells = picture.figure.axes[0]
     assert (cells.images[0].get_array() == held.label_shares).all()
@@ -32,14 +32,14 @@ def test_few_clients_stand_in_their_order_with_numbers_in_the_cells():
 
 
 def test_dozens_of_clients_have_a_row_each_without_numbers():
-    picture = draw_holdings(holdings(30))
+    picture = summarise_data(holdings(30))
     assert texts(picture) == []
     assert picture.figure.axes[0].images[0].get_array().shape == (30, 10)
 
 
 def test_many_clients_are_sorted_by_main_label_and_those_without_data_come_last():
     held = holdings(1000, "partition.method=quantity", "partition.size_dirichlet=0.1")
-    picture = draw_holdings(held)
+    picture = summarise_data(held)
     num_empty = int((held.samples == 0).sum())
     assert texts(picture) == [f"{num_empty} clients without data"]
     lines = picture.figure.axes[0].images[0].get_array()
@@ -53,14 +53,14 @@ def test_many_clients_are_sorted_by_main_label_and_those_without_data_come_last(
 @pytest.mark.parametrize(("num_clients", "num_labels"), [(1, 1), (16, 17), (41, 31), (401, 16)])
 def test_any_number_of_clients_and_labels_can_be_drawn(tmp_path, num_clients, num_labels):
     held = holdings(num_clients, num_labels=num_labels)
-    files = save_picture(draw_holdings(held), tmp_path, "who")
+    files = save_picture(summarise_data(held), tmp_path, "who")
     assert [path.suffix for path in files] == [".svg", ".png", ".csv"]
     assert len(files[2].read_text().splitlines()) == num_clients + 1
 
 
 def test_the_sheet_has_every_client_and_label_whatever_is_drawn():
     held = holdings(50, names=tuple("abcdefghij"))
-    sheet = draw_holdings(held).sheets[0]
+    sheet = summarise_data(held).sheets[0]
     assert sheet.header == (
         "client",
         "samples",

@@ -91,7 +91,7 @@ def use_stub(patch):
         opened.append(scenario)
         yield Stub(scenario, stop.pop(len(opened), None))
 
-    patch.setattr("bdfl.reproduce.training.open_trainer", open_trainer)
+    patch.setattr("bdfl.learning.trainer_pool.open_trainer", open_trainer)
     return opened, stop
 
 

@@ -7,7 +7,8 @@ import msgspec
 import pytest
 
 from bdfl.experiment import compare, simulate
-from bdfl.reproduce import PAPER_TIME_S, Settings, Target, UnknownTarget, parse_targets, reproduce
+from bdfl.reproduce import Settings, Target, UnknownTarget, parse_targets, reproduce
+from bdfl.reproduce.results import PAPER_TIME_S
 from bdfl.scenario import Scenario, load_scenario
 from bdfl.scenario.files import find_scenario
 

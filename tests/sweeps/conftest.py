@@ -2,7 +2,7 @@
 
 import pytest
 
-from bdfl.sweeps.executors import open_local_crew
+from bdfl.sweeps.executors import open_local_executor
 from bdfl.sweeps.plan import load_sweep
 from bdfl.sweeps.results import POINTS_FILE, open_sweep_folder
 from bdfl.sweeps.runner import run_sweep
@@ -32,8 +32,8 @@ def play_sweep():
     """A function that runs a sweep in a folder: how it ended, and the bytes of its table."""
 
     def run(sweep, path, *, workers=1, retries=2, on_progress=None):
-        with open_sweep_folder(path, sweep) as folder, open_local_crew(workers) as crew:
-            outcome = run_sweep(sweep, folder, crew, retries=retries, on_progress=on_progress)
+        with open_sweep_folder(path, sweep) as folder, open_local_executor(workers) as executor:
+            outcome = run_sweep(sweep, folder, executor, retries=retries, on_progress=on_progress)
         return outcome, (path / POINTS_FILE).read_bytes()
 
     return run

@@ -22,7 +22,7 @@ from bdfl.scenario import load_scenario
 from bdfl.scenario.files import find_scenario
 from bdfl.scheduling.registry import get_scheduler
 from bdfl.sweeps import points
-from bdfl.sweeps.executors import open_ray_crew
+from bdfl.sweeps.executors import open_ray_executor
 from bdfl.sweeps.plan import load_sweep
 from bdfl.sweeps.results import open_sweep_folder
 from bdfl.sweeps.runner import run_sweep
@@ -85,13 +85,13 @@ def sweep(second, folder):
         def interrupt(done, total):
             raise KeyboardInterrupt
 
-        with suppress(KeyboardInterrupt), open_ray_crew(None, None, with_torch=False) as crew:
-            run_sweep(planned, opened, crew, on_progress=interrupt)
+        with suppress(KeyboardInterrupt), open_ray_executor(None, None, with_torch=False) as executor:
+            run_sweep(planned, opened, executor, on_progress=interrupt)
         num_before = len(opened.done)
         (folder / "hold").touch()
         Thread(target=kill_when_held, args=(second, folder), daemon=True).start()
-        with open_ray_crew(None, None, with_torch=False) as crew:
-            outcome = run_sweep(planned, opened, crew)
+        with open_ray_executor(None, None, with_torch=False) as executor:
+            outcome = run_sweep(planned, opened, executor)
         return {
             "before": num_before,
             "computed": outcome.num_computed,

@@ -10,7 +10,6 @@ import pyarrow.parquet
 import pytest
 
 from bdfl.experiment import simulate
-from bdfl.experiment.run_folder import BadRunFolder
 from bdfl.scheduling.registry import get_scheduler
 from bdfl.sweeps import points as point_module
 from bdfl.sweeps.points import list_points
@@ -186,7 +185,7 @@ def test_a_sweep_is_gone_on_with_by_one_process_at_a_time(make_sweep, tmp_path):
     sweep = make_sweep()
     with (
         open_sweep_folder(tmp_path / "out", sweep),
-        pytest.raises(BadRunFolder, match="another process is at work on this sweep"),
+        pytest.raises(BadSweepFolder, match="another process is at work on this sweep"),
         open_sweep_folder(tmp_path / "out", sweep),
     ):
         pass

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from bdfl.ledger.cache import Toolbox
-from bdfl.ledger.member_set import find_change, read_roll
+from bdfl.ledger.member_set import find_change, read_member_set
 from bdfl.ledger.store import MemoryStore
 from bdfl.ledger.verify import verify_chain
 from bdfl.scenario.schema_learning import Behaviour, QuorumRule
@@ -36,7 +36,7 @@ def run(*offers, **changes):
 
 
 def rolls(trial, blocks):
-    roll = read_roll(trial.genesis, blocks)
+    roll = read_member_set(trial.genesis, blocks)
     return roll.active, roll
 
 
@@ -166,7 +166,7 @@ def test_a_story_tells_of_offers_and_changes():
 
 def test_progress_knows_who_has_to_get_how_far():
     trial, blocks = run(offer(4), offer(0))
-    roll = read_roll(trial.genesis, blocks)
+    roll = read_member_set(trial.genesis, blocks)
     quiet = trial.quiet_height
     assert expected_height(roll, 1, quiet) == quiet + 3
     assert expected_height(roll, 0, quiet) == roll.last_heights[0]
@@ -179,7 +179,7 @@ def test_progress_knows_who_has_to_get_how_far():
 
 def test_members_only_sees_a_vote_of_who_is_no_member():
     trial, blocks = run(offer(4), offer(0))
-    first = read_roll(trial.genesis, blocks).first_heights[4]
+    first = read_member_set(trial.genesis, blocks).first_heights[4]
     record = trial.record.nodes[4]
     early = SentVote(0, first - 1, record.votes[0].signed)
     record.votes.insert(0, early)

@@ -18,7 +18,6 @@ import numpy as np
 from bdfl.audit.lineage import (
     NotOnChain,
     aggregate_without,
-    aggregated_updates,
     get_block,
     iter_blocks,
     read_model,
@@ -26,7 +25,7 @@ from bdfl.audit.lineage import (
     validate_client,
 )
 from bdfl.learning.weights import Vector
-from bdfl.ledger.member_set import read_roll
+from bdfl.ledger.member_set import read_member_set
 from bdfl.ledger.store import Store
 
 # Leave-one-out influence: the effect of a client's update on the test loss of each block's model.
@@ -88,7 +87,7 @@ def blame_clients(
     if first > last:
         raise NotOnChain(f"blocks {first} to {last}: none, the first is after the last")
     blocks = [block for block in iter_blocks(chain, first, last) if not block.body.is_empty]
-    num_models = sum(1 + len(aggregated_updates(block)) for block in blocks)
+    num_models = sum(1 + len(block.body.aggregated) for block in blocks)
     num_judged = 0
 
     def judge(model: Vector) -> float:
@@ -107,7 +106,7 @@ def blame_clients(
         for update in updates:
             loss_without = judge(aggregate_without(chain, block, updates, update.client, own_functions))
             effects.append(Effect(height, update.client, loss, loss_without, loss_without - loss))
-    members = read_roll(chain.genesis, iter_blocks(chain, 1, last)).members
+    members = read_member_set(chain.genesis, iter_blocks(chain, 1, last)).members
     verdicts = [_judge_client(client, effects) for client in range(len(members))]
     verdicts.sort(key=lambda verdict: np.inf if verdict.mean_effect is None else verdict.mean_effect)
     return Blame(first, last, tuple(effects), tuple(verdicts))
@@ -166,7 +165,7 @@ def leave_out(
     for one in iter_blocks(chain, since, last):
         if on_block is not None:
             on_block(one.header.height - since + 1, last - since + 1)
-        if client not in {update.client for update in aggregated_updates(one)}:
+        if client not in {update.client for update in one.body.aggregated}:
             continue
         height = one.header.height
         again = aggregate_without(chain, one, read_updates(chain, one), client, own_functions)

@@ -20,7 +20,6 @@ from bdfl.ledger.block import (
     Evidence,
     FalseWork,
     Genesis,
-    ModelUpdate,
     SignedHeader,
     SignedUpdate,
     TwoBlocks,
@@ -28,7 +27,7 @@ from bdfl.ledger.block import (
     TwoVotes,
 )
 from bdfl.ledger.costs import NANO
-from bdfl.ledger.member_set import BINDS_AFTER, Roll, find_change, find_evidence, offender_of, read_roll
+from bdfl.ledger.member_set import BINDS_AFTER, MemberSet, find_change, find_evidence, offender_of, read_member_set
 from bdfl.ledger.merkle import MerkleProof, proven_root
 from bdfl.ledger.store import Store
 from bdfl.scenario import Aggregation
@@ -122,17 +121,9 @@ def summarise_block(block: Block, certificate: Certificate) -> BlockSummary:
     )
 
 
-def aggregated_updates(block: Block) -> list[ModelUpdate]:
-    """Return the updates aggregated into the model of a block, in client order; none if the block is empty."""
-    if block.body.is_empty:
-        return []
-    updates = (signed.update for signed in block.body.updates)
-    return [update for update in updates if not update.is_declined and update.samples > 0]
-
-
 def sample_weights(block: Block) -> dict[int, float]:
     """Return the weight of each client's update in the weighted mean of a block's updates."""
-    samples = {update.client: update.samples for update in aggregated_updates(block)}
+    samples = {update.client: update.samples for update in block.body.aggregated}
     return {client: count / sum(samples.values()) for client, count in samples.items()}
 
 
@@ -150,16 +141,16 @@ def get_block(chain: Store, height: int) -> Block:
     return chain.block(height)
 
 
-def roll_of(chain: Store) -> Roll:
+def member_set_of(chain: Store) -> MemberSet:
     """Return all members ever admitted to the chain, by number."""
-    return read_roll(chain.genesis, chain.blocks())
+    return read_member_set(chain.genesis, chain.blocks())
 
 
 def validate_client(chain: Store, client: int) -> None:
     """Raise `NotOnChain` unless the client is, or was, a member."""
     if 0 <= client < len(chain.genesis.members):
         return  # a member of the genesis: no need to read all blocks for admissions
-    num_members = len(roll_of(chain).members)
+    num_members = len(member_set_of(chain).members)
     if not 0 <= client < num_members:
         raise NotOnChain(f"client {client}: no member of the chain, 0 to {num_members - 1} expected")
 
@@ -196,7 +187,7 @@ def read_updates(chain: Store, block: Block) -> list[Update]:
     height = block.header.height
     return [
         Update(update.client, _read_vector(chain, update.model, _update_name(update.client, height)), update.samples)
-        for update in aggregated_updates(block)
+        for update in block.body.aggregated
     ]
 
 
@@ -277,19 +268,19 @@ def trace_model(chain: Store, height: int, *, with_weights: bool = True) -> Trac
     counts: Counter[int] = Counter()
     made_in = 0
     for block in iter_blocks(chain, 1, height):
-        for update in aggregated_updates(block):
+        for update in block.body.aggregated:
             first.setdefault(update.client, block.header.height)
             latest[update.client] = block.header.height
             counts[update.client] += 1
         made_in = made_in if block.body.is_empty else block.header.height
-    last = [] if made_in == 0 else aggregated_updates(get_block(chain, made_in))
+    last = [] if made_in == 0 else get_block(chain, made_in).body.aggregated
     weights: dict[int, float | None] = dict.fromkeys((update.client for update in last), None)
     if with_weights:
         weights |= weights_in(chain, made_in)
     samples = {update.client: update.samples for update in last}
     digests = {update.client: update.model.hex() for update in last}
     contributions = []
-    members = read_roll(chain.genesis, iter_blocks(chain, 1, height)).members
+    members = read_member_set(chain.genesis, iter_blocks(chain, 1, height)).members
     for client in range(len(members)):
         contributions.append(
             Contribution(

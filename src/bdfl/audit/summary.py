@@ -11,7 +11,7 @@ from bdfl.learning.privacy_accounting import Mechanism, spent_micro, validate_op
 from bdfl.ledger.block import Block, ModelUpdate, Privacy, chain_id
 from bdfl.ledger.chain import mechanism_on
 from bdfl.ledger.costs import NANO
-from bdfl.ledger.member_set import quorum_size, read_roll
+from bdfl.ledger.member_set import quorum_size, read_member_set
 from bdfl.ledger.store import Store
 from bdfl.scenario.schema_learning import ATTO, MICRO
 
@@ -134,15 +134,15 @@ def summarise_members(
             yield block
         counts["in_certificates"].update(voters)
 
-    roll = read_roll(chain.genesis, counted())
+    member_set = read_member_set(chain.genesis, counted())
     return tuple(
         MemberSummary(
             member=number,
             public_key=member.public_key.hex(),
             samples=member.limits.samples,
             rate=member.limits.rate_nano / NANO,
-            since=roll.first_heights[number],
-            until=roll.last_heights[number],
+            since=member_set.first_heights[number],
+            until=member_set.last_heights[number],
             scheduled=counts["scheduled"][number],
             trained=counts["trained"][number],
             declined=counts["declined"][number],
@@ -153,7 +153,7 @@ def summarise_members(
             epsilon=epsilon_micro[number] / MICRO,
             queue=queue_nano[number] / NANO if number < len(queue_nano) else 0.0,
         )
-        for number, member in enumerate(roll.members)
+        for number, member in enumerate(member_set.members)
     )
 
 
@@ -256,7 +256,7 @@ def audit_privacy(chain: Store, last: int | None = None) -> PrivacyAudit:
         raise NotOnChain("privacy: this chain has none, a chain of a scenario with [privacy] expected")
     validate_opacus()
     last = chain.height if last is None else last
-    members = read_roll(chain.genesis, iter_blocks(chain, 1, last)).members
+    members = read_member_set(chain.genesis, iter_blocks(chain, 1, last)).members
     accounts = [_Account(mechanism_on(privacy, member.limits.samples)) for member in members]
     for block in iter_blocks(chain, 1, last):
         for client in block.body.schedule.selected:

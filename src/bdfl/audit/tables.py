@@ -1,12 +1,7 @@
-"""A chain as Parquet, CSV or JSON tables; needs pyarrow.
+"""A chain as tables for spreadsheets and data frames, and the tables of a folder as CSV, Parquet or JSON.
 
-A chain as tables for spreadsheets and data frames; column names contain the units.
-
-Digests, keys and signatures are hexadecimal text; missing values are null.
-
-The tables of a folder, written as CSV, Parquet or JSON.
-
-A table is read and written in parts, so it may be larger than memory.
+Column names contain the units. Digests, keys and signatures are hexadecimal text; missing values are null. A table is
+read and written in parts, so it may be larger than memory. Needs pyarrow.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -35,105 +30,42 @@ Cell = bool | int | float | str | list[int] | None
 Row = dict[str, Cell]
 Rows = Iterator[Row]
 
-_WHOLE, _NUMBER, _TEXT, _FLAG = pyarrow.int64(), pyarrow.float64(), pyarrow.string(), pyarrow.bool_()
-
+_KINDS = {
+    "int": pyarrow.int64(),
+    "ints": pyarrow.list_(pyarrow.int64()),
+    "float": pyarrow.float64(),
+    "text": pyarrow.string(),
+    "flag": pyarrow.bool_(),
+}
+_COLUMNS = {
+    "blocks": (
+        "height:int digest:text parent:text time:text proposer:int attempt:int difficulty:int is_empty:flag "
+        "num_updates:int num_reports:int num_votes:int offenders:ints change:text exchange_s:float "
+        "mining_s:float delay_s:float energy_j:float objective:float reason:text model:text"
+    ),
+    "updates": (
+        "height:int client:int samples:int size:int is_declined:flag weight:float epsilon:float model:text "
+        "signature:text"
+    ),
+    "schedules": (
+        "height:int member:int is_selected:flag cpu_hz:int power_w:float mining_hz:int energy_j:float next_queue:float"
+    ),
+    "reports": (
+        "height:int client:int round:int gain:float energy_budget_j:float is_reachable:flag receipt_round:int "
+        "receipt_energy_j:float receipt_training_s:float receipt_upload_s:float receipt_mining_s:float"
+    ),
+    "votes": (
+        "height:int voter:int kind:text attempt:int mining_ms:int num_updates:int num_reports:int signature:text"
+    ),
+    "evidence": "height:int offender:int kind:text",
+    "members": (
+        "member:int public_key:text samples:int rate:float since:int until:int scheduled:int trained:int "
+        "declined:int missing:int reports:int proposed:int in_certificates:int epsilon:float queue:float"
+    ),
+}
 SCHEMAS: dict[str, pyarrow.Schema] = {
-    "blocks": pyarrow.schema(
-        {
-            "height": _WHOLE,
-            "digest": _TEXT,
-            "parent": _TEXT,
-            "time": _TEXT,
-            "proposer": _WHOLE,
-            "attempt": _WHOLE,
-            "difficulty": _WHOLE,
-            "is_empty": _FLAG,
-            "num_updates": _WHOLE,
-            "num_reports": _WHOLE,
-            "num_votes": _WHOLE,
-            "offenders": pyarrow.list_(_WHOLE),
-            "change": _TEXT,
-            "exchange_s": _NUMBER,
-            "mining_s": _NUMBER,
-            "delay_s": _NUMBER,
-            "energy_j": _NUMBER,
-            "objective": _NUMBER,
-            "reason": _TEXT,
-            "model": _TEXT,
-        }
-    ),
-    "updates": pyarrow.schema(
-        {
-            "height": _WHOLE,
-            "client": _WHOLE,
-            "samples": _WHOLE,
-            "size": _WHOLE,
-            "is_declined": _FLAG,
-            "weight": _NUMBER,
-            "epsilon": _NUMBER,
-            "model": _TEXT,
-            "signature": _TEXT,
-        }
-    ),
-    "schedules": pyarrow.schema(
-        {
-            "height": _WHOLE,
-            "member": _WHOLE,
-            "is_selected": _FLAG,
-            "cpu_hz": _WHOLE,
-            "power_w": _NUMBER,
-            "mining_hz": _WHOLE,
-            "energy_j": _NUMBER,
-            "next_queue": _NUMBER,
-        }
-    ),
-    "reports": pyarrow.schema(
-        {
-            "height": _WHOLE,
-            "client": _WHOLE,
-            "round": _WHOLE,
-            "gain": _NUMBER,
-            "energy_budget_j": _NUMBER,
-            "is_reachable": _FLAG,
-            "receipt_round": _WHOLE,
-            "receipt_energy_j": _NUMBER,
-            "receipt_training_s": _NUMBER,
-            "receipt_upload_s": _NUMBER,
-            "receipt_mining_s": _NUMBER,
-        }
-    ),
-    "votes": pyarrow.schema(
-        {
-            "height": _WHOLE,
-            "voter": _WHOLE,
-            "kind": _TEXT,
-            "attempt": _WHOLE,
-            "mining_ms": _WHOLE,
-            "num_updates": _WHOLE,
-            "num_reports": _WHOLE,
-            "signature": _TEXT,
-        }
-    ),
-    "evidence": pyarrow.schema({"height": _WHOLE, "offender": _WHOLE, "kind": _TEXT}),
-    "members": pyarrow.schema(
-        {
-            "member": _WHOLE,
-            "public_key": _TEXT,
-            "samples": _WHOLE,
-            "rate": _NUMBER,
-            "since": _WHOLE,
-            "until": _WHOLE,
-            "scheduled": _WHOLE,
-            "trained": _WHOLE,
-            "declined": _WHOLE,
-            "missing": _WHOLE,
-            "reports": _WHOLE,
-            "proposed": _WHOLE,
-            "in_certificates": _WHOLE,
-            "epsilon": _NUMBER,
-            "queue": _NUMBER,
-        }
-    ),
+    name: pyarrow.schema([(column, _KINDS[kind]) for column, kind in (one.split(":") for one in columns.split())])
+    for name, columns in _COLUMNS.items()
 }
 
 

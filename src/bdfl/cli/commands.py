@@ -30,7 +30,7 @@ from bdfl.cli.options import (
     save_result,
 )
 from bdfl.cli.run import report, run
-from bdfl.cli.simulate import show_crowd
+from bdfl.cli.simulate import show_aggregate
 from bdfl.cli.studies import leaderboard, poison, reproduce
 from bdfl.cli.sweep import plot, sweep
 from bdfl.cli.terminal import (
@@ -142,7 +142,7 @@ def simulate(
     """
     from bdfl.experiment import simulate as simulate_scenario
     from bdfl.experiment.run_folder import refuse_run_folder, write_record
-    from bdfl.experiment.simulation import is_crowd
+    from bdfl.experiment.simulation import is_aggregated
     from bdfl.records import encode_run
     from bdfl.scheduling.registry import choose_scheduler
 
@@ -151,8 +151,8 @@ def simulate(
     played = open_scenario(scenario, changes, rounds, seed)
     played = played if scheduler is None else choose_scheduler(played, scheduler)
     opened = open_trackers(trackers)
-    if is_crowd(played) if sums is None else sums:
-        show_crowd(played, opened, gaps=gaps, out=out, as_json=as_json)
+    if is_aggregated(played) if sums is None else sums:
+        show_aggregate(played, opened, gaps=gaps, out=out, as_json=as_json)
         return
 
     def on_round(row: "RoundRecord") -> None:

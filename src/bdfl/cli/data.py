@@ -59,10 +59,10 @@ def show_data(
       bdfl data show quickstart --set partition.method=shards
     """
     from bdfl.learning.data import load_data
-    from bdfl.learning.participation import draw_holdings
+    from bdfl.learning.participation import summarise_data
 
     chosen = open_scenario(scenario, changes, seed=seed, data=data)
-    holdings = draw_holdings(chosen, load_data(chosen.data))
+    holdings = summarise_data(chosen, load_data(chosen.data))
     if as_json:
         print_json(msgspec.json.encode(holdings, enc_hook=_to_list))
     else:
@@ -70,7 +70,7 @@ def show_data(
 
         print_out(*tabulate_holdings(holdings))
     if (out is not None or not as_json) and can_draw():
-        from bdfl.report.data import draw_holdings as draw_picture
+        from bdfl.report.data import summarise_data as draw_picture
 
         save_result(draw_picture(holdings), f"data-{holdings.scenario}", out, quiet=as_json)
 

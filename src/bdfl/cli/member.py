@@ -164,7 +164,9 @@ def _print_change(change: "ChangeFile", members: "ChainMembers", written: Path |
     signed_by = [assent.member for assent in change.assents]
     is_admission = isinstance(change.change, Admission)
     member = (
-        change.change.member if isinstance(change.change, Admission) else members.roll.members[change.change.number]
+        change.change.member
+        if isinstance(change.change, Admission)
+        else members.member_set.members[change.change.number]
     )
     name = change.card.card.name if change.card is not None else None
     if as_json:

@@ -1,6 +1,7 @@
 """`bdfl run` and `bdfl report`: train a model on a simulated network, and report on it."""
 
-import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -35,18 +36,13 @@ from bdfl.cli.terminal import (
     say,
     writing_to,
 )
-from bdfl.errors import require
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
     from bdfl.experiment.run_folder import RunFolder
-    from bdfl.experiment.training_run import Federated
-    from bdfl.learning.training import Trainer
-    from bdfl.ledger.verify import Verification
+    from bdfl.experiment.training_run import Run, RunOptions
+    from bdfl.learning.flower_trainer import OnRehearsed
     from bdfl.records import LearningRound, RoundRecord
-    from bdfl.scenario import Scenario
-    from bdfl.tracking import Tracking
+    from bdfl.tracking import Tracker
 
 RUNS = Path("runs")
 
@@ -104,25 +100,21 @@ def run(
       bdfl run quickstart --track tensorboard:results/board
       bdfl run --resume runs/quickstart-drc-0
     """
-    from bdfl.experiment.run_folder import create_run_folder, open_run_folder, refuse_existing
-    from bdfl.experiment.training_run import found_chain
+    from bdfl.experiment.training_run import resume as resume_run
+    from bdfl.experiment.training_run import run as run_scenario
     from bdfl.scheduling.registry import choose_scheduler
 
     validate_address(engine, address)
-    trackers = open_trackers(track)
+    shown = _ShownRun(open_trackers(track), is_continued=resume is not None)
     if resume is not None:
         others = (scenario, out, data or None, flower, flower_model, rounds or None, seed, scheduler or None)
         if changes or any(other is not None for other in others):
             raise BadUsage(
                 "--resume: goes on with what its folder says, only --workers, --engine, --track and --allow beside it"
             )
-        with writing_to(resume), open_run_folder(resume, frozenset(allow or ())) as folder:
-            federated = _prepare(folder.scenario)
-            with (
-                _open(federated, workers, engine, address) as trainer,
-                tracking_run(trackers, folder, is_continued=True) as tracking,
-            ):
-                _train(federated, trainer, folder, tracking, as_json=as_json)
+        with shown, writing_to(resume):
+            made = resume_run(resume, frozenset(allow or ()), shown.options(workers, engine, address))
+            shown.finish(made, as_json=as_json)
         return
     if scenario is None:
         raise BadUsage("run: a SCENARIO is missing, such as quickstart, or --resume FOLDER")
@@ -131,13 +123,8 @@ def run(
     chosen = open_scenario(scenario, changes, rounds, seed, data, flower, flower_model)
     chosen = chosen if scheduler is None else choose_scheduler(chosen, scheduler)
     path = out or RUNS / f"{chosen.name}-{chosen.scheduler.name}-{chosen.seed}"
-    refuse_existing(path)
-    # Data, model and genesis first: an error in them leaves no folder behind.
-    federated = _prepare(chosen)
-    with _open(federated, workers, engine, address) as trainer:
-        found_chain(federated, trainer)
-        with writing_to(path), create_run_folder(path, chosen) as folder, tracking_run(trackers, folder) as tracking:
-            _train(federated, trainer, folder, tracking, as_json=as_json)
+    with shown, writing_to(path):
+        shown.finish(run_scenario(chosen, path, shown.options(workers, engine, address)), as_json=as_json)
 
 
 def report(
@@ -149,92 +136,106 @@ def report(
     Example:
       bdfl report runs/quickstart-drc-0
     """
-    from bdfl.experiment.run_folder import open_run_folder
-    from bdfl.experiment.training_run import replay_run, verify_run
+    from bdfl.experiment.training_run import RunOptions, load_run
 
-    with writing_to(folder), open_run_folder(folder, frozenset(allow or ())) as opened:
-        federated = _prepare(opened.scenario)
-        from bdfl.report.page import write_run  # after the checks for missing extras
-
-        records = replay_run(federated, opened)
-        if records is None:
-            raise BadUsage(f"{folder}: no round is over yet, nothing to report")
-        verification = verify_run(opened)
-        print_files(write_run(*records, opened.scenario, folder, verification))
-        _refuse_invalid(verification)
+    with writing_to(folder), _rehearsing() as on_rehearsed:
+        made = load_run(folder, frozenset(allow or ()), RunOptions(on_rehearsed=on_rehearsed, write=_write))
+    print_files(made.files)
+    _refuse_invalid(made)
 
 
-def _prepare(scenario: "Scenario") -> "Federated":
-    """Load the run's data or Flower clients; the latter train once to tell their number of samples."""
-    from bdfl.experiment.training_run import prepare_run
+class _ShownRun:
+    """A run on the terminal and in its trackers, from the moment its folder is there."""
 
-    if scenario.learning.flower is None:
-        prepared = prepare_run(scenario)
-    else:
-        with progress("asking Flower clients", "clients") as on_rehearsed:
-            prepared = prepare_run(scenario, on_rehearsed)
-    require("the report of a run", "matplotlib", "pyarrow")  # before hours of training
-    return prepared
+    def __init__(self, trackers: "Mapping[str, Tracker]", *, is_continued: bool) -> None:
+        self._trackers = trackers
+        self._is_continued = is_continued
+        self._tracked = ExitStack()
+        self._viewed = ExitStack()
+        self._folder: RunFolder | None = None
 
+    def __enter__(self) -> "_ShownRun":
+        return self
 
-def _open(
-    federated: "Federated", workers: int | None, engine: Engine, address: str | None
-) -> "AbstractContextManager[Trainer]":
-    if engine is Engine.RAY:
-        from bdfl.learning.trainer_pool import open_ray_trainer
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        self._viewed.close()
+        self._tracked.__exit__(kind, error, trace)  # type: ignore[arg-type]
+        if isinstance(error, KeyboardInterrupt) and self._folder is not None:
+            from bdfl.scenario.files import named_functions
 
-        return open_ray_trainer(
-            federated.scenario, federated.data, federated.partition, address=address, workers=workers
+            scenario, done = self._folder.scenario, len(self._folder.rounds)
+            allowed = "".join(f" --allow {name}" for name in dict.fromkeys(named_functions(scenario).values()))
+            way = f"bdfl run --resume {self._folder.path}{allowed}"
+            say(f"stopped after round {done} of {scenario.rounds}; go on: {way}", err=True)
+            raise typer.Exit(INTERRUPTED_EXIT) from None
+
+    def options(self, workers: int | None, engine: Engine, address: str | None) -> "RunOptions":
+        """Return the options of the run shown here."""
+        from bdfl.experiment.training_run import RunOptions
+
+        return RunOptions(
+            workers=workers,
+            on_ray=engine is Engine.RAY,
+            address=address,
+            on_rehearsed=self._viewed.enter_context(_rehearsing()),
+            on_begun=self._begin,
+            on_planned=lambda planned: self._view.plan_round(planned),
+            on_settled=self._settle,
+            write=_write,
         )
-    from bdfl.experiment.training_run import default_workers
-    from bdfl.learning.trainer_pool import open_trainer
 
-    num_workers = default_workers(federated.scenario, federated.data) if workers is None else workers
-    return open_trainer(federated.scenario, federated.data, federated.partition, workers=num_workers)
+    def _begin(self, folder: "RunFolder") -> None:
+        from bdfl.cli.progress import RunView, show_run
 
+        self._folder = folder
+        self._tracking = self._tracked.enter_context(
+            tracking_run(self._trackers, folder, is_continued=self._is_continued)
+        )
+        self._view = self._viewed.enter_context(show_run(RunView(folder.scenario, len(folder.rounds))))
 
-def _train(
-    federated: "Federated", trainer: "Trainer", folder: "RunFolder", tracking: "Tracking", *, as_json: bool
-) -> None:
-    """Train the remaining rounds with a live view, verify the chain and write the report."""
-    from bdfl.cli.progress import RunView, show_run
-    from bdfl.experiment.training_run import train_run, verify_run
-    from bdfl.report.page import write_run
-    from bdfl.report.run_report import summarise_training, tabulate_training
-    from bdfl.scenario.files import named_functions
-    from bdfl.tracking import Outcome
+    def _settle(self, record: "RoundRecord", row: "LearningRound") -> None:
+        self._view.recall_round(record, row)
+        self._tracking.settle(record, row)
 
-    def on_settled(record: "RoundRecord", row: "LearningRound") -> None:
-        view.recall_round(record, row)
-        tracking.settle(record, row)
+    def finish(self, made: "Run", *, as_json: bool) -> None:
+        """Print the finished run; raise `Exit` if its chain is not valid."""
+        from bdfl.report.run_report import summarise_training, tabulate_training
 
-    scenario = folder.scenario
-    try:
-        with show_run(RunView(scenario, len(folder.rounds))) as view:
-            records = train_run(federated, trainer, folder, on_planned=view.plan_round, on_settled=on_settled)
-    except KeyboardInterrupt:
-        tracking.outcome = Outcome.INTERRUPTED
-        done = len(folder.rounds)
-        allowed = "".join(f" --allow {name}" for name in dict.fromkeys(named_functions(scenario).values()))
-        way = f"bdfl run --resume {folder.path}{allowed}"
-        say(f"stopped after round {done} of {scenario.rounds}; go on: {way}", err=True)
-        raise typer.Exit(INTERRUPTED_EXIT) from None
-    started_s = time.monotonic()
-    verification = verify_run(folder)
-    verified_s = time.monotonic() - started_s
-    files = write_run(*records, scenario, folder.path, verification)
-    page = next(path for path in files if path.suffix == ".html")
-    tracking.files = [page]
-    if as_json:
-        print_json(summarise_training(*records, folder.path, verification, verified_s))
-    else:
-        print_out(*tabulate_training(*records, scenario, verification, verified_s))
-        say(f"run    {folder.path}")
-        say(f"report {page}")
-    _refuse_invalid(verification)
+        self._viewed.close()
+        page = next(path for path in made.files if path.suffix == ".html")
+        self._tracking.files = [page]
+        if as_json:
+            print_json(summarise_training(made))
+        else:
+            print_out(*tabulate_training(made))
+            say(f"run    {made.folder}")
+            say(f"report {page}")
+        _refuse_invalid(made)
 
 
-def _refuse_invalid(verification: "Verification") -> None:
-    if verification.failure is not None:
-        say(f"error: the chain is not valid: {verification.failure}", err=True)
+@contextmanager
+def _rehearsing() -> "Iterator[OnRehearsed]":
+    """Yield a function that shows how many Flower clients told their number of samples, as soon as one has."""
+    with ExitStack() as stack:
+        updates: list[OnRehearsed] = []
+
+        def show(done: int, total: int) -> None:
+            if not updates:
+                updates.append(stack.enter_context(progress("asking Flower clients", "clients")))
+            updates[0](done, total)
+            if done == total:
+                stack.close()
+
+        yield show
+
+
+def _write(made: "Run") -> "list[Path]":
+    from bdfl.report.page import write_run  # after the checks for missing extras
+
+    return write_run(made)
+
+
+def _refuse_invalid(made: "Run") -> None:
+    if made.verification is not None and made.verification.failure is not None:
+        say(f"error: the chain is not valid: {made.verification.failure}", err=True)
         raise typer.Exit(FAILED_EXIT)

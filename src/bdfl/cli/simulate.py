@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from bdfl.tracking import Tracker
 
 
-def show_crowd(
+def show_aggregate(
     scenario: "Scenario", trackers: "Mapping[str, Tracker]", *, gaps: bool, out: Path | None, as_json: bool
 ) -> None:
     """Simulate the scenario, print tables or JSON, and write the records into `out` if given."""
-    from bdfl.experiment.run_folder import write_crowd
-    from bdfl.experiment.simulation import simulate_crowd
-    from bdfl.records import encode_crowd
+    from bdfl.experiment.run_folder import write_aggregate
+    from bdfl.experiment.simulation import simulate_aggregate
+    from bdfl.records import encode_aggregate
 
     def on_round(row: "RoundRecord") -> None:
         on_progress(row.round, scenario.rounds)
@@ -29,15 +29,15 @@ def show_crowd(
         progress(f"simulating {scenario.name}", "rounds") as on_progress,
         tracking_scenario(trackers, scenario) as tracking,
     ):
-        record = simulate_crowd(scenario, prove_gaps=gaps, on_round=on_round)
+        record = simulate_aggregate(scenario, prove_gaps=gaps, on_round=on_round)
     if as_json:
-        print_json(encode_crowd(record))
+        print_json(encode_aggregate(record))
     else:
         from bdfl.report.tables import tabulate_crowd
 
         print_out(*tabulate_crowd(record))
     if out is not None:
         with writing_to(out):
-            files = write_crowd(scenario, record, out)
+            files = write_aggregate(scenario, record, out)
         if not as_json:
             print_files(files)

@@ -30,7 +30,7 @@ from bdfl.cli.terminal import (
 from bdfl.errors import require
 
 if TYPE_CHECKING:
-    from bdfl.sweeps.executors import Crew
+    from bdfl.sweeps.executors import Executor
     from bdfl.sweeps.plan import Sweep
     from bdfl.sweeps.runner import SweepOutcome
 
@@ -84,10 +84,10 @@ def sweep(
     with writing_to(path), open_sweep_folder(path, planned) as folder:
         try:
             with (
-                _open_crew(planned, engine, address, workers) as crew,
+                _open_executor(planned, engine, address, workers) as executor,
                 progress(f"sweeping {planned.name}", "points") as on_progress,
             ):
-                outcome = run_sweep(planned, folder, crew, retries=retries, on_progress=on_progress)
+                outcome = run_sweep(planned, folder, executor, retries=retries, on_progress=on_progress)
         except KeyboardInterrupt:
             num_done = sum(row.error is None for row in folder.done.values())
             say(f"stopped with {num_done} points done; go on: bdfl sweep --resume {path}", err=True)
@@ -153,18 +153,18 @@ def plot(
             print_files(files)
 
 
-def _open_crew(
+def _open_executor(
     planned: "Sweep", engine: Engine, address: str | None, workers: int | None
-) -> "AbstractContextManager[Crew]":
+) -> "AbstractContextManager[Executor]":
     from bdfl.sweeps.plan import Mode
 
     if engine is Engine.RAY:
-        from bdfl.sweeps.executors import open_ray_crew
+        from bdfl.sweeps.executors import open_ray_executor
 
-        return open_ray_crew(address, workers, with_torch=planned.mode is Mode.RUN)
-    from bdfl.sweeps.executors import open_local_crew
+        return open_ray_executor(address, workers, with_torch=planned.mode is Mode.RUN)
+    from bdfl.sweeps.executors import open_local_executor
 
-    return open_local_crew(workers)
+    return open_local_executor(workers)
 
 
 def _describe(planned: "Sweep", *, as_json: bool) -> None:

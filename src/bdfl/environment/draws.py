@@ -19,7 +19,7 @@ from typing import TypeAlias, assert_never
 import numpy as np
 from numpy.typing import NDArray
 
-from bdfl.errors import BdflError, one_line, require
+from bdfl.errors import Unexpected, one_line, require
 from bdfl.scenario import Choice, Fading, FadingKind, Lognormal, MiningMode, Normal, PerClientValue, Scenario, Uniform
 from bdfl.storage import open_parquet, open_regular
 from bdfl.types import PerClient
@@ -127,17 +127,10 @@ _BYTES_PER_GAIN = 64
 Column: TypeAlias = NDArray[np.float64]
 
 
-class BadTrace(BdflError):
-    """A trace of recorded gains that cannot be used: the file, the fault found and the form expected."""
+class BadTrace(Unexpected):
+    """A trace of recorded gains that cannot be used."""
 
-    def __init__(self, path: str, found: str, expected: str) -> None:
-        super().__init__(path, found, expected)
-        self.path = path
-        self.found = found
-        self.expected = expected
-
-    def __str__(self) -> str:
-        return f"radio.trace {self.path}: {self.found}, expected {self.expected}"
+    kind = "radio.trace "
 
 
 def read_gain_trace(path: Path, num_rounds: int, num_clients: int) -> NDArray[np.float64]:

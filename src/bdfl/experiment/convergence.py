@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from bdfl.learning.training import Outcome
+from bdfl.learning.training import Outcome, num_local_steps
 from bdfl.records import LearningRecord, PerRound, RunRecord
 from bdfl.scenario import LocalUnit, Scenario
 from bdfl.scheduling.queues import ConvergenceBound, convergence_bound
@@ -113,7 +113,7 @@ def estimate_constants(learning: LearningRecord, scenario: Scenario) -> LemmaCon
 def count_steps(scenario: Scenario, samples: PerClient) -> NDArray[np.int64]:
     """Mini-batch updates H in a round of each client that has data."""
     settings = scenario.learning
-    asked = scenario.compute.local_updates if settings.local_steps is None else settings.local_steps
+    asked = num_local_steps(scenario)
     held = samples[samples > 0]
     if settings.unit is LocalUnit.UPDATES:
         return np.full(len(held), asked, dtype=np.int64)

@@ -11,7 +11,7 @@ from bdfl.experiment.bounds import bound_path, bounding_solver, is_bounded
 from bdfl.experiment.parallel import Group, Progress, map_parallel, prepare_groups
 from bdfl.experiment.simulation import Draws, draw_run, play
 from bdfl.experiment.statistics import Interval, jain_index, mean_interval, mean_round_energy
-from bdfl.experiment.training_run import prepare_run, train_in_passing
+from bdfl.experiment.training_run import RunOptions, open_workers, prepare_run, run_federated
 from bdfl.records import RunRecord
 from bdfl.scenario import Scenario
 from bdfl.scenario.schema_learning import HUB_PREFIX
@@ -176,15 +176,15 @@ def _simulate_seed(task: _Task) -> list[_Score]:
 
 def _learn_seed(task: _Task) -> list[_Score]:
     """Play one seed with shared data and trainer; only the last model is evaluated."""
-    from bdfl.learning.trainer_pool import open_trainer  # PyTorch only if training is needed
-
     scenarios = [_without_measurements(scenario) for scenario, _ in task.group]
     federated = prepare_run(scenarios[0])
-    with open_trainer(scenarios[0], federated.data, federated.partition) as trainer:
-        records = [train_in_passing(replace(federated, scenario=scenario), trainer) for scenario in scenarios]
-    return _score(
-        task, federated.draws, [run for run, _ in records], [learning.final_accuracy for _, learning in records]
-    )
+    options = RunOptions(workers=1, verify=False)
+    with open_workers(federated, options) as trainer:
+        runs = [
+            run_federated(replace(federated, scenario=scenario), trainer, options=options) for scenario in scenarios
+        ]
+    records, accuracies = [run.record for run in runs], [run.learning.final_accuracy for run in runs]
+    return _score(task, federated.draws, records, accuracies)
 
 
 def _without_measurements(scenario: Scenario) -> Scenario:

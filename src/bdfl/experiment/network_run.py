@@ -142,7 +142,7 @@ class NetworkRun:
         self._toolbox = toolbox
         start = start_chain(archive.genesis, toolbox)
         self._states = deque([start], maxlen=_STATES_KEPT)  # after the last blocks, newest last
-        self._plan: Plan = plan_round(start.charter, first_prospect(start.charter), toolbox)
+        self._plan: Plan = plan_round(start.params, first_prospect(start.params), toolbox)
         self.records: list[RoundRecord] = []
 
     @property
@@ -223,7 +223,7 @@ class NetworkRun:
 
         world = ScenarioWorld(
             self._scenario,
-            self._recall_or_train(train, tip),
+            train if replayed is None else self._recall_or_train(train, replayed),
             partial(drawn_conditions, self._draws),
             lambda client, chain: spent_after(chain, client),
         )
@@ -298,12 +298,12 @@ class NetworkRun:
             needed = max(self._scenario.ledger.keep_blocks, self._scenario.learning.gradient_every + 1)
             self._archive.prune(needed)
 
-    def _recall_or_train(self, train: Train, tip: Block | None) -> Train:
-        """Return `train` that takes a client's model of the archived tip's round from there."""
-        sent = {} if tip is None else {signed.update.client: signed.update for signed in tip.body.updates}
+    def _recall_or_train(self, train: Train, replayed: Block) -> Train:
+        """Return `train` that takes the models of the replayed block's round from the archive."""
+        sent = {signed.update.client: signed.update for signed in replayed.body.updates}
 
         def recall_or_train(client: int, chain: ChainState, model: bytes) -> bytes | None:
-            if tip is not None and chain.height < tip.header.height and client in sent:
+            if chain.height < replayed.header.height and client in sent:
                 data = None if sent[client].is_declined else self._archive.get_blob(sent[client].model)
                 if data is not None or sent[client].is_declined:
                     return data

@@ -16,8 +16,7 @@ from bdfl.aggregation import get_aggregator, min_updates
 from bdfl.errors import BdflError
 from bdfl.experiment.parallel import Progress, map_parallel
 from bdfl.experiment.statistics import Interval, mean_interval
-from bdfl.experiment.training_run import Federated, prepare_run, train_in_passing
-from bdfl.learning.training import Trainer
+from bdfl.experiment.training_run import RunOptions, open_workers, prepare_run, run_federated
 from bdfl.scenario import Adversaries, Aggregation, Behaviour, PartitionMethod, Scenario
 
 BORNE_POINTS = 2.0  # a rule withstands an attack if it ends at most this far below the clean run
@@ -265,16 +264,13 @@ def poisoned_scenario(
 
 def _play_rules(scenarios: Sequence[Scenario]) -> list[list[float]]:
     """Accuracies of runs that differ in their rule alone: data and trainer are shared."""
-    from bdfl.learning.trainer_pool import open_trainer  # PyTorch only if training is needed
-
     federated = prepare_run(scenarios[0])
-    with open_trainer(scenarios[0], federated.data, federated.partition) as trainer:
-        return [_play(replace(federated, scenario=scenario), trainer) for scenario in scenarios]
-
-
-def _play(federated: Federated, trainer: Trainer) -> list[float]:
-    _, learning = train_in_passing(federated, trainer)
-    return [value for value in learning.accuracy.tolist() if np.isfinite(value)]
+    options = RunOptions(workers=1, verify=False)
+    with open_workers(federated, options) as trainer:
+        runs = [
+            run_federated(replace(federated, scenario=scenario), trainer, options=options) for scenario in scenarios
+        ]
+    return [[value for value in run.learning.accuracy.tolist() if np.isfinite(value)] for run in runs]
 
 
 def _parse_strength(piece: str, text: str, usual: Attack) -> float:

@@ -7,7 +7,6 @@ block, with all models, is in the chain before. So an interruption loses at most
 """
 
 import hashlib
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,8 +16,12 @@ from typing import TypeVar
 import msgspec
 
 from bdfl.errors import BdflError, one_line, other_format
+from bdfl.ledger import verify
 from bdfl.ledger.blob_store import BLOBS_FOLDER
-from bdfl.records import CrowdRecord, RunRecord
+from bdfl.ledger.sqlite_store import DATABASE_FILE, ChainStore
+from bdfl.ledger.verify import Verification
+from bdfl.records import AggregateRecord, RunRecord
+from bdfl.records.files import known_height
 from bdfl.records.learning import (
     BEST_MODEL,
     CHAIN_FOLDER,
@@ -33,7 +36,7 @@ from bdfl.records.learning import (
 )
 from bdfl.scenario import Scenario, dump_scenario
 from bdfl.scenario.files import load_foreign_scenario
-from bdfl.storage import find_stray, lock_patiently, read_regular
+from bdfl.storage import complete_lines, find_stray, lock_file, read_regular, replace_file
 
 _MAX_JOURNAL = 2**28  # bytes
 _Line = TypeVar("_Line")
@@ -97,7 +100,7 @@ def create_run_folder(path: Path, scenario: Scenario) -> Iterator[RunFolder]:
     """Create a folder for a run of `scenario`; raise `BadRunFolder` if it exists and is not empty."""
     refuse_existing(path)
     path.mkdir(parents=True, exist_ok=True)
-    with lock_folder(path):
+    with lock_file(path / LOCK_FILE, _taken(path)):
         replace_file(path / SCENARIO_FILE, dump_scenario(scenario).encode())
         yield RunFolder(path, scenario, None, [])
 
@@ -120,7 +123,7 @@ def open_run_folder(path: Path, allowed: frozenset[str] = frozenset()) -> Iterat
     stray = find_stray(path, beside=frozenset([BLOBS_FOLDER]))
     if stray is not None:
         raise BadRunFolder(f"{stray}: a link, pipe or device, only folders and regular files expected")
-    with lock_folder(path):
+    with lock_file(path / LOCK_FILE, _taken(path)):
         drop_cut_off(path / JOURNAL_FILE)
         header, rounds = read_journal(path / JOURNAL_FILE)
         if len(rounds) > scenario.rounds:
@@ -137,7 +140,7 @@ def read_journal(path: Path) -> tuple[JournalHeader | None, list[LearningRound]]
     """Read the header of a journal and its rounds without a torn last line; None and empty if there is none yet."""
     if not path.exists():
         return None, []
-    lines = _complete_lines(_read_journal(path)).splitlines()
+    lines = complete_lines(_read_journal(path))
     if not lines:
         return None, []
     header = _decode_line(path, lines, 0, JournalHeader)
@@ -153,9 +156,8 @@ def read_journal(path: Path) -> tuple[JournalHeader | None, list[LearningRound]]
 def drop_cut_off(path: Path) -> None:
     """Remove a torn last line."""
     content = _read_journal(path) if path.exists() else b""
-    complete = _complete_lines(content)
-    if len(complete) < len(content):
-        replace_file(path, complete)
+    if content and not content.endswith(b"\n"):
+        replace_file(path, content[: content.rfind(b"\n") + 1])
 
 
 def _read_journal(path: Path) -> bytes:
@@ -165,10 +167,6 @@ def _read_journal(path: Path) -> bytes:
         raise BadRunFolder(f"{path}: {error.strerror}, a journal expected") from None
 
 
-def _complete_lines(content: bytes) -> bytes:
-    return content[: content.rfind(b"\n") + 1]
-
-
 def _decode_line(path: Path, lines: Sequence[bytes], number: int, kind: type[_Line]) -> _Line:
     try:
         return msgspec.json.decode(lines[number], type=kind)
@@ -176,20 +174,8 @@ def _decode_line(path: Path, lines: Sequence[bytes], number: int, kind: type[_Li
         raise BadRunFolder(f"{path}: line {number + 1} is damaged: {one_line(error)}") from None
 
 
-def replace_file(path: Path, content: bytes) -> None:
-    """Replace a file atomically."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_bytes(content)
-    os.replace(temporary, path)
-
-
-@contextmanager
-def lock_folder(path: Path, what: str = "run") -> Iterator[None]:
-    """Hold an exclusive lock on the run inside; the lock ends with the process."""
-    with (path / LOCK_FILE).open("wb") as file:
-        if not lock_patiently(file):
-            raise BadRunFolder(f"{path}: another process is at work on this {what}")
-        yield
+def _taken(path: Path) -> BadRunFolder:
+    return BadRunFolder(f"{path}: another process is at work on this run")
 
 
 # The folder of a simulated run without a chain: its scenario and its records.
@@ -224,7 +210,7 @@ def write_record_files(scenario: Scenario, run: RunRecord, folder: Path) -> list
     return [path, *write_parquet(run, None, folder)]
 
 
-def write_crowd(scenario: Scenario, crowd: CrowdRecord, folder: Path) -> list[Path]:
+def write_aggregate(scenario: Scenario, record: AggregateRecord, folder: Path) -> list[Path]:
     """Write a run of too many clients for full records; otherwise as `write_record`."""
     refuse_run_folder(folder)
     path = write_scenario(scenario, folder)
@@ -232,7 +218,7 @@ def write_crowd(scenario: Scenario, crowd: CrowdRecord, folder: Path) -> list[Pa
         from bdfl.records.parquet import write_crowd_parquet
     except ImportError:
         return [path]
-    return [path, *write_crowd_parquet(crowd, folder)]
+    return [path, *write_crowd_parquet(record, folder)]
 
 
 def write_scenario(scenario: Scenario, folder: Path) -> Path:
@@ -241,3 +227,16 @@ def write_scenario(scenario: Scenario, folder: Path) -> Path:
     path = folder / SCENARIO_FILE
     path.write_text(dump_scenario(scenario), encoding="utf-8")
     return path
+
+
+def verify_chain(folder: Path | str, own_functions: frozenset[str] = frozenset()) -> Verification:
+    """Verify the chain in the folder of a run, or in its own, from the genesis on; nothing but the folder is needed.
+
+    `own_functions` are the aggregation rules of the form module:function that may be called.
+    """
+    path = Path(folder)
+    if (path / CHAIN_FOLDER / DATABASE_FILE).is_file():
+        path = path / CHAIN_FOLDER
+    with ChainStore.open(path, read_only=True) as chain:
+        known = known_height(chain, path)
+        return verify.verify_chain(chain, own_functions=own_functions, known=known)

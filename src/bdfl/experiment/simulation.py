@@ -9,7 +9,7 @@ from bdfl.compute import mining_energy, mining_work
 from bdfl.environment import DrawnRounds, Federation, Purpose, RoundState, draw_federation, draw_rounds, stream
 from bdfl.environment.draws import draw_finding
 from bdfl.learning.participation import draw_participation
-from bdfl.records import NOBODY, CrowdBook, CrowdRecord, RoundRecord, RunRecord, collect_run
+from bdfl.records import NOBODY, AggregateCollector, AggregateRecord, RoundRecord, RunRecord, collect_run
 from bdfl.scenario import MiningMode, Scenario, scenario_digest
 from bdfl.scheduling.checker import decision_status, evaluate, optimality_gap
 from bdfl.scheduling.exact import exact, exact_power
@@ -249,27 +249,27 @@ def prove_bound(problem: RoundProblem, decision: Decision) -> Decision:
 MAX_KEPT_CLIENTS = 20_000  # with full records: 1.5 MB a round
 
 
-def is_crowd(scenario: Scenario) -> bool:
+def is_aggregated(scenario: Scenario) -> bool:
     """Return whether there are too many clients to store and show each one's rounds."""
     return scenario.clients.count > MAX_KEPT_CLIENTS
 
 
-def simulate_crowd(
+def simulate_aggregate(
     scenario: Scenario, *, prove_gaps: bool = False, on_round: Callable[[RoundRecord], None] | None = None
-) -> CrowdRecord:
+) -> AggregateRecord:
     """Simulate the scenario's own scheduler and aggregate its records; the same rounds as in `simulate`.
 
     Memory does not grow with the rounds. `on_round` is called after every round.
     """
     scheduler = get_scheduler(scenario.scheduler.name, scenario.scheduler.parameters)
     draws = stream_run(scenario)
-    book = CrowdBook(draws.participation_rate)
+    book = AggregateCollector(draws.participation_rate)
     for planned in play_rounds(scenario, scheduler, draws):
         record = planned.settle(planned.decision.selected, prove_gap=prove_gaps)
         book.add(record)
         if on_round is not None:
             on_round(record)
-    return CrowdRecord(
+    return AggregateRecord(
         scenario=scenario.name,
         scenario_digest=scenario_digest(scenario),
         scheduler=scenario.scheduler.name,

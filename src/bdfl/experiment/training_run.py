@@ -1,11 +1,15 @@
 """A training run: prepare data and trainer, play the rounds, evaluate, settle the records."""
 
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from shutil import rmtree
+from tempfile import mkdtemp
+from weakref import finalize
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +17,17 @@ from numpy.typing import NDArray
 from bdfl import __version__
 from bdfl.aggregation import get_aggregator
 from bdfl.environment import draw_federation, draw_rounds
+from bdfl.errors import require
 from bdfl.experiment.network_run import NetworkRun, open_archive, own_functions, run_genesis, run_toolbox
-from bdfl.experiment.run_folder import BadRunFolder, RunFolder, create_run_folder, digest
+from bdfl.experiment.run_folder import (
+    BadRunFolder,
+    RunFolder,
+    create_run_folder,
+    digest,
+    open_run_folder,
+    refuse_existing,
+    verify_chain,
+)
 from bdfl.experiment.simulation import Draws, PlannedRound, collect_rounds
 from bdfl.learning.attacks import poison_labels, poison_results
 from bdfl.learning.data import DataSet, load_data
@@ -26,10 +39,9 @@ from bdfl.learning.weights import Vector, decode_weights, encode_weights
 from bdfl.ledger.block import Block, Genesis
 from bdfl.ledger.chain import ChainState
 from bdfl.ledger.sqlite_store import ChainStore
-from bdfl.ledger.verify import Verification, verify_chain
+from bdfl.ledger.verify import Verification
 from bdfl.processes import count_cores
 from bdfl.records import LearningRecord, LearningRound, RoundRecord, RunRecord, collect_learning
-from bdfl.records.files import known_height
 from bdfl.records.learning import FORMAT, JournalHeader
 from bdfl.scenario import Engine, Scenario, scenario_digest
 from bdfl.scenario.schema_learning import MICRO, MLP
@@ -256,9 +268,7 @@ def replay_run(federated: Federated, folder: RunFolder) -> tuple[RunRecord, Lear
 
 def verify_run(folder: RunFolder) -> Verification:
     """Verify the chain of a run from its genesis on."""
-    with ChainStore.open(folder.chain_path, read_only=True) as archive:
-        known = known_height(archive, folder.chain_path)
-        return verify_chain(archive, own_functions=own_functions(folder.scenario), known=known)
+    return verify_chain(folder.chain_path, own_functions(folder.scenario))
 
 
 def _replay(federated: Federated, folder: RunFolder, on_settled: Settled | None) -> tuple[RunRecord, LearningRecord]:
@@ -369,13 +379,138 @@ def _or_nan(value: float | None) -> float:
     return float("nan") if value is None else value
 
 
-# Learning runs that leave only their records.
+# A whole run: prepare, train, verify, write.
 
 
-def train_in_passing(federated: Federated, trainer: Trainer) -> tuple[RunRecord, LearningRecord]:
-    """Run the whole training in a temporary folder and return its records."""
-    with (
-        TemporaryDirectory(prefix="bdfl-run-") as folder,
-        create_run_folder(Path(folder), federated.scenario) as run,
-    ):
-        return train_run(federated, trainer, run)
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A run that was trained: its records, the verification of its chain, and the files in its folder."""
+
+    federated: Federated
+    folder: Path  # a temporary one is removed with this object
+    record: RunRecord  # schedules, delays, energies and queues of every round
+    learning: LearningRecord  # accuracies, losses and outcomes of training of every round
+    header: JournalHeader
+    verification: Verification | None = None  # None: not verified
+    verified_s: float = 0.0  # duration of the verification
+    files: list[Path] = field(default_factory=list)  # tables, figures and page
+
+    @property
+    def scenario(self) -> Scenario:
+        return self.federated.scenario
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """Processes that train, functions called as a run goes on, and the steps after training."""
+
+    workers: int | None = None  # training processes; None: by engine and cores
+    on_ray: bool = False  # on a Ray cluster, that at `address` or a local one
+    address: str | None = None
+    on_rehearsed: OnRehearsed | None = None  # Flower clients that told their number of samples so far, and all
+    on_begun: Callable[[RunFolder], None] | None = None  # the folder is there, training begins
+    on_planned: Planned | None = None  # before a round is trained
+    on_settled: Settled | None = None  # after every round, including those of an interrupted run
+    verify: bool = True
+    write: Callable[[Run], list[Path]] | None = None  # writes files into the folder and returns them
+
+
+_DEFAULT = RunOptions()
+
+
+def run(scenario: Scenario, out: Path | None = None, options: RunOptions = _DEFAULT) -> Run:
+    """Train a model on a simulated network with a chain: prepare, train, verify, write.
+
+    Errors in data, model or genesis leave no folder behind. Without `out` the folder is temporary, see `Run`.
+    """
+    if out is not None:
+        refuse_existing(out)
+    federated = _prepare(scenario, options)
+    with open_workers(federated, options) as trainer:
+        return run_federated(federated, trainer, out, options)
+
+
+def run_federated(
+    federated: Federated, trainer: Trainer, out: Path | None = None, options: RunOptions = _DEFAULT
+) -> Run:
+    """Do the same as `run` with data and trainer that several runs may share."""
+    founded = found_chain(federated, trainer)
+    if out is not None:
+        with create_run_folder(out, federated.scenario) as folder:
+            return _finish(federated, trainer, folder, founded, options)
+    path = Path(mkdtemp(prefix="bdfl-run-"))
+    try:
+        with create_run_folder(path, federated.scenario) as folder:
+            made = _finish(federated, trainer, folder, founded, options)
+    except BaseException:
+        rmtree(path, ignore_errors=True)
+        raise
+    finalize(made, rmtree, path, ignore_errors=True)
+    return made
+
+
+def resume(path: Path, allowed: frozenset[str] = frozenset(), options: RunOptions = _DEFAULT) -> Run:
+    """Finish the run in a folder, in the same bytes as if never interrupted.
+
+    The folder is untrusted: functions that its scenario names must be `allowed`.
+    """
+    with open_run_folder(path, allowed) as folder:
+        federated = _prepare(folder.scenario, options)
+        with open_workers(federated, options) as trainer:
+            return _finish(federated, trainer, folder, None, options)
+
+
+def load_run(path: Path, allowed: frozenset[str] = frozenset(), options: RunOptions = _DEFAULT) -> Run:
+    """Return the run in a folder as far as it is, without training; raise `BadRunFolder` if no round is over."""
+    with open_run_folder(path, allowed) as folder:
+        federated = _prepare(folder.scenario, options)
+        if options.on_begun is not None:
+            options.on_begun(folder)
+        records = replay_run(federated, folder)
+        if records is None:
+            raise BadRunFolder(f"{path}: no round is over yet, nothing to report")
+        return _conclude(federated, folder, records, options)
+
+
+def open_workers(federated: Federated, options: RunOptions = _DEFAULT) -> AbstractContextManager[Trainer]:
+    """Open a trainer on the processes of the options, whose number does not change a result."""
+    from bdfl.learning.trainer_pool import open_ray_trainer, open_trainer  # PyTorch only if training is needed
+
+    scenario, data, partition = federated.scenario, federated.data, federated.partition
+    if options.on_ray:
+        return open_ray_trainer(scenario, data, partition, address=options.address, workers=options.workers)
+    workers = default_workers(scenario, data) if options.workers is None else options.workers
+    return open_trainer(scenario, data, partition, workers=workers)
+
+
+def _prepare(scenario: Scenario, options: RunOptions) -> Federated:
+    federated = prepare_run(scenario, options.on_rehearsed)
+    if options.write is not None:
+        require("the report of a run", "matplotlib", "pyarrow")  # before hours of training
+    return federated
+
+
+def _finish(
+    federated: Federated,
+    trainer: Trainer,
+    folder: RunFolder,
+    founded: tuple[Genesis, bytes] | None,
+    options: RunOptions,
+) -> Run:
+    if options.on_begun is not None:
+        options.on_begun(folder)
+    records = train_run(
+        federated, trainer, folder, founded, on_planned=options.on_planned, on_settled=options.on_settled
+    )
+    return _conclude(federated, folder, records, options)
+
+
+def _conclude(
+    federated: Federated, folder: RunFolder, records: tuple[RunRecord, LearningRecord], options: RunOptions
+) -> Run:
+    """Return the run with its verification and its files, as asked for."""
+    assert folder.header is not None, "a run with records has a header"
+    started_s = time.monotonic()
+    verification = verify_run(folder) if options.verify else None
+    made = Run(federated, folder.path, *records, folder.header, verification, time.monotonic() - started_s)
+    return made if options.write is None else replace(made, files=options.write(made))

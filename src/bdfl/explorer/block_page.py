@@ -41,7 +41,7 @@ from bdfl.ledger.block import (
     header_seal,
 )
 from bdfl.ledger.costs import ATTO, MICROWATT, NANO, PICOJOULE
-from bdfl.ledger.member_set import Roll, offender_of
+from bdfl.ledger.member_set import MemberSet, offender_of
 from bdfl.ledger.proof_of_work import highest_hash, work_hash
 from bdfl.records.learning import LearningRound
 from bdfl.scenario.schema_learning import MICRO
@@ -51,7 +51,7 @@ def show_block(
     found: Found,
     *,
     genesis: Genesis,
-    roll: Roll,
+    roll: MemberSet,
     height: int,
     problem: str | None,
     queue_nano: Sequence[int],

@@ -19,7 +19,7 @@ from bdfl.encoding import BadEncoding, encode
 from bdfl.errors import BdflError, one_line
 from bdfl.identity import Meaning, is_signed, statement_digest
 from bdfl.ledger.block import MAX_BLOCK_SIZE, Block, Certificate, Genesis, Seal, body_root, chain_id, header_seal
-from bdfl.ledger.member_set import BINDS_AFTER, Roll, find_change, first_roll
+from bdfl.ledger.member_set import BINDS_AFTER, MemberSet, find_change, first_member_set
 from bdfl.ledger.proof_of_work import is_worked
 from bdfl.ledger.sqlite_store import DATABASE_FILE, ChainStore
 from bdfl.ledger.sqlite_tables import decode_certificate, decode_stored
@@ -82,7 +82,7 @@ def find_block(source: BlockSource, height: int) -> Found:
     return Found(height, block, certificate, stored.damage, size_bytes)
 
 
-def find_problem(found: Found, genesis: Genesis, roll: Roll, parent: bytes | None) -> str | None:
+def find_problem(found: Found, genesis: Genesis, roll: MemberSet, parent: bytes | None) -> str | None:
     """Return a block's problem, signature aside; `parent` is the digest of the block before, None if it is invalid."""
     block = found.block
     if found.problem is not None or block is None:
@@ -107,7 +107,7 @@ def find_problem(found: Found, genesis: Genesis, roll: Roll, parent: bytes | Non
     return None
 
 
-def find_forgery(found: Found, roll: Roll) -> str | None:
+def find_forgery(found: Found, roll: MemberSet) -> str | None:
     """Return a problem unless a block is signed by its proposer; the signature covers all of its contents."""
     block = found.block
     if block is None or not block.header.proposer < len(roll.members):
@@ -324,7 +324,7 @@ def find_forgeries(path: Path, first: int, last: int) -> dict[int, str]:
     """Return the blocks that are not signed by their proposer, by height; unreadable blocks are left out."""
     source = StoreSource(path)
     try:
-        roll, forged = first_roll(source.genesis), {}
+        roll, forged = first_member_set(source.genesis), {}
         for height in range(1, last + 1):
             found = find_block(source, height)
             if height >= first:

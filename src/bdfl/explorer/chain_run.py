@@ -211,7 +211,7 @@ class ChainRun:
                 self.tallies.take(found)
                 self._take_receipts(found.block)
             if self.chain_path is None:  # remote chain: check signatures here
-                forged = find_forgery(found, self.follower.roll)
+                forged = find_forgery(found, self.follower.member_set)
                 if forged is not None:
                     self.note_problem(found.height, forged)
         return True
@@ -281,7 +281,7 @@ class ChainRun:
     # Data of all pages
 
     def clients(self) -> list[ClientRow]:
-        roll = self.follower.roll
+        roll = self.follower.member_set
         return [
             ClientRow(
                 client=number,
@@ -358,11 +358,11 @@ class ChainRun:
         with self.lock:
             found = self.find(height)
             before = self.find(height - 1).block if height > 1 else None
-            num_members = sum(is_member(self.follower.roll, number, height) for number in range(self.num_members))
+            num_members = sum(is_member(self.follower.member_set, number, height) for number in range(self.num_members))
             return show_block(
                 found,
                 genesis=self.genesis,
-                roll=self.follower.roll,
+                roll=self.follower.member_set,
                 height=self.height,
                 problem=self._problems.get(height, found.problem),
                 queue_nano=() if before is None else before.body.queue_nano,
@@ -373,7 +373,7 @@ class ChainRun:
 
     @property
     def num_members(self) -> int:
-        return len(self.follower.roll.members)
+        return len(self.follower.member_set.members)
 
     def blocks(self, first: int | None, last: int | None) -> BlockList:
         """Return a page of blocks by descending height."""
@@ -414,7 +414,7 @@ class ChainRun:
                 raise NotHere(f"client {number}: no member of the chain, 0 to {self.num_members - 1} expected")
             return show_client(
                 self.clients()[number],
-                self.follower.roll.members[number].limits,
+                self.follower.member_set.members[number].limits,
                 self.columns,
                 find=self.find,
                 num_votes=self.tallies.votes[number],
@@ -437,7 +437,7 @@ class ChainRun:
             schedule, conditions, block = self._round_at(round)
             num = self.num_members
             gain, power_w = [float("nan")] * num, [0.0] * num
-            for client, member in enumerate(self.follower.roll.members):
+            for client, member in enumerate(self.follower.member_set.members):
                 power_w[client] = member.limits.power_uw / MICROWATT
             for client, found in conditions.items():
                 if client < num:

@@ -28,7 +28,7 @@ from bdfl.explorer.documents import FLAG_CHANGE, FLAG_EVIDENCE, FLAG_INFEASIBLE,
 from bdfl.ledger.block import Block, Conditions, Genesis, Schedule, chain_id
 from bdfl.ledger.chain_params import base_problem, problem_of, read_decision
 from bdfl.ledger.costs import NANO, PICOJOULE
-from bdfl.ledger.member_set import BINDS_AFTER, Roll, find_change, find_evidence, first_roll, offender_of
+from bdfl.ledger.member_set import BINDS_AFTER, MemberSet, find_change, find_evidence, first_member_set, offender_of
 from bdfl.ledger.schedule import find_candidates, settle_conditions, settle_misses
 from bdfl.node.log import LOG_FILE
 from bdfl.records.files import ROUNDS_FILE, RoundTimes, former_rounds
@@ -42,7 +42,7 @@ from bdfl.storage import open_regular
 _DIGEST_SHOWN = 12  # characters
 
 
-def is_member(roll: Roll, number: int, height: int) -> bool:
+def is_member(roll: MemberSet, number: int, height: int) -> bool:
     """Return whether that number is a member at a height."""
     last = roll.last_heights[number]
     return roll.first_heights[number] <= height and (last is None or height <= last)
@@ -54,7 +54,7 @@ class Follower:
     def __init__(self, genesis: Genesis) -> None:
         self.genesis = genesis
         self.height = 0
-        self.roll: Roll = first_roll(genesis)
+        self.member_set: MemberSet = first_member_set(genesis)
         self.conditions: Mapping[int, Conditions] = {
             number: member.conditions for number, member in enumerate(genesis.members)
         }
@@ -71,11 +71,11 @@ class Follower:
     @property
     def num_members(self) -> int:
         """Number of members ever admitted, including those about to join."""
-        return len(self.roll.members)
+        return len(self.member_set.members)
 
     def take(self, found: Found) -> tuple[Row, str | None]:
         """Return the row of the next block, and its problem if it has one."""
-        problem = find_problem(found, self.genesis, self.roll, self._parent)
+        problem = find_problem(found, self.genesis, self.member_set, self._parent)
         self.height += 1
         block = found.block
         row = None
@@ -108,7 +108,7 @@ class Follower:
         """Return the constant part of a problem of the first `num_clients` members; None for an invalid genesis."""
         if num_clients not in self._bases:
             try:
-                base = base_problem(self.genesis, self.roll.members[:num_clients])
+                base = base_problem(self.genesis, self.member_set.members[:num_clients])
             except BdflError:
                 base = None
             self._bases[num_clients] = base if base is not None and base.num_clients == num_clients else None
@@ -132,16 +132,18 @@ class Follower:
         staying = {number for number in range(len(roll.members)) if is_member(roll, number, height + 1)}
         self.conditions = settle_conditions(body.reports, staying, offenders)
         self.misses, self.rests_until = misses + newcomers, rests_until + newcomers
-        self.roll, self.offenders = roll, offenders
+        self.member_set, self.offenders = roll, offenders
         self.counts = np.concatenate((counts, np.zeros(len(newcomers), np.int32)))
         self.queue_nano = body.queue_nano + (0,) * max(0, len(roll.members) - len(body.queue_nano))
         self.schedule = body.next_schedule
         row.client_count = counts
         return row
 
-    def _next_roll(self, block: Block) -> Roll:
+    def _next_roll(self, block: Block) -> MemberSet:
         found = find_change(block.body.entries)
-        return self.roll if found is None else self.roll.after(found.change, block.header.height + BINDS_AFTER)
+        return (
+            self.member_set if found is None else self.member_set.after(found.change, block.header.height + BINDS_AFTER)
+        )
 
     def _cost(self, block: Block, problem: RoundProblem | None, outcome: Outcome | None) -> Row:
         """Return the costs of the round; as stated by the block if they cannot be computed here."""
@@ -206,7 +208,7 @@ class Follower:
             state[client] = DECLINED if client in heard else MISSED
         state[delivered] = DELIVERED
         for number in range(self.num_members):
-            if not is_member(self.roll, number, self.height):
+            if not is_member(self.member_set, number, self.height):
                 state[number] = OUTSIDE
         return state
 
@@ -224,7 +226,6 @@ def _widen(values: Values, num_clients: int) -> Values:
 
 _MAX_LINE = 2**24  # bytes
 _MAX_FILE = 2**30
-_NANO = 1e9
 
 _ROUND = msgspec.json.Decoder(LearningRound)
 _HEADER = msgspec.json.Decoder(JournalHeader)
@@ -421,11 +422,11 @@ def _decode_times(lines: Sequence[tuple[int, bytes]]) -> Iterator[RoundTimes]:
 
 def _measure(columns: Columns, place: int, times: RoundTimes) -> None:
     """Write measured times; the exchange is split into training and upload as modelled for the slowest client."""
-    exchange_s = times.exchange_ns / _NANO
+    exchange_s = times.exchange_ns / NANO
     training_s, upload_s = float(columns["training_s"][place]), float(columns["upload_s"][place])
     share = training_s / (training_s + upload_s) if training_s + upload_s > 0 else 1.0
     columns.measure(
-        place, share * exchange_s, (1.0 - share) * exchange_s, times.mining_ns / _NANO, times.voting_ns / _NANO
+        place, share * exchange_s, (1.0 - share) * exchange_s, times.mining_ns / NANO, times.voting_ns / NANO
     )
 
 

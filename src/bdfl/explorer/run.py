@@ -38,7 +38,7 @@ from bdfl.records.learning import CHAIN_FOLDER, FINAL_MODEL, JOURNAL_FILE, SCENA
 from bdfl.scenario import Scenario
 from bdfl.scenario.files import load_foreign_scenario
 from bdfl.scheduling.problem import Decision, RoundProblem
-from bdfl.storage import open_regular, try_lock
+from bdfl.storage import is_lock_held
 
 RECORD_FILE = "rounds.parquet"
 _FRESH_S = 30.0
@@ -225,8 +225,4 @@ def _is_fresh(path: Path) -> bool:
 
 
 def _is_written(path: Path) -> bool:
-    try:
-        with open_regular(path / CHAIN_LOCK, 2**20) as file:
-            return not try_lock(file)
-    except OSError:
-        return False
+    return is_lock_held(path / CHAIN_LOCK)

@@ -12,7 +12,6 @@ import numpy as np
 from bdfl.audit.influence import leave_out
 from bdfl.audit.lineage import (
     NotOnChain,
-    aggregated_updates,
     get_block,
     layout_of,
     model_digest,
@@ -183,7 +182,7 @@ def _find_parents(chain: Store, made_in: int) -> list[Ancestor]:
     parents = []
     for place, height in enumerate(heights):
         digest = model_digest(chain, height)
-        clients = [] if height == 0 else [update.client for update in aggregated_updates(get_block(chain, height))]
+        clients = [] if height == 0 else [update.client for update in get_block(chain, height).body.aggregated]
         before = heights[place + 1] if place + 1 < len(heights) else None
         distance = None
         if before is not None and is_small and place < _MAX_DISTANCES:

@@ -19,6 +19,7 @@ from bdfl.learning.training import num_local_steps
 from bdfl.ledger.block import MAX_BUDGET_PJ, Conditions, Limits, MemberNumber, Text
 from bdfl.ledger.costs import CAPACITANCE, MICROWATT, ONE, PICOJOULE, count_units
 from bdfl.ledger.genesis import conditions_of, limits_of, physics_of
+from bdfl.radio import BITS_PER_BYTE
 from bdfl.scenario import LiveMode, LocalUnit, Scenario
 from bdfl.storage import read_record
 from bdfl.transports.live.calibration import ROOT, Calibration, calibrate, read_battery
@@ -143,7 +144,6 @@ def _place(card: Card) -> Place:
 
 # Member profile: data, machine limits and first conditions, emulated by the scenario or measured.
 
-_BITS = 8
 _ROOM = 2.0  # mains-powered budget, in multiples of a round at full speed
 
 
@@ -241,7 +241,7 @@ def measured_profile(
         capacitance=count_units(capacitance, CAPACITANCE, "compute.capacitance", least=1),
         power_uw=count_units(power_w, MICROWATT, "radio.power_w"),
         power_max_uw=count_units(float(federation.power_max_w[client]), MICROWATT, "radio.power_max_w"),
-        model_bits=_BITS * model_size,
+        model_bits=BITS_PER_BYTE * model_size,
         cpu_max_hz=count_units(round(cpu_hz), ONE, "processor's frequency", least=1),
         mining_max_hz=count_units(round(mining_hz), ONE, "mining frequency", least=1),
         initial_cpu_hz=count_units(round(cpu_hz), ONE, "processor's frequency", least=1),

@@ -22,7 +22,7 @@ from bdfl.identity import Meaning, Signer, is_signed, statement_digest
 from bdfl.learning.participation import participation_of
 from bdfl.ledger.block import MAX_MEMBERS, Admission, Assent, Change, Member, MembershipChange, Removal, chain_id
 from bdfl.ledger.costs import NANO, count_units
-from bdfl.ledger.member_set import Roll, quorum_size, read_roll
+from bdfl.ledger.member_set import MemberSet, quorum_size, read_member_set
 from bdfl.ledger.sqlite_store import DATABASE_FILE, ChainStore
 from bdfl.ledger.statements import change_place, sign_change
 from bdfl.scenario import Scenario
@@ -61,12 +61,15 @@ class ChainMembers:
 
     chain: bytes
     height: int
-    roll: Roll
+    member_set: MemberSet
     quorum: int
 
     def number_of(self, public_key: bytes) -> int | None:
         """Return the number of the active member with that key; None: not a member now."""
-        return next((one for one in sorted(self.roll.active) if self.roll.members[one].public_key == public_key), None)
+        return next(
+            (one for one in sorted(self.member_set.active) if self.member_set.members[one].public_key == public_key),
+            None,
+        )
 
 
 def read_members(path: Path) -> ChainMembers:
@@ -74,7 +77,7 @@ def read_members(path: Path) -> ChainMembers:
     folder = path / _CHAIN_FOLDER if (path / _CHAIN_FOLDER / DATABASE_FILE).is_file() else path
     with ChainStore.open(folder, read_only=True) as store:
         genesis, height = store.genesis, store.height
-        roll = read_roll(genesis, store.blocks())
+        roll = read_member_set(genesis, store.blocks())
     return ChainMembers(chain_id(genesis), height, roll, quorum_size(genesis.law.quorum, len(roll.active)))
 
 
@@ -88,14 +91,14 @@ def propose_admission(
         raise BadMemberChange("genesis: of another chain than the node's")
     if card.scenario != genesis.genesis.scenario:
         raise BadMemberChange(f"card of {card.name!r}: made for another scenario; make it again with this genesis")
-    if any(member.public_key == card.public_key for member in members.roll.members):
+    if any(member.public_key == card.public_key for member in members.member_set.members):
         raise BadMemberChange(f"card of {card.name!r}: its key is or was a member's, a new key expected")
     limits = msgspec.structs.replace(card.limits, rate_nano=newcomer_rate(genesis, scenario, signed))
     member = Member(card.public_key, limits, card.conditions)
     file = ChangeFile(
         form="bdfl change 1",
         chain=members.chain,
-        change=Admission(len(members.roll.members), member),
+        change=Admission(len(members.member_set.members), member),
         expires=expires,
         card=signed,
         assents=(),
@@ -106,8 +109,8 @@ def propose_admission(
 
 def propose_removal(members: ChainMembers, number: int, expires: int) -> ChangeFile:
     """Propose to remove a member; its number and key are never reused."""
-    if number not in members.roll.active:
-        numbers = ", ".join(map(str, sorted(members.roll.active)))
+    if number not in members.member_set.active:
+        numbers = ", ".join(map(str, sorted(members.member_set.active)))
         raise BadMemberChange(f"member {number}: not one of the members {numbers}")
     return ChangeFile("bdfl change 1", members.chain, Removal(number), expires, None, ())
 
@@ -151,16 +154,18 @@ def validate_timely(file: ChangeFile, members: ChainMembers) -> None:
         )
     match file.change:
         case Admission(number=number):
-            if number != len(members.roll.members):
-                found = f"as member {number}, {len(members.roll.members)} is the next number"
+            if number != len(members.member_set.members):
+                found = f"as member {number}, {len(members.member_set.members)} is the next number"
                 raise BadMemberChange(f"admission: {found}; others were admitted meanwhile, or it was made already")
         case Removal(number=number):
-            if number not in members.roll.active:
+            if number not in members.member_set.active:
                 raise BadMemberChange(f"removal: member {number} is none any more")
     statement = _statement(file)
     for assent in file.assents:
-        is_member = assent.member in members.roll.active
-        if not is_member or not is_signed(members.roll.members[assent.member].public_key, assent.signature, statement):
+        is_member = assent.member in members.member_set.active
+        if not is_member or not is_signed(
+            members.member_set.members[assent.member].public_key, assent.signature, statement
+        ):
             raise BadMemberChange(f"assent of member {assent.member}: not a member's signature of this change")
 
 

@@ -147,7 +147,7 @@ class ServerChain:
 
     def _sign_update(self, client: int, data: bytes | None) -> SignedUpdate:
         state = self._state
-        samples = state.charter.members[client].limits.samples
+        samples = state.params.members[client].limits.samples
         if data is None:
             update = ModelUpdate(client, samples, 0, b"", 0)
         else:  # a client without data sends the parent's model

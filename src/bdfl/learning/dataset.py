@@ -8,19 +8,20 @@ concurrently. Contents are not trusted: an array that does not match its digest 
 import hashlib
 import mmap
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any, TypeAlias
+from typing import Any, BinaryIO, TypeAlias
+from uuid import uuid4
 
 import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bdfl.errors import BdflError, one_line
+from bdfl.errors import Unexpected
+from bdfl.storage import replacing
 
 # Memory-mapped arrays: sent to other processes by reference, and iterated without holding them in memory.
 
@@ -96,17 +97,10 @@ SPLITS = ("train", "test")
 _INPUTS_EXPECTED = "uint8 images (samples, height, width, channels) or float features (samples, ...)"
 
 
-class BadData(BdflError):
-    """Data that cannot be used: the source, the fault found and the form expected."""
+class BadData(Unexpected):
+    """Data that cannot be used."""
 
-    def __init__(self, where: str, found: str, expected: str) -> None:
-        super().__init__(where, found, expected)
-        self.where = where
-        self.found = found
-        self.expected = expected
-
-    def __str__(self) -> str:
-        return one_line(f"data {self.where}: {self.found}, expected {self.expected}")
+    kind = "data "
 
 
 @dataclass(frozen=True, eq=False)
@@ -307,17 +301,9 @@ def _write(folder: Path, data: DataSet) -> None:
         file.write(msgspec.json.encode(_About(data.label_names, digests)))
 
 
-@contextmanager
-def _replacing(path: Path) -> Iterator[IO[bytes]]:
-    """Open a temporary file for writing and move it to `path` by an atomic replace on success."""
-    with tempfile.NamedTemporaryFile(prefix=f".{path.name}-", dir=path.parent, delete=False) as file:
-        try:
-            yield file
-            file.flush()
-            os.replace(file.name, path)
-        except BaseException:
-            Path(file.name).unlink(missing_ok=True)
-            raise
+def _replacing(path: Path) -> AbstractContextManager[BinaryIO]:
+    """Replace a file that other processes may be replacing too."""
+    return replacing(path, draft=path.with_name(f".{path.name}-{uuid4().hex}"), mode=0o600)
 
 
 def _digest(array: NDArray[Any]) -> str:

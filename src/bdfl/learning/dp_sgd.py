@@ -38,7 +38,7 @@ from bdfl.learning.weights import Vector, is_finite
 # Random sources of private training: the public seed in a simulation, the operating system in a live node.
 
 
-class Chance(Protocol):
+class NoiseSource(Protocol):
     """Random source for one client's private training in one round."""
 
     def draw_uniform(self, count: int) -> NDArray[np.float64]:
@@ -50,7 +50,7 @@ class Chance(Protocol):
         ...
 
 
-class SeededChance:
+class SeededNoise:
     """Drawn from (seed, round, client): reproducible bits. The seed is public, so the noise can be removed."""
 
     def __init__(self, seed: int, round: int, client: int) -> None:
@@ -65,7 +65,7 @@ class SeededChance:
         return torch.randn(shape, generator=self._normal)
 
 
-class SecretChance:
+class SecretNoise:
     """Drawn from the operating system's generator: neither reproducible nor predictable.
 
     A normal number is the sum of four quantiles of uniform numbers with 53 bits, divided by two. A single one would
@@ -112,19 +112,19 @@ class PrivateModel:
             self._sampled = GradSampleModule(module, loss_reduction="sum")
 
     def train(
-        self, weights: Vector, client: int, samples: Samples, mechanism: Mechanism, chance: Chance
+        self, weights: Vector, client: int, samples: Samples, mechanism: Mechanism, noise: NoiseSource
     ) -> LocalResult:
         """Train the client for the steps of a round, starting from `weights`."""
         if mechanism.steps == 0:
             return no_samples(client)
         self._flat.load(weights)
         self._sampled.train()
-        optimizer = self._make_optimizer(len(samples) * mechanism.rate, chance)
+        optimizer = self._make_optimizer(len(samples) * mechanism.rate, noise)
         losses: list[float] = []
         largest_norm = 0.0
         with _known_warnings():
             for _ in range(mechanism.steps):
-                taken = take_samples(samples, mechanism.rate, chance.draw_uniform(len(samples)))
+                taken = take_samples(samples, mechanism.rate, noise.draw_uniform(len(samples)))
                 losses += self._make_step(optimizer, taken)
                 largest_norm = max(largest_norm, _norm(optimizer.params))
         optimizer.zero_grad(set_to_none=True)
@@ -134,7 +134,7 @@ class PrivateModel:
         loss = math.fsum(losses) / len(losses) if losses else NAN
         return LocalResult(client, Outcome.TRAINED, trained, loss, largest_norm, mechanism.steps)
 
-    def _make_optimizer(self, expected_batch: float, chance: Chance) -> "_NoisyOptimizer":
+    def _make_optimizer(self, expected_batch: float, noise: NoiseSource) -> "_NoisyOptimizer":
         descent, trained = self._descent, [one for one in self._sampled.parameters() if one.requires_grad]
         return _NoisyOptimizer(
             torch.optim.SGD(
@@ -142,7 +142,7 @@ class PrivateModel:
             ),
             self._clipping,
             expected_batch,
-            chance,
+            noise,
         )
 
     def _make_step(self, optimizer: "_NoisyOptimizer", taken: Samples) -> list[float]:
@@ -174,7 +174,7 @@ class _NoisyOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus has no types
     """Opacus's optimizer with noise from our own random source; gradients that are not finite are ignored."""
 
     def __init__(
-        self, optimizer: torch.optim.Optimizer, clipping: Clipping, expected_batch: float, chance: Chance
+        self, optimizer: torch.optim.Optimizer, clipping: Clipping, expected_batch: float, noise: NoiseSource
     ) -> None:
         super().__init__(
             optimizer,
@@ -182,7 +182,7 @@ class _NoisyOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus has no types
             max_grad_norm=clipping.max_grad_norm,
             expected_batch_size=expected_batch,
         )
-        self._chance = chance
+        self._noise = noise
 
     def clip_and_accumulate(self) -> None:
         """Set per-sample gradients that are not finite to 0, since clipping does not bound them."""
@@ -197,7 +197,7 @@ class _NoisyOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus has no types
     def add_noise(self) -> None:
         deviation = self.noise_multiplier * self.max_grad_norm
         for parameter in self.params:
-            noise = self._chance.draw_normal(parameter.shape).mul_(deviation)
+            noise = self._noise.draw_normal(parameter.shape).mul_(deviation)
             parameter.grad = (parameter.summed_grad + noise).view_as(parameter)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass
 from functools import cache
-from typing import Protocol, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from bdfl.learning.flower_clients import (
     form_of,
 )
 from bdfl.learning.partition import Partition
-from bdfl.learning.trainer_pool import open_benches
+from bdfl.learning.trainer_pool import open_trainer_processes
 from bdfl.learning.training import (
     NAN,
     Evaluation,
@@ -35,7 +35,9 @@ from bdfl.learning.training import (
     InvalidTraining,
     LocalResult,
     Outcome,
+    TaskMap,
     TrainingFailed,
+    map_here,
     no_samples,
     validate_clients,
 )
@@ -79,7 +81,7 @@ class Beginning:
     weights: Vector
 
 
-class FlowerBench:
+class FlowerLocalTrainer:
     """Calls a Flower client; its exceptions and invalid answers become one-line errors."""
 
     def __init__(self, scenario: Scenario) -> None:
@@ -224,16 +226,6 @@ OnRehearsed: TypeAlias = Callable[[int, int], None]  # clients done so far, of h
 _REHEARSED_ROUND = 1
 _WORTH_PROCESSES_S = 60.0  # of training: shorter runs end before more processes have started
 
-Result = TypeVar("Result")
-
-
-class FlowerMap(Protocol):
-    """Maps a function over tasks, in this process or in others; results come in order."""
-
-    def __call__(
-        self, function: Callable[[FlowerBench, FlowerTask], Result], tasks: Sequence[FlowerTask], /
-    ) -> Iterator[Result]: ...
-
 
 @dataclass(frozen=True, eq=False)
 class FlowerClients:
@@ -264,7 +256,7 @@ class FlowerClients:
 
 def meet_clients(scenario: Scenario) -> FlowerClients:
     """Read the first client's initial model only; sizes stay unknown."""
-    beginning = FlowerBench(scenario).begin(0)
+    beginning = FlowerLocalTrainer(scenario).begin(0)
     return FlowerClients(str(scenario.learning.flower), beginning, (), _digest(beginning, []), NAN)
 
 
@@ -274,7 +266,7 @@ def rehearse_clients(scenario: Scenario, on_rehearsed: OnRehearsed | None = None
     It is the training of round 1 from the initial model, so answers are reproducible. A different digest means that
     code or data have changed.
     """
-    bench = FlowerBench(scenario)
+    bench = FlowerLocalTrainer(scenario)
     beginning = bench.begin(0)
     num_clients = scenario.clients.count
     found: list[FlowerResult] = []
@@ -290,15 +282,9 @@ def rehearse_clients(scenario: Scenario, on_rehearsed: OnRehearsed | None = None
     return FlowerClients(str(scenario.learning.flower), beginning, samples, _digest(beginning, found), training_s)
 
 
-def rehearse(bench: FlowerBench, beginning: Beginning, client: int) -> FlowerResult:
+def rehearse(bench: FlowerLocalTrainer, beginning: Beginning, client: int) -> FlowerResult:
     """Train one client on the initial model to learn its number of examples."""
     return bench.train(FlowerTask(beginning.form, beginning.weights, _REHEARSED_ROUND, client))
-
-
-def count_examples(scenario: Scenario, client: int) -> int:
-    """Number of examples that one client trains on; no other client is called."""
-    bench = FlowerBench(scenario)
-    return rehearse(bench, bench.begin(client), client).num_examples
 
 
 def validate_examples(found: FlowerResult, expected: int) -> None:
@@ -321,24 +307,17 @@ def suggest_workers(clients: FlowerClients, scenario: Scenario, num_cores: int) 
 @contextmanager
 def open_flower(scenario: Scenario, clients: FlowerClients, *, workers: int = 1) -> Iterator["FlowerTrainer"]:
     """Open a trainer of these clients, in this process or spread over several: the same bits either way."""
-    bench = FlowerBench(scenario)
-
-    def map_here(
-        function: Callable[[FlowerBench, FlowerTask], Result], tasks: Sequence[FlowerTask]
-    ) -> Iterator[Result]:
-        return (function(bench, task) for task in tasks)
-
     if workers == 1:
-        yield FlowerTrainer(clients, map_here)
+        yield FlowerTrainer(clients, map_here(FlowerLocalTrainer(scenario)))
     else:
-        with open_benches(FlowerBench, (scenario,), workers) as map_there:
+        with open_trainer_processes(FlowerLocalTrainer, (scenario,), workers) as map_there:
             yield FlowerTrainer(clients, map_there)
 
 
 class FlowerTrainer:
     """Trains Flower clients; all of them evaluate the global model, each on its own test data."""
 
-    def __init__(self, clients: FlowerClients, map: FlowerMap) -> None:
+    def __init__(self, clients: FlowerClients, map: TaskMap) -> None:
         self.layout: Layout = clients.beginning.form.layout
         self._form = clients.beginning.form
         self._initial = clients.beginning.weights
@@ -352,7 +331,9 @@ class FlowerTrainer:
         validate_weights(weights, self.layout)
         validate_clients(clients, len(self._samples))
         holders = [client for client in clients if self._samples[client]]
-        found = self._map(FlowerBench.train, [FlowerTask(self._form, weights, round, client) for client in holders])
+        found = self._map(
+            FlowerLocalTrainer.train, [FlowerTask(self._form, weights, round, client) for client in holders]
+        )
         results: dict[int, LocalResult] = {}
         for one in found:
             validate_examples(one, self._samples[one.result.client])
@@ -364,7 +345,7 @@ class FlowerTrainer:
         validate_weights(weights, self.layout)
         everybody = range(len(self._samples))
         tasks = [FlowerTask(self._form, weights, 0, client) for client in everybody]
-        found = [one for one in self._map(FlowerBench.evaluate, tasks) if one is not None and one.num_examples]
+        found = [one for one in self._map(FlowerLocalTrainer.evaluate, tasks) if one is not None and one.num_examples]
         sizes = [one.num_examples for one in found]
         return Evaluation(
             _weighted_mean([one.accuracy for one in found], sizes),

@@ -80,7 +80,7 @@ def draw_participation(scenario: Scenario, federation: Federation) -> PerClient:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Holdings:
+class DataSummary:
     """Summary of the clients' data; arrays are in client order."""
 
     scenario: str
@@ -109,10 +109,10 @@ class Holdings:
         return shares
 
 
-def draw_holdings(scenario: Scenario, data: DataSet) -> Holdings:
+def summarise_data(scenario: Scenario, data: DataSet) -> DataSummary:
     """Partition `data` by the scenario's rule and seed, and summarise it. Raises `BadPartition`."""
     partition, choice = draw_partition(scenario, data.train_labels, data.num_labels), scenario.partition
-    return Holdings(
+    return DataSummary(
         scenario=scenario.name,
         seed=scenario.seed,
         data=data.name,

@@ -5,10 +5,10 @@ process computes a block.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy
 from bdfl.environment import Purpose
 from bdfl.errors import BdflError
 from bdfl.learning.dataset import DataSet, pack, unpack
-from bdfl.learning.dp_sgd import SecretChance, SeededChance
+from bdfl.learning.dp_sgd import SecretNoise, SeededNoise
 from bdfl.learning.privacy_accounting import Mechanism, mechanism_of, noise_micro_of, validate_opacus
 from bdfl.learning.sgd import Samples, VectorisedModel, draw_batches, make_descent, train_client
 from bdfl.learning.torch_model import (
@@ -38,6 +38,7 @@ from bdfl.learning.training import (
     FullGradient,
     InvalidTraining,
     LocalResult,
+    TaskMap,
     TrainingFailed,
     num_local_steps,
     validate_clients,
@@ -196,7 +197,7 @@ def gather_material(scenario: Scenario, data: DataSet, indices: tuple[Samples, .
     )
 
 
-class Bench:
+class LocalTrainer:
     """Local trainer: owns a model and the tensors of the data; every task is a pure function of its arguments."""
 
     def __init__(self, scenario: Scenario, material: Material, *, is_secret: bool = False) -> None:
@@ -251,10 +252,10 @@ class Bench:
 
     def _train_privately(self, private: "PrivateModel", task: ClientTask) -> LocalResult:
         seed, round, client = self.scenario.seed, task.round, task.client
-        chance = SecretChance() if self._is_secret else SeededChance(seed, round, client)
+        noise = SecretNoise() if self._is_secret else SeededNoise(seed, round, client)
         with self._working("trained"):
             seed_torch(seed, Purpose.TRAINING, round, client)
-            return private.train(task.weights, client, self.material.indices[client], self.mechanism(client), chance)
+            return private.train(task.weights, client, self.material.indices[client], self.mechanism(client), noise)
 
     def train_together(self, weights: Vector, round: int, clients: Sequence[int]) -> list[LocalResult]:
         """Train these clients in a round in one call; only with the engine vmap."""
@@ -310,20 +311,11 @@ class Bench:
 
 # Trainers: split requests into tasks, map them, and combine the results in order.
 
-Task = TypeVar("Task")
-Result = TypeVar("Result")
-
-
-class Map(Protocol):
-    """Maps a function over tasks, on this process's trainer or on others like it; results come in order."""
-
-    def __call__(self, function: Callable[[Bench, Task], Result], tasks: Sequence[Task], /) -> Iterator[Result]: ...
-
 
 class LoopTrainer:
     """Trains clients one by one, or in parallel if `map` does."""
 
-    def __init__(self, bench: Bench, map: Map) -> None:
+    def __init__(self, bench: LocalTrainer, map: TaskMap) -> None:
         self.layout: Layout = bench.model.layout
         self._bench = bench
         self._map = map
@@ -333,19 +325,19 @@ class LoopTrainer:
 
     def train(self, weights: Vector, round: int, clients: Sequence[int]) -> list[LocalResult]:
         self._validate(weights, clients)
-        return list(self._map(Bench.train, [ClientTask(weights, round, client) for client in clients]))
+        return list(self._map(LocalTrainer.train, [ClientTask(weights, round, client) for client in clients]))
 
     def evaluate(self, weights: Vector) -> Evaluation:
         self._validate(weights)
         blocks = blocks_of(len(self._bench.test_inputs))
-        return combine_evaluation(self._map(Bench.evaluate, [BlockTask(weights, block) for block in blocks]))
+        return combine_evaluation(self._map(LocalTrainer.evaluate, [BlockTask(weights, block) for block in blocks]))
 
     def full_gradient(self, weights: Vector) -> FullGradient:
         self._validate(weights)
         blocks = blocks_of(len(self._bench.held))
         if not blocks:
             raise InvalidTraining("partition: no client holds data, expected some for the gradient of their loss")
-        return combine_gradient(self._map(Bench.differentiate, [BlockTask(weights, block) for block in blocks]))
+        return combine_gradient(self._map(LocalTrainer.differentiate, [BlockTask(weights, block) for block in blocks]))
 
     def _validate(self, weights: Vector, clients: Sequence[int] = ()) -> None:
         validate_weights(weights, self.layout)

@@ -12,14 +12,14 @@ from contextlib import contextmanager
 from dataclasses import fields, replace
 from functools import cache
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from bdfl.errors import BdflError, require
 from bdfl.learning.data import DataSet
 from bdfl.learning.partition import Partition
-from bdfl.learning.training import InvalidTraining, Trainer, TrainingFailed
+from bdfl.learning.training import InvalidTraining, Result, Task, TaskMap, Trainer, TrainingFailed, map_here
 from bdfl.learning.weights import Vector
 from bdfl.plugins import show_exception
 from bdfl.processes import open_process_pool
@@ -28,19 +28,10 @@ from bdfl.scenario import Engine, Scenario
 
 if TYPE_CHECKING:
     from bdfl.learning.flower_trainer import FlowerClients
-    from bdfl.learning.trainer import Bench, BlockTask, ClientTask, Material
+    from bdfl.learning.trainer import BlockTask, ClientTask, LocalTrainer, Material
 
 
 # Trainers of a scenario, in this process or spread over several: the same bits either way.
-
-Task = TypeVar("Task")
-Result = TypeVar("Result")
-
-
-class MapBenches(Protocol):
-    """Maps a function over tasks, on trainers in other processes; results come in order."""
-
-    def __call__(self, function: Callable[[Any, Task], Result], tasks: Sequence[Task], /) -> Iterator[Result]: ...
 
 
 @contextmanager
@@ -62,25 +53,22 @@ def open_trainer(
             yield flower
         return
     require("training", "torch")
-    from bdfl.learning.trainer import Bench, LoopTrainer, VmapTrainer, gather_material
+    from bdfl.learning.trainer import LocalTrainer, LoopTrainer, VmapTrainer, gather_material
 
     material = gather_material(scenario, data, partition.indices)
-    bench = Bench(scenario, material)
-
-    def map_here(function: Callable[[Bench, Task], Result], tasks: Sequence[Task]) -> Iterator[Result]:
-        return (function(bench, task) for task in tasks)
+    bench = LocalTrainer(scenario, material)
 
     if scenario.learning.engine is Engine.VMAP:
-        yield VmapTrainer(bench, map_here)
+        yield VmapTrainer(bench, map_here(bench))
     elif workers == 1:
-        yield LoopTrainer(bench, map_here)
+        yield LoopTrainer(bench, map_here(bench))
     else:
-        with open_benches(_make_bench, (scenario, material.pack()), workers) as map_there:
+        with open_trainer_processes(_make_trainer, (scenario, material.pack()), workers) as map_there:
             yield LoopTrainer(bench, map_there)
 
 
 @contextmanager
-def open_benches(make: Callable[..., object], parts: tuple[object, ...], workers: int) -> Iterator[MapBenches]:
+def open_trainer_processes(make: Callable[..., object], parts: tuple[object, ...], workers: int) -> Iterator[TaskMap]:
     """Start processes with a trainer each, made of `parts`; they end with this block, at once on an exception.
 
     `make` must be a function or class of a module.
@@ -100,10 +88,10 @@ def open_benches(make: Callable[..., object], parts: tuple[object, ...], workers
         yield map_there
 
 
-def _make_bench(scenario: Scenario, material: tuple[object, ...]) -> "Bench":
-    from bdfl.learning.trainer import Bench, unpack_material
+def _make_trainer(scenario: Scenario, material: tuple[object, ...]) -> "LocalTrainer":
+    from bdfl.learning.trainer import LocalTrainer, unpack_material
 
-    return Bench(scenario, unpack_material(material))
+    return LocalTrainer(scenario, unpack_material(material))
 
 
 _given: list[tuple[Callable[..., object], tuple[object, ...]]] = []  # in a worker, set once
@@ -114,7 +102,7 @@ def _keep(make: Callable[..., object], parts: tuple[object, ...]) -> None:
 
 
 @cache
-def _worker_bench() -> object:
+def _worker_trainer() -> object:
     """Return this worker's trainer, made at the first task so that its errors are reported there."""
     make, parts = _given[0]
     try:
@@ -124,11 +112,11 @@ def _worker_bench() -> object:
 
 
 def _get_ready() -> None:
-    _worker_bench()
+    _worker_trainer()
 
 
 def _work(function: Callable[[Any, Task], Result], task: Task) -> Result:
-    return function(_worker_bench(), task)
+    return function(_worker_trainer(), task)
 
 
 _AHEAD = 2  # tasks per actor: one running, one queued
@@ -155,51 +143,51 @@ def open_ray_trainer(
     if scenario.learning.engine is Engine.VMAP:
         raise InvalidTraining("learning.engine: vmap trains all clients in one call here, loop expected with Ray")
     require("training", "torch")
-    from bdfl.learning.trainer import Bench, LoopTrainer, gather_material
+    from bdfl.learning.trainer import LocalTrainer, LoopTrainer, gather_material
 
     material = gather_material(scenario, data, partition.indices)
-    bench = Bench(scenario, material)
+    bench = LocalTrainer(scenario, material)
     threads = scenario.learning.threads
     with open_ray(address, num_cpus=None if workers is None else workers * threads) as ray:
         most = max(1, count_cpus(ray) // threads)
-        num_seats = min(most if workers is None else min(workers, most), scenario.clients.count)
-        seats = _Seats(ray, scenario, material, num_seats)
+        num_actors = min(most if workers is None else min(workers, most), scenario.clients.count)
+        actors = _Actors(ray, scenario, material, num_actors)
         try:
-            yield LoopTrainer(bench, seats.map)
+            yield LoopTrainer(bench, actors.map)
         finally:
-            seats.close()
+            actors.close()
 
 
-class Seat:
+class TrainingActor:
     """Actor with a trainer, built at the first task so that its errors are reported there."""
 
     def __init__(self, scenario: Scenario, parts: tuple[Any, ...], software: tuple[tuple[str, str], ...]) -> None:
         self._scenario = scenario
         self._parts = parts
         self._software = software
-        self._bench: Bench | None = None
+        self._bench: LocalTrainer | None = None
 
     def get_ready(self) -> str | None:
         """Return None, or the reason why this node must not train."""
         return find_difference(self._software)
 
     def work(
-        self, function: "Callable[[Bench, Any], object]", task: "ClientTask | BlockTask", weights: Vector
+        self, function: "Callable[[LocalTrainer, Any], object]", task: "ClientTask | BlockTask", weights: Vector
     ) -> object:
         """Apply `function` to the task with these weights."""
         if self._bench is None:
-            from bdfl.learning.trainer import Bench, Material
+            from bdfl.learning.trainer import LocalTrainer, Material
 
-            self._bench = Bench(self._scenario, Material(*self._parts))
+            self._bench = LocalTrainer(self._scenario, Material(*self._parts))
         return function(self._bench, replace(task, weights=weights))
 
 
-class _Seats:
+class _Actors:
     """Owns the actors; one that dies is replaced as soon as the cluster has room."""
 
     def __init__(self, ray: Any, scenario: Scenario, material: "Material", number: int) -> None:
         self._ray = ray
-        self._class = ray.remote(num_cpus=scenario.learning.threads, max_restarts=0)(Seat)
+        self._class = ray.remote(num_cpus=scenario.learning.threads, max_restarts=0)(TrainingActor)
         parts = tuple(_in_memory(getattr(material, field.name)) for field in fields(material))
         self._parts = ray.put(parts)  # one copy per node
         self._given = scenario, list_software(with_torch=True)
@@ -209,7 +197,7 @@ class _Seats:
         for _ in range(number):
             self._open()
 
-    def map(self, function: "Callable[[Bench, Task], Result]", tasks: Sequence[Task], /) -> Iterator[Result]:
+    def map(self, function: "Callable[[LocalTrainer, Task], Result]", tasks: Sequence[Task], /) -> Iterator[Result]:
         """Apply `function` to all tasks; results come in order."""
         sent: dict[int, Any] = {}  # weights by identity: sent once, shared by all tasks
         waiting = deque(enumerate(tasks))
@@ -227,58 +215,58 @@ class _Seats:
 
         for number in range(len(tasks)):
             while number not in found:
-                while waiting and (seat := self._find_free(under_way)) is not None:
+                while waiting and (actor := self._find_free(under_way)) is not None:
                     place, task = waiting.popleft()
-                    under_way[self._send(seat, function, task, sent)] = place, seat
+                    under_way[self._send(actor, function, task, sent)] = place, actor
                 for reference in self._wait(under_way):
                     if reference in self._starting:
                         self._welcome(reference)
                         continue
-                    place, seat = under_way.pop(reference)
+                    place, actor = under_way.pop(reference)
                     try:
                         found[place] = cast(Result, self._fetch(reference))
                     except self._ray.exceptions.RayActorError:
-                        self._replace(seat)
+                        self._replace(actor)
                         lose(place)
             yield found.pop(number)
 
     def close(self) -> None:
         """Kill all actors."""
-        for seat in self._all:
-            self._ray.kill(seat)
+        for actor in self._all:
+            self._ray.kill(actor)
         self._all.clear()
 
     def _open(self) -> None:
         scenario, software = self._given
-        seat = self._class.remote(scenario, self._parts, software)
-        self._all.append(seat)
-        self._starting[seat.get_ready.remote()] = seat
+        actor = self._class.remote(scenario, self._parts, software)
+        self._all.append(actor)
+        self._starting[actor.get_ready.remote()] = actor
 
     def _welcome(self, reference: Any) -> None:
         """Accept an actor that has started; replace it if it has died."""
-        seat = self._starting.pop(reference)
+        actor = self._starting.pop(reference)
         try:
             difference: str | None = self._ray.get(reference)
         except self._ray.exceptions.RayActorError as error:
             if error.actor_init_failed:
                 raise TrainingFailed(f"ray: {describe_trouble(error)}; is bdfl installed on every node?") from error
-            self._replace(seat)
+            self._replace(actor)
             return
         if difference is not None:
             raise OtherSoftware(difference)
-        self._ready.append(seat)
+        self._ready.append(actor)
 
-    def _replace(self, seat: Any) -> None:
-        if seat in self._all:
-            self._all.remove(seat)
-            self._ready = [other for other in self._ready if other is not seat]
+    def _replace(self, actor: Any) -> None:
+        if actor in self._all:
+            self._all.remove(actor)
+            self._ready = [other for other in self._ready if other is not actor]
             self._open()
 
     def _find_free(self, under_way: dict[Any, tuple[int, Any]]) -> Any | None:
         """Return the actor with the least load, unless all are full."""
-        loads = [(sum(seat is other for _, other in under_way.values()), seat) for seat in self._ready]
-        load, seat = min(loads, key=lambda pair: pair[0], default=(_AHEAD, None))
-        return seat if load < _AHEAD else None
+        loads = [(sum(actor is other for _, other in under_way.values()), actor) for actor in self._ready]
+        load, actor = min(loads, key=lambda pair: pair[0], default=(_AHEAD, None))
+        return actor if load < _AHEAD else None
 
     def _wait(self, under_way: dict[Any, tuple[int, Any]]) -> list[Any]:
         ready: list[Any]
@@ -288,11 +276,11 @@ class _Seats:
             raise TrainingFailed(f"ray: no CPU for training became free in {_PATIENCE_S:.0f} s")
         return ready
 
-    def _send(self, seat: Any, function: object, task: Any, sent: dict[int, Any]) -> Any:
+    def _send(self, actor: Any, function: object, task: Any, sent: dict[int, Any]) -> Any:
         weights = task.weights
         if id(weights) not in sent:
             sent[id(weights)] = self._ray.put(weights)
-        return seat.work.remote(function, replace(task, weights=_NO_WEIGHTS), sent[id(weights)])
+        return actor.work.remote(function, replace(task, weights=_NO_WEIGHTS), sent[id(weights)])
 
     def _fetch(self, reference: Any) -> object:
         try:

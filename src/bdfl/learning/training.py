@@ -1,9 +1,9 @@
 """Interface of local training, independent of the engine; needs no PyTorch."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,9 @@ from bdfl.learning.weights import Layout, Vector
 from bdfl.scenario import Scenario
 
 NAN = float("nan")
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
 
 
 class InvalidTraining(BdflError):
@@ -58,6 +61,21 @@ class FullGradient:
 
     loss: float
     gradient: NDArray[np.float64]  # (parameters,); 0 for entries without a gradient
+
+
+class TaskMap(Protocol):
+    """Maps a function over tasks, on a trainer in this process or on others like it; results come in order."""
+
+    def __call__(self, function: Callable[[Any, Task], Result], tasks: Sequence[Task], /) -> Iterator[Result]: ...
+
+
+def map_here(trainer: object) -> TaskMap:
+    """Return the map on a trainer of this process."""
+
+    def apply(function: Callable[[Any, Task], Result], tasks: Sequence[Task], /) -> Iterator[Result]:
+        return (function(trainer, task) for task in tasks)
+
+    return apply
 
 
 class Trainer(Protocol):

@@ -3,12 +3,12 @@
 import os
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from bdfl.encoding import DIGEST_SIZE
 from bdfl.ledger.store import NotKept, StoreInUse
-from bdfl.storage import lock_patiently, read_regular
+from bdfl.storage import lock_file, read_regular, replacing, sync_folder
 
 LOCK_FILE = "lock"
 BLOBS_FOLDER = "blobs"
@@ -67,21 +67,13 @@ class BlobFolder:
     def write(self, blob: bytes, data: bytes) -> None:
         """Write a blob durably by atomic replace; raise `NotKept` if the disk is full or fails."""
         path = self.path(blob)
-        temporary = self.temporary / path.name
         try:
-            with temporary.open("wb") as file:
-                file.write(data)
-                file.flush()
-                if self._durable:
-                    os.fsync(file.fileno())
             if not path.parent.is_dir():
                 path.parent.mkdir(exist_ok=True)
                 self.sync(self._blobs)
-            os.replace(temporary, path)
-            self.sync(path.parent)
+            with replacing(path, draft=self.temporary / path.name, durable=self._durable) as file:
+                file.write(data)
         except OSError as error:
-            with suppress(OSError):
-                temporary.unlink(missing_ok=True)
             raise NotKept(f"{path}: {error.strerror}, {len(data)} bytes to write; the blob is not kept") from None
 
     def write_all(self, blobs: Mapping[bytes, bytes]) -> None:
@@ -102,22 +94,13 @@ class BlobFolder:
 
     def sync(self, folder: Path) -> None:
         """fsync the directory."""
-        if not self._durable or os.name == "nt":  # Windows cannot open directories
-            return
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        if self._durable:
+            sync_folder(folder)
 
 
-@contextmanager
-def lock_folder(path: Path) -> Iterator[None]:
-    """Hold the writer's lock of a store, or raise `StoreInUse`; the system releases it when the process ends."""
-    with (path / LOCK_FILE).open("ab") as file:
-        if not lock_patiently(file):
-            raise StoreInUse(f"{path}: this chain is being written to by another process")
-        yield
+def lock_folder(path: Path) -> AbstractContextManager[None]:
+    """Hold the writer's lock of a store, or raise `StoreInUse`."""
+    return lock_file(path / LOCK_FILE, StoreInUse(f"{path}: this chain is being written to by another process"))
 
 
 def _blob_of(name: str) -> bytes | None:

@@ -93,6 +93,11 @@ class ModelUpdate(Record, frozen=True):
     def is_declined(self) -> bool:
         return not self.model
 
+    @property
+    def is_aggregated(self) -> bool:
+        """True if the update enters the global model: not declined, and trained on at least one sample."""
+        return not self.is_declined and self.samples > 0
+
 
 class SignedUpdate(Record, frozen=True):
     """Signed as UPDATE for the round's height and parent."""
@@ -278,6 +283,11 @@ class Body(Record, frozen=True):
     next_schedule: Schedule  # computed from them
     entries: Entries  # evidence by offender, then at most one change of membership
     updates: Annotated[tuple[SignedUpdate, ...], Meta(max_length=MAX_MEMBERS)]  # by client
+
+    @property
+    def aggregated(self) -> list[ModelUpdate]:
+        """The updates that the model was aggregated from, in client order; none if the block is empty."""
+        return [] if self.is_empty else [signed.update for signed in self.updates if signed.update.is_aggregated]
 
 
 class Block(Record, frozen=True):

@@ -24,7 +24,7 @@ _Key = TypeVar("_Key", bound=Hashable)
 _Value = TypeVar("_Value")
 
 
-class Memo(Generic[_Key, _Value]):
+class LruCache(Generic[_Key, _Value]):
     """An LRU cache of at most `max_entries` entries and `max_bytes` bytes."""
 
     def __init__(self, max_entries: int, max_bytes: int = MAX_BYTES) -> None:
@@ -74,7 +74,7 @@ class Toolbox:
     from elsewhere must not choose the code that runs here.
     """
 
-    memo_kind: ClassVar[type[Memo[Any, Any]]] = Memo
+    cache_kind: ClassVar[type[LruCache[Any, Any]]] = LruCache
 
     def __init__(
         self,
@@ -84,13 +84,13 @@ class Toolbox:
     ) -> None:
         dear = (max_entries + _DEAR - 1) // _DEAR
         self.own_functions = own_functions
-        self._signed: Memo[tuple[bytes, bytes, bytes], bool] = self.memo_kind(max_entries)
-        self._worked: Memo[tuple[WorkKind, bytes, bytes, int], bool] = self.memo_kind(max_entries)
-        self._digests: Memo[int, tuple[bytes, bytes]] = self.memo_kind(max_entries, max_bytes // 2)
-        self._models: Memo[tuple[bytes, Layout], tuple[bytes, Vector]] = self.memo_kind(dear, max_bytes)
-        self._aggregates: Memo[Hashable, bytes] = self.memo_kind(dear, max_bytes // 4)
-        self._others: Memo[Hashable, object] = self.memo_kind(dear)
-        self._same: Memo[tuple[int, ...], tuple[tuple[object, ...], object]] = self.memo_kind(dear)
+        self._signed: LruCache[tuple[bytes, bytes, bytes], bool] = self.cache_kind(max_entries)
+        self._worked: LruCache[tuple[WorkKind, bytes, bytes, int], bool] = self.cache_kind(max_entries)
+        self._digests: LruCache[int, tuple[bytes, bytes]] = self.cache_kind(max_entries, max_bytes // 2)
+        self._models: LruCache[tuple[bytes, Layout], tuple[bytes, Vector]] = self.cache_kind(dear, max_bytes)
+        self._aggregates: LruCache[Hashable, bytes] = self.cache_kind(dear, max_bytes // 4)
+        self._others: LruCache[Hashable, object] = self.cache_kind(dear)
+        self._same: LruCache[tuple[int, ...], tuple[tuple[object, ...], object]] = self.cache_kind(dear)
 
     def is_signed(self, public_key: bytes, signature: bytes, statement: bytes) -> bool:
         """Return whether `signature` is that key's for a `statement_digest`."""
@@ -116,10 +116,6 @@ class Toolbox:
         if known is None:
             known = self._digests.put(id(data), (data, encoding.digest(data)), len(data))
         return known[1]
-
-    def note_digest(self, data: bytes, digest: bytes) -> None:
-        """Cache a digest that the caller computed of this very object."""
-        self._digests.put(id(data), (data, digest), len(data))
 
     def decode_model(self, digest: bytes, data: bytes, layout: Layout) -> Vector:
         """The weights in a blob of that digest, read-only; raises as `decode_blob`."""

@@ -27,7 +27,7 @@ from bdfl.ledger.block import (
     SignedUpdate,
 )
 from bdfl.ledger.cache import Toolbox
-from bdfl.ledger.chain_params import Charter, amend_charter
+from bdfl.ledger.chain_params import ChainParams, amend_params
 from bdfl.ledger.costs import NANO
 from bdfl.ledger.genesis import first_prospect, validate_genesis
 from bdfl.ledger.member_set import BINDS_AFTER, find_change, find_evidence, offender_of
@@ -59,9 +59,9 @@ FAREWELL = 64  # heights after its last one for which a removed member is answer
 class ChainState:
     """A chain at its tip; per-member tuples have an entry for every number assigned up to the next height."""
 
-    charter: Charter  # of the next height, height + 1
-    tip_charter: Charter  # of the tip's height, whose members voted for it
-    coming_charter: Charter  # of the height after the next: a change in the tip binds there
+    params: ChainParams  # of the next height, height + 1
+    tip_params: ChainParams  # of the tip's height, whose members voted for it
+    coming_params: ChainParams  # of the height after the next: a change in the tip binds there
     height: int
     tip: bytes  # digest of the last block; the chain's id before block 1
     tip_parent: bytes  # of zeros before block 1
@@ -81,32 +81,32 @@ class ChainState:
 
     @property
     def genesis(self) -> Genesis:
-        return self.charter.genesis
+        return self.params.genesis
 
     @property
     def chain(self) -> bytes:
-        return self.charter.chain
+        return self.params.chain
 
     @property
     def num_members(self) -> int:
         """Numbers assigned up to the next height."""
-        return self.charter.num_members
+        return self.params.num_members
 
     @property
     def members(self) -> tuple[Member, ...]:
         """All members by number: present, past and about to join."""
-        return self.coming_charter.members
+        return self.coming_params.members
 
     @property
     def active(self) -> frozenset[int]:
         """Members at the next height: they propose, vote, train and report."""
-        return self.charter.active
+        return self.params.active
 
     @cached_property
     def reporters(self) -> frozenset[int]:
         """Members expected to report for the round after the next: they reported last time or are new, and stay."""
-        newcomers = self.charter.active - self.tip_charter.active
-        return (newcomers.union(self.conditions) & self.coming_charter.active) - self.offenders
+        newcomers = self.params.active - self.tip_params.active
+        return (newcomers.union(self.conditions) & self.coming_params.active) - self.offenders
 
     @cached_property
     def due(self) -> frozenset[int]:
@@ -116,20 +116,20 @@ class ChainState:
     @cached_property
     def speakers(self) -> frozenset[int]:
         """Members of the next height or the one after, whose messages are accepted."""
-        return self.charter.active | self.coming_charter.active
+        return self.params.active | self.coming_params.active
 
     @cached_property
     def public_keys(self) -> tuple[bytes | None, ...]:
         """Keys of members whose messages may be accepted, by number; none: removed at least `FAREWELL` heights ago."""
-        roll = self.coming_charter.roll
+        member_set = self.coming_params.member_set
         return tuple(
             member.public_key if last is None or self.height < last + FAREWELL else None
-            for member, last in zip(roll.members, roll.last_heights, strict=True)
+            for member, last in zip(member_set.members, member_set.last_heights, strict=True)
         )
 
     def last_height(self, number: int) -> int | None:
         """The last height at which that number is, or was, a member; none: no removal is agreed on."""
-        last_heights = self.coming_charter.roll.last_heights
+        last_heights = self.coming_params.member_set.last_heights
         return last_heights[number] if 0 <= number < len(last_heights) else None
 
     def is_over(self, number: int) -> bool:
@@ -139,11 +139,11 @@ class ChainState:
 
     @property
     def quorum(self) -> int:
-        return self.charter.quorum
+        return self.params.quorum
 
     @property
     def layout(self) -> Layout:
-        return self.charter.layout
+        return self.params.layout
 
     @cached_property
     def place(self) -> Place:
@@ -195,14 +195,14 @@ class Settlement:
 def start_chain(genesis: Genesis, toolbox: Toolbox) -> ChainState:
     """The chain before its first block; raises `InvalidGenesis`, or `FlushesToZero` as `validate_arithmetic`."""
     validate_arithmetic()
-    charter = validate_genesis(genesis, toolbox)
-    nothing = (0,) * charter.num_members
+    params = validate_genesis(genesis, toolbox)
+    nothing = (0,) * params.num_members
     return ChainState(
-        charter=charter,
-        tip_charter=charter,
-        coming_charter=charter,
+        params=params,
+        tip_params=params,
+        coming_params=params,
         height=0,
-        tip=charter.chain,
+        tip=params.chain,
         tip_parent=NO_PARENT,
         model=genesis.model.initial,
         schedule=genesis.schedule,
@@ -216,7 +216,7 @@ def start_chain(genesis: Genesis, toolbox: Toolbox) -> ChainState:
         difficulty=genesis.law.difficulty,
         times_ms=(genesis.time_ms,),
         num_idle=0,
-        memory=plan_round(charter, first_prospect(charter), toolbox).decision.memory,
+        memory=plan_round(params, first_prospect(params), toolbox).decision.memory,
     )
 
 
@@ -225,9 +225,9 @@ def apply_block(state: ChainState, block: Block, toolbox: Toolbox) -> ChainState
     body = block.body
     settled = settle_round(state, body.updates, body.reports, body.entries)
     return ChainState(
-        charter=state.coming_charter,
-        tip_charter=state.charter,
-        coming_charter=charter_after(state, body.entries, toolbox),
+        params=state.coming_params,
+        tip_params=state.params,
+        coming_params=params_after(state, body.entries, toolbox),
         height=state.height + 1,
         tip=block.digest,
         tip_parent=state.tip,
@@ -253,12 +253,12 @@ def is_idle(updates: Sequence[SignedUpdate], entries: Sequence[Entry]) -> bool:
     return not entries and all(is_nothing)
 
 
-def charter_after(state: ChainState, entries: Sequence[Entry], toolbox: Toolbox) -> Charter:
-    """The charter that binds `BINDS_AFTER` heights after a next block with these entries; raises `BadChange`."""
+def params_after(state: ChainState, entries: Sequence[Entry], toolbox: Toolbox) -> ChainParams:
+    """The parameters that bind `BINDS_AFTER` heights after a next block with these entries; raises `BadChange`."""
     found = find_change(entries)
     if found is None:
-        return state.coming_charter
-    return amend_charter(state.coming_charter, found.change, state.height + 1 + BINDS_AFTER, toolbox)
+        return state.coming_params
+    return amend_params(state.coming_params, found.change, state.height + 1 + BINDS_AFTER, toolbox)
 
 
 def settle_round(
@@ -278,8 +278,8 @@ def settle_round(
         state.schedule.selected, heard, state.misses, state.rests_until, state.height + 1
     )
     stated = {signed.update.client: signed.update.epsilon_micro for signed in updates}
-    staying = state.coming_charter.active
-    newcomers = (0,) * (state.coming_charter.num_members - state.num_members)
+    staying = state.coming_params.active
+    newcomers = (0,) * (state.coming_params.num_members - state.num_members)
     return Settlement(
         conditions=settle_conditions(reports, staying, offenders),
         queue_nano=_settle_queues(state, [signed.update.client for signed in updates if not signed.update.is_declined])
@@ -300,7 +300,7 @@ def _settle_queues(state: ChainState, took_part: Sequence[int]) -> tuple[int, ..
     participated = np.zeros(state.num_members, dtype=np.int64)
     participated[list(took_part)] = NANO
     grown = next_queue(
-        np.array(state.queue_nano, dtype=np.int64), np.array(state.charter.rate_nano, dtype=np.int64), participated
+        np.array(state.queue_nano, dtype=np.int64), np.array(state.params.rate_nano, dtype=np.int64), participated
     )
     return tuple(
         after if client in state.conditions and not state.is_resting(client) else before
@@ -314,7 +314,7 @@ def prospect_after(state: ChainState, settled: Settlement) -> Prospect:
     The scheduler's memory is reset when the members change.
     """
     round = state.height + 2
-    is_same = state.coming_charter is state.charter or state.coming_charter.name == state.charter.name
+    is_same = state.coming_params is state.params or state.coming_params.name == state.params.name
     return Prospect(
         parent=state.tip,
         round=round,
@@ -326,13 +326,13 @@ def prospect_after(state: ChainState, settled: Settlement) -> Prospect:
 
 def plan_after(state: ChainState, settled: Settlement, toolbox: Toolbox) -> Plan:
     """The plan for the round after the next one by the chain's scheduler."""
-    return plan_round(state.coming_charter, prospect_after(state, settled), toolbox)
+    return plan_round(state.coming_params, prospect_after(state, settled), toolbox)
 
 
 def modelled_costs(state: ChainState, toolbox: Toolbox) -> Modelled:
     """Modelled costs of the next round, played as scheduled."""
     prospect = Prospect(state.tip, state.height + 1, state.queue_nano, state.candidates, None)
-    return assess(state.charter, prospect, state.schedule, toolbox).modelled
+    return assess(state.params, prospect, state.schedule, toolbox).modelled
 
 
 def required_difficulty(state: ChainState, attempt: int, certificate: Certificate) -> int:
@@ -383,5 +383,5 @@ def spent_after(chain: ChainState, client: int) -> int:
     privacy = chain.genesis.privacy
     if privacy is None:
         return 0
-    samples = chain.charter.members[client].limits.samples
+    samples = chain.params.members[client].limits.samples
     return spent_micro(mechanism_on(privacy, samples), chain.rounds_scheduled[client] + 1)

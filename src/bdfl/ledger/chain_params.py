@@ -1,8 +1,6 @@
-"""Parameters of a chain: what its genesis and member set imply, and the round's problem they pose.
+"""Parameters of a chain, derived once from its genesis for each of its member sets, and the round's problem they pose.
 
-Parameters of a chain, derived once from its genesis: names become functions, integers become floats.
-
-A chain has one charter for each of its member sets.
+Names become functions, and integers become floats.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,7 +32,7 @@ from bdfl.ledger.block import (
 from bdfl.ledger.cache import Toolbox
 from bdfl.ledger.costs import ATTO, CAPACITANCE, MICROWATT, NANO, NOISE, ONE, PICOJOULE, to_cap, to_measure
 from bdfl.ledger.errors import BadChange, InvalidGenesis, RuleBroken, require_equal
-from bdfl.ledger.member_set import Roll, first_roll, quorum_size
+from bdfl.ledger.member_set import MemberSet, first_member_set, quorum_size
 from bdfl.scenario.schema_learning import Aggregation, is_function
 from bdfl.scheduling.problem import Decision, RoundProblem, Scheduler, make_problem
 from bdfl.scheduling.registry import ParameterValue, get_scheduler
@@ -119,13 +117,13 @@ _METADATA = "__metadata__"
 
 
 @dataclass(frozen=True, eq=False)
-class Charter:
+class ChainParams:
     """The parameters and the member set in force: all that follows from genesis and members alone."""
 
     genesis: Genesis
     chain: bytes  # the chain's id
     name: bytes  # digest of this member set and its history; the chain's id for that of genesis
-    roll: Roll
+    member_set: MemberSet
     quorum: int  # of the active members
     layout: Layout
     aggregation: Aggregation
@@ -135,92 +133,92 @@ class Charter:
     @property
     def members(self) -> tuple[Member, ...]:
         """All members by number, present and past."""
-        return self.roll.members
+        return self.member_set.members
 
     @property
     def num_members(self) -> int:
         """Numbers ever assigned: the length of all per-member tuples."""
-        return len(self.roll.members)
+        return len(self.member_set.members)
 
     @property
     def active(self) -> frozenset[int]:
         """Numbers of the present members."""
-        return self.roll.active
+        return self.member_set.active
 
     @cached_property
     def rate_nano(self) -> tuple[int, ...]:
         """Participation rates beta_i."""
-        return tuple(member.limits.rate_nano for member in self.roll.members)
+        return tuple(member.limits.rate_nano for member in self.member_set.members)
 
 
 class _Amendment(Record, frozen=True):
-    """The preimage of an amended charter's `name`."""
+    """The preimage of an amended parameters' `name`."""
 
     before: Digest
     change: Change
     height: Positive
 
 
-def read_charter(genesis: Genesis, toolbox: Toolbox) -> Charter:
-    """The charter of a genesis; raises `InvalidGenesis`. The first schedule is not checked here."""
+def read_params(genesis: Genesis, toolbox: Toolbox) -> ChainParams:
+    """The parameters of a genesis; raises `InvalidGenesis`. The first schedule is not checked here."""
     chain = chain_id(genesis)
-    return toolbox.recall(("charter", chain, toolbox.own_functions), lambda: _read_charter(genesis, chain, toolbox))
+    return toolbox.recall(("params", chain, toolbox.own_functions), lambda: _read_params(genesis, chain, toolbox))
 
 
-def _read_charter(genesis: Genesis, chain: bytes, toolbox: Toolbox) -> Charter:
+def _read_params(genesis: Genesis, chain: bytes, toolbox: Toolbox) -> ChainParams:
     require_equal(InvalidGenesis, "format", FORMAT, genesis.format)
-    roll = first_roll(genesis)
-    _validate_members(roll.members)
-    return Charter(
+    member_set = first_member_set(genesis)
+    _validate_members(member_set.members)
+    return ChainParams(
         genesis=genesis,
         chain=chain,
         name=chain,
-        roll=roll,
-        quorum=quorum_size(genesis.law.quorum, len(roll.active)),
+        member_set=member_set,
+        quorum=quorum_size(genesis.law.quorum, len(member_set.active)),
         layout=read_layout(genesis.model),
         aggregation=_read_aggregation(genesis, toolbox.own_functions),
         scheduler=toolbox.recall(
             ("scheduler", genesis.scheduler.name, genesis.scheduler.parameters),
             lambda: _read_scheduler(genesis.scheduler),
         ),
-        problem=_read_problem(genesis, roll.members),
+        problem=_read_problem(genesis, member_set.members),
     )
 
 
-def amend_charter(charter: Charter, change: Change, height: int, toolbox: Toolbox) -> Charter:
-    """The charter from that height on, after a change of membership; raises `BadChange` if that is impossible."""
-    name = record_digest(_Amendment(charter.name, change, height))
-    return toolbox.recall(("charter", name, toolbox.own_functions), lambda: _amend(charter, change, height, name))
+def amend_params(params: ChainParams, change: Change, height: int, toolbox: Toolbox) -> ChainParams:
+    """The parameters from that height on, after a change of membership; raises `BadChange` if that is impossible."""
+    name = record_digest(_Amendment(params.name, change, height))
+    return toolbox.recall(("params", name, toolbox.own_functions), lambda: _amend(params, change, height, name))
 
 
-def _amend(charter: Charter, change: Change, height: int, name: bytes) -> Charter:
+def _amend(params: ChainParams, change: Change, height: int, name: bytes) -> ChainParams:
     if isinstance(change, Admission):
-        _validate_admission(charter, change)
+        _validate_admission(params, change)
     else:
-        _validate_removal(charter, change.number)
-    roll = charter.roll.after(change, height)
+        _validate_removal(params, change.number)
+    member_set = params.member_set.after(change, height)
     try:
-        _validate_members(roll.members)
-        problem = _read_problem(charter.genesis, roll.members)
-        validate_crowd(charter.aggregation, len(roll.active))
+        _validate_members(member_set.members)
+        problem = _read_problem(params.genesis, member_set.members)
+        validate_crowd(params.aggregation, len(member_set.active))
     except RuleBroken as error:
         raise BadChange(f"change-{error.rule}", error.expected, error.found) from None
     except BdflError as error:
-        raise BadChange("change-aggregation", f"as many members as {charter.aggregation.rule} bears", error) from None
-    quorum = quorum_size(charter.genesis.law.quorum, len(roll.active))
-    return replace(charter, name=name, roll=roll, quorum=quorum, problem=problem)
+        raise BadChange("change-aggregation", f"as many members as {params.aggregation.rule} bears", error) from None
+    quorum = quorum_size(params.genesis.law.quorum, len(member_set.active))
+    return replace(params, name=name, member_set=member_set, quorum=quorum, problem=problem)
 
 
-def _validate_admission(charter: Charter, change: Admission) -> None:
-    if change.number != charter.num_members or change.number >= MAX_MEMBERS:
-        raise BadChange("change-number", f"the next number, {charter.num_members}, below {MAX_MEMBERS}", change.number)
+def _validate_admission(params: ChainParams, change: Admission) -> None:
+    if change.number != params.num_members or change.number >= MAX_MEMBERS:
+        raise BadChange("change-number", f"the next number, {params.num_members}, below {MAX_MEMBERS}", change.number)
 
 
-def _validate_removal(charter: Charter, number: int) -> None:
-    if number not in charter.active:
+def _validate_removal(params: ChainParams, number: int) -> None:
+    if number not in params.active:
         raise BadChange("change-number", "one of the members", number)
-    least = max(charter.genesis.physics.min_clients, charter.genesis.law.min_updates)
-    left = len(charter.active) - 1
+    least = max(params.genesis.physics.min_clients, params.genesis.law.min_updates)
+    left = len(params.active) - 1
     if left < least:
         raise BadChange("change-too-few", f"at least {least} members left, as many as a round needs", left)
 

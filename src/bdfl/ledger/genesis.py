@@ -31,7 +31,7 @@ from bdfl.ledger.block import (
     Tensor,
 )
 from bdfl.ledger.cache import Toolbox
-from bdfl.ledger.chain_params import Charter, read_charter
+from bdfl.ledger.chain_params import ChainParams, read_params
 from bdfl.ledger.costs import (
     ATTO,
     CAPACITANCE,
@@ -138,8 +138,8 @@ def draft_genesis(
 
 def plan_first_round(draft: Genesis, toolbox: Toolbox) -> Genesis:
     """The same genesis with its scheduler's schedule for round 1."""
-    charter = read_charter(draft, toolbox)
-    plan = plan_round(charter, first_prospect(charter), toolbox)
+    params = read_params(draft, toolbox)
+    plan = plan_round(params, first_prospect(params), toolbox)
     return _validate_encoding(msgspec.structs.replace(draft, schedule=plan.schedule))
 
 
@@ -160,34 +160,34 @@ def conditions_of(state: RoundState, client: int) -> Conditions:
     )
 
 
-def validate_genesis(genesis: Genesis, toolbox: Toolbox) -> Charter:
-    """The charter of a genesis; raises `InvalidGenesis` unless it and its first schedule are valid."""
-    charter = read_charter(genesis, toolbox)
+def validate_genesis(genesis: Genesis, toolbox: Toolbox) -> ChainParams:
+    """The parameters of a genesis; raises `InvalidGenesis` unless it and its first schedule are valid."""
+    params = read_params(genesis, toolbox)
     try:
-        validate_schedule(charter, first_prospect(charter), genesis.schedule, toolbox)
+        validate_schedule(params, first_prospect(params), genesis.schedule, toolbox)
     except BadSchedule as error:
         raise InvalidGenesis(f"first-{error.rule}", error.expected, error.found) from None
-    return charter
+    return params
 
 
 def validate_initial_model(genesis: Genesis, data: bytes, toolbox: Toolbox) -> None:
     """Raise `InvalidGenesis` unless the bytes are the chain's initial model."""
-    charter = read_charter(genesis, toolbox)
+    params = read_params(genesis, toolbox)
     if len(data) != genesis.model.size or digest(data) != genesis.model.initial:
         raise InvalidGenesis("initial-model", genesis.model.initial, digest(data))
-    _validate_initial_model(data, charter.layout)
+    _validate_initial_model(data, params.layout)
 
 
-def first_prospect(charter: Charter) -> Prospect:
+def first_prospect(params: ChainParams) -> Prospect:
     """The scheduler's input for round 1."""
-    num_members = charter.num_members
+    num_members = params.num_members
     nothing = (0,) * num_members
-    conditions = MappingProxyType({client: member.conditions for client, member in enumerate(charter.members)})
+    conditions = MappingProxyType({client: member.conditions for client, member in enumerate(params.members)})
     return Prospect(
-        parent=charter.chain,
+        parent=params.chain,
         round=1,
         queue_nano=nothing,
-        candidates=find_candidates(conditions, nothing, 1, charter.genesis.physics.min_clients),
+        candidates=find_candidates(conditions, nothing, 1, params.genesis.physics.min_clients),
         memory=None,
     )
 

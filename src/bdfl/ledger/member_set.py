@@ -1,4 +1,4 @@
-"""The member set of a chain by height, read from its blocks; changes are validated elsewhere.
+"""The members of a chain by height, read from its blocks; changes are validated elsewhere.
 
 A change in block h binds from height h + 2 on: the schedule of round h + 1 is in block h already. Numbers and keys are
 never reassigned.
@@ -28,7 +28,7 @@ BINDS_AFTER = 2  # heights from the block of a change to the first height it bin
 
 
 @dataclass(frozen=True)
-class Roll:
+class MemberSet:
     """The member set: all members by number, present and past, with their first and last heights. It never shrinks."""
 
     members: tuple[Member, ...]
@@ -40,29 +40,29 @@ class Roll:
         """Numbers of the present members."""
         return frozenset(number for number, last in enumerate(self.last_heights) if last is None)
 
-    def after(self, change: Change, height: int) -> "Roll":
-        """The roll from height `height` on, with the change applied unchecked."""
+    def after(self, change: Change, height: int) -> "MemberSet":
+        """The member set from height `height` on, with the change applied unchecked."""
         if isinstance(change, Admission):
-            return Roll((*self.members, change.member), (*self.first_heights, height), (*self.last_heights, None))
+            return MemberSet((*self.members, change.member), (*self.first_heights, height), (*self.last_heights, None))
         last_heights = list(self.last_heights)
         last_heights[change.number] = height - 1
-        return Roll(self.members, self.first_heights, tuple(last_heights))
+        return MemberSet(self.members, self.first_heights, tuple(last_heights))
 
 
-def first_roll(genesis: Genesis) -> Roll:
-    """The roll of a genesis."""
+def first_member_set(genesis: Genesis) -> MemberSet:
+    """The member set of a genesis."""
     num_members = len(genesis.members)
-    return Roll(genesis.members, (1,) * num_members, (None,) * num_members)
+    return MemberSet(genesis.members, (1,) * num_members, (None,) * num_members)
 
 
-def read_roll(genesis: Genesis, blocks: Iterable[Block]) -> Roll:
-    """The roll after these blocks of a valid chain, including changes that do not bind yet."""
-    roll = first_roll(genesis)
+def read_member_set(genesis: Genesis, blocks: Iterable[Block]) -> MemberSet:
+    """The member set after these blocks of a valid chain, including changes that do not bind yet."""
+    member_set = first_member_set(genesis)
     for block in blocks:
         found = find_change(block.body.entries)
         if found is not None:
-            roll = roll.after(found.change, block.header.height + BINDS_AFTER)
-    return roll
+            member_set = member_set.after(found.change, block.header.height + BINDS_AFTER)
+    return member_set
 
 
 def find_change(entries: Sequence[Entry]) -> MembershipChange | None:

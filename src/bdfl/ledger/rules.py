@@ -129,9 +129,9 @@ def judge_schedule(state: ChainState, block: Block, toolbox: Toolbox) -> None:
     body = block.body
     settled = settle_round(state, body.updates, body.reports, body.entries)
     own = plan_after(state, settled, toolbox).schedule
-    charter = state.coming_charter
-    delay_ns = assess(charter, prospect_after(state, settled), own, toolbox).modelled.delay_ns
-    judge_plan(charter, own, body.next_schedule, delay_ns, block.header.attempt)
+    params = state.coming_params
+    delay_ns = assess(params, prospect_after(state, settled), own, toolbox).modelled.delay_ns
+    judge_plan(params, own, body.next_schedule, delay_ns, block.header.attempt)
 
 
 def is_timely(state: ChainState, block: Block, since_ms: int, now_ms: int, attempt: int) -> bool:
@@ -177,7 +177,7 @@ def validate_time(state: ChainState, block: Block) -> None:
 
 def validate_proposer(state: ChainState, block: Block) -> None:
     """The proposer is a member."""
-    require_member(BadProposer, "proposer", state.charter, block.header.proposer)
+    require_member(BadProposer, "proposer", state.params, block.header.proposer)
 
 
 def validate_block_signature(state: ChainState, block: Block, toolbox: Toolbox) -> None:
@@ -185,7 +185,7 @@ def validate_block_signature(state: ChainState, block: Block, toolbox: Toolbox) 
     header = block.header
     seal = Seal(header, block.nonce)
     require_signed(
-        state.charter, "block-signature", header.proposer, Meaning.BLOCK, header.place, seal, block.signature, toolbox
+        state.params, "block-signature", header.proposer, Meaning.BLOCK, header.place, seal, block.signature, toolbox
     )
 
 
@@ -268,7 +268,7 @@ def validate_evidence(state: ChainState, evidence: Evidence, toolbox: Toolbox) -
     offender = offender_of(evidence)
     if offender in state.offenders:
         raise BadEvidence("evidence-known", "an offender that is not known yet", offender)
-    return prove_offence(state.charter, evidence, toolbox)
+    return prove_offence(state.params, evidence, toolbox)
 
 
 def validate_queues(state: ChainState, block: Block) -> None:
@@ -287,7 +287,7 @@ def validate_next_schedule(state: ChainState, block: Block, toolbox: Toolbox) ->
     """The next schedule keeps C1 to C3 and states its objective, given the block's reports."""
     body = block.body
     settled = settle_round(state, body.updates, body.reports, body.entries)
-    validate_schedule(state.coming_charter, prospect_after(state, settled), body.next_schedule, toolbox)
+    validate_schedule(state.coming_params, prospect_after(state, settled), body.next_schedule, toolbox)
 
 
 # Aggregated updates
@@ -295,7 +295,7 @@ def validate_next_schedule(state: ChainState, block: Block, toolbox: Toolbox) ->
 
 def aggregated_updates(updates: Sequence[SignedUpdate]) -> list[ModelUpdate]:
     """The updates that enter the global model: not declined, and trained on at least one sample."""
-    return [signed.update for signed in updates if not signed.update.is_declined and signed.update.samples > 0]
+    return [signed.update for signed in updates if signed.update.is_aggregated]
 
 
 def is_too_few(state: ChainState, updates: Sequence[SignedUpdate]) -> bool:
@@ -307,14 +307,12 @@ def aggregate_updates(
     state: ChainState, updates: Sequence[SignedUpdate], blobs: Mapping[bytes, bytes], toolbox: Toolbox
 ) -> bytes:
     """The bytes of the global model that the chain's rule aggregates from these updates."""
-    return toolbox.aggregate(state.charter.aggregation, state.layout, aggregated_updates(updates), blobs)
+    return toolbox.aggregate(state.params.aggregation, state.layout, aggregated_updates(updates), blobs)
 
 
 def required_blobs(state: ChainState, block: Block) -> list[bytes]:
     """Digests whose bytes `validate_model` needs, each once."""
-    if block.body.is_empty:
-        return []
-    return list(dict.fromkeys(update.model for update in aggregated_updates(block.body.updates)))
+    return list(dict.fromkeys(update.model for update in block.body.aggregated))
 
 
 # Making a block

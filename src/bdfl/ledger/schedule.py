@@ -11,7 +11,7 @@ import numpy as np
 from bdfl.encoding import INT_LIMIT, Digest, Positive, Record, record_digest
 from bdfl.ledger.block import MAX_TEXT, Conditions, MemberNumbers, PerMember, Schedule, SignedReport
 from bdfl.ledger.cache import Toolbox
-from bdfl.ledger.chain_params import Charter, problem_of
+from bdfl.ledger.chain_params import ChainParams, problem_of
 from bdfl.ledger.costs import MICROWATT, NANO, Assessment, assess_schedule
 from bdfl.ledger.errors import BadSchedule, NotVotable, require_equal
 from bdfl.scheduling.problem import Decision, RoundProblem
@@ -47,7 +47,7 @@ class Plan:
 class _Question(Record, frozen=True):
     """The cache key of a decision: all that it depends on; the scheduler's memory follows from the parent."""
 
-    charter: Digest
+    params: Digest
     parent: Digest
     round: Positive
     queue_nano: PerMember
@@ -55,16 +55,16 @@ class _Question(Record, frozen=True):
     conditions: tuple[Conditions, ...]
 
 
-def round_problem(charter: Charter, prospect: Prospect) -> RoundProblem:
+def round_problem(params: ChainParams, prospect: Prospect) -> RoundProblem:
     """The problem given to the scheduler; clients that are no candidates are unreachable in it."""
-    problem = problem_of(charter.problem, prospect.round, prospect.queue_nano, prospect.candidates)
+    problem = problem_of(params.problem, prospect.round, prospect.queue_nano, prospect.candidates)
     return replace(problem, memory=prospect.memory)
 
 
-def plan_round(charter: Charter, prospect: Prospect, toolbox: Toolbox) -> Plan:
+def plan_round(params: ChainParams, prospect: Prospect, toolbox: Toolbox) -> Plan:
     """The plan of the chain's scheduler for this prospect, cached."""
     question = _Question(
-        charter.name,
+        params.name,
         prospect.parent,
         prospect.round,
         tuple(prospect.queue_nano),
@@ -72,36 +72,36 @@ def plan_round(charter: Charter, prospect: Prospect, toolbox: Toolbox) -> Plan:
         tuple(prospect.candidates.values()),
     )
 
-    return toolbox.recall(("plan", record_digest(question)), lambda: _plan(charter, prospect, toolbox))
+    return toolbox.recall(("plan", record_digest(question)), lambda: _plan(params, prospect, toolbox))
 
 
-def _plan(charter: Charter, prospect: Prospect, toolbox: Toolbox) -> Plan:
+def _plan(params: ChainParams, prospect: Prospect, toolbox: Toolbox) -> Plan:
     """Plan without clients whose exchange would exceed the law's limit, so that no report can stop a round."""
     while True:
-        decision = charter.scheduler(round_problem(charter, prospect))
-        schedule, too_slow = _plan_schedule(charter, prospect, decision, toolbox)
+        decision = params.scheduler(round_problem(params, prospect))
+        schedule, too_slow = _plan_schedule(params, prospect, decision, toolbox)
         if not too_slow:
             return Plan(schedule, decision)
         others = {client: found for client, found in prospect.candidates.items() if client not in too_slow}
         prospect = replace(prospect, candidates=others)
 
 
-def plan_schedule(charter: Charter, prospect: Prospect, decision: Decision, toolbox: Toolbox) -> Schedule:
+def plan_schedule(params: ChainParams, prospect: Prospect, decision: Decision, toolbox: Toolbox) -> Schedule:
     """The decision in integers, frequencies and powers rounded down.
 
     The schedule is idle if the decision is, or if it violates a constraint after rounding.
     """
-    return _plan_schedule(charter, prospect, decision, toolbox)[0]
+    return _plan_schedule(params, prospect, decision, toolbox)[0]
 
 
 def _plan_schedule(
-    charter: Charter, prospect: Prospect, decision: Decision, toolbox: Toolbox
+    params: ChainParams, prospect: Prospect, decision: Decision, toolbox: Toolbox
 ) -> tuple[Schedule, frozenset[int]]:
     """The decision in integers, and the clients whose exchange would exceed the law's limit."""
     if decision.reason is not None:
-        return idle_schedule(prospect.round, charter.num_members, decision.reason), frozenset()
+        return idle_schedule(prospect.round, params.num_members, decision.reason), frozenset()
     selected = [int(client) for client in np.flatnonzero(decision.selected)]
-    limits = [member.limits for member in charter.members]
+    limits = [member.limits for member in params.members]
     schedule = Schedule(
         round=prospect.round,
         selected=tuple(selected),
@@ -114,14 +114,14 @@ def _plan_schedule(
         objective_nano=0,
         reason="",
     )
-    assessment = assess(charter, prospect, schedule, toolbox)
+    assessment = assess(params, prospect, schedule, toolbox)
     if assessment.breaches:
         breach = assessment.breaches[0]
         reason = f"in whole units {breach.constraint} is broken, {breach}, allowed {breach.allowed}"
         too_slow = frozenset(
             one.client for one in assessment.breaches if one.constraint == "exchange" and one.client is not None
         )
-        return idle_schedule(prospect.round, charter.num_members, reason), too_slow
+        return idle_schedule(prospect.round, params.num_members, reason), too_slow
     return _with_objective(schedule, assessment.objective_nano), frozenset()
 
 
@@ -130,38 +130,38 @@ def idle_schedule(round: int, num_members: int, reason: str) -> Schedule:
     return Schedule(round, (), (), (), (0,) * num_members, 0, (reason or "no reason given")[:MAX_TEXT])
 
 
-def assess(charter: Charter, prospect: Prospect, schedule: Schedule, toolbox: Toolbox) -> Assessment:
+def assess(params: ChainParams, prospect: Prospect, schedule: Schedule, toolbox: Toolbox) -> Assessment:
     """Costs and breaches of a well-formed schedule, cached; its stated objective is ignored."""
     bare = _with_objective(schedule, 0)
     queue_nano = tuple(prospect.queue_nano)
-    key = "assessment", charter.name, bare, tuple(prospect.candidates.items()), queue_nano
+    key = "assessment", params.name, bare, tuple(prospect.candidates.items()), queue_nano
     return toolbox.recall(
-        key, lambda: assess_schedule(charter.genesis, charter.members, bare, prospect.candidates, queue_nano)
+        key, lambda: assess_schedule(params.genesis, params.members, bare, prospect.candidates, queue_nano)
     )
 
 
-def validate_schedule(charter: Charter, prospect: Prospect, schedule: Schedule, toolbox: Toolbox) -> None:
+def validate_schedule(params: ChainParams, prospect: Prospect, schedule: Schedule, toolbox: Toolbox) -> None:
     """Raise `BadSchedule` unless the schedule fits the round, keeps C1 to C3 and all caps, and states its objective."""
-    _validate_form(schedule, prospect.round, charter.num_members)
-    assessment = assess(charter, prospect, schedule, toolbox)
+    _validate_form(schedule, prospect.round, params.num_members)
+    assessment = assess(params, prospect, schedule, toolbox)
     for breach in assessment.breaches:
         raise BadSchedule(f"schedule-{breach.constraint}", breach.allowed, breach)
     require_equal(BadSchedule, "schedule-objective", assessment.objective_nano, schedule.objective_nano)
 
 
-def judge_plan(charter: Charter, own: Schedule, found: Schedule, own_delay_ns: int, attempt: int) -> None:
+def judge_plan(params: ChainParams, own: Schedule, found: Schedule, own_delay_ns: int, attempt: int) -> None:
     """Raise `NotVotable` if a valid schedule is worse than the voter's own.
 
     With an exact scheduler the objective may be at most 1e-6 V d worse, doubled in each attempt. With any other the
     selected set must be the same, and every integer within one part in a million or one unit.
     """
-    if found.is_feasible != own.is_feasible and not (found.is_feasible and _is_exact(charter)):
+    if found.is_feasible != own.is_feasible and not (found.is_feasible and _is_exact(params)):
         raise NotVotable("own-schedule", own.reason or f"clients {own.selected} train", found.reason or found.selected)
     if not own.is_feasible or not found.is_feasible:
         return
-    if _is_exact(charter):
+    if _is_exact(params):
         doublings = min(attempt - 1, _MAX_DOUBLINGS)
-        slack_nano = charter.genesis.physics.tradeoff_nano * own_delay_ns * 2**doublings // (NANO * OBJECTIVE_TOLERANCE)
+        slack_nano = params.genesis.physics.tradeoff_nano * own_delay_ns * 2**doublings // (NANO * OBJECTIVE_TOLERANCE)
         if found.objective_nano > own.objective_nano + slack_nano:
             most = f"objective of at most {own.objective_nano} + {slack_nano}"
             raise NotVotable("own-schedule", most, found.objective_nano)
@@ -173,8 +173,8 @@ def judge_plan(charter: Charter, own: Schedule, found: Schedule, own_delay_ns: i
                 raise NotVotable(f"own-{name.replace('_', '-')}", mine, theirs)
 
 
-def _is_exact(charter: Charter) -> bool:
-    return charter.genesis.scheduler.name.startswith(_EXACT)
+def _is_exact(params: ChainParams) -> bool:
+    return params.genesis.scheduler.name.startswith(_EXACT)
 
 
 def _validate_form(schedule: Schedule, round: int, num_members: int) -> None:

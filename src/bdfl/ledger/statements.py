@@ -1,18 +1,12 @@
-"""Validation of signed statements: updates, reports, votes, evidence, membership changes.
+"""Validation of signed statements for the next block: updates, reports, votes, evidence, membership changes.
 
-Validity of single statements for the next block: updates, reports, votes and certificates.
+A statement counts if its author is a member at its height. Evidence of misbehaviour is signed by the offender alone,
+never made by an honest member, and counts against present and past members.
 
-A statement counts if its author is a member at its height.
-
-Evidence of misbehaviour: signed by the offender alone, and never made by an honest member.
-
-It counts against present and past members.
-
-Changes of membership: a quorum of assents, not expired, and possible on the chain.
-
-An assent counts if its signer is a member at the height of the block that carries the change and no proven offender: an
-offender gets no say about members, and could withhold its assent anyway. The quorum stays that of all members. A change
-cannot be replayed: an admission takes the next number and a new key, a removal a present member's number.
+A change of membership needs a quorum of assents, must not have expired, and must be possible on the chain. An assent
+counts if its signer is a member at the height of the block that carries the change and no proven offender: an offender
+gets no say about members, and could withhold its assent anyway. The quorum stays that of all members. A change cannot
+be replayed: an admission takes the next number and a new key, a removal a present member's number.
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,8 +39,8 @@ from bdfl.ledger.block import (
     header_seal,
 )
 from bdfl.ledger.cache import Toolbox
-from bdfl.ledger.chain import ChainState, charter_after
-from bdfl.ledger.chain_params import Charter
+from bdfl.ledger.chain import ChainState, params_after
+from bdfl.ledger.chain_params import ChainParams
 from bdfl.ledger.errors import (
     BadCertificate,
     BadChange,
@@ -65,17 +59,17 @@ from bdfl.ledger.member_set import offender_of
 def validate_update(state: ChainState, signed: SignedUpdate, toolbox: Toolbox) -> None:
     """Raise unless this is an update of the next round by a member that is scheduled to train in it."""
     update = signed.update
-    require_member(BadUpdate, "update-member", state.charter, update.client)
+    require_member(BadUpdate, "update-member", state.params, update.client)
     if update.client not in state.scheduled:
         raise BadUpdate("update-scheduled", f"one of clients {state.schedule.selected}", update.client)
     if update.client in state.offenders:
         raise BadUpdate("update-offender", "a member without a proven offence", update.client)
-    samples = state.charter.members[update.client].limits.samples
+    samples = state.params.members[update.client].limits.samples
     require_equal(BadUpdate, "update-samples", samples, update.samples)
     _validate_update_form(state, update)
     _validate_epsilon(state, update)
     require_signed(
-        state.charter, "update-signature", update.client, Meaning.UPDATE, state.place, update, signed.signature, toolbox
+        state.params, "update-signature", update.client, Meaning.UPDATE, state.place, update, signed.signature, toolbox
     )
 
 
@@ -108,13 +102,13 @@ def validate_update_blob(state: ChainState, update: ModelUpdate, data: bytes, to
 def validate_report(state: ChainState, signed: SignedReport, toolbox: Toolbox) -> None:
     """Raise unless this is a member's report for the round after the next block."""
     report = signed.report
-    require_member(BadReport, "report-member", state.charter, report.client)
+    require_member(BadReport, "report-member", state.params, report.client)
     require_equal(BadReport, "report-round", state.height + 2, report.round)
     if report.receipt is not None:
         require_equal(BadReport, "receipt-round", state.height, report.receipt.round)
     _validate_ranges(report)
     require_signed(
-        state.charter, "report-signature", report.client, Meaning.REPORT, state.place, report, signed.signature, toolbox
+        state.params, "report-signature", report.client, Meaning.REPORT, state.place, report, signed.signature, toolbox
     )
 
 
@@ -132,24 +126,24 @@ def _validate_ranges(report: Report) -> None:
 
 def validate_vote(state: ChainState, signed: SignedVote, toolbox: Toolbox) -> None:
     """Raise unless this is a member's vote for a block at the next height, on the tip."""
-    _validate_vote_at(state.charter, state.place, signed, toolbox)
+    _validate_vote_at(state.params, state.place, signed, toolbox)
 
 
 def validate_tip_vote(state: ChainState, signed: SignedVote, toolbox: Toolbox) -> None:
     """Raise unless this is a vote at the tip's height by a member of that height."""
-    _validate_vote_at(state.tip_charter, state.tip_place, signed, toolbox)
+    _validate_vote_at(state.tip_params, state.tip_place, signed, toolbox)
 
 
-def _validate_vote_at(charter: Charter, place: Place, signed: SignedVote, toolbox: Toolbox) -> None:
+def _validate_vote_at(params: ChainParams, place: Place, signed: SignedVote, toolbox: Toolbox) -> None:
     vote = signed.vote
-    require_member(BadVote, "vote-member", charter, vote.voter)
-    _validate_vote_form(charter, vote)
-    require_signed(charter, "vote-signature", vote.voter, Meaning.VOTE, place, vote, signed.signature, toolbox)
+    require_member(BadVote, "vote-member", params, vote.voter)
+    _validate_vote_form(params, vote)
+    require_signed(params, "vote-signature", vote.voter, Meaning.VOTE, place, vote, signed.signature, toolbox)
 
 
-def _validate_vote_form(charter: Charter, vote: Vote) -> None:
+def _validate_vote_form(params: ChainParams, vote: Vote) -> None:
     for held in (vote.updates, vote.reports):
-        if not is_ascending(held) or not charter.active.issuperset(held):
+        if not is_ascending(held) or not params.active.issuperset(held):
             raise BadVote("vote-holdings", "member numbers in ascending order", held)
     if vote.kind is Kind.PREVOTE:
         require_equal(BadVote, "vote-mining-time", 0, vote.mining_ms)
@@ -157,7 +151,7 @@ def _validate_vote_form(charter: Charter, vote: Vote) -> None:
 
 def validate_certificate(state: ChainState, block_digest: bytes, certificate: Certificate, toolbox: Toolbox) -> None:
     """Raise unless these votes make that block final: precommits of a quorum in one attempt, in order of voters."""
-    _validate_certificate_at(state.charter, state.place, block_digest, certificate, toolbox)
+    _validate_certificate_at(state.params, state.place, block_digest, certificate, toolbox)
 
 
 def validate_tip_certificate(state: ChainState, certificate: Certificate, toolbox: Toolbox) -> None:
@@ -165,15 +159,15 @@ def validate_tip_certificate(state: ChainState, certificate: Certificate, toolbo
     if state.height == 0:
         require_equal(BadCertificate, "certificate-genesis", 0, len(certificate))
     else:
-        _validate_certificate_at(state.tip_charter, state.tip_place, state.tip, certificate, toolbox)
+        _validate_certificate_at(state.tip_params, state.tip_place, state.tip, certificate, toolbox)
 
 
 def _validate_certificate_at(
-    charter: Charter, place: Place, block_digest: bytes, certificate: Certificate, toolbox: Toolbox
+    params: ChainParams, place: Place, block_digest: bytes, certificate: Certificate, toolbox: Toolbox
 ) -> None:
     votes = [signed.vote for signed in certificate]
-    if len(votes) < charter.quorum:
-        raise BadCertificate("certificate-quorum", f"at least {charter.quorum} votes", len(votes))
+    if len(votes) < params.quorum:
+        raise BadCertificate("certificate-quorum", f"at least {params.quorum} votes", len(votes))
     if not is_ascending([vote.voter for vote in votes]):
         raise BadCertificate("certificate-order", "different voters in ascending order", [one.voter for one in votes])
     for vote in votes:
@@ -181,7 +175,7 @@ def _validate_certificate_at(
         require_equal(BadCertificate, "certificate-block", block_digest, vote.block)
         require_equal(BadCertificate, "certificate-attempt", votes[0].attempt, vote.attempt)
     for signed in certificate:
-        _validate_vote_at(charter, place, signed, toolbox)
+        _validate_vote_at(params, place, signed, toolbox)
 
 
 def is_ascending(numbers: Sequence[int]) -> bool:
@@ -189,14 +183,14 @@ def is_ascending(numbers: Sequence[int]) -> bool:
     return all(former < latter for former, latter in pairwise(numbers))
 
 
-def require_member(error: type[InvalidBlock], rule: str, charter: Charter, number: int) -> None:
+def require_member(error: type[InvalidBlock], rule: str, params: ChainParams, number: int) -> None:
     """Raise `error` unless that is the number of a present member."""
-    if number not in charter.active:
-        raise error(rule, f"one of the {len(charter.active)} members, 0 to {max(charter.active)}", number)
+    if number not in params.active:
+        raise error(rule, f"one of the {len(params.active)} members, 0 to {max(params.active)}", number)
 
 
 def require_signed(
-    charter: Charter,
+    params: ChainParams,
     rule: str,
     number: int,
     meaning: Meaning,
@@ -204,31 +198,33 @@ def require_signed(
     content: Record,
     signature: bytes,
     toolbox: Toolbox,
+    *,
+    error: type[InvalidBlock] = BadSignature,
 ) -> None:
-    """Raise `BadSignature` unless that member signed the content with this meaning and place."""
-    public_key = charter.members[number].public_key
+    """Raise `error` unless that member signed the content with this meaning and place."""
+    public_key = params.members[number].public_key
     if not toolbox.is_signed(public_key, signature, statement_digest(meaning, place, encode(content))):
-        raise BadSignature(rule, f"signed by member {number} for height {place.height}", "another signature")
+        raise error(rule, f"signed by member {number} for height {place.height}", "another signature")
 
 
-def prove_offence(charter: Charter, evidence: Evidence, toolbox: Toolbox) -> int:
+def prove_offence(params: ChainParams, evidence: Evidence, toolbox: Toolbox) -> int:
     """The member that the evidence convicts; raises `BadEvidence` if it proves nothing."""
     offender = offender_of(evidence)
-    if not 0 <= offender < charter.num_members:
-        raise BadEvidence("evidence-member", f"a member, 0 to {charter.num_members - 1}", offender)
+    if not 0 <= offender < params.num_members:
+        raise BadEvidence("evidence-member", f"a member, 0 to {params.num_members - 1}", offender)
     match evidence:
         case TwoVotes():
-            _prove_two_votes(charter, evidence, toolbox)
+            _prove_two_votes(params, evidence, toolbox)
         case TwoBlocks():
-            _prove_two_blocks(charter, evidence, toolbox)
+            _prove_two_blocks(params, evidence, toolbox)
         case TwoUpdates():
-            _prove_two_updates(charter, evidence, toolbox)
+            _prove_two_updates(params, evidence, toolbox)
         case FalseWork():
-            _prove_false_work(charter, evidence, toolbox)
+            _prove_false_work(params, evidence, toolbox)
     return offender
 
 
-def _prove_two_votes(charter: Charter, evidence: TwoVotes, toolbox: Toolbox) -> None:
+def _prove_two_votes(params: ChainParams, evidence: TwoVotes, toolbox: Toolbox) -> None:
     """Prove votes of one kind in one attempt at one place, for different blocks."""
     first, second = evidence.first.vote, evidence.second.vote
     _require_same("voter", first.voter, second.voter)
@@ -236,10 +232,10 @@ def _prove_two_votes(charter: Charter, evidence: TwoVotes, toolbox: Toolbox) -> 
     _require_same("attempt", first.attempt, second.attempt)
     _require_different("blocks", first.block, second.block)
     for signed in (evidence.first, evidence.second):
-        _require_signed(charter, first.voter, Meaning.VOTE, evidence.place, signed.vote, signed.signature, toolbox)
+        _require_signed(params, first.voter, Meaning.VOTE, evidence.place, signed.vote, signed.signature, toolbox)
 
 
-def _prove_two_blocks(charter: Charter, evidence: TwoBlocks, toolbox: Toolbox) -> None:
+def _prove_two_blocks(params: ChainParams, evidence: TwoBlocks, toolbox: Toolbox) -> None:
     """Prove two different blocks of one attempt at one height."""
     first, second = evidence.first.header, evidence.second.header
     _require_same("proposer", first.proposer, second.proposer)
@@ -247,23 +243,23 @@ def _prove_two_blocks(charter: Charter, evidence: TwoBlocks, toolbox: Toolbox) -
     _require_same("attempt", first.attempt, second.attempt)
     _require_different("blocks", block_digest(first, evidence.first.nonce), block_digest(second, evidence.second.nonce))
     for signed in (evidence.first, evidence.second):
-        _require_block_signed(charter, signed, toolbox)
+        _require_block_signed(params, signed, toolbox)
 
 
-def _prove_two_updates(charter: Charter, evidence: TwoUpdates, toolbox: Toolbox) -> None:
+def _prove_two_updates(params: ChainParams, evidence: TwoUpdates, toolbox: Toolbox) -> None:
     """Prove two different updates of one round."""
     first, second = evidence.first.update, evidence.second.update
     _require_same("client", first.client, second.client)
     _require_different("updates", first, second)
     for signed in (evidence.first, evidence.second):
-        _require_signed(charter, first.client, Meaning.UPDATE, evidence.place, signed.update, signed.signature, toolbox)
+        _require_signed(params, first.client, Meaning.UPDATE, evidence.place, signed.update, signed.signature, toolbox)
 
 
-def _prove_false_work(charter: Charter, evidence: FalseWork, toolbox: Toolbox) -> None:
+def _prove_false_work(params: ChainParams, evidence: FalseWork, toolbox: Toolbox) -> None:
     """Prove a block whose hash is above the target that it states itself."""
     block = evidence.block
-    _require_block_signed(charter, block, toolbox)
-    if toolbox.is_worked(charter.genesis.law.work, header_seal(block.header), block.nonce, block.header.difficulty):
+    _require_block_signed(params, block, toolbox)
+    if toolbox.is_worked(params.genesis.law.work, header_seal(block.header), block.nonce, block.header.difficulty):
         raise BadEvidence("evidence-work", "a hash above the block's target", "one that is low enough")
 
 
@@ -277,14 +273,14 @@ def _require_different(name: str, first: object, second: object) -> None:
         raise BadEvidence(f"evidence-{name}", "two different ones", "the same one twice")
 
 
-def _require_block_signed(charter: Charter, signed: SignedHeader, toolbox: Toolbox) -> None:
+def _require_block_signed(params: ChainParams, signed: SignedHeader, toolbox: Toolbox) -> None:
     header = signed.header
     seal = Seal(header, signed.nonce)
-    _require_signed(charter, header.proposer, Meaning.BLOCK, header.place, seal, signed.signature, toolbox)
+    _require_signed(params, header.proposer, Meaning.BLOCK, header.place, seal, signed.signature, toolbox)
 
 
 def _require_signed(
-    charter: Charter,
+    params: ChainParams,
     number: int,
     meaning: Meaning,
     place: Place,
@@ -292,10 +288,8 @@ def _require_signed(
     signature: bytes,
     toolbox: Toolbox,
 ) -> None:
-    require_equal(BadEvidence, "evidence-chain", charter.chain, place.chain)
-    public_key = charter.members[number].public_key
-    if not toolbox.is_signed(public_key, signature, statement_digest(meaning, place, encode(content))):
-        raise BadEvidence("evidence-signature", f"signed by member {number}", "another signature")
+    require_equal(BadEvidence, "evidence-chain", params.chain, place.chain)
+    require_signed(params, "evidence-signature", number, meaning, place, content, signature, toolbox, error=BadEvidence)
 
 
 def change_place(chain: bytes, expires: int) -> Place:
@@ -317,14 +311,14 @@ def make_change(chain: bytes, change: Change, expires: int, signers: Mapping[int
 def validate_change(state: ChainState, found: MembershipChange, toolbox: Toolbox) -> None:
     """Raise unless the next block may carry the change: assented, not expired, and possible after earlier ones."""
     validate_assents(state, found, toolbox)
-    charter_after(state, (found,), toolbox)
+    params_after(state, (found,), toolbox)
 
 
 def validate_assents(state: ChainState, found: MembershipChange, toolbox: Toolbox) -> None:
     """Raise unless a quorum of the next height's members assented to the change and it has not expired."""
     if found.expires <= state.height:
         raise BadChange("change-expired", f"a change for height {state.height + 1}", f"up to height {found.expires}")
-    members, numbers = state.charter.members, [assent.member for assent in found.assents]
+    members, numbers = state.params.members, [assent.member for assent in found.assents]
     if not is_ascending(numbers) or (numbers and not 0 <= numbers[0] <= numbers[-1] < len(members)):
         raise BadChange("change-assents", "different members in ascending order", numbers)
     num_counted = sum(number in state.active and number not in state.offenders for number in numbers)
@@ -339,8 +333,8 @@ def validate_assents(state: ChainState, found: MembershipChange, toolbox: Toolbo
 
 def is_settled(state: ChainState, change: Change) -> bool:
     """Return whether a change is obsolete: it was made, or another change took its number or key."""
-    roll = state.coming_charter.roll
+    member_set = state.coming_params.member_set
     if isinstance(change, Admission):
-        is_known = any(member.public_key == change.member.public_key for member in roll.members)
-        return is_known or change.number < len(roll.members)
-    return change.number < len(roll.members) and change.number not in roll.active
+        is_known = any(member.public_key == change.member.public_key for member in member_set.members)
+        return is_known or change.number < len(member_set.members)
+    return change.number < len(member_set.members) and change.number not in member_set.active

@@ -166,9 +166,7 @@ class BlobUse:
 
 def rested_on(block: Block) -> list[BlobUse]:
     """The blobs that a block references: its model, and the updates aggregated in it."""
-    updates = () if block.body.is_empty else [signed.update for signed in block.body.updates]
-    aggregated = [BlobUse(update.model, update.client) for update in updates if update.model and update.samples]
-    return [BlobUse(block.body.model, None), *aggregated]
+    return [BlobUse(block.body.model, None), *(BlobUse(one.model, one.client) for one in block.body.aggregated)]
 
 
 def validate_next(

@@ -33,11 +33,11 @@ from bdfl.localnet.processes import (
     write_network,
 )
 from bdfl.node.access_point import CERTIFICATE_FILE, KEY_FILE, create_access_point
-from bdfl.node.run_file import is_locked, lock_folder, replace_file
+from bdfl.node.run_file import is_locked, lock_folder
 from bdfl.node.status import NodeView, read_status
 from bdfl.scenario import LiveMode, Scenario, dump_scenario
 from bdfl.scenario.files import load_foreign_scenario, named_functions, refuse_function
-from bdfl.storage import OWN_FOLDER, write_record
+from bdfl.storage import OWN_FOLDER, replace_file, write_record
 
 OUTPUT_FILE = "output.log"
 _LEAST_DISK = 256 * 2**20

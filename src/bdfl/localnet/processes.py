@@ -19,9 +19,8 @@ import msgspec
 from msgspec import Meta
 
 from bdfl.errors import BdflError
-from bdfl.node.run_file import replace_file
 from bdfl.processes import THREAD_VARIABLES
-from bdfl.storage import read_regular
+from bdfl.storage import read_regular, replace_file
 
 NETWORK_FILE = "network.json"
 GENESIS_FILE = "genesis.bdfl"

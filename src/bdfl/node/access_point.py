@@ -18,10 +18,10 @@ from bdfl.federation.keys import read_secret, write_secret
 from bdfl.federation.member_card import MAX_CERTIFICATE
 from bdfl.federation.membership_change import authorities_of, read_admissions
 from bdfl.node.log import LOG_FILE, NodeLog
-from bdfl.node.run_file import RunFile, forget_run, lock_folder, replace_file, write_run
+from bdfl.node.run_file import RunFile, forget_run, lock_folder, write_run
 from bdfl.node.settings import ROOTS_FILE, TLS_FOLDER, roots_of
 from bdfl.processes import raise_file_limit
-from bdfl.storage import OWN_FOLDER
+from bdfl.storage import OWN_FOLDER, replace_file
 from bdfl.transports.live.access_point import open_access_point
 from bdfl.transports.live.certificates import TlsFiles, make_ap_certificate, validate_access_point, validate_tls
 

@@ -17,7 +17,7 @@ from bdfl.federation.keys import load_key
 from bdfl.federation.membership_change import ChangeFile, read_admissions
 from bdfl.identity import Signer
 from bdfl.learning.training import TrainingFailed
-from bdfl.ledger.member_set import Roll, read_roll
+from bdfl.ledger.member_set import MemberSet, read_member_set
 from bdfl.ledger.sqlite_store import DATABASE_FILE, ChainStore
 from bdfl.ledger.store import DamagedStore, StoreError, StoreInUse
 from bdfl.node.log import LOG_FILE
@@ -269,7 +269,7 @@ def _check_store(path: Path, members: KnownMembers | None, *, is_running: bool) 
         return 0
     try:
         with ChainStore.open(path, read_only=is_running) as store:  # opening for writing verifies everything
-            height, begin, roll = store.height, store.genesis, read_roll(store.genesis, store.blocks())
+            height, begin, roll = store.height, store.genesis, read_member_set(store.genesis, store.blocks())
     except StoreInUse as error:
         yield CheckResult("store", Verdict.BAD, str(error), "end the other process")
         return 0
@@ -287,7 +287,7 @@ def _check_store(path: Path, members: KnownMembers | None, *, is_running: bool) 
     return height
 
 
-def _check_removal(number: int | None, roll: Roll) -> Iterator[CheckResult]:
+def _check_removal(number: int | None, roll: MemberSet) -> Iterator[CheckResult]:
     last = None if number is None or number >= len(roll.members) else roll.last_heights[number]
     if last is not None:
         found = f"number {number} was removed: block {last} was its last"

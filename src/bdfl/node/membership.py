@@ -9,8 +9,8 @@ from bdfl.federation.genesis_file import GenesisFile
 from bdfl.federation.membership_change import ChangeFile, authorities_of, keep_admission, names_of, taking_changes
 from bdfl.ledger.block import Admission, MembershipChange
 from bdfl.node.log import NodeLog
-from bdfl.node.run_file import replace_file
 from bdfl.node.settings import ROOTS_FILE, TLS_FOLDER, roots_of
+from bdfl.storage import replace_file
 
 
 class Membership:

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from bdfl.errors import BdflError
-from bdfl.storage import OWN_FOLDER, lock_patiently, open_regular, read_regular, try_lock
+from bdfl.storage import OWN_FOLDER, is_lock_held, lock_file, read_regular, replace_file
 
 # Folder of a running process: its lock, its restart counter and its run file.
 
@@ -47,9 +47,8 @@ def lock_folder(folder: Path) -> Iterator[None]:
     """Hold the folder's lock inside the `with` block; the OS releases it if the process dies."""
     try:
         folder.mkdir(mode=OWN_FOLDER, parents=True, exist_ok=True)
-        with (folder / LOCK_FILE).open("ab") as file:
-            if not lock_patiently(file):
-                raise BadFolder(f"{folder}: another process works in it, one for each folder expected")
+        taken = BadFolder(f"{folder}: another process works in it, one for each folder expected")
+        with lock_file(folder / LOCK_FILE, taken):
             yield
     except OSError as error:
         if error.filename is None or Path(error.filename) not in (folder, folder / LOCK_FILE):
@@ -59,11 +58,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
 
 def is_locked(folder: Path) -> bool:
     """Return whether a process holds the folder's lock."""
-    try:
-        with open_regular(folder / LOCK_FILE, _MAX_RUN_BYTES) as file:
-            return not try_lock(file)
-    except OSError:
-        return False
+    return is_lock_held(folder / LOCK_FILE)
 
 
 def raise_life(folder: Path, now_s: float | None = None) -> int:
@@ -129,25 +124,6 @@ def _read(path: Path) -> bytes:
         return read_regular(path, _MAX_RUN_BYTES)
     except OSError as error:
         raise BadFolder(f"{path}: {error.strerror}, a readable file expected") from None
-
-
-def replace_file(path: Path, content: bytes, *, mode: int = 0o644, durable: bool = False) -> None:
-    """Replace a file atomically; `mode` applies from its creation, and `durable` adds fsync."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.unlink(missing_ok=True)
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-        if durable:
-            file.flush()
-            os.fsync(file.fileno())
-    os.replace(temporary, path)
-    if durable and os.name != "nt":  # Windows cannot open folders
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
 
 # Cached size of a folder with many files, measured in the background so that readers never wait.

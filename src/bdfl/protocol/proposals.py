@@ -151,7 +151,7 @@ def _is_meant_for_here(draft: Draft, block: Block) -> bool:
 
     Any sender can corrupt another's block or replay an old one.
     """
-    members = draft.chain.charter.members
+    members = draft.chain.params.members
     if block.header.place != draft.chain.place or block.header.proposer >= len(members):
         return False
     if body_root(block.body) != block.header.body:

@@ -155,7 +155,7 @@ class Draft:
     @property
     def is_member(self) -> bool:
         """True if this node participates at the height worked on; else it follows, and signs nothing."""
-        number, members = self.number, self.chain.charter.members
+        number, members = self.number, self.chain.params.members
         is_admitted = number in self.chain.active and members[number].public_key == self.context.signer.public_key
         return is_admitted and not self.lacks_model
 

@@ -1,4 +1,4 @@
-"""Files of a run and of a node: their names, the journal, round times, and the height that they prove."""
+"""Files of a run and of a node: round times, and the height that they prove; a shorter chain was truncated."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from bdfl.errors import BdflError, one_line
 from bdfl.ledger.sqlite_store import DATABASE_FILE, ChainStore
 from bdfl.ledger.store import KnownHeight
 from bdfl.records.learning import CHAIN_FOLDER, JOURNAL_FILE
-from bdfl.storage import open_regular, read_regular
+from bdfl.storage import complete_lines, open_regular, read_regular
 
 # Measured and modelled times of a node's rounds, as JSON lines.
 
@@ -20,15 +20,19 @@ class BadRoundsFile(BdflError):
     """A file of round times that cannot be read."""
 
 
-class Stretched(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A modelled round, scaled by the time scale (ns); training and upload are this node's own, 0 if not scheduled."""
+class ModelledRound(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Modelled durations of a round, and of one client in it; the delay is the sum of exchange, mining and rest."""
 
-    training_ns: int
+    training_ns: int  # 0 if not scheduled
     upload_ns: int
-    exchange_ns: int
-    mining_ns: int
-    rest_ns: int
+    exchange_ns: int  # until the slowest client has uploaded
+    mining_ns: int  # from then until the first block of the first attempt is found
+    rest_ns: int  # downlink, verification and voting
     delay_ns: int
+
+    def scaled(self, scale: float) -> "ModelledRound":
+        """The same round in a time scale."""
+        return ModelledRound(*(round(getattr(self, name) * scale) for name in self.__struct_fields__))
 
 
 class RoundTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -40,7 +44,7 @@ class RoundTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     num_updates: int  # in it
     is_whole: bool  # observed from its beginning, not by state sync
     time_scale: float
-    modelled: Stretched
+    modelled: ModelledRound  # scaled by the time scale
     training_ns: int | None  # from the start of training until the model is available; none: not trained
     computing_ns: int  # of it, without waiting
     hashing_ns: int
@@ -72,7 +76,7 @@ def read_rounds(path: Path) -> list[RoundTimes]:
 
 def _read_file(path: Path) -> list[RoundTimes]:
     try:
-        *lines, _ = read_regular(path, _MAX_FILE).split(b"\n")
+        lines = complete_lines(read_regular(path, _MAX_FILE))
     except OSError as error:
         raise BadRoundsFile(f"{path}: {error.strerror}, a file of round times expected") from None
     rounds = []
@@ -122,6 +126,6 @@ def _last_round(path: Path) -> int:
     try:
         with open_regular(path, _MAX_JOURNAL) as file:
             file.seek(max(0, file.seek(0, 2) - _TAIL))
-            return _TIMES.decode(file.read(_TAIL).split(b"\n")[-2]).round
+            return _TIMES.decode(complete_lines(file.read(_TAIL))[-1]).round
     except (OSError, IndexError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return 0

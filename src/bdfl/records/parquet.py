@@ -15,9 +15,18 @@ from numpy.typing import NDArray
 
 from bdfl import __version__
 from bdfl.errors import one_line
-from bdfl.records.aggregate_run import ClientTotals, CrowdRecord, CrowdRound
 from bdfl.records.learning import LearningRecord
-from bdfl.records.run import NOBODY, InvalidRecord, RunRecord
+from bdfl.records.run import (
+    CLIENT_NAMES,
+    NOBODY,
+    ROUND_NAMES,
+    AggregateRecord,
+    AggregateRound,
+    ClientTotals,
+    InvalidRecord,
+    RunHead,
+    RunRecord,
+)
 from bdfl.scheduling.problem import Status
 from bdfl.scheduling.queues import drift_constant
 from bdfl.storage import open_parquet
@@ -28,15 +37,10 @@ CLIENTS_FILE = "clients.parquet"
 CROWD_ROUNDS_FILE = "crowd_rounds.parquet"
 CROWD_CLIENTS_FILE = "crowd_clients.parquet"
 
-_PER_ROUND = (
-    "training_s", "upload_s", "planned_mining_s", "mining_s", "overhead_s", "delay_s", "objective", "gap", "iterations",
-    "lyapunov", "drift", "drift_bound", "connectivity", "is_connected", "num_reachable",
-)  # fmt: skip
+_OTHERS = ("round", "status", "reason", "slowest", "winner", "exchange_s")
+_PER_ROUND = tuple(name for name in ROUND_NAMES if name not in (*CLIENT_NAMES, *_OTHERS))
 _LEARNED_PER_ROUND = ("accuracy", "loss", "update_norm", "gradient_norm", "global_loss", "smoothness")
-_PER_CLIENT = (
-    "selected", "delivered", "cpu_hz", "mining_hz", "power_w", "training_j", "upload_j", "mining_j", "energy_j",
-    "energy_budget_j", "queue", "next_queue",
-)  # fmt: skip
+_PER_CLIENT = tuple(name for name in ROUND_NAMES if name in CLIENT_NAMES)
 _LEARNED_PER_CLIENT = ("outcome", "local_loss", "local_gradient_norm", "epsilon")
 
 
@@ -57,7 +61,7 @@ def write_parquet(run: RunRecord, learning: LearningRecord | None, folder: Path)
     return [folder / name for name in parts]
 
 
-def write_crowd_parquet(crowd: CrowdRecord, folder: Path) -> list[Path]:
+def write_crowd_parquet(crowd: AggregateRecord, folder: Path) -> list[Path]:
     """Write both tables into `folder`, a row per round and a row per client, and return their paths."""
     totals = crowd.clients
     num_clients = len(totals.participation)
@@ -70,9 +74,9 @@ def write_crowd_parquet(crowd: CrowdRecord, folder: Path) -> list[Path]:
     return [folder / name for name in tables]
 
 
-def _crowd_rounds(crowd: CrowdRecord) -> pyarrow.Table:
+def _crowd_rounds(crowd: AggregateRecord) -> pyarrow.Table:
     columns: dict[str, object] = {}
-    for name in CrowdRound.__struct_fields__:
+    for name in AggregateRound.__struct_fields__:
         cells = [getattr(row, name) for row in crowd.rounds]
         match name:
             case "status":
@@ -86,7 +90,7 @@ def _crowd_rounds(crowd: CrowdRecord) -> pyarrow.Table:
     return _table(columns)
 
 
-def _metadata(run: RunRecord | CrowdRecord) -> dict[str, str]:
+def _metadata(run: RunHead) -> dict[str, str]:
     return {
         "bdfl": __version__,
         "format": str(FORMAT),

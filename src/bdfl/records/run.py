@@ -1,13 +1,15 @@
-"""Decisions and costs of a run as typed columns.
+"""Decisions and costs of a run as typed columns, or as sums for very many clients.
 
 As JSON a run is one object: `scenario`, `scheduler`, `seed` and so on, a `summary`, and `rounds`. `rounds` is a list
 with one object per round, with the fields of `RoundRecord`. Names contain the units. Unknown values (a gap without a
-proven bound, the objective of an infeasible round) are `null` there and NaN here.
+proven bound, the objective of an infeasible round) are `null` there and NaN here. The aggregate record of very many
+clients also has `clients`, the spread of each client's totals; its rounds have the fields of `AggregateRound`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
+from typing import Any, Generic, TypeVar
 
 import msgspec
 import numpy as np
@@ -16,7 +18,7 @@ from numpy.typing import NDArray
 from bdfl.compute import round_delay
 from bdfl.errors import BdflError
 from bdfl.scheduling.problem import Status
-from bdfl.types import PerClient, PerClientMask
+from bdfl.types import PerClient
 
 
 class InvalidRecord(BdflError):
@@ -32,80 +34,26 @@ PerRoundClient = NDArray[np.float64]  # (rounds, clients)
 PerRoundClientMask = NDArray[np.bool_]  # (rounds, clients)
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class RoundRecord:
-    """One round: state, decision, costs and queues.
+Statuses = TypeVar("Statuses", Status, tuple[Status, ...])
+Reasons = TypeVar("Reasons", str | None, tuple[str | None, ...])
+Numbers = TypeVar("Numbers", float, PerRound)
+Counts = TypeVar("Counts", int, PerRoundCount)
+Flags = TypeVar("Flags", bool, PerRoundMask)
 
-    An infeasible round has a reason, takes no time, costs nothing and selects no client.
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Rounds(Generic[Statuses, Reasons, Numbers, Counts, Flags]):
+    """State, decision, costs and queues of one round, or of many as columns; see `RoundRecord` and `RunRecord`.
+
+    An infeasible round has a reason, takes no time, costs nothing and selects no client. Arrays of clients are
+    (clients,) in one round and (rounds, clients) in many.
     """
 
-    round: int  # 1-based
-    status: Status
-    reason: str | None
-    selected: PerClientMask
-    delivered: PerClientMask  # clients whose update counts: all selected ones, unless their training failed
-    cpu_hz: PerClient
-    mining_hz: PerClient
-    power_w: PerClient
-    training_j: PerClient
-    upload_j: PerClient
-    mining_j: PerClient
-    energy_budget_j: PerClient
-    slowest: int  # the client that uploads last; NOBODY where infeasible
-    training_s: float  # of the slowest client
-    upload_s: float  # of the slowest client
-    planned_mining_s: float  # expected by the scheduler; `mining_s` is the actual time
-    mining_s: float
-    overhead_s: float  # downlink, verification and voting
-    winner: int  # client that found the block; NOBODY unless mining is sampled
-    objective: float  # as planned; NaN where infeasible
-    gap: float  # proven; NaN where no bound is known
-    iterations: int  # K
-    queue: PerClient  # before the round
-    next_queue: PerClient  # after it
-    lyapunov: float  # of the queues before the round, Eq. 18
-    drift: float  # Eq. 19
-    drift_bound: float  # Eq. 21
-    connectivity: float  # second eigenvalue of the topology's Laplacian
-    is_connected: bool
-    num_reachable: int
-
-    @property
-    def took_place(self) -> bool:
-        return self.status is not Status.INFEASIBLE
-
-    @property
-    def exchange_s(self) -> float:
-        """Time until the last selected client has uploaded (s)."""
-        return self.training_s + self.upload_s
-
-    @property
-    def delay_s(self) -> float:
-        """Round delay (s): exchange, mining and overhead."""
-        return round_delay(self.exchange_s, self.mining_s, self.overhead_s)
-
-    @property
-    def energy_j(self) -> PerClient:
-        """Energy of every client (J), (clients,)."""
-        return self.training_j + self.upload_j + self.mining_j
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class RunRecord:
-    """A whole run as columns, one row per round: the fields of `RoundRecord` under the same names."""
-
-    scenario: str
-    scenario_digest: str
-    scheduler: str
-    tradeoff: float  # V
-    seed: int
-    participation_rate: PerClient  # beta_i
-    drift_constant: float  # Q of Eq. 21
-    round: PerRoundCount
-    status: tuple[Status, ...]
-    reason: tuple[str | None, ...]
+    round: Counts  # 1-based
+    status: Statuses
+    reason: Reasons
     selected: PerRoundClientMask
-    delivered: PerRoundClientMask
+    delivered: PerRoundClientMask  # clients whose update counts: all selected ones, unless their training failed
     cpu_hz: PerRoundClient
     mining_hz: PerRoundClient
     power_w: PerRoundClient
@@ -113,24 +61,67 @@ class RunRecord:
     upload_j: PerRoundClient
     mining_j: PerRoundClient
     energy_budget_j: PerRoundClient
-    slowest: PerRoundCount
-    training_s: PerRound
-    upload_s: PerRound
-    planned_mining_s: PerRound
-    mining_s: PerRound
-    overhead_s: PerRound
-    winner: PerRoundCount
-    objective: PerRound
-    gap: PerRound
-    iterations: PerRoundCount
-    queue: PerRoundClient
-    next_queue: PerRoundClient
-    lyapunov: PerRound
-    drift: PerRound
-    drift_bound: PerRound
-    connectivity: PerRound
-    is_connected: PerRoundMask
-    num_reachable: PerRoundCount
+    slowest: Counts  # the client that uploads last; NOBODY where infeasible
+    training_s: Numbers  # of the slowest client
+    upload_s: Numbers  # of the slowest client
+    planned_mining_s: Numbers  # expected by the scheduler; `mining_s` is the actual time
+    mining_s: Numbers
+    overhead_s: Numbers  # downlink, verification and voting
+    winner: Counts  # client that found the block; NOBODY unless mining is sampled
+    objective: Numbers  # as planned; NaN where infeasible
+    gap: Numbers  # proven; NaN where no bound is known
+    iterations: Counts  # K
+    queue: PerRoundClient  # before the round
+    next_queue: PerRoundClient  # after it
+    lyapunov: Numbers  # of the queues before the round, Eq. 18
+    drift: Numbers  # Eq. 19
+    drift_bound: Numbers  # Eq. 21
+    connectivity: Numbers  # second eigenvalue of the topology's Laplacian
+    is_connected: Flags
+    num_reachable: Counts
+
+    @cached_property
+    def exchange_s(self) -> Numbers:
+        """Time until the last selected client has uploaded (s)."""
+        return self.training_s + self.upload_s
+
+    @cached_property
+    def delay_s(self) -> Numbers:
+        """Round delay (s): exchange, mining and overhead; zero where infeasible."""
+        return round_delay(self.exchange_s, self.mining_s, self.overhead_s)
+
+    @cached_property
+    def energy_j(self) -> PerRoundClient:
+        """Energy of every client (J)."""
+        return self.training_j + self.upload_j + self.mining_j
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class RoundRecord(Rounds[Status, str | None, float, int, bool]):
+    """One round."""
+
+    @property
+    def took_place(self) -> bool:
+        return self.status is not Status.INFEASIBLE
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class RunHead:
+    """Identity and constants of a run."""
+
+    scenario: str
+    scenario_digest: str
+    scheduler: str
+    tradeoff: float  # V
+    seed: int
+    drift_constant: float  # Q of Eq. 21
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class RunRecord(RunHead, Rounds[tuple[Status, ...], tuple[str | None, ...], PerRound, PerRoundCount, PerRoundMask]):
+    """A whole run as columns, one row per round."""
+
+    participation_rate: PerClient  # beta_i
 
     @property
     def num_rounds(self) -> int:
@@ -144,21 +135,6 @@ class RunRecord:
     def took_place(self) -> PerRoundMask:
         """True for each round that took place, (rounds,); the others were infeasible."""
         return np.array([status is not Status.INFEASIBLE for status in self.status], dtype=np.bool_)
-
-    @cached_property
-    def exchange_s(self) -> PerRound:
-        """Time until the last selected client has uploaded (s), (rounds,)."""
-        return self.training_s + self.upload_s
-
-    @cached_property
-    def delay_s(self) -> PerRound:
-        """Round delay (s), (rounds,); zero where infeasible."""
-        return round_delay(self.exchange_s, self.mining_s, self.overhead_s)
-
-    @cached_property
-    def energy_j(self) -> PerRoundClient:
-        """Energy of every client in every round (J), (rounds, clients)."""
-        return self.training_j + self.upload_j + self.mining_j
 
     def share_of_budget(self, energy_j: PerRoundClient) -> PerRoundClient:
         """Return an energy (J) as a share of the round's budget, (rounds, clients); zero where there is no budget."""
@@ -291,36 +267,80 @@ def summarise_run(record: RunRecord) -> RunSummary:
     )
 
 
-class RoundRow(msgspec.Struct, frozen=True, kw_only=True):
-    """JSON form of a `RoundRecord`."""
+# Names in JSON and in tables: every field of a round, and the sums, each after its last part.
+
+_SUMS = {"mining_j": "energy_j", "upload_s": "exchange_s", "overhead_s": "delay_s"}
+ROUND_NAMES = tuple(name for column in _COLUMNS for name in (column, _SUMS.get(column)) if name is not None)
+CLIENT_NAMES = (
+    *(item.name for item in fields(RoundRecord) if item.type in (PerRoundClient, PerRoundClientMask)),
+    "energy_j",
+)
+
+
+def encode_run(record: RunRecord) -> bytes:
+    """Return the run as JSON, see the module."""
+    return _encode_document(
+        record,
+        {"participation_rate": record.participation_rate.tolist()},
+        {"summary": summarise_run(record), "rounds": [_row_of(one) for one in record.rounds]},
+    )
+
+
+def _encode_document(head: RunHead, size: Mapping[str, object], content: Mapping[str, object]) -> bytes:
+    """Encode the fields of the head, then the content; the size of the run stands before the last of the head."""
+    known: dict[str, object] = {item.name: getattr(head, item.name) for item in fields(RunHead)}
+    constant = known.pop("drift_constant")
+    return msgspec.json.encode({**known, **size, "drift_constant": constant, **content})
+
+
+def _row_of(record: RoundRecord) -> dict[str, object]:
+    cells = {name: getattr(record, name) for name in ROUND_NAMES}
+    for name in ("selected", "delivered"):
+        cells[name] = np.flatnonzero(cells[name])
+    for name in ("slowest", "winner"):
+        cells[name] = _number_of(cells[name])
+    return {name: cell.tolist() if isinstance(cell, np.ndarray) else cell for name, cell in cells.items()}
+
+
+def _number_of(client: int) -> int | None:
+    return None if client == NOBODY else client
+
+
+# Aggregate record of a run with very many clients: columns per round and sums per client.
+
+QUANTILES = (0.0, 0.05, 0.5, 0.95, 1.0)
+
+
+class AggregateRound(msgspec.Struct, frozen=True, kw_only=True):
+    """One round of many clients: the scalar fields of `RoundRecord`, and sums and extremes of its lists."""
 
     round: int
     status: Status
     reason: str | None
-    selected: list[int]  # numbers of the clients that train
-    delivered: list[int]  # those of them whose update counts
-    cpu_hz: list[float]  # from here on one entry per client in every list
-    mining_hz: list[float]
-    power_w: list[float]
-    training_j: list[float]
-    upload_j: list[float]
-    mining_j: list[float]
-    energy_j: list[float]
-    energy_budget_j: list[float]
+    num_selected: int
+    num_delivered: int
     slowest: int | None
-    training_s: float
-    upload_s: float
+    training_s: float  # of the slowest client
+    upload_s: float  # of the slowest client
     exchange_s: float
     planned_mining_s: float
     mining_s: float
     overhead_s: float
     delay_s: float
     winner: int | None
-    objective: float | None
-    gap: float | None
+    objective: float
+    gap: float
     iterations: int
-    queue: list[float]
-    next_queue: list[float]
+    mean_cpu_hz: float  # of selected clients; NaN, in JSON null, if there are none
+    total_mining_hz: float
+    training_j: float  # of all clients together
+    upload_j: float
+    mining_j: float
+    num_with_budget: int  # clients with a positive energy budget
+    mean_energy_use: float  # share of its budget that such a client spends; NaN, in JSON null, if there are none
+    highest_energy_use: float
+    mean_queue: float  # after the round
+    highest_queue: float
     lyapunov: float
     drift: float
     drift_bound: float
@@ -329,44 +349,161 @@ class RoundRow(msgspec.Struct, frozen=True, kw_only=True):
     num_reachable: int
 
 
-class RunDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """JSON form of a `RunRecord`."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ClientTotals:
+    """Totals of each client over a whole run, (clients,) each."""
 
-    scenario: str
-    scenario_digest: str
-    scheduler: str
-    tradeoff: float
-    seed: int
-    participation_rate: list[float]
-    drift_constant: float
-    summary: RunSummary
-    rounds: list[RoundRow]
+    participation_rate: PerClient  # beta_i
+    participation: PerClient  # share of all rounds with an update that counts
+    training_j: PerClient
+    upload_j: PerClient
+    mining_j: PerClient
+    peak_energy_use: PerClient  # the highest share of its budget in any round
+    queue: PerClient  # after the last round
 
 
-def encode_run(record: RunRecord) -> bytes:
-    """Return the run as JSON: a `RunDocument`."""
-    document = RunDocument(
-        scenario=record.scenario,
-        scenario_digest=record.scenario_digest,
-        scheduler=record.scheduler,
-        tradeoff=record.tradeoff,
-        seed=record.seed,
-        participation_rate=record.participation_rate.tolist(),
-        drift_constant=record.drift_constant,
-        summary=summarise_run(record),
-        rounds=[_row_of(round_record) for round_record in record.rounds],
+class Spread(msgspec.Struct, frozen=True, kw_only=True):
+    """Distribution of a quantity over clients."""
+
+    quantity: str  # a field of `ClientTotals`
+    mean: float
+    least: float
+    five_percent: float  # of clients have less
+    median: float
+    ninety_five_percent: float
+    most: float
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class AggregateRecord(RunHead):
+    """Aggregate record of a whole run."""
+
+    rounds: tuple[AggregateRound, ...]
+    clients: ClientTotals
+
+    @property
+    def num_clients(self) -> int:
+        return len(self.clients.participation)
+
+
+class AggregateCollector:
+    """Accumulator of an aggregate record: one row per round and sums per client."""
+
+    def __init__(self, participation_rate: PerClient) -> None:
+        num_clients = len(participation_rate)
+        self._rate = participation_rate
+        self._rows: list[AggregateRound] = []
+        self._delivered: NDArray[np.int64] = np.zeros(num_clients, dtype=np.int64)
+        self._training_j, self._upload_j, self._mining_j = (np.zeros(num_clients) for _ in range(3))
+        self._peak = np.zeros(num_clients)
+        self._queue: PerClient = np.zeros(num_clients)
+
+    def add(self, record: RoundRecord) -> None:
+        """Add the next round."""
+        has_budget = record.energy_budget_j > 0
+        use = np.divide(record.energy_j, record.energy_budget_j, out=np.zeros(len(self._rate)), where=has_budget)
+        num_with_budget = int(np.count_nonzero(has_budget))
+        self._delivered += record.delivered
+        self._training_j += record.training_j
+        self._upload_j += record.upload_j
+        self._mining_j += record.mining_j
+        np.maximum(self._peak, use, out=self._peak)
+        self._queue = record.next_queue
+        num_selected = int(np.count_nonzero(record.selected))
+        sums: dict[str, Any] = {
+            "num_selected": num_selected,
+            "num_delivered": int(np.count_nonzero(record.delivered)),
+            "slowest": _number_of(record.slowest),
+            "winner": _number_of(record.winner),
+            "mean_cpu_hz": float(np.mean(record.cpu_hz[record.selected])) if num_selected else float("nan"),
+            "total_mining_hz": float(np.sum(record.mining_hz)),
+            "training_j": float(np.sum(record.training_j)),
+            "upload_j": float(np.sum(record.upload_j)),
+            "mining_j": float(np.sum(record.mining_j)),
+            "num_with_budget": num_with_budget,
+            "mean_energy_use": float(np.sum(use)) / num_with_budget if num_with_budget else float("nan"),
+            "highest_energy_use": float(np.max(use)),
+            "mean_queue": float(np.mean(record.next_queue)),
+            "highest_queue": float(np.max(record.next_queue)),
+        }
+        kept = {name: getattr(record, name) for name in AggregateRound.__struct_fields__ if name not in sums}
+        self._rows.append(AggregateRound(**kept, **sums))
+
+    @property
+    def rounds(self) -> tuple[AggregateRound, ...]:
+        return tuple(self._rows)
+
+    def totals(self) -> ClientTotals:
+        """Return the totals of every client so far; at least one round is needed."""
+        if not self._rows:
+            raise InvalidRecord("rounds: a run needs at least one, none given")
+        return ClientTotals(
+            participation_rate=self._rate,
+            participation=self._delivered / len(self._rows),
+            training_j=self._training_j.copy(),
+            upload_j=self._upload_j.copy(),
+            mining_j=self._mining_j.copy(),
+            peak_energy_use=self._peak.copy(),
+            queue=self._queue,
+        )
+
+
+def summarise_aggregate(record: AggregateRecord) -> RunSummary:
+    """Return the run's means over the rounds that took place, equal to `summarise_run` of the full record."""
+    held = [row for row in record.rounds if row.status is not Status.INFEASIBLE]
+    clients = record.clients
+    return RunSummary(
+        rounds=len(record.rounds),
+        infeasible_rounds=len(record.rounds) - len(held),
+        total_delay_s=sum(row.delay_s for row in record.rounds),
+        mean_delay_s=_known_mean([row.delay_s for row in held]),
+        worst_shortfall=max(float(np.max(clients.participation_rate - clients.participation)), 0.0),
+        mean_energy_use=_mean_energy_use(held),
+        mean_selected=_known_mean([row.num_selected for row in held]),
+        mean_iterations=_known_mean([row.iterations for row in held]),
+        mean_gap=_known_mean([row.gap for row in record.rounds]),
+        final_queue_mean=record.rounds[-1].mean_queue,
     )
-    return msgspec.json.encode(document)
 
 
-def _row_of(record: RoundRecord) -> RoundRow:
-    cells = {name: getattr(record, name) for name in RoundRow.__struct_fields__}
-    for name in ("selected", "delivered"):
-        cells[name] = np.flatnonzero(cells[name])
-    for name in ("slowest", "winner"):
-        cells[name] = None if cells[name] == NOBODY else cells[name]
-    plain = {name: cell.tolist() if isinstance(cell, np.ndarray) else cell for name, cell in cells.items()}
-    return RoundRow(**plain)
+def spread_clients(totals: ClientTotals) -> list[Spread]:
+    """Return the distribution over clients of every field of `ClientTotals`."""
+    found = []
+    for quantity in ClientTotals.__dataclass_fields__:
+        values: PerClient = getattr(totals, quantity)
+        least, low, median, high, most = (float(value) for value in np.quantile(values, QUANTILES))
+        found.append(
+            Spread(
+                quantity=quantity,
+                mean=float(np.mean(values)),
+                least=least,
+                five_percent=low,
+                median=median,
+                ninety_five_percent=high,
+                most=most,
+            )
+        )
+    return found
+
+
+def encode_aggregate(record: AggregateRecord) -> bytes:
+    """Return the run as JSON, whose length does not depend on the number of clients."""
+    clients = spread_clients(record.clients)
+    content = {"summary": summarise_aggregate(record), "clients": clients, "rounds": record.rounds}
+    return _encode_document(record, {"num_clients": record.num_clients}, content)
+
+
+def _mean_energy_use(rounds: list[AggregateRound]) -> float:
+    """Mean over all rounds and clients with a budget."""
+    known = [row for row in rounds if row.num_with_budget]
+    num_all = sum(row.num_with_budget for row in known)
+    return sum(row.mean_energy_use * row.num_with_budget for row in known) / num_all if num_all else float("nan")
+
+
+def _known_mean(values: list[float] | list[int]) -> float:
+    """Return the mean of the values that are not NaN; NaN if there are none."""
+    known = np.array(values, dtype=np.float64)
+    return _mean(known[~np.isnan(known)])
 
 
 def _mean(values: NDArray[np.float64]) -> float:

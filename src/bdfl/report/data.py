@@ -15,7 +15,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
 from rich.table import Table
 
-from bdfl.learning.participation import Holdings
+from bdfl.learning.participation import DataSummary
 from bdfl.report.style import (
     HOLLOW,
     INK,
@@ -38,7 +38,7 @@ _MOST_NAMES = 30  # labels that are named
 _SHADES = LinearSegmentedColormap.from_list("held", [HOLLOW, TRAINING, "#00273d"])
 
 
-def draw_holdings(holdings: Holdings) -> Picture:
+def summarise_data(holdings: DataSummary) -> Picture:
     """Draw the share of each label in each client's data, the sizes |D_i| and the participation rates beta_i."""
     order = _order_clients(holdings)
     is_sorted = holdings.num_clients > _MOST_ROWS
@@ -67,7 +67,7 @@ def draw_holdings(holdings: Holdings) -> Picture:
     return Picture(figure, [_sheet(holdings)])
 
 
-def _order_clients(holdings: Holdings) -> NDArray[np.int64]:
+def _order_clients(holdings: DataSummary) -> NDArray[np.int64]:
     """Return the clients from top to bottom: as numbered, or by main label, then by its share, without data last."""
     if holdings.num_clients <= _MOST_ROWS:
         return np.arange(holdings.num_clients)
@@ -76,7 +76,7 @@ def _order_clients(holdings: Holdings) -> NDArray[np.int64]:
     return order
 
 
-def _draw_cells(figure: Figure, axes: Axes, holdings: Holdings, order: NDArray[np.int64]) -> None:
+def _draw_cells(figure: Figure, axes: Axes, holdings: DataSummary, order: NDArray[np.int64]) -> None:
     shares, counts = holdings.label_shares[order], holdings.label_counts[order]
     num_rows, num_labels = shares.shape
     greatest = float(shares.max()) or 1.0
@@ -154,7 +154,7 @@ def _draw_rates(axes: Axes, rates: NDArray[np.float64], *, is_sorted: bool) -> N
     axes.tick_params(axis="y", length=0)
 
 
-def _sheet(holdings: Holdings) -> Sheet:
+def _sheet(holdings: DataSummary) -> Sheet:
     """Return a row for each client, in order: size, divergence, rate and samples of every label."""
     labels = tuple(f"label_{name}" for name in holdings.label_names)
     rows: list[list[Cell]] = [
@@ -178,12 +178,12 @@ _NAME_WIDTH = 4  # columns that a name may take if its numbers need fewer
 _BARS = " ▁▂▃▄▅▆▇█"  # from a share of 0 to the greatest
 
 
-def tabulate_holdings(holdings: Holdings) -> list[Table]:
+def tabulate_holdings(holdings: DataSummary) -> list[Table]:
     """Tabulate the data and their partition, then each client: label counts if they fit, else bars."""
     return [_tabulate_data(holdings), _tabulate_clients(holdings)]
 
 
-def _tabulate_data(holdings: Holdings) -> Table:
+def _tabulate_data(holdings: DataSummary) -> Table:
     table = new_table(
         f"{holdings.data} for {holdings.scenario}: {holdings.method}, {holdings.sizes.value} sizes, "
         f"seed {holdings.seed}",
@@ -204,7 +204,7 @@ def _tabulate_data(holdings: Holdings) -> Table:
     return table
 
 
-def _tabulate_clients(holdings: Holdings) -> Table:
+def _tabulate_clients(holdings: DataSummary) -> Table:
     labels = _label_cells(holdings)
     table = new_table("Clients", ("client", "holds", labels[0], "apart", "beta"))
     table.columns[2].justify = "left"
@@ -223,7 +223,7 @@ def _tabulate_clients(holdings: Holdings) -> Table:
     return table
 
 
-def _label_cells(holdings: Holdings) -> list[str]:
+def _label_cells(holdings: DataSummary) -> list[str]:
     """Return a heading and each client's labels: as numbers, bars, or the main label, as the width allows."""
     names = holdings.label_names
     counts, shares = holdings.label_counts[:_SHOWN_CLIENTS], holdings.label_shares[:_SHOWN_CLIENTS]

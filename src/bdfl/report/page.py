@@ -10,6 +10,7 @@ import numpy as np
 from bdfl import __version__
 from bdfl.experiment.convergence import CannotSay, ConvergenceEstimate, LemmaConstants, estimate_convergence
 from bdfl.experiment.statistics import cumulative_delay, is_below_rate, is_overdrawn, rounds_owed
+from bdfl.experiment.training_run import Run
 from bdfl.learning.training import Outcome
 from bdfl.ledger.verify import Verification
 from bdfl.records import LearningRecord, PerRound, RunRecord
@@ -17,7 +18,7 @@ from bdfl.records.parquet import write_parquet
 from bdfl.report.html import COLOURS, card, extract_styles, facts_node, inline_svg, node, render_page, table_node
 from bdfl.report.learning_figures import draw_exhibits
 from bdfl.report.run_figures import Exhibit
-from bdfl.report.run_report import REPORT_FILE, chain_section, count, list_warnings, summarise_findings
+from bdfl.report.run_report import REPORT_FILE, chain_section, count, list_warnings, summarise_findings, verified
 from bdfl.report.style import save_picture
 from bdfl.report.tables import number
 from bdfl.scenario import Scenario
@@ -185,15 +186,14 @@ def percent(share: float) -> str:
 FIGURES = "figures"
 
 
-def write_run(
-    run: RunRecord, learning: LearningRecord, scenario: Scenario, folder: Path, verification: Verification
-) -> list[Path]:
+def write_run(run: Run) -> list[Path]:
     """Write tables, figures and the page into the run's folder; return the paths, the page last."""
-    files = write_parquet(run, learning, folder)
-    exhibits = draw_exhibits(run, learning, scenario)
+    files = write_parquet(run.record, run.learning, run.folder)
+    exhibits = draw_exhibits(run.record, run.learning, run.scenario)
     for exhibit in exhibits:
-        files += save_picture(exhibit.picture, folder / FIGURES, exhibit.name)
-    return [*files, write_report(run, learning, scenario, folder / REPORT_FILE, exhibits, verification)]
+        files += save_picture(exhibit.picture, run.folder / FIGURES, exhibit.name)
+    page = run.folder / REPORT_FILE
+    return [*files, write_report(run.record, run.learning, run.scenario, page, exhibits, verified(run))]
 
 
 def write_report(

@@ -1,14 +1,15 @@
 """A training run in sentences and tables: findings, warnings, the verification of its chain, a summary."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from xml.etree.ElementTree import Element
 
 import msgspec
 import numpy as np
 from rich.table import Table
 
+from bdfl.experiment.run_folder import BadRunFolder
 from bdfl.experiment.statistics import is_below_rate, is_overdrawn, rounds_owed
+from bdfl.experiment.training_run import Run
 from bdfl.learning.training import Outcome
 from bdfl.ledger.verify import Agreement, ModelCheck, Verification
 from bdfl.records import LearningRecord, RunRecord, RunSummary, summarise_run
@@ -220,21 +221,27 @@ class TrainingSummary(msgspec.Struct, frozen=True, kw_only=True):
     chain: ChainSummary
 
 
-def summarise_training(
-    run: RunRecord, learning: LearningRecord, folder: Path, verification: Verification, verified_s: float
-) -> TrainingSummary:
-    """Summarise a finished run for JSON; its chain was verified in `verified_s` seconds."""
+def verified(run: Run) -> Verification:
+    """Return the verification of a run's chain; raise `BadRunFolder` if there is none."""
+    if run.verification is None:
+        raise BadRunFolder(f"{run.folder}: its chain was not verified, a verified run expected")
+    return run.verification
+
+
+def summarise_training(run: Run) -> TrainingSummary:
+    """Summarise a finished run for JSON."""
+    learning, verification = run.learning, verified(run)
     best = learning.best_round
     return TrainingSummary(
-        folder=str(folder),
-        schedule=summarise_run(run),
+        folder=str(run.folder),
+        schedule=summarise_run(run.record),
         final_accuracy=learning.final_accuracy,
         best_accuracy=float("nan") if best is None else float(learning.accuracy[best - 1]),
         best_round=best,
         diverged_updates=learning.count_outcomes("diverged"),
         num_parameters=learning.num_parameters,
         epsilon=float(np.nanmax(learning.final_epsilon)) if learning.is_private else None,
-        report=str(folder / REPORT_FILE),
+        report=str(run.folder / REPORT_FILE),
         chain=ChainSummary(
             id=verification.chain,
             blocks=verification.height,
@@ -242,15 +249,14 @@ def summarise_training(
             failure=None if verification.failure is None else str(verification.failure),
             signatures=verification.num_signatures,
             models_recomputed=verification.count_models(ModelCheck.RECOMPUTED),
-            seconds=verified_s,
+            seconds=run.verified_s,
         ),
     )
 
 
-def tabulate_training(
-    run: RunRecord, learning: LearningRecord, scenario: Scenario, verification: Verification, verified_s: float
-) -> list[Table]:
+def tabulate_training(made: Run) -> list[Table]:
     """Tabulate a run for a terminal: some of its rounds, evenly spaced, and a summary."""
+    run, learning, verification = made.record, made.learning, verified(made)
     rounds = new_table(
         f"{run.scenario}: {run.scheduler}, seed {run.seed}",
         ("round", "clients", "delay s", "time s", "accuracy", "loss", "highest energy"),
@@ -276,7 +282,7 @@ def tabulate_training(
         summary.add_row("", f"{number(100 * learning.accuracy[best - 1], 1, ' %')} at best, in round {best}")
     summary.add_row("simulated time", number(run.total_delay_s, 2, " s"))
     summary.add_row("worst shortfall", f"{run.worst_shortfall:.3f} of a client's participation rate")
-    spent = describe_privacy(learning, scenario)
+    spent = describe_privacy(learning, made.scenario)
     if spent:
         summary.add_row("privacy", spent)
     if run.num_infeasible:
@@ -286,7 +292,7 @@ def tabulate_training(
         summary.add_row("diverged", f"{diverged} local trainings were left out: the learning rate may be too high")
     recomputed = verification.count_models(ModelCheck.RECOMPUTED)
     if verification.failure is None:
-        summary.add_row("chain", f"{verification.height} blocks, verified in {verified_s:.1f} s:")
+        summary.add_row("chain", f"{verification.height} blocks, verified in {made.verified_s:.1f} s:")
         summary.add_row("", f"{verification.num_signatures} signatures, {recomputed} models aggregated again")
     else:
         summary.add_row("chain", f"NOT VALID: {verification.failure}")

@@ -11,8 +11,8 @@ from rich.text import Text
 from bdfl.experiment import Comparison, Interval
 from bdfl.experiment.bounds import LongRunBound
 from bdfl.experiment.solve import Answer
-from bdfl.records import CrowdRecord, RoundRecord, RunRecord, RunSummary, summarise_crowd, summarise_run
-from bdfl.records.aggregate_run import CrowdRound, spread_clients
+from bdfl.records import AggregateRecord, RoundRecord, RunRecord, RunSummary, summarise_aggregate, summarise_run
+from bdfl.records.run import AggregateRound, spread_clients
 from bdfl.scenario import ScenarioRow
 from bdfl.scheduling.problem import Status
 from bdfl.scheduling.registry import show_choice
@@ -117,7 +117,7 @@ def tabulate_run(record: RunRecord) -> list[Table]:
     return [tabulate_summary(record, summarise_run(record)), _tabulate_rounds(record), _tabulate_clients(record)]
 
 
-def tabulate_summary(record: RunRecord | CrowdRecord, summary: RunSummary, crowd: str = "") -> Table:
+def tabulate_summary(record: RunRecord | AggregateRecord, summary: RunSummary, crowd: str = "") -> Table:
     """Tabulate a run in a few numbers; `crowd` is added to the title."""
     table = new_table(
         f"{record.scenario}: {record.scheduler}, V = {record.tradeoff:g}, seed {record.seed},"
@@ -345,13 +345,13 @@ _NAMES = {  # of the fields of ClientTotals: name, factor, digits, unit
 }
 
 
-def tabulate_crowd(record: CrowdRecord) -> list[Table]:
+def tabulate_crowd(record: AggregateRecord) -> list[Table]:
     """Tabulate a run's summary, its first and last rounds, and the spread of its clients."""
-    summary = tabulate_summary(record, summarise_crowd(record), f", {record.num_clients:,} clients")
+    summary = tabulate_summary(record, summarise_aggregate(record), f", {record.num_clients:,} clients")
     return [summary, _tabulate_sums(record), _tabulate_spread(record)]
 
 
-def _tabulate_sums(record: CrowdRecord) -> Table:
+def _tabulate_sums(record: AggregateRecord) -> Table:
     columns = ("round", "trained", "CPU GHz", "mining THz", "exchange s", "mining s", "delay s", "backlog")
     table = new_table("Rounds", columns)
     for row in first_and_last(record.rounds, _SHOWN_ROUNDS):
@@ -365,7 +365,7 @@ def _tabulate_sums(record: CrowdRecord) -> Table:
     return table
 
 
-def _add_sums(table: Table, row: CrowdRound) -> None:
+def _add_sums(table: Table, row: AggregateRound) -> None:
     if row.status is Status.INFEASIBLE:
         table.add_row(str(row.round), Text("infeasible", style="bold red"), *["-"] * 5, number(row.mean_queue, 4))
         return
@@ -381,7 +381,7 @@ def _add_sums(table: Table, row: CrowdRound) -> None:
     )
 
 
-def _tabulate_spread(record: CrowdRecord) -> Table:
+def _tabulate_spread(record: AggregateRecord) -> Table:
     table = new_table(
         f"What each of the {record.num_clients:,} clients did in all rounds",
         ("", "least", "5 %", "median", "95 %", "most", "mean"),

@@ -4,61 +4,24 @@ Every curve is a scenario that ships with the package. No parameter of it is cha
 the paper does not have. The notes of the result list the changes made by `TrainingSettings`.
 """
 
-from bdfl.reproduce.figures import (
-    DRAWN_EXACT,
-    EXACT_ABOVE_BOUND_PERCENT,
-    EXACT_REDUCTION_PERCENT,
-    EXACT_SHORTFALL,
-    EXACT_TRADEOFFS,
-    REDUCTION_TOLERANCE_POINTS,
-    SETTLED_SHARE,
-    TIME_TOLERANCE_PERCENT,
-    reproduce_fig2,
-    reproduce_fig3,
-    reproduce_fig4,
-    reproduce_times,
-)
+from bdfl.reproduce.figures import reproduce_fig2, reproduce_fig3, reproduce_fig4, reproduce_times
 from bdfl.reproduce.results import (
-    DATA_SET_NAMES,
-    DATA_SETS,
-    PAPER_ACCURACY_PERCENT,
-    PAPER_REDUCTION_PERCENT,
-    PAPER_TIME_S,
     CampaignProgress,
-    Cell,
-    NumberTable,
     Reproduction,
     Settings,
     Target,
     TrainingSettings,
     UnknownTarget,
-    Verdict,
     parse_targets,
 )
 
 __all__ = [
-    "DATA_SETS",
-    "DATA_SET_NAMES",
-    "DRAWN_EXACT",
-    "EXACT_ABOVE_BOUND_PERCENT",
-    "EXACT_REDUCTION_PERCENT",
-    "EXACT_SHORTFALL",
-    "EXACT_TRADEOFFS",
-    "PAPER_ACCURACY_PERCENT",
-    "PAPER_REDUCTION_PERCENT",
-    "PAPER_TIME_S",
-    "REDUCTION_TOLERANCE_POINTS",
-    "SETTLED_SHARE",
-    "TIME_TOLERANCE_PERCENT",
     "CampaignProgress",
-    "Cell",
-    "NumberTable",
     "Reproduction",
     "Settings",
     "Target",
     "TrainingSettings",
     "UnknownTarget",
-    "Verdict",
     "parse_targets",
     "reproduce",
 ]

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from html import escape
 from pathlib import Path
 from typing import TypeVar
+from xml.etree.ElementTree import Element
 
 import msgspec
 import numpy as np
@@ -13,7 +13,9 @@ import numpy as np
 from bdfl.errors import BdflError
 from bdfl.experiment.comparison import DEFAULT_SCHEDULERS
 from bdfl.experiment.parallel import Progress, map_runs
+from bdfl.learning.training import num_local_steps
 from bdfl.records import RunRecord
+from bdfl.report.html import COLOURS, extract_styles, inline_svg, node, render_page, table_node
 from bdfl.report.style import Picture, Sheet, save_picture, save_sheet
 from bdfl.scenario import Scenario, describe_scenario, load_scenario
 from bdfl.scenario.files import find_scenario, shipped_scenarios
@@ -186,12 +188,6 @@ _SAID_ELSEWHERE = ("rounds", "seed", "data.source", *_LOCAL_STEPS)
 _WITHOUT_DELAY = ("data.", "learning.")  # sections that the delay model does not read
 
 
-def local_steps(scenario: Scenario) -> int:
-    """Return the number of local steps or epochs that a client makes in a round."""
-    made = scenario.learning.local_steps
-    return scenario.compute.local_updates if made is None else made
-
-
 def describe_changes(used: Scenario, shipped: Scenario) -> list[str]:
     """Return phrases such as `20 of 100 rounds` and `1 instead of 20 local epochs`; none if nothing was changed."""
     phrases: list[str] = []
@@ -199,7 +195,7 @@ def describe_changes(used: Scenario, shipped: Scenario) -> list[str]:
         phrases.append(f"{used.rounds} of {shipped.rounds} rounds")
     elif used.rounds > shipped.rounds:
         phrases.append(f"{used.rounds} instead of {shipped.rounds} rounds")
-    made, usual = (local_steps(scenario) for scenario in (used, shipped))
+    made, usual = (num_local_steps(scenario) for scenario in (used, shipped))
     unit, usual_unit = used.learning.unit.value, shipped.learning.unit.value
     if unit != usual_unit:
         phrases.append(f"{made} local {unit} instead of {usual} local {usual_unit}")
@@ -242,68 +238,33 @@ def describe_sizes(data_set: str, num_train: int, num_test: int) -> str | None:
 
 # A reproduction as one self-contained HTML page: changes, numbers, curves, verdicts and runs.
 
-_STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; color: #222; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }
-table { border-collapse: collapse; margin: 1rem 0 2rem; font-size: 0.9rem; display: block; overflow-x: auto; }
-caption { text-align: left; font-weight: bold; padding-bottom: 0.3rem; }
-th, td { padding: 0.2rem 0.9rem 0.2rem 0; text-align: right; border-bottom: 1px solid #e4e4e4; }
-th.word, td.word { text-align: left; }
-.fails { color: #b2182b; font-weight: bold; }
-.notes { background: #fff6e0; padding: 0.6rem 1rem; }
-svg { width: 100%; height: auto; }
-"""
-
 
 def write_page(found: Reproduction, picture: Picture, provenance: Sheet, path: Path) -> Path:
     """Write one self-contained HTML file and return its path."""
-    title = "Table IV of the paper, trained"
-    svg = picture.svg.decode()
-    parts = [
-        f"<h1>{title}</h1>",
-        _notes(found.notes),
-        *(_table(table) for table in found.tables),
-        "<h2>Accuracy against simulated time and rounds</h2>",
-        svg[svg.index("<svg") :],
-        _verdicts(found.verdicts),
-        f"<p>Calibrated, not in the paper: {escape(', '.join(found.calibrated))}.</p>",
-        _table(NumberTable("runs", "Runs", list(provenance.header), [list(row) for row in provenance.rows])),
-    ]
-    head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{title}</title>'
-    page = f'<!doctype html>\n<html lang="en"><head>{head}<style>{_STYLE}</style></head>\n<body>\n'
+    title, curves = "Table IV of the paper, trained", "Accuracy against simulated time and rounds"
+    notes = [node("ul.notes", *(node("li", note) for note in found.notes))] if found.notes else []
+    verdicts = [["holds" if one.holds else node("strong.bad", "FAILS"), one.claim, one.found] for one in found.verdicts]
+    body = node(
+        "body",
+        node("h1", title),
+        node("p", "Not as in the paper:" if notes else "Nothing was shortened or changed."),
+        *notes,
+        *(_table(table.title, table.header, table.rows) for table in found.tables),
+        node("h2", curves),
+        node("figure", inline_svg(picture.svg, "curves", curves)),
+        table_node("Verdicts", ["", "claim", "found"], verdicts, words=(0, 1, 2)),
+        node("p", f"Calibrated, not in the paper: {', '.join(found.calibrated)}."),
+        _table("Runs", provenance.header, provenance.rows),
+    )
+    styles = extract_styles(body, {light: f"var(--{name})" for name, (light, _) in COLOURS.items()})
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page + "\n".join(parts) + "\n</body></html>\n", encoding="utf-8")
+    path.write_text(render_page(title, body, styles), encoding="utf-8")
     return path
 
 
-def _notes(notes: Sequence[str]) -> str:
-    if not notes:
-        return "<p>Nothing was shortened or changed.</p>"
-    items = "".join(f"<li>{escape(note)}</li>" for note in notes)
-    return f'<div class="notes"><strong>Not as in the paper:</strong><ul>{items}</ul></div>'
-
-
-def _table(table: NumberTable) -> str:
-    words = [isinstance(cell, str) for cell in table.rows[0]]
-    head = "".join(_cell("th", name, word) for name, word in zip(table.header, words, strict=True))
-    body = "".join(
-        "<tr>" + "".join(_cell("td", _text(cell), word) for cell, word in zip(row, words, strict=True)) + "</tr>"
-        for row in table.rows
-    )
-    return f"<table><caption>{escape(table.title)}</caption><tr>{head}</tr>{body}</table>"
-
-
-def _verdicts(verdicts: Sequence[Verdict]) -> str:
-    words = {True: '<td class="word">holds</td>', False: '<td class="word fails">FAILS</td>'}
-    rows = "".join(
-        f"<tr>{words[verdict.holds]}{_cell('td', verdict.claim, True)}{_cell('td', verdict.found, True)}</tr>"
-        for verdict in verdicts
-    )
-    return f"<table><caption>Verdicts</caption>{rows}</table>"
-
-
-def _cell(tag: str, text: str, word: bool) -> str:
-    kind = ' class="word"' if word else ""  # not inline: Python 3.11 does not allow the same quotes inside an f-string
-    return f"<{tag}{kind}>{escape(text)}</{tag}>"
+def _table(caption: str, header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Element:
+    words = {0, *(place for place, cell in enumerate(rows[0]) if isinstance(cell, str))}
+    return table_node(caption, header, [[_text(cell) for cell in row] for row in rows], words=words)
 
 
 def _text(cell: Cell) -> str:

@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bdfl.errors import BdflError
-from bdfl.experiment.run_folder import BadRunFolder, RunFolder, create_run_folder, open_run_folder
+from bdfl.experiment.run_folder import BadRunFolder, RunFolder, open_run_folder
 from bdfl.experiment.statistics import Interval, cumulative_delay, mean_interval
-from bdfl.experiment.training_run import Federated, default_workers, prepare_run, replay_run, train_run
+from bdfl.experiment.training_run import RunOptions, load_run, resume
+from bdfl.experiment.training_run import run as train
 from bdfl.learning.data import DataSet
-from bdfl.learning.trainer_pool import open_trainer
 from bdfl.records import LearningRecord, LearningRound, RoundRecord, RunRecord
 from bdfl.records.learning import SCENARIO_FILE, JournalHeader
 from bdfl.reproduce.figures import TIME_TOLERANCE_PERCENT
@@ -195,42 +195,27 @@ class _Counter:
 
 
 def _finish_run(run: PlannedRun, place: int, counter: _Counter) -> TrainedRun:
-    federated = prepare_run(run.scenario)  # before the folder, so that an error leaves nothing behind
-    is_begun = (run.folder / SCENARIO_FILE).is_file()
-    with open_run_folder(run.folder) if is_begun else create_run_folder(run.folder, run.scenario) as folder:
+    done_before = 0
+
+    def begin(folder: RunFolder) -> None:
+        nonlocal done_before
         validate_same(folder, run)
-        if len(folder.rounds) == run.scenario.rounds:
-            record, learning = _recall(federated, folder)
-        else:
-            record, learning = _train(federated, folder, run, place, counter)
-        if folder.header is None:
-            raise BadRunFolder(f"{folder.path}: no round was begun")
-        header = folder.header
-    data = federated.data
-    assert isinstance(data, DataSet), "the paper's runs have data of their own"
-    return TrainedRun(run, record, learning, header, len(data.train_labels), len(data.test_labels))
-
-
-def _train(
-    federated: Federated, folder: RunFolder, run: PlannedRun, place: int, counter: _Counter
-) -> tuple[RunRecord, LearningRecord]:
-    done_before = len(folder.rounds)
+        done_before = len(folder.rounds)
 
     def count(_: RoundRecord, row: LearningRound) -> None:
         if row.round > done_before:
             counter.count(place, run, row)
 
-    workers = counter.settings.workers or default_workers(run.scenario)
-    with open_trainer(run.scenario, federated.data, federated.partition, workers=workers) as trainer:
-        return train_run(federated, trainer, folder, on_settled=count)
-
-
-def _recall(federated: Federated, folder: RunFolder) -> tuple[RunRecord, LearningRecord]:
-    """Return the records of a finished run without training."""
-    found = replay_run(federated, folder)
-    if found is None:
-        raise BadRunFolder(f"{folder.path}: no round is over")
-    return found
+    options = RunOptions(counter.settings.workers, on_begun=begin, on_settled=count, verify=False)
+    if not (run.folder / SCENARIO_FILE).is_file():
+        made = train(run.scenario, run.folder, options)
+    elif count_done(run) < run.scenario.rounds:
+        made = resume(run.folder, options=options)
+    else:
+        made = load_run(run.folder, options=options)
+    data = made.federated.data
+    assert isinstance(data, DataSet), "the paper's runs have data of their own"
+    return TrainedRun(run, made.record, made.learning, made.header, len(data.train_labels), len(data.test_labels))
 
 
 STEP_PERCENT = 5  # compared accuracies are multiples of it

@@ -61,12 +61,15 @@ def validate_format(found: Plain) -> None:
         raise ScenarioError("scenario", *other_format(found, FORMAT).split(", ", 1))
 
 
-def load_scenario(path: Path, overrides: Sequence[str] = ()) -> Scenario:
-    """Load the scenario in the TOML file `path`, with "key=value" overrides applied before validation.
+def load_scenario(source: Path | str, overrides: Sequence[str] = ()) -> Scenario:
+    """Load a scenario from its TOML file, with "key=value" overrides applied before validation.
+
+    A text is the path of a file or the name of a shipped scenario, see `find_scenario`.
 
     The name defaults to the file's. `radio.trace` and a `data.source` that is a path are relative to the file; a source
     not found there is relative to the working folder. Raises `ScenarioError`.
     """
+    path = find_scenario(source) if isinstance(source, str) else source
     try:
         data: _Table = parse_toml(read_regular(path, 4 * MAX_TOML_SIZE).decode())
     except FileNotFoundError:

@@ -1,6 +1,4 @@
-"""Executors of a sweep: local processes or a Ray cluster.
-
-Executors of a sweep's batches: this process, or processes of this machine. Ray's executor is in `ray_crew`.
+"""Executors of a sweep's batches: this process, local processes, or a Ray cluster.
 
 An executor takes batches and returns their results in any order. The choice of executor never changes a result.
 """
@@ -29,7 +27,7 @@ class Lost:
 Answer = tuple[Batch, list[PointResult] | Lost]
 
 
-class Crew(Protocol):
+class Executor(Protocol):
     """Executor of batches; at most `capacity` are submitted at once."""
 
     name: str  # of the engine
@@ -47,7 +45,7 @@ class Crew(Protocol):
 
 
 @contextmanager
-def open_local_crew(workers: int | None) -> Iterator[Crew]:
+def open_local_executor(workers: int | None) -> Iterator[Executor]:
     """Start `workers` processes (default: one per core) of one thread each; a single worker is this process."""
     if workers is not None and workers < 1:
         raise InvalidSweep(f"workers: {workers} given, at least 1 is needed")
@@ -56,9 +54,9 @@ def open_local_crew(workers: int | None) -> Iterator[Crew]:
         yield _Here()
         return
     with ExitStack() as stack:
-        crew = _Pool(num_workers)
-        stack.push(crew.leave)
-        yield crew
+        executor = _Pool(num_workers)
+        stack.push(executor.leave)
+        yield executor
 
 
 class _Here:
@@ -139,16 +137,16 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 @contextmanager
-def open_ray_crew(address: str | None, workers: int | None, *, with_torch: bool) -> Iterator[Crew]:
+def open_ray_executor(address: str | None, workers: int | None, *, with_torch: bool) -> Iterator[Executor]:
     """Run tasks of one CPU each on the cluster at `address`, or on a local one; at most `workers` at once."""
     if workers is not None and workers < 1:
         raise InvalidSweep(f"workers: {workers} given, at least 1 is needed")
     with open_ray(address, num_cpus=workers) as ray:
-        crew = _RayCrew(ray, workers, with_torch=with_torch)
+        executor = _RayExecutor(ray, workers, with_torch=with_torch)
         try:
-            yield crew
+            yield executor
         finally:
-            crew.cancel()
+            executor.cancel()
 
 
 def compute_on_node(batch: Batch, software: tuple[tuple[str, str], ...]) -> list[PointResult] | Refusal:
@@ -162,7 +160,7 @@ def compute_on_node(batch: Batch, software: tuple[tuple[str, str], ...]) -> list
     return [msgspec.structs.replace(result, host=f"{result.host}/{node}") for result in compute_batch(batch)]
 
 
-class _RayCrew:
+class _RayExecutor:
     """Owns the submitted tasks."""
 
     name = "ray"

@@ -4,8 +4,6 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import msgspec
 
@@ -198,18 +196,11 @@ def _learn_points(group: Group) -> list[PointResult]:
     """Compute whole learning runs, each in a temporary folder."""
 
     def learn_one(entrant: Entrant) -> tuple[dict[str, float | None], float]:
-        from bdfl.experiment.run_folder import create_run_folder
-        from bdfl.experiment.training_run import prepare_run, train_run
-        from bdfl.learning.trainer_pool import open_trainer  # PyTorch only if training is needed
+        from bdfl.experiment.training_run import RunOptions, run
 
-        federated = prepare_run(_seeded(entrant.scenario, group.seed))
-        with (
-            open_trainer(federated.scenario, federated.data, federated.partition) as trainer,
-            TemporaryDirectory(prefix="bdfl-sweep-") as path,
-            create_run_folder(Path(path), federated.scenario) as folder,
-        ):
-            run, learning = train_run(federated, trainer, folder)
-        return measure_learning(learning, group.measures) | measure_run(run, group.measures), 0.0
+        options = RunOptions(workers=1, verify=False)
+        made = run(_seeded(entrant.scenario, group.seed), options=options)
+        return measure_learning(made.learning, group.measures) | measure_run(made.record, group.measures), 0.0
 
     return [
         _attempt(id, entrant, learn_one, _Moment(0.0, 0.0))

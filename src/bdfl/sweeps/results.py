@@ -21,12 +21,13 @@ import msgspec
 
 from bdfl import __version__
 from bdfl.errors import BdflError, one_line, other_format, require
-from bdfl.experiment.run_folder import drop_cut_off, lock_folder, replace_file
+from bdfl.experiment.run_folder import drop_cut_off
 from bdfl.experiment.statistics import Interval, mean_interval
+from bdfl.records.learning import LOCK_FILE
 from bdfl.scenario.files import refuse_function, validate_allowed
 from bdfl.scenario.schema_learning import is_function
 from bdfl.scenario.validation import Plain, toml_value
-from bdfl.storage import open_parquet, read_regular
+from bdfl.storage import lock_file, open_parquet, read_regular, replace_file, replacing
 from bdfl.sweeps.plan import MEASURES, SCENARIO_FILE, Choice, Mode, Origin, Sweep, dump_base, dump_sweep, load_sweep
 from bdfl.sweeps.points import Point, PointTimes
 
@@ -85,7 +86,7 @@ def open_sweep_folder(path: Path, sweep: Sweep) -> Iterator[SweepFolder]:
     if path.is_dir() and not (path / SWEEP_FILE).exists() and any(file.name[0] != "." for file in path.iterdir()):
         raise BadSweepFolder(f"{path}: holds something else, an empty folder or that of this sweep expected")
     path.mkdir(parents=True, exist_ok=True)
-    with lock_folder(path, "sweep"):
+    with lock_file(path / LOCK_FILE, BadSweepFolder(f"{path}: another process is at work on this sweep")):
         if not (path / JOURNAL_FILE).exists():
             replace_file(path / SWEEP_FILE, dump_sweep(sweep).encode())
             replace_file(path / SCENARIO_FILE, dump_base(sweep).encode())
@@ -257,9 +258,8 @@ def _write(table: Any, path: Path) -> Path:
     """Write the file by an atomic replace."""
     import pyarrow.parquet
 
-    temporary = path.with_name(f".{path.name}.tmp")
-    pyarrow.parquet.write_table(table, temporary, compression="zstd")
-    temporary.replace(path)
+    with replacing(path) as file:
+        pyarrow.parquet.write_table(table, file, compression="zstd")
     return path
 
 

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bdfl.sweeps.executors import Crew, Lost
+from bdfl.sweeps.executors import Executor, Lost
 from bdfl.sweeps.plan import Sweep
 from bdfl.sweeps.points import Batch, Group, PointResult, PointTimes, group_points, list_points
 from bdfl.sweeps.results import POINTS_FILE, TIMES_FILE, Done, SweepFolder, write_points, write_times
@@ -38,13 +38,18 @@ class SweepOutcome:
 
 
 def run_sweep(
-    sweep: Sweep, folder: SweepFolder, crew: Crew, *, retries: int = RETRIES, on_progress: Progress | None = None
+    sweep: Sweep,
+    folder: SweepFolder,
+    executor: Executor,
+    *,
+    retries: int = RETRIES,
+    on_progress: Progress | None = None,
 ) -> SweepOutcome:
     """Compute the points missing in the folder, and write the table; points that failed before are retried."""
     began_s = time.monotonic()
     points = list_points(sweep)
     missing = [point for point in points if point.id not in folder.done or folder.done[point.id].error is not None]
-    work = _Work(group_points(sweep, missing), folder, crew, retries)
+    work = _Work(group_points(sweep, missing), folder, executor, retries)
     num_known = len(points) - len(missing)
     while work.is_left:
         work.go_on()
@@ -59,8 +64,8 @@ def run_sweep(
         num_computed=len(missing),
         num_lost=work.num_lost,
         failed=[row for row in rows if row.error is not None],
-        engine=crew.name,
-        num_workers=crew.num_workers,
+        engine=executor.name,
+        num_workers=executor.num_workers,
         wall_s=wall_s,
         busy_s=work.busy_s,
     )
@@ -72,11 +77,11 @@ class _Work:
     Each point of a lost batch is computed again on its own: one that is then lost again is the cause.
     """
 
-    def __init__(self, groups: list[Group], folder: SweepFolder, crew: Crew, retries: int) -> None:
+    def __init__(self, groups: list[Group], folder: SweepFolder, executor: Executor, retries: int) -> None:
         self._fresh = deque(groups)
         self._alone: deque[Group] = deque()
         self._folder = folder
-        self._crew = crew
+        self._executor = executor
         self._retries = retries
         self._groups = {id: group for group in groups for id in group.ids}
         self._attempts: dict[str, int] = {}
@@ -93,7 +98,7 @@ class _Work:
     def go_on(self) -> None:
         """Submit work, wait until some of it is done, and record it."""
         self._give_out()
-        answers = self._crew.wait()
+        answers = self._executor.wait()
         for batch, answer in answers:
             self._num_under_way -= 1
             if isinstance(answer, Lost):
@@ -102,11 +107,11 @@ class _Work:
                 self._keep(batch, answer)
 
     def _give_out(self) -> None:
-        if self._alone and self._crew.is_lost_together:  # run alone: other batches would be lost with it
+        if self._alone and self._executor.is_lost_together:  # run alone: other batches would be lost with it
             if not self._num_under_way:
                 self._submit([self._alone.popleft()])
             return
-        while self._num_under_way < self._crew.capacity and (self._alone or self._fresh):
+        while self._num_under_way < self._executor.capacity and (self._alone or self._fresh):
             if self._alone:
                 self._submit([self._alone.popleft()])
             else:
@@ -117,11 +122,11 @@ class _Work:
         if not self._num_groups_done or not self.busy_s:
             return 1
         lasting = _BATCH_S * self._num_groups_done / self.busy_s
-        fair = len(self._fresh) // (2 * self._crew.num_workers)
+        fair = len(self._fresh) // (2 * self._executor.num_workers)
         return max(1, min(int(lasting), fair, len(self._fresh)))
 
     def _submit(self, groups: list[Group]) -> None:
-        self._crew.submit(Batch(tuple(groups)))
+        self._executor.submit(Batch(tuple(groups)))
         self._num_under_way += 1
 
     def _keep(self, batch: Batch, results: list[PointResult]) -> None:
@@ -151,7 +156,7 @@ class _Work:
             values=result.values,
             error=result.error,
             attempt=attempt,
-            engine=self._crew.name,
+            engine=self._executor.name,
             host=result.host,
             times=result.times,
         )

@@ -165,7 +165,7 @@ def _slow_others_down(moment: Moment, block: Block) -> Body:
     changed = msgspec.structs.replace(schedule, mining_hz=tuple(slower))
     chain = _state_before(moment, block).chain
     prospect = prospect_after(chain, settle_round(chain, body.updates, body.reports, body.entries))
-    objective_nano = assess(chain.coming_charter, prospect, changed, moment.context.toolbox).objective_nano
+    objective_nano = assess(chain.coming_params, prospect, changed, moment.context.toolbox).objective_nano
     changed = msgspec.structs.replace(changed, objective_nano=objective_nano)
     return msgspec.structs.replace(body, next_schedule=changed)
 

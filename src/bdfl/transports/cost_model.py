@@ -6,7 +6,6 @@ the slowest update has arrived, then until a block is found, then the votes.
 
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 from bdfl.compute import mining_energy
@@ -18,6 +17,7 @@ from bdfl.ledger.chain_params import read_decision
 from bdfl.ledger.costs import NANO, PICOJOULE
 from bdfl.ledger.schedule import Prospect, round_problem
 from bdfl.protocol.state import Timing
+from bdfl.records.files import ModelledRound
 from bdfl.scenario import Scenario
 from bdfl.scheduling.checker import evaluate
 from bdfl.scheduling.problem import RoundProblem
@@ -61,18 +61,6 @@ class World(Protocol):
         None if the conditions are unknown; no receipt if the tip's round is not remembered.
         """
         ...
-
-
-@dataclass(frozen=True)
-class ModelledRound:
-    """Modelled durations of a round, and of one client in it; the delay is the sum of exchange, mining and rest."""
-
-    training_ns: int
-    upload_ns: int
-    exchange_ns: int  # until the slowest client has uploaded
-    mining_ns: int  # from then until the first block of the first attempt is found
-    rest_ns: int  # downlink, verification and voting
-    delay_ns: int
 
 
 class ScenarioTimes:
@@ -190,7 +178,7 @@ class _Round:
 def scheduled_problem(chain: ChainState) -> RoundProblem:
     """The scheduling problem of the next round, without the scheduler's memory."""
     prospect = Prospect(chain.tip, chain.height + 1, chain.queue_nano, chain.candidates, None)
-    return round_problem(chain.charter, prospect)
+    return round_problem(chain.params, prospect)
 
 
 def simulated_timing(scenario: Scenario) -> Timing:

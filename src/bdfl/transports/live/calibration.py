@@ -19,6 +19,7 @@ from bdfl.learning.training import TrainingFailed
 from bdfl.ledger.block import NONCE_SIZE
 from bdfl.ledger.costs import NANO
 from bdfl.ledger.proof_of_work import search_nonce
+from bdfl.radio import BITS_PER_BYTE
 from bdfl.scenario.schema_learning import WorkKind
 from bdfl.transports.live.training_process import Failed, Trained, TrainingProcess
 
@@ -192,7 +193,6 @@ _PATIENCE_S = 600.0
 _HASHING_S = 0.2
 _NEVER = 2**62  # a difficulty that no hash meets by chance
 
-_BITS = 8
 _MEGA = 1e6
 
 Transfer = Callable[[], int]
@@ -328,7 +328,7 @@ def measure_uplink(transfer: Transfer | None, root: Path = ROOT) -> Figure:
         if _text(card / "operstate") == "up" and _number(card / "speed") > 0
     ]
     if speeds:
-        return Figure(max(speeds) * _MEGA / _BITS, Source.NETWORK_CARD)
+        return Figure(max(speeds) * _MEGA / BITS_PER_BYTE, Source.NETWORK_CARD)
     return Figure(ASSUMED_UPLINK, Source.ASSUMED)
 
 
@@ -348,7 +348,7 @@ class MachineReport:
             ("training", f"{found.training_s:.3g} s a round, {found.samples_seen:,} samples", Source.TIMED.value),
             ("cycles", f"{found.cycles_per_sample:,.0f} a sample, {found.training_cycles:.3g} a round", "both above"),
             ("hashing", f"{found.hashes_per_s:,.0f} {found.work.value} hashes a second", Source.TIMED.value),
-            ("uplink", f"{found.uplink.value * _BITS / _MEGA:,.1f} Mbit/s", found.uplink.source.value),
+            ("uplink", f"{found.uplink.value * BITS_PER_BYTE / _MEGA:,.1f} Mbit/s", found.uplink.source.value),
             ("energy", "of a round's work" if self.energy is EnergySource.ESTIMATED else "metered", self.energy.value),
         ]
         if self.battery is not None:

@@ -10,9 +10,10 @@ from bdfl.ledger.block import MAX_BUDGET_PJ, Block, Conditions, Limits, Physics,
 from bdfl.ledger.chain import ChainState
 from bdfl.ledger.costs import ATTO, CAPACITANCE, MICROWATT, NANO, NOISE, PICOJOULE
 from bdfl.ledger.miner import Miner
-from bdfl.radio import gain_for_rate
+from bdfl.radio import BITS_PER_BYTE, gain_for_rate
+from bdfl.records.files import ModelledRound
 from bdfl.scenario import Scenario
-from bdfl.transports.cost_model import ModelledRound, ScenarioTimes
+from bdfl.transports.cost_model import ScenarioTimes
 from bdfl.transports.live.calibration import (
     ROOT,
     Calibration,
@@ -25,7 +26,6 @@ from bdfl.transports.live.calibration import (
 from bdfl.transports.live.training_process import TrainingProcess
 from bdfl.transports.live.work import OnFailure, Workshop
 
-_BITS = 8
 _WEIGHT = 0.25  # of the newest transfer in the moving average
 
 
@@ -147,7 +147,7 @@ def measured_gain(physics: Physics, limits: Limits, bytes_per_s: float) -> int:
     gain = gain_for_rate(
         float(physics.bandwidth_hz),
         np.array(limits.power_uw / MICROWATT),
-        np.array(_BITS * bytes_per_s),
+        np.array(BITS_PER_BYTE * bytes_per_s),
         physics.noise / NOISE,
     )
     return _count(float(gain), ATTO, INT_LIMIT)

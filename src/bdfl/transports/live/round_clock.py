@@ -14,8 +14,7 @@ from bdfl.ledger.block import Block, Certificate
 from bdfl.ledger.chain import ChainState
 from bdfl.protocol.events import Commit, Effect, Event, Started, Train, TrainingFinished
 from bdfl.protocol.state import NodeState, Phase
-from bdfl.records.files import RoundTimes, Stretched, former_rounds
-from bdfl.transports.cost_model import ModelledRound
+from bdfl.records.files import ModelledRound, RoundTimes, former_rounds
 from bdfl.transports.interfaces import LiveObserver
 from bdfl.transports.live.work import Spent
 
@@ -126,7 +125,6 @@ class RoundClock(LiveObserver):
         if self._number in watch.heard_ns:  # the last uploader has all updates before the others do
             closed_ns = min(max(closed_ns, watch.heard_ns[self._number] + spent.upload_ns), max(closed_ns, found_ns))
         found_ns = max(found_ns, closed_ns)
-        modelled = self._work.modelled(watch.chain)
         return RoundTimes(
             node=self._number,
             round=watch.height,
@@ -134,14 +132,7 @@ class RoundClock(LiveObserver):
             num_updates=len(block.body.updates),
             is_whole=watch.is_whole and watch.closed_ns is not None,
             time_scale=scale,
-            modelled=Stretched(
-                training_ns=round(modelled.training_ns * scale),
-                upload_ns=round(modelled.upload_ns * scale),
-                exchange_ns=round(modelled.exchange_ns * scale),
-                mining_ns=round(modelled.mining_ns * scale),
-                rest_ns=round(modelled.rest_ns * scale),
-                delay_ns=round(modelled.delay_ns * scale),
-            ),
+            modelled=self._work.modelled(watch.chain).scaled(scale),
             training_ns=watch.training_ns,
             computing_ns=spent.training_ns,
             hashing_ns=spent.hashing_ns,

@@ -15,7 +15,7 @@ from bdfl.learning.dataset import BadData
 from bdfl.learning.partition import draw_partition
 from bdfl.learning.privacy_accounting import spent_micro
 from bdfl.learning.sgd import Samples
-from bdfl.learning.trainer import Bench, BlockTask, LoopTrainer, Material, gather_material
+from bdfl.learning.trainer import BlockTask, LocalTrainer, LoopTrainer, Material, gather_material
 from bdfl.learning.training import LocalResult
 from bdfl.learning.weights import Vector, decode_weights, encode_weights
 from bdfl.scenario import Engine, Scenario
@@ -37,7 +37,7 @@ class ShareTrainer:
         self._data = data
         self._is_dealt = data == DEALT
         self._material = _dealt_share(scenario, client) if self._is_dealt else _own_share(scenario, client, data)
-        self._bench = Bench(self._scenario, self._material, is_secret=True)
+        self._bench = LocalTrainer(self._scenario, self._material, is_secret=True)
         self._trainer = LoopTrainer(self._bench, self._map)
         if model:
             self._rehearse(decode_weights(model, self._trainer.layout))
@@ -99,7 +99,7 @@ class ShareTrainer:
         """Return the update to send; with dealt data, the scenario may have this client poison it."""
         return poison_results(self._scenario, start, round, [result])[0] if self._is_dealt else result
 
-    def _map(self, function: Callable[[Bench, Task], Result], tasks: Sequence[Task]) -> Iterator[Result]:
+    def _map(self, function: Callable[[LocalTrainer, Task], Result], tasks: Sequence[Task]) -> Iterator[Result]:
         return (function(self._bench, task) for task in tasks)
 
 

@@ -7,7 +7,7 @@ from typing import Self, TypeVar
 
 from bdfl.learning.weights import Layout, Vector
 from bdfl.ledger.block import ModelUpdate
-from bdfl.ledger.cache import MAX_BYTES, MAX_ENTRIES, Memo, Toolbox
+from bdfl.ledger.cache import MAX_BYTES, MAX_ENTRIES, LruCache, Toolbox
 from bdfl.scenario.schema_learning import Aggregation, WorkKind
 
 _ROUNDS = 4  # cached
@@ -17,7 +17,7 @@ _Key = TypeVar("_Key", bound=Hashable)
 _Value = TypeVar("_Value")
 
 
-class _SharedMemo(Memo[_Key, _Value]):
+class _SharedCache(LruCache[_Key, _Value]):
     """A thread-safe memo."""
 
     def __init__(self, max_entries: int, max_bytes: int = MAX_BYTES) -> None:
@@ -39,7 +39,7 @@ class SharedToolbox(Toolbox):
     A computation may request other results but never its own, so there is no deadlock.
     """
 
-    memo_kind = _SharedMemo
+    cache_kind = _SharedCache
 
     def __init__(
         self,

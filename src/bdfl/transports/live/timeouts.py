@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from math import exp
 
+from bdfl.learning.training import num_local_steps
 from bdfl.ledger.costs import NANO
 from bdfl.protocol.state import Timing
 from bdfl.scenario import Scenario
@@ -65,7 +66,7 @@ def _or(given: float | None, derived: float) -> float:
 def _training_s(scenario: Scenario, model_size: int) -> float:
     """Return an upper estimate of real training time (s)."""
     learning = scenario.learning
-    steps = scenario.compute.local_updates if learning.local_steps is None else learning.local_steps
+    steps = num_local_steps(scenario)
     per_step = learning.batch if learning.unit is LocalUnit.UPDATES else _most(scenario.clients.samples)
     return float(steps * per_step * model_size / _WEIGHT_SIZE / _WEIGHTS_PER_S)
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from bdfl.errors import BdflError, one_line, require
 from bdfl.learning.attacks import poison_results
 from bdfl.learning.dataset import BadData
-from bdfl.learning.flower_trainer import Beginning, FlowerBench, FlowerTask, rehearse, validate_examples
+from bdfl.learning.flower_trainer import Beginning, FlowerLocalTrainer, FlowerTask, rehearse, validate_examples
 from bdfl.learning.training import NAN, InvalidTraining, Outcome
 from bdfl.learning.weights import InvalidWeights, decode_weights, encode_weights
 from bdfl.processes import Channel, open_parent_channel
@@ -221,7 +221,7 @@ class FlowerShare:
             raise InvalidTraining(f"data: {data} given, none expected: a Flower client has its own")
         self._scenario = scenario
         self._client = client
-        self._bench = FlowerBench(scenario)
+        self._bench = FlowerLocalTrainer(scenario)
         self._beginning = self._bench.begin(client)
         if model:
             form = self._beginning.form

@@ -15,8 +15,9 @@ from bdfl.ledger.chain import ChainState
 from bdfl.ledger.costs import NANO
 from bdfl.ledger.genesis import conditions_of
 from bdfl.ledger.miner import Miner
+from bdfl.records.files import ModelledRound
 from bdfl.scenario import Scenario
-from bdfl.transports.cost_model import ModelledRound, ScenarioTimes
+from bdfl.transports.cost_model import ScenarioTimes
 from bdfl.transports.live.training_process import Failed, Trained, TrainingProcess
 
 AT_ONCE = 0
