@@ -18,7 +18,7 @@ import bdfl
 MOST_MODULES, MOST_HOPS = 120, 7
 _PACKAGE = Path(bdfl.__file__).parent
 _COMMAND = "bdfl.cli.run", "run"
-_TRAININGS = {("bdfl.learning.sgd", "train_client"), ("bdfl.learning.sgd_vmap", "train")}
+_TRAININGS = {("bdfl.learning.sgd", "train_client"), ("bdfl.learning.sgd", "train")}
 
 
 class CallCounter:

@@ -17,4 +17,4 @@ def prepared_context() -> ForkServerContext:
 
 def use_prepared_processes(patch: pytest.MonkeyPatch) -> None:
     """Pools opened from now on have such processes."""
-    patch.setattr("bdfl.processes.get_context", lambda _: prepared_context())
+    patch.setattr("multiprocessing.get_context", lambda _: prepared_context())

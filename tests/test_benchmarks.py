@@ -173,5 +173,5 @@ def test_a_run_executes_few_modules_and_local_training_is_near_the_command(coars
     counter = hops.count_calls(1)
     assert {"bdfl.cli.run", "bdfl.protocol.node", "bdfl.ledger.rules"} <= counter.modules
     assert len(counter.modules) <= hops.MOST_MODULES
-    assert (counter.way[0], counter.way[-1]) == ("bdfl.cli.run", "bdfl.learning.sgd_vmap")
+    assert (counter.way[0], counter.way[-1]) == ("bdfl.cli.run", "bdfl.learning.sgd")
     assert len(counter.way) - 1 <= hops.MOST_HOPS

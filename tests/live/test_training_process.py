@@ -22,8 +22,8 @@ from bdfl.ledger.genesis import make_toolbox
 from bdfl.scenario import dump_scenario, load_scenario, override_scenario
 from bdfl.scenario.files import find_scenario
 from bdfl.transports.live import training_process
+from bdfl.transports.live.share_trainer import ShareTrainer
 from bdfl.transports.live.training_process import DEALT, Failed, Judged, Trained, TrainingProcess, TrainOrder
-from bdfl.transports.live.training_worker import ShareTrainer
 
 PATIENCE_S = 240.0
 SCENARIO = load_scenario(find_scenario("quickstart"), ["rounds=3", "learning.engine=loop"])
