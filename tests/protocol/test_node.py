@@ -171,6 +171,11 @@ def test_a_model_that_is_not_finite_never_counts_and_is_never_asked_for_again(ta
     assert any("finite" in effect.reason for effect in seat.receive_blob(data) if isinstance(effect, Refused))
     assert 1 not in seat.state.updates
     assert not seat.hear(effects[-1].message)
+    for effect in table.measure(other):  # its report comes after its update was dropped
+        if isinstance(effect, Send):
+            seat.hear(effect.message)
+    assert 1 in seat.state.reports
+    assert 1 not in seat.state.heard_ns
 
 
 def test_a_block_whose_model_differs_in_one_bit_is_rejected_by_every_node(table):
