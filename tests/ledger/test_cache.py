@@ -83,7 +83,7 @@ def test_digests_of_forgotten_blobs_are_not_taken_for_those_of_new_ones():
         assert cache.digest(data) == digest(data)
 
 
-@pytest.mark.parametrize("toolbox", BOXES)
+@pytest.mark.parametrize("cache", BOXES)
 def test_models_are_read_only_and_must_be_what_they_are_called(cache):
     data = SMALL.model(0, 1)
     for _ in range(2):
@@ -95,7 +95,7 @@ def test_models_are_read_only_and_must_be_what_they_are_called(cache):
             cache.decode_model(digest(data), SMALL.model(1, 1), LAYOUT)
 
 
-@pytest.mark.parametrize("toolbox", BOXES)
+@pytest.mark.parametrize("cache", BOXES)
 @pytest.mark.parametrize("rule", ["mean", "median", "krum"])
 def test_aggregates_are_the_same_whatever_is_remembered(cache, rule):
     models = [SMALL.model(client, 1) for client in range(3)]
@@ -148,7 +148,7 @@ def test_what_was_asked_for_last_is_kept_longest():
     assert made == ["a", "b", "c", "b"]
 
 
-@pytest.mark.parametrize("toolbox", BOXES, ids=["nothing", "one", "no bytes", "all"])
+@pytest.mark.parametrize("cache", BOXES, ids=["nothing", "one", "no bytes", "all"])
 def test_once_is_about_these_very_objects(cache):
     one, equal, two = (1, 2, 3), tuple(range(1, 4)), (4,)
     assert one == equal

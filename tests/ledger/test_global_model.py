@@ -43,7 +43,7 @@ def test_a_model_needs_the_bytes_of_all_aggregated_updates():
     assert refusal.value.digest == needed[-1]
 
 
-@pytest.mark.parametrize("toolbox", [SMALL.cache, VerificationCache(), VerificationCache(max_entries=0)])
+@pytest.mark.parametrize("cache", [SMALL.cache, VerificationCache(), VerificationCache(max_entries=0)])
 def test_bytes_that_are_not_the_updates_are_refused_whatever_is_remembered(cache):
     blobs = dict(SMALL.blobs(STATE))
     blob = required_blobs(STATE, GOOD)[0]

@@ -38,7 +38,7 @@ RULES = [
 
 def broken_rules(state: ChainState, block: Block) -> list[str]:
     """Names of all rules of `validate_proposal` that the block breaks."""
-    given_values = {"state": state, "block": block, "toolbox": SMALL.cache}
+    given_values = {"state": state, "block": block, "cache": SMALL.cache}
     broken = []
     for name in RULES:
         rule = getattr(rules, name)

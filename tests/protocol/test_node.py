@@ -176,6 +176,11 @@ def test_a_model_that_is_not_finite_never_counts_and_is_never_asked_for_again(ne
     assert any("finite" in effect.reason for effect in node.receive_blob(data) if isinstance(effect, Refused))
     assert 1 not in node.state.updates
     assert not node.hear(effects[-1].message)
+    for effect in network.measure(other):  # its report comes after its update was dropped
+        if isinstance(effect, Send):
+            node.hear(effect.message)
+    assert 1 in node.state.reports
+    assert 1 not in node.state.heard_ns
 
 
 def test_a_block_whose_model_differs_in_one_bit_is_rejected_by_every_node(network):

@@ -82,7 +82,8 @@ def _note_waiting(draft: Draft) -> None:
 
 
 def _has_said_all(draft: Draft, member: int) -> bool:
-    if member in draft.chain.scheduled and not (member in draft.announced and draft.is_held(draft.updates[member])):
+    update = draft.updates.get(member) if member in draft.announced else None  # none too if its model was refused
+    if member in draft.chain.scheduled and (update is None or not draft.is_held(update)):
         return False
     return draft.is_last or member not in draft.chain.reporters or member in draft.reports
 

@@ -1,4 +1,4 @@
-"""Prevalidation: costly events are executed speculatively outside the event loop to warm the toolbox's cache.
+"""Prevalidation: costly events are executed speculatively outside the event loop to warm the verification cache.
 
 Messages are prevalidated in the receiving thread of their sender, the node's own events in threads of their own.
 
