@@ -11,7 +11,7 @@ from bdfl.cli import app
 from tests.test_docs import parse
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
-PANELS = ["Options", "Simulate", "Train", "Chain", "Live network", "Studies", "Look and export"]
+PANELS = ["Options", "Simulate", "Train", "Chain", "Live network", "Studies", "Inspect and export"]
 
 
 def commands_below(command, path=()):

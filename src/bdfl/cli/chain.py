@@ -124,7 +124,7 @@ chain_app.command("without")(without)
 def export(
     path: ChainArgument,
     out: Annotated[Path | None, typer.Option("--out", help="File.", show_default="standard output")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Write JSON lines, as without this option.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Write JSON lines (the default).")] = False,
 ) -> None:
     """Write a chain as JSON lines.
 
@@ -182,7 +182,7 @@ def prune(
 @chain_app.command("prove")
 def prove(
     path: ChainArgument,
-    block: Annotated[int, typer.Argument(metavar="N", min=1, help="Height of a block, 1 is the first.")],
+    block: Annotated[int, typer.Argument(metavar="N", min=1, help="Height of a block; 1 is the first.")],
     client: ClientArgument,
     as_json: JsonOption = False,
 ) -> None:

@@ -94,7 +94,7 @@ def solve(
         typer.Option("--parameter", metavar="KEY=VALUE", help="Set a parameter of the scheduler. Repeatable."),
     ] = None,
     table: Annotated[bool, typer.Option("--table", help="Print a table instead of JSON.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, as without this option.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON (the default).")] = False,
 ) -> None:
     """Schedule one round: clients, frequencies and powers, with a proven gap.
 
@@ -116,7 +116,9 @@ def simulate(
     scheduler: SchedulerOption = None,
     rounds: RoundsOption = None,
     seed: SeedOption = None,
-    gaps: Annotated[bool, typer.Option(help="Prove every round's gap, by exact where the scheduler cannot.")] = True,
+    gaps: Annotated[
+        bool, typer.Option(help="Prove every round's optimality gap, with exact where the scheduler cannot.")
+    ] = True,
     sums: Annotated[
         bool | None,
         typer.Option(
@@ -372,7 +374,7 @@ _PANELS: dict[str, dict[str, typer.Typer | Callable[..., None]]] = {
         "member": member_app,
     },
     "Studies": {"reproduce": reproduce, "leaderboard": leaderboard, "poison": poison, "sweep": sweep, "plot": plot},
-    "Look and export": {"explore": explore, "export": export, "track": track},
+    "Inspect and export": {"explore": explore, "export": export, "track": track},
 }
 for _panel, _commands in _PANELS.items():
     for _name, _command in _commands.items():

@@ -226,7 +226,7 @@ def show(
 ) -> None:
     """Check a genesis, a draft or a card and show what is in it.
 
-    Of a genesis, also the digest that members sign.
+    For a genesis, also shows the digest that members sign.
 
     Examples:
       bdfl genesis show our.genesis

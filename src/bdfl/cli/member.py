@@ -70,7 +70,7 @@ def propose_remove(
 ) -> None:
     """Propose to remove a member.
 
-    Such as one that is gone for good, or has a proven offence on the chain.
+    For a member that is gone for good, or that evidence on the chain convicts.
 
     Example:
       bdfl member propose-remove 2 --folder node --out remove-2.change

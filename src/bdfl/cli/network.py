@@ -63,7 +63,7 @@ def up(
         typer.Option(
             "--time-scale",
             min=0,
-            help="Real seconds of a modelled second; 0: as fast as possible.",
+            help="Real seconds per modelled second; 0: as fast as possible.",
             show_default="the scenario's",
         ),
     ] = None,
@@ -77,7 +77,9 @@ def up(
     ] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Keep serving after the last block, until stopped.")] = False,
     restart: Annotated[bool, typer.Option("--restart", help="Restart processes that end.")] = False,
-    detach: Annotated[bool, typer.Option("--detach", help="Run in the background; see network status, down.")] = False,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Run in the background; `bdfl network status` and `down` find it.")
+    ] = False,
     explore: Annotated[
         bool, typer.Option("--explore", help="Also serve the explorer to a browser on this machine.")
     ] = False,

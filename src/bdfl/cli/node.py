@@ -65,7 +65,11 @@ AdmissionOption = Annotated[
 QuotaOption = Annotated[
     int | None,
     typer.Option(
-        "--quota", min=1, metavar="MB", help="Most disk space for models.", show_default="enough for the rounds kept"
+        "--quota",
+        min=1,
+        metavar="MB",
+        help="Limit on disk space for models.",
+        show_default="enough for the rounds kept",
     ),
 ]
 WhileInputOption = Annotated[bool, typer.Option("--while-input", hidden=True, help="End when standard input does.")]

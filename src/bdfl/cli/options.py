@@ -47,7 +47,9 @@ RoundsOption = Annotated[int | None, typer.Option("--rounds", help="Number of ro
 SchedulerOption = Annotated[
     str | None, typer.Option("--scheduler", help="Such as drc or exact:tradeoff=50.", show_default="the scenario's")
 ]
-SeedOption = Annotated[int | None, typer.Option("--seed", help="The (first) seed.", show_default="the scenario's")]
+SeedOption = Annotated[
+    int | None, typer.Option("--seed", help="Seed, or the first of several.", show_default="the scenario's")
+]
 DataOption = Annotated[
     str | None,
     typer.Option(
@@ -66,7 +68,7 @@ FlowerModelOption = Annotated[
     typer.Option(
         "--flower-model",
         metavar="MODULE:NAME",
-        help="What makes the Flower client's first model, such as its Net.",
+        help="Function or class that makes the Flower client's first model, such as its Net.",
         show_default="get_parameters of the client",
     ),
 ]
