@@ -12,6 +12,7 @@ from bdfl.federation.genesis_file import read_genesis
 from bdfl.federation.keys import create_key, load_key
 from bdfl.federation.member_card import emulated_profile
 from bdfl.federation.membership_change import (
+    INBOX,
     authorities_of,
     find_admission,
     keep_admission,
@@ -143,8 +144,11 @@ def test_a_node_connects_anew_when_somebody_comes_and_when_somebody_is_removed(n
     with open_node(settings) as service:
         found = []
         tls = service._zenoh._settings.tls
-        monkeypatch.setattr(service._zenoh, "reload", lambda: found.append(count_authorities(tls)))
-        service._take_changes([third])
+        monkeypatch.setattr(service._members, "_reconnect", lambda: found.append(count_authorities(tls)))
+        (folder / INBOX).mkdir(exist_ok=True)
+        write_record(folder / INBOX / "third.change", third)
+        service._members.take_changes()
+        assert not list((folder / INBOX).iterdir())
         first, second = genesis.public_keys
         coming = [(first, second, key_of(third)), (first, None, key_of(third)), (first, None, None)]
         for number, public_keys in enumerate(coming, 1):
