@@ -91,9 +91,9 @@ def test_digests_are_sha256_of_the_encoding():
 _COLD_START = """
 import sys, threading
 from bdfl.ledger.block import Kind, SignedVote, Vote
-from bdfl.protocol.messages import Hearsay, Message, decode_message, encode_message
+from bdfl.protocol.messages import Gossip, Message, decode_message, encode_message
 vote = SignedVote(Vote(Kind.PREVOTE, 1, bytes(32), 0, (), (), 0), bytes(64))
-data = encode_message(Message(bytes(32), 0, 1, Hearsay(1, votes=(vote,))))
+data = encode_message(Message(bytes(32), 0, 1, Gossip(1, votes=(vote,))))
 sys.setswitchinterval(1e-6)
 begin = threading.Barrier(8)
 

@@ -21,7 +21,7 @@ from bdfl.learning.trainer_pool import open_trainer
 from bdfl.learning.training import Evaluation, FullGradient, LocalResult, Trainer
 from bdfl.learning.weights import Vector
 from bdfl.ledger import chain, schedule
-from bdfl.ledger.cache import Toolbox
+from bdfl.ledger.cache import VerificationCache
 from bdfl.ledger.sqlite_store import ChainStore
 from bdfl.records import LearningRound, RoundRecord
 from bdfl.scenario import Clients, Engine, Scenario
@@ -106,8 +106,8 @@ _PARTS: Sequence[tuple[object, str, str]] = (
     (identity.Signer, "sign", "signing"),
     (identity, "is_signed", "verifying signatures"),
     (encoding, "digest", "hashing models"),
-    (Toolbox, "decode_model", "reading models"),
-    (Toolbox, "aggregate", "aggregation"),
+    (VerificationCache, "decode_model", "reading models"),
+    (VerificationCache, "aggregate", "aggregation"),
     (chain, "plan_round", "scheduling"),
     (schedule, "assess_schedule", "costs in decimal"),
     (simulated, "search_nonce", "mining"),

@@ -39,7 +39,7 @@ from bdfl.ledger.block import (
     Vote,
     header_seal,
 )
-from bdfl.ledger.cache import Toolbox
+from bdfl.ledger.cache import VerificationCache
 from bdfl.ledger.chain import ChainState, apply_block, prospect_after, settle_round, start_chain
 from bdfl.ledger.chain_params import ChainParams, read_params
 from bdfl.ledger.genesis import first_prospect
@@ -63,7 +63,7 @@ _EXAMPLE_PHYSICS = Physics(
     overhead_ns=0,
 )
 
-Plan = Callable[[ChainParams, Prospect, Toolbox], Schedule]
+Plan = Callable[[ChainParams, Prospect, VerificationCache], Schedule]
 Change = Callable[[Body], Body]
 
 
@@ -89,12 +89,12 @@ def example_limits(samples: int) -> Limits:
     )
 
 
-def plan_by_scheduler(params: ChainParams, prospect: Prospect, toolbox: Toolbox) -> Schedule:
+def plan_by_scheduler(params: ChainParams, prospect: Prospect, cache: VerificationCache) -> Schedule:
     """The schedule of the chain's own scheduler."""
-    return plan_round(params, prospect, toolbox).schedule
+    return plan_round(params, prospect, cache).schedule
 
 
-def plan_by_hand(params: ChainParams, prospect: Prospect, toolbox: Toolbox) -> Schedule:
+def plan_by_hand(params: ChainParams, prospect: Prospect, cache: VerificationCache) -> Schedule:
     """All candidates train and mine at round numbers: the same on every machine, which no solver promises."""
     clients = tuple(prospect.candidates)
     if not clients:
@@ -102,7 +102,7 @@ def plan_by_hand(params: ChainParams, prospect: Prospect, toolbox: Toolbox) -> S
     mining_hz = tuple(10**9 if client in prospect.candidates else 0 for client in range(params.num_members))
     power_uw = tuple(params.members[client].limits.power_uw for client in clients)
     draft = Schedule(prospect.round, clients, (800_000_000,) * len(clients), power_uw, mining_hz, 0, "")
-    assessment = assess(params, prospect, draft, toolbox)
+    assessment = assess(params, prospect, draft, cache)
     assert not assessment.breaches, assessment.breaches
     return msgspec.structs.replace(draft, objective_nano=assessment.objective_nano)
 
@@ -137,9 +137,9 @@ def example_genesis(
         access_points=(AccessPoint("ap-0", digest(b"no certificate")),),
         privacy=privacy,
     )
-    toolbox = Toolbox()
-    params = read_params(draft, toolbox)
-    return msgspec.structs.replace(draft, schedule=plan(params, first_prospect(params), toolbox))
+    cache = VerificationCache()
+    params = read_params(draft, cache)
+    return msgspec.structs.replace(draft, schedule=plan(params, first_prospect(params), cache))
 
 
 def example_weights(number: int, layout: Layout = SMALL) -> Vector:
@@ -155,12 +155,12 @@ class ChainMaker:
     store: Store
     signers: Sequence[Signer]
     plan: Plan = plan_by_scheduler
-    toolbox: Toolbox = field(default_factory=Toolbox)
+    cache: VerificationCache = field(default_factory=VerificationCache)
     state: ChainState = field(init=False)
     certificate: Certificate = ()  # of the tip
 
     def __post_init__(self) -> None:
-        self.state = start_chain(self.store.genesis, self.toolbox)
+        self.state = start_chain(self.store.genesis, self.cache)
 
     def sign_update(self, client: int, weights: Vector | None) -> SignedUpdate:
         """The client's update of the next round, its bytes stored; without weights it has nothing to give."""
@@ -171,8 +171,8 @@ class ChainMaker:
             update = ModelUpdate(client, 0, self.state.genesis.model.size, self.state.model, 0)
         else:
             data = encode_weights(weights, self.state.layout)
-            self.store.put_blob(self.toolbox.digest(data), data)
-            update = ModelUpdate(client, samples, len(data), self.toolbox.digest(data), self._spent_micro(client))
+            self.store.put_blob(self.cache.digest(data), data)
+            update = ModelUpdate(client, samples, len(data), self.cache.digest(data), self._spent_micro(client))
         return self.sign(update)
 
     def sign(self, update: ModelUpdate) -> SignedUpdate:
@@ -219,12 +219,12 @@ class ChainMaker:
             reports=reports,
             entries=entries,
             blobs=blobs,
-            toolbox=self.toolbox,
+            cache=self.cache,
         )
         if model:
             self.store.put_blob(body.model, model)
         settled = settle_round(self.state, body.updates, body.reports, body.entries)
-        planned = self.plan(self.state.coming_params, prospect_after(self.state, settled), self.toolbox)
+        planned = self.plan(self.state.coming_params, prospect_after(self.state, settled), self.cache)
         body = msgspec.structs.replace(body, next_schedule=planned)
         body = body if change is None else change(body)
         return self.seal(make_header(self.state, attempt, proposer, body, self.state.times_ms[-1] + _BLOCK_MS), body)
@@ -245,7 +245,7 @@ class ChainMaker:
             self.sign_vote(voter, name, attempt=attempt, mining_ms=mining_ms + voter) for voter in who
         )
         self.store.append(block, self.certificate)
-        self.state = apply_block(self.state, block, self.toolbox)
+        self.state = apply_block(self.state, block, self.cache)
 
     def grow(self, num_blocks: int, weights_of: Callable[[int, int], Vector] | None = None) -> None:
         """Adds blocks in which everybody who is scheduled trains and everybody reports, proposers taking turns.

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from bdfl.learning.weights import Layout, Vector, encode_weights
-from bdfl.ledger.cache import Toolbox
+from bdfl.ledger.cache import VerificationCache
 from bdfl.ledger.sqlite_store import ChainStore
 from bdfl.ledger.verify import verify_chain
 from benchmarks.ledger.valid_chain import ChainMaker, example_genesis, example_signer
@@ -65,7 +65,7 @@ def make_chain(path: Path, num_blocks: int, num_parameters: int, seed: int) -> N
     genesis = example_genesis(initial, samples=[100 + client for client in range(NUM_MEMBERS)], layout=layout)
     with ChainStore.create(path, genesis, initial, durable=False) as store:
         signers = [example_signer(number) for number in range(NUM_MEMBERS)]
-        ChainMaker(store, signers, toolbox=Toolbox(max_bytes=2**26)).grow(num_blocks, weights_of)
+        ChainMaker(store, signers, cache=VerificationCache(max_bytes=2**26)).grow(num_blocks, weights_of)
 
 
 def measure_chain(path: Path, num_blocks: int, repeats: int, report: Callable[[str], None]) -> list[Row]:

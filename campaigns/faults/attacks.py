@@ -13,10 +13,10 @@ from bdfl.identity import Meaning
 from bdfl.ledger.block import MAX_BUDGET_PJ, Block, Conditions, SignedReport
 from bdfl.protocol.deadlines import deadline_ns, exchange_ns
 from bdfl.protocol.events import Commit, Effect, Mine, Send, SetTimer, StopMining, Timer
-from bdfl.protocol.messages import Hearsay, Message, Proposal
-from bdfl.transports.byzantine import Lie, Moment
+from bdfl.protocol.messages import Gossip, Message, Proposal
+from bdfl.transports.byzantine import Misbehaviour, Moment
 from bdfl.transports.byzantine_blocks import FalseBlocks, rebuild_block
-from bdfl.transports.interfaces import Parcel, Postman
+from bdfl.transports.interfaces import Delivery, Parcel
 
 MARGIN_NS = 20_000_000  # before a deadline
 HOLD_NS = 3_000_000  # a hundredth of the mean time in which one of five or six members mines alone in the campaign
@@ -60,7 +60,7 @@ class Withhold:
 
     def _release_ns(self, moment: Moment) -> int:
         state, context = moment.after, moment.context
-        expected_ns = state.since_ns + exchange_ns(state.chain, context.timing, context.toolbox)
+        expected_ns = state.since_ns + exchange_ns(state.chain, context.timing, context.cache)
         return expected_ns + (HOLD_NS if self._attack is Attack.HOLD else 0)
 
     def _is_kept_back(self, moment: Moment, height: int) -> bool:
@@ -80,8 +80,8 @@ class Withhold:
                 state, own = moment.after, moment.number
                 updates = (state.updates[own],) if own in state.updates else ()
                 reports = (state.reports[own],) if own in state.reports else ()
-                yield moment.say(None, Hearsay(state.attempt, updates=updates, reports=reports), height)
-        elif isinstance(content, Hearsay) and self._is_kept_back(moment, height):
+                yield moment.say(None, Gossip(state.attempt, updates=updates, reports=reports), height)
+        elif isinstance(content, Gossip) and self._is_kept_back(moment, height):
             said = without_own(content, moment.number)
             if self._attack is Attack.HOLD:
                 said = msgspec.structs.replace(said, updates=content.updates)
@@ -90,7 +90,7 @@ class Withhold:
         yield effect
 
 
-def without_own(said: Hearsay, member: int) -> Hearsay:
+def without_own(said: Gossip, member: int) -> Gossip:
     """Return the message without the member's own report and update."""
     return msgspec.structs.replace(
         said,
@@ -108,13 +108,13 @@ class Late:
 
     def change(self, moment: Moment, effects: tuple[Effect, ...]) -> tuple[Effect, ...]:
         state, context = moment.after, moment.context
-        wait_ns = deadline_ns(state.chain, context.timing, context.toolbox) - MARGIN_NS
+        wait_ns = deadline_ns(state.chain, context.timing, context.cache) - MARGIN_NS
         self._release_ns.setdefault(state.chain.height + 1, state.since_ns + wait_ns)
         return tuple(effect for effect in effects if not isinstance(effect, Mine | StopMining))
 
     def delay_ns(self, now_ns: int, parcel: Parcel) -> int:
         """Return how long a message of this member is held back."""
-        if not isinstance(parcel, Message) or not isinstance(parcel.content, Hearsay):
+        if not isinstance(parcel, Message) or not isinstance(parcel.content, Gossip):
             return 0
         message, said = parcel, parcel.content
         is_own = (
@@ -128,20 +128,20 @@ class Late:
 class LatePostman:
     """Network model that also delays the messages of late members."""
 
-    def __init__(self, postman: Postman, late: Mapping[int, Late]) -> None:
-        self._postman = postman
+    def __init__(self, delivery: Delivery, late: Mapping[int, Late]) -> None:
+        self._delivery = delivery
         self._late = late
 
     def deliveries(self, now_ns: int, sender: int, receiver: int, parcel: Parcel) -> Sequence[int]:
-        found = self._postman.deliveries(now_ns, sender, receiver, parcel)
+        found = self._delivery.deliveries(now_ns, sender, receiver, parcel)
         late = self._late.get(sender)
         return found if late is None else [extra_ns + late.delay_ns(now_ns, parcel) for extra_ns in found]
 
 
-def delay_late(postman: Postman, lies: Mapping[int, Sequence[Lie]]) -> Postman:
+def delay_late(delivery: Delivery, lies: Mapping[int, Sequence[Misbehaviour]]) -> Delivery:
     """Wrap the network model if any member is late."""
     late = {member: lie for member, told in lies.items() for lie in told if isinstance(lie, Late)}
-    return LatePostman(postman, late) if late else postman
+    return LatePostman(delivery, late) if late else delivery
 
 
 class FalseReport:
@@ -156,7 +156,7 @@ class FalseReport:
         return tuple(self._change(moment, effect) for effect in kept)
 
     def _change(self, moment: Moment, effect: Effect) -> Effect:
-        if not isinstance(effect, Send) or not isinstance(effect.message.content, Hearsay):
+        if not isinstance(effect, Send) or not isinstance(effect.message.content, Gossip):
             return effect
         said, own, height = effect.message.content, moment.number, effect.message.height
         if self._attack in (Attack.FAR, Attack.MUTE):
@@ -190,7 +190,7 @@ class OldBlocks:
         return (*effects, *replayed)
 
 
-def make_attack(attack: Attack) -> Sequence[Lie]:
+def make_attack(attack: Attack) -> Sequence[Misbehaviour]:
     """Return the changes to a selfish member's effects; a late member also needs a `LatePostman`."""
     match attack:
         case Attack.WITHHOLD | Attack.RELEASE | Attack.HOLD:

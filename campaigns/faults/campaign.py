@@ -9,7 +9,7 @@ from statistics import median
 
 from bdfl.errors import BdflError
 from bdfl.experiment.parallel import Progress, map_parallel
-from bdfl.ledger.cache import Toolbox
+from bdfl.ledger.cache import VerificationCache
 from bdfl.scenario.schema_learning import QuorumRule
 from campaigns.faults.mutants import MUTANTS, Mutant
 from campaigns.faults.plan import draw_plan
@@ -155,7 +155,7 @@ def _hunt(task: tuple[str, int, int]) -> MutantResult:
     mutant: Mutant = next(mutant for mutant in MUTANTS if mutant.name == name)
     if mutant.test:
         return _hunt_by_test(mutant)
-    judge = Toolbox()
+    judge = VerificationCache()
     for seed in range(first, first + num_seeds):
         tools = Tools(judge=judge)  # caches of faulty nodes are wrong, too
         verdict = judge_plan(draw_plan(seed), tools, applied=mutant.applied())

@@ -15,7 +15,7 @@ from bdfl.learning.weights import decode_weights, encode_weights
 from bdfl.ledger.block import Block, Kind, SignedUpdate, SignedVote, Vote
 from bdfl.ledger.rules import make_body, make_header
 from bdfl.protocol.events import Effect, Event, MessageArrived, Send, Timer, TimerFired
-from bdfl.protocol.messages import BlockWanted, Hearsay, Proposal
+from bdfl.protocol.messages import BlockWanted, Gossip, Proposal
 from bdfl.protocol.state import Context, NodeState
 from bdfl.transports.byzantine import Memory, Moment, each_receiver
 from bdfl.transports.byzantine_blocks import seal_block
@@ -55,7 +55,7 @@ class Hoarder:
         """Replace its own update by a different one for each receiver."""
         content = effect.message.content if isinstance(effect, Send) else None
         state, number = moment.after, moment.number
-        if not isinstance(effect, Send) or not isinstance(content, Hearsay):
+        if not isinstance(effect, Send) or not isinstance(content, Gossip):
             yield effect
             return
         own = state.updates.get(number)
@@ -76,7 +76,7 @@ class Hoarder:
             self._prepare(moment, own)
         is_again = isinstance(moment.event, TimerFired) and moment.event.timer is Timer.RESEND
         if height == self._height and (moment.before.chain.height + 1 != height or is_again or state.mined is not None):
-            yield moment.say(None, Hearsay(1, votes=self._votes))
+            yield moment.say(None, Gossip(1, votes=self._votes))
 
     def _prepare(self, moment: Moment, own: SignedUpdate) -> None:
         self._blocks = {}
@@ -111,7 +111,7 @@ class Hoarder:
             reports=mined.reports,
             entries=mined.entries,
             blobs={**state.blobs, **self._models},
-            toolbox=moment.context.toolbox,
+            cache=moment.context.cache,
         )
         header = make_header(state.chain, attempt, number, body, state.mined.header.time_ms)
         return seal_block(moment, header, body)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bdfl.ledger.block import Genesis, MembershipChange
-from bdfl.ledger.cache import Toolbox
+from bdfl.ledger.cache import VerificationCache
 from bdfl.ledger.chain import ChainState, apply_block, start_chain
 from bdfl.ledger.errors import InvalidBlock, MissingBlob, RuleBroken
 from bdfl.ledger.member_set import BINDS_AFTER, MemberSet, find_change, offender_of, read_member_set
@@ -50,7 +50,7 @@ class Trial:
     end_ns: int
 
 
-def check_agreement(trial: Trial, toolbox: Toolbox) -> Breach | None:
+def check_agreement(trial: Trial, cache: VerificationCache) -> Breach | None:
     """No two honest nodes commit different blocks at a height."""
     first: dict[int, tuple[int, bytes]] = {}
     for node in trial.plan.honest:
@@ -63,35 +63,35 @@ def check_agreement(trial: Trial, toolbox: Toolbox) -> Breach | None:
     return None
 
 
-def check_validity(trial: Trial, toolbox: Toolbox) -> Breach | None:
+def check_validity(trial: Trial, cache: VerificationCache) -> Breach | None:
     """No honest node commits an invalid block, or one without a quorum: all rules are checked again."""
-    start = start_chain(trial.genesis, toolbox)
+    start = start_chain(trial.genesis, cache)
     states: dict[bytes, ChainState] = {start.tip: start}
     for node in trial.plan.honest:
         for found in trial.record.nodes[node].commits:
             try:
-                _validate(trial, found, states, toolbox)
+                _validate(trial, found, states, cache)
             except (RuleBroken, MissingBlob) as error:
                 return Breach("validity", f"node {node} committed block {found.height}: {error}")
     return None
 
 
-def _validate(trial: Trial, found: Committed, states: dict[bytes, ChainState], toolbox: Toolbox) -> None:
+def _validate(trial: Trial, found: Committed, states: dict[bytes, ChainState], cache: VerificationCache) -> None:
     state = states.get(found.block.header.parent)
     if state is None or state.height + 1 != found.height:
         raise RuleBroken("parent", "a committed block of the height before", found.block.header.parent)
     name = found.block.digest
-    validate_certificate(state, name, found.certificate, toolbox)
+    validate_certificate(state, name, found.certificate, cache)
     if name in states:
         return
-    validate_proposal(state, found.block, toolbox)
+    validate_proposal(state, found.block, cache)
     needed = {blob: trial.find_blob(blob) for blob in required_blobs(state, found.block)}
     blobs = {blob: data for blob, data in needed.items() if data is not None}
-    validate_model(state, found.block, blobs, toolbox)
-    states[name] = apply_block(state, found.block, toolbox)
+    validate_model(state, found.block, blobs, cache)
+    states[name] = apply_block(state, found.block, cache)
 
 
-def check_progress(trial: Trial, toolbox: Toolbox) -> Breach | None:
+def check_progress(trial: Trial, cache: VerificationCache) -> Breach | None:
     """Every honest node reaches the same tip within three rounds after the faults stop, or its last height."""
     roll = _longest_roll(trial)
     for node in trial.plan.honest:
@@ -116,7 +116,7 @@ def expected_height(roll: MemberSet, node: int, quiet_height: int) -> int:
     return wanted if last is None else min(wanted, last)
 
 
-def check_members_only(trial: Trial, toolbox: Toolbox) -> Breach | None:
+def check_members_only(trial: Trial, cache: VerificationCache) -> Breach | None:
     """No honest node votes at a height at which it is not a member."""
     roll = _longest_roll(trial)
     for node in trial.plan.honest:
@@ -141,7 +141,7 @@ def _longest_roll(trial: Trial) -> MemberSet:
     return read_member_set(trial.genesis, (found.block for found in _longest_chain(trial)))
 
 
-def check_memory(trial: Trial, toolbox: Toolbox) -> Breach | None:
+def check_memory(trial: Trial, cache: VerificationCache) -> Breach | None:
     """No vote sent, lock kept or block committed is lost by a restart, and no honest node equivocates."""
     honest = set(trial.plan.honest)
     for restart in trial.record.restarts:
@@ -173,7 +173,7 @@ def check_memory(trial: Trial, toolbox: Toolbox) -> Breach | None:
     return None
 
 
-def check_innocence(trial: Trial, toolbox: Toolbox) -> Breach | None:
+def check_innocence(trial: Trial, cache: VerificationCache) -> Breach | None:
     """No honest node is an offender: no block convicts it, and no honest node has evidence against it."""
     honest = set(trial.plan.honest)
     for node in trial.plan.honest:
@@ -186,7 +186,7 @@ def check_innocence(trial: Trial, toolbox: Toolbox) -> Breach | None:
     return None
 
 
-def check_nobody_left_out(trial: Trial, toolbox: Toolbox) -> Breach | None:
+def check_nobody_left_out(trial: Trial, cache: VerificationCache) -> Breach | None:
     """A block of a first attempt contains every honest update that all its honest voters held in time."""
     honest = set(trial.plan.honest)
     for node in trial.plan.honest:
@@ -203,7 +203,7 @@ def check_nobody_left_out(trial: Trial, toolbox: Toolbox) -> Breach | None:
     return None
 
 
-def check_bounded_memory(trial: Trial, toolbox: Toolbox) -> Breach | None:
+def check_bounded_memory(trial: Trial, cache: VerificationCache) -> Breach | None:
     """No honest node ever exceeds the memory bounds of `docs/security.md`, whatever liars send."""
     num_liars, num_members = len(trial.plan.liars), trial.plan.num_keys
     max_blobs = num_members + (MAX_BLOBS + MAX_DECIDABLE - 1) * num_liars
@@ -223,7 +223,7 @@ def check_bounded_memory(trial: Trial, toolbox: Toolbox) -> Breach | None:
     return None
 
 
-def check_trust(trial: Trial, toolbox: Toolbox) -> Breach | None:
+def check_trust(trial: Trial, cache: VerificationCache) -> Breach | None:
     """A model is taken on trust only if its updates are pruned everywhere: so many blocks above it are committed."""
     for node in trial.plan.honest:
         for found in trial.record.nodes[node].commits:
@@ -234,7 +234,7 @@ def check_trust(trial: Trial, toolbox: Toolbox) -> Breach | None:
     return None
 
 
-def check_share(trial: Trial, toolbox: Toolbox) -> Breach | None:
+def check_share(trial: Trial, cache: VerificationCache) -> Breach | None:
     """No selfish member wins significantly more blocks than its share of the hashing after the faults stop."""
     won, winnable, expected = share_of_selfish(trial)
     if is_too_large(won, winnable, expected):
@@ -262,29 +262,29 @@ def share_of_selfish(trial: Trial) -> tuple[int, int, float]:
     return won, winnable, expected
 
 
-def check_entries(trial: Trial, toolbox: Toolbox) -> Breach | None:
+def check_entries(trial: Trial, cache: VerificationCache) -> Breach | None:
     """No evidence or signed change held by an honest node stays off the chain for long once the faults stopped."""
     for node in trial.plan.honest:
         record = trial.record.nodes[node]
         for what, since in record.entries.items():
             num_blocks = trial.heights[node] + 1 - max(since, trial.quiet_height + 1)
-            if num_blocks > ENTRY_BLOCKS * (1 + len(trial.plan.offers)) and _is_possible(record.chain, what, toolbox):
+            if num_blocks > ENTRY_BLOCKS * (1 + len(trial.plan.offers)) and _is_possible(record.chain, what, cache):
                 name = f"evidence against member {what}" if isinstance(what, int) else f"{what.change}"
                 return Breach("entries", f"node {node} has held {name} for {num_blocks} blocks without it")
     return None
 
 
-def _is_possible(chain: ChainState | None, what: int | MembershipChange, toolbox: Toolbox) -> bool:
+def _is_possible(chain: ChainState | None, what: int | MembershipChange, cache: VerificationCache) -> bool:
     if chain is None or isinstance(what, int):
         return chain is not None
     try:
-        validate_change(chain, what, toolbox)
+        validate_change(chain, what, cache)
     except InvalidBlock:
         return False
     return True
 
 
-LAWS: tuple[Callable[[Trial, Toolbox], Breach | None], ...] = (
+LAWS: tuple[Callable[[Trial, VerificationCache], Breach | None], ...] = (
     check_agreement,
     check_validity,
     check_progress,
@@ -299,9 +299,9 @@ LAWS: tuple[Callable[[Trial, Toolbox], Breach | None], ...] = (
 )
 
 
-def find_breaches(trial: Trial, toolbox: Toolbox) -> list[Breach]:
-    """Return the first breach of every violated law; the toolbox must not be one that the nodes used."""
-    return [breach for law in LAWS if (breach := law(trial, toolbox)) is not None]
+def find_breaches(trial: Trial, cache: VerificationCache) -> list[Breach]:
+    """Return the first breach of every violated law; the cache must not be one that the nodes used."""
+    return [breach for law in LAWS if (breach := law(trial, cache)) is not None]
 
 
 def _short(name: bytes) -> str:

@@ -274,7 +274,7 @@ def _wherever_signed(right: Function) -> Function:
     def is_meant_for_here(draft: Draft, block: Any) -> bool:
         members, header = draft.chain.params.members, block.header
         statement = statement_digest(Meaning.BLOCK, header.place, encode(Seal(header, block.nonce)))
-        return draft.toolbox.is_signed(members[header.proposer].public_key, block.signature, statement)
+        return draft.cache.is_signed(members[header.proposer].public_key, block.signature, statement)
 
     return is_meant_for_here
 

@@ -7,7 +7,7 @@ from bdfl.ledger.chain import ChainState
 from bdfl.ledger.store import Store
 from bdfl.protocol.events import Commit, Effect, Event, KeptBlob, KeptProgress, Send
 from bdfl.protocol.events import Store as Keep
-from bdfl.protocol.messages import Hearsay, Message, Proposal
+from bdfl.protocol.messages import Gossip, Message, Proposal
 from bdfl.protocol.state import NodeState, Phase
 from bdfl.transports.interfaces import Observer
 
@@ -136,7 +136,7 @@ class Recorder(Observer):
         if isinstance(content, Proposal) and content.block.header.proposer == number:
             key = ("block", content.block.header.height, content.block.header.attempt)
             record.signed.setdefault(key, set()).add(content.block.signature)
-        if not isinstance(content, Hearsay):
+        if not isinstance(content, Gossip):
             return
         for update in content.updates:
             if update.update.client == number:

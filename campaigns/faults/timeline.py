@@ -7,7 +7,7 @@ from bdfl.ledger.block import SignedVote
 from bdfl.ledger.member_set import find_change
 from bdfl.ledger.store import Store
 from bdfl.protocol.events import Commit, Effect, Event, Refused, Send, TrainingFinished
-from bdfl.protocol.messages import Hearsay, Proposal
+from bdfl.protocol.messages import Gossip, Proposal
 from bdfl.protocol.state import NodeState, Phase
 from bdfl.transports.faults import Partition
 from campaigns.faults.plan import FaultPlan, Offer
@@ -82,7 +82,7 @@ class Storyteller(Recorder):
                     gave = _numbers(signed.update.client for signed in block.body.updates)
                     receiver = "all" if to is None else str(to)
                     self.tell(now_ns, number, f"proposes {place}: {_short(block.digest)} to {receiver}, updates {gave}")
-            case Send(to=to, message=message) if isinstance(message.content, Hearsay):
+            case Send(to=to, message=message) if isinstance(message.content, Gossip):
                 for signed in message.content.votes:
                     if signed.vote.voter == number and (number, signed.signature) not in self._told:
                         self._told.add((number, signed.signature))

@@ -5,12 +5,12 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 
-from bdfl.ledger.cache import Toolbox
+from bdfl.ledger.cache import VerificationCache
 from bdfl.ledger.member_set import read_member_set
 from bdfl.protocol.state import Timing
 from bdfl.scenario.schema_learning import QuorumRule
-from bdfl.transports.byzantine import Liar
-from bdfl.transports.faults import FaultyPostman, Trouble, make_liar
+from bdfl.transports.byzantine import ByzantineMember
+from bdfl.transports.faults import FaultInjection, FaultyDelivery, make_liar
 from bdfl.transports.interfaces import Tamper
 from bdfl.transports.simulated import Network, SimulatedNode, make_nodes
 from campaigns.faults.attacks import delay_late, make_attack
@@ -27,7 +27,7 @@ from campaigns.faults.laws import (
 from campaigns.faults.plan import SECOND_NS, FaultPlan, draw_plan
 from campaigns.faults.recorder import Recorder
 from campaigns.faults.timeline import Storyteller, describe_plan, render_timeline
-from campaigns.faults.world import TinyWorld, message_stream
+from campaigns.faults.world import TinyCostModel, message_stream
 
 GRACE_NS = 3 * SECOND_NS // 10
 PATIENCE_NS = 30 * SECOND_NS  # for three rounds after the faults stopped
@@ -62,8 +62,8 @@ class Verdict:
 class Tools:
     """Caches that trials may share: one for the nodes, another for the laws."""
 
-    nodes: Toolbox = field(default_factory=Toolbox)
-    judge: Toolbox = field(default_factory=Toolbox)
+    nodes: VerificationCache = field(default_factory=VerificationCache)
+    judge: VerificationCache = field(default_factory=VerificationCache)
 
 
 def try_seed(
@@ -108,15 +108,15 @@ def judge_plan(
     )
 
 
-def play(plan: FaultPlan, recorder: Recorder, toolbox: Toolbox) -> tuple[Trial, int, Breach | None]:
+def play(plan: FaultPlan, recorder: Recorder, cache: VerificationCache) -> tuple[Trial, int, Breach | None]:
     """Run a plan's network; return its record, the number of events, and a breach if a node raised an exception."""
-    world = TinyWorld(plan, toolbox)
+    world = TinyCostModel(plan, cache)
     trouble = _make_trouble(plan)
     timing = Timing(grace_ns=GRACE_NS, attempt_ns=plan.attempt_ns, resend_ns=plan.resend_ns)
     nodes = make_nodes(
-        world.genesis, world.initial_model, world.signers, timing, toolbox=toolbox, keep_blocks=plan.keep_blocks
+        world.genesis, world.initial_model, world.signers, timing, cache=cache, keep_blocks=plan.keep_blocks
     )
-    network = Network(nodes, world, postman=trouble.postman, observer=recorder)
+    network = Network(nodes, world, delivery=trouble.delivery, observer=recorder)
     trouble.bring_to(network)
     for offer in plan.offers:
         change = world.make_change(offer)
@@ -165,16 +165,16 @@ def play(plan: FaultPlan, recorder: Recorder, toolbox: Toolbox) -> tuple[Trial, 
     return trial, network.num_events, error
 
 
-def _make_trouble(plan: FaultPlan) -> Trouble:
+def _make_trouble(plan: FaultPlan) -> FaultInjection:
     rng = message_stream(plan.seed)
-    postman = FaultyPostman(plan.weather, plan.partitions, rng, until_ns=plan.quiet_ns, calm_ns=plan.calm_ns)
+    delivery = FaultyDelivery(plan.weather, plan.partitions, rng, until_ns=plan.quiet_ns, calm_ns=plan.calm_ns)
     tampers: dict[int, Tamper] = {
         member: make_liar(plan.seed, member, kinds, plan.camp) for member, kinds in plan.liars
     }
     tampers |= {member: Hoarder(tampers[member]) for member in plan.hoarders}
     attacks = {member: make_attack(attack) for member, attack in plan.selfish}
-    tampers |= {member: Liar(lies) for member, lies in attacks.items()}
-    return Trouble(delay_late(postman, attacks), tampers, plan.crashes, plan.freezes, plan.slow, plan.quiet_ns)
+    tampers |= {member: ByzantineMember(lies) for member, lies in attacks.items()}
+    return FaultInjection(delay_late(delivery, attacks), tampers, plan.crashes, plan.freezes, plan.slow, plan.quiet_ns)
 
 
 def replay_command(seed: int, quorum: QuorumRule | None, *, most_liars: bool = False) -> str:

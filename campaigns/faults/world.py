@@ -13,7 +13,7 @@ import numpy as np
 from bdfl.environment import Purpose, RoundState, draw_federation, draw_rounds, stream
 from bdfl.learning.weights import Layout, Vector, decode_weights, encode_weights
 from bdfl.ledger.block import Admission, Conditions, Genesis, MembershipChange, Removal, chain_id
-from bdfl.ledger.cache import Toolbox
+from bdfl.ledger.cache import VerificationCache
 from bdfl.ledger.chain import ChainState
 from bdfl.ledger.genesis import conditions_of, make_genesis, plan_first_round
 from bdfl.ledger.member_set import quorum_size
@@ -21,7 +21,7 @@ from bdfl.ledger.schedule import idle_schedule
 from bdfl.ledger.statements import make_change
 from bdfl.scenario import Clients, Learning, Ledger, Mining, MiningMode, Scenario, SchedulerChoice
 from bdfl.scenario.schema_learning import Aggregation, Behaviour
-from bdfl.transports.cost_model import ScenarioWorld
+from bdfl.transports.cost_model import ScenarioCostModel
 from bdfl.transports.faults import MESSAGES
 from bdfl.transports.simulated import simulated_signer
 from campaigns.faults.plan import FaultPlan, Offer
@@ -34,10 +34,10 @@ _EXAGGERATION = np.float32(10.0)
 _POISONS = frozenset({Behaviour.LAZY, Behaviour.LABEL_FLIP, Behaviour.SIGN_FLIP, Behaviour.SCALING, Behaviour.GAUSSIAN})
 
 
-class TinyWorld(ScenarioWorld):
+class TinyCostModel(ScenarioCostModel):
     """Cost model and training of one plan, with the genesis of its chain."""
 
-    def __init__(self, plan: FaultPlan, toolbox: Toolbox) -> None:
+    def __init__(self, plan: FaultPlan, cache: VerificationCache) -> None:
         scenario = tiny_scenario(plan)
         federation = draw_federation(scenario)
         self._states: Iterator[RoundState] = draw_rounds(scenario, federation)
@@ -57,10 +57,10 @@ class TinyWorld(ScenarioWorld):
             [signer.public_key for signer in self.signers],
             LAYOUT,
             self.initial_model,
-            toolbox,
+            cache,
         )
         self._members = everybody.members
-        self.genesis: Genesis = _without_newcomers(everybody, plan.num_nodes, toolbox)
+        self.genesis: Genesis = _without_newcomers(everybody, plan.num_nodes, cache)
 
     def make_change(self, offer: Offer) -> MembershipChange:
         """Make the offered change, signed by all founders or by too few of them."""
@@ -102,13 +102,13 @@ def message_stream(seed: int) -> np.random.Generator:
     return stream(seed, Purpose.FAULTS, 1, MESSAGES)
 
 
-def _without_newcomers(everybody: Genesis, num_members: int, toolbox: Toolbox) -> Genesis:
+def _without_newcomers(everybody: Genesis, num_members: int, cache: VerificationCache) -> Genesis:
     """Remove all but the first members from a genesis."""
     if num_members == len(everybody.members):
         return everybody
     idle = idle_schedule(1, num_members, "not planned yet")
     draft = msgspec.structs.replace(everybody, members=everybody.members[:num_members], schedule=idle)
-    return plan_first_round(draft, toolbox)
+    return plan_first_round(draft, cache)
 
 
 def tiny_scenario(plan: FaultPlan) -> Scenario:

@@ -56,7 +56,7 @@ from bdfl.protocol.messages import (
     Content,
     Decided,
     DecidedWanted,
-    Hearsay,
+    Gossip,
     Message,
     Proposal,
     decode_message,
@@ -140,29 +140,29 @@ Judge = Callable[[Record], bool]
 def _judge_update(record: Record) -> bool:
     court = hold_court()
     assert isinstance(record, SignedUpdate)
-    validate_update(court.maker.state, record, court.maker.toolbox)
+    validate_update(court.maker.state, record, court.maker.cache)
     return record in court.updates
 
 
 def _judge_report(record: Record) -> bool:
     court = hold_court()
     assert isinstance(record, SignedReport)
-    validate_report(court.maker.state, record, court.maker.toolbox)
+    validate_report(court.maker.state, record, court.maker.cache)
     return record in court.reports
 
 
 def _judge_vote(record: Record) -> bool:
     court = hold_court()
     assert isinstance(record, SignedVote)
-    validate_vote(court.maker.state, record, court.maker.toolbox)
+    validate_vote(court.maker.state, record, court.maker.cache)
     return record in court.votes
 
 
 def _judge_block(record: Record) -> bool:
     court = hold_court()
     assert isinstance(record, Block)
-    validate_proposal(court.maker.state, record, court.maker.toolbox)
-    validate_model(court.maker.state, record, court.blobs, court.maker.toolbox)
+    validate_proposal(court.maker.state, record, court.maker.cache)
+    validate_model(court.maker.state, record, court.blobs, court.maker.cache)
     return record in court.blocks
 
 
@@ -176,8 +176,8 @@ def _judge_body(record: Record) -> bool:
     maker = court.maker
     assert isinstance(record, Body)
     block = maker.seal(make_header(maker.state, 1, 0, record, 0), record)
-    validate_proposal(maker.state, block, maker.toolbox)
-    validate_model(maker.state, block, court.blobs, maker.toolbox)
+    validate_proposal(maker.state, block, maker.cache)
+    validate_model(maker.state, block, court.blobs, maker.cache)
     fixed = ("schedule", "is_empty", "model", "queue_nano", "modelled", "updates")
     return any(
         all(getattr(record, name) == getattr(original.body, name) for name in fixed)
@@ -198,7 +198,7 @@ def _judge_header(record: Record) -> bool:
     if record.difficulty > _MINED_HERE or record.proposer >= maker.state.num_members:
         return True  # would have to be mined, or signed by nobody: not judged here
     body = court.blocks[0].body
-    validate_proposal(maker.state, maker.seal(record, body), maker.toolbox)
+    validate_proposal(maker.state, maker.seal(record, body), maker.cache)
     expected = make_header(maker.state, record.attempt, record.proposer, body, record.time_ms)
     return record == expected
 
@@ -206,7 +206,7 @@ def _judge_header(record: Record) -> bool:
 def _judge_decided(record: Record) -> bool:
     court = hold_court()
     assert isinstance(record, Decided)
-    validate_certificate(court.maker.state, record.block.digest, record.certificate, court.maker.toolbox)
+    validate_certificate(court.maker.state, record.block.digest, record.certificate, court.maker.cache)
     genuine = [vote for certificate in court.certificates for vote in certificate]
     are_genuine = all(vote in genuine for vote in record.certificate)
     return _judge_block(record.block) and are_genuine
@@ -216,7 +216,7 @@ def _judge_evidence(record: Record) -> bool:
     """Evidence may turn round what it is made of, but must be made of what its author signed."""
     court = hold_court()
     assert isinstance(record, TwoVotes | TwoBlocks | TwoUpdates | FalseWork)
-    validate_evidence(court.maker.state, record, court.maker.toolbox)
+    validate_evidence(court.maker.state, record, court.maker.cache)
     match record:
         case TwoVotes():
             return record.place == court.maker.state.place and {record.first, record.second} <= set(court.votes)
@@ -232,7 +232,7 @@ def _judge_change(record: Record) -> bool:
     """Of a change assents beyond the quorum may be left out."""
     court = hold_court()
     assert isinstance(record, MembershipChange)
-    validate_change(court.maker.state, record, court.maker.toolbox)
+    validate_change(court.maker.state, record, court.maker.cache)
     return _is_original_change(record)
 
 
@@ -247,11 +247,11 @@ def _judge_genesis(record: Record) -> bool:
     """Another genesis is another chain: no block of the first is valid on it."""
     court = hold_court()
     assert isinstance(record, Genesis)
-    state = start_chain(record, court.maker.toolbox)
+    state = start_chain(record, court.maker.cache)
     if record == court.maker.store.genesis:
         return True
     try:
-        validate_proposal(state, court.maker.store.block(1), court.maker.toolbox)
+        validate_proposal(state, court.maker.store.block(1), court.maker.cache)
     except RuleBroken:
         return bool(state.chain != court.maker.state.chain)
     return False
@@ -260,7 +260,7 @@ def _judge_genesis(record: Record) -> bool:
 @cache
 def _start_node() -> tuple[Context, NodeState]:
     court = hold_court()
-    context = Context(_NODE, court.maker.signers[_NODE], Timing(10**9, 10**9, 10**9), court.maker.toolbox)
+    context = Context(_NODE, court.maker.signers[_NODE], Timing(10**9, 10**9, 10**9), court.maker.cache)
     state = begin(context, court.maker.state, Recovered(certificate=court.maker.certificate))
     return context, step(context, state, Started(), 0, 0)[0]
 
@@ -300,7 +300,7 @@ def _evidence() -> dict[type[Record], Sequence[Record]]:
 def _messages() -> list[Message]:
     court = hold_court()
     contents: list[Content] = [
-        Hearsay(
+        Gossip(
             attempt=1,
             wants_answer=True,
             updates=court.updates[:3],

@@ -10,7 +10,7 @@ import msgspec
 from bdfl.encoding import DIGEST_SIZE, SIGNATURE_SIZE, Record, decode, encode
 from bdfl.identity import SEAL_SIZE, Signer
 from bdfl.ledger.block import Kind, SignedUpdate, SignedVote, Vote
-from bdfl.protocol.messages import DecidedWanted, Hearsay, Message, decode_message, encode_message
+from bdfl.protocol.messages import DecidedWanted, Gossip, Message, decode_message, encode_message
 from bdfl.transports.live.admission import MAX_REQUEST_SIZE
 from bdfl.transports.live.envelope import MAX_LIFE, Envelope, Keyring, PieceRequest, Purpose, Sealer, overhead
 from bdfl.transports.live.zenoh_config import Keys
@@ -150,17 +150,17 @@ class Arsenal:
 
     def _false_statements(self) -> Callable[[int], Shot]:
         """Make overheard statements for the current height, with every signature replaced by random bytes."""
-        sealer, said = self.sealer, [one for one in self._genuine() if isinstance(one.content, Hearsay)]
+        sealer, said = self.sealer, [one for one in self._genuine() if isinstance(one.content, Gossip)]
 
         def make(number: int) -> Shot:
             content = said[number % len(said)].content
-            assert isinstance(content, Hearsay)
+            assert isinstance(content, Gossip)
             payload = self._message(self.find_height(), self._spoil(content))
             return Shot(self.keys.to_all(self.member), sealer.seal(Purpose.MESSAGE, None, payload))
 
         return make
 
-    def _spoil(self, content: Hearsay) -> Hearsay:
+    def _spoil(self, content: Gossip) -> Gossip:
         victim = self.dice.choice(self.victims)
         vote = Vote(Kind.PREVOTE, 1, self._noise(DIGEST_SIZE), victim, (), (), 0)
         return msgspec.structs.replace(
@@ -190,7 +190,7 @@ class Arsenal:
         models = [
             one.update.model
             for message in self._genuine()
-            if isinstance(message.content, Hearsay)
+            if isinstance(message.content, Gossip)
             for one in message.content.updates
             if one.update.model
         ] or [self._noise(DIGEST_SIZE)]

@@ -11,8 +11,8 @@ from typing import TypeAlias
 
 from bdfl.ledger.block import Block, Kind, SignedUpdate, SignedVote
 from bdfl.localnet.processes import node_folder
-from bdfl.protocol.messages import Decided, Hearsay, Message, Proposal
-from bdfl.transports.live.event_log import EVENTS_FILE, Began, Happened, LoggedMessage, former_log, read_entries
+from bdfl.protocol.messages import Decided, Gossip, Message, Proposal
+from bdfl.transports.live.event_log import EVENTS_FILE, LoggedMessage, LoggedStep, LogHeader, former_log, read_entries
 
 VoteKey: TypeAlias = tuple[int, int, Kind, int]  # height, voter, kind, attempt
 
@@ -57,9 +57,9 @@ def read_testimony(folder: Path, numbers: Sequence[int]) -> Testimony:
     testimony = Testimony()
     for number in numbers:
         lives = testimony.lives[number] = []
-        began: Began | None = None
+        began: LogHeader | None = None
         for entry in _read_log(node_folder(folder, number) / EVENTS_FILE):
-            if isinstance(entry, Began):
+            if isinstance(entry, LogHeader):
                 began = entry
                 continue
             now_s = entry.now_ns / 1e9
@@ -117,7 +117,7 @@ def find_forgotten(testimony: Testimony) -> list[str]:
     return found
 
 
-def _read_log(path: Path) -> Iterator[Began | Happened]:
+def _read_log(path: Path) -> Iterator[LogHeader | LoggedStep]:
     for log in (former_log(path), path):
         if log.exists():
             yield from read_entries(log)
@@ -125,7 +125,7 @@ def _read_log(path: Path) -> Iterator[Began | Happened]:
 
 def _take_message(testimony: Testimony, now_s: float, message: Message) -> None:
     content, height = message.content, message.height
-    if isinstance(content, Hearsay):
+    if isinstance(content, Gossip):
         _take_votes(testimony, now_s, height, content.votes)
         _take_updates(testimony, height, content.updates)
         _take_height(testimony, now_s, message.sender, height - 1)  # it has all blocks below the height

@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bdfl.ledger.block import Kind, SignedVote
-from bdfl.ledger.cache import Toolbox
+from bdfl.ledger.cache import VerificationCache
 from bdfl.ledger.chain import ChainState
 from bdfl.ledger.errors import InvalidBlock
 from bdfl.ledger.rules import validate_vote
 from bdfl.ledger.store import Store as ChainKeeping
 from bdfl.protocol.consensus import leader_of
 from bdfl.protocol.events import Commit, Effect, Event, KeptProgress, KeptVote, MessageArrived, Send, Started, Store
-from bdfl.protocol.messages import Hearsay
+from bdfl.protocol.messages import Gossip
 from bdfl.protocol.state import NodeState
 from bdfl.scenario.schema_learning import QuorumRule
 from bdfl.transports.live.replay import replay
@@ -104,7 +104,7 @@ class TraceRecorder(Recorder):
         self._known = {number: _Known() for number in watched}
         self._followed: dict[int, int] = {}  # by height: how many lead others to a later attempt
         self._chains: dict[int, ChainState] = {}  # by height
-        self._toolbox = Toolbox()
+        self._cache = VerificationCache()
 
     def stepped(
         self,
@@ -162,7 +162,7 @@ class TraceRecorder(Recorder):
                 leader = leader_of(self._chains[height - 1], vote.attempt)
                 self._add(now_ns, name, number, height - 1, vote.attempt, vote.block, leader)
                 known.is_pending = True
-            case Send(message=message) if known.is_pending and isinstance(message.content, Hearsay):
+            case Send(message=message) if known.is_pending and isinstance(message.content, Gossip):
                 if any(signed.vote.voter == number for signed in message.content.votes):
                     self._add(now_ns, "say", number, message.height - 1)
                     known.is_pending = False
@@ -189,7 +189,7 @@ class TraceRecorder(Recorder):
 
     def _is_valid(self, chain: ChainState, vote: SignedVote) -> bool:
         try:
-            validate_vote(chain, vote, self._toolbox)
+            validate_vote(chain, vote, self._cache)
         except InvalidBlock:
             return False
         return True
@@ -208,7 +208,7 @@ class TraceRecorder(Recorder):
 def _said_in(event: Event, height: int) -> Sequence[SignedVote]:
     if isinstance(event, MessageArrived) and event.message.height == height:
         content = event.message.content
-        return content.votes if isinstance(content, Hearsay) else ()
+        return content.votes if isinstance(content, Gossip) else ()
     return ()
 
 
@@ -216,7 +216,7 @@ def record_seed(seed: int) -> Trace:
     """The steps of a fault seed's network, the same that `python -m campaigns faults` plays."""
     plan = draw_plan(seed)
     recorder = TraceRecorder(plan.num_keys, plan.honest)
-    play(plan, recorder, Toolbox())
+    play(plan, recorder, VerificationCache())
     free = frozenset(range(plan.num_keys)) - frozenset(plan.honest)
     return Trace(plan.num_keys, free, tuple(recorder.steps))
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from math import sqrt
 
 from bdfl.experiment.parallel import Progress, map_parallel
-from bdfl.ledger.cache import Toolbox
+from bdfl.ledger.cache import VerificationCache
 from campaigns.faults.attacks import Attack
 from campaigns.faults.laws import ENTRY_BLOCKS
 from campaigns.faults.shares import is_too_large
@@ -145,12 +145,12 @@ def run_campaign(
 
 def _try_setting(task: tuple[Setting, bool]) -> Case:
     setting, is_compared = task
-    toolbox = Toolbox()
-    found = play(setting, toolbox)
-    compared = slowdown(found, toolbox) if is_compared else None
+    cache = VerificationCache()
+    found = play(setting, cache)
+    compared = slowdown(found, cache) if is_compared else None
     removed_at = None
     if not setting.is_veto:
-        removed_at = play(replace(setting, is_removed=True, num_blocks=ENTRY_BLOCKS), toolbox).removed_at
+        removed_at = play(replace(setting, is_removed=True, num_blocks=ENTRY_BLOCKS), cache).removed_at
     return judge(found, compared, removed_at)
 
 
@@ -169,9 +169,9 @@ def judge(found: Play, compared: float | None, removed_at: int | None) -> Case:
     return Case(setting, len(found.proposers), found.num_won, expected, compared, removed_at, tuple(broken))
 
 
-def slowdown(attacked: Play, toolbox: Toolbox | None = None) -> float:
+def slowdown(attacked: Play, cache: VerificationCache | None = None) -> float:
     """Return the mean round with the selfish member divided by that without."""
-    control = play(replace(attacked.setting, attack=None), toolbox)
+    control = play(replace(attacked.setting, attack=None), cache)
     return attacked.mean_round_s / control.mean_round_s
 
 

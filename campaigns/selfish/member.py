@@ -6,10 +6,10 @@ from bdfl.cli import main
 from bdfl.protocol.events import Effect, Event
 from bdfl.protocol.node import step
 from bdfl.protocol.state import Context, NodeState
-from bdfl.transports.byzantine import Liar
+from bdfl.transports.byzantine import ByzantineMember
 from campaigns.faults.attacks import Attack, make_attack
 
-_liar = Liar(make_attack(Attack.WITHHOLD))
+_liar = ByzantineMember(make_attack(Attack.WITHHOLD))
 
 
 def lying_step(

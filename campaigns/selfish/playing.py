@@ -6,20 +6,20 @@ from functools import partial
 from math import inf
 
 from bdfl.ledger.block import Block, Certificate
-from bdfl.ledger.cache import Toolbox
+from bdfl.ledger.cache import VerificationCache
 from bdfl.ledger.chain import ChainState
 from bdfl.ledger.costs import NANO
 from bdfl.ledger.member_set import find_change
 from bdfl.protocol.state import Timing
 from bdfl.scenario.schema_learning import QuorumRule
-from bdfl.transports.byzantine import Liar, Silence
-from bdfl.transports.faults import FaultyPostman, Weather
+from bdfl.transports.byzantine import ByzantineMember, Silence
+from bdfl.transports.faults import FaultyDelivery, Weather
 from bdfl.transports.interfaces import BlobRequest, Parcel
 from bdfl.transports.simulated import Network, make_nodes
 from campaigns.faults.attacks import Attack, delay_late, make_attack
 from campaigns.faults.plan import FaultPlan, Offer
 from campaigns.faults.shares import hashing_share
-from campaigns.faults.world import TinyWorld, message_stream
+from campaigns.faults.world import TinyCostModel, message_stream
 
 FIRST_ROUNDS = 10  # until the others have adapted
 _NEVER = 10_000
@@ -71,11 +71,11 @@ class Play:
         return self.proposers.count(self.setting.member)
 
 
-class _FeignedWorld(TinyWorld):
+class _FeignedWorld(TinyCostModel):
     """Cost model in which the last member trains and uploads in no time."""
 
-    def __init__(self, plan: FaultPlan, toolbox: Toolbox) -> None:
-        super().__init__(plan, toolbox)
+    def __init__(self, plan: FaultPlan, cache: VerificationCache) -> None:
+        super().__init__(plan, cache)
         self._fast = plan.num_nodes - 1
 
     def training_ns(self, client: int, chain: ChainState) -> int:
@@ -85,14 +85,14 @@ class _FeignedWorld(TinyWorld):
         return 0 if client == self._fast else super().upload_ns(client, chain)
 
 
-def play(setting: Setting, toolbox: Toolbox | None = None) -> Play:
+def play(setting: Setting, cache: VerificationCache | None = None) -> Play:
     """Simulate a network until its honest members have committed so many blocks."""
-    toolbox = toolbox or Toolbox()
+    cache = cache or VerificationCache()
     plan = _plan(setting)
-    world = _FeignedWorld(plan, toolbox) if setting.attack is Attack.FEIGN else TinyWorld(plan, toolbox)
+    world = _FeignedWorld(plan, cache) if setting.attack is Attack.FEIGN else TinyCostModel(plan, cache)
     timing = Timing(grace_ns=round(setting.grace_s * NANO), attempt_ns=plan.attempt_ns, resend_ns=plan.resend_ns)
-    nodes = make_nodes(world.genesis, world.initial_model, world.signers, timing, toolbox=toolbox)
-    postman = FaultyPostman(Weather(), (), message_stream(plan.seed), until_ns=0, calm_ns=plan.calm_ns)
+    nodes = make_nodes(world.genesis, world.initial_model, world.signers, timing, cache=cache)
+    delivery = FaultyDelivery(Weather(), (), message_stream(plan.seed), until_ns=0, calm_ns=plan.calm_ns)
     schedules = {1: world.genesis.schedule}
     proposers: dict[int, int] = {}
     times_ns: dict[int, int] = {}
@@ -108,8 +108,8 @@ def play(setting: Setting, toolbox: Toolbox | None = None) -> Play:
             removed_at.append(height)
 
     lies = () if setting.attack is None else make_attack(setting.attack)
-    network = Network(nodes, world, postman=delay_late(postman, {setting.member: lies}), on_commit=on_commit)
-    nodes[setting.member].tamper = Liar(lies)
+    network = Network(nodes, world, delivery=delay_late(delivery, {setting.member: lies}), on_commit=on_commit)
+    nodes[setting.member].tamper = ByzantineMember(lies)
     if setting.is_removed:
         change = world.make_change(Offer(0, (), setting.member, _NEVER))
         for node in range(setting.member):
@@ -172,13 +172,13 @@ def recovery_s(lead_s: float) -> float:
         attempt_ns=round(ATTEMPT_S * NANO),
         calm_ns=_LATENCY_NS,
     )
-    toolbox = Toolbox()
-    world = TinyWorld(plan, toolbox)
+    cache = VerificationCache()
+    world = TinyCostModel(plan, cache)
     timing = Timing(grace_ns=round(0.9 * lead_s * NANO), attempt_ns=plan.attempt_ns, resend_ns=plan.resend_ns)
-    nodes = make_nodes(world.genesis, world.initial_model, world.signers, timing, toolbox=toolbox)
-    nodes[_SILENT].tamper = Liar([Silence()])
+    nodes = make_nodes(world.genesis, world.initial_model, world.signers, timing, cache=cache)
+    nodes[_SILENT].tamper = ByzantineMember([Silence()])
     unheard = _Unheard()
-    network = Network(nodes, world, postman=unheard)
+    network = Network(nodes, world, delivery=unheard)
     others = [node for node in nodes if node.number not in (_SILENT, *AHEAD)]
     network.run(lambda: min(node.height for node in others) >= _SETTLED)
     unheard.until_ns = network.now_ns + round(lead_s * NANO)

@@ -32,7 +32,7 @@ from bdfl.ledger.block import (
 )
 from bdfl.ledger.member_set import quorum_size
 from bdfl.protocol.consensus import MAX_CERTIFIED
-from bdfl.protocol.messages import Content, Hearsay, Message, Proposal
+from bdfl.protocol.messages import Content, Gossip, Message, Proposal
 from bdfl.radio import uplink_rate, upload_time
 from bdfl.scenario import Scenario
 from bdfl.scenario.schema_learning import QuorumRule
@@ -211,10 +211,10 @@ def heard_in_round(
     report, update, vote = _report(members), _update(members, model_bytes), _vote(members, selected)
     block = _block(members, selected, model_bytes, _num_certified(voting, rule))
     return Heard(
-        report_bytes=(members - 1) * _size(Hearsay(1, reports=(report,))),
-        update_bytes=selected * (_size(Hearsay(1, updates=(update,))) + model_bytes),
+        report_bytes=(members - 1) * _size(Gossip(1, reports=(report,))),
+        update_bytes=selected * (_size(Gossip(1, updates=(update,))) + model_bytes),
         block_bytes=_size(Proposal(block)),
-        vote_bytes=2 * voting * _size(Hearsay(1, votes=(vote,))),
+        vote_bytes=2 * voting * _size(Gossip(1, votes=(vote,))),
         num_messages=members - 1 + 2 * selected + 1 + 2 * voting,
         num_signatures=members - 1 + selected + 1 + 2 * voting,  # those of the block's parts were heard before
     )

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from bdfl.ledger.cache import Toolbox
+from bdfl.ledger.cache import VerificationCache
 from bdfl.protocol.events import FetchBlob, MessageArrived, Send, Started
 from bdfl.protocol.proposals import MAX_AHEAD
 from bdfl.protocol.sync import MAX_EARLY
@@ -84,13 +84,13 @@ def hoarded():
     plan = draw_plan(SEED)
     calm = replace(plan, partitions=(), crashes=(), freezes=(), slow=(), offers=())
     recorder = Recorder(calm.num_keys)
-    trial, _, error = play(calm, recorder, Toolbox())
+    trial, _, error = play(calm, recorder, VerificationCache())
     assert error is None
     return trial
 
 
 def test_a_network_with_members_that_fill_memory_breaks_no_law(hoarded):
-    assert find_breaches(hoarded, Toolbox()) == []
+    assert find_breaches(hoarded, VerificationCache()) == []
     assert len(hoarded.record.nodes[hoarded.plan.honest[0]].commits) > 2
 
 
@@ -107,9 +107,9 @@ def test_the_law_sees_a_node_that_holds_too_much(hoarded, what):
     }[what]
     try:
         setattr(record, what, too_many)
-        breach = check_bounded_memory(hoarded, Toolbox())
+        breach = check_bounded_memory(hoarded, VerificationCache())
     finally:
         setattr(record, what, kept)
     assert breach is not None
     assert breach.what.startswith(f"node {node} held")
-    assert check_bounded_memory(hoarded, Toolbox()) is None
+    assert check_bounded_memory(hoarded, VerificationCache()) is None

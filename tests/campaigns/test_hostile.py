@@ -15,8 +15,8 @@ from bdfl.encoding import digest
 from bdfl.ledger.block import ModelUpdate, SignedUpdate
 from bdfl.localnet.processes import node_folder
 from bdfl.node.run_file import read_run
-from bdfl.protocol.messages import Hearsay, Message, encode_message
-from bdfl.transports.live.admission import Gate, Limits, Refused
+from bdfl.protocol.messages import Gossip, Message, encode_message
+from bdfl.transports.live.admission import AdmissionControl, Limits, Refused
 from bdfl.transports.live.envelope import Keyring, Purpose
 from bdfl.transports.live.zenoh_config import chain_keys, line_of
 from campaigns.hostile.__main__ import app
@@ -50,7 +50,7 @@ RATE = 400  # a second: nobody is muted, so that what is sent is looked into
 def genuine(sender):
     """An envelope such as honest members send."""
     update = SignedUpdate(ModelUpdate(sender, 10, 1000, digest(b"a model"), 0), bytes(64))
-    message = Message(CHAIN, sender, 5, Hearsay(1, updates=(update,)))
+    message = Message(CHAIN, sender, 5, Gossip(1, updates=(update,)))
     return sealer_of(sender, num_members=len(KEYS)).seal(Purpose.MESSAGE, None, encode_message(message))
 
 
@@ -82,7 +82,7 @@ def come_in(gate, shot):
 
 @pytest.mark.parametrize("attack", [attack.name for attack in ATTACKS if attack.who is Who.MEMBER])
 def test_what_a_member_sends_is_refused_at_the_gate_unless_it_is_in_good_form(attack):
-    gate = Gate(Keyring(signer_of(0), CHAIN), 0, FREE)
+    gate = AdmissionControl(Keyring(signer_of(0), CHAIN), 0, FREE)
     gate.set_members(KEYS)
     for sender in (0, 1):  # what was heard came before
         with suppress(Refused):

@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 from bdfl.ledger.block import Kind
 from bdfl.localnet.processes import node_folder
-from bdfl.protocol.messages import Hearsay
+from bdfl.protocol.messages import Gossip
 from bdfl.scenario import QuorumRule
-from bdfl.transports.live.event_log import EVENTS_FILE, Began, EventLog, Happened, LoggedMessage, read_entries
+from bdfl.transports.live.event_log import EVENTS_FILE, EventLog, LoggedMessage, LoggedStep, LogHeader, read_entries
 from campaigns.live_faults import access_points, kills, stops
 from campaigns.live_faults import campaign as campaign_module
 from campaigns.live_faults.__main__ import app
@@ -104,7 +104,7 @@ def add_to_log(folder, number, entries):
     """Writes entries at the end of a node's log."""
     log = EventLog(node_folder(folder, number) / EVENTS_FILE)
     for entry in entries:
-        if isinstance(entry, Began):
+        if isinstance(entry, LogHeader):
             log.begin(entry)
         else:
             log.append(entry.now_ns, entry.utc_ms, entry.event, entry.signatures)
@@ -114,9 +114,9 @@ def add_to_log(folder, number, entries):
 def some_vote(folder, number):
     """A message with a vote of somebody, as a node wrote it down."""
     for entry in read_entries(node_folder(folder, number) / EVENTS_FILE):
-        if isinstance(entry, Happened) and isinstance(entry.event, LoggedMessage):
+        if isinstance(entry, LoggedStep) and isinstance(entry.event, LoggedMessage):
             content = entry.event.message.content
-            if isinstance(content, Hearsay) and content.votes:
+            if isinstance(content, Gossip) and content.votes:
                 return entry
     raise AssertionError("no vote")
 
@@ -127,11 +127,11 @@ def test_two_votes_of_one_attempt_are_noticed(altered):
     message = entry.event.message
     [vote, *_] = message.content.votes
     other = msgspec.structs.replace(vote, vote=msgspec.structs.replace(vote.vote, block=bytes(32)))
-    hearsay = msgspec.structs.replace(message.content, votes=(other,))
+    gossip = msgspec.structs.replace(message.content, votes=(other,))
     add_to_log(
         altered,
         1,
-        [msgspec.structs.replace(entry, event=LoggedMessage(msgspec.structs.replace(message, content=hearsay)))],
+        [msgspec.structs.replace(entry, event=LoggedMessage(msgspec.structs.replace(message, content=gossip)))],
     )
     [what] = find_contradictions(read_testimony(altered, range(4)))
     assert what.startswith(f"member {vote.vote.voter} cast 2 different {Kind(vote.vote.kind).value}s")
@@ -141,9 +141,9 @@ def test_two_votes_of_one_attempt_are_noticed(altered):
 def test_a_vote_and_a_block_that_were_forgotten_are_noticed(altered):
     path = node_folder(altered, 1) / EVENTS_FILE
     entries = list(read_entries(path))
-    began = next(entry for entry in entries if isinstance(entry, Began))
-    last_ns = max(entry.now_ns for entry in entries if isinstance(entry, Happened))
-    started = next(entry for entry in entries if isinstance(entry, Happened))
+    began = next(entry for entry in entries if isinstance(entry, LogHeader))
+    last_ns = max(entry.now_ns for entry in entries if isinstance(entry, LoggedStep))
+    started = next(entry for entry in entries if isinstance(entry, LoggedStep))
     add_to_log(altered, 1, [began, msgspec.structs.replace(started, now_ns=last_ns + 10**9)])
     found = find_forgotten(read_testimony(altered, range(4)))
     assert any(what.startswith("node 1 had shown block") for what in found)

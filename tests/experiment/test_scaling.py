@@ -9,7 +9,7 @@ import pytest
 from bdfl.encoding import encode
 from bdfl.ledger.member_set import quorum_size
 from bdfl.protocol.events import BlobArrived, MessageArrived
-from bdfl.protocol.messages import Hearsay, Proposal
+from bdfl.protocol.messages import Gossip, Proposal
 from bdfl.scenario import Scenario, override_scenario
 from bdfl.scenario.schema_learning import QuorumRule
 from bdfl.transports.interfaces import Observer
@@ -115,7 +115,7 @@ def test_the_simulated_network_hears_what_is_computed(members):
     expected = heard_in_round(members, members, len(INITIAL))
 
     def spoken(content):
-        return isinstance(content, Hearsay)
+        return isinstance(content, Gossip)
 
     kinds = {
         "report_bytes": lambda content: spoken(content) and content.reports,
@@ -127,7 +127,7 @@ def test_the_simulated_network_hears_what_is_computed(members):
         # Of updates and votes it has one of its own; real numbers are shorter than the largest there can be.
         num_bytes = ear.num_bytes(is_wanted) + (sum(map(len, ear.blobs)) if name == "update_bytes" else 0)
         assert 0.6 < num_bytes / getattr(expected, name) <= 1.0, name
-    answers = sum(not isinstance(message.content, (Hearsay, Proposal)) for message in ear.heard)
+    answers = sum(not isinstance(message.content, (Gossip, Proposal)) for message in ear.heard)
     num_messages = len(ear.heard) - answers + len(ear.blobs)
     assert expected.num_messages - 6 <= num_messages <= expected.num_messages
 

@@ -74,10 +74,10 @@ def test_sampled_mining_takes_as_long_as_it_was_drawn_to(tmp_path: Path) -> None
     path = tmp_path / "run"
     path.mkdir()
     (path / "scenario.toml").write_text(dump_scenario(scenario))
-    toolbox = run_toolbox(scenario, len(initial))
+    cache = run_toolbox(scenario, len(initial))
     genesis = run_genesis(scenario, draws, SMALL, initial)
     with open_archive(path / "chain", genesis, initial) as archive:
-        played = NetworkRun(scenario, draws, archive, toolbox)
+        played = NetworkRun(scenario, draws, archive, cache)
         played.play(
             lambda client, chain, model: encode_weights(example_weights(client + 7 * chain.height), SMALL),
             lambda chain, block, model: None,

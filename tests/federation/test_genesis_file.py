@@ -18,7 +18,7 @@ from bdfl.federation.genesis_file import (
     validate_genesis_file,
 )
 from bdfl.identity import Signer
-from bdfl.ledger.cache import Toolbox
+from bdfl.ledger.cache import VerificationCache
 from bdfl.ledger.chain import start_chain
 from bdfl.scenario import dump_scenario
 from bdfl.storage import BadSetUpFile, write_record
@@ -42,7 +42,7 @@ def test_a_genesis_file_comes_back_as_it_was_written_and_begins_a_chain(tmp_path
     assert found == signed()
     assert found.missing_signatures == []
     assert found.names == NAMES
-    assert start_chain(found.genesis, Toolbox()).chain == found.chain
+    assert start_chain(found.genesis, VerificationCache()).chain == found.chain
     with pytest.raises(BadSetUpFile, match="exists already"):
         write_record(path, unsigned())
     write_record(path, unsigned(), replaces=True)

@@ -25,7 +25,7 @@ from bdfl.federation.membership_change import (
     validate_timely,
 )
 from bdfl.ledger.block import Admission, Removal
-from bdfl.ledger.cache import Toolbox
+from bdfl.ledger.cache import VerificationCache
 from bdfl.ledger.chain import start_chain
 from bdfl.ledger.sqlite_store import ChainStore
 from bdfl.ledger.statements import validate_change
@@ -76,8 +76,8 @@ def test_a_change_that_a_quorum_signed_is_valid_on_the_chain(standing, kind):
     file = agree(file, standing, 3, 0, 2)
     assert isinstance(file.change, kind)
     assert [assent.member for assent in file.assents] == [0, 2, 3]
-    toolbox = Toolbox()
-    validate_change(start_chain(signed().genesis, toolbox), file.membership_change, toolbox)
+    cache = VerificationCache()
+    validate_change(start_chain(signed().genesis, cache), file.membership_change, cache)
 
 
 def test_a_newcomer_has_the_next_number_and_a_rate_that_follows_from_labels(standing):

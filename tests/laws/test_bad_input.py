@@ -14,12 +14,12 @@ import pytest
 from bdfl.encoding import INT_LIMIT, BadEncoding, decode
 from bdfl.learning.weights import encode_weights
 from bdfl.ledger.block import MAX_BUDGET_PJ, Block, Conditions, Genesis, Modelled, SignedVote
-from bdfl.ledger.cache import Toolbox
+from bdfl.ledger.cache import VerificationCache
 from bdfl.ledger.chain_params import read_params
 from bdfl.ledger.costs import NANO
 from bdfl.ledger.merkle import MerkleProof
 from bdfl.ledger.schedule import Prospect, assess, find_candidates, plan_round, validate_schedule
-from bdfl.protocol.messages import Hearsay, Message, decode_message
+from bdfl.protocol.messages import Gossip, Message, decode_message
 from benchmarks.ledger.valid_chain import CONDITIONS, SMALL, example_genesis, example_weights
 from campaigns.fuzz.decoding import MAX_SIZE, make_mutator, try_decoding
 from campaigns.fuzz.judging import judged_kinds, try_judging
@@ -50,9 +50,9 @@ def test_nothing_that_was_changed_is_ever_accepted(kind):
 @pytest.mark.parametrize("name", SCHEDULERS)
 def test_whatever_members_report_a_scheduler_decides_and_breaks_no_rule(name):
     for prospect, params in draw_prospects(name, 100):
-        toolbox = Toolbox(max_entries=0)
-        schedule = plan_round(params, prospect, toolbox).schedule
-        validate_schedule(params, prospect, schedule, toolbox)
+        cache = VerificationCache(max_entries=0)
+        schedule = plan_round(params, prospect, cache).schedule
+        validate_schedule(params, prospect, schedule, cache)
 
 
 @pytest.mark.parametrize("name", SCHEDULERS)
@@ -63,15 +63,17 @@ def test_nobody_can_stop_the_others_by_what_it_reports(name):
             conditions = dict.fromkeys(range(5), CONDITIONS) | {5: Conditions(gain_atto, budget_pj, True)}
             candidates = find_candidates(conditions, (0,) * 6, 2, 1)
             prospect = Prospect(params.chain, 2, (NANO,) * 6, candidates, None)
-            plan = plan_round(params, prospect, Toolbox(max_entries=0))
+            plan = plan_round(params, prospect, VerificationCache(max_entries=0))
             assert plan.schedule.is_feasible, plan.schedule.reason
-            modelled = assess(params, prospect, plan.schedule, Toolbox(max_entries=0)).modelled
+            modelled = assess(params, prospect, plan.schedule, VerificationCache(max_entries=0)).modelled
             assert modelled.exchange_ns <= params.genesis.law.max_exchange_ns
 
 
 def params_of(scheduler):
     initial = encode_weights(example_weights(0), SMALL)
-    return read_params(example_genesis(initial, samples=[100, 200, 0, 400, 500, 600], scheduler=scheduler), Toolbox())
+    return read_params(
+        example_genesis(initial, samples=[100, 200, 0, 400, 500, 600], scheduler=scheduler), VerificationCache()
+    )
 
 
 def draw_prospects(scheduler, count):
@@ -130,7 +132,7 @@ def test_claims_of_four_billion_elements_cost_no_memory():
         (MerkleProof, b"\x93\x00\x01\xdd\xff\xff\xff\xff" + (b"\xc4\x20" + bytes(32)) * 1000),
         (Modelled, b"\x94\x00\x00\x00\xdd\x00\x98\x96\x80" + bytes(10_000_000)),
         (SignedVote, b"\x92\xc6\xff\xff\xff\xff" + bytes(100_000)),
-        (Hearsay, b"\x98\xa7hearsay\x01\xdd\xff\xff\xff\xff" + bytes(100_000)),
+        (Gossip, b"\x98\xa7hearsay\x01\xdd\xff\xff\xff\xff" + bytes(100_000)),
         (Genesis, b"\x91" * 100_000),
         (Genesis, b"\x99\x01" + b"\x81\xa1k" * 100_000),
     ],

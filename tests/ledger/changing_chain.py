@@ -70,9 +70,9 @@ def next_block(maker, *entries, proposer=None, reporters=None, trainers=None):
 
 def judge(maker, block):
     """Raises unless the block is valid on the chain."""
-    validate_proposal(maker.state, block, maker.toolbox)
+    validate_proposal(maker.state, block, maker.cache)
     wanted = [update.update.model for update in block.body.updates]
-    validate_model(maker.state, block, {blob: maker.store.get_blob(blob) for blob in wanted}, maker.toolbox)
+    validate_model(maker.state, block, {blob: maker.store.get_blob(blob) for blob in wanted}, maker.cache)
 
 
 def play(maker, *entries, voters=None, **options):

@@ -41,7 +41,7 @@ from bdfl.ledger.block import (
     body_root,
     header_seal,
 )
-from bdfl.ledger.cache import Toolbox
+from bdfl.ledger.cache import VerificationCache
 from bdfl.ledger.chain import ChainState, apply_block, start_chain
 from bdfl.ledger.costs import (
     ATTO,
@@ -86,14 +86,14 @@ class SmallFederation:
     signers: tuple[Signer, ...]
     rounds: tuple[RoundState, ...]
     initial_model: bytes
-    toolbox: Toolbox = field(default_factory=Toolbox)
+    cache: VerificationCache = field(default_factory=VerificationCache)
 
     @property
     def num_members(self) -> int:
         return len(self.signers)
 
     def start(self) -> ChainState:
-        return start_chain(self.genesis, self.toolbox)
+        return start_chain(self.genesis, self.cache)
 
     def model(self, client: int, height: int, value: float | None = None) -> bytes:
         """What a client trained in a round, as bytes."""
@@ -160,7 +160,7 @@ class SmallFederation:
             reports=list(self.reports(state) if reports is None else reports),
             entries=list(entries),
             blobs=self.blobs(state) if blobs is None else blobs,
-            toolbox=self.toolbox,
+            cache=self.cache,
         )[0]
 
     def block(self, state: ChainState, body: Body, proposer: int = 0, attempt: int = 1, **header: object) -> Block:
@@ -192,12 +192,12 @@ class SmallFederation:
         for _ in range(count):
             block = self.block(state, self.body(state, certificate), proposer=state.height % self.num_members)
             certificate = self.certificate(state, block.digest)
-            state = apply_block(state, block, self.toolbox)
+            state = apply_block(state, block, self.cache)
         return state, certificate
 
 
 def found_federation(
-    scenario: Scenario | None = None, toolbox: Toolbox | None = None, samples: Sequence[int] | None = None
+    scenario: Scenario | None = None, cache: VerificationCache | None = None, samples: Sequence[int] | None = None
 ) -> SmallFederation:
     """The federation of a scenario, with data sets of these sizes; keys are made of member numbers."""
     scenario = small_scenario() if scenario is None else scenario
@@ -214,7 +214,7 @@ def found_federation(
         LAYOUT,
         initial_model,
     )
-    return SmallFederation(genesis, signers, rounds, initial_model, Toolbox() if toolbox is None else toolbox)
+    return SmallFederation(genesis, signers, rounds, initial_model, VerificationCache() if cache is None else cache)
 
 
 def genesis_of(problem: RoundProblem, scheduler: str = "drc") -> Genesis:

@@ -11,7 +11,7 @@ from bdfl.identity import Meaning, statement_digest
 from bdfl.learning.weights import encode_weights
 from bdfl.ledger import proof_of_work
 from bdfl.ledger.block import ModelUpdate
-from bdfl.ledger.cache import LruCache, Toolbox
+from bdfl.ledger.cache import LruCache, VerificationCache
 from bdfl.ledger.errors import InvalidUpdate, MissingBlob
 from bdfl.ledger.schedule import Prospect, plan_round
 from bdfl.scenario.schema_learning import Aggregation, WorkKind
@@ -20,7 +20,12 @@ from tests.ledger.small_federation import LAYOUT, found_federation
 
 SMALL = found_federation()
 STATE = SMALL.start()
-BOXES = [Toolbox(max_entries=0), Toolbox(max_entries=1), Toolbox(max_bytes=0), Toolbox()]
+BOXES = [
+    VerificationCache(max_entries=0),
+    VerificationCache(max_entries=1),
+    VerificationCache(max_bytes=0),
+    VerificationCache(),
+]
 
 
 def counting(monkeypatch, module, name):
@@ -41,69 +46,69 @@ def test_a_signature_is_checked_once(monkeypatch):
     signed = SMALL.update(STATE, 0)
     statement = statement_digest(Meaning.UPDATE, STATE.place, encoding.encode(signed.update))
     key = SMALL.signers[0].public_key
-    toolbox = Toolbox()
+    cache = VerificationCache()
     for _ in range(3):
-        assert toolbox.is_signed(key, signed.signature, statement)
-        assert not toolbox.is_signed(SMALL.signers[1].public_key, signed.signature, statement)
-        assert not toolbox.is_signed(key, signed.signature, bytes(32))
-        assert not toolbox.is_signed(key, bytes(64), statement)
+        assert cache.is_signed(key, signed.signature, statement)
+        assert not cache.is_signed(SMALL.signers[1].public_key, signed.signature, statement)
+        assert not cache.is_signed(key, signed.signature, bytes(32))
+        assert not cache.is_signed(key, bytes(64), statement)
     assert len(calls) == 4
 
 
 def test_work_is_checked_once_for_each_difficulty(monkeypatch):
     calls = counting(monkeypatch, proof_of_work, "is_worked")
     nonce = proof_of_work.search_nonce(WorkKind.SHA256, bytes(32), 50)
-    toolbox = Toolbox()
+    cache = VerificationCache()
     for _ in range(3):
-        assert toolbox.is_worked(WorkKind.SHA256, bytes(32), nonce, 50)
-        assert not toolbox.is_worked(WorkKind.SHA256, bytes(32), nonce, 2**60)
+        assert cache.is_worked(WorkKind.SHA256, bytes(32), nonce, 50)
+        assert not cache.is_worked(WorkKind.SHA256, bytes(32), nonce, 2**60)
     assert len(calls) == 2
 
 
 def test_the_same_blob_is_hashed_once(monkeypatch):
     calls = counting(monkeypatch, encoding, "digest")
     data = bytes(1000)
-    toolbox = Toolbox()
-    assert toolbox.digest(data) == toolbox.digest(data)
+    cache = VerificationCache()
+    assert cache.digest(data) == cache.digest(data)
     assert len(calls) == 1
-    assert toolbox.digest(bytes(bytearray(1000))) == toolbox.digest(data)  # another object with the same bytes
+    assert cache.digest(bytes(bytearray(1000))) == cache.digest(data)  # another object with the same bytes
     assert len(calls) == 2
-    assert Toolbox(max_entries=0).digest(data) == digest(data)
+    assert VerificationCache(max_entries=0).digest(data) == digest(data)
 
 
 def test_digests_of_forgotten_blobs_are_not_taken_for_those_of_new_ones():
-    toolbox = Toolbox(max_entries=2)
+    cache = VerificationCache(max_entries=2)
     for number in range(2000):  # objects come and go at the same addresses
         data = number.to_bytes(40, "big")
-        assert toolbox.digest(data) == digest(data)
+        assert cache.digest(data) == digest(data)
 
 
-@pytest.mark.parametrize("toolbox", BOXES)
-def test_models_are_read_only_and_must_be_what_they_are_called(toolbox):
+@pytest.mark.parametrize("cache", BOXES)
+def test_models_are_read_only_and_must_be_what_they_are_called(cache):
     data = SMALL.model(0, 1)
     for _ in range(2):
-        weights = toolbox.decode_model(digest(data), bytes(bytearray(data)), LAYOUT)
+        weights = cache.decode_model(digest(data), bytes(bytearray(data)), LAYOUT)
         assert encode_weights(weights, LAYOUT) == data
         with pytest.raises(ValueError, match="read-only"):
             weights[0] = 1.0
         with pytest.raises(InvalidUpdate, match="blob-digest"):
-            toolbox.decode_model(digest(data), SMALL.model(1, 1), LAYOUT)
+            cache.decode_model(digest(data), SMALL.model(1, 1), LAYOUT)
 
 
-@pytest.mark.parametrize("toolbox", BOXES)
+@pytest.mark.parametrize("cache", BOXES)
 @pytest.mark.parametrize("rule", ["mean", "median", "krum"])
-def test_aggregates_are_the_same_whatever_is_remembered(toolbox, rule):
+def test_aggregates_are_the_same_whatever_is_remembered(cache, rule):
     models = [SMALL.model(client, 1) for client in range(3)]
     blobs = {digest(data): data for data in models}
     updates = [ModelUpdate(client, 100 + client, len(data), digest(data), 0) for client, data in enumerate(models)]
     choice = Aggregation(rule=rule)
-    expected = Toolbox(max_entries=0).aggregate(choice, LAYOUT, updates, blobs)
-    assert toolbox.aggregate(choice, LAYOUT, updates, blobs) == expected
-    assert toolbox.aggregate(choice, LAYOUT, updates, blobs) == expected
+    expected = VerificationCache(max_entries=0).aggregate(choice, LAYOUT, updates, blobs)
+    assert cache.aggregate(choice, LAYOUT, updates, blobs) == expected
+    assert cache.aggregate(choice, LAYOUT, updates, blobs) == expected
     with pytest.raises(MissingBlob):
-        toolbox.aggregate(choice, LAYOUT, updates, dict(list(blobs.items())[:2]))
+        cache.aggregate(choice, LAYOUT, updates, dict(list(blobs.items())[:2]))
     others = [ModelUpdate(one.client, 7 ** (1 + one.client), one.size, one.model, 0) for one in updates]
-    assert (toolbox.aggregate(choice, LAYOUT, others, blobs) == expected) == (rule != "mean")
+    assert (cache.aggregate(choice, LAYOUT, others, blobs) == expected) == (rule != "mean")
 
 
 def test_plans_are_made_once_for_each_question():
@@ -113,38 +118,38 @@ def test_plans_are_made_once_for_each_question():
         asked.append(given)
         return infeasible_decision(given, "counted")
 
-    params, toolbox = replace(STATE.params, scheduler=scheduler), Toolbox()
+    params, cache = replace(STATE.params, scheduler=scheduler), VerificationCache()
     prospect = Prospect(STATE.tip, 2, STATE.queue_nano, STATE.candidates, None)
-    assert plan_round(params, prospect, toolbox) is plan_round(params, prospect, toolbox)
-    plan_round(params, replace(prospect, round=3), toolbox)
+    assert plan_round(params, prospect, cache) is plan_round(params, prospect, cache)
+    plan_round(params, replace(prospect, round=3), cache)
     assert len(asked) == 2
 
 
 def test_no_more_is_remembered_than_allowed():
-    toolbox = Toolbox(max_entries=64, max_bytes=20_000)  # of models with their weights, half of it without
+    cache = VerificationCache(max_entries=64, max_bytes=20_000)  # of models with their weights, half of it without
     blobs = [np.random.default_rng(number).bytes(3000) for number in range(20)]
     for data in blobs:
-        toolbox.digest(data)
-    memo = toolbox._digests
+        cache.digest(data)
+    memo = cache._digests
     assert len(memo._entries) == 3
     assert memo._num_bytes == 9000
-    toolbox.digest(bytes(20_000))  # larger than all that is allowed: the others stay
+    cache.digest(bytes(20_000))  # larger than all that is allowed: the others stay
     assert len(memo._entries) == 3
     for number in range(200):
-        toolbox.is_signed(bytes(32), bytes(64), number.to_bytes(32, "big"))
-    assert len(toolbox._signed._entries) == 64
+        cache.is_signed(bytes(32), bytes(64), number.to_bytes(32, "big"))
+    assert len(cache._signed._entries) == 64
 
 
 def test_what_was_asked_for_last_is_kept_longest():
-    toolbox = Toolbox(max_entries=32)  # two of the larger values
+    cache = VerificationCache(max_entries=32)  # two of the larger values
     made = []
     for key in "abacab":
-        toolbox.recall(key, lambda key=key: made.append(key) or key)
+        cache.recall(key, lambda key=key: made.append(key) or key)
     assert made == ["a", "b", "c", "b"]
 
 
-@pytest.mark.parametrize("toolbox", BOXES, ids=["nothing", "one", "no bytes", "all"])
-def test_once_is_about_these_very_objects(toolbox):
+@pytest.mark.parametrize("cache", BOXES, ids=["nothing", "one", "no bytes", "all"])
+def test_once_is_about_these_very_objects(cache):
     one, equal, two = (1, 2, 3), tuple(range(1, 4)), (4,)
     assert one == equal
     made = []
@@ -154,20 +159,20 @@ def test_once_is_about_these_very_objects(toolbox):
         return value
 
     for _ in range(2):
-        assert toolbox.once((one, two), lambda: make("first")) == "first"
-        assert toolbox.once((equal, two), lambda: make("second")) == "second"
-        assert toolbox.once((one,), lambda: make(None)) is None
+        assert cache.once((one, two), lambda: make("first")) == "first"
+        assert cache.once((equal, two), lambda: make("second")) == "second"
+        assert cache.once((one,), lambda: make(None)) is None
     assert made.count("first") in (1, 2)
     with pytest.raises(ZeroDivisionError):
-        toolbox.once((two,), lambda: 1 / 0)
-    assert toolbox.once((two,), lambda: 5) == 5
+        cache.once((two,), lambda: 1 / 0)
+    assert cache.once((two,), lambda: 5) == 5
 
 
 def test_once_works_once():
     made = []
-    toolbox, about = Toolbox(), (object(), object())
+    cache, about = VerificationCache(), (object(), object())
     for _ in range(3):
-        toolbox.once(about, lambda: made.append(None))
+        cache.once(about, lambda: made.append(None))
     assert len(made) == 1
 
 
@@ -189,14 +194,17 @@ def test_a_value_put_again_counts_once_and_the_last_one_is_given():
 
 def test_a_model_is_remembered_with_its_weights_as_twice_its_bytes_and_digests_and_aggregates_within_their_share():
     data = SMALL.model(0, 1)
-    toolbox = Toolbox(max_bytes=10 * len(data))
-    toolbox.decode_model(digest(data), data, LAYOUT)
-    assert toolbox._models._num_bytes == 2 * len(data)
-    assert toolbox._digests._max_bytes == 5 * len(data)
-    assert toolbox._aggregates._max_bytes == 10 * len(data) // 4
-    assert (Toolbox(max_entries=33)._models._max_entries, Toolbox(max_entries=32)._models._max_entries) == (3, 2)
+    cache = VerificationCache(max_bytes=10 * len(data))
+    cache.decode_model(digest(data), data, LAYOUT)
+    assert cache._models._num_bytes == 2 * len(data)
+    assert cache._digests._max_bytes == 5 * len(data)
+    assert cache._aggregates._max_bytes == 10 * len(data) // 4
+    assert (
+        VerificationCache(max_entries=33)._models._max_entries,
+        VerificationCache(max_entries=32)._models._max_entries,
+    ) == (3, 2)
     update = ModelUpdate(0, 100, len(data), digest(data), 0)
-    made = Toolbox()
+    made = VerificationCache()
     aggregated = made.aggregate(Aggregation(rule="mean"), LAYOUT, [update], {digest(data): data})
     assert made._aggregates._num_bytes == len(aggregated)
 
@@ -205,12 +213,12 @@ def test_updates_that_the_rule_cannot_aggregate_are_named_as_such():
     data = SMALL.model(0, 1)
     update = ModelUpdate(0, 100, len(data), digest(data), 0)
     with pytest.raises(InvalidUpdate, match=r"aggregate: .* found, updates that median can aggregate expected"):
-        Toolbox().aggregate(Aggregation(rule="median", faulty=1), LAYOUT, [update], {digest(data): data})
+        VerificationCache().aggregate(Aggregation(rule="median", faulty=1), LAYOUT, [update], {digest(data): data})
 
 
 def test_a_model_is_decoded_once_whoever_holds_its_bytes():
     data = SMALL.model(0, 1)
-    toolbox = Toolbox()
-    weights = toolbox.decode_model(digest(data), data, LAYOUT)
-    assert toolbox.decode_model(digest(data), data, LAYOUT) is weights
-    assert toolbox.decode_model(digest(data), bytes(bytearray(data)), LAYOUT) is weights
+    cache = VerificationCache()
+    weights = cache.decode_model(digest(data), data, LAYOUT)
+    assert cache.decode_model(digest(data), data, LAYOUT) is weights
+    assert cache.decode_model(digest(data), bytes(bytearray(data)), LAYOUT) is weights

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from bdfl.encoding import INT_LIMIT
 from bdfl.identity import Place
 from bdfl.ledger.block import MAX_TIME_MS, TwoVotes
-from bdfl.ledger.cache import Toolbox
+from bdfl.ledger.cache import VerificationCache
 from bdfl.ledger.chain import NO_PARENT, apply_block, modelled_costs, required_difficulty, settle_round, start_chain
 from bdfl.ledger.member_set import quorum_size
 from bdfl.ledger.rules import validate_proposal
@@ -31,8 +31,8 @@ def rates(state):
 def advance(small, state, certificate, **parts):
     """The chain after a valid block of these parts, and the votes for it."""
     block = small.block(state, small.body(state, certificate, **parts))
-    validate_proposal(state, block, small.toolbox)
-    return apply_block(state, block, small.toolbox), small.certificate(state, block.digest)
+    validate_proposal(state, block, small.cache)
+    return apply_block(state, block, small.cache), small.certificate(state, block.digest)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_a_chain_begins_at_its_genesis():
 
 def test_a_block_becomes_the_tip():
     block = SMALL.block(STATE, SMALL.body(STATE, CERTIFICATE))
-    after = apply_block(STATE, block, SMALL.toolbox)
+    after = apply_block(STATE, block, SMALL.cache)
     assert (after.height, after.tip, after.tip_parent) == (2, block.digest, STATE.tip)
     assert after.place == Place(STATE.chain, 3, block.digest)
     assert after.tip_place == block.header.place
@@ -86,8 +86,8 @@ def test_the_median_time_past_is_that_of_the_last_eleven_blocks_and_the_genesis_
         stamps.append(state.least_time_ms if place % 3 == 0 else first_ms + 1000 * place)
         block = SMALL.block(state, SMALL.body(state, certificate, reports=[], updates=[]), time_ms=stamps[-1])
         certificate = SMALL.certificate(state, block.digest)
-        validate_proposal(state, block, SMALL.toolbox)
-        state = apply_block(state, block, SMALL.toolbox)
+        validate_proposal(state, block, SMALL.cache)
+        state = apply_block(state, block, SMALL.cache)
         last = sorted(stamps[-11:])
         assert state.least_time_ms == last[(len(last) - 1) // 2] + 1
     assert state.times_ms == tuple(stamps[-11:])
@@ -98,14 +98,14 @@ def test_no_time_ends_a_chain():
     for _ in range(4):
         body = SMALL.body(state, certificate, reports=[], updates=[])
         block = SMALL.block(state, body, time_ms=MAX_TIME_MS)
-        validate_proposal(state, block, SMALL.toolbox)
-        certificate, state = SMALL.certificate(state, block.digest), apply_block(state, block, SMALL.toolbox)
+        validate_proposal(state, block, SMALL.cache)
+        certificate, state = SMALL.certificate(state, block.digest), apply_block(state, block, SMALL.cache)
     assert state.least_time_ms == MAX_TIME_MS
 
 
 def test_one_block_far_ahead_does_not_move_the_median():
     block = SMALL.block(START, SMALL.body(START), time_ms=MAX_TIME_MS)
-    assert apply_block(START, block, SMALL.toolbox).least_time_ms == SMALL.genesis.time_ms + 1
+    assert apply_block(START, block, SMALL.cache).least_time_ms == SMALL.genesis.time_ms + 1
 
 
 # Who counts
@@ -200,7 +200,7 @@ def test_a_round_without_reports_is_idle_and_the_chain_goes_on():
     state, certificate = advance(SMALL, STATE, CERTIFICATE, reports=[])
     assert not state.schedule.is_feasible
     assert state.schedule.mining_hz == (0, 0, 0, 0)
-    modelled = modelled_costs(state, SMALL.toolbox)
+    modelled = modelled_costs(state, SMALL.cache)
     assert (modelled.delay_ns, modelled.energy_pj) == (0, (0, 0, 0, 0))
     after, certificate = advance(SMALL, state, certificate)
     assert after.model == state.model
@@ -261,7 +261,7 @@ def test_difficulty_stays_within_what_the_chain_can_hold():
 def test_attempts_do_not_lower_the_difficulty_of_later_blocks():
     block = SMALL.block(STATE, SMALL.body(STATE, CERTIFICATE), attempt=4)
     assert block.header.difficulty == 3
-    assert apply_block(STATE, block, SMALL.toolbox).difficulty == 30
+    assert apply_block(STATE, block, SMALL.cache).difficulty == 30
 
 
 # What everybody works out again
@@ -270,13 +270,13 @@ def test_attempts_do_not_lower_the_difficulty_of_later_blocks():
 @pytest.mark.parametrize("scheduler", ["round-robin", "random", "channel-best"])
 def test_a_node_that_applies_the_blocks_remembers_what_the_proposer_did(scheduler):
     small = found_federation(small_scenario(5, scheduler))
-    follower = start_chain(small.genesis, Toolbox(max_entries=0))
+    follower = start_chain(small.genesis, VerificationCache(max_entries=0))
     state, certificate = small.start(), ()
     for _ in range(4):
         block = small.block(state, small.body(state, certificate))
         certificate = small.certificate(state, block.digest)
-        state = apply_block(state, block, small.toolbox)
-        follower = apply_block(follower, block, Toolbox(max_entries=0))
+        state = apply_block(state, block, small.cache)
+        follower = apply_block(follower, block, VerificationCache(max_entries=0))
         assert follower.memory.cursor == state.memory.cursor
         assert (follower.memory.reference_queue == state.memory.reference_queue).all()
         assert follower.schedule == state.schedule
@@ -284,7 +284,7 @@ def test_a_node_that_applies_the_blocks_remembers_what_the_proposer_did(schedule
 
 
 def test_the_costs_of_a_round_are_those_judged_when_it_was_scheduled():
-    modelled = modelled_costs(STATE, SMALL.toolbox)
+    modelled = modelled_costs(STATE, SMALL.cache)
     body = SMALL.body(STATE, CERTIFICATE)
     assert body.modelled == modelled
     assert modelled.delay_ns == pytest.approx(modelled.exchange_ns + modelled.mining_ns, abs=1)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bdfl.ledger.block import Schedule
-from bdfl.ledger.cache import Toolbox
+from bdfl.ledger.cache import VerificationCache
 from bdfl.ledger.chain_params import ChainParams, read_decision, read_params
 from bdfl.ledger.costs import assess_schedule, slowest_exchange_ns
 from bdfl.ledger.schedule import Prospect, find_candidates, idle_schedule, plan_round, round_problem
@@ -40,10 +40,10 @@ def planned_rounds(num_rounds: int, scheduler: str):
 
 def _plan_rounds(num_rounds: int, scheduler: str):
     for instance in draw_instances(np.random.default_rng(7), num_rounds, max_clients=10):
-        toolbox = Toolbox()
-        params = read_params(genesis_of(instance.problem, scheduler), toolbox)
+        cache = VerificationCache()
+        params = read_params(genesis_of(instance.problem, scheduler), cache)
         prospect = prospect_of(params, instance.problem.queue)
-        yield instance, params, prospect, plan_round(params, prospect, toolbox).schedule
+        yield instance, params, prospect, plan_round(params, prospect, cache).schedule
 
 
 @pytest.mark.parametrize("scheduler", ["drc", "exact", "exact-power", "all"])

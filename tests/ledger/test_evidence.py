@@ -52,7 +52,7 @@ PROOFS = {
 
 @pytest.mark.parametrize("offence", PROOFS)
 def test_an_offence_is_proven_by_what_its_author_signed(offence):
-    assert validate_evidence(STATE, PROOFS[offence], SMALL.toolbox) == OFFENDER
+    assert validate_evidence(STATE, PROOFS[offence], SMALL.cache) == OFFENDER
     assert offender_of(PROOFS[offence]) == OFFENDER
 
 
@@ -60,8 +60,8 @@ def test_an_offence_is_proven_by_what_its_author_signed(offence):
 def test_a_block_with_evidence_convicts(offence):
     block = SMALL.block(STATE, SMALL.body(STATE, CERTIFICATE, entries=[PROOFS[offence]]))
     block = decode(encode(block), Block, MAX_BLOCK_SIZE)
-    validate_proposal(STATE, block, SMALL.toolbox)
-    assert apply_block(STATE, block, SMALL.toolbox).offenders == {OFFENDER}
+    validate_proposal(STATE, block, SMALL.cache)
+    assert apply_block(STATE, block, SMALL.cache).offenders == {OFFENDER}
 
 
 NO_PROOFS = {
@@ -111,7 +111,7 @@ NO_PROOFS = {
 def test_what_an_honest_member_signs_or_a_liar_forges_proves_nothing(what):
     evidence, rule = NO_PROOFS[what]
     with pytest.raises(BadEvidence) as refusal:
-        validate_evidence(STATE, evidence, SMALL.toolbox)
+        validate_evidence(STATE, evidence, SMALL.cache)
     assert refusal.value.rule == rule
 
 
@@ -119,13 +119,13 @@ def test_a_signature_as_something_else_proves_nothing():
     two = PROOFS["two precommits"]
     as_block = SMALL.signers[OFFENDER].sign(Meaning.BLOCK, STATE.place, two.second.vote)
     with pytest.raises(BadEvidence, match="evidence-signature"):
-        validate_evidence(STATE, replace(two, second=replace(two.second, signature=as_block)), SMALL.toolbox)
+        validate_evidence(STATE, replace(two, second=replace(two.second, signature=as_block)), SMALL.cache)
 
 
 def test_an_offender_is_convicted_once():
     state = dataclasses.replace(STATE, offenders=frozenset([OFFENDER]))
     for proof in PROOFS.values():
         with pytest.raises(BadEvidence, match="evidence-known"):
-            validate_evidence(state, proof, SMALL.toolbox)
+            validate_evidence(state, proof, SMALL.cache)
     body = SMALL.body(STATE, CERTIFICATE, entries=list(PROOFS.values()))
     assert body.entries == (PROOFS["two prevotes"],)

@@ -12,7 +12,7 @@ from bdfl.learning.participation import draw_participation
 from bdfl.learning.weights import Layout, encode_weights
 from bdfl.ledger import genesis as genesis_module
 from bdfl.ledger.block import FORMAT, MAX_BLOCK_SIZE, Genesis, Tensor, chain_id
-from bdfl.ledger.cache import Toolbox
+from bdfl.ledger.cache import VerificationCache
 from bdfl.ledger.chain import start_chain
 from bdfl.ledger.costs import DoesNotFit, slowest_exchange_ns
 from bdfl.ledger.errors import InvalidGenesis
@@ -40,7 +40,7 @@ def make(scenario, layout=LAYOUT, model=None, num_keys=None):
 def test_a_genesis_can_be_read_by_others_and_begins_a_chain():
     genesis = decode(encode(GENESIS), Genesis, MAX_BLOCK_SIZE)
     assert genesis == GENESIS
-    assert start_chain(genesis, Toolbox()).chain == chain_id(GENESIS)
+    assert start_chain(genesis, VerificationCache()).chain == chain_id(GENESIS)
     assert make(small_scenario()) == GENESIS
 
 
@@ -168,13 +168,13 @@ REFUSED = {
 def test_a_genesis_that_means_nothing_is_refused(what):
     genesis, rule = REFUSED[what]
     with pytest.raises(InvalidGenesis) as refusal:
-        start_chain(genesis, Toolbox())
+        start_chain(genesis, VerificationCache())
     assert refusal.value.rule == rule
 
 
 def test_a_chain_may_begin_with_an_idle_round():
     genesis = replace(GENESIS, schedule=idle_schedule(1, 4, "nobody is awake"))
-    assert start_chain(genesis, Toolbox()).schedule.selected == ()
+    assert start_chain(genesis, VerificationCache()).schedule.selected == ()
 
 
 def test_an_own_rule_runs_only_where_it_is_allowed():
@@ -183,17 +183,17 @@ def test_an_own_rule_runs_only_where_it_is_allowed():
     assert genesis.law.aggregation == OWN_RULE
     start_chain(genesis, make_toolbox(scenario))
     with pytest.raises(InvalidGenesis, match="aggregation"):
-        start_chain(genesis, Toolbox())
+        start_chain(genesis, VerificationCache())
 
 
 def test_the_initial_model_is_the_one_the_genesis_names():
-    validate_initial_model(GENESIS, SMALL.initial_model, Toolbox())
+    validate_initial_model(GENESIS, SMALL.initial_model, VerificationCache())
     for data in (b"", SMALL.initial_model[:-1], SMALL.model(0, 1)):
         with pytest.raises(InvalidGenesis, match="initial-model"):
-            validate_initial_model(GENESIS, data, Toolbox())
+            validate_initial_model(GENESIS, data, VerificationCache())
     broken = SMALL.initial_model[:-16] + b"\x00\x00\xc0\x7f" * 4
     with pytest.raises(InvalidGenesis, match="initial-model"):
-        validate_initial_model(changed("model", initial=digest(broken)), broken, Toolbox())
+        validate_initial_model(changed("model", initial=digest(broken)), broken, VerificationCache())
 
 
 def test_every_value_of_a_genesis_names_another_chain():
@@ -204,7 +204,7 @@ def test_every_value_of_a_genesis_names_another_chain():
 
 def test_a_federation_of_one_is_a_chain():
     scenario = small_scenario(1, clients=Clients(count=1, min_selected=1, samples=10))
-    state = start_chain(make(scenario), Toolbox())
+    state = start_chain(make(scenario), VerificationCache())
     assert (state.quorum, state.num_members) == (1, 1)
 
 
@@ -230,6 +230,6 @@ def test_a_budget_that_would_hide_all_others_is_refused_and_the_largest_that_may
         return replace(GENESIS, members=(replace(first, conditions=conditions), *GENESIS.members[1:]))
 
     with pytest.raises(InvalidGenesis) as refusal:
-        start_chain(with_budget(10**18 + 1), Toolbox())
+        start_chain(with_budget(10**18 + 1), VerificationCache())
     assert refusal.value.rule == "budgets"
-    start_chain(with_budget(10**18), Toolbox())
+    start_chain(with_budget(10**18), VerificationCache())

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from bdfl.encoding import digest
 from bdfl.ledger.block import ModelUpdate
-from bdfl.ledger.cache import Toolbox
+from bdfl.ledger.cache import VerificationCache
 from bdfl.ledger.errors import BadUpdate, InvalidUpdate, MissingBlob, WrongModel
 from bdfl.ledger.rules import (
     aggregated_updates,
@@ -26,11 +26,11 @@ from tests.ledger.small_federation import found_federation, replace, small_scena
 @given(bit=st.integers(0, 8 * SMALL.genesis.model.size - 1))
 def test_a_model_that_differs_in_one_bit_from_the_aggregate_is_refused(bit):
     blobs = SMALL.blobs(STATE)
-    data = validate_model(STATE, GOOD, blobs, SMALL.toolbox)
+    data = validate_model(STATE, GOOD, blobs, SMALL.cache)
     block = remade(model=digest(flip(data, bit)))
-    validate_proposal(STATE, block, SMALL.toolbox)  # nothing else is wrong with it
+    validate_proposal(STATE, block, SMALL.cache)  # nothing else is wrong with it
     with pytest.raises(WrongModel) as refusal:
-        validate_model(STATE, block, blobs, SMALL.toolbox)
+        validate_model(STATE, block, blobs, SMALL.cache)
     assert (refusal.value.rule, refusal.value.expected) == ("model-aggregate", digest(data))
 
 
@@ -39,17 +39,17 @@ def test_a_model_needs_the_bytes_of_all_aggregated_updates():
     assert needed == [signed.update.model for signed in GOOD.body.updates]
     blobs = {blob: data for blob, data in SMALL.blobs(STATE).items() if blob != needed[-1]}
     with pytest.raises(MissingBlob) as refusal:
-        validate_model(STATE, GOOD, blobs, SMALL.toolbox)
+        validate_model(STATE, GOOD, blobs, SMALL.cache)
     assert refusal.value.digest == needed[-1]
 
 
-@pytest.mark.parametrize("toolbox", [SMALL.toolbox, Toolbox(), Toolbox(max_entries=0)])
-def test_bytes_that_are_not_the_updates_are_refused_whatever_is_remembered(toolbox):
+@pytest.mark.parametrize("cache", [SMALL.cache, VerificationCache(), VerificationCache(max_entries=0)])
+def test_bytes_that_are_not_the_updates_are_refused_whatever_is_remembered(cache):
     blobs = dict(SMALL.blobs(STATE))
     blob = required_blobs(STATE, GOOD)[0]
     blobs[blob] = flip(blobs[blob], 600)
     with pytest.raises(InvalidUpdate, match="blob-digest"):
-        validate_model(STATE, GOOD, blobs, toolbox)
+        validate_model(STATE, GOOD, blobs, cache)
 
 
 def bad_blobs():
@@ -73,15 +73,15 @@ def test_a_blob_that_is_no_model_is_refused(what):
     data, rule = bad_blobs()[what]
     update = ModelUpdate(SOMEBODY, 300, SMALL.genesis.model.size, digest(data), 0)
     with pytest.raises(InvalidUpdate) as refusal:
-        validate_update_blob(STATE, update, data, SMALL.toolbox)
+        validate_update_blob(STATE, update, data, SMALL.cache)
     assert refusal.value.rule == rule
 
 
 def test_a_blob_must_be_the_one_that_was_signed():
     update = SMALL.update(STATE, SOMEBODY).update
-    validate_update_blob(STATE, update, SMALL.model(SOMEBODY, STATE.height + 1), SMALL.toolbox)
+    validate_update_blob(STATE, update, SMALL.model(SOMEBODY, STATE.height + 1), SMALL.cache)
     with pytest.raises(InvalidUpdate, match="blob-digest"):
-        validate_update_blob(STATE, update, SMALL.model(SOMEBODY, STATE.height), SMALL.toolbox)
+        validate_update_blob(STATE, update, SMALL.model(SOMEBODY, STATE.height), SMALL.cache)
 
 
 def test_too_few_updates_make_an_empty_block_that_keeps_the_model():
@@ -93,19 +93,19 @@ def test_too_few_updates_make_an_empty_block_that_keeps_the_model():
         body = small.body(state, updates=small.updates(state, without=left_out))
         assert (body.is_empty, body.model == state.model) == (is_empty, is_empty)
         block = small.block(state, body)
-        validate_proposal(state, block, small.toolbox)
+        validate_proposal(state, block, small.cache)
         assert (required_blobs(state, block) == []) == is_empty
-        assert (validate_model(state, block, small.blobs(state), small.toolbox) == b"") == is_empty
+        assert (validate_model(state, block, small.blobs(state), small.cache) == b"") == is_empty
 
 
 def test_a_declined_update_is_in_the_block_and_not_in_the_model():
     updates = [SMALL.declined(STATE, SOMEBODY), *SMALL.updates(STATE, without=[SOMEBODY])]
     block = with_updates(updates)
-    validate_proposal(STATE, block, SMALL.toolbox)
+    validate_proposal(STATE, block, SMALL.cache)
     assert SOMEBODY not in {update.client for update in aggregated_updates(block.body.updates)}
     lying = SMALL.sign_update(STATE, ModelUpdate(SOMEBODY, 300, 1, b"", 0))
     with pytest.raises(BadUpdate, match="update-size"):
-        validate_update(STATE, lying, SMALL.toolbox)
+        validate_update(STATE, lying, SMALL.cache)
 
 
 def test_a_client_without_data_takes_part_with_the_parents_model_and_changes_nothing():
@@ -116,16 +116,16 @@ def test_a_client_without_data_takes_part_with_the_parents_model_and_changes_not
     rest = small.updates(state, without=[0])
     body = small.body(state, updates=[small.sign_update(state, update), *rest])
     block = small.block(state, body)
-    validate_proposal(state, block, small.toolbox)
+    validate_proposal(state, block, small.cache)
     assert body.queue_nano[0] == 0
     assert body.model == small.body(state, updates=rest).model
     assert state.model not in required_blobs(state, block)
     other = replace(update, model=digest(small.model(0, 1)))
     with pytest.raises(BadUpdate, match="update-without-data"):
-        validate_update(state, small.sign_update(state, other), small.toolbox)
+        validate_update(state, small.sign_update(state, other), small.cache)
 
 
 def test_updates_of_offenders_do_not_count():
     state = dataclasses.replace(STATE, offenders=frozenset([SOMEBODY]))
     with pytest.raises(BadUpdate, match="update-offender"):
-        validate_update(state, SMALL.update(STATE, SOMEBODY), SMALL.toolbox)
+        validate_update(state, SMALL.update(STATE, SOMEBODY), SMALL.cache)

@@ -6,7 +6,7 @@ import pytest
 from bdfl.encoding import decode, encode
 from bdfl.identity import Meaning
 from bdfl.ledger.block import MAX_BLOCK_SIZE, Admission, Assent, Block, Law, MembershipChange, Removal, SignedVote
-from bdfl.ledger.cache import Toolbox
+from bdfl.ledger.cache import VerificationCache
 from bdfl.ledger.chain import FAREWELL, apply_block
 from bdfl.ledger.chain_params import amend_params
 from bdfl.ledger.errors import (
@@ -69,7 +69,7 @@ def verify_independently(maker, *blocks):
         given["blocks"].append(encode(block).hex())
         given["certificates"].append(msgspec.msgpack.encode(votes).hex())
         blobs = {model: maker.store.get_blob(model) for model in models}
-        blobs[block.body.model] = validate_model(maker.state, block, blobs, maker.toolbox)
+        blobs[block.body.model] = validate_model(maker.state, block, blobs, maker.cache)
         given["blobs"] |= {model.hex(): data.hex() for model, data in blobs.items()}
     return independent_verifier.verify(given)
 
@@ -169,7 +169,7 @@ def test_every_scheduler_goes_on_with_other_members(scheduler):
     for _ in range(5):
         block = next_block(maker)
         judge(maker, block)
-        judge_schedule(maker.state, block, maker.toolbox)
+        judge_schedule(maker.state, block, maker.cache)
         maker.commit(block)
     assert maker.state.active == {1, 2, 3, 4}
     assert 0 not in maker.state.schedule.selected
@@ -184,12 +184,12 @@ def test_the_same_chain_is_made_with_and_without_a_memory():
     for _ in range(4):
         play(maker)
     forgetful = new_maker(4, scheduler="round-robin")
-    forgetful.toolbox = Toolbox(max_entries=0)
+    forgetful.cache = VerificationCache(max_entries=0)
     state = forgetful.state
     for block in maker.store.blocks():
-        validate_proposal(state, block, forgetful.toolbox)
-        judge_schedule(state, block, forgetful.toolbox)
-        state = apply_block(state, block, forgetful.toolbox)
+        validate_proposal(state, block, forgetful.cache)
+        judge_schedule(state, block, forgetful.cache)
+        state = apply_block(state, block, forgetful.cache)
     assert state.active == maker.state.active
     assert state.schedule == maker.state.schedule
 
@@ -209,16 +209,16 @@ def test_votes_count_by_the_members_of_their_height():
     play(maker, admission(maker))  # block 1: five members from height 3 on
     early = maker.sign_vote(4, b"b" * 32)
     with pytest.raises(BadVote, match="vote-member"):
-        validate_vote(maker.state, early, maker.toolbox)
+        validate_vote(maker.state, early, maker.cache)
     block = next_block(maker)
     three = tuple(maker.sign_vote(voter, block.digest) for voter in (0, 1, 3))
-    validate_certificate(maker.state, block.digest, three, maker.toolbox)
+    validate_certificate(maker.state, block.digest, three, maker.cache)
     maker.commit(block, voters=(0, 1, 3))
     third = next_block(maker)  # carries votes of the old set for its parent
     judge(maker, third)
     three = tuple(maker.sign_vote(voter, third.digest) for voter in (0, 1, 3))
     with pytest.raises(BadCertificate, match="certificate-quorum"):
-        validate_certificate(maker.state, third.digest, three, maker.toolbox)
+        validate_certificate(maker.state, third.digest, three, maker.cache)
     maker.commit(third, voters=(0, 1, 3, 4))
     judge(maker, next_block(maker))
 
@@ -232,10 +232,10 @@ def test_a_removed_member_proposes_votes_and_reports_no_more():
     with pytest.raises(BadReport, match="report-member"):
         judge(maker, next_block(maker, reporters=(0, 1, 2)))
     with pytest.raises(BadVote, match="vote-member"):
-        validate_vote(maker.state, maker.sign_vote(2, b"b" * 32), maker.toolbox)
+        validate_vote(maker.state, maker.sign_vote(2, b"b" * 32), maker.cache)
     vote = maker.sign_vote(3, b"b" * 32).vote
     with pytest.raises(BadVote, match="vote-holdings"):
-        validate_vote(maker.state, sign(maker, replace(vote, reports=(0, 2))), maker.toolbox)
+        validate_vote(maker.state, sign(maker, replace(vote, reports=(0, 2))), maker.cache)
 
 
 def sign(maker, vote):
@@ -294,9 +294,9 @@ def test_a_quorum_of_the_members_must_agree(rule, num_members):
     enough = range(1, 1 + maker.state.quorum) if maker.state.quorum < num_members else range(num_members)
     too_few = list(enough)[:-1]
     for make in (admission, lambda maker, **options: removal(maker, 0, **options)):
-        validate_change(maker.state, make(maker, by=enough), maker.toolbox)
+        validate_change(maker.state, make(maker, by=enough), maker.cache)
         with pytest.raises(BadChange, match="change-quorum"):
-            validate_change(maker.state, make(maker, by=too_few), maker.toolbox)
+            validate_change(maker.state, make(maker, by=too_few), maker.cache)
 
 
 def test_what_an_offender_signed_does_not_count_from_then_on():
@@ -325,7 +325,7 @@ def test_who_was_removed_has_no_say_any_more():
     play(maker, removal(maker, 0))
     play(maker)
     assert maker.state.quorum == 3
-    validate_change(maker.state, change, maker.toolbox)  # 1, 2 and 3 are enough by now
+    validate_change(maker.state, change, maker.cache)  # 1, 2 and 3 are enough by now
     assert refuse(maker, admission(maker, by=(0, 1, 2))) == "change-quorum"
 
 
@@ -333,7 +333,7 @@ def test_a_change_is_void_after_the_height_it_was_signed_for():
     maker = new_maker(4)
     change = admission(maker, expires=2)
     play(maker)
-    validate_change(maker.state, change, maker.toolbox)
+    validate_change(maker.state, change, maker.cache)
     play(maker)
     assert refuse(maker, change) == "change-expired"
     later = MembershipChange(change.change, EXPIRES, change.assents)
@@ -431,9 +431,9 @@ def test_nobody_is_removed_whom_a_round_needs(aggregation, faulty, least):
 
 def test_no_more_are_admitted_than_the_aggregation_can_work_out():
     maker = new_maker(19, law=Law(QuorumRule.MAJORITY, WorkKind.SHA256, 4, 0, "minimum-diameter", 9, 19, 3600 * 10**9))
-    params = amend_params(maker.state.params, Admission(19, newcomer(19)), 3, maker.toolbox)
+    params = amend_params(maker.state.params, Admission(19, newcomer(19)), 3, maker.cache)
     with pytest.raises(BadChange, match="change-aggregation"):
-        amend_params(params, Admission(20, newcomer(20)), 4, maker.toolbox)  # 293,930 groups of 12
+        amend_params(params, Admission(20, newcomer(20)), 4, maker.cache)  # 293,930 groups of 12
 
 
 def test_a_refused_change_leaves_the_state_as_it_was():
@@ -442,4 +442,4 @@ def test_a_refused_change_leaves_the_state_as_it_was():
     assert refuse(maker, admission(maker, by=(0, 1))) == "change-quorum"
     assert maker.state.coming_params is before
     with pytest.raises(BadSignature):
-        validate_change(maker.state, replace(admission(maker), expires=EXPIRES - 1), maker.toolbox)
+        validate_change(maker.state, replace(admission(maker), expires=EXPIRES - 1), maker.cache)

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from bdfl.ledger.block import FORMAT, Privacy
-from bdfl.ledger.cache import Toolbox
+from bdfl.ledger.cache import VerificationCache
 from bdfl.ledger.chain import mechanism_on, spent_after
 from bdfl.ledger.errors import BadUpdate, InvalidGenesis
 from bdfl.ledger.genesis import draft_genesis, validate_genesis
@@ -51,25 +51,25 @@ def test_an_epsilon_never_falls(epsilon_micro, is_valid):
     maker.grow(3)
     signed = stating(maker, epsilon_micro)
     if is_valid:
-        validate_update(maker.state, signed, maker.toolbox)
+        validate_update(maker.state, signed, maker.cache)
         return
     with pytest.raises(BadUpdate, match=r"^update-epsilon: .*at least 750000 millionths"):
-        validate_update(maker.state, signed, maker.toolbox)
+        validate_update(maker.state, signed, maker.cache)
 
 
 def test_who_gives_a_model_has_spent_something_and_who_gives_none_need_not():
     maker = new_maker()
     with pytest.raises(BadUpdate, match="update-epsilon"):
-        validate_update(maker.state, stating(maker, 0), maker.toolbox)
-    validate_update(maker.state, stating(maker, 0, weights=False), maker.toolbox)
+        validate_update(maker.state, stating(maker, 0), maker.cache)
+    validate_update(maker.state, stating(maker, 0, weights=False), maker.cache)
 
 
 @pytest.mark.parametrize(("privacy", "samples"), [(None, (100, 200, 300, 400)), (PRIVACY, (0, 200, 300, 400))])
 def test_where_nothing_is_private_or_there_are_no_data_nothing_is_spent(privacy, samples):
     maker = new_maker(privacy, samples=samples)
-    validate_update(maker.state, stating(maker, 0), maker.toolbox)
+    validate_update(maker.state, stating(maker, 0), maker.cache)
     with pytest.raises(BadUpdate, match="update-epsilon"):
-        validate_update(maker.state, stating(maker, 1), maker.toolbox)
+        validate_update(maker.state, stating(maker, 1), maker.cache)
 
 
 def test_the_genesis_holds_all_that_epsilon_depends_on():
@@ -89,7 +89,7 @@ def test_an_epsilon_alone_founds_no_live_network():
 def test_a_chain_of_the_former_format_is_refused_in_one_line(tmp_path):
     genesis = msgspec.structs.replace(example_genesis(INITIAL), format=FORMAT - 1)
     with pytest.raises(InvalidGenesis, match=r"^format: "):
-        validate_genesis(genesis, Toolbox())
+        validate_genesis(genesis, VerificationCache())
     ChainStore.create(tmp_path / "chain", example_genesis(INITIAL), INITIAL, durable=False).close()
     database = sqlite3.connect(tmp_path / "chain" / "chain.sqlite")
     database.execute("PRAGMA user_version = 1")

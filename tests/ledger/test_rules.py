@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from bdfl.encoding import decode, digest, encode
 from bdfl.ledger import rules
 from bdfl.ledger.block import MAX_BLOCK_SIZE, Block, body_root
-from bdfl.ledger.cache import Toolbox
+from bdfl.ledger.cache import VerificationCache
 from bdfl.ledger.chain import ChainState, apply_block
 from bdfl.ledger.errors import BadCertificate, BadProposer, BadReport, BadUpdate, BadVote, InvalidBlock
 from bdfl.ledger.rules import (
@@ -38,7 +38,7 @@ RULES = [
 
 def broken_rules(state: ChainState, block: Block) -> list[str]:
     """Names of all rules of `validate_proposal` that the block breaks."""
-    given_values = {"state": state, "block": block, "toolbox": SMALL.toolbox}
+    given_values = {"state": state, "block": block, "cache": SMALL.cache}
     broken = []
     for name in RULES:
         rule = getattr(rules, name)
@@ -55,7 +55,7 @@ def test_a_block_that_breaks_one_rule_is_refused_by_that_rule_alone(breakage):
     block = make()
     assert broken_rules(STATE, block) == [function]
     with pytest.raises(error) as refusal:
-        validate_proposal(STATE, block, SMALL.toolbox)
+        validate_proposal(STATE, block, SMALL.cache)
     assert type(refusal.value) is error
     assert refusal.value.rule == rule
     assert refusal.value.expected != refusal.value.found
@@ -69,7 +69,7 @@ def test_every_rule_of_validity_has_a_block_that_breaks_it():
 def test_a_stranger_cannot_propose():
     header = replace(GOOD.header, proposer=4)
     with pytest.raises(BadProposer) as refusal:
-        validate_proposal(STATE, SMALL.seal(header, GOOD.body, 1), SMALL.toolbox)
+        validate_proposal(STATE, SMALL.seal(header, GOOD.body, 1), SMALL.cache)
     assert refusal.value.rule == "proposer"
 
 
@@ -78,11 +78,11 @@ def test_statements_of_strangers_do_not_count(number):
     update = replace(GOOD.body.updates[0].update, client=number)
     report = replace(GOOD.body.reports[0].report, client=number)
     with pytest.raises(BadUpdate, match="update-member"):
-        validate_proposal(STATE, remade(updates=(SMALL.sign_update(STATE, update, 1),)), SMALL.toolbox)
+        validate_proposal(STATE, remade(updates=(SMALL.sign_update(STATE, update, 1),)), SMALL.cache)
     with pytest.raises(BadReport, match="report-member"):
-        validate_proposal(STATE, remade(reports=(SMALL.sign_report(STATE, report, 1),)), SMALL.toolbox)
+        validate_proposal(STATE, remade(reports=(SMALL.sign_report(STATE, report, 1),)), SMALL.cache)
     with pytest.raises(BadVote, match="vote-member"):
-        validate_vote(STATE, replace(CERTIFICATE[0], vote=replace(CERTIFICATE[0].vote, voter=number)), SMALL.toolbox)
+        validate_vote(STATE, replace(CERTIFICATE[0], vote=replace(CERTIFICATE[0].vote, voter=number)), SMALL.cache)
 
 
 @pytest.mark.parametrize("scheduler", ["drc", "exact", "exact-power", "all", "random", "round-robin", "channel-best"])
@@ -92,13 +92,13 @@ def test_honest_blocks_are_valid_and_votable(scheduler):
     for _ in range(4):
         block = small.block(state, small.body(state, certificate), proposer=state.height % 5)
         block = decode(encode(block), Block, MAX_BLOCK_SIZE)
-        validate_proposal(state, block, small.toolbox)
-        data = validate_model(state, block, small.blobs(state), small.toolbox)
+        validate_proposal(state, block, small.cache)
+        data = validate_model(state, block, small.blobs(state), small.cache)
         assert digest(data) == block.body.model
-        rules.judge_schedule(state, block, small.toolbox)
+        rules.judge_schedule(state, block, small.cache)
         certificate = small.certificate(state, block.digest)
-        validate_certificate(state, block.digest, certificate, small.toolbox)
-        state = apply_block(state, block, small.toolbox)
+        validate_certificate(state, block.digest, certificate, small.cache)
+        state = apply_block(state, block, small.cache)
     assert state.height == 4
 
 
@@ -108,22 +108,22 @@ def test_chains_of_every_law_grow(work, quorum):
     small = found_federation(small_scenario(4, ledger=Ledger(work=work, quorum=quorum, cycles_per_hash=1e7)))
     state, certificate = small.grow(small.start(), 2)
     block = small.block(state, small.body(state, certificate))
-    validate_proposal(state, block, small.toolbox)
-    validate_model(state, block, small.blobs(state), small.toolbox)
+    validate_proposal(state, block, small.cache)
+    validate_model(state, block, small.blobs(state), small.cache)
 
 
 def test_one_attempt_later_half_the_work_is_enough():
     block = SMALL.block(STATE, GOOD.body, attempt=3)
     assert block.header.difficulty == 30 // 4
-    validate_proposal(STATE, block, SMALL.toolbox)
+    validate_proposal(STATE, block, SMALL.cache)
 
 
 def test_the_first_block_carries_no_certificate():
     state = SMALL.start()
     block = SMALL.block(state, SMALL.body(state))
-    validate_proposal(state, block, SMALL.toolbox)
+    validate_proposal(state, block, SMALL.cache)
     with pytest.raises(BadCertificate, match="certificate-genesis"):
-        validate_proposal(state, SMALL.remade(block, parent_certificate=CERTIFICATE), SMALL.toolbox)
+        validate_proposal(state, SMALL.remade(block, parent_certificate=CERTIFICATE), SMALL.cache)
 
 
 def plain_state():
@@ -135,7 +135,7 @@ def test_a_refused_block_changes_nothing():
     before = plain_state()
     for make, _, _, _ in BREAKAGES.values():
         with pytest.raises(InvalidBlock):
-            validate_proposal(STATE, make(), SMALL.toolbox)
+            validate_proposal(STATE, make(), SMALL.cache)
     assert plain_state() == before
 
 
@@ -157,7 +157,7 @@ def test_a_body_comes_with_the_bytes_of_its_model():
         reports=SMALL.reports(STATE),
         entries=(),
         blobs=SMALL.blobs(STATE),
-        toolbox=SMALL.toolbox,
+        cache=SMALL.cache,
     )
     assert digest(data) == body.model
     assert len(data) == SMALL.genesis.model.size
@@ -169,14 +169,14 @@ def test_remembering_changes_no_verdict():
     for make, *_ in BREAKAGES.values():
         block = make()
         found = []
-        for toolbox in (Toolbox(max_entries=0), Toolbox(max_entries=1), SMALL.toolbox):
+        for cache in (VerificationCache(max_entries=0), VerificationCache(max_entries=1), SMALL.cache):
             with pytest.raises(InvalidBlock) as refusal:
-                validate_proposal(STATE, block, toolbox)
+                validate_proposal(STATE, block, cache)
             found.append(str(refusal.value))
         assert len(set(found)) == 1
-    for toolbox in (Toolbox(max_entries=0), Toolbox(max_entries=1), Toolbox()):
-        validate_proposal(STATE, GOOD, toolbox)
-        assert digest(validate_model(STATE, GOOD, SMALL.blobs(STATE), toolbox)) == GOOD.body.model
+    for cache in (VerificationCache(max_entries=0), VerificationCache(max_entries=1), VerificationCache()):
+        validate_proposal(STATE, GOOD, cache)
+        assert digest(validate_model(STATE, GOOD, SMALL.blobs(STATE), cache)) == GOOD.body.model
 
 
 def test_a_header_has_its_proposers_time_and_at_least_one_that_is_valid():

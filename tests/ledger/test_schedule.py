@@ -8,7 +8,7 @@ import pytest
 from bdfl.environment import draw_federation, draw_rounds
 from bdfl.experiment.simulation import Draws, round_problems
 from bdfl.learning.participation import draw_participation
-from bdfl.ledger.cache import Toolbox
+from bdfl.ledger.cache import VerificationCache
 from bdfl.ledger.chain import prospect_after, settle_round
 from bdfl.ledger.chain_params import read_decision, read_params
 from bdfl.ledger.errors import BadSchedule, NotVotable
@@ -32,22 +32,22 @@ SCHEDULERS = ["drc", "exact", "exact-power", "all", "random", "round-robin", "ch
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
 def test_what_a_scheduler_plans_is_valid_in_ordinary_and_extreme_rounds(scheduler):
-    toolbox = Toolbox()
+    cache = VerificationCache()
     feasible = 0
     for _, params, prospect, schedule in planned_rounds(60, scheduler):
-        validate_schedule(params, prospect, schedule, toolbox)
+        validate_schedule(params, prospect, schedule, cache)
         feasible += schedule.is_feasible
     assert feasible > 20
 
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
 def test_a_round_with_few_or_no_candidates_is_planned_too(scheduler):
-    params, prospect, _, toolbox = drawn(scheduler)
+    params, prospect, _, cache = drawn(scheduler)
     for num_candidates in range(3):
         candidates = dict(list(prospect.candidates.items())[:num_candidates])
         fewer = dataclasses.replace(prospect, candidates=candidates)
-        schedule = plan_round(params, fewer, toolbox).schedule
-        validate_schedule(params, fewer, schedule, toolbox)
+        schedule = plan_round(params, fewer, cache).schedule
+        validate_schedule(params, fewer, schedule, cache)
         assert schedule.is_feasible == (num_candidates == 2)
         assert set(schedule.selected) <= set(candidates)
 
@@ -90,14 +90,14 @@ def test_nobody_rests_where_too_few_would_be_left():
 
 def drawn(scheduler="drc", num_clients=5, seed=3):
     problem = draw_problem(np.random.default_rng(seed), num_clients, min_clients=2, tradeoff=10.0)
-    toolbox = Toolbox()
-    params = read_params(genesis_of(problem, scheduler), toolbox)
+    cache = VerificationCache()
+    params = read_params(genesis_of(problem, scheduler), cache)
     prospect = prospect_of(params, problem.queue)
-    return params, prospect, plan_round(params, prospect, toolbox).schedule, toolbox
+    return params, prospect, plan_round(params, prospect, cache).schedule, cache
 
 
 def test_frequencies_and_powers_are_rounded_down_within_their_caps():
-    params, prospect, schedule, toolbox = drawn()
+    params, prospect, schedule, cache = drawn()
     exact = read_decision(schedule)
     shifted = dataclasses.replace(
         exact,
@@ -105,23 +105,23 @@ def test_frequencies_and_powers_are_rounded_down_within_their_caps():
         mining_hz=np.where(exact.mining_hz > 0, exact.mining_hz + 0.9, 0.0),
         power_w=np.where(exact.selected, exact.power_w + 0.9e-6, 0.0),
     )
-    assert plan_schedule(params, prospect, shifted, toolbox) == schedule
+    assert plan_schedule(params, prospect, shifted, cache) == schedule
 
 
 def test_what_is_above_zero_and_below_a_unit_becomes_one_unit():
     """Nothing at all would never end: who has all the time in the world may plan less than a unit."""
-    params, prospect, schedule, toolbox = drawn()
+    params, prospect, schedule, cache = drawn()
     exact = read_decision(schedule)
     slow = dataclasses.replace(exact, cpu_hz=np.where(exact.selected, 0.3, 0.0))
     faint = dataclasses.replace(exact, power_w=np.where(exact.selected, 0.3e-6, 0.0))
     endless = replace(params.genesis.law, max_exchange_ns=2**63 - 1)
     params = dataclasses.replace(params, genesis=replace(params.genesis, law=endless))
     for decision, name in ((slow, "cpu_hz"), (faint, "power_uw")):
-        planned = plan_schedule(params, prospect, decision, toolbox)
+        planned = plan_schedule(params, prospect, decision, cache)
         assert planned.is_feasible, planned.reason
         assert set(getattr(planned, name)) == {1}
     idle_miner = dataclasses.replace(exact, mining_hz=np.where(np.arange(5) == 0, 0.3, exact.mining_hz))
-    assert plan_schedule(params, prospect, idle_miner, toolbox).mining_hz[0] == 0
+    assert plan_schedule(params, prospect, idle_miner, cache).mining_hz[0] == 0
 
 
 def test_a_power_that_is_whole_stays_whole_through_floats():
@@ -131,20 +131,20 @@ def test_a_power_that_is_whole_stays_whole_through_floats():
 
 
 def test_nobody_trains_where_a_decision_breaks_a_constraint_or_has_no_meaning():
-    params, prospect, schedule, toolbox = drawn()
+    params, prospect, schedule, cache = drawn()
     decision = read_decision(schedule)
     for values in (10 * decision.mining_hz, np.full(5, np.nan), np.full(5, np.inf), -decision.mining_hz):
-        planned = plan_schedule(params, prospect, dataclasses.replace(decision, mining_hz=values), toolbox)
+        planned = plan_schedule(params, prospect, dataclasses.replace(decision, mining_hz=values), cache)
         assert planned == idle_schedule(1, 5, planned.reason)
         assert "in whole units" in planned.reason
-        validate_schedule(params, prospect, planned, toolbox)
+        validate_schedule(params, prospect, planned, cache)
 
 
 def test_reasons_fit_into_a_block():
-    params, prospect, _, toolbox = drawn()
+    params, prospect, _, cache = drawn()
     decision = infeasible_decision(params.problem, "x" * 1000)
-    assert plan_schedule(params, prospect, decision, toolbox).reason == "x" * 200
-    assert plan_schedule(params, prospect, infeasible_decision(params.problem, ""), toolbox).reason
+    assert plan_schedule(params, prospect, decision, cache).reason == "x" * 200
+    assert plan_schedule(params, prospect, infeasible_decision(params.problem, ""), cache).reason
 
 
 # Votable
@@ -204,16 +204,16 @@ def test_a_valid_block_with_a_worse_schedule_is_not_votable(scheduler):
     small = found_federation(small_scenario(5, scheduler))
     state = small.start()
     block = small.block(state, small.body(state))
-    judge_schedule(state, block, small.toolbox)
+    judge_schedule(state, block, small.cache)
     slow = replace(block.body.next_schedule, mining_hz=tuple(hz // 2 for hz in block.body.next_schedule.mining_hz))
     try:
         validate_schedule_of(small, state, slow)
     except BadSchedule as refusal:
         slow = replace(slow, objective_nano=refusal.expected)
     with pytest.raises(NotVotable):
-        judge_schedule(state, small.remade(block, next_schedule=slow), small.toolbox)
+        judge_schedule(state, small.remade(block, next_schedule=slow), small.cache)
 
 
 def validate_schedule_of(small, state, schedule):
     settled = settle_round(state, small.updates(state), small.reports(state), ())
-    validate_schedule(state.params, prospect_after(state, settled), schedule, small.toolbox)
+    validate_schedule(state.params, prospect_after(state, settled), schedule, small.cache)

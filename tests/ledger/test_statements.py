@@ -22,7 +22,7 @@ def test_no_statement_counts_in_another_place():
         vote = SMALL.vote(place, GOOD.digest, 1)
         for validate, signed in ((validate_update, update), (validate_report, report), (validate_vote, vote)):
             with pytest.raises(BadSignature):
-                validate(STATE, signed, SMALL.toolbox)
+                validate(STATE, signed, SMALL.cache)
 
 
 def test_no_signature_counts_as_something_else():
@@ -30,20 +30,20 @@ def test_no_signature_counts_as_something_else():
     for meaning in set(Meaning) - {Meaning.VOTE}:
         signature = SMALL.signers[0].sign(meaning, STATE.place, vote)
         with pytest.raises(BadSignature):
-            validate_vote(STATE, replace(CERTIFICATE[0], vote=vote, signature=signature), SMALL.toolbox)
+            validate_vote(STATE, replace(CERTIFICATE[0], vote=vote, signature=signature), SMALL.cache)
 
 
 def test_a_prevote_says_nothing_of_mining():
-    validate_vote(STATE, SMALL.vote(STATE, GOOD.digest, 1, kind=Kind.PREVOTE, mining_ms=0), SMALL.toolbox)
+    validate_vote(STATE, SMALL.vote(STATE, GOOD.digest, 1, kind=Kind.PREVOTE, mining_ms=0), SMALL.cache)
     with pytest.raises(BadVote, match="vote-mining-time"):
-        validate_vote(STATE, SMALL.vote(STATE, GOOD.digest, 1, kind=Kind.PREVOTE), SMALL.toolbox)
+        validate_vote(STATE, SMALL.vote(STATE, GOOD.digest, 1, kind=Kind.PREVOTE), SMALL.cache)
 
 
 @given(voters=st.sets(st.integers(0, 3)))
 def test_a_certificate_needs_a_quorum_of_different_members(voters):
     certificate = tuple(SMALL.vote(STATE, GOOD.digest, voter) for voter in sorted(voters))
     if len(voters) >= STATE.quorum:
-        validate_certificate(STATE, GOOD.digest, certificate, SMALL.toolbox)
+        validate_certificate(STATE, GOOD.digest, certificate, SMALL.cache)
     else:
         with pytest.raises(BadCertificate, match="certificate-quorum"):
-            validate_certificate(STATE, GOOD.digest, certificate, SMALL.toolbox)
+            validate_certificate(STATE, GOOD.digest, certificate, SMALL.cache)

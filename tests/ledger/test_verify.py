@@ -9,7 +9,7 @@ from bdfl.encoding import digest, encode
 from bdfl.identity import Meaning
 from bdfl.learning.weights import encode_weights
 from bdfl.ledger.block import Body, Kind, SignedUpdate, TwoVotes, body_root
-from bdfl.ledger.cache import Toolbox
+from bdfl.ledger.cache import VerificationCache
 from bdfl.ledger.chain import prospect_after, settle_round
 from bdfl.ledger.schedule import assess
 from bdfl.ledger.sqlite_store import ChainStore
@@ -77,7 +77,7 @@ def test_a_schedule_that_voters_would_tolerate_is_told_from_the_same_one():
 def with_objective(maker, schedule, body):
     """The schedule with the objective that it really has."""
     settled = settle_round(maker.state, body.updates, body.reports, body.entries)
-    assessment = assess(maker.state.params, prospect_after(maker.state, settled), schedule, maker.toolbox)
+    assessment = assess(maker.state.params, prospect_after(maker.state, settled), schedule, maker.cache)
     return replaced(schedule, objective_nano=assessment.objective_nano)
 
 
@@ -175,9 +175,9 @@ def vars_of(maker, height):
     """The state after a height, worked out again."""
     from bdfl.ledger.chain import apply_block, start_chain
 
-    state = start_chain(maker.store.genesis, maker.toolbox)
+    state = start_chain(maker.store.genesis, maker.cache)
     for block in list(maker.store.blocks())[:height]:
-        state = apply_block(state, block, maker.toolbox)
+        state = apply_block(state, block, maker.cache)
     maker.certificate = maker.store.certificate(height)
     return {name: getattr(state, name) for name in state.__dataclass_fields__}
 
@@ -284,7 +284,9 @@ def test_somebodys_own_rule_runs_only_where_it_is_allowed(tmp_path, monkeypatch)
     monkeypatch.chdir(tmp_path)
     genesis = example_genesis(INITIAL)
     own = replaced(genesis, law=replaced(genesis.law, aggregation="my_rules:first"))
-    maker = ChainMaker(MemoryStore(own, INITIAL), SIGNERS, toolbox=Toolbox(own_functions=frozenset({"my_rules:first"})))
+    maker = ChainMaker(
+        MemoryStore(own, INITIAL), SIGNERS, cache=VerificationCache(own_functions=frozenset({"my_rules:first"}))
+    )
     maker.grow(1)
     assert verify_chain(maker.store).failure.rule == "aggregation"
     assert verify_chain(maker.store, own_functions=frozenset({"my_rules:first"})).is_valid

@@ -21,7 +21,7 @@ from bdfl.protocol.messages import decode_message, encode_message
 from bdfl.protocol.state import Context, Timing
 from bdfl.scenario import Clients, Ledger, Privacy, QuorumRule, Scenario, SchedulerChoice
 from bdfl.transports.live.driver import LiveNode
-from bdfl.transports.live.shared_cache import SharedToolbox
+from bdfl.transports.live.shared_cache import SharedVerificationCache
 from campaigns.faults.world import train_by_formula
 
 MS = 1_000_000
@@ -31,7 +31,7 @@ LIMIT_S = 240.0  # far beyond what anything here takes
 
 
 class MemoryNetwork:
-    """A small federation and its network; every node has its own toolbox and store."""
+    """A small federation and its network; every node has its own cache and store."""
 
     def __init__(self, folder, count=4, *, num_parameters=4, rounds=40, quorum=QuorumRule.BFT, noise=None):
         self.folder = Path(folder)
@@ -63,8 +63,8 @@ class MemoryNetwork:
         return len(self.signers)
 
     def context(self, number, last_height=None, timing=TIMING, keep_blocks=0):
-        toolbox = SharedToolbox.sized_for(self.count, self.genesis.model.size)
-        return Context(number, self.signers[number], timing, toolbox, last_height, keep_blocks=keep_blocks)
+        cache = SharedVerificationCache.sized_for(self.count, self.genesis.model.size)
+        return Context(number, self.signers[number], timing, cache, last_height, keep_blocks=keep_blocks)
 
     def store_path(self, number):
         return self.folder / str(number) / "chain"
@@ -128,7 +128,7 @@ def running(*threads):
 
 
 def wait_until(condition):
-    """Waits for a condition; fails if it does not come true in a long time."""
+    """Timeouts for a condition; fails if it does not come true in a long time."""
     pause = threading.Event()
     for _ in range(int(LIMIT_S / 0.01)):
         if condition():
@@ -156,7 +156,7 @@ class MemoryLink:
 
     def open(self, receiver):
         self.receiver = receiver
-        self.postman = ThreadPoolExecutor(1)
+        self.delivery = ThreadPoolExecutor(1)
         self.fetchers = ThreadPoolExecutor(2)
         self.hub.links[self.number] = self
         self.is_open = True
@@ -178,7 +178,7 @@ class MemoryLink:
     def deliver(self, receive, *arguments):
         if self.is_open:
             try:
-                self.postman.submit(receive, *arguments)
+                self.delivery.submit(receive, *arguments)
             except RuntimeError:  # closed meanwhile
                 assert not self.is_open
 
@@ -204,7 +204,7 @@ class MemoryLink:
     def close(self):
         self.is_open = False
         self.hub.links.pop(self.number, None)
-        self.postman.shutdown()
+        self.delivery.shutdown()
         self.fetchers.shutdown()
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from bdfl.encoding import digest, encode
 from bdfl.protocol.messages import DecidedWanted, Message, encode_message
-from bdfl.transports.live.admission import Bucket, Gate, Limits, Refusal, Refused, message_limit
+from bdfl.transports.live.admission import AdmissionControl, Bucket, Limits, Refusal, Refused, message_limit
 from bdfl.transports.live.envelope import Envelope, Keyring, PieceAnswer, PieceRequest, Purpose
 from bdfl.transports.live.zenoh_config import Line
 from tests.live.network_of_links import CHAIN, message_of, sealer_of, signer_of
@@ -25,7 +25,7 @@ KEYRING = Keyring(signer_of(0), CHAIN)
 
 @pytest.fixture
 def gate():
-    gate = Gate(KEYRING, 0, LIMITS)
+    gate = AdmissionControl(KEYRING, 0, LIMITS)
     gate.set_members(KEYS)
     return gate
 
@@ -196,7 +196,7 @@ def test_requests_for_pieces_are_for_members_for_this_node_and_count_once(gate):
 
 
 def test_requests_are_limited_in_number_and_only_a_members_own_cost_it():
-    gate = Gate(KEYRING, 0, Limits(requests_per_s=10, requests_burst=20))
+    gate = AdmissionControl(KEYRING, 0, Limits(requests_per_s=10, requests_burst=20))
     gate.set_members(KEYS)
     sealer = sealer_of(1)
 
@@ -233,7 +233,7 @@ def test_an_answer_is_its_holders_and_to_one_request_only(gate):
 
 
 def test_who_was_served_a_lot_waits():
-    gate = Gate(KEYRING, 0, Limits(served_per_s=1_000, served_burst=2_000))
+    gate = AdmissionControl(KEYRING, 0, Limits(served_per_s=1_000, served_burst=2_000))
     gate.set_members(KEYS)
     assert gate.serving_wait_ns(1, 2_000, 0) == 0
     assert gate.serving_wait_ns(1, 500, 0) == S // 2

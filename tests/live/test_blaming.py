@@ -3,7 +3,7 @@ from types import SimpleNamespace
 import pytest
 
 from bdfl.protocol.events import MessageArrived, ServeDecided, Started
-from bdfl.transports.live.zenoh_link import BlameForRefused
+from bdfl.transports.live.zenoh_link import Penalties
 from tests.live.network_of_links import message_of
 
 
@@ -32,13 +32,13 @@ class Link:
 def test_messages_of_the_past_and_blocks_sent_as_answers_cost_their_sender_more(height, effects, asides):
     link = Link()
     state = SimpleNamespace(chain=SimpleNamespace(height=7))
-    BlameForRefused(link).stepped(0, state, MessageArrived(message_of(2, height)), state, effects)
-    BlameForRefused(link).stepped(0, state, Started(), state, effects)
+    Penalties(link).stepped(0, state, MessageArrived(message_of(2, height)), state, effects)
+    Penalties(link).stepped(0, state, Started(), state, effects)
     assert link.asides == asides
 
 
 def test_what_the_link_refused_is_not_counted_twice():
     link = Link()
     for reason in ("rate", "vote-signature: another signature found"):
-        BlameForRefused(link).refused(3, reason)
+        Penalties(link).refused(3, reason)
     assert link.blamed == [3]

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from bdfl.encoding import digest
 from bdfl.transports.live import blob_transfer
-from bdfl.transports.live.blob_client import Puller
-from bdfl.transports.live.blob_transfer import Absent, Answer, NotYet, Piece, Pull, Silence
+from bdfl.transports.live.blob_client import BlobClient
+from bdfl.transports.live.blob_transfer import Absent, Answer, Download, NotYet, Piece, Silence
 from bdfl.transports.live.envelope import PieceRequest
-from bdfl.transports.live.fetch_timeouts import Patience
+from bdfl.transports.live.fetch_timeouts import FetchTimeouts
 from tests.live.network_of_links import wait_until
 
 S = 1_000_000_000
@@ -22,7 +22,7 @@ EVERYBODY = frozenset(range(5))
 
 
 def new_pull(*holders, data=DATA):
-    pull = Pull(digest(data), len(data), 100, Patience(4 * S, 32), 0)
+    pull = Download(digest(data), len(data), 100, FetchTimeouts(4 * S, 32), 0)
     pull.name(holders)
     return pull
 
@@ -215,7 +215,7 @@ def pulling():
     def make(fleet, patience_s=0.3):
         delivered: list[bytes] = []
         counts: list[str] = []
-        puller = Puller(fleet, lambda _, data: delivered.append(data), counts.append, patience_s, piece_size=100)
+        puller = BlobClient(fleet, lambda _, data: delivered.append(data), counts.append, patience_s, piece_size=100)
         pullers.append(puller)
         return puller, delivered, counts
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from bdfl.encoding import digest
-from bdfl.transports.live.blob_transfer import Absent, Answer, Errand, NotYet, Piece, Pulls, Silence
-from bdfl.transports.live.fetch_timeouts import Patience
+from bdfl.transports.live.blob_transfer import Absent, Answer, DownloadRequest, Downloads, NotYet, Piece, Silence
+from bdfl.transports.live.fetch_timeouts import FetchTimeouts
 
 S = 1_000_000_000
 SIZE = 20_000
@@ -31,7 +31,7 @@ class Line:
     room: float = math.inf  # bytes that may wait; what is more is dropped
     num_bytes: int = 0
     num_dropped: int = 0
-    under_way: list[tuple[int, Errand, Answer]] = field(default_factory=list)
+    under_way: list[tuple[int, DownloadRequest, Answer]] = field(default_factory=list)
 
     def occupy(self, num_bytes: int, now_ns: int) -> int:
         """When so many more bytes are through."""
@@ -39,7 +39,7 @@ class Line:
         self.num_bytes += num_bytes
         return self.free_ns
 
-    def give(self, errand: Errand, answer: Answer, now_ns: int) -> None:
+    def give(self, errand: DownloadRequest, answer: Answer, now_ns: int) -> None:
         size = len(answer.data) if isinstance(answer, Piece) else 100
         if (self.free_ns - now_ns) / S * self.bytes_per_s + size > self.room:
             self.num_dropped += 1
@@ -47,7 +47,7 @@ class Line:
             return
         self.under_way.append((self.occupy(size, now_ns + self.delay_ns), errand, answer))
 
-    def arrived(self, now_ns: int) -> list[tuple[Errand, Answer]]:
+    def arrived(self, now_ns: int) -> list[tuple[DownloadRequest, Answer]]:
         there = [(errand, answer) for at_ns, errand, answer in self.under_way if at_ns <= now_ns]
         self.under_way = [one for one in self.under_way if one[0] > now_ns]
         return there
@@ -55,7 +55,7 @@ class Line:
 
 def pull_over(line: Line, contents: dict[bytes, bytes], *, limit_s: float, silent: frozenset[int] = frozenset()):
     """Wants all blobs at once; gives how long that took (s) and what else was seen."""
-    pulls = Pulls(2 * S, SIZE)
+    pulls = Downloads(2 * S, SIZE)
     pulls.set_present(frozenset(HOLDERS))
     for number, blob in enumerate(contents):
         pulls.want(blob, SIZE, [HOLDERS[number % len(HOLDERS)]], 0)
@@ -111,7 +111,7 @@ def test_what_a_full_line_drops_comes_in_the_end():
 
 
 def test_who_takes_long_is_waited_for_longer():
-    patience = Patience(2 * S, 32)
+    patience = FetchTimeouts(2 * S, 32)
     assert patience.wait_ns(1, 0) == 2 * S
     for number in range(20):
         patience.note_piece(1, number * S, (number + 5) * S)
@@ -122,7 +122,7 @@ def test_who_takes_long_is_waited_for_longer():
 
 def test_who_takes_long_where_others_do_not_is_not_waited_for_much_longer_and_asked_after_them():
     """Or else a member could hold up whatever it is asked for, again and again."""
-    pulls = Pulls(2 * S, SIZE)
+    pulls = Downloads(2 * S, SIZE)
     contents = blobs_of(20)
     now_ns = 0
     for blob, data in contents.items():
@@ -147,14 +147,14 @@ def test_who_takes_long_where_others_do_not_is_not_waited_for_much_longer_and_as
 
 
 def test_one_that_is_quick_or_was_so_long_ago_makes_nobody_impatient_with_all_others():
-    patience = Patience(2 * S, 32)
+    patience = FetchTimeouts(2 * S, 32)
     patience.note_piece(9, 0, 1)
     for number in range(10):
         for holder in (1, 2, 3):
             patience.note_piece(holder, number * S, (number + 8) * S)
     assert patience.wait_ns(1, 18 * S) > 8 * S
     assert patience.wait_ns(9, 18 * S) == 2 * S
-    alone = Patience(2 * S, 32)
+    alone = FetchTimeouts(2 * S, 32)
     alone.note_piece(9, 0, 1)
     for number in range(10):
         alone.note_piece(1, (60 + number) * S, (68 + number) * S)
@@ -163,7 +163,7 @@ def test_one_that_is_quick_or_was_so_long_ago_makes_nobody_impatient_with_all_ot
 
 
 def test_silence_is_waited_for_twice_as_long_each_time_up_to_a_limit():
-    patience = Patience(2 * S, 32)
+    patience = FetchTimeouts(2 * S, 32)
     waits = []
     for number in range(6):
         waits.append(patience.wait_ns(1, 10 * number * S) // S)
@@ -180,7 +180,7 @@ def test_silence_is_waited_for_twice_as_long_each_time_up_to_a_limit():
 
 
 def test_less_is_asked_for_only_if_nothing_that_was_asked_since_came():
-    patience = Patience(2 * S, 32)
+    patience = FetchTimeouts(2 * S, 32)
     patience.note_piece(1, 1 * S, 1 * S + 1)
     patience.note_silence(1, 1 * S, 3 * S)
     assert patience.in_flight == 32  # the line brought what was asked at the same time
@@ -202,7 +202,7 @@ def test_less_is_asked_for_only_if_nothing_that_was_asked_since_came():
 
 
 def test_who_comes_and_goes_changes_nothing_for_others_and_an_own_line_that_is_new_everything():
-    pulls = Pulls(2 * S, SIZE)
+    pulls = Downloads(2 * S, SIZE)
     pulls.set_present(frozenset({1, 2}))
     patience = pulls._patience
     patience.note_silence(1, 1, 2 * S)
@@ -224,7 +224,7 @@ def test_who_comes_and_goes_changes_nothing_for_others_and_an_own_line_that_is_n
 )
 def test_only_the_silence_of_one_who_is_there_is_the_lines(answer, is_present, in_flight):
     (blob,) = blobs_of(1)
-    pulls = Pulls(2 * S, SIZE)
+    pulls = Downloads(2 * S, SIZE)
     pulls.set_present(frozenset({1} if is_present else {2}))
     pulls.want(blob, SIZE, [1], 1)
     (errand,) = pulls.plan(1)
@@ -234,7 +234,7 @@ def test_only_the_silence_of_one_who_is_there_is_the_lines(answer, is_present, i
 
 def test_the_end_of_a_former_request_says_nothing_about_the_present_one():
     (blob,) = blobs_of(1)
-    pulls = Pulls(2 * S, SIZE)
+    pulls = Downloads(2 * S, SIZE)
     pulls.want(blob, SIZE, [1], 0)
     (first,) = pulls.plan(0)
     assert pulls.expire(2 * S) == 1
@@ -248,7 +248,7 @@ def test_the_end_of_a_former_request_says_nothing_about_the_present_one():
 def test_a_piece_that_comes_late_counts_unless_it_is_here_already():
     contents = blobs_of(1)
     (blob,) = contents
-    pulls = Pulls(2 * S, SIZE)
+    pulls = Downloads(2 * S, SIZE)
     pulls.want(blob, SIZE, [1, 2], 0)
     (first,) = pulls.plan(0)
     assert pulls.expire(2 * S) == 1
@@ -285,7 +285,7 @@ def test_who_gave_two_wrong_models_in_a_round_is_asked_for_nothing_more_in_it():
                     pulls.remove(whole)
         return num_wrong
 
-    pulls = Pulls(2 * S, SIZE)
+    pulls = Downloads(2 * S, SIZE)
     pulls.set_present(frozenset(HOLDERS))
     assert [count_wrong(pulls), count_wrong(pulls)] == [2, 0]
     pulls.clear()

@@ -14,7 +14,7 @@ from bdfl.ledger.blob_store import BlobFolder
 from bdfl.ledger.store import NotKept
 from bdfl.ledger.verify import verify_chain
 from bdfl.protocol.events import Commit
-from bdfl.protocol.messages import Hearsay
+from bdfl.protocol.messages import Gossip
 from bdfl.transports.interfaces import LiveObserver, recover
 from bdfl.transports.live.event_log import EVENTS_FILE
 from bdfl.transports.live.replay import replay
@@ -41,7 +41,7 @@ def votes_said(link, number):
     """A member's own votes that went out, by height."""
     said = {}
     for _, message in link.sent:
-        if isinstance(message.content, Hearsay):
+        if isinstance(message.content, Gossip):
             own = [vote for vote in message.content.votes if vote.vote.voter == number]
             said.setdefault(message.height, set()).update(own)
     return said
@@ -232,14 +232,14 @@ def test_a_process_killed_during_a_write_begins_again_with_all_it_said(tmp_path,
 _NETWORK = """
 import os
 import sys
-from bdfl.protocol.messages import Hearsay
+from bdfl.protocol.messages import Gossip
 from campaigns.live_faults.failing_store import with_fault_point
 from tests.live.memory_network import MemoryLink, MemoryNetwork, running, wait_until
 
 send = MemoryLink.send
 
 def telling_send(self, to, message):
-    if isinstance(message.content, Hearsay):
+    if isinstance(message.content, Gossip):
         for vote in message.content.votes:
             if vote.vote.voter == self.number:
                 os.write(1, f"{self.number} {message.height} {vote.signature.hex()}\\n".encode())

@@ -12,9 +12,9 @@ from bdfl.ledger.chain import start_chain
 from bdfl.ledger.store import NotKept
 from bdfl.protocol.events import FetchBlob, KeptBlob, KeptUpdate, KeptVote, Send, Train
 from bdfl.protocol.events import Store as Keep
-from bdfl.protocol.messages import Hearsay, Message
+from bdfl.protocol.messages import Gossip, Message
 from bdfl.transports.interfaces import LiveObserver
-from bdfl.transports.live.blob_client import BlobShelf
+from bdfl.transports.live.blob_client import BlobCache
 from bdfl.transports.live.effects import Effects
 from tests.live.memory_network import FormulaWork, MemoryNetwork, wait_until
 from tests.protocol.manual_network import ManualNetwork
@@ -60,8 +60,8 @@ class _Doing:
         self.network = MemoryNetwork(tmp_path)
         self.trace = _Trace(self.network.memory_store())
         self.context = self.network.context(0)
-        self.chain = start_chain(self.network.genesis, self.context.toolbox)
-        self.shelf = BlobShelf(self.trace, 10**6)
+        self.chain = start_chain(self.network.genesis, self.context.cache)
+        self.shelf = BlobCache(self.trace, 10**6)
         self.events, self.failures = [], []
         self.now_ns = 1000
         self.work = FormulaWork(self.network, 0)
@@ -92,7 +92,7 @@ class _Doing:
 
     def say_vote(self, attempt):
         vote = self.vote(attempt)
-        return Keep(KeptVote(1, vote)), Send(None, self.message(Hearsay(attempt, votes=(vote,))))
+        return Keep(KeptVote(1, vote)), Send(None, self.message(Gossip(attempt, votes=(vote,))))
 
 
 @pytest.fixture
@@ -164,10 +164,10 @@ def test_an_update_is_served_as_its_upload_goes_and_others_at_once(doing):
     doing.put(Keep(KeptBlob(signed.update.model, model)), Keep(KeptUpdate(1, signed)))
     assert doing.effects.wait_done()
     assert doing.shelf.offer(signed.update.model) is None  # nobody was told of it
-    doing.put(Send(None, doing.message(Hearsay(1, updates=(signed,)))))
+    doing.put(Send(None, doing.message(Gossip(1, updates=(signed,)))))
     assert doing.effects.wait_done()
     doing.now_ns = 5000
-    doing.put(Send(None, doing.message(Hearsay(1, updates=(signed,)))))  # said again: the upload goes on
+    doing.put(Send(None, doing.message(Gossip(1, updates=(signed,)))))  # said again: the upload goes on
     assert doing.effects.wait_done()
     offer = doing.shelf.offer(signed.update.model)
     assert (offer.data, offer.begun_ns, offer.done_ns) == (model, 1000, 1400)
@@ -191,7 +191,7 @@ def test_training_of_a_past_round_is_not_begun(doing):
 def test_the_shelf_keeps_few_bytes_at_hand_and_finds_the_rest_in_the_store(tmp_path):
     network = MemoryNetwork(tmp_path)
     store = network.memory_store()
-    shelf = BlobShelf(store, 100)
+    shelf = BlobCache(store, 100)
     blobs = {bytes([number]) * 32: bytes([number]) * 60 for number in range(5)}
     for blob, data in blobs.items():
         shelf.put(blob, data)

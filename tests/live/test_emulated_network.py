@@ -5,7 +5,7 @@ from bdfl.ledger.genesis import conditions_of
 from bdfl.localnet.verdict import summarise
 from bdfl.protocol.state import Timing
 from bdfl.records.files import ROUNDS_FILE, read_rounds
-from bdfl.transports.cost_model import ScenarioWorld, simulated_timing
+from bdfl.transports.cost_model import ScenarioCostModel, simulated_timing
 from bdfl.transports.live.round_clock import RoundClock
 from bdfl.transports.live.work import EmulatedWork
 from bdfl.transports.simulated import Network, make_nodes
@@ -41,7 +41,7 @@ def simulate(network):
     def find_conditions(round, client):
         return conditions_of(network.rounds[round - 1], client)
 
-    world = ScenarioWorld(
+    world = ScenarioCostModel(
         network.scenario,
         lambda client, chain, model: train(network, client, chain.height + 1, model),
         find_conditions,

@@ -9,7 +9,7 @@ from bdfl.identity import Meaning
 from bdfl.ledger.block import ModelUpdate, SignedUpdate, SignedVote, TwoUpdates, TwoVotes
 from bdfl.ledger.member_set import find_evidence, offender_of
 from bdfl.ledger.verify import verify_chain
-from bdfl.protocol.messages import Hearsay, Message
+from bdfl.protocol.messages import Gossip, Message
 from bdfl.transports.live.certificates import issue_leaf, make_authority, member_name, roots_pem, write_tls
 from bdfl.transports.live.driver import LiveNode
 from bdfl.transports.live.zenoh_link import ZenohLink
@@ -45,11 +45,11 @@ class TwoFacedLink:
     def send(self, to, message):
         self.link.send(to, message)
         chain = self.node.state.chain
-        if not isinstance(message.content, Hearsay) or message.height != chain.height + 1:
+        if not isinstance(message.content, Gossip) or message.height != chain.height + 1:
             return
         if LIAR in chain.offenders:
             self.num_late_updates += 1
-            self.say(chain, Hearsay(1, updates=(self.update(chain, chain.model),)))
+            self.say(chain, Gossip(1, updates=(self.update(chain, chain.model),)))
         elif chain.height + 1 >= LIE_AT and self.lied_at <= chain.height and self.tell_lie(chain, message.content):
             self.lied_at = chain.height + 1
 
@@ -57,10 +57,10 @@ class TwoFacedLink:
         votes = [signed.vote for signed in content.votes if signed.vote.voter == LIAR]
         if self.lie is TwoVotes and votes:
             other = replace_record(votes[-1], block=ANOTHER)
-            self.say(chain, Hearsay(1, votes=(SignedVote(other, self.signer.sign(Meaning.VOTE, chain.place, other)),)))
+            self.say(chain, Gossip(1, votes=(SignedVote(other, self.signer.sign(Meaning.VOTE, chain.place, other)),)))
             return True
         if self.lie is TwoUpdates and any(signed.update.client == LIAR for signed in content.updates):
-            self.say(chain, Hearsay(1, updates=(self.update(chain, ANOTHER),)))
+            self.say(chain, Gossip(1, updates=(self.update(chain, ANOTHER),)))
             return True
         return False
 

@@ -3,7 +3,7 @@
 import threading
 
 from bdfl.protocol.events import SetTimer, Timer, TimerFired
-from bdfl.transports.live.queues import Inbox, Timers
+from bdfl.transports.live.queues import FairQueue, Timers
 
 
 def take_all(inbox):
@@ -14,14 +14,14 @@ def take_all(inbox):
 
 
 def test_what_is_ones_own_is_never_refused_and_comes_first():
-    inbox = Inbox(2)
+    inbox = FairQueue(2)
     assert [inbox.put(1, item) for item in "abc"] == [True, True, False]
     assert all(inbox.put(None, number) for number in range(1000))
     assert take_all(inbox) == [*range(1000), "a", "b"]
 
 
 def test_a_member_that_floods_takes_its_own_share_only():
-    inbox = Inbox(10)
+    inbox = FairQueue(10)
     assert sum(inbox.put(1, f"flood {number}") for number in range(1000)) == 10
     assert inbox.put(2, "word")
     assert inbox.put(3, "word")
@@ -31,7 +31,7 @@ def test_a_member_that_floods_takes_its_own_share_only():
 
 
 def test_heavy_items_take_more_of_a_share():
-    inbox = Inbox(10)
+    inbox = FairQueue(10)
     assert inbox.put(1, "block", 8)
     assert not inbox.put(1, "block", 8)
     assert inbox.put(1, "vote", 2)
@@ -40,7 +40,7 @@ def test_heavy_items_take_more_of_a_share():
 
 
 def test_the_order_of_one_member_is_kept():
-    inbox = Inbox(100)
+    inbox = FairQueue(100)
     for number in range(50):
         inbox.put(number % 3, number)
     taken = take_all(inbox)
@@ -49,7 +49,7 @@ def test_the_order_of_one_member_is_kept():
 
 
 def test_a_closed_inbox_takes_nothing_and_keeps_nobody_waiting():
-    inbox = Inbox(1)
+    inbox = FairQueue(1)
     found = []
     waiting = threading.Thread(target=lambda: found.append(inbox.take(None)))
     waiting.start()

@@ -58,7 +58,7 @@ def client_of(small):
 
 def next_block(small, chain):
     block = small.block(chain, small.body(chain))
-    return block, apply_block(chain, block, small.toolbox)
+    return block, apply_block(chain, block, small.cache)
 
 
 def test_results_are_told_as_they_come(small, open_work):
@@ -156,5 +156,5 @@ def test_a_round_whose_beginning_was_not_seen_has_no_receipt(small, open_work):
     block, after = next_block(small, chain)
     assert work.measure(after, block)[1] is None  # begun after block 1
     later_block = small.block(after, small.body(after, small.certificate(chain, block.digest)))
-    later = apply_block(after, later_block, small.toolbox)
+    later = apply_block(after, later_block, small.cache)
     assert work.measure(later, later_block)[1].round == 2

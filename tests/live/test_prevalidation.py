@@ -1,13 +1,13 @@
-"""A rehearsal leaves its work in the toolbox, changes nothing and signs nothing."""
+"""A rehearsal leaves its work in the cache, changes nothing and signs nothing."""
 
 from dataclasses import replace
 
 from bdfl.identity import Signer
 from bdfl.protocol.events import BlobArrived, MessageArrived, Started, Timer, TimerFired, TrainingFinished
-from bdfl.protocol.messages import Hearsay, Proposal
+from bdfl.protocol.messages import Gossip, Proposal
 from bdfl.protocol.node import step
 from bdfl.transports.live import prevalidation
-from bdfl.transports.live.prevalidation import Arrival, Rehearsals, is_costly
+from bdfl.transports.live.prevalidation import Arrival, Prevalidator, is_costly
 from tests.live.memory_network import MemoryNetwork, wait_until
 from tests.protocol.manual_network import ManualNetwork, make_block, replace_sender
 
@@ -53,7 +53,7 @@ def test_what_was_rehearsed_costs_nothing_any_more():
     arrival = Arrival(MessageArrived(network_message(node, 1, Proposal(block))), 1, 16)
     given = []
     context = replace(node.context, signer=_Forbidden(node.context.signer.public_key))
-    rehearsals = Rehearsals(
+    rehearsals = Prevalidator(
         context, 1, find_state=lambda: node.state, clock=lambda: 0, wall_clock=lambda: 1, give=given.append
     )
     assert rehearsals.is_worth_it(arrival)
@@ -65,7 +65,7 @@ def test_what_was_rehearsed_costs_nothing_any_more():
     assert rehearsed.event is arrival.event
     assert not rehearsals.is_worth_it(rehearsed)
     asked = []
-    node.context.toolbox._worked.put = lambda key, value: asked.append(key) or value
+    node.context.cache._worked.put = lambda key, value: asked.append(key) or value
     node.give(arrival.event)
     assert asked == []
     assert node.state.candidates[block.digest].is_valid
@@ -77,11 +77,11 @@ def test_only_what_takes_long_is_rehearsed(tmp_path):
     assert not is_costly(node.state, Started())
     assert not is_costly(node.state, TimerFired(Timer.DEADLINE, 1, 1))
     assert not is_costly(node.state, BlobArrived(1, b"x" * 100))
-    assert not is_costly(node.state, MessageArrived(network_message(node, 1, Hearsay(1))))
+    assert not is_costly(node.state, MessageArrived(network_message(node, 1, Gossip(1))))
     updates = tuple(network.nodes[1].state.updates.values())
     fresh = network.node(0)
-    assert is_costly(fresh.state, MessageArrived(network_message(fresh, 1, Hearsay(1, updates=updates))))
-    assert not is_costly(node.state, MessageArrived(network_message(node, 1, Hearsay(1, updates=updates))))
+    assert is_costly(fresh.state, MessageArrived(network_message(fresh, 1, Gossip(1, updates=updates))))
+    assert not is_costly(node.state, MessageArrived(network_message(node, 1, Gossip(1, updates=updates))))
     large = MemoryNetwork(tmp_path, num_parameters=100_000).thread(0)
     assert is_costly(large.node.state, TrainingFinished(1, large.node.state.chain.tip, b"m"))
     assert is_costly(large.node.state, TimerFired(Timer.DEADLINE, 1, 1))
@@ -92,7 +92,7 @@ def test_only_what_takes_long_is_rehearsed(tmp_path):
 def test_an_event_is_rehearsed_again_only_if_much_has_changed():
     network, node, block = ready_to_propose()
     given = []
-    rehearsals = Rehearsals(
+    rehearsals = Prevalidator(
         node.context, 1, find_state=lambda: node.state, clock=lambda: 0, wall_clock=lambda: 1, give=given.append
     )
     rehearsals.start()
@@ -117,7 +117,7 @@ def test_whatever_a_rehearsal_raises_the_event_goes_on_to_the_node(monkeypatch):
     _, node, block = ready_to_propose()
     arrival = Arrival(MessageArrived(network_message(node, 1, Proposal(block))), 1)
     given = []
-    rehearsals = Rehearsals(
+    rehearsals = Prevalidator(
         node.context, 1, find_state=lambda: node.state, clock=lambda: 0, wall_clock=lambda: 1, give=given.append
     )
     rehearsals.start()

@@ -7,19 +7,19 @@ import pytest
 from bdfl.encoding import encode
 from bdfl.ledger.block import ModelUpdate, SignedUpdate
 from bdfl.protocol.events import BlobArrived
-from bdfl.protocol.messages import Hearsay, Message
+from bdfl.protocol.messages import Gossip, Message
 from bdfl.transports.interfaces import read_recovered
 from bdfl.transports.live import event_log
 from bdfl.transports.live.event_log import (
     EVENTS_FILE,
-    Began,
     BrokenLog,
     EventLog,
-    Happened,
     LoggedBlob,
     LoggedMessage,
+    LoggedStep,
     LoggedTimer,
     LoggedTraining,
+    LogHeader,
     former_log,
     log_beginning,
     log_event,
@@ -46,7 +46,7 @@ def rewrite(path, change):
     path.unlink()
     log = EventLog(path)
     for entry in entries:
-        if isinstance(entry, Began):
+        if isinstance(entry, LogHeader):
             log.begin(entry)
         else:
             log.append(entry.now_ns, entry.utc_ms, entry.event, entry.signatures)
@@ -86,7 +86,7 @@ def test_every_life_gives_the_same_blocks(lived, log):
 
 def test_what_private_training_spent_is_recorded_with_it(lived, log):
     store = lived[1]
-    events = [entry.event for entry in read_entries(log) if isinstance(entry, Happened)]
+    events = [entry.event for entry in read_entries(log) if isinstance(entry, LoggedStep)]
     spent = {event.height: event.epsilon_micro for event in events if isinstance(event, LoggedTraining)}
     assert spent
     for height in range(1, store.height + 1):
@@ -96,7 +96,7 @@ def test_what_private_training_spent_is_recorded_with_it(lived, log):
 
 
 def test_blobs_are_named_and_not_written(lived, log):
-    blobs = [entry.event for entry in read_entries(log) if isinstance(entry, Happened)]
+    blobs = [entry.event for entry in read_entries(log) if isinstance(entry, LoggedStep)]
     given = [event for event in blobs if isinstance(event, LoggedBlob)]
     assert given
     assert all(event.data == b"" for event in given)
@@ -109,8 +109,8 @@ def test_a_vote_that_was_not_recorded_is_noticed(lived, log):
     """Without the others' votes the node decides nothing, and signs other things than it did."""
 
     def change(entry):
-        is_votes = isinstance(entry, Happened) and isinstance(entry.event, LoggedMessage)
-        if is_votes and isinstance(entry.event.message.content, Hearsay) and entry.event.message.content.votes:
+        is_votes = isinstance(entry, LoggedStep) and isinstance(entry.event, LoggedMessage)
+        if is_votes and isinstance(entry.event.message.content, Gossip) and entry.event.message.content.votes:
             return None
         return entry
 
@@ -121,8 +121,8 @@ def test_a_vote_that_was_not_recorded_is_noticed(lived, log):
 
 def test_a_changed_signature_is_noticed(lived, log):
     def change(entry):
-        if isinstance(entry, Happened) and entry.signatures:
-            return Happened(entry.now_ns, entry.utc_ms, entry.event, (bytes(64), *entry.signatures[1:]))
+        if isinstance(entry, LoggedStep) and entry.signatures:
+            return LoggedStep(entry.now_ns, entry.utc_ms, entry.event, (bytes(64), *entry.signatures[1:]))
         return entry
 
     rewrite(log, change)
@@ -154,7 +154,7 @@ def test_a_damaged_entry_ends_the_log(lived, log):
     data[len(data) // 2] ^= 1
     log.write_bytes(data)
     entries = list(read_entries(log))
-    assert isinstance(entries[0], Began)
+    assert isinstance(entries[0], LogHeader)
     assert replay(log, lived[1]).not_recorded
 
 
@@ -165,7 +165,7 @@ def test_what_is_no_log_is_refused(lived, tmp_path):
     path.write_bytes(b"hello")
     with pytest.raises(BrokenLog, match="empty"):
         replay(path, lived[1])
-    data = encode(ManualNetwork().nodes[0].message(Hearsay(1)))
+    data = encode(ManualNetwork().nodes[0].message(Gossip(1)))
     path.write_bytes(event_log._HEAD.pack(len(data), event_log.zlib.crc32(data)) + data)
     with pytest.raises(BrokenLog, match="the log of a node expected"):
         replay(path, lived[1])
@@ -178,7 +178,7 @@ def test_a_log_that_is_full_goes_on_in_another_with_a_life_of_its_own(tmp_path):
     log = tmp_path / EVENTS_FILE
     assert former_log(log).exists()
     assert os.listdir(tmp_path).count(EVENTS_FILE) == 1
-    assert isinstance(next(read_entries(log)), Began)
+    assert isinstance(next(read_entries(log)), LogHeader)
     result = replay(log, stores[0])
     assert result.num_blocks >= 1
     assert result.num_blocks + len(result.not_recorded) == stores[0].height
@@ -197,7 +197,7 @@ def test_no_height_fills_the_disk_and_the_next_is_recorded_again(tmp_path):
     wait_until(lambda: first.link.is_open)
     assert first.node.status().is_recording
     forged = SignedUpdate(ModelUpdate(1, 1, 1, bytes(32), 0), bytes(64))
-    flood = Message(first.node.state.chain.chain, 1, 1, Hearsay(1, updates=(forged,)))
+    flood = Message(first.node.state.chain.chain, 1, 1, Gossip(1, updates=(forged,)))
     num_sent = 0
     while first.node.status().is_recording:
         first.node.receive(flood)
@@ -233,7 +233,7 @@ def test_a_life_that_grew_too_long_is_left_out_to_its_end(tmp_path):
     assert log.is_writing
     log.close()
     assert list(read_entries(former_log(tmp_path / EVENTS_FILE))) == [began]
-    assert list(read_entries(tmp_path / EVENTS_FILE)) == [began, Happened(3, 1, LoggedTimer("resend", 1, 1), ())]
+    assert list(read_entries(tmp_path / EVENTS_FILE)) == [began, LoggedStep(3, 1, LoggedTimer("resend", 1, 1), ())]
 
 
 def test_a_disk_that_takes_no_more_ends_the_log_and_not_the_node(tmp_path):
@@ -249,11 +249,11 @@ def test_a_refused_blob_is_written_down_with_its_bytes(tmp_path):
     network.start()
     node = network.nodes[0]
     state = node.state
-    blob = node.context.toolbox.digest(b"wrong")
+    blob = node.context.cache.digest(b"wrong")
     arrived = BlobArrived(1, b"wrong")
     refused = type("State", (), {"refused": frozenset({blob})})()
-    assert log_event(arrived, refused, node.context.toolbox) == LoggedBlob(1, blob, b"wrong")
-    assert log_event(arrived, state, node.context.toolbox) == LoggedBlob(1, blob, b"")
+    assert log_event(arrived, refused, node.context.cache) == LoggedBlob(1, blob, b"wrong")
+    assert log_event(arrived, state, node.context.cache) == LoggedBlob(1, blob, b"")
 
 
 def test_a_life_begins_with_what_the_store_held(tmp_path):

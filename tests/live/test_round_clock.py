@@ -7,7 +7,7 @@ from bdfl.ledger.genesis import conditions_of
 from bdfl.localnet.verdict import summarise
 from bdfl.records.files import BadRoundsFile, ModelledRound, RoundTimes, read_rounds
 from bdfl.scenario import Protocol
-from bdfl.transports.cost_model import ScenarioWorld, simulated_timing
+from bdfl.transports.cost_model import ScenarioCostModel, simulated_timing
 from bdfl.transports.interfaces import Observer
 from bdfl.transports.live import round_clock
 from bdfl.transports.live.round_clock import RoundClock
@@ -58,7 +58,9 @@ def play(folder, *, scenario=SCENARIO, incident=None, **options):
     def find_conditions(round, client):
         return conditions_of(small.rounds[round - 1], client) if round <= ROUNDS else None
 
-    world = ScenarioWorld(scenario, lambda client, chain, model: small.model(client, chain.height + 1), find_conditions)
+    world = ScenarioCostModel(
+        scenario, lambda client, chain, model: small.model(client, chain.height + 1), find_conditions
+    )
     timing = simulated_timing(scenario)
     nodes = make_nodes(small.genesis, small.initial_model, small.signers, timing, last_height=PLAYED)
     paths = [folder / f"{node.number}.jsonl" for node in nodes]

@@ -1,4 +1,4 @@
-"""A toolbox that several threads use gives the same answers, each worked out once."""
+"""A cache that several threads use gives the same answers, each worked out once."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -8,49 +8,49 @@ import numpy as np
 from bdfl.encoding import digest
 from bdfl.learning.weights import Layout, encode_weights
 from bdfl.ledger.block import ModelUpdate
-from bdfl.ledger.cache import Toolbox
+from bdfl.ledger.cache import VerificationCache
 from bdfl.scenario.schema_learning import Aggregation
-from bdfl.transports.live.shared_cache import SharedToolbox
+from bdfl.transports.live.shared_cache import SharedVerificationCache
 
 LAYOUT = Layout(("w",), ((1000,),))
 
 
 def test_what_several_threads_ask_at_the_same_time_is_worked_out_once():
-    toolbox = SharedToolbox()
+    cache = SharedVerificationCache()
     together = threading.Barrier(8)
     made = []
 
     def make():
         made.append(None)
-        return toolbox.recall(("inner", 1), lambda: made.append(None) or "inner")
+        return cache.recall(("inner", 1), lambda: made.append(None) or "inner")
 
     def ask():
         together.wait(240)
-        return toolbox.recall(("outer", 1), make)
+        return cache.recall(("outer", 1), make)
 
     with ThreadPoolExecutor(8) as threads:
         answers = [answer.result(30) for answer in [threads.submit(ask) for _ in range(8)]]
     assert answers == ["inner"] * 8
     assert len(made) == 2
-    assert not toolbox._under_way
+    assert not cache._under_way
 
 
 def test_one_who_fails_lets_the_next_try():
-    toolbox = SharedToolbox()
+    cache = SharedVerificationCache()
 
     def fail():
         raise ValueError
 
     for make in (fail, lambda: "made"):
         try:
-            assert toolbox.recall(("key",), make) == "made"
+            assert cache.recall(("key",), make) == "made"
         except ValueError:
             assert make is fail
-    assert not toolbox._under_way
+    assert not cache._under_way
 
 
 def test_many_threads_get_the_answers_of_a_plain_toolbox():
-    shared = SharedToolbox(64, 40_000)  # so small that much is forgotten
+    shared = SharedVerificationCache(64, 40_000)  # so small that much is forgotten
     draw = np.random.default_rng(0)
     blobs = [encode_weights(draw.normal(size=1000).astype(np.float32), LAYOUT) for _ in range(20)]
     by_digest = {digest(data): data for data in blobs}
@@ -60,7 +60,7 @@ def test_many_threads_get_the_answers_of_a_plain_toolbox():
     def work(seed):
         chosen = np.random.default_rng(seed).choice(20, size=5, replace=False)
         some = [updates[number] for number in sorted(chosen)]
-        plain = Toolbox()
+        plain = VerificationCache()
         total = shared.aggregate(choice, LAYOUT, some, by_digest)
         assert total == plain.aggregate(choice, LAYOUT, some, by_digest)
         for update in some:
@@ -74,7 +74,7 @@ def test_many_threads_get_the_answers_of_a_plain_toolbox():
 
 
 def test_a_toolbox_is_sized_for_its_chain():
-    toolbox = SharedToolbox.sized_for(8, 4_300_000, frozenset({"rules:mine"}))
-    assert toolbox.own_functions == frozenset({"rules:mine"})
-    assert toolbox._signed._max_entries == 1024
-    assert 8 * 8_600_000 < toolbox._models._max_bytes < 10**9
+    cache = SharedVerificationCache.sized_for(8, 4_300_000, frozenset({"rules:mine"}))
+    assert cache.own_functions == frozenset({"rules:mine"})
+    assert cache._signed._max_entries == 1024
+    assert 8 * 8_600_000 < cache._models._max_bytes < 10**9

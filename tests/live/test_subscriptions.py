@@ -2,7 +2,7 @@ import threading
 import time
 
 from bdfl.transports.live.admission import Bucket
-from bdfl.transports.live.subscriptions import Pace
+from bdfl.transports.live.subscriptions import SubscriptionRate
 
 
 def taken(pace, costs):
@@ -15,7 +15,7 @@ def taken(pace, costs):
 
 def test_a_pace_lets_a_burst_through_and_then_no_more_than_its_rate():
     waits = []
-    pace = Pace(Bucket(100, 5), float, lambda: waits.append(1))
+    pace = SubscriptionRate(Bucket(100, 5), float, lambda: waits.append(1))
     began_s = time.monotonic()
     for _ in range(5):
         pace.wait(1, threading.Event())
@@ -25,13 +25,13 @@ def test_a_pace_lets_a_burst_through_and_then_no_more_than_its_rate():
 
 
 def test_what_costs_more_than_ever_comes_together_still_passes_and_the_next_waits_for_all_of_it():
-    pace = Pace(Bucket(1000, 10), float, lambda: None)
+    pace = SubscriptionRate(Bucket(1000, 10), float, lambda: None)
     pace.wait(50, threading.Event())
     assert taken(pace, [10]) >= 0.049
 
 
 def test_nobody_waits_at_an_ear_that_is_closed():
     over = threading.Event()
-    pace = Pace(Bucket(0.001, 1), float, over.set)
+    pace = SubscriptionRate(Bucket(0.001, 1), float, over.set)
     pace.wait(1, over)
     pace.wait(1, over)  # would take a quarter of an hour

@@ -1,4 +1,4 @@
-"""Waits that a scenario does not give are derived; those it gives are taken."""
+"""Timeouts that a scenario does not give are derived; those it gives are taken."""
 
 import pytest
 

@@ -12,7 +12,7 @@ from bdfl.ledger.genesis import conditions_of
 from bdfl.ledger.proof_of_work import is_worked
 from bdfl.ledger.rules import make_header
 from bdfl.scenario import Mining, MiningMode, Protocol
-from bdfl.transports.cost_model import ScenarioWorld
+from bdfl.transports.cost_model import ScenarioCostModel
 from bdfl.transports.live.work import _REACHING_NS, DrawnConditions, EmulatedWork
 from tests.ledger.small_federation import ROUNDS, found_federation, replace, small_scenario
 from tests.live.idle_training import IdleTraining
@@ -62,7 +62,7 @@ def world_of(small, scenario=SCENARIO):
     def find_conditions(round, client):
         return conditions_of(small.rounds[round - 1], client) if round <= ROUNDS else None
 
-    return ScenarioWorld(scenario, lambda client, chain, model: model, find_conditions)
+    return ScenarioCostModel(scenario, lambda client, chain, model: model, find_conditions)
 
 
 def wait_for(order, *arguments):
@@ -188,7 +188,7 @@ def test_conditions_and_receipts_are_those_of_a_simulated_run(small, chain, open
         assert found == world.measure(client_of(small.start()), chain, tip)
         assert (found[1] is None) == (tip is None)
         tip = small.block(chain, small.body(chain, () if tip is None else small.certificate(before, tip.digest)))
-        before, chain = chain, apply_block(chain, tip, small.toolbox)
+        before, chain = chain, apply_block(chain, tip, small.cache)
 
 
 def test_conditions_can_be_asked_for_in_any_order_and_end_with_the_scenario(small):

@@ -112,7 +112,7 @@ def test_no_peer(patient):
 
 def test_no_quorum(patient, monkeypatch):
     """Before the start nobody knows who will come; a running node does."""
-    monkeypatch.setattr(doctor, "look_at", lambda _: SimpleNamespace(snapshot=SimpleNamespace(present=(2,))))
+    monkeypatch.setattr(doctor, "read_status", lambda _: SimpleNamespace(snapshot=SimpleNamespace(present=(2,))))
     with lock_folder(patient.folder):
         assert_named(patient, "2 of 3 votes that are needed can be reached; not there: 1 (member 1)")
 

@@ -11,7 +11,7 @@ from bdfl.identity import Meaning, Signer
 from bdfl.learning.participation import draw_participation
 from bdfl.learning.weights import Layout, encode_weights
 from bdfl.ledger.block import Block, Kind, Seal, SignedVote, Vote, header_seal
-from bdfl.ledger.cache import Toolbox
+from bdfl.ledger.cache import VerificationCache
 from bdfl.ledger.chain import start_chain
 from bdfl.ledger.genesis import conditions_of, make_genesis
 from bdfl.ledger.proof_of_work import search_nonce
@@ -35,7 +35,7 @@ from bdfl.protocol.events import (
     Train,
     TrainingFinished,
 )
-from bdfl.protocol.messages import Decided, Hearsay, Message
+from bdfl.protocol.messages import Decided, Gossip, Message
 from bdfl.protocol.node import begin, step
 from bdfl.protocol.state import Context, Timing
 from bdfl.scenario import Clients, Ledger, QuorumRule, Scenario, SchedulerChoice
@@ -91,7 +91,7 @@ class ManualNode:
 
     def votes(self, kind):
         """Own votes of a kind, in the order in which they were said for the first time."""
-        said = [vote for content in self.sent(Hearsay) for vote in content.votes if vote.vote.voter == self.number]
+        said = [vote for content in self.sent(Gossip) for vote in content.votes if vote.vote.voter == self.number]
         return list(dict.fromkeys(vote.vote for vote in said if vote.vote.kind == kind))
 
     @property
@@ -125,15 +125,15 @@ class ManualNetwork:
             LAYOUT,
             self.initial,
         )
-        self.toolbox = Toolbox()
+        self.cache = VerificationCache()
         self.last_height = last_height
         self.nodes = [self.node(number) for number in range(num_members)]
         self.blobs = {digest(self.initial): self.initial}
         self.decided = {}
 
     def node(self, number, recovered=None, chain=None, keep_blocks=0):
-        context = Context(number, signer(number), TIMING, self.toolbox, self.last_height, keep_blocks=keep_blocks)
-        chain = start_chain(self.genesis, self.toolbox) if chain is None else chain
+        context = Context(number, signer(number), TIMING, self.cache, self.last_height, keep_blocks=keep_blocks)
+        chain = start_chain(self.genesis, self.cache) if chain is None else chain
         state = begin(context, chain) if recovered is None else begin(context, chain, recovered)
         return ManualNode(context, state, [])
 
@@ -208,7 +208,7 @@ def vote(node, kind, attempt, block, *, number=None):
 
 def say_votes(node, *votes):
     sender = next(vote.vote.voter for vote in votes if vote.vote.voter != node.number)
-    return node.hear(replace_sender(node.message(Hearsay(1, votes=tuple(votes))), sender))
+    return node.hear(replace_sender(node.message(Gossip(1, votes=tuple(votes))), sender))
 
 
 def replace_sender(message, sender):

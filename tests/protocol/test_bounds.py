@@ -9,7 +9,7 @@ from bdfl.identity import Meaning
 from bdfl.ledger.block import SignedUpdate, TwoBlocks, TwoUpdates
 from bdfl.ledger.rules import make_body
 from bdfl.protocol.events import FetchBlob, Send, Timer
-from bdfl.protocol.messages import BlockWanted, Decided, Hearsay, Proposal
+from bdfl.protocol.messages import BlockWanted, Decided, Gossip, Proposal
 from bdfl.protocol.proposals import MAX_AHEAD
 from bdfl.protocol.sync import MAX_EARLY
 from bdfl.protocol.updates import MAX_BLOBS
@@ -65,7 +65,7 @@ def block_on(network, update, *, attempt=1, proposer=LIAR):
         reports=mined.reports,
         entries=mined.entries,
         blobs={**state.blobs, **network.blobs},
-        toolbox=network.toolbox,
+        cache=network.cache,
     )
     changes = {name: getattr(body, name) for name in body.__struct_fields__}
     return make_block(node, attempt=attempt, proposer=proposer, change=changes)
@@ -89,7 +89,7 @@ def test_so_many_messages_of_the_next_height_are_kept_from_each_sender(network):
     node = network.nodes[0]
     for sender in (1, 2):
         for attempt in range(1, 21):
-            node.hear(replace_sender(node.message(Hearsay(attempt), height=2), sender))
+            node.hear(replace_sender(node.message(Gossip(attempt), height=2), sender))
     kept = [message.sender for message in node.state.early]
     assert [kept.count(sender) for sender in (1, 2, 3)] == [MAX_EARLY, MAX_EARLY, 0]
 
@@ -188,7 +188,7 @@ def test_a_member_whose_models_are_all_wrong_is_asked_for_two_of_them():
         model = model_bytes(float(number), 0.0, 0.0, 0.0)[:-4] + np.array([np.nan], "<f4").tobytes()
         update = msgspec.structs.replace(liar.state.updates[LIAR].update, model=digest(model))
         signed = SignedUpdate(update, signer(LIAR).sign(Meaning.UPDATE, node.state.chain.place, update))
-        effects = node.hear(liar.message(Hearsay(1, updates=(signed,))))
+        effects = node.hear(liar.message(Gossip(1, updates=(signed,))))
         wanted += asked(effects, FetchBlob)
         node.receive_blob(model, LIAR)
     assert len(wanted) == MAX_BLOBS
@@ -214,7 +214,7 @@ def test_who_gave_two_updates_is_left_out_from_the_second_attempt_on(network):
 def test_who_gave_two_updates_is_told_of_to_all_with_both(network):
     node, other = network.nodes[:2]
     second = other_update(network, 0)
-    node.hear(network.nodes[LIAR].message(Hearsay(1, updates=(second,))))
+    node.hear(network.nodes[LIAR].message(Gossip(1, updates=(second,))))
     said = next(effect.message for effect in network.fire(node, Timer.RESEND) if isinstance(effect, Send))
     assert {node.state.updates[LIAR], second} <= set(said.content.updates)
     other.hear(said)
@@ -226,7 +226,7 @@ def test_an_earlier_offence_does_not_hide_that_a_member_gave_two_updates(network
     prevotes(node, block_on(network, other_update(network, 1)), LIAR)
     prevotes(node, block_on(network, other_update(network, 2)), LIAR)
     assert not isinstance(node.state.evidence[LIAR], TwoUpdates)
-    node.hear(network.nodes[LIAR].message(Hearsay(1, updates=(other_update(network, 0),))))
+    node.hear(network.nodes[LIAR].message(Gossip(1, updates=(other_update(network, 0),))))
     assert isinstance(node.state.evidence[LIAR], TwoUpdates)
 
 
@@ -257,7 +257,7 @@ def test_votes_up_to_sixteen_attempts_ahead_are_all_counted_and_of_those_beyond_
 def test_of_the_blocks_somebody_says_to_hold_four_for_each_member_are_asked_for(network):
     node = network.nodes[0]
     digests = tuple(digest(bytes([number])) for number in range(100))
-    effects = node.hear(replace_sender(node.message(Hearsay(1, blocks=digests)), 1))
+    effects = node.hear(replace_sender(node.message(Gossip(1, blocks=digests)), 1))
     assert asked(effects, BlockWanted) == list(digests[: 4 * 4])
     assert not node.state.wanted_blocks  # nobody signed for it
 

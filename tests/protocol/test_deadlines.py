@@ -17,7 +17,7 @@ from bdfl.protocol.deadlines import (
     exchange_ns,
 )
 from bdfl.protocol.events import FetchBlob, SetTimer, Timer, TimerFired
-from bdfl.protocol.messages import Hearsay, Proposal
+from bdfl.protocol.messages import Gossip, Proposal
 from bdfl.protocol.state import Phase
 from bdfl.protocol.transition import Draft
 from tests.protocol.manual_network import TIMING, Kind, ManualNetwork, make_block, signer, vote
@@ -35,13 +35,13 @@ def network():
 def rounds_ns(network):
     """The modelled exchange of the round, and its deadline."""
     chain = network.nodes[0].state.chain
-    return exchange_ns(chain, TIMING, network.toolbox), deadline_ns(chain, TIMING, network.toolbox)
+    return exchange_ns(chain, TIMING, network.cache), deadline_ns(chain, TIMING, network.cache)
 
 
 def statements(node):
     """What a node says of its own, as one message."""
     state, own = node.state, node.number
-    return node.message(Hearsay(1, updates=(state.updates[own],), reports=(state.reports[own],)))
+    return node.message(Gossip(1, updates=(state.updates[own],), reports=(state.reports[own],)))
 
 
 def all_but_one(network):
@@ -100,7 +100,7 @@ def test_a_block_with_another_report_of_its_proposer_than_it_said_waits_as_if_it
     true = late.state.reports[LATE]
     worse = replace(true.report, conditions=replace(true.report.conditions, gain_atto=1_000))
     said = SignedReport(worse, signer(LATE).sign(Meaning.REPORT, late.state.chain.place, worse))
-    hear_at(network, voter, late.message(Hearsay(1, updates=(late.state.updates[LATE],), reports=(said,))), 1)
+    hear_at(network, voter, late.message(Gossip(1, updates=(late.state.updates[LATE],), reports=(said,))), 1)
     block = make_block(late)
     assert true in block.body.reports
     hear_at(network, voter, late.message(Proposal(block)), 2)
@@ -130,7 +130,7 @@ def test_a_report_that_nobody_waits_for_makes_its_authors_block_wait_if_first_se
     voter.hear(late.message(Proposal(block)))
     assert voter.state.candidates[block.digest].is_valid
     assert not [one for one in voter.votes(Kind.PREVOTE) if one.block == block.digest]
-    voter.hear(late.message(Hearsay(1, reports=(late.state.reports[LATE],)), height=2))
+    voter.hear(late.message(Gossip(1, reports=(late.state.reports[LATE],)), height=2))
     assert [one for one in voter.votes(Kind.PREVOTE) if one.block == block.digest]
 
 
@@ -230,7 +230,7 @@ def test_who_was_still_collecting_signs_no_wait(network):
     hear_at(network, voter, late.message(Proposal(block)), up_ns)
     others = [vote(node, Kind.PREVOTE, 1, block.digest) for node in network.nodes[1:]]
     for signed in others:
-        voter.give_at(network.nodes[signed.vote.voter].message(Hearsay(1, votes=(signed,))), up_ns)
+        voter.give_at(network.nodes[signed.vote.voter].message(Gossip(1, votes=(signed,))), up_ns)
     cast = voter.votes(Kind.PRECOMMIT)
     assert [one.block for one in cast] == [block.digest]
     assert [one.mining_ms for one in cast] == [0]
@@ -320,13 +320,13 @@ def test_a_deadline_that_is_longer_than_ten_minutes_is_not_cut_short_by_the_limi
     chain, slow = network.nodes[0].state.chain, replace_state(TIMING, grace_ns=700 * 10**9)
     for num_idle in (0, 1, 3):
         idle = replace_state(chain, num_idle=num_idle)
-        assert back_off_ns(idle, slow, network.toolbox) == deadline_ns(idle, slow, network.toolbox) > MAX_BACK_OFF_NS
+        assert back_off_ns(idle, slow, network.cache) == deadline_ns(idle, slow, network.cache) > MAX_BACK_OFF_NS
     for_ever = replace_state(chain, num_idle=10**9)
-    assert back_off_ns(for_ever, TIMING, network.toolbox) == MAX_BACK_OFF_NS
+    assert back_off_ns(for_ever, TIMING, network.cache) == MAX_BACK_OFF_NS
 
 
 def test_a_live_network_lets_things_last_as_many_times_as_long_as_it_is_told(network):
     chain, slow = network.nodes[0].state.chain, replace_state(TIMING, time_scale=2.5)
-    exchanged_ns = exchange_ns(chain, TIMING, network.toolbox)
-    assert exchange_ns(chain, slow, network.toolbox) == round(2.5 * exchanged_ns)
-    assert deadline_ns(chain, slow, network.toolbox) == 2 * round(2.5 * exchanged_ns) + TIMING.grace_ns
+    exchanged_ns = exchange_ns(chain, TIMING, network.cache)
+    assert exchange_ns(chain, slow, network.cache) == round(2.5 * exchanged_ns)
+    assert deadline_ns(chain, slow, network.cache) == 2 * round(2.5 * exchanged_ns) + TIMING.grace_ns

@@ -19,7 +19,7 @@ from bdfl.protocol.events import (
     Started,
     Timer,
 )
-from bdfl.protocol.messages import MAX_CHANGES, DecidedWanted, Hearsay, Proposal
+from bdfl.protocol.messages import MAX_CHANGES, DecidedWanted, Gossip, Proposal
 from bdfl.protocol.node import begin
 from bdfl.protocol.state import Context, Phase, Recovered
 from bdfl.scenario import QuorumRule
@@ -118,7 +118,7 @@ def test_what_is_held_is_said_again():
     network.nodes[0].give(ChangeOffered(change))
     effects = network.fire(network.nodes[0], Timer.RESEND)
     said = [effect.message.content for effect in effects if isinstance(effect, Send)]
-    assert any(isinstance(content, Hearsay) and content.changes == (change,) for content in said)
+    assert any(isinstance(content, Gossip) and content.changes == (change,) for content in said)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_a_change_that_cannot_be_made_is_refused_and_not_passed_on(make, rule):
     assert [type(effect) for effect in effects] == [Refused]
     assert rule in effects[0].reason
     assert node.state.changes == ()
-    heard = node.hear(replace_sender(node.message(Hearsay(1, changes=(make(network),))), 1))
+    heard = node.hear(replace_sender(node.message(Gossip(1, changes=(make(network),))), 1))
     assert rule in heard[0].reason
     assert node.state.changes == ()
 
@@ -232,7 +232,7 @@ def test_a_removed_member_is_answered_until_it_knows_and_not_listened_to():
     offer(network, leaves(network, 4))
     play(network, 3)
     node = network.nodes[0]
-    late = node.hear(replace_sender(node.message(Hearsay(1, wants_answer=True), height=2), 4))
+    late = node.hear(replace_sender(node.message(Gossip(1, wants_answer=True), height=2), 4))
     assert late == [ServeDecided(4, 2)]
     assert node.hear(replace_sender(node.message(DecidedWanted(), height=1), 4)) == [ServeDecided(4, 1)]
     for height in (3, 4, 5):
@@ -291,7 +291,7 @@ def test_who_joins_follows_from_the_beginning_and_votes_from_its_height_on():
 def test_nobody_listens_to_who_is_not_admitted_and_all_answer_once_it_is():
     network = started(4, newcomers=1)
     stranger = network.nodes.pop()
-    asked = stranger.message(Hearsay(1, wants_answer=True))
+    asked = stranger.message(Gossip(1, wants_answer=True))
     assert isinstance(network.nodes[0].hear(asked)[0], Refused)
     play(network, 1)
     assert isinstance(network.nodes[0].hear(asked)[0], Refused)
@@ -318,7 +318,7 @@ def test_who_joins_catches_up_with_everything_it_missed():
 
 def test_who_has_another_key_than_the_admitted_one_follows_and_keeps_silent():
     network = started(4)
-    context = Context(4, signer(99), TIMING, network.toolbox, None)
+    context = Context(4, signer(99), TIMING, network.cache, None)
     network.nodes.append(type(network.nodes[0])(context, begin(context, network.nodes[0].state.chain), []))
     network.nodes[4].give(Started())
     offer(network, joins(network, 4))
@@ -365,7 +365,7 @@ def block_without_entries(node):
 def hold(network, num_rounds, **entries):
     """All but member 3 hold entries while blocks without them are decided, as if member 3 had won so often."""
     for node in network.nodes[:3]:
-        node.hear(replace_sender(node.message(Hearsay(1, **entries)), 3))
+        node.hear(replace_sender(node.message(Gossip(1, **entries)), 3))
     for _ in range(num_rounds):
         network.collect()
         block = block_without_entries(network.nodes[3])
@@ -414,12 +414,12 @@ def test_evidence_is_passed_on_once_and_taken_by_who_can_prove_it():
     first, second = network.nodes[:2]
     evidence = two_votes(first, 3)
     say_votes(first, evidence.first, evidence.second)
-    said = [content.evidence for content in first.sent(Hearsay) if content.evidence]
+    said = [content.evidence for content in first.sent(Gossip) if content.evidence]
     assert said == [(evidence,)]
-    effects = second.hear(first.message(Hearsay(1, evidence=(evidence,))))
+    effects = second.hear(first.message(Gossip(1, evidence=(evidence,))))
     assert second.state.evidence == {3: evidence}
     assert [one.message.content.evidence for one in effects if isinstance(one, Send)] == [(evidence,)]
-    assert not second.hear(first.message(Hearsay(1, evidence=(evidence,))))
+    assert not second.hear(first.message(Gossip(1, evidence=(evidence,))))
 
 
 def test_evidence_that_proves_nothing_is_refused():
@@ -428,6 +428,6 @@ def test_evidence_that_proves_nothing_is_refused():
     honest = vote(node, Kind.PREVOTE, 1, bytes(32), number=3)
     forged = replace(honest, vote=replace(honest.vote, block=bytes([1]) * 32))
     nothing = TwoVotes(node.state.chain.place, honest, forged)
-    effects = node.hear(network.nodes[1].message(Hearsay(1, evidence=(nothing,))))
+    effects = node.hear(network.nodes[1].message(Gossip(1, evidence=(nothing,))))
     assert [one.sender for one in effects if isinstance(one, Refused)] == [1]
     assert not node.state.evidence

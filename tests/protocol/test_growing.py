@@ -4,19 +4,19 @@ import random
 
 import pytest
 
-from bdfl.protocol.votes import Growing
+from bdfl.protocol.votes import AppendMap
 
 
 @pytest.mark.parametrize("may_share", [False, True])
 @pytest.mark.parametrize("seed", range(30))
 def test_copies_are_as_plain_dictionaries_are(seed, may_share):
     chance = random.Random(seed)
-    pairs = [(Growing({}, may_share=may_share), {})]
+    pairs = [(AppendMap({}, may_share=may_share), {})]
     for _ in range(200):
         grown, plain = chance.choice(pairs)
         match chance.randrange(5):
             case 0:
-                pairs.append((Growing.copy_of(grown, may_share=may_share), dict(plain)))
+                pairs.append((AppendMap.copy_of(grown, may_share=may_share), dict(plain)))
             case 1 if plain:
                 key = chance.choice(list(plain))
                 del grown[key], plain[key]
@@ -32,8 +32,8 @@ def test_copies_are_as_plain_dictionaries_are(seed, may_share):
 
 
 def test_adding_to_the_newest_copies_nothing_and_leaves_the_others_as_they_were():
-    first = Growing({1: "a"}, may_share=True)
-    second = Growing.copy_of(first, may_share=True)
+    first = AppendMap({1: "a"}, may_share=True)
+    second = AppendMap.copy_of(first, may_share=True)
     second[2] = "b"
     assert second._entries is first._entries
     assert dict(first) == {1: "a"}
@@ -41,6 +41,6 @@ def test_adding_to_the_newest_copies_nothing_and_leaves_the_others_as_they_were(
 
 
 def test_threads_share_nothing():
-    first = Growing({1: "a"}, may_share=False)
-    assert Growing.copy_of(first, may_share=False)._entries is not first._entries
-    assert Growing.copy_of(first, may_share=True)._entries is not first._entries
+    first = AppendMap({1: "a"}, may_share=False)
+    assert AppendMap.copy_of(first, may_share=False)._entries is not first._entries
+    assert AppendMap.copy_of(first, may_share=True)._entries is not first._entries

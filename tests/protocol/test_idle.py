@@ -2,7 +2,7 @@
 
 import pytest
 
-from bdfl.ledger.cache import Toolbox
+from bdfl.ledger.cache import VerificationCache
 from bdfl.ledger.chain import apply_block, start_chain
 from bdfl.protocol.deadlines import MAX_BACK_OFF_NS, back_off_ns, deadline_ns
 from bdfl.protocol.events import MessageArrived, Mine, Send, SetTimer, Timer, TrainingFinished
@@ -76,7 +76,7 @@ def test_the_wait_doubles_with_every_idle_block_up_to_a_limit_and_ends_with_the_
         chain = node.state.chain
         assert chain.num_idle == num_idle
         assert last_delay_ns(node, Timer.DEADLINE) == grace_ns
-        assert back_off_ns(chain, TIMING, network.toolbox) == min(grace_ns << num_idle, MAX_BACK_OFF_NS)
+        assert back_off_ns(chain, TIMING, network.cache) == min(grace_ns << num_idle, MAX_BACK_OFF_NS)
         assert last_delay_ns(node, Timer.BACK_OFF) == (min(grace_ns << num_idle, MAX_BACK_OFF_NS) if num_idle else None)
         if num_idle:
             fire_all(network, Timer.DEADLINE)
@@ -87,7 +87,7 @@ def test_the_wait_doubles_with_every_idle_block_up_to_a_limit_and_ends_with_the_
     decide(network)  # everybody reported: somebody can train, and nothing is waited for
     chain = node.state.chain
     assert chain.schedule.is_feasible
-    assert back_off_ns(chain, TIMING, network.toolbox) > deadline_ns(chain, TIMING, network.toolbox)
+    assert back_off_ns(chain, TIMING, network.cache) > deadline_ns(chain, TIMING, network.cache)
     network.play_round()
     assert node.state.chain.num_idle == 0
     assert last_delay_ns(node, Timer.BACK_OFF) is None
@@ -127,12 +127,16 @@ def test_who_joins_late_waits_as_long_as_the_others(network):
     train_without_reports(network)
     for _ in range(3):
         pass_idle_round(network)
-    chain = start_chain(network.genesis, Toolbox())
+    chain = start_chain(network.genesis, VerificationCache())
     for height in sorted(network.decided):
-        chain = apply_block(chain, network.decided[height][0], Toolbox())
+        chain = apply_block(chain, network.decided[height][0], VerificationCache())
     known = network.nodes[0].state.chain
     assert chain.tip == known.tip
-    assert back_off_ns(chain, TIMING, Toolbox()) == back_off_ns(known, TIMING, network.toolbox) == TIMING.grace_ns << 3
+    assert (
+        back_off_ns(chain, TIMING, VerificationCache())
+        == back_off_ns(known, TIMING, network.cache)
+        == TIMING.grace_ns << 3
+    )
 
 
 def test_who_was_started_again_follows_those_whose_wait_is_over():

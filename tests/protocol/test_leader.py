@@ -7,7 +7,7 @@ import pytest
 from bdfl.ledger.block import Kind
 from bdfl.protocol import consensus
 from bdfl.protocol.events import SetTimer, Timer, TimerFired
-from bdfl.protocol.messages import Hearsay, Proposal
+from bdfl.protocol.messages import Gossip, Proposal
 from bdfl.protocol.node import begin
 from bdfl.protocol.state import Recovered
 from bdfl.scenario import QuorumRule
@@ -24,7 +24,7 @@ def founded():
     network.collect()
     blocks = [make_block(network.nodes[1]), make_block(network.nodes[2])]
     law = network.genesis.law.work
-    blocks.sort(key=lambda block: network.toolbox.work_hash(law, block.header, block.nonce))
+    blocks.sort(key=lambda block: network.cache.work_hash(law, block.header, block.nonce))
     return network, blocks
 
 
@@ -163,7 +163,7 @@ def test_nobody_precommits_in_the_last_quarter_of_a_led_attempt(attempt, is_late
     enter(node, attempt)
     cast = tuple(vote(node, Kind.PREVOTE, attempt, low.digest, number=number) for number in (1, 2))
     now_ns = LENGTH_NS[attempt] * 3 // 4 - (not is_late)
-    node.give_at(replace_sender(node.message(Hearsay(attempt, votes=cast)), 1), now_ns)
+    node.give_at(replace_sender(node.message(Gossip(attempt, votes=cast)), 1), now_ns)
     assert node.state.lock.attempt == attempt
     assert bool(node.votes(Kind.PRECOMMIT)) == (attempt == 2 or not is_late)
 
@@ -187,7 +187,7 @@ def hold_up(network, honest, now_ns):
     for sender, effects in said:
         network.deliver(sender, effects, others, now_ns)
     withheld = vote(alone, Kind.PREVOTE, attempt, blocks[others[0].number], number=LIAR)
-    shown = replace_sender(alone.message(Hearsay(attempt, votes=(withheld,))), LIAR)
+    shown = replace_sender(alone.message(Gossip(attempt, votes=(withheld,))), LIAR)
     network.deliver(alone, alone.give_at(shown, now_ns), honest, now_ns)
     network.deliver(alone, alone.give(TimerFired(Timer.ATTEMPT, 1, attempt), now_ns), honest, now_ns)
     for sender, effects in said:

@@ -34,7 +34,7 @@ from bdfl.protocol.events import (
     Train,
     TrainingFinished,
 )
-from bdfl.protocol.messages import BlockWanted, Decided, DecidedWanted, Hearsay, Proposal
+from bdfl.protocol.messages import BlockWanted, Decided, DecidedWanted, Gossip, Proposal
 from bdfl.protocol.node import begin, step
 from bdfl.protocol.state import MOVES, Phase, Recovered, is_same
 from bdfl.protocol.transition import Draft, IllegalMove
@@ -101,7 +101,7 @@ def test_everything_is_kept_before_it_is_said(network):
                     kept.add(block)
                 case Send(None, message):
                     match message.content:
-                        case Hearsay(updates=updates, reports=reports, votes=votes):
+                        case Gossip(updates=updates, reports=reports, votes=votes):
                             said = [*updates, *reports, *votes]
                             own = [one for one in said if node.number in (_author(one),)]
                             assert kept.issuperset(own)
@@ -135,7 +135,7 @@ def refusals(node, message):
 
 def test_messages_of_other_chains_and_strangers_are_refused(network):
     node, other = network.nodes[:2]
-    message = other.message(Hearsay(1))
+    message = other.message(Gossip(1))
     assert "chain" in refusals(node, msgspec.structs.replace(message, chain=b"x" * 32))
     assert "member" in refusals(node, replace_sender(message, 9))
     assert "member" in refusals(node, replace_sender(message, 0))
@@ -145,14 +145,14 @@ def test_a_forged_update_is_refused(network):
     node, other = network.nodes[:2]
     update = ModelUpdate(2, node.state.chain.genesis.members[2].limits.samples, len(network.initial), b"m" * 32, 0)
     forged = SignedUpdate(update, signer(1).sign(Meaning.UPDATE, node.state.chain.place, update))
-    assert "update-signature" in refusals(node, other.message(Hearsay(1, updates=(forged,))))
+    assert "update-signature" in refusals(node, other.message(Gossip(1, updates=(forged,))))
 
 
 def test_a_forged_vote_is_refused(network):
     node = network.nodes[0]
     forged = vote(node, Kind.PREVOTE, 1, b"b" * 32, number=2)
     forged = msgspec.structs.replace(forged, vote=msgspec.structs.replace(forged.vote, voter=3))
-    assert "vote-signature" in refusals(node, network.nodes[1].message(Hearsay(1, votes=(forged,))))
+    assert "vote-signature" in refusals(node, network.nodes[1].message(Gossip(1, votes=(forged,))))
 
 
 def test_blobs_that_are_not_wanted_or_of_another_size_are_refused_and_who_was_late_is_not_blamed(network):
@@ -176,13 +176,18 @@ def test_a_model_that_is_not_finite_never_counts_and_is_never_asked_for_again(ne
     assert any("finite" in effect.reason for effect in node.receive_blob(data) if isinstance(effect, Refused))
     assert 1 not in node.state.updates
     assert not node.hear(effects[-1].message)
+    for effect in network.measure(other):  # its report comes after its update was dropped
+        if isinstance(effect, Send):
+            node.hear(effect.message)
+    assert 1 in node.state.reports
+    assert 1 not in node.state.heard_ns
 
 
 def test_a_block_whose_model_differs_in_one_bit_is_rejected_by_every_node(network):
     """[Li24, Section III-A, step 4], literally."""
     network.collect()
     state = network.nodes[0].state
-    model = bytearray(aggregate_updates(state.chain, state.mined.body.updates, state.blobs, network.toolbox))
+    model = bytearray(aggregate_updates(state.chain, state.mined.body.updates, state.blobs, network.cache))
     model[-1] ^= 1
     block = make_block(network.nodes[3], change={"model": digest(bytes(model))})
     for node in network.nodes[:3]:
@@ -285,7 +290,7 @@ def make_partial(network, updates, reports, attempt):
         reports=reports,
         entries=(),
         blobs=network.blobs,
-        toolbox=network.toolbox,
+        cache=network.cache,
     )
     change = {name: getattr(body, name) for name in body.__struct_fields__}
     return make_block(node, attempt=attempt, change=change)
@@ -329,7 +334,7 @@ def test_in_a_later_attempt_the_lowest_hash_gets_it():
     show(node, first, second)
     pass_attempt(network, node)
     law = network.genesis.law
-    lowest = min((first, second), key=lambda block: network.toolbox.work_hash(law.work, block.header, block.nonce))
+    lowest = min((first, second), key=lambda block: network.cache.work_hash(law.work, block.header, block.nonce))
     assert [one.block for one in node.votes(Kind.PREVOTE)] == [first.digest, lowest.digest]
 
 
@@ -346,7 +351,7 @@ def test_a_whole_block_of_a_later_attempt_costs_less_work_and_is_voted_for_only_
     assert [(one.attempt, one.block) for one in node.votes(Kind.PREVOTE)] == [(2, later.digest)]
 
 
-# Waits that voters sign
+# Timeouts that voters sign
 
 
 def collect_at(network, now_ns):
@@ -368,7 +373,7 @@ def test_a_precommit_says_how_many_milliseconds_were_mined_until_the_first_prevo
     node.give_at(
         replace_sender(
             node.message(
-                Hearsay(1, votes=tuple(vote(node, Kind.PREVOTE, 1, block.digest, number=number) for number in (1, 2)))
+                Gossip(1, votes=tuple(vote(node, Kind.PREVOTE, 1, block.digest, number=number) for number in (1, 2)))
             ),
             1,
         ),
@@ -383,7 +388,7 @@ def test_what_was_mined_is_measured_once_a_height(network):
     node, block = network.nodes[0], make_block(network.nodes[1])
     node.give_at(replace_sender(node.message(Proposal(block)), 1), 2_010_000_000)
     prevotes = [vote(node, Kind.PREVOTE, 2, block.digest, number=number) for number in (1, 2, 3)]
-    node.give_at(replace_sender(node.message(Hearsay(1, votes=tuple(prevotes))), 1), 3_000_000_000)
+    node.give_at(replace_sender(node.message(Gossip(1, votes=tuple(prevotes))), 1), 3_000_000_000)
     assert [(one.attempt, one.mining_ms) for one in node.votes(Kind.PRECOMMIT)] == [(2, 10)]
     network.deliver(network.nodes[1], network.mine(network.nodes[1], 2_020_000_000), now_ns=2_020_000_000)
     assert network.nodes[2].state.chain.height == 1
@@ -506,7 +511,7 @@ def vote_at(node, place, attempt, block, number=None):
 
 def test_a_precommit_that_comes_after_the_decision_is_in_the_certificate_that_the_next_block_carries(network):
     node, late, signed = play_without_vote_of_last(network)
-    node.hear(replace_sender(node.message(Hearsay(1, votes=(signed,)), height=1), late.number))
+    node.hear(replace_sender(node.message(Gossip(1, votes=(signed,)), height=1), late.number))
     for other in network.nodes[:3]:
         network.deliver(other, network.train(other), to=network.nodes[:3])
         network.deliver(other, network.measure(other), to=network.nodes[:3])
@@ -536,7 +541,7 @@ def test_no_other_late_precommit_counts(network, wrong):
             signed = vote_at(late, place, 1, tip, number=1)
             sender = 1
     before = dict(node.state.precommits)
-    node.hear(replace_sender(node.message(Hearsay(1, votes=(signed,)), height=height), sender))
+    node.hear(replace_sender(node.message(Gossip(1, votes=(signed,)), height=height), sender))
     assert dict(node.state.precommits) == before
 
 
@@ -599,7 +604,7 @@ def test_two_votes_two_blocks_two_updates_and_false_work_become_evidence():
         nonce = (int.from_bytes(rival.nonce, "big") + 1).to_bytes(8, "big")
         from bdfl.ledger.block import Seal, header_seal
 
-        while not network.toolbox.is_worked(network.genesis.law.work, header_seal(header), nonce, header.difficulty):
+        while not network.cache.is_worked(network.genesis.law.work, header_seal(header), nonce, header.difficulty):
             nonce = (int.from_bytes(nonce, "big") + 1).to_bytes(8, "big")
         signature = signer(1).sign(Meaning.BLOCK, header.place, Seal(header, nonce))
         rival = msgspec.structs.replace(rival, nonce=nonce, signature=signature)
@@ -610,7 +615,7 @@ def test_two_votes_two_blocks_two_updates_and_false_work_become_evidence():
     place, update = node.state.chain.place, node.state.updates[3].update
     other = msgspec.structs.replace(update, model=b"o" * 32)
     signed = SignedUpdate(other, signer(3).sign(Meaning.UPDATE, place, other))
-    node.hear(network.nodes[3].message(Hearsay(1, updates=(signed,))))
+    node.hear(network.nodes[3].message(Gossip(1, updates=(signed,))))
     assert isinstance(node.state.evidence[3], TwoUpdates)
 
 
@@ -622,7 +627,7 @@ def test_false_work_is_evidence_and_drops_its_proposer_for_the_height():
     nonces = (number.to_bytes(8, "big") for number in range(1000))
     law = network.genesis.law
     nonce = next(
-        one for one in nonces if not network.toolbox.is_worked(law.work, header_seal(header), one, header.difficulty)
+        one for one in nonces if not network.cache.is_worked(law.work, header_seal(header), one, header.difficulty)
     )
     signature = signer(2).sign(Meaning.BLOCK, header.place, Seal(header, nonce))
     show(node, msgspec.structs.replace(second, nonce=nonce, signature=signature), second)
@@ -731,9 +736,9 @@ def test_a_restarted_node_signs_no_other_update_or_report(network):
     assert not again.did(Measure)
     again.give(TrainingFinished(1, node.state.chain.tip, model_bytes(9.0, 9.0, 9.0, 9.0)))
     network.measure(again)
-    [hearsay] = again.sent(Hearsay)
-    assert hearsay.updates == (node.state.updates[0],)
-    assert hearsay.reports == (node.state.reports[0],)
+    [gossip] = again.sent(Gossip)
+    assert gossip.updates == (node.state.updates[0],)
+    assert gossip.reports == (node.state.reports[0],)
 
 
 def test_a_restarted_proposer_gives_no_second_block(network):
@@ -795,7 +800,7 @@ def test_a_decision_is_asked_for_until_its_block_is_here():
 
     def hear_ahead_of(sender):
         before = len(late.sent(DecidedWanted))
-        late.hear(replace_sender(late.message(Hearsay(1, wants_answer=True), height=2), sender))
+        late.hear(replace_sender(late.message(Gossip(1, wants_answer=True), height=2), sender))
         return len(late.sent(DecidedWanted)) - before
 
     assert hear_ahead_of(1) == 1
@@ -827,7 +832,7 @@ def test_after_the_last_height_a_node_only_answers():
     for node in network.nodes:
         assert node.state.phase is Phase.DONE
         assert node.give(TimerFired(Timer.RESEND, 2, 1)) == []
-        assert not node.hear(replace_sender(node.message(Hearsay(1, wants_answer=True)), (node.number + 1) % 4))
+        assert not node.hear(replace_sender(node.message(Gossip(1, wants_answer=True)), (node.number + 1) % 4))
 
 
 def test_a_diverged_training_is_said_so_that_nobody_waits(network):
@@ -928,7 +933,7 @@ def test_a_quorum_for_a_block_found_wrong_moves_no_lock_and_hides_no_earlier_quo
 
 def test_a_late_precommit_is_added_only_as_long_as_certificates_have_room(network, monkeypatch):
     node, late, signed = play_without_vote_of_last(network)
-    message = replace_sender(node.message(Hearsay(1, votes=(signed,)), height=1), late.number)
+    message = replace_sender(node.message(Gossip(1, votes=(signed,)), height=1), late.number)
     monkeypatch.setattr("bdfl.protocol.consensus.MAX_CERTIFIED", 3)
     node.hear(message)
     assert len(node.state.precommits) == 3
@@ -963,7 +968,7 @@ def test_a_member_without_data_takes_part_with_the_model_as_it_is_and_trains_not
     network.start()
     node = network.nodes[2]
     assert not node.did(Train)
-    [said] = [content.updates for content in node.sent(Hearsay) if content.updates and not content.wants_answer]
+    [said] = [content.updates for content in node.sent(Gossip) if content.updates and not content.wants_answer]
     update = said[0].update
     assert (update.client, update.samples, update.model) == (2, 0, node.state.chain.model)
     assert update.size == len(network.initial)
@@ -994,7 +999,7 @@ def test_states_are_shared_between_copies_only_where_a_node_is_said_to_be_alone(
     node = network.nodes[0]
     assert not node.context.is_alone
     votes = node.state.votes
-    node.hear(network.nodes[1].message(Hearsay(1, votes=(vote(node, Kind.PREVOTE, 1, b"b" * 32, number=1),))))
+    node.hear(network.nodes[1].message(Gossip(1, votes=(vote(node, Kind.PREVOTE, 1, b"b" * 32, number=1),))))
     assert node.state.votes._entries is not votes._entries
     alone = dataclasses.replace(node.context, is_alone=True)
     state = begin(alone, node.state.chain)
@@ -1014,7 +1019,7 @@ def test_a_node_that_decided_a_block_holds_of_the_next_height_what_one_does_that
     dirty = node.state
     assert all((dirty.lock, dirty.refused, dirty.wanted_blocks, dirty.own_votes, dirty.attempt > 1))
     assert all((dirty.is_deadline_over, dirty.attempt_end_ns, dirty.heard_ns))
-    node.hear(network.nodes[1].message(Hearsay(1, votes=()), height=2))
+    node.hear(network.nodes[1].message(Gossip(1, votes=()), height=2))
     assert node.state.early
     precommits = [vote(node, Kind.PRECOMMIT, 2, first.digest, number=number) for number in (1, 2, 3)]
     node.effects.clear()

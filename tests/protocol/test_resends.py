@@ -3,7 +3,7 @@
 import pytest
 
 from bdfl.protocol.events import FetchBlob, PeersAppeared, Send, SetTimer, Started, Timer, TimerFired
-from bdfl.protocol.messages import Hearsay, Proposal
+from bdfl.protocol.messages import Gossip, Proposal
 from bdfl.protocol.sync import MAX_DOUBLINGS, NEWCOMER_SHARE, NEWS_INTERVALS
 from tests.protocol.manual_network import TIMING, ManualNetwork, make_block
 
@@ -88,7 +88,7 @@ def test_a_node_that_is_done_says_nothing_to_newcomers():
 def test_a_wanted_model_is_asked_once_of_everybody_who_tells_of_it(network):
     node = network.nodes[0]
     message, blob = update_of(network, network.nodes[1])
-    said = Hearsay(1, updates=message.content.updates)
+    said = Gossip(1, updates=message.content.updates)
     told = [node.hear(message), *(node.hear(network.nodes[other].message(said)) for other in (2, 3, 2))]
     assert [asked(effects, blob) for effects in told] == [[1], [2], [3], []]
     node.receive_blob(network.blobs[blob], 2)

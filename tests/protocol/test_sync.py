@@ -20,7 +20,7 @@ from bdfl.protocol.events import (
     Timer,
     Train,
 )
-from bdfl.protocol.messages import Decided, DecidedWanted, Hearsay, Proposal
+from bdfl.protocol.messages import Decided, DecidedWanted, Gossip, Proposal
 from bdfl.protocol.state import Followed, Recovered
 from tests.protocol.manual_network import ManualNetwork, make_block, model_bytes, replace, replace_sender, vote
 from tests.protocol.test_entries import leaves, offer
@@ -104,7 +104,7 @@ def test_with_the_model_of_the_last_one_on_trust_the_rest_is_recomputed():
     keep_models(network)
     node = away(network)
     follow(network, node, NUM_BLOCKS)
-    node.hear(replace_sender(node.message(Hearsay(1), NUM_BLOCKS + 1), 1))
+    node.hear(replace_sender(node.message(Gossip(1), NUM_BLOCKS + 1), 1))
     wanted = node.fetched()[-1]
     assert wanted == node.state.chain.model == network.decided[NUM_BLOCKS - KEEP][0].body.model
     hand_over(network, node, wanted)
@@ -133,8 +133,8 @@ def test_each_block_is_asked_of_whoever_told_the_one_before():
     effects = tell(network, node, 1, sender=2)
     asked = [effect for effect in effects if isinstance(effect, Send) and effect.message.content == DecidedWanted()]
     assert [(effect.to, effect.message.height) for effect in asked] == [(2, 2)]
-    ahead = replace_sender(node.message(Hearsay(1), 5), 1)
-    again = [node.hear(ahead), node.hear(ahead), node.hear(replace_sender(node.message(Hearsay(1, True), 5), 1))]
+    ahead = replace_sender(node.message(Gossip(1), 5), 1)
+    again = [node.hear(ahead), node.hear(ahead), node.hear(replace_sender(node.message(Gossip(1, True), 5), 1))]
     assert [[(effect.to, effect.message.height) for effect in effects] for effects in again] == [[(1, 2)], [], [(1, 2)]]
 
 
@@ -159,7 +159,7 @@ def test_a_node_without_its_model_follows_and_says_nothing_of_its_own():
     height = height_of(node)
     block, certificate = network.decided[height + 1]
     node.hear(replace_sender(node.message(Proposal(block)), 1))
-    node.hear(replace_sender(node.message(Hearsay(1, votes=certificate)), 1))
+    node.hear(replace_sender(node.message(Gossip(1, votes=certificate)), 1))
     for blob in node.state.wanted_blobs.keys() - {node.state.chain.model}:
         hand_over(network, node, blob)
     for timer in (Timer.DEADLINE, Timer.RESEND):
@@ -319,6 +319,6 @@ def test_who_was_removed_is_told_so_many_blocks_more_as_certify_its_last():
     for height in range(1, last + 3):
         asked = node.hear(replace_sender(node.message(DecidedWanted(), height), 4))
         assert asked == ([ServeDecided(4, height)] if height <= height_of(node) else [])
-    for content, height in ((DecidedWanted(), last + 3), (Hearsay(1), last + 1)):
+    for content, height in ((DecidedWanted(), last + 3), (Gossip(1), last + 1)):
         refused = node.hear(replace_sender(node.message(content, height), 4))
         assert [type(effect) for effect in refused] == [Refused]

@@ -6,7 +6,7 @@ import pytest
 
 from bdfl.ledger.block import Kind, SignedVote, Vote
 from bdfl.protocol.votes import (
-    Ballots,
+    VoteSet,
     count_votes,
     find_quorums,
     find_rivals,
@@ -54,7 +54,7 @@ def test_one_who_votes_for_two_blocks_makes_no_split_where_there_is_none():
 @pytest.mark.parametrize("seed", range(20))
 def test_a_running_tally_answers_as_counting_does(seed, may_share):
     chance = random.Random(seed)
-    ballots, plain = Ballots({}, may_share=may_share), {}
+    ballots, plain = VoteSet({}, may_share=may_share), {}
     for _ in range(60):
         vote = Vote(
             chance.choice(list(Kind)), chance.randint(1, 3), chance.choice(BLOCKS), chance.randrange(6), (), (), 0
@@ -63,7 +63,7 @@ def test_a_running_tally_answers_as_counting_does(seed, may_share):
         key = key_of(signed)
         if key not in plain:
             assert find_rivals(ballots, key) == [held for held in plain if held[:3] == key[:3]]
-        ballots = Ballots.copy_of(ballots, may_share=may_share)  # as every step does
+        ballots = VoteSet.copy_of(ballots, may_share=may_share)  # as every step does
         ballots[key] = plain[key] = signed
         if chance.random() < 0.2:
             gone = chance.choice(list(plain))
@@ -87,8 +87,8 @@ def slowly_split(votes, attempt, num_members, quorum):
 
 @pytest.mark.parametrize("may_share", [False, True])
 def test_copies_of_ballots_are_their_own(may_share):
-    first = Ballots(held((0, 0), (1, 0)), may_share=may_share)
-    second = Ballots.copy_of(first, may_share=may_share)
+    first = VoteSet(held((0, 0), (1, 0)), may_share=may_share)
+    second = VoteSet.copy_of(first, may_share=may_share)
     del second[next(iter(second))]
     assert tally_of(first) != tally_of(second)
     assert tally_of(first) == count_votes(first)

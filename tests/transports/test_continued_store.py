@@ -2,7 +2,7 @@
 
 import pytest
 
-from bdfl.ledger.store import ContinuedStore, MemoryStore, MisplacedBlock
+from bdfl.ledger.store import MemoryStore, MisplacedBlock, OverlayStore
 from benchmarks.ledger.sample_chain import sample_chain
 
 
@@ -27,7 +27,7 @@ def past(chain):
 
 @pytest.mark.parametrize("height", [0, 1, 2, 3])
 def test_it_begins_after_any_block_of_the_past_and_goes_on_alone(chain, past, height):
-    store = ContinuedStore(past, height)
+    store = OverlayStore(past, height)
     assert store.height == height
     assert list(store.blocks()) == [stage.block for stage in chain.stages[:height]]
     for stage in chain.stages[height:]:
@@ -38,7 +38,7 @@ def test_it_begins_after_any_block_of_the_past_and_goes_on_alone(chain, past, he
 
 
 def test_blobs_of_the_past_are_there(chain, past):
-    store = ContinuedStore(past, 1)
+    store = OverlayStore(past, 1)
     for stage in chain.stages[:3]:
         for blob, data in stage.blobs.items():
             assert store.has_blob(blob)
@@ -47,7 +47,7 @@ def test_blobs_of_the_past_are_there(chain, past):
 
 
 def test_what_was_pruned_is_read_from_the_past(chain, past):
-    store = ContinuedStore(past, 1)
+    store = OverlayStore(past, 1)
     for stage in chain.stages[1:]:
         put(store, stage)
         store.prune(1)
@@ -56,8 +56,8 @@ def test_what_was_pruned_is_read_from_the_past(chain, past):
 
 
 def test_a_block_that_is_not_the_next_is_refused(chain, past):
-    store = ContinuedStore(past, 1)
+    store = OverlayStore(past, 1)
     with pytest.raises(MisplacedBlock):
         put(store, chain.stages[2])
     with pytest.raises(MisplacedBlock, match="a chain of 3 blocks"):
-        ContinuedStore(past, 4)
+        OverlayStore(past, 4)

@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bdfl.ledger.cache import Toolbox
+from bdfl.ledger.cache import VerificationCache
 from bdfl.scenario import Clients, Faults, Scenario
 from bdfl.scenario.schema_learning import Adversaries, Behaviour, QuorumRule
-from bdfl.transports.faults import FaultyPostman, faults_of
+from bdfl.transports.faults import FaultyDelivery, faults_of
 from campaigns.faults.laws import (
     check_agreement,
     check_memory,
@@ -69,7 +69,7 @@ def _faults(plan: FaultPlan) -> tuple[bool, ...]:
     )
 
 
-# The postman
+# The delivery
 
 
 def test_a_partition_cuts_both_ways_or_one_way_and_only_for_a_while():
@@ -84,8 +84,8 @@ def test_a_partition_cuts_both_ways_or_one_way_and_only_for_a_while():
 
 def test_the_postman_loses_doubles_and_delays_as_often_as_told():
     weather = Weather(loss=0.3, duplication=0.2, delay_ns=1000)
-    postman = FaultyPostman(weather, (), np.random.default_rng(0))
-    sent = [postman.deliveries(0, 0, 1, None) for _ in range(20_000)]
+    delivery = FaultyDelivery(weather, (), np.random.default_rng(0))
+    sent = [delivery.deliveries(0, 0, 1, None) for _ in range(20_000)]
     arrived = [copies for copies in sent if copies]
     assert len(arrived) / len(sent) == pytest.approx(0.7, abs=0.02)
     assert sum(len(copies) == 2 for copies in arrived) / len(arrived) == pytest.approx(0.2, abs=0.02)
@@ -94,9 +94,9 @@ def test_the_postman_loses_doubles_and_delays_as_often_as_told():
 
 def test_when_the_faults_stop_everything_arrives_once():
     island = Partition(0, 10**12, frozenset({0}))
-    postman = FaultyPostman(Weather(loss=1.0), (island,), np.random.default_rng(0), until_ns=50)
-    assert list(postman.deliveries(49, 0, 1, None)) == []
-    assert list(postman.deliveries(50, 0, 1, None)) == [0]
+    delivery = FaultyDelivery(Weather(loss=1.0), (island,), np.random.default_rng(0), until_ns=50)
+    assert list(delivery.deliveries(49, 0, 1, None)) == []
+    assert list(delivery.deliveries(50, 0, 1, None)) == [0]
 
 
 # Lies, each told in a network where nothing else goes wrong
@@ -135,7 +135,7 @@ class Listener(Storyteller):
 def play_calm(*lies, seed=CALM.seed):
     plan = replace(CALM, seed=seed, liars=((LIAR, lies),) if lies else (), camp=frozenset({0, 1}))
     listener = Listener(plan)
-    trial, _, error = play(plan, listener, Toolbox())
+    trial, _, error = play(plan, listener, VerificationCache())
     assert error is None
     return trial, listener
 
@@ -143,7 +143,7 @@ def play_calm(*lies, seed=CALM.seed):
 @pytest.mark.parametrize("lie", LIES)
 def test_one_liar_of_four_changes_nothing_but_is_noticed(lie):
     trial, listener = play_calm(lie)
-    assert find_breaches(trial, Toolbox()) == []
+    assert find_breaches(trial, VerificationCache()) == []
     honest = trial.plan.honest
     if lie in REFUSALS:
         reasons = [reason for node in honest for reason in listener.refusals[node]]
@@ -174,8 +174,8 @@ def test_who_votes_twice_is_found_out_where_rounds_last():
     plan = replace(CALM, weather=Weather(delay_ns=SECOND_NS // 10), resend_ns=SECOND_NS // 10)
     plan = replace(plan, liars=((LIAR, (Behaviour.TWO_VOTES,)),), camp=frozenset({0}))
     listener = Listener(plan)
-    trial, _, _ = play(plan, listener, Toolbox())
-    assert find_breaches(trial, Toolbox()) == []
+    trial, _, _ = play(plan, listener, VerificationCache())
+    assert find_breaches(trial, VerificationCache()) == []
     entries = [entry for found in listener.nodes[0].commits for entry in found.block.body.entries]
     assert "TwoVotes" in {type(entry).__name__ for entry in entries}
 
@@ -206,7 +206,7 @@ def change_record(trial, node, **changes):
 
 def test_a_calm_network_breaks_no_law(calm):
     trial, _ = calm
-    assert find_breaches(trial, Toolbox()) == []
+    assert find_breaches(trial, VerificationCache()) == []
 
 
 def test_agreement_sees_two_blocks_of_one_height(calm):
@@ -214,24 +214,27 @@ def test_agreement_sees_two_blocks_of_one_height(calm):
     first, second, *rest = listener.nodes[2].commits
     wrong_block = second.block.__class__(first.block.header, bytes(8), first.block.signature, first.block.body)
     forked = change_record(trial, 2, commits=[replace(first, block=wrong_block), second, *rest])
-    assert "at height 1" in check_agreement(forked, Toolbox()).what
+    assert "at height 1" in check_agreement(forked, VerificationCache()).what
 
 
 def test_validity_sees_a_missing_vote_and_a_changed_body(calm):
     trial, listener = calm
     first, *rest = listener.nodes[0].commits
     too_few = Committed(first.now_ns, first.block, first.certificate[:2])
-    assert "certificate-quorum" in check_validity(change_record(trial, 0, commits=[too_few, *rest]), Toolbox()).what
+    assert (
+        "certificate-quorum"
+        in check_validity(change_record(trial, 0, commits=[too_few, *rest]), VerificationCache()).what
+    )
     body = rest[0].block.body
     spoiled = first.block.__class__(first.block.header, first.block.nonce, first.block.signature, body)
     changed = Committed(first.now_ns, spoiled, first.certificate)
-    assert "body-root" in check_validity(change_record(trial, 0, commits=[changed, *rest]), Toolbox()).what
+    assert "body-root" in check_validity(change_record(trial, 0, commits=[changed, *rest]), VerificationCache()).what
 
 
 def test_progress_sees_who_stays_behind(calm):
     trial, _ = calm
     heights = (*trial.heights[:3], trial.quiet_height)
-    assert "node 3" in check_progress(replace(trial, heights=heights), Toolbox()).what
+    assert "node 3" in check_progress(replace(trial, heights=heights), VerificationCache()).what
 
 
 def test_memory_sees_lost_votes_lost_blocks_and_contradictions(calm):
@@ -240,11 +243,11 @@ def test_memory_sees_lost_votes_lost_blocks_and_contradictions(calm):
     for lost in (Restart(5, 1, (sent,), ()), Restart(5, 1, (), (committed,))):
         forgetful = change_record(trial, 1)
         forgetful.record.restarts.append(lost)
-        assert "lost" in check_memory(forgetful, Toolbox()).what
+        assert "lost" in check_memory(forgetful, VerificationCache()).what
     vote = sent.signed.vote
     other = sent.signed.__class__(vote.__class__(vote.kind, vote.attempt, bytes(32), *_rest(vote)), bytes(64))
     torn = change_record(trial, 1, votes=[sent, SentVote(9, sent.height, other)])
-    assert "two prevotes" in check_memory(torn, Toolbox()).what
+    assert "two prevotes" in check_memory(torn, VerificationCache()).what
 
 
 def _rest(vote):
@@ -261,7 +264,7 @@ def test_nobody_left_out_sees_an_update_that_all_held(calm):
     )
     block = found.block.__class__(found.block.header, found.block.nonce, found.block.signature, rest)
     left_out = change_record(trial, 0, commits=[replace(found, block=block)])
-    assert f"member {gone}" in check_nobody_left_out(left_out, Toolbox()).what
+    assert f"member {gone}" in check_nobody_left_out(left_out, VerificationCache()).what
 
 
 # Stories

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from bdfl.ledger.cache import Toolbox
+from bdfl.ledger.cache import VerificationCache
 from bdfl.ledger.member_set import find_change, read_member_set
 from bdfl.ledger.store import MemoryStore
 from bdfl.ledger.verify import verify_chain
@@ -28,9 +28,9 @@ def offer(member, at_s=1.0, nodes=(0,), **options):
 def run(*offers, **changes):
     """The trial of a plan with these offers in which no law is broken, and its longest chain."""
     plan = replace(PLAN, offers=offers, **changes)
-    trial, _, error = play(plan, Storyteller(plan), Toolbox())
+    trial, _, error = play(plan, Storyteller(plan), VerificationCache())
     assert error is None
-    assert find_breaches(trial, Toolbox()) == []
+    assert find_breaches(trial, VerificationCache()) == []
     commits = max((trial.record.nodes[node].commits for node in plan.honest), key=len)
     return trial, [found.block for found in commits]
 
@@ -174,7 +174,7 @@ def test_progress_knows_who_has_to_get_how_far():
     assert expected_height(roll, 4, 0) == 0
     assert expected_height(roll, 5, quiet) == 0
     behind = (*trial.heights[:4], 1)
-    assert "node 4" in check_progress(replace(trial, heights=behind), Toolbox()).what
+    assert "node 4" in check_progress(replace(trial, heights=behind), VerificationCache()).what
 
 
 def test_members_only_sees_a_vote_of_who_is_no_member():
@@ -183,7 +183,7 @@ def test_members_only_sees_a_vote_of_who_is_no_member():
     record = trial.record.nodes[4]
     early = SentVote(0, first - 1, record.votes[0].signed)
     record.votes.insert(0, early)
-    assert f"node 4 voted at height {first - 1}" in check_members_only(trial, Toolbox()).what
+    assert f"node 4 voted at height {first - 1}" in check_members_only(trial, VerificationCache()).what
 
 
 @pytest.mark.parametrize(

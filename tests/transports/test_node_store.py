@@ -6,7 +6,7 @@ from bdfl.ledger.block import Kind
 from bdfl.ledger.sqlite_store import ChainStore
 from bdfl.ledger.store import MemoryStore
 from bdfl.protocol.events import Commit, Store, Timer
-from bdfl.protocol.messages import Hearsay, Proposal
+from bdfl.protocol.messages import Gossip, Proposal
 from bdfl.transports.interfaces import keep, recover
 from tests.protocol.manual_network import ManualNetwork, make_block, replace_sender, vote
 
@@ -41,7 +41,7 @@ def played(network, num_rounds):
     node.hear(network.nodes[1].message(Proposal(block)))
     for kind, attempt, number in ((Kind.PREVOTE, 1, 1), (Kind.PREVOTE, 1, 2), (Kind.PREVOTE, 2, 3)):
         signed = vote(node, kind, attempt, block.digest, number=number)
-        node.hear(replace_sender(node.message(Hearsay(1, votes=(signed,))), number))
+        node.hear(replace_sender(node.message(Gossip(1, votes=(signed,))), number))
     network.fire(node, Timer.ATTEMPT)
     return node
 

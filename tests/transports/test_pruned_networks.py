@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from bdfl.ledger.cache import Toolbox
+from bdfl.ledger.cache import VerificationCache
 from bdfl.ledger.verify import ModelCheck, verify_chain
 from bdfl.protocol.events import BlobArrived
 from bdfl.protocol.state import Timing
@@ -15,7 +15,7 @@ from campaigns.faults.mutants import MUTANTS
 from campaigns.faults.plan import SECOND_NS, Offer, draw_plan
 from campaigns.faults.recorder import Recorder
 from campaigns.faults.trial import GRACE_NS, Tools, judge_plan
-from campaigns.faults.world import TinyWorld
+from campaigns.faults.world import TinyCostModel
 from tests.transports.calm_network import CALM
 
 AWAY = 50  # blocks
@@ -38,12 +38,10 @@ class Watch(Recorder):
 
 
 def open_network(plan, keep_blocks=KEEP):
-    toolbox = Toolbox()
-    world = TinyWorld(plan, toolbox)
+    cache = VerificationCache()
+    world = TinyCostModel(plan, cache)
     timing = Timing(grace_ns=GRACE_NS, attempt_ns=plan.attempt_ns, resend_ns=plan.resend_ns)
-    nodes = make_nodes(
-        world.genesis, world.initial_model, world.signers, timing, toolbox=toolbox, keep_blocks=keep_blocks
-    )
+    nodes = make_nodes(world.genesis, world.initial_model, world.signers, timing, cache=cache, keep_blocks=keep_blocks)
     watch = Watch(len(nodes))
     network = Network(nodes, world, observer=watch, check_encoding=True)
     for offer in plan.offers:

@@ -12,14 +12,14 @@ from bdfl.environment.draws import MiningRaces
 from bdfl.experiment.simulation import draw_mining
 from bdfl.learning.participation import draw_participation
 from bdfl.learning.weights import Layout, decode_weights, encode_weights
-from bdfl.ledger.cache import Toolbox
+from bdfl.ledger.cache import VerificationCache
 from bdfl.ledger.genesis import conditions_of, make_genesis
 from bdfl.ledger.verify import verify_chain
 from bdfl.protocol.deadlines import MAX_BACK_OFF_NS
 from bdfl.protocol.events import Commit, KeptVote, Send, Store
-from bdfl.protocol.messages import Hearsay
+from bdfl.protocol.messages import Gossip
 from bdfl.scenario import Scenario, override_scenario
-from bdfl.transports.cost_model import ScenarioWorld, simulated_timing
+from bdfl.transports.cost_model import ScenarioCostModel, simulated_timing
 from bdfl.transports.interfaces import Observer, recover
 from bdfl.transports.simulated import Ending, Network, make_nodes, simulated_signer
 
@@ -51,7 +51,7 @@ class Play:
         return np.diff([0, *(time_ns for time_ns, _ in self.commits)])
 
 
-def make_network(*changes, rounds=ROUNDS, toolbox=None, train=train, **options):
+def make_network(*changes, rounds=ROUNDS, cache=None, train=train, **options):
     scenario = override_scenario(Scenario(rounds=rounds, seed=3), list(changes))
     federation = draw_federation(scenario)
     states = list(draw_rounds(scenario, federation))
@@ -70,8 +70,8 @@ def make_network(*changes, rounds=ROUNDS, toolbox=None, train=train, **options):
         return conditions_of(states[round - 1], client) if round <= rounds else None
 
     timing = simulated_timing(scenario)
-    nodes = make_nodes(genesis, INITIAL, signers, timing, toolbox=toolbox, last_height=rounds)
-    world = ScenarioWorld(scenario, train, find_conditions)
+    nodes = make_nodes(genesis, INITIAL, signers, timing, cache=cache, last_height=rounds)
+    world = ScenarioCostModel(scenario, train, find_conditions)
     commits = []
 
     def note(number, block, certificate):
@@ -161,7 +161,7 @@ def test_the_same_scenario_gives_the_same_bytes_again():
 
 
 def test_what_nodes_share_changes_nothing():
-    assert finish(make_network()).blocks == finish(make_network(toolbox=Toolbox(max_entries=0))).blocks
+    assert finish(make_network()).blocks == finish(make_network(cache=VerificationCache(max_entries=0))).blocks
 
 
 def test_messages_as_bytes_change_nothing():
@@ -185,7 +185,7 @@ class Votes(Observer):
     def did(self, now_ns, number, effect):
         if isinstance(effect, Store) and isinstance(effect.kept, KeptVote):
             self.kept.setdefault(number, []).append(effect.kept.vote)
-        if isinstance(effect, Send) and isinstance(effect.message.content, Hearsay):
+        if isinstance(effect, Send) and isinstance(effect.message.content, Gossip):
             votes = effect.message.content.votes
             self.sent.setdefault(number, []).extend(vote for vote in votes if vote.vote.voter == number)
 
@@ -274,7 +274,7 @@ class Lossy:
 
 
 def test_lost_messages_are_said_again():
-    play = finish(make_network(postman=Lossy(0.3, 20 * SECOND_NS)))
+    play = finish(make_network(delivery=Lossy(0.3, 20 * SECOND_NS)))
     assert len({node.state.chain.tip for node in play.network.nodes}) == 1
     assert verify_chain(play.network.nodes[3].store).is_valid
 

@@ -38,7 +38,7 @@ _SECTIONS: dict[str, Sequence[type[Record]]] = {
     "Proofs": (merkle.MerkleProof,),
     "Messages": (
         messages.Message,
-        messages.Hearsay,
+        messages.Gossip,
         messages.Proposal,
         messages.BlockWanted,
         messages.DecidedWanted,

@@ -145,7 +145,7 @@ RECORDS = {
     "Assent": "member:m signature:s",
     "MerkleProof": "index:w count:w siblings:[d]",
     "Message": "chain:d sender:m height:w content:Content",
-    "Hearsay": "kind:'hearsay' attempt:a wants_answer:B updates:[SignedUpdate] reports:[SignedReport]"
+    "Gossip": "kind:'hearsay' attempt:a wants_answer:B updates:[SignedUpdate] reports:[SignedReport]"
     " votes:[SignedVote] blocks:[d] changes:[MembershipChange] evidence:[Evidence]",
     "Proposal": "kind:'proposal' block:Block",
     "BlockWanted": "kind:'block-wanted' block:d",
@@ -156,7 +156,7 @@ ONE_OF = {
     "Evidence": ("TwoVotes", "TwoBlocks", "TwoUpdates", "FalseWork"),
     "Entry": ("TwoVotes", "TwoBlocks", "TwoUpdates", "FalseWork", "MembershipChange"),
     "Change": ("Admission", "Removal"),
-    "Content": ("Hearsay", "Proposal", "BlockWanted", "DecidedWanted", "Decided"),
+    "Content": ("Gossip", "Proposal", "BlockWanted", "DecidedWanted", "Decided"),
 }
 MOST = 2**63 - 1
 NUMBERS = {

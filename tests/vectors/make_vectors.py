@@ -47,7 +47,7 @@ from bdfl.protocol.messages import (
     BlockWanted,
     Decided,
     DecidedWanted,
-    Hearsay,
+    Gossip,
     Message,
     Proposal,
 )
@@ -169,7 +169,7 @@ def make_records(maker: ChainMaker) -> list[Record]:
     signature = maker.signers[0].sign(Meaning.BLOCK, changed.place, seal)
     false_block = Block(changed, nonce, signature, last.body).signed_header
     contents = [
-        Hearsay(
+        Gossip(
             attempt=1,
             wants_answer=True,
             updates=tuple(updates),

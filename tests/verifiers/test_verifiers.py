@@ -110,10 +110,10 @@ def small_rows():
         block = SMALL.block(state, SMALL.body(state, certificate), proposer=state.height % SMALL.num_members)
         certificate = SMALL.certificate(state, block.digest)
         rows.append((block, certificate))
-        blobs += [*SMALL.blobs(state).values(), validate_model(state, block, SMALL.blobs(state), SMALL.toolbox)]
-        state = apply_block(state, block, SMALL.toolbox)
+        blobs += [*SMALL.blobs(state).values(), validate_model(state, block, SMALL.blobs(state), SMALL.cache)]
+        state = apply_block(state, block, SMALL.cache)
     assert state.tip == STATE.tip
-    return rows, [*blobs, *SMALL.blobs(STATE).values(), validate_model(STATE, GOOD, SMALL.blobs(STATE), SMALL.toolbox)]
+    return rows, [*blobs, *SMALL.blobs(STATE).values(), validate_model(STATE, GOOD, SMALL.blobs(STATE), SMALL.cache)]
 
 
 @pytest.mark.parametrize("name", [None, *BREAKAGES])

@@ -20,7 +20,7 @@ function floats(text) {
 }
 
 test("records are read, and what is not canonical is refused", () => {
-  const messages = new Set(["Message", "Hearsay", "Proposal", "BlockWanted", "DecidedWanted", "Decided", "Seal"]);
+  const messages = new Set(["Message", "Gossip", "Proposal", "BlockWanted", "DecidedWanted", "Decided", "Seal"]);
   for (const { kind, bytes } of vectors.encodings)
     if (!messages.has(kind)) assert.deepEqual(decode(hex(bytes), kind).bytes, hex(bytes));
   for (const { kind, bytes, why } of vectors.bad_encodings) assert.throws(() => decode(hex(bytes), kind), Wrong, why);

@@ -140,7 +140,7 @@ def audit_chain(
 ) -> AuditReport:
     """Verify a chain and report on the blocks up to its end or the first failure, reading one at a time.
 
-    `genesis_file` has the members' names and signatures. `own_functions` may be run, see `Toolbox`.
+    `genesis_file` has the members' names and signatures. `own_functions` may be run, see `VerificationCache`.
     A chain shorter than the `known` height was truncated.
     """
     genesis, name = chain.genesis, chain_id(chain.genesis)

@@ -38,7 +38,7 @@ from bdfl.cli.terminal import (
 from bdfl.errors import require
 
 if TYPE_CHECKING:
-    from bdfl.experiment.leaderboard import Board
+    from bdfl.experiment.leaderboard import Leaderboard
     from bdfl.experiment.robustness import Poisoning
     from bdfl.reproduce import CampaignProgress, Reproduction, TrainingSettings
 
@@ -111,7 +111,7 @@ def leaderboard(
             print_files(files)
 
 
-def _save_leaderboard(boards: "list[Board]", folder: Path) -> list[Path]:
+def _save_leaderboard(boards: "list[Leaderboard]", folder: Path) -> list[Path]:
     from bdfl.report.leaderboard import draw_board, file_name, write_leaderboard_html, write_leaderboard_markdown
     from bdfl.report.style import save_picture
 

@@ -41,7 +41,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     infeasible_rounds: int  # over all seeds
 
 
-class Board(msgspec.Struct, frozen=True, kw_only=True):
+class Leaderboard(msgspec.Struct, frozen=True, kw_only=True):
     """Standings of one scenario: ranked schedulers first, each part by delay."""
 
     scenario: str
@@ -83,7 +83,7 @@ def play_leaderboard(
     with_bound: bool = True,
     workers: int | None = None,
     on_progress: Progress | None = None,
-) -> list[Board]:
+) -> list[Leaderboard]:
     """Return a board for every scenario: its seed and the `num_seeds - 1` after it, all schedulers on the same draws.
 
     `choices` are by default all installed schedulers, including third-party ones. With `learn` the runs train if the
@@ -102,7 +102,7 @@ def play_leaderboard(
         bounded = with_bound and is_bounded(scenario)
         tasks += [_Task(group, learn and is_at_hand(scenario), bounded) for group in prepare_groups(groups)]
     played = map_parallel(_play_seed, tasks, workers=workers, on_progress=on_progress)
-    boards: list[Board] = []
+    boards: list[Leaderboard] = []
     for place, (scenario, entrants) in enumerate(entered):
         scores = played[place * num_seeds : (place + 1) * num_seeds]
         standings = [
@@ -110,7 +110,7 @@ def play_leaderboard(
             for column, (name, entrant) in enumerate(zip(names, entrants, strict=True))
         ]
         boards.append(
-            Board(
+            Leaderboard(
                 scenario=scenario.name,
                 description=scenario.description,
                 clients=scenario.clients.count,

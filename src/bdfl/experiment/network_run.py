@@ -18,7 +18,7 @@ from bdfl.identity import Signer
 from bdfl.learning.privacy_accounting import noise_micro_of
 from bdfl.learning.weights import Layout
 from bdfl.ledger.block import Block, Certificate, Conditions, Genesis
-from bdfl.ledger.cache import Toolbox
+from bdfl.ledger.cache import VerificationCache
 from bdfl.ledger.chain import (
     ChainState,
     apply_block,
@@ -34,13 +34,13 @@ from bdfl.ledger.errors import MissingBlob
 from bdfl.ledger.genesis import conditions_of, first_prospect, make_genesis
 from bdfl.ledger.schedule import Plan, plan_round
 from bdfl.ledger.sqlite_store import ChainStore
-from bdfl.ledger.store import ContinuedStore, Store, rested_on
+from bdfl.ledger.store import OverlayStore, Store, rested_on
 from bdfl.protocol.node import begin
 from bdfl.protocol.state import Context, Recovered
 from bdfl.records import RoundRecord
 from bdfl.scenario import MiningMode, Scenario
 from bdfl.scenario.schema_learning import is_function
-from bdfl.transports.cost_model import ScenarioWorld, Train, scheduled_problem, simulated_timing
+from bdfl.transports.cost_model import ScenarioCostModel, Train, scheduled_problem, simulated_timing
 from bdfl.transports.faults import faults_of
 from bdfl.transports.simulated import Ending, Network, SimulatedNode, simulated_signer
 from bdfl.types import PerClientMask
@@ -82,10 +82,10 @@ def run_genesis(scenario: Scenario, draws: Draws, layout: Layout, initial_model:
     )
 
 
-def run_toolbox(scenario: Scenario, model_size: int) -> Toolbox:
+def run_toolbox(scenario: Scenario, model_size: int) -> VerificationCache:
     """Return the verification cache shared by all members of a run; it holds the models of one and a half rounds."""
     in_a_round = 2 * model_size * (scenario.clients.count + 1)  # bytes and weights
-    return Toolbox(max_bytes=max(_LEAST_MEMORY, 3 * in_a_round // 2), own_functions=own_functions(scenario))
+    return VerificationCache(max_bytes=max(_LEAST_MEMORY, 3 * in_a_round // 2), own_functions=own_functions(scenario))
 
 
 def own_functions(scenario: Scenario) -> frozenset[str]:
@@ -134,15 +134,15 @@ class NetworkRun:
     `advance` follows blocks that are in the archive already, `play` has the members commit the remaining ones.
     """
 
-    def __init__(self, scenario: Scenario, draws: Draws, archive: ChainStore, toolbox: Toolbox) -> None:
+    def __init__(self, scenario: Scenario, draws: Draws, archive: ChainStore, cache: VerificationCache) -> None:
         """Begin at the genesis, whatever the archive has."""
         self._scenario = scenario
         self._draws = draws
         self._archive = archive
-        self._toolbox = toolbox
-        start = start_chain(archive.genesis, toolbox)
+        self._cache = cache
+        start = start_chain(archive.genesis, cache)
         self._states = deque([start], maxlen=_STATES_KEPT)  # after the last blocks, newest last
-        self._plan: Plan = plan_round(start.params, first_prospect(start.params), toolbox)
+        self._plan: Plan = plan_round(start.params, first_prospect(start.params), cache)
         self.records: list[RoundRecord] = []
 
     @property
@@ -161,8 +161,8 @@ class NetworkRun:
     def advance(self, block: Block) -> RoundRecord:
         """Record the next round, which ended in `block`."""
         planned, chain, body = self.plan_next(), self.chain, block.body
-        self._plan = plan_after(chain, settle_round(chain, body.updates, body.reports, body.entries), self._toolbox)
-        self._states.append(apply_block(chain, block, self._toolbox))
+        self._plan = plan_after(chain, settle_round(chain, body.updates, body.reports, body.entries), self._cache)
+        self._states.append(apply_block(chain, block, self._cache))
         record = record_round(
             self._scenario,
             planned.problem,
@@ -209,8 +209,8 @@ class NetworkRun:
         on_block(before, block, model)
 
     def _play_members(self, train: Train, on_block: Callable[[ChainState, Block, bytes], None]) -> None:
-        first = start_chain(self._archive.genesis, self._toolbox)
-        trouble = faults_of(self._scenario, max(modelled_costs(first, self._toolbox).delay_ns, 1))
+        first = start_chain(self._archive.genesis, self._cache)
+        trouble = faults_of(self._scenario, max(modelled_costs(first, self._cache).delay_ns, 1))
         liars = frozenset[int]() if trouble is None else frozenset(trouble.tampers)
         tip = self._archive.block(self.chain.height) if self.chain.height else None
         replayed = tip if trouble is None else None
@@ -221,7 +221,7 @@ class NetworkRun:
             if replayed is not None:
                 certificate = replayed.body.parent_certificate
 
-        world = ScenarioWorld(
+        world = ScenarioCostModel(
             self._scenario,
             train if replayed is None else self._recall_or_train(train, replayed),
             partial(drawn_conditions, self._draws),
@@ -255,7 +255,7 @@ class NetworkRun:
         network = Network(
             nodes,
             world,
-            postman=None if trouble is None else trouble.postman,
+            delivery=None if trouble is None else trouble.delivery,
             on_commit=settle,
             voting_ns=round(self._scenario.protocol.voting_s * NANO),
         )
@@ -265,7 +265,7 @@ class NetworkRun:
         if trouble is not None:
             trouble.bring_to(network)
         while self.chain.height < self._scenario.rounds:
-            round_ns = modelled_costs(self.chain, self._toolbox).delay_ns
+            round_ns = modelled_costs(self.chain, self._cache).delay_ns
             self._play_round(network, network.now_ns + _PATIENCE_NS + _PATIENCE_ROUNDS * round_ns)
 
     def _play_round(self, network: Network, until_ns: int) -> None:
@@ -284,8 +284,8 @@ class NetworkRun:
 
     def _make_node(self, number: int, chain: ChainState, certificate: Certificate) -> SimulatedNode:
         scenario, signer = self._scenario, simulated_signer(self._scenario.seed, number)
-        context = Context(number, signer, simulated_timing(scenario), self._toolbox, scenario.rounds, is_alone=True)
-        store = ContinuedStore(self._archive, chain.height)
+        context = Context(number, signer, simulated_timing(scenario), self._cache, scenario.rounds, is_alone=True)
+        store = OverlayStore(self._archive, chain.height)
         return SimulatedNode(context, store, state=begin(context, chain, Recovered(certificate=certificate)))
 
     def _keep(self, store: Store, block: Block, certificate: Certificate) -> None:

@@ -283,8 +283,8 @@ def _follow_journal(
     federated: Federated, folder: RunFolder, archive: ChainStore, on_settled: Settled | None
 ) -> NetworkRun:
     """Return the run after the rounds of the journal, each compared with its block."""
-    toolbox = run_toolbox(federated.scenario, archive.genesis.model.size)
-    network = NetworkRun(federated.scenario, federated.draws, archive, toolbox)
+    cache = run_toolbox(federated.scenario, archive.genesis.model.size)
+    network = NetworkRun(federated.scenario, federated.draws, archive, cache)
     for row, block in zip(folder.rounds, archive.blocks(), strict=False):
         if row.model != block.body.model.hex() or row.selected != list(block.body.schedule.selected):
             raise BadRunFolder(f"{folder.path}: round {row.round} of the journal is not that of block {row.round}")

@@ -126,10 +126,10 @@ def validate_genesis_file(file: GenesisFile, *, allowed: frozenset[str] = frozen
         raise BadGenesisFile(f"{num_members} members, {scenario.clients.count} expected, as clients.count says")
     _validate_members(file, scenario)
     _validate_access_points(file)
-    toolbox = make_toolbox(scenario)
-    validate_initial_model(file.genesis, file.initial_model, toolbox)
+    cache = make_toolbox(scenario)
+    validate_initial_model(file.genesis, file.initial_model, cache)
     _validate_rules(file, scenario)
-    validate_genesis(file.genesis, toolbox)
+    validate_genesis(file.genesis, cache)
     return scenario
 
 

@@ -94,8 +94,8 @@ class ServerChain:
             initial,
             time_ms=SIMULATED_TIME_MS if is_simulated else _read_wall_clock(),
         )
-        self._toolbox = run_toolbox(scenario, len(initial))
-        self._state = start_chain(genesis, self._toolbox)
+        self._cache = run_toolbox(scenario, len(initial))
+        self._state = start_chain(genesis, self._cache)
         self._certificate: Certificate = ()  # of the tip
         self._tip: Block | None = None
         self._times = ScenarioTimes(scenario, partial(drawn_conditions, draws))
@@ -118,7 +118,7 @@ class ServerChain:
         """
         state = self._state
         models = {client: encode_weights(weights, state.layout) for client, weights in trained.items()}
-        blobs = {self._toolbox.digest(data): data for data in models.values()}
+        blobs = {self._cache.digest(data): data for data in models.values()}
         body, model = make_body(
             state,
             certificate=self._certificate,
@@ -126,7 +126,7 @@ class ServerChain:
             reports=list(self._sign_reports()),
             entries=(),
             blobs=blobs,
-            toolbox=self._toolbox,
+            cache=self._cache,
         )
         modelled_ms = state.times_ms[-1] + body.modelled.delay_ns // 1_000_000
         now_ms = modelled_ms if self._is_simulated else _read_wall_clock()
@@ -138,7 +138,7 @@ class ServerChain:
         block = Block(header, nonce, signature, body)
         certificate = tuple(self._sign_vote(block, voter) for voter in range(state.num_members))
         self._keep(block, certificate, blobs | {body.model: model} if model else blobs)
-        self._state = apply_block(state, block, self._toolbox)
+        self._state = apply_block(state, block, self._cache)
         self._certificate, self._tip = certificate, block
         return decode_weights(model, state.layout) if model else None
 
@@ -151,7 +151,7 @@ class ServerChain:
         if data is None:
             update = ModelUpdate(client, samples, 0, b"", 0)
         else:  # a client without data sends the parent's model
-            model = self._toolbox.digest(data) if samples else state.model
+            model = self._cache.digest(data) if samples else state.model
             update = ModelUpdate(client, samples, len(data), model, 0)
         return SignedUpdate(update, self._signers[client].sign(Meaning.UPDATE, state.place, update))
 

@@ -30,7 +30,7 @@ from torch.nn.functional import cross_entropy
 from bdfl.environment import Purpose, stream
 from bdfl.errors import one_line
 from bdfl.learning.privacy_accounting import Mechanism
-from bdfl.learning.sgd import Descent, Samples, take_samples
+from bdfl.learning.sgd import Samples, SgdSettings, take_samples
 from bdfl.learning.torch_model import FlatModel, Inputs
 from bdfl.learning.training import NAN, InvalidTraining, LocalResult, Outcome, no_samples
 from bdfl.learning.weights import Vector, is_finite
@@ -98,7 +98,9 @@ class Clipping:
 class PrivateModel:
     """Trains a copy of `model` with per-sample gradients."""
 
-    def __init__(self, model: FlatModel, inputs: Inputs, descent: Descent, clipping: Clipping, *, name: str) -> None:
+    def __init__(
+        self, model: FlatModel, inputs: Inputs, descent: SgdSettings, clipping: Clipping, *, name: str
+    ) -> None:
         module = copy.deepcopy(model.module).train()
         _validate_module(module, inputs, name)
         self._flat = FlatModel(module, channels_last=False)

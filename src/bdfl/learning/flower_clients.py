@@ -124,7 +124,7 @@ class Place:
 
 
 @dataclass(frozen=True, eq=False)
-class Fitted:
+class FitResult:
     """Result of a client's training, as received."""
 
     arrays: Arrays
@@ -148,7 +148,7 @@ class FlowerClient(Protocol):
         """Return the client's initial arrays; None if it cannot provide them."""
         ...
 
-    def fit(self, place: Place, round: int, arrays: Arrays) -> Fitted: ...
+    def fit(self, place: Place, round: int, arrays: Arrays) -> FitResult: ...
 
     def evaluate(self, place: Place, round: int, arrays: Arrays) -> Judged | None:
         """Evaluate the arrays; None if the client does not evaluate."""
@@ -228,11 +228,11 @@ class AppClient:
     def initial(self, place: Place) -> Arrays | None:
         return None
 
-    def fit(self, place: Place, round: int, arrays: Arrays) -> Fitted:
+    def fit(self, place: Place, round: int, arrays: Arrays) -> FitResult:
         answer = _send(self._app, place, "train", {"arrays": arrays}, {"config": message_config(place, round)})
         metrics = _read_metrics(answer)
         num_examples = read_count(read_first(metrics, EXAMPLES))
-        return Fitted(_read_arrays(answer), num_examples, read_number(metrics, TRAIN_LOSS))
+        return FitResult(_read_arrays(answer), num_examples, read_number(metrics, TRAIN_LOSS))
 
     def evaluate(self, place: Place, round: int, arrays: Arrays) -> Judged | None:
         known = getattr(self._app, "_registered_funcs", None)
@@ -256,7 +256,7 @@ class FunctionApp:
             return None
         return name_arrays(answer.array_records["getparametersres.parameters"].to_numpy_ndarrays())
 
-    def fit(self, place: Place, round: int, arrays: Arrays) -> Fitted:
+    def fit(self, place: Place, round: int, arrays: Arrays) -> FitResult:
         config = {"fitins.config": message_config(place, round)}
         answer = _send(self._app, place, "train", {"fitins.parameters": arrays}, config)
         status = answer.config_records["fitres.status"]
@@ -264,7 +264,7 @@ class FunctionApp:
         found = name_arrays(answer.array_records["fitres.parameters"].to_numpy_ndarrays())
         num_examples = answer.metric_records["fitres.num_examples"]["num_examples"]
         metrics = answer.config_records["fitres.metrics"]
-        return Fitted(rename_arrays(found, arrays), read_count(num_examples), read_number(metrics, TRAIN_LOSS))
+        return FitResult(rename_arrays(found, arrays), read_count(num_examples), read_number(metrics, TRAIN_LOSS))
 
     def evaluate(self, place: Place, round: int, arrays: Arrays) -> Judged | None:
         from flwr.common import Code
@@ -396,11 +396,11 @@ class FunctionClient:
             return None
         return name_arrays(client.get_parameters(dict(place.config))) or None
 
-    def fit(self, place: Place, round: int, arrays: Arrays) -> Fitted:
+    def fit(self, place: Place, round: int, arrays: Arrays) -> FitResult:
         answer = self._make(place).fit(list(arrays.values()), message_config(place, round))
         found, num_examples, metrics = read_three(answer, "fit", "arrays, the number of examples and metrics")
         named = rename_arrays(name_arrays(found), arrays)
-        return Fitted(named, read_count(num_examples), read_number(metrics, TRAIN_LOSS))
+        return FitResult(named, read_count(num_examples), read_number(metrics, TRAIN_LOSS))
 
     def evaluate(self, place: Place, round: int, arrays: Arrays) -> Judged | None:
         from flwr.client import NumPyClient

@@ -19,7 +19,7 @@ from bdfl.errors import BdflError, MissingExtra
 from bdfl.learning.flower_clients import (
     ArrayForm,
     Arrays,
-    Fitted,
+    FitResult,
     Judged,
     Place,
     find_client,
@@ -74,7 +74,7 @@ class FlowerResult:
 
 
 @dataclass(frozen=True, eq=False)
-class Beginning:
+class InitialModel:
     """The initial model of a client."""
 
     form: ArrayForm
@@ -92,7 +92,7 @@ class FlowerLocalTrainer:
         with self._working(Purpose.MODEL, _NO_ROUND, None):
             self._client = find_client(name)
 
-    def begin(self, client: int) -> Beginning:
+    def begin(self, client: int) -> InitialModel:
         """Return the initial model from `learning.flower_model`, or else from the client."""
         arrays = self._ask("begin", client, Purpose.MODEL, _NO_ROUND, lambda: self._find_arrays(client))
         form = self._check("begin", client, lambda: form_of(arrays))
@@ -101,12 +101,12 @@ class FlowerLocalTrainer:
             raise TrainingFailed(
                 f"{_KEY}: {self._name!r} begins with numbers that are not finite, finite ones expected"
             )
-        return Beginning(form, weights)
+        return InitialModel(form, weights)
 
     def train(self, task: FlowerTask) -> FlowerResult:
         """Train the client in a round; weights that are not finite count as divergence."""
 
-        def fit() -> Fitted:
+        def fit() -> FitResult:
             return self._client.fit(self._place(task.client), task.round, task.form.split(task.weights))
 
         found = self._ask("train", task.client, Purpose.TRAINING, task.round, fit)
@@ -232,7 +232,7 @@ class FlowerClients:
     """Known facts about the clients of a federation: sizes and the initial model, but not their data."""
 
     name: str  # module:name
-    beginning: Beginning
+    beginning: InitialModel
     samples: tuple[int, ...]  # |D_i|, as reported; empty if clients were not asked
     digest: str  # SHA-256 (hex) of all answers: changes with the code or the data
     training_s: float  # mean duration of a client's training
@@ -282,7 +282,7 @@ def rehearse_clients(scenario: Scenario, on_rehearsed: OnRehearsed | None = None
     return FlowerClients(str(scenario.learning.flower), beginning, samples, _digest(beginning, found), training_s)
 
 
-def rehearse(bench: FlowerLocalTrainer, beginning: Beginning, client: int) -> FlowerResult:
+def rehearse(bench: FlowerLocalTrainer, beginning: InitialModel, client: int) -> FlowerResult:
     """Train one client on the initial model to learn its number of examples."""
     return bench.train(FlowerTask(beginning.form, beginning.weights, _REHEARSED_ROUND, client))
 
@@ -362,7 +362,7 @@ def _weighted_mean(values: Sequence[float], sizes: Sequence[int]) -> float:
     return math.fsum(value * size for value, size in zip(values, sizes, strict=True)) / total if total else NAN
 
 
-def _digest(beginning: Beginning, found: Sequence[FlowerResult]) -> str:
+def _digest(beginning: InitialModel, found: Sequence[FlowerResult]) -> str:
     whole = hashlib.sha256(repr(beginning.form).encode())
     whole.update(beginning.weights.data)
     for one in found:

@@ -67,7 +67,7 @@ _GATHERED_BYTES = 2**20  # of inputs prepared at a time: several small batches, 
 
 
 @dataclass(frozen=True)
-class Descent:
+class SgdSettings:
     """Parameters of a step of `torch.optim.SGD`; the momentum starts at zero."""
 
     learning_rate: float
@@ -75,17 +75,17 @@ class Descent:
     weight_decay: float
 
 
-def make_descent(choice: Learning) -> Descent:
+def make_descent(choice: Learning) -> SgdSettings:
     """Return the SGD parameters of the scenario; raise `InvalidTraining` if float32 cannot hold them."""
     for key in ("learning_rate", "weight_decay"):
         value: float = getattr(choice, key)
         if value > _LARGEST:
             raise InvalidTraining(f"learning.{key}: {value:g} given, expected at most {_LARGEST:g}")
-    return Descent(choice.learning_rate, choice.momentum, choice.weight_decay)
+    return SgdSettings(choice.learning_rate, choice.momentum, choice.weight_decay)
 
 
 def train_client(
-    model: FlatModel, inputs: Inputs, weights: Vector, client: int, batches: Sequence[Samples], descent: Descent
+    model: FlatModel, inputs: Inputs, weights: Vector, client: int, batches: Sequence[Samples], descent: SgdSettings
 ) -> LocalResult:
     """Result of the client after a step on each of `batches`, starting from `weights`: [Li24, Eq. 2].
 
@@ -183,7 +183,7 @@ class VectorisedModel:
         self._validate(name)
 
     def train(
-        self, weights: Vector, clients: Sequence[int], batches: Sequence[Sequence[Samples]], descent: Descent
+        self, weights: Vector, clients: Sequence[int], batches: Sequence[Sequence[Samples]], descent: SgdSettings
     ) -> list[LocalResult]:
         """Train these clients, each with a step on each of its batches, starting from `weights`; results in order."""
         self._model.load(weights)  # entries that are not trained are read from the module
@@ -199,7 +199,7 @@ class VectorisedModel:
                 results[client] = _judge(client, trained, losses[: len(own), row], norms[: len(own), row])
         return [results[client] for client in clients]
 
-    def _descend(self, row: Vector, plan: Plan, descent: Descent) -> tuple[Vector, PerStep, PerStep]:
+    def _descend(self, row: Vector, plan: Plan, descent: SgdSettings) -> tuple[Vector, PerStep, PerStep]:
         """Return the rows after their steps, (rows, columns); losses and gradient norms, both (steps, rows)."""
         rows = torch.from_numpy(row).repeat(len(plan.num_steps), 1)
         velocity = torch.zeros_like(rows) if descent.momentum else None

@@ -144,7 +144,7 @@ def _pieces(whole: range, size: int) -> list[range]:
 
 
 @dataclass(frozen=True, eq=False)
-class Material:
+class TrainingArrays:
     """Arrays of the data needed for training."""
 
     train_inputs: NDArray[Any]
@@ -161,9 +161,9 @@ class Material:
         return tuple(pack(getattr(self, field.name)) for field in fields(self))
 
 
-def unpack_material(parts: tuple[object, ...]) -> Material:
+def unpack_material(parts: tuple[object, ...]) -> TrainingArrays:
     """Restore the material from its packed parts."""
-    return Material(*map(unpack, parts))
+    return TrainingArrays(*map(unpack, parts))
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,9 +183,9 @@ class BlockTask:
     block: range
 
 
-def gather_material(scenario: Scenario, data: DataSet, indices: tuple[Samples, ...]) -> Material:
+def gather_material(scenario: Scenario, data: DataSet, indices: tuple[Samples, ...]) -> TrainingArrays:
     """Collect the arrays for training from the data set; means and deviations are computed once."""
-    return Material(
+    return TrainingArrays(
         data.train_inputs,
         data.train_labels,
         data.test_inputs,
@@ -200,7 +200,7 @@ def gather_material(scenario: Scenario, data: DataSet, indices: tuple[Samples, .
 class LocalTrainer:
     """Local trainer: owns a model and the tensors of the data; every task is a pure function of its arguments."""
 
-    def __init__(self, scenario: Scenario, material: Material, *, is_secret: bool = False) -> None:
+    def __init__(self, scenario: Scenario, material: TrainingArrays, *, is_secret: bool = False) -> None:
         """`is_secret` draws the randomness of private training from the operating system, as in a live node."""
         learning = scenario.learning
         self.scenario = scenario

@@ -28,7 +28,7 @@ from bdfl.scenario import Engine, Scenario
 
 if TYPE_CHECKING:
     from bdfl.learning.flower_trainer import FlowerClients
-    from bdfl.learning.trainer import BlockTask, ClientTask, LocalTrainer, Material
+    from bdfl.learning.trainer import BlockTask, ClientTask, LocalTrainer, TrainingArrays
 
 
 # Trainers of a scenario, in this process or spread over several: the same bits either way.
@@ -176,16 +176,16 @@ class TrainingActor:
     ) -> object:
         """Apply `function` to the task with these weights."""
         if self._bench is None:
-            from bdfl.learning.trainer import LocalTrainer, Material
+            from bdfl.learning.trainer import LocalTrainer, TrainingArrays
 
-            self._bench = LocalTrainer(self._scenario, Material(*self._parts))
+            self._bench = LocalTrainer(self._scenario, TrainingArrays(*self._parts))
         return function(self._bench, replace(task, weights=weights))
 
 
 class _Actors:
     """Owns the actors; one that dies is replaced as soon as the cluster has room."""
 
-    def __init__(self, ray: Any, scenario: Scenario, material: "Material", number: int) -> None:
+    def __init__(self, ray: Any, scenario: Scenario, material: "TrainingArrays", number: int) -> None:
         self._ray = ray
         self._class = ray.remote(num_cpus=scenario.learning.threads, max_restarts=0)(TrainingActor)
         parts = tuple(_in_memory(getattr(material, field.name)) for field in fields(material))

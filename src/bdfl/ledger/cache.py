@@ -1,6 +1,6 @@
 """LRU caches of verifications and other pure results, shared by the nodes of one process.
 
-Every result is a function of its key (a digest, or the values themselves), so caching changes no answer: a toolbox of
+Every result is a function of its key (a digest, or the values themselves), so caching changes no answer: a cache of
 no entries gives the same ones.
 """
 
@@ -66,7 +66,7 @@ def decode_blob(blob: bytes, found: bytes, data: bytes, layout: Layout, out: Vec
         raise InvalidUpdate("blob-model", "finite weights of the chain's model", error) from None
 
 
-class Toolbox:
+class VerificationCache:
     """Caches of signatures, proofs of work, models, plans and aggregates.
 
     Models with their weights are cached up to `max_bytes`, digests with their blobs up to half of that, aggregates up

@@ -26,7 +26,7 @@ from bdfl.ledger.block import (
     SignedReport,
     SignedUpdate,
 )
-from bdfl.ledger.cache import Toolbox
+from bdfl.ledger.cache import VerificationCache
 from bdfl.ledger.chain_params import ChainParams, amend_params
 from bdfl.ledger.costs import NANO
 from bdfl.ledger.genesis import first_prospect, validate_genesis
@@ -192,10 +192,10 @@ class Settlement:
     epsilon_micro: tuple[int, ...]
 
 
-def start_chain(genesis: Genesis, toolbox: Toolbox) -> ChainState:
+def start_chain(genesis: Genesis, cache: VerificationCache) -> ChainState:
     """The chain before its first block; raises `InvalidGenesis`, or `FlushesToZero` as `validate_arithmetic`."""
     validate_arithmetic()
-    params = validate_genesis(genesis, toolbox)
+    params = validate_genesis(genesis, cache)
     nothing = (0,) * params.num_members
     return ChainState(
         params=params,
@@ -216,18 +216,18 @@ def start_chain(genesis: Genesis, toolbox: Toolbox) -> ChainState:
         difficulty=genesis.law.difficulty,
         times_ms=(genesis.time_ms,),
         num_idle=0,
-        memory=plan_round(params, first_prospect(params), toolbox).decision.memory,
+        memory=plan_round(params, first_prospect(params), cache).decision.memory,
     )
 
 
-def apply_block(state: ChainState, block: Block, toolbox: Toolbox) -> ChainState:
+def apply_block(state: ChainState, block: Block, cache: VerificationCache) -> ChainState:
     """The chain after one more block, which must have been validated."""
     body = block.body
     settled = settle_round(state, body.updates, body.reports, body.entries)
     return ChainState(
         params=state.coming_params,
         tip_params=state.params,
-        coming_params=params_after(state, body.entries, toolbox),
+        coming_params=params_after(state, body.entries, cache),
         height=state.height + 1,
         tip=block.digest,
         tip_parent=state.tip,
@@ -243,7 +243,7 @@ def apply_block(state: ChainState, block: Block, toolbox: Toolbox) -> ChainState
         difficulty=_retarget(state, body.parent_certificate),
         times_ms=(*state.times_ms, block.header.time_ms)[-MEDIAN_BLOCKS:],
         num_idle=state.num_idle + 1 if is_idle(body.updates, body.entries) else 0,
-        memory=plan_after(state, settled, toolbox).decision.memory,
+        memory=plan_after(state, settled, cache).decision.memory,
     )
 
 
@@ -253,12 +253,12 @@ def is_idle(updates: Sequence[SignedUpdate], entries: Sequence[Entry]) -> bool:
     return not entries and all(is_nothing)
 
 
-def params_after(state: ChainState, entries: Sequence[Entry], toolbox: Toolbox) -> ChainParams:
+def params_after(state: ChainState, entries: Sequence[Entry], cache: VerificationCache) -> ChainParams:
     """The parameters that bind `BINDS_AFTER` heights after a next block with these entries; raises `BadChange`."""
     found = find_change(entries)
     if found is None:
         return state.coming_params
-    return amend_params(state.coming_params, found.change, state.height + 1 + BINDS_AFTER, toolbox)
+    return amend_params(state.coming_params, found.change, state.height + 1 + BINDS_AFTER, cache)
 
 
 def settle_round(
@@ -324,15 +324,15 @@ def prospect_after(state: ChainState, settled: Settlement) -> Prospect:
     )
 
 
-def plan_after(state: ChainState, settled: Settlement, toolbox: Toolbox) -> Plan:
+def plan_after(state: ChainState, settled: Settlement, cache: VerificationCache) -> Plan:
     """The plan for the round after the next one by the chain's scheduler."""
-    return plan_round(state.coming_params, prospect_after(state, settled), toolbox)
+    return plan_round(state.coming_params, prospect_after(state, settled), cache)
 
 
-def modelled_costs(state: ChainState, toolbox: Toolbox) -> Modelled:
+def modelled_costs(state: ChainState, cache: VerificationCache) -> Modelled:
     """Modelled costs of the next round, played as scheduled."""
     prospect = Prospect(state.tip, state.height + 1, state.queue_nano, state.candidates, None)
-    return assess(state.params, prospect, state.schedule, toolbox).modelled
+    return assess(state.params, prospect, state.schedule, cache).modelled
 
 
 def required_difficulty(state: ChainState, attempt: int, certificate: Certificate) -> int:

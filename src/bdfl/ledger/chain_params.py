@@ -29,7 +29,7 @@ from bdfl.ledger.block import (
     SchedulerName,
     chain_id,
 )
-from bdfl.ledger.cache import Toolbox
+from bdfl.ledger.cache import VerificationCache
 from bdfl.ledger.costs import ATTO, CAPACITANCE, MICROWATT, NANO, NOISE, ONE, PICOJOULE, to_cap, to_measure
 from bdfl.ledger.errors import BadChange, InvalidGenesis, RuleBroken, require_equal
 from bdfl.ledger.member_set import MemberSet, first_member_set, quorum_size
@@ -159,13 +159,13 @@ class _Amendment(Record, frozen=True):
     height: Positive
 
 
-def read_params(genesis: Genesis, toolbox: Toolbox) -> ChainParams:
+def read_params(genesis: Genesis, cache: VerificationCache) -> ChainParams:
     """The parameters of a genesis; raises `InvalidGenesis`. The first schedule is not checked here."""
     chain = chain_id(genesis)
-    return toolbox.recall(("params", chain, toolbox.own_functions), lambda: _read_params(genesis, chain, toolbox))
+    return cache.recall(("params", chain, cache.own_functions), lambda: _read_params(genesis, chain, cache))
 
 
-def _read_params(genesis: Genesis, chain: bytes, toolbox: Toolbox) -> ChainParams:
+def _read_params(genesis: Genesis, chain: bytes, cache: VerificationCache) -> ChainParams:
     require_equal(InvalidGenesis, "format", FORMAT, genesis.format)
     member_set = first_member_set(genesis)
     _validate_members(member_set.members)
@@ -176,8 +176,8 @@ def _read_params(genesis: Genesis, chain: bytes, toolbox: Toolbox) -> ChainParam
         member_set=member_set,
         quorum=quorum_size(genesis.law.quorum, len(member_set.active)),
         layout=read_layout(genesis.model),
-        aggregation=_read_aggregation(genesis, toolbox.own_functions),
-        scheduler=toolbox.recall(
+        aggregation=_read_aggregation(genesis, cache.own_functions),
+        scheduler=cache.recall(
             ("scheduler", genesis.scheduler.name, genesis.scheduler.parameters),
             lambda: _read_scheduler(genesis.scheduler),
         ),
@@ -185,10 +185,10 @@ def _read_params(genesis: Genesis, chain: bytes, toolbox: Toolbox) -> ChainParam
     )
 
 
-def amend_params(params: ChainParams, change: Change, height: int, toolbox: Toolbox) -> ChainParams:
+def amend_params(params: ChainParams, change: Change, height: int, cache: VerificationCache) -> ChainParams:
     """The parameters from that height on, after a change of membership; raises `BadChange` if that is impossible."""
     name = record_digest(_Amendment(params.name, change, height))
-    return toolbox.recall(("params", name, toolbox.own_functions), lambda: _amend(params, change, height, name))
+    return cache.recall(("params", name, cache.own_functions), lambda: _amend(params, change, height, name))
 
 
 def _amend(params: ChainParams, change: Change, height: int, name: bytes) -> ChainParams:

@@ -30,7 +30,7 @@ from bdfl.ledger.block import (
     SchedulerName,
     Tensor,
 )
-from bdfl.ledger.cache import Toolbox
+from bdfl.ledger.cache import VerificationCache
 from bdfl.ledger.chain_params import ChainParams, read_params
 from bdfl.ledger.costs import (
     ATTO,
@@ -62,7 +62,7 @@ def make_genesis(
     public_keys: Sequence[bytes],
     layout: Layout,
     initial_model: bytes,
-    toolbox: Toolbox | None = None,
+    cache: VerificationCache | None = None,
     *,
     target_ms: int = 0,
     access_points: Sequence[AccessPoint] = (),
@@ -75,7 +75,7 @@ def make_genesis(
     `noise_micro` is the noise multiplier calibrated to an epsilon; none: that of the scenario.
     `time_ms` is the creation time of the network.
 
-    The default toolbox may run the scenario's own aggregation rule. Raises `DoesNotFit` for a value that the chain's
+    The default cache may run the scenario's own aggregation rule. Raises `DoesNotFit` for a value that the chain's
     integers cannot hold, and `InvalidGenesis` where the parts are inconsistent.
     """
     num_members = federation.num_clients
@@ -100,7 +100,7 @@ def make_genesis(
         noise_micro=noise_micro,
         time_ms=time_ms,
     )
-    return plan_first_round(draft, make_toolbox(scenario) if toolbox is None else toolbox)
+    return plan_first_round(draft, make_toolbox(scenario) if cache is None else cache)
 
 
 def draft_genesis(
@@ -136,17 +136,17 @@ def draft_genesis(
     )
 
 
-def plan_first_round(draft: Genesis, toolbox: Toolbox) -> Genesis:
+def plan_first_round(draft: Genesis, cache: VerificationCache) -> Genesis:
     """The same genesis with its scheduler's schedule for round 1."""
-    params = read_params(draft, toolbox)
-    plan = plan_round(params, first_prospect(params), toolbox)
+    params = read_params(draft, cache)
+    plan = plan_round(params, first_prospect(params), cache)
     return _validate_encoding(msgspec.structs.replace(draft, schedule=plan.schedule))
 
 
-def make_toolbox(scenario: Scenario) -> Toolbox:
-    """A toolbox that may run the scenario's own aggregation rule, if it has one."""
+def make_toolbox(scenario: Scenario) -> VerificationCache:
+    """A cache that may run the scenario's own aggregation rule, if it has one."""
     rule = scenario.learning.aggregation.rule
-    return Toolbox(own_functions=frozenset([rule] if is_function(rule) else []))
+    return VerificationCache(own_functions=frozenset([rule] if is_function(rule) else []))
 
 
 def conditions_of(state: RoundState, client: int) -> Conditions:
@@ -160,19 +160,19 @@ def conditions_of(state: RoundState, client: int) -> Conditions:
     )
 
 
-def validate_genesis(genesis: Genesis, toolbox: Toolbox) -> ChainParams:
+def validate_genesis(genesis: Genesis, cache: VerificationCache) -> ChainParams:
     """The parameters of a genesis; raises `InvalidGenesis` unless it and its first schedule are valid."""
-    params = read_params(genesis, toolbox)
+    params = read_params(genesis, cache)
     try:
-        validate_schedule(params, first_prospect(params), genesis.schedule, toolbox)
+        validate_schedule(params, first_prospect(params), genesis.schedule, cache)
     except BadSchedule as error:
         raise InvalidGenesis(f"first-{error.rule}", error.expected, error.found) from None
     return params
 
 
-def validate_initial_model(genesis: Genesis, data: bytes, toolbox: Toolbox) -> None:
+def validate_initial_model(genesis: Genesis, data: bytes, cache: VerificationCache) -> None:
     """Raise `InvalidGenesis` unless the bytes are the chain's initial model."""
-    params = read_params(genesis, toolbox)
+    params = read_params(genesis, cache)
     if len(data) != genesis.model.size or digest(data) != genesis.model.initial:
         raise InvalidGenesis("initial-model", genesis.model.initial, digest(data))
     _validate_initial_model(data, params.layout)

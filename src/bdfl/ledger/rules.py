@@ -25,7 +25,7 @@ from bdfl.ledger.block import (
     body_root,
     header_seal,
 )
-from bdfl.ledger.cache import Toolbox
+from bdfl.ledger.cache import VerificationCache
 from bdfl.ledger.chain import (
     ChainState,
     modelled_costs,
@@ -90,28 +90,28 @@ __all__ = [
 _MAX_DOUBLINGS = 40  # a minute doubled that often exceeds the calendar
 
 
-def validate_proposal(state: ChainState, block: Block, toolbox: Toolbox) -> None:
+def validate_proposal(state: ChainState, block: Block, cache: VerificationCache) -> None:
     """Raise `InvalidBlock` unless the block keeps every rule that can be checked without models; cheap rules first."""
     validate_format(block)
     validate_link(state, block)
     validate_time(state, block)
     validate_proposer(state, block)
-    validate_block_signature(state, block, toolbox)
+    validate_block_signature(state, block, cache)
     validate_body_root(block)
     validate_difficulty(state, block)
-    validate_work(state, block, toolbox)
-    validate_parent_certificate(state, block, toolbox)
+    validate_work(state, block, cache)
+    validate_parent_certificate(state, block, cache)
     validate_played_schedule(state, block)
-    validate_updates(state, block, toolbox)
+    validate_updates(state, block, cache)
     validate_emptiness(state, block)
-    validate_reports(state, block, toolbox)
-    validate_entries(state, block, toolbox)
+    validate_reports(state, block, cache)
+    validate_entries(state, block, cache)
     validate_queues(state, block)
-    validate_receipts(state, block, toolbox)
-    validate_next_schedule(state, block, toolbox)
+    validate_receipts(state, block, cache)
+    validate_next_schedule(state, block, cache)
 
 
-def validate_model(state: ChainState, block: Block, blobs: Mapping[bytes, bytes], toolbox: Toolbox) -> bytes:
+def validate_model(state: ChainState, block: Block, blobs: Mapping[bytes, bytes], cache: VerificationCache) -> bytes:
     """The bytes of the block's global model, recomputed; empty for an empty block, which keeps the model.
 
     Raises `WrongModel` if the block names another digest, `InvalidUpdate` if an update's bytes are no model, and
@@ -119,18 +119,18 @@ def validate_model(state: ChainState, block: Block, blobs: Mapping[bytes, bytes]
     """
     if block.body.is_empty:
         return b""
-    data = aggregate_updates(state, block.body.updates, blobs, toolbox)
-    require_equal(WrongModel, "model-aggregate", toolbox.digest(data), block.body.model)
+    data = aggregate_updates(state, block.body.updates, blobs, cache)
+    require_equal(WrongModel, "model-aggregate", cache.digest(data), block.body.model)
     return data
 
 
-def judge_schedule(state: ChainState, block: Block, toolbox: Toolbox) -> None:
+def judge_schedule(state: ChainState, block: Block, cache: VerificationCache) -> None:
     """Raise `NotVotable` if the next schedule of a valid block is worse than the voter's own for the same reports."""
     body = block.body
     settled = settle_round(state, body.updates, body.reports, body.entries)
-    own = plan_after(state, settled, toolbox).schedule
+    own = plan_after(state, settled, cache).schedule
     params = state.coming_params
-    delay_ns = assess(params, prospect_after(state, settled), own, toolbox).modelled.delay_ns
+    delay_ns = assess(params, prospect_after(state, settled), own, cache).modelled.delay_ns
     judge_plan(params, own, body.next_schedule, delay_ns, block.header.attempt)
 
 
@@ -180,12 +180,12 @@ def validate_proposer(state: ChainState, block: Block) -> None:
     require_member(BadProposer, "proposer", state.params, block.header.proposer)
 
 
-def validate_block_signature(state: ChainState, block: Block, toolbox: Toolbox) -> None:
+def validate_block_signature(state: ChainState, block: Block, cache: VerificationCache) -> None:
     """The proposer signed the header with its nonce."""
     header = block.header
     seal = Seal(header, block.nonce)
     require_signed(
-        state.params, "block-signature", header.proposer, Meaning.BLOCK, header.place, seal, block.signature, toolbox
+        state.params, "block-signature", header.proposer, Meaning.BLOCK, header.place, seal, block.signature, cache
     )
 
 
@@ -201,19 +201,19 @@ def validate_difficulty(state: ChainState, block: Block) -> None:
     require_equal(BadWork, "difficulty", required, header.difficulty)
 
 
-def validate_work(state: ChainState, block: Block, toolbox: Toolbox) -> None:
+def validate_work(state: ChainState, block: Block, cache: VerificationCache) -> None:
     """The nonce is a proof of work."""
     header = block.header
-    if not toolbox.is_worked(state.genesis.law.work, header_seal(header), block.nonce, header.difficulty):
+    if not cache.is_worked(state.genesis.law.work, header_seal(header), block.nonce, header.difficulty):
         raise BadWork("work", f"a hash below 2^256 / {header.difficulty}", "one above it")
 
 
 # The body
 
 
-def validate_parent_certificate(state: ChainState, block: Block, toolbox: Toolbox) -> None:
+def validate_parent_certificate(state: ChainState, block: Block, cache: VerificationCache) -> None:
     """The block carries the votes that made its parent final."""
-    validate_tip_certificate(state, block.body.parent_certificate, toolbox)
+    validate_tip_certificate(state, block.body.parent_certificate, cache)
 
 
 def validate_played_schedule(state: ChainState, block: Block) -> None:
@@ -221,13 +221,13 @@ def validate_played_schedule(state: ChainState, block: Block) -> None:
     require_equal(BadSchedule, "played-schedule", state.schedule, block.body.schedule)
 
 
-def validate_updates(state: ChainState, block: Block, toolbox: Toolbox) -> None:
+def validate_updates(state: ChainState, block: Block, cache: VerificationCache) -> None:
     """Every update is a scheduled member's for this round, at most one per member, in client order."""
     clients = [signed.update.client for signed in block.body.updates]
     if not is_ascending(clients):
         raise BadUpdate("update-order", "different clients in ascending order", clients)
     for signed in block.body.updates:
-        validate_update(state, signed, toolbox)
+        validate_update(state, signed, cache)
 
 
 def validate_emptiness(state: ChainState, block: Block) -> None:
@@ -238,16 +238,16 @@ def validate_emptiness(state: ChainState, block: Block) -> None:
         require_equal(WrongModel, "empty-model", state.model, body.model)
 
 
-def validate_reports(state: ChainState, block: Block, toolbox: Toolbox) -> None:
+def validate_reports(state: ChainState, block: Block, cache: VerificationCache) -> None:
     """Every report is a member's for the next round, at most one per member, in client order."""
     clients = [signed.report.client for signed in block.body.reports]
     if not is_ascending(clients):
         raise BadReport("report-order", "different clients in ascending order", clients)
     for signed in block.body.reports:
-        validate_report(state, signed, toolbox)
+        validate_report(state, signed, cache)
 
 
-def validate_entries(state: ChainState, block: Block, toolbox: Toolbox) -> None:
+def validate_entries(state: ChainState, block: Block, cache: VerificationCache) -> None:
     """Entries are evidence against different new offenders, in member order, then at most one membership change."""
     entries = block.body.entries
     change = find_change(entries)
@@ -258,17 +258,17 @@ def validate_entries(state: ChainState, block: Block, toolbox: Toolbox) -> None:
     if not is_ascending(offenders):
         raise BadEvidence("evidence-order", "different offenders in ascending order", offenders)
     for entry in evidence:
-        validate_evidence(state, entry, toolbox)
+        validate_evidence(state, entry, cache)
     if change is not None:
-        validate_change(state, change, toolbox)
+        validate_change(state, change, cache)
 
 
-def validate_evidence(state: ChainState, evidence: Evidence, toolbox: Toolbox) -> int:
+def validate_evidence(state: ChainState, evidence: Evidence, cache: VerificationCache) -> int:
     """The member that the evidence convicts; raises `BadEvidence` if it proves nothing, or nothing new."""
     offender = offender_of(evidence)
     if offender in state.offenders:
         raise BadEvidence("evidence-known", "an offender that is not known yet", offender)
-    return prove_offence(state.params, evidence, toolbox)
+    return prove_offence(state.params, evidence, cache)
 
 
 def validate_queues(state: ChainState, block: Block) -> None:
@@ -278,16 +278,16 @@ def validate_queues(state: ChainState, block: Block) -> None:
     require_equal(WrongQueues, "queues", settled.queue_nano, body.queue_nano)
 
 
-def validate_receipts(state: ChainState, block: Block, toolbox: Toolbox) -> None:
+def validate_receipts(state: ChainState, block: Block, cache: VerificationCache) -> None:
     """The modelled receipts are the cost model's for this round's schedule."""
-    require_equal(WrongReceipts, "modelled-receipts", modelled_costs(state, toolbox), block.body.modelled)
+    require_equal(WrongReceipts, "modelled-receipts", modelled_costs(state, cache), block.body.modelled)
 
 
-def validate_next_schedule(state: ChainState, block: Block, toolbox: Toolbox) -> None:
+def validate_next_schedule(state: ChainState, block: Block, cache: VerificationCache) -> None:
     """The next schedule keeps C1 to C3 and states its objective, given the block's reports."""
     body = block.body
     settled = settle_round(state, body.updates, body.reports, body.entries)
-    validate_schedule(state.coming_params, prospect_after(state, settled), body.next_schedule, toolbox)
+    validate_schedule(state.coming_params, prospect_after(state, settled), body.next_schedule, cache)
 
 
 # Aggregated updates
@@ -304,10 +304,10 @@ def is_too_few(state: ChainState, updates: Sequence[SignedUpdate]) -> bool:
 
 
 def aggregate_updates(
-    state: ChainState, updates: Sequence[SignedUpdate], blobs: Mapping[bytes, bytes], toolbox: Toolbox
+    state: ChainState, updates: Sequence[SignedUpdate], blobs: Mapping[bytes, bytes], cache: VerificationCache
 ) -> bytes:
     """The bytes of the global model that the chain's rule aggregates from these updates."""
-    return toolbox.aggregate(state.params.aggregation, state.layout, aggregated_updates(updates), blobs)
+    return cache.aggregate(state.params.aggregation, state.layout, aggregated_updates(updates), blobs)
 
 
 def required_blobs(state: ChainState, block: Block) -> list[bytes]:
@@ -326,7 +326,7 @@ def make_body(
     reports: Sequence[SignedReport],
     entries: Sequence[Entry],
     blobs: Mapping[bytes, bytes],
-    toolbox: Toolbox,
+    cache: VerificationCache,
 ) -> tuple[Body, bytes]:
     """The body of the next block from valid statements in any order, and the bytes of its model, empty if it is.
 
@@ -337,16 +337,16 @@ def make_body(
     entries = _order_entries(state, entries)
     settled = settle_round(state, updates, reports, entries)
     is_empty = is_too_few(state, updates)
-    model = b"" if is_empty else aggregate_updates(state, updates, blobs, toolbox)
+    model = b"" if is_empty else aggregate_updates(state, updates, blobs, cache)
     body = Body(
         parent_certificate=tuple(certificate),
         schedule=state.schedule,
         is_empty=is_empty,
-        model=state.model if is_empty else toolbox.digest(model),
+        model=state.model if is_empty else cache.digest(model),
         queue_nano=settled.queue_nano,
-        modelled=modelled_costs(state, toolbox),
+        modelled=modelled_costs(state, cache),
         reports=tuple(reports),
-        next_schedule=plan_after(state, settled, toolbox).schedule,
+        next_schedule=plan_after(state, settled, cache).schedule,
         entries=tuple(entries),
         updates=tuple(updates),
     )

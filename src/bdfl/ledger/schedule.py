@@ -10,7 +10,7 @@ import numpy as np
 
 from bdfl.encoding import INT_LIMIT, Digest, Positive, Record, record_digest
 from bdfl.ledger.block import MAX_TEXT, Conditions, MemberNumbers, PerMember, Schedule, SignedReport
-from bdfl.ledger.cache import Toolbox
+from bdfl.ledger.cache import VerificationCache
 from bdfl.ledger.chain_params import ChainParams, problem_of
 from bdfl.ledger.costs import MICROWATT, NANO, Assessment, assess_schedule
 from bdfl.ledger.errors import BadSchedule, NotVotable, require_equal
@@ -61,7 +61,7 @@ def round_problem(params: ChainParams, prospect: Prospect) -> RoundProblem:
     return replace(problem, memory=prospect.memory)
 
 
-def plan_round(params: ChainParams, prospect: Prospect, toolbox: Toolbox) -> Plan:
+def plan_round(params: ChainParams, prospect: Prospect, cache: VerificationCache) -> Plan:
     """The plan of the chain's scheduler for this prospect, cached."""
     question = _Question(
         params.name,
@@ -72,30 +72,30 @@ def plan_round(params: ChainParams, prospect: Prospect, toolbox: Toolbox) -> Pla
         tuple(prospect.candidates.values()),
     )
 
-    return toolbox.recall(("plan", record_digest(question)), lambda: _plan(params, prospect, toolbox))
+    return cache.recall(("plan", record_digest(question)), lambda: _plan(params, prospect, cache))
 
 
-def _plan(params: ChainParams, prospect: Prospect, toolbox: Toolbox) -> Plan:
+def _plan(params: ChainParams, prospect: Prospect, cache: VerificationCache) -> Plan:
     """Plan without clients whose exchange would exceed the law's limit, so that no report can stop a round."""
     while True:
         decision = params.scheduler(round_problem(params, prospect))
-        schedule, too_slow = _plan_schedule(params, prospect, decision, toolbox)
+        schedule, too_slow = _plan_schedule(params, prospect, decision, cache)
         if not too_slow:
             return Plan(schedule, decision)
         others = {client: found for client, found in prospect.candidates.items() if client not in too_slow}
         prospect = replace(prospect, candidates=others)
 
 
-def plan_schedule(params: ChainParams, prospect: Prospect, decision: Decision, toolbox: Toolbox) -> Schedule:
+def plan_schedule(params: ChainParams, prospect: Prospect, decision: Decision, cache: VerificationCache) -> Schedule:
     """The decision in integers, frequencies and powers rounded down.
 
     The schedule is idle if the decision is, or if it violates a constraint after rounding.
     """
-    return _plan_schedule(params, prospect, decision, toolbox)[0]
+    return _plan_schedule(params, prospect, decision, cache)[0]
 
 
 def _plan_schedule(
-    params: ChainParams, prospect: Prospect, decision: Decision, toolbox: Toolbox
+    params: ChainParams, prospect: Prospect, decision: Decision, cache: VerificationCache
 ) -> tuple[Schedule, frozenset[int]]:
     """The decision in integers, and the clients whose exchange would exceed the law's limit."""
     if decision.reason is not None:
@@ -114,7 +114,7 @@ def _plan_schedule(
         objective_nano=0,
         reason="",
     )
-    assessment = assess(params, prospect, schedule, toolbox)
+    assessment = assess(params, prospect, schedule, cache)
     if assessment.breaches:
         breach = assessment.breaches[0]
         reason = f"in whole units {breach.constraint} is broken, {breach}, allowed {breach.allowed}"
@@ -130,20 +130,20 @@ def idle_schedule(round: int, num_members: int, reason: str) -> Schedule:
     return Schedule(round, (), (), (), (0,) * num_members, 0, (reason or "no reason given")[:MAX_TEXT])
 
 
-def assess(params: ChainParams, prospect: Prospect, schedule: Schedule, toolbox: Toolbox) -> Assessment:
+def assess(params: ChainParams, prospect: Prospect, schedule: Schedule, cache: VerificationCache) -> Assessment:
     """Costs and breaches of a well-formed schedule, cached; its stated objective is ignored."""
     bare = _with_objective(schedule, 0)
     queue_nano = tuple(prospect.queue_nano)
     key = "assessment", params.name, bare, tuple(prospect.candidates.items()), queue_nano
-    return toolbox.recall(
+    return cache.recall(
         key, lambda: assess_schedule(params.genesis, params.members, bare, prospect.candidates, queue_nano)
     )
 
 
-def validate_schedule(params: ChainParams, prospect: Prospect, schedule: Schedule, toolbox: Toolbox) -> None:
+def validate_schedule(params: ChainParams, prospect: Prospect, schedule: Schedule, cache: VerificationCache) -> None:
     """Raise `BadSchedule` unless the schedule fits the round, keeps C1 to C3 and all caps, and states its objective."""
     _validate_form(schedule, prospect.round, params.num_members)
-    assessment = assess(params, prospect, schedule, toolbox)
+    assessment = assess(params, prospect, schedule, cache)
     for breach in assessment.breaches:
         raise BadSchedule(f"schedule-{breach.constraint}", breach.allowed, breach)
     require_equal(BadSchedule, "schedule-objective", assessment.objective_nano, schedule.objective_nano)

@@ -38,7 +38,7 @@ from bdfl.ledger.block import (
     block_digest,
     header_seal,
 )
-from bdfl.ledger.cache import Toolbox
+from bdfl.ledger.cache import VerificationCache
 from bdfl.ledger.chain import ChainState, params_after
 from bdfl.ledger.chain_params import ChainParams
 from bdfl.ledger.errors import (
@@ -56,7 +56,7 @@ from bdfl.ledger.errors import (
 from bdfl.ledger.member_set import offender_of
 
 
-def validate_update(state: ChainState, signed: SignedUpdate, toolbox: Toolbox) -> None:
+def validate_update(state: ChainState, signed: SignedUpdate, cache: VerificationCache) -> None:
     """Raise unless this is an update of the next round by a member that is scheduled to train in it."""
     update = signed.update
     require_member(BadUpdate, "update-member", state.params, update.client)
@@ -69,7 +69,7 @@ def validate_update(state: ChainState, signed: SignedUpdate, toolbox: Toolbox) -
     _validate_update_form(state, update)
     _validate_epsilon(state, update)
     require_signed(
-        state.params, "update-signature", update.client, Meaning.UPDATE, state.place, update, signed.signature, toolbox
+        state.params, "update-signature", update.client, Meaning.UPDATE, state.place, update, signed.signature, cache
     )
 
 
@@ -93,13 +93,13 @@ def _validate_epsilon(state: ChainState, update: ModelUpdate) -> None:
         raise BadUpdate("update-epsilon", f"at least {least} millionths, as before", update.epsilon_micro)
 
 
-def validate_update_blob(state: ChainState, update: ModelUpdate, data: bytes, toolbox: Toolbox) -> None:
+def validate_update_blob(state: ChainState, update: ModelUpdate, data: bytes, cache: VerificationCache) -> None:
     """Raise `InvalidUpdate` unless these are the bytes of the update: a model of this chain with finite weights."""
     require_equal(InvalidUpdate, "blob-size", update.size, len(data))
-    toolbox.decode_model(update.model, data, state.layout)
+    cache.decode_model(update.model, data, state.layout)
 
 
-def validate_report(state: ChainState, signed: SignedReport, toolbox: Toolbox) -> None:
+def validate_report(state: ChainState, signed: SignedReport, cache: VerificationCache) -> None:
     """Raise unless this is a member's report for the round after the next block."""
     report = signed.report
     require_member(BadReport, "report-member", state.params, report.client)
@@ -108,7 +108,7 @@ def validate_report(state: ChainState, signed: SignedReport, toolbox: Toolbox) -
         require_equal(BadReport, "receipt-round", state.height, report.receipt.round)
     _validate_ranges(report)
     require_signed(
-        state.params, "report-signature", report.client, Meaning.REPORT, state.place, report, signed.signature, toolbox
+        state.params, "report-signature", report.client, Meaning.REPORT, state.place, report, signed.signature, cache
     )
 
 
@@ -124,21 +124,21 @@ def _validate_ranges(report: Report) -> None:
         raise BadReport("report-range", f"an energy budget of at most {MAX_BUDGET_PJ} pJ", conditions.energy_budget_pj)
 
 
-def validate_vote(state: ChainState, signed: SignedVote, toolbox: Toolbox) -> None:
+def validate_vote(state: ChainState, signed: SignedVote, cache: VerificationCache) -> None:
     """Raise unless this is a member's vote for a block at the next height, on the tip."""
-    _validate_vote_at(state.params, state.place, signed, toolbox)
+    _validate_vote_at(state.params, state.place, signed, cache)
 
 
-def validate_tip_vote(state: ChainState, signed: SignedVote, toolbox: Toolbox) -> None:
+def validate_tip_vote(state: ChainState, signed: SignedVote, cache: VerificationCache) -> None:
     """Raise unless this is a vote at the tip's height by a member of that height."""
-    _validate_vote_at(state.tip_params, state.tip_place, signed, toolbox)
+    _validate_vote_at(state.tip_params, state.tip_place, signed, cache)
 
 
-def _validate_vote_at(params: ChainParams, place: Place, signed: SignedVote, toolbox: Toolbox) -> None:
+def _validate_vote_at(params: ChainParams, place: Place, signed: SignedVote, cache: VerificationCache) -> None:
     vote = signed.vote
     require_member(BadVote, "vote-member", params, vote.voter)
     _validate_vote_form(params, vote)
-    require_signed(params, "vote-signature", vote.voter, Meaning.VOTE, place, vote, signed.signature, toolbox)
+    require_signed(params, "vote-signature", vote.voter, Meaning.VOTE, place, vote, signed.signature, cache)
 
 
 def _validate_vote_form(params: ChainParams, vote: Vote) -> None:
@@ -149,21 +149,23 @@ def _validate_vote_form(params: ChainParams, vote: Vote) -> None:
         require_equal(BadVote, "vote-mining-time", 0, vote.mining_ms)
 
 
-def validate_certificate(state: ChainState, block_digest: bytes, certificate: Certificate, toolbox: Toolbox) -> None:
+def validate_certificate(
+    state: ChainState, block_digest: bytes, certificate: Certificate, cache: VerificationCache
+) -> None:
     """Raise unless these votes make that block final: precommits of a quorum in one attempt, in order of voters."""
-    _validate_certificate_at(state.params, state.place, block_digest, certificate, toolbox)
+    _validate_certificate_at(state.params, state.place, block_digest, certificate, cache)
 
 
-def validate_tip_certificate(state: ChainState, certificate: Certificate, toolbox: Toolbox) -> None:
+def validate_tip_certificate(state: ChainState, certificate: Certificate, cache: VerificationCache) -> None:
     """Raise unless these votes, by members at the tip's height, made the tip final; the genesis has none."""
     if state.height == 0:
         require_equal(BadCertificate, "certificate-genesis", 0, len(certificate))
     else:
-        _validate_certificate_at(state.tip_params, state.tip_place, state.tip, certificate, toolbox)
+        _validate_certificate_at(state.tip_params, state.tip_place, state.tip, certificate, cache)
 
 
 def _validate_certificate_at(
-    params: ChainParams, place: Place, block_digest: bytes, certificate: Certificate, toolbox: Toolbox
+    params: ChainParams, place: Place, block_digest: bytes, certificate: Certificate, cache: VerificationCache
 ) -> None:
     votes = [signed.vote for signed in certificate]
     if len(votes) < params.quorum:
@@ -175,7 +177,7 @@ def _validate_certificate_at(
         require_equal(BadCertificate, "certificate-block", block_digest, vote.block)
         require_equal(BadCertificate, "certificate-attempt", votes[0].attempt, vote.attempt)
     for signed in certificate:
-        _validate_vote_at(params, place, signed, toolbox)
+        _validate_vote_at(params, place, signed, cache)
 
 
 def is_ascending(numbers: Sequence[int]) -> bool:
@@ -197,34 +199,34 @@ def require_signed(
     place: Place,
     content: Record,
     signature: bytes,
-    toolbox: Toolbox,
+    cache: VerificationCache,
     *,
     error: type[InvalidBlock] = BadSignature,
 ) -> None:
     """Raise `error` unless that member signed the content with this meaning and place."""
     public_key = params.members[number].public_key
-    if not toolbox.is_signed(public_key, signature, statement_digest(meaning, place, encode(content))):
+    if not cache.is_signed(public_key, signature, statement_digest(meaning, place, encode(content))):
         raise error(rule, f"signed by member {number} for height {place.height}", "another signature")
 
 
-def prove_offence(params: ChainParams, evidence: Evidence, toolbox: Toolbox) -> int:
+def prove_offence(params: ChainParams, evidence: Evidence, cache: VerificationCache) -> int:
     """The member that the evidence convicts; raises `BadEvidence` if it proves nothing."""
     offender = offender_of(evidence)
     if not 0 <= offender < params.num_members:
         raise BadEvidence("evidence-member", f"a member, 0 to {params.num_members - 1}", offender)
     match evidence:
         case TwoVotes():
-            _prove_two_votes(params, evidence, toolbox)
+            _prove_two_votes(params, evidence, cache)
         case TwoBlocks():
-            _prove_two_blocks(params, evidence, toolbox)
+            _prove_two_blocks(params, evidence, cache)
         case TwoUpdates():
-            _prove_two_updates(params, evidence, toolbox)
+            _prove_two_updates(params, evidence, cache)
         case FalseWork():
-            _prove_false_work(params, evidence, toolbox)
+            _prove_false_work(params, evidence, cache)
     return offender
 
 
-def _prove_two_votes(params: ChainParams, evidence: TwoVotes, toolbox: Toolbox) -> None:
+def _prove_two_votes(params: ChainParams, evidence: TwoVotes, cache: VerificationCache) -> None:
     """Prove votes of one kind in one attempt at one place, for different blocks."""
     first, second = evidence.first.vote, evidence.second.vote
     _require_same("voter", first.voter, second.voter)
@@ -232,10 +234,10 @@ def _prove_two_votes(params: ChainParams, evidence: TwoVotes, toolbox: Toolbox) 
     _require_same("attempt", first.attempt, second.attempt)
     _require_different("blocks", first.block, second.block)
     for signed in (evidence.first, evidence.second):
-        _require_signed(params, first.voter, Meaning.VOTE, evidence.place, signed.vote, signed.signature, toolbox)
+        _require_signed(params, first.voter, Meaning.VOTE, evidence.place, signed.vote, signed.signature, cache)
 
 
-def _prove_two_blocks(params: ChainParams, evidence: TwoBlocks, toolbox: Toolbox) -> None:
+def _prove_two_blocks(params: ChainParams, evidence: TwoBlocks, cache: VerificationCache) -> None:
     """Prove two different blocks of one attempt at one height."""
     first, second = evidence.first.header, evidence.second.header
     _require_same("proposer", first.proposer, second.proposer)
@@ -243,23 +245,23 @@ def _prove_two_blocks(params: ChainParams, evidence: TwoBlocks, toolbox: Toolbox
     _require_same("attempt", first.attempt, second.attempt)
     _require_different("blocks", block_digest(first, evidence.first.nonce), block_digest(second, evidence.second.nonce))
     for signed in (evidence.first, evidence.second):
-        _require_block_signed(params, signed, toolbox)
+        _require_block_signed(params, signed, cache)
 
 
-def _prove_two_updates(params: ChainParams, evidence: TwoUpdates, toolbox: Toolbox) -> None:
+def _prove_two_updates(params: ChainParams, evidence: TwoUpdates, cache: VerificationCache) -> None:
     """Prove two different updates of one round."""
     first, second = evidence.first.update, evidence.second.update
     _require_same("client", first.client, second.client)
     _require_different("updates", first, second)
     for signed in (evidence.first, evidence.second):
-        _require_signed(params, first.client, Meaning.UPDATE, evidence.place, signed.update, signed.signature, toolbox)
+        _require_signed(params, first.client, Meaning.UPDATE, evidence.place, signed.update, signed.signature, cache)
 
 
-def _prove_false_work(params: ChainParams, evidence: FalseWork, toolbox: Toolbox) -> None:
+def _prove_false_work(params: ChainParams, evidence: FalseWork, cache: VerificationCache) -> None:
     """Prove a block whose hash is above the target that it states itself."""
     block = evidence.block
-    _require_block_signed(params, block, toolbox)
-    if toolbox.is_worked(params.genesis.law.work, header_seal(block.header), block.nonce, block.header.difficulty):
+    _require_block_signed(params, block, cache)
+    if cache.is_worked(params.genesis.law.work, header_seal(block.header), block.nonce, block.header.difficulty):
         raise BadEvidence("evidence-work", "a hash above the block's target", "one that is low enough")
 
 
@@ -273,10 +275,10 @@ def _require_different(name: str, first: object, second: object) -> None:
         raise BadEvidence(f"evidence-{name}", "two different ones", "the same one twice")
 
 
-def _require_block_signed(params: ChainParams, signed: SignedHeader, toolbox: Toolbox) -> None:
+def _require_block_signed(params: ChainParams, signed: SignedHeader, cache: VerificationCache) -> None:
     header = signed.header
     seal = Seal(header, signed.nonce)
-    _require_signed(params, header.proposer, Meaning.BLOCK, header.place, seal, signed.signature, toolbox)
+    _require_signed(params, header.proposer, Meaning.BLOCK, header.place, seal, signed.signature, cache)
 
 
 def _require_signed(
@@ -286,10 +288,10 @@ def _require_signed(
     place: Place,
     content: Record,
     signature: bytes,
-    toolbox: Toolbox,
+    cache: VerificationCache,
 ) -> None:
     require_equal(BadEvidence, "evidence-chain", params.chain, place.chain)
-    require_signed(params, "evidence-signature", number, meaning, place, content, signature, toolbox, error=BadEvidence)
+    require_signed(params, "evidence-signature", number, meaning, place, content, signature, cache, error=BadEvidence)
 
 
 def change_place(chain: bytes, expires: int) -> Place:
@@ -308,13 +310,13 @@ def make_change(chain: bytes, change: Change, expires: int, signers: Mapping[int
     return MembershipChange(change, expires, tuple(assents))
 
 
-def validate_change(state: ChainState, found: MembershipChange, toolbox: Toolbox) -> None:
+def validate_change(state: ChainState, found: MembershipChange, cache: VerificationCache) -> None:
     """Raise unless the next block may carry the change: assented, not expired, and possible after earlier ones."""
-    validate_assents(state, found, toolbox)
-    params_after(state, (found,), toolbox)
+    validate_assents(state, found, cache)
+    params_after(state, (found,), cache)
 
 
-def validate_assents(state: ChainState, found: MembershipChange, toolbox: Toolbox) -> None:
+def validate_assents(state: ChainState, found: MembershipChange, cache: VerificationCache) -> None:
     """Raise unless a quorum of the next height's members assented to the change and it has not expired."""
     if found.expires <= state.height:
         raise BadChange("change-expired", f"a change for height {state.height + 1}", f"up to height {found.expires}")
@@ -326,7 +328,7 @@ def validate_assents(state: ChainState, found: MembershipChange, toolbox: Toolbo
         raise BadChange("change-quorum", f"assents of at least {state.quorum} members, offenders aside", num_counted)
     statement = statement_digest(Meaning.MEMBERSHIP, change_place(state.chain, found.expires), encode(found.change))
     for assent in found.assents:
-        if not toolbox.is_signed(members[assent.member].public_key, assent.signature, statement):
+        if not cache.is_signed(members[assent.member].public_key, assent.signature, statement):
             expected = f"signed by member {assent.member} for up to height {found.expires}"
             raise BadSignature("change-signature", expected, "another signature")
 

@@ -366,7 +366,7 @@ def _with(kept: tuple[_Item, ...], item: _Item) -> tuple[_Item, ...]:
 # An in-memory overlay over a stored chain, for a node that continues it.
 
 
-class ContinuedStore(MemoryStore):
+class OverlayStore(MemoryStore):
     """An overlay `Store`: the first blocks, and blobs that it does not hold itself, are read from `past`."""
 
     def __init__(self, past: Store, height: int) -> None:

@@ -21,7 +21,7 @@ import numpy as np
 from bdfl.encoding import digest, encode
 from bdfl.learning.weights import Layout, Vector
 from bdfl.ledger.block import Block, Certificate, FalseWork, chain_id
-from bdfl.ledger.cache import Toolbox, decode_blob
+from bdfl.ledger.cache import VerificationCache, decode_blob
 from bdfl.ledger.chain import apply_block, plan_after, settle_round, start_chain
 from bdfl.ledger.chain_params import read_layout
 from bdfl.ledger.errors import BadLink, MissingBlob, NotVotable, RuleBroken, WrongModel
@@ -129,8 +129,8 @@ def verify_chain(
 ) -> Verification:
     """Verify that everything in the store follows from its genesis by the rules; stop at the first violation.
 
-    `own_functions` are aggregation rules of the form module:function that may be run, see `Toolbox`. A chain shorter
-    than the `known` height fails as cut short. `on_block` is called for every valid block.
+    `own_functions` are aggregation rules of the form module:function that may be run, see `VerificationCache`. A chain
+    shorter than the `known` height fails as cut short. `on_block` is called for every valid block.
     """
     verdicts: list[BlockVerdict] = []
     height = 0  # of the block being verified
@@ -181,8 +181,8 @@ class _Stage:
                 reader.give_back(weights)
 
 
-class _HandedToolbox(Toolbox):
-    """A toolbox given models that threads have already read, hashed and decoded."""
+class _HandedCache(VerificationCache):
+    """A cache given models that threads have already read, hashed and decoded."""
 
     handed: Mapping[bytes, Vector] = MappingProxyType({})
 
@@ -196,22 +196,22 @@ class _Verifier:
 
     def __init__(self, store: Store, own_functions: frozenset[str]) -> None:
         genesis = store.genesis
-        self._toolbox = _HandedToolbox(max_bytes=_MAX_REMEMBERED, own_functions=own_functions)
+        self._cache = _HandedCache(max_bytes=_MAX_REMEMBERED, own_functions=own_functions)
         self._store = store
         self._trusted = frozenset(store.trusted)
-        self._state = start_chain(genesis, self._toolbox)
+        self._state = start_chain(genesis, self._cache)
         self._certificate: Certificate = ()  # the tip's own
         initial = store.get_blob(genesis.model.initial)
         if initial is None:
             raise MissingBlob(genesis.model.initial)
-        validate_initial_model(genesis, initial, self._toolbox)
+        validate_initial_model(genesis, initial, self._cache)
 
     def verify(self, stage: _Stage) -> BlockVerdict:
         """Verify the next block; raises `RuleBroken` if it is not valid."""
         block, certificate = stage.read()
-        state, toolbox = self._state, self._toolbox
-        validate_proposal(state, block, toolbox)
-        validate_certificate(state, block.digest, certificate, toolbox)
+        state, cache = self._state, self._cache
+        validate_proposal(state, block, cache)
+        validate_certificate(state, block.digest, certificate, cache)
         check, num_bytes = self._verify_model(block, stage)
         verdict = BlockVerdict(
             height=stage.height,
@@ -220,7 +220,7 @@ class _Verifier:
             num_signatures=_count_signatures(block) + len(certificate) + self._count_other_votes(block),
             num_bytes=num_bytes,
         )
-        self._state, self._certificate = apply_block(state, block, toolbox), certificate
+        self._state, self._certificate = apply_block(state, block, cache), certificate
         return verdict
 
     def _count_other_votes(self, block: Block) -> int:
@@ -236,9 +236,9 @@ class _Verifier:
         if block.body.is_empty:
             return ModelCheck.UNCHANGED, 0
         found = {blob: future.result() for blob, future in stage.updates.items()}
-        self._toolbox.handed = {blob: model for blob, model in found.items() if model is not None}
-        model = validate_model(self._state, block, dict.fromkeys(self._toolbox.handed, b""), self._toolbox)
-        self._toolbox.handed = {}
+        self._cache.handed = {blob: model for blob, model in found.items() if model is not None}
+        model = validate_model(self._state, block, dict.fromkeys(self._cache.handed, b""), self._cache)
+        self._cache.handed = {}
         stored = None if stage.model is None else stage.model.result()
         if stored is None:
             raise MissingBlob(block.body.model)
@@ -262,10 +262,10 @@ class _Verifier:
     def _compare_schedule(self, block: Block) -> Agreement:
         body = block.body
         settled = settle_round(self._state, body.updates, body.reports, body.entries)
-        if plan_after(self._state, settled, self._toolbox).schedule == body.next_schedule:
+        if plan_after(self._state, settled, self._cache).schedule == body.next_schedule:
             return Agreement.SAME
         try:
-            judge_schedule(self._state, block, self._toolbox)
+            judge_schedule(self._state, block, self._cache)
         except NotVotable:
             return Agreement.DIFFERENT
         return Agreement.WITHIN_TOLERANCE

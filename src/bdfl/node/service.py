@@ -57,11 +57,11 @@ from bdfl.transports.live.certificates import TlsFiles
 from bdfl.transports.live.driver import Barrier, LiveNode
 from bdfl.transports.live.measured_work import MeasuredWork
 from bdfl.transports.live.round_clock import RoundClock
-from bdfl.transports.live.shared_cache import SharedToolbox
-from bdfl.transports.live.timeouts import Waits, live_waits
+from bdfl.transports.live.shared_cache import SharedVerificationCache
+from bdfl.transports.live.timeouts import Timeouts, live_waits
 from bdfl.transports.live.training_process import Failed, Judged, TrainingProcess
 from bdfl.transports.live.work import EmulatedWork
-from bdfl.transports.live.zenoh_link import BlameForRefused, ZenohLink
+from bdfl.transports.live.zenoh_link import Penalties, ZenohLink
 from bdfl.transports.live.zenoh_session import LinkSettings
 
 _POLL_S = 0.5
@@ -109,14 +109,14 @@ class NodeService:
         self._monitor = NodeMonitor(log, on_round=self._metrics.observe_round, on_block=self._notice_block)
         model_size = genesis.genesis.model.size
         functions = frozenset(named_functions(scenario).values())
-        toolbox = SharedToolbox.sized_for(num_members, model_size, functions)
+        cache = SharedVerificationCache.sized_for(num_members, model_size, functions)
         waits = live_waits(scenario, model_size)
         last_height = settings.last_height or scenario.rounds
         self._context = Context(
             identity.number,
             identity.signer,
             waits.timing,
-            toolbox,
+            cache,
             last_height,
             keep_blocks=scenario.ledger.keep_blocks,
         )
@@ -132,7 +132,7 @@ class NodeService:
             observer=Observers(
                 self._monitor,
                 RoundClock(identity.number, self._work, settings.folder / ROUNDS_FILE),
-                BlameForRefused(self._zenoh),
+                Penalties(self._zenoh),
             ),
             barrier=Barrier(
                 num_others=num_awaited(identity, store.height),
@@ -280,7 +280,7 @@ class NodeService:
         calibration = calibrate(self._training, scenario.ledger.work, threads=scenario.learning.threads)
         return MeasuredWork(number, scenario, self._training, calibration, on_failure=self._log_training_failure)
 
-    def _link_settings(self, tls: TlsFiles, waits: Waits) -> LinkSettings:
+    def _link_settings(self, tls: TlsFiles, waits: Timeouts) -> LinkSettings:
         identity, settings, genesis = self._identity, self._settings, self._identity.genesis
         return LinkSettings(
             number=identity.number,
@@ -383,10 +383,10 @@ class NodeService:
 
     def _deadline_s(self, chain: ChainState) -> float:
         """Return the longest duration of a normal round: until an idle block is allowed, plus a first attempt."""
-        timing, toolbox = self._context.timing, self._context.toolbox
-        costs = toolbox.once((modelled_costs, chain), lambda: modelled_costs(chain, toolbox))
+        timing, cache = self._context.timing, self._context.cache
+        costs = cache.once((modelled_costs, chain), lambda: modelled_costs(chain, cache))
         mining_ns = costs.mining_ns * timing.time_scale
-        return (back_off_ns(chain, timing, toolbox) + mining_ns + 1.5 * timing.attempt_ns) / NANO
+        return (back_off_ns(chain, timing, cache) + mining_ns + 1.5 * timing.attempt_ns) / NANO
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from bdfl.ledger.rules import validate_model, validate_tip_vote, validate_vote
 from bdfl.protocol.deadlines import charge_lateness, hasten_resend, is_head_start, set_review
 from bdfl.protocol.entries import drop_settled, note_offence
 from bdfl.protocol.events import Commit, KeptBlob, KeptVote, Store, Timer
-from bdfl.protocol.messages import DecidedWanted, Hearsay
+from bdfl.protocol.messages import DecidedWanted, Gossip
 from bdfl.protocol.proposals import (
     is_premature,
     is_votable,
@@ -313,7 +313,7 @@ def _cast(draft: Draft, kind: Kind, block: bytes) -> None:
     signed = draft.sign_vote(kind, block)
     draft.votes[key_of(signed)] = draft.own_votes[draft.attempt, kind] = signed
     draft.do(Store(KeptVote(draft.height, signed)))
-    draft.send(None, Hearsay(draft.attempt, votes=(signed,)))
+    draft.send(None, Gossip(draft.attempt, votes=(signed,)))
 
 
 def _try_commit(draft: Draft) -> bool:
@@ -344,7 +344,7 @@ def _commit(draft: Draft, candidate: Candidate, certificate: Certificate, *, is_
     stop_mining(draft)
     charge_lateness(draft)
     if not is_trusted:
-        model = validate_model(draft.chain, candidate.block, draft.blobs, draft.toolbox)  # not held for every candidate
+        model = validate_model(draft.chain, candidate.block, draft.blobs, draft.cache)  # not held for every candidate
         if model:
             draft.do(Store(KeptBlob(candidate.block.body.model, model)))
     draft.do(Commit(candidate.block, certificate, is_trusted))
@@ -365,7 +365,7 @@ def _commit(draft: Draft, candidate: Candidate, certificate: Certificate, *, is_
 
 def _follow_block(draft: Draft, block: Block) -> ChainState:
     """The chain after the block; nodes of one process at the same state share the value."""
-    chain, toolbox = draft.chain, draft.toolbox
+    chain, cache = draft.chain, draft.cache
     if draft.ahead:
         return draft.ahead[0].chain
-    return toolbox.once((apply_block, chain, block), lambda: apply_block(chain, block, toolbox))
+    return cache.once((apply_block, chain, block), lambda: apply_block(chain, block, cache))

@@ -7,7 +7,7 @@ could mine alone meanwhile: withholding statements wins no blocks. All of this i
 """
 
 from bdfl.ledger.block import Block
-from bdfl.ledger.cache import Toolbox
+from bdfl.ledger.cache import VerificationCache
 from bdfl.ledger.chain import ChainState, modelled_costs
 from bdfl.ledger.costs import NANO
 from bdfl.protocol.events import Timer
@@ -20,34 +20,34 @@ REFILL = 4  # rounds that refill a round's length of patience: one member makes 
 _MAX_DOUBLINGS = 40  # enough for any deadline to reach the maximum
 
 
-def deadline_ns(chain: ChainState, timing: Timing, toolbox: Toolbox) -> int:
+def deadline_ns(chain: ChainState, timing: Timing, cache: VerificationCache) -> int:
     """Time that the round after `chain` waits for updates and reports: twice the modelled exchange, plus the grace."""
-    return 2 * exchange_ns(chain, timing, toolbox) + timing.grace_ns
+    return 2 * exchange_ns(chain, timing, cache) + timing.grace_ns
 
 
-def exchange_ns(chain: ChainState, timing: Timing, toolbox: Toolbox) -> int:
+def exchange_ns(chain: ChainState, timing: Timing, cache: VerificationCache) -> int:
     """Modelled time until all updates of the round after `chain` have arrived."""
-    modelled = toolbox.once((modelled_costs, chain), lambda: modelled_costs(chain, toolbox))
+    modelled = cache.once((modelled_costs, chain), lambda: modelled_costs(chain, cache))
     return round(modelled.exchange_ns * timing.time_scale)
 
 
-def back_off_ns(chain: ChainState, timing: Timing, toolbox: Toolbox) -> int:
+def back_off_ns(chain: ChainState, timing: Timing, cache: VerificationCache) -> int:
     """Time after which the round after `chain` may end with an idle block: exponential back-off.
 
     The deadline, doubled for every preceding idle block in a row, at most ten minutes or the deadline itself.
     """
-    wait_ns = deadline_ns(chain, timing, toolbox)
+    wait_ns = deadline_ns(chain, timing, cache)
     return max(wait_ns, min(wait_ns << min(chain.num_idle, _MAX_DOUBLINGS), MAX_BACK_OFF_NS))
 
 
 def set_deadlines(draft: Draft) -> None:
     """Set the timers of a round that begins now."""
-    chain, timing, toolbox = draft.chain, draft.context.timing, draft.toolbox
+    chain, timing, cache = draft.chain, draft.context.timing, draft.cache
     draft.since_ns = draft.now_ns
     _note_waiting(draft)
-    draft.set_timer(Timer.DEADLINE, deadline_ns(chain, timing, toolbox))
+    draft.set_timer(Timer.DEADLINE, deadline_ns(chain, timing, cache))
     if chain.num_idle:  # else the back-off ends with the deadline
-        draft.set_timer(Timer.BACK_OFF, back_off_ns(chain, timing, toolbox))
+        draft.set_timer(Timer.BACK_OFF, back_off_ns(chain, timing, cache))
     set_resend(draft, timing.resend_ns)
 
 
@@ -82,7 +82,8 @@ def _note_waiting(draft: Draft) -> None:
 
 
 def _has_said_all(draft: Draft, member: int) -> bool:
-    if member in draft.chain.scheduled and not (member in draft.announced and draft.is_held(draft.updates[member])):
+    update = draft.updates.get(member) if member in draft.announced else None  # none too if its model was refused
+    if member in draft.chain.scheduled and (update is None or not draft.is_held(update)):
         return False
     return draft.is_last or member not in draft.chain.reporters or member in draft.reports
 
@@ -91,7 +92,7 @@ def _start_of_lateness_ns(draft: Draft) -> int | None:
     """Time from which missing members are late; none: too many are missing to blame any."""
     if draft.waiting_since_ns is None:
         return None
-    exchanged_ns = draft.since_ns + exchange_ns(draft.chain, draft.context.timing, draft.toolbox)
+    exchanged_ns = draft.since_ns + exchange_ns(draft.chain, draft.context.timing, draft.cache)
     return max(draft.waiting_since_ns, exchanged_ns)
 
 
@@ -103,7 +104,7 @@ def _lateness_ns(draft: Draft, heard_ns: int) -> int:
 
 def patience_ns(draft: Draft, member: int) -> int:
     """Lateness that a member is still allowed; initially, and at most, a deadline's length."""
-    full_ns = deadline_ns(draft.chain, draft.context.timing, draft.toolbox)
+    full_ns = deadline_ns(draft.chain, draft.context.timing, draft.cache)
     return min(draft.patience_ns.get(member, full_ns), full_ns)
 
 
@@ -143,7 +144,7 @@ def _ready_ns(draft: Draft, block: Block) -> int | None:
     if heard_ns is None or (report is not None and report != draft.reports.get(member)):
         if not draft.is_deadline_over:
             return None
-        over_ns = draft.since_ns + deadline_ns(draft.chain, draft.context.timing, draft.toolbox)
+        over_ns = draft.since_ns + deadline_ns(draft.chain, draft.context.timing, draft.cache)
         heard_ns = min(over_ns, draft.now_ns)
     return heard_ns + LATE_BLOCK_FACTOR * _lateness_ns(draft, heard_ns)
 
@@ -172,7 +173,7 @@ def charge_lateness(draft: Draft) -> None:
             if waited_ns > 0:
                 late_ns[member] = waited_ns
     refill_ns = (draft.now_ns - draft.since_ns - max(late_ns.values(), default=0)) // REFILL
-    full_ns = deadline_ns(draft.chain, draft.context.timing, draft.toolbox)
+    full_ns = deadline_ns(draft.chain, draft.context.timing, draft.cache)
     left_ns = {
         member: patience_ns(draft, member) - late_ns.get(member, 0) + refill_ns
         for member in late_ns.keys() | draft.patience_ns.keys()

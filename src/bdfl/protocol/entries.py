@@ -5,13 +5,13 @@ or removal off the chain.
 """
 
 from bdfl.ledger.block import Entry, Evidence, MembershipChange
-from bdfl.ledger.cache import Toolbox
+from bdfl.ledger.cache import VerificationCache
 from bdfl.ledger.chain import ChainState
 from bdfl.ledger.errors import BadChange, InvalidBlock
 from bdfl.ledger.member_set import find_change, find_evidence, offender_of
 from bdfl.ledger.rules import validate_evidence
 from bdfl.ledger.statements import is_settled, validate_assents, validate_change
-from bdfl.protocol.messages import MAX_CHANGES, Hearsay
+from bdfl.protocol.messages import MAX_CHANGES, Gossip
 from bdfl.protocol.state import Phase
 from bdfl.protocol.transition import Draft
 
@@ -26,7 +26,7 @@ def note_offence(draft: Draft, evidence: Evidence) -> None:
         return
     draft.evidence[offender] = evidence
     draft.held_since[offender] = draft.height
-    draft.send(None, Hearsay(draft.attempt, evidence=(evidence,)))
+    draft.send(None, Gossip(draft.attempt, evidence=(evidence,)))
 
 
 def receive_evidence(draft: Draft, sender: int, evidence: Evidence) -> None:
@@ -34,7 +34,7 @@ def receive_evidence(draft: Draft, sender: int, evidence: Evidence) -> None:
     if draft.phase is Phase.DONE or offender_of(evidence) in draft.evidence.keys() | draft.chain.offenders:
         return
     try:
-        validate_evidence(draft.chain, evidence, draft.toolbox)
+        validate_evidence(draft.chain, evidence, draft.cache)
     except InvalidBlock as error:
         draft.refuse(sender, error)
         return
@@ -49,7 +49,7 @@ def receive_change(draft: Draft, sender: int | None, found: MembershipChange) ->
     if draft.phase is Phase.DONE or any(_is_same(held, found) for held in draft.changes):
         return False
     try:
-        _validate_pending(draft.chain, found, draft.toolbox)
+        _validate_pending(draft.chain, found, draft.cache)
     except InvalidBlock as error:
         draft.refuse(sender, error)
         return False
@@ -99,7 +99,7 @@ def drop_settled(draft: Draft) -> None:
 
 def _is_possible(draft: Draft, held: MembershipChange) -> bool:
     try:
-        validate_change(draft.chain, held, draft.toolbox)
+        validate_change(draft.chain, held, draft.cache)
     except InvalidBlock:
         return False
     return True
@@ -107,13 +107,13 @@ def _is_possible(draft: Draft, held: MembershipChange) -> bool:
 
 def _is_pending(draft: Draft, held: MembershipChange) -> bool:
     try:
-        _validate_pending(draft.chain, held, draft.toolbox)
+        _validate_pending(draft.chain, held, draft.cache)
     except InvalidBlock:
         return False
     return True
 
 
-def _validate_pending(chain: ChainState, found: MembershipChange, toolbox: Toolbox) -> None:
-    validate_assents(chain, found, toolbox)
+def _validate_pending(chain: ChainState, found: MembershipChange, cache: VerificationCache) -> None:
+    validate_assents(chain, found, cache)
     if is_settled(chain, found.change):
         raise BadChange("change-settled", "a change that can still be made", "one that was, or another of its number")

@@ -26,7 +26,7 @@ ENVELOPE_SIZE = 4096  # bytes, more than the overhead of a message
 MAX_CHANGES = 16  # changes of membership in a message
 
 
-class Hearsay(Record, frozen=True, tag="hearsay"):
+class Gossip(Record, frozen=True, tag="hearsay"):
     """Gossip of the statements that a node holds of an undecided height, its own and others'.
 
     New statements are announced this way, and from time to time all are re-broadcast. `attempt` is the sender's.
@@ -65,7 +65,7 @@ class Decided(Record, frozen=True, tag="decided"):
     certificate: Certificate
 
 
-Content: TypeAlias = Hearsay | Proposal | BlockWanted | DecidedWanted | Decided
+Content: TypeAlias = Gossip | Proposal | BlockWanted | DecidedWanted | Decided
 
 
 @prepared

@@ -24,7 +24,7 @@ from bdfl.protocol.events import (
     TimerFired,
     TrainingFinished,
 )
-from bdfl.protocol.messages import BlockWanted, Decided, DecidedWanted, Hearsay, Message, Proposal
+from bdfl.protocol.messages import BlockWanted, Decided, DecidedWanted, Gossip, Message, Proposal
 from bdfl.protocol.proposals import ask_for_blocks, complete_candidates, finish_mining, receive_block
 from bdfl.protocol.state import Context, Lock, NodeState, Phase, Recovered, find_end
 from bdfl.protocol.sync import (
@@ -151,7 +151,7 @@ def _handle(draft: Draft, event: Event) -> None:
             finish_mining(draft, event)
         case ChangeOffered(change):
             if receive_change(draft, None, change):
-                draft.send(None, Hearsay(draft.attempt, changes=(change,)))
+                draft.send(None, Gossip(draft.attempt, changes=(change,)))
     progress(draft)
 
 
@@ -169,9 +169,9 @@ def _receive(draft: Draft, message: Message) -> None:
             if 1 <= message.height <= draft.chain.height:
                 draft.do(ServeDecided(sender, message.height))
         case content if message.height < draft.height:
-            if isinstance(content, Hearsay) and message.height == draft.chain.height:
+            if isinstance(content, Gossip) and message.height == draft.chain.height:
                 receive_late_vote(draft, sender, content.votes)
-            if isinstance(content, Hearsay) and content.wants_answer and message.height >= 1:
+            if isinstance(content, Gossip) and content.wants_answer and message.height >= 1:
                 draft.do(ServeDecided(sender, message.height))
         case _ if message.height > draft.height or draft.phase is Phase.DONE:
             hear_ahead(draft, message)
@@ -212,20 +212,20 @@ def _receive_present(draft: Draft, message: Message) -> None:
             receive_block(draft, sender, block)
         case Decided() as decided:
             receive_decided(draft, sender, message.height, decided)
-        case Hearsay() as hearsay:
-            for update in hearsay.updates:
+        case Gossip() as gossip:
+            for update in gossip.updates:
                 receive_update(draft, sender, update)
                 if update.update.client in draft.updates:
                     draft.announced |= {update.update.client}
                     note_heard(draft, update.update.client)
-            for report in hearsay.reports:
+            for report in gossip.reports:
                 receive_report(draft, sender, report)
-            for vote in hearsay.votes:
+            for vote in gossip.votes:
                 receive_vote(draft, sender, vote)
-            ask_for_blocks(draft, sender, hearsay.blocks)
-            for change in hearsay.changes:
+            ask_for_blocks(draft, sender, gossip.blocks)
+            for change in gossip.changes:
                 receive_change(draft, sender, change)
-            for evidence in hearsay.evidence:
+            for evidence in gossip.evidence:
                 receive_evidence(draft, sender, evidence)
     ask_others(draft, sender, message.content)
     if draft.extent != extent:

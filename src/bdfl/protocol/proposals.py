@@ -55,7 +55,7 @@ def _make_own_body(draft: Draft) -> Body:
         reports=tuple(draft.reports[client] for client in sorted(draft.reports)),
         entries=choose_entries(draft),
         blobs=draft.blobs,
-        toolbox=draft.toolbox,
+        cache=draft.cache,
     )
     return body
 
@@ -157,14 +157,14 @@ def _is_meant_for_here(draft: Draft, block: Block) -> bool:
     if body_root(block.body) != block.header.body:
         return False
     statement = statement_digest(Meaning.BLOCK, block.header.place, encode(Seal(block.header, block.nonce)))
-    return draft.toolbox.is_signed(members[block.header.proposer].public_key, block.signature, statement)
+    return draft.cache.is_signed(members[block.header.proposer].public_key, block.signature, statement)
 
 
 def _note_false_work(draft: Draft, block: Block) -> None:
     """Note evidence if the hash is above the target that the block itself states."""
     header = block.header
     work = draft.chain.genesis.law.work
-    if not draft.toolbox.is_worked(work, header_seal(header), block.nonce, header.difficulty):
+    if not draft.cache.is_worked(work, header_seal(header), block.nonce, header.difficulty):
         note_offence(draft, FalseWork(block.signed_header))
 
 
@@ -177,7 +177,7 @@ def complete_candidates(draft: Draft) -> None:
                 _drop(draft, candidate)
             continue
         try:
-            validate_model(draft.chain, candidate.block, draft.blobs, draft.toolbox)
+            validate_model(draft.chain, candidate.block, draft.blobs, draft.cache)
         except InvalidBlock as error:
             draft.refuse(candidate.block.header.proposer, error)
             _drop(draft, candidate)

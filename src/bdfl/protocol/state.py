@@ -18,7 +18,7 @@ from bdfl.ledger.block import (
     SignedUpdate,
     SignedVote,
 )
-from bdfl.ledger.cache import Toolbox
+from bdfl.ledger.cache import VerificationCache
 from bdfl.ledger.chain import ChainState
 from bdfl.protocol.events import KeptProgress
 from bdfl.protocol.messages import Message
@@ -67,12 +67,12 @@ class Timing:
 
 @dataclass(frozen=True, eq=False)
 class Context:
-    """The constants of a node: its identity, settings and toolbox."""
+    """The constants of a node: its identity, settings and cache."""
 
     number: int
     signer: Signer
     timing: Timing
-    toolbox: Toolbox
+    cache: VerificationCache
     last_height: int | None = None  # the node is done after this block; none: never
     is_alone: bool = False  # only one thread steps from this node's states, so that they may share maps
     keep_blocks: int = 0  # newest blocks whose updates every member keeps; 0: all

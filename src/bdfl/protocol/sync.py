@@ -16,7 +16,7 @@ from bdfl.ledger.rules import validate_certificate, validate_proposal
 from bdfl.ledger.store import last_pruned
 from bdfl.protocol.consensus import commit_on_trust, progress
 from bdfl.protocol.deadlines import hasten_resend, set_resend
-from bdfl.protocol.messages import BlockWanted, Content, Decided, DecidedWanted, Hearsay, Message, Proposal
+from bdfl.protocol.messages import BlockWanted, Content, Decided, DecidedWanted, Gossip, Message, Proposal
 from bdfl.protocol.proposals import receive_block
 from bdfl.protocol.state import Decision, Followed, Phase
 from bdfl.protocol.transition import Draft
@@ -37,7 +37,7 @@ def say_again(draft: Draft) -> None:
     draft.num_resends += 1
     draft.send(
         None,
-        Hearsay(
+        Gossip(
             draft.attempt,
             wants_answer=True,
             updates=_updates_to_say(draft),
@@ -81,7 +81,7 @@ def ask_others(draft: Draft, sender: int, content: Content) -> None:
 
 def _updates_in(content: Content) -> tuple[SignedUpdate, ...]:
     match content:
-        case Hearsay(updates=updates):
+        case Gossip(updates=updates):
             return updates
         case Proposal(block) | Decided(block):
             return block.body.updates
@@ -119,10 +119,10 @@ def hear_ahead(draft: Draft, message: Message) -> None:
         receive_decided(draft, message.sender, message.height, content)
         return
     is_next = message.height == draft.height + 1
-    if is_next and isinstance(content, (Hearsay, Proposal)):
+    if is_next and isinstance(content, (Gossip, Proposal)):
         if sum(kept.sender == message.sender for kept in draft.early) < MAX_EARLY:
             draft.early = (*draft.early, message)
-        if not (isinstance(content, Hearsay) and content.wants_answer):
+        if not (isinstance(content, Gossip) and content.wants_answer):
             return
     if draft.ahead:
         _ask_further(draft, message)
@@ -136,7 +136,7 @@ def _ask_further(draft: Draft, message: Message) -> None:
     The model only then: models of intermediate blocks are pruned, or about to be.
     """
     sender, next_height = message.sender, _head(draft).height + 1
-    is_asking = isinstance(message.content, Hearsay) and message.content.wants_answer
+    is_asking = isinstance(message.content, Gossip) and message.content.wants_answer
     if message.height > next_height and (is_asking or sender not in draft.asked):
         draft.asked |= {sender}
         draft.send(sender, DecidedWanted(), next_height)
@@ -154,11 +154,11 @@ def receive_decided(draft: Draft, sender: int, height: int, decided: Decided) ->
     is_followed = keep_blocks > 0 and height == head.height + 1 and len(draft.ahead) <= keep_blocks
     if not (is_present or is_followed):
         return
-    block, toolbox = decided.block, draft.toolbox
+    block, cache = decided.block, draft.cache
     try:
-        validate_certificate(draft.chain if is_present else head, block.digest, decided.certificate, toolbox)
+        validate_certificate(draft.chain if is_present else head, block.digest, decided.certificate, cache)
         if is_followed:
-            toolbox.once((validate_proposal, head, block), lambda: validate_proposal(head, block, toolbox))
+            cache.once((validate_proposal, head, block), lambda: validate_proposal(head, block, cache))
     except InvalidBlock as error:
         draft.refuse(sender, error)
         return
@@ -168,7 +168,7 @@ def receive_decided(draft: Draft, sender: int, height: int, decided: Decided) ->
         found = draft.candidates.get(block.digest)
         is_followed = is_followed and not (found is not None and found.is_valid)
     if is_followed:
-        chain = toolbox.once((apply_block, head, block), lambda: apply_block(head, block, toolbox))
+        chain = cache.once((apply_block, head, block), lambda: apply_block(head, block, cache))
         draft.ahead = (*draft.ahead, Followed(block, decided.certificate, sender, chain))
         draft.asked = frozenset({sender})
         draft.send(sender, DecidedWanted(), chain.height + 1)

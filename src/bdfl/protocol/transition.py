@@ -17,7 +17,7 @@ from bdfl.ledger.block import (
     TwoUpdates,
     Vote,
 )
-from bdfl.ledger.cache import Toolbox
+from bdfl.ledger.cache import VerificationCache
 from bdfl.ledger.chain import ChainState
 from bdfl.protocol.events import Effect, KeptProgress, Refused, Send, SetTimer, Store, Timer
 from bdfl.protocol.messages import Content, Message
@@ -34,7 +34,7 @@ from bdfl.protocol.state import (
     VoteKey,
     make_state,
 )
-from bdfl.protocol.votes import Ballots, Growing, by_voter
+from bdfl.protocol.votes import AppendMap, VoteSet, by_voter
 
 _FIELDS = tuple(field.name for field in fields(NodeState))
 _Statement = TypeVar("_Statement")
@@ -107,7 +107,7 @@ class Draft:
         self.reports = self._copy(state.reports)
         self.blobs = dict(state.blobs)
         self.candidates = dict(state.candidates)
-        self.votes = Ballots.copy_of(state.votes, may_share=context.is_alone)
+        self.votes = VoteSet.copy_of(state.votes, may_share=context.is_alone)
         self.own_votes = dict(state.own_votes)
         self.evidence = dict(state.evidence)
         self.held_since = dict(state.held_since)
@@ -121,17 +121,17 @@ class Draft:
         found = vars(self)
         return make_state({name: found[name] for name in _FIELDS}), tuple(self.effects)
 
-    def _copy(self, held: Mapping[int, _Statement]) -> Growing[int, _Statement]:
-        return Growing.copy_of(held, may_share=self.context.is_alone)
+    def _copy(self, held: Mapping[int, _Statement]) -> AppendMap[int, _Statement]:
+        return AppendMap.copy_of(held, may_share=self.context.is_alone)
 
     @property
-    def toolbox(self) -> Toolbox:
-        return self.context.toolbox
+    def cache(self) -> VerificationCache:
+        return self.context.cache
 
-    def approve(self, rule: Callable[[ChainState, _Statement, Toolbox], None], statement: _Statement) -> None:
+    def approve(self, rule: Callable[[ChainState, _Statement, VerificationCache], None], statement: _Statement) -> None:
         """Raise as the rule does; a statement it accepts on this chain is not checked again in this process."""
-        chain, toolbox = self.chain, self.toolbox
-        toolbox.once((rule, chain, statement), lambda: rule(chain, statement, toolbox))
+        chain, cache = self.chain, self.cache
+        cache.once((rule, chain, statement), lambda: rule(chain, statement, cache))
 
     @property
     def number(self) -> int:
@@ -182,7 +182,7 @@ class Draft:
         self.announced, self.heard_ns = frozenset(), self._copy({})
         self.waiting_since_ns, self.review_ns = None, 0
         self.candidates = {}
-        self.votes, self.own_votes = Ballots({}, may_share=self.context.is_alone), {}
+        self.votes, self.own_votes = VoteSet({}, may_share=self.context.is_alone), {}
         self.refused, self.banned = frozenset(), frozenset()
         self.mined, self.decision = None, None
         self.ahead = self.ahead[1:]
@@ -279,6 +279,6 @@ class Draft:
         law = self.chain.genesis.law
 
         def key(candidate: Candidate) -> tuple[bytes, bytes]:
-            return self.toolbox.work_hash(law.work, candidate.block.header, candidate.block.nonce), candidate.digest
+            return self.cache.work_hash(law.work, candidate.block.header, candidate.block.nonce), candidate.digest
 
         return sorted(candidates, key=key)

@@ -20,7 +20,7 @@ from bdfl.protocol.events import (
     Train,
     TrainingFinished,
 )
-from bdfl.protocol.messages import Hearsay
+from bdfl.protocol.messages import Gossip
 from bdfl.protocol.state import Phase
 from bdfl.protocol.transition import Draft
 
@@ -51,7 +51,7 @@ def finish_training(draft: Draft, event: TrainingFinished) -> None:
     if event.model is None:
         _give_update(draft, b"", event.epsilon_micro)
         return
-    model = draft.toolbox.digest(event.model)
+    model = draft.cache.digest(event.model)
     draft.blobs[model] = event.model
     draft.do(Store(KeptBlob(model, event.model)))
     _give_update(draft, model, event.epsilon_micro)
@@ -67,7 +67,7 @@ def _give_update(draft: Draft, model: bytes, epsilon_micro: int = 0) -> None:
     draft.announced |= {draft.number}
     note_in_time(draft, draft.number)
     draft.do(Store(KeptUpdate(draft.height, signed)))
-    draft.send(None, Hearsay(draft.attempt, updates=(signed,)))
+    draft.send(None, Gossip(draft.attempt, updates=(signed,)))
 
 
 def finish_measuring(draft: Draft, event: Measured) -> None:
@@ -80,7 +80,7 @@ def finish_measuring(draft: Draft, event: Measured) -> None:
     draft.reports[draft.number] = signed
     _note_report_in_time(draft, draft.number)
     draft.do(Store(KeptReport(draft.height, signed)))
-    draft.send(None, Hearsay(draft.attempt, reports=(signed,)))
+    draft.send(None, Gossip(draft.attempt, reports=(signed,)))
 
 
 def receive_report(draft: Draft, sender: int, signed: SignedReport) -> None:
@@ -141,7 +141,7 @@ def receive_blob(draft: Draft, sender: int, data: bytes) -> bytes | None:
     if len(data) != form.size:
         draft.refuse(sender, f"blob: {len(data)} bytes given, {form.size} expected")
         return None
-    blob = draft.toolbox.digest(data)
+    blob = draft.cache.digest(data)
     client = draft.wanted_blobs.pop(blob, None)
     if client is None:
         if blob not in draft.blobs:
@@ -149,7 +149,7 @@ def receive_blob(draft: Draft, sender: int, data: bytes) -> bytes | None:
         return None
     samples = draft.chain.members[client].limits.samples
     try:
-        validate_update_blob(draft.chain, ModelUpdate(client, samples, form.size, blob, 0), data, draft.toolbox)
+        validate_update_blob(draft.chain, ModelUpdate(client, samples, form.size, blob, 0), data, draft.cache)
     except InvalidBlock as error:
         draft.refuse(client, error)
         draft.refused |= {blob}

@@ -13,7 +13,7 @@ _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
 
-class Growing(MutableMapping[_Key, _Value]):
+class AppendMap(MutableMapping[_Key, _Value]):
     """A copy-on-write map whose copies share one dict as long as entries are only appended.
 
     The dict is insertion-ordered: a copy with n entries is its first n. A copy that overwrites, deletes, or is used
@@ -84,14 +84,14 @@ Votes = Mapping[VoteKey, SignedVote]
 Tally: TypeAlias = dict[tuple[int, Kind, bytes], int]  # votes of an attempt and kind for a block
 
 
-class Ballots(Growing[VoteKey, SignedVote]):
+class VoteSet(AppendMap[VoteKey, SignedVote]):
     """Votes with a running tally: recounting at every vote would take time linear in the votes."""
 
     __slots__ = ("tally",)
 
     def __init__(self, votes: Votes, *, may_share: bool) -> None:
         super().__init__(votes, may_share=may_share)
-        self.tally: Tally = votes.tally.copy() if isinstance(votes, Ballots) else count_votes(votes)
+        self.tally: Tally = votes.tally.copy() if isinstance(votes, VoteSet) else count_votes(votes)
 
     @classmethod
     def copy_of(cls, held: Votes, *, may_share: bool) -> Self:
@@ -135,7 +135,7 @@ def count_votes(votes: Votes) -> Tally:
 
 def tally_of(votes: Votes) -> Tally:
     """The result of `count_votes`, from the running tally if there is one."""
-    return votes.tally if isinstance(votes, Ballots) else count_votes(votes)
+    return votes.tally if isinstance(votes, VoteSet) else count_votes(votes)
 
 
 def find_quorums(votes: Votes, kind: Kind, quorum: int) -> list[tuple[int, bytes]]:

@@ -9,7 +9,7 @@ import numpy as np
 from rich.table import Table
 
 from bdfl.experiment import Interval
-from bdfl.experiment.leaderboard import SERVED, Board, Standing
+from bdfl.experiment.leaderboard import SERVED, Leaderboard, Standing
 from bdfl.report.html import document, node, table_node
 from bdfl.report.style import BOUND, SOFT_INK, Cell, Picture, Sheet, colour_of, drawable, house_style, new_figure
 from bdfl.report.tables import interval, markdown_table, new_table
@@ -56,7 +56,7 @@ _MEASURES = (
 )
 
 
-def tabulate_board(board: Board) -> list[Table]:
+def tabulate_board(board: Leaderboard) -> list[Table]:
     """Tabulate the standings for a terminal of 80 columns: costs, then fairness."""
     costs = new_table(_title(board), ("#", "scheduler", "delay s", "above bound %", "energy J"), text_columns=2)
     fairness = new_table(
@@ -74,7 +74,7 @@ def tabulate_board(board: Board) -> list[Table]:
     return [costs, fairness]
 
 
-def draw_board(board: Board) -> Picture:
+def draw_board(board: Leaderboard) -> Picture:
     """Draw standings as rows, best on top, and measures as columns: dots with intervals, and the proven bound."""
     from matplotlib.lines import Line2D
 
@@ -99,7 +99,7 @@ def draw_board(board: Board) -> Picture:
     return Picture(figure, [_sheet(board)])
 
 
-def _draw_measure(axes: "Axes", board: Board, measure: _Measure) -> None:
+def _draw_measure(axes: "Axes", board: Leaderboard, measure: _Measure) -> None:
     from matplotlib.ticker import MaxNLocator
 
     for place, standing in enumerate(board.standings):
@@ -127,7 +127,7 @@ def _draw_measure(axes: "Axes", board: Board, measure: _Measure) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
 
 
-def write_leaderboard_markdown(boards: Sequence[Board], made_with: Sequence[str]) -> str:
+def write_leaderboard_markdown(boards: Sequence[Leaderboard], made_with: Sequence[str]) -> str:
     """Return the boards as Markdown, each with its figure; `made_with` are lines about their provenance."""
     lines = ["# Leaderboard", "", "Written by the command below.", ""]
     lines += [f"- {line}" for line in (*made_with, *_READING)]
@@ -139,7 +139,7 @@ def write_leaderboard_markdown(boards: Sequence[Board], made_with: Sequence[str]
     return "\n".join(lines) + "\n"
 
 
-def write_leaderboard_html(boards: Sequence[Board], pictures: Sequence[Picture], made_with: Sequence[str]) -> str:
+def write_leaderboard_html(boards: Sequence[Leaderboard], pictures: Sequence[Picture], made_with: Sequence[str]) -> str:
     """Return the boards as one self-contained HTML file."""
     parts = []
     for board, picture in zip(boards, pictures, strict=True):
@@ -164,12 +164,12 @@ def write_leaderboard_html(boards: Sequence[Board], pictures: Sequence[Picture],
     return document(node("html", head, body, attributes={"lang": "en"}))
 
 
-def file_name(board: Board) -> str:
+def file_name(board: Leaderboard) -> str:
     """Return the name of a board's files, without extension."""
     return f"leaderboard-{board.scenario}"
 
 
-def _rows(board: Board) -> tuple[list[str], list[list[str]]]:
+def _rows(board: Leaderboard) -> tuple[list[str], list[list[str]]]:
     measures = [one for one in _MEASURES if board.is_learned or one.column != "accuracy_percent"]
     columns = ["#", "scheduler", *(measure.head for measure in measures)]
     rows = [
@@ -183,7 +183,7 @@ def _rows(board: Board) -> tuple[list[str], list[list[str]]]:
     return columns, rows
 
 
-def _sheet(board: Board) -> Sheet:
+def _sheet(board: Leaderboard) -> Sheet:
     header = ["rank", "scheduler", "tradeoff", "seeds", "infeasible_rounds", "bound_s"]
     header += [name for measure in _MEASURES for name in (measure.column, f"{measure.column}_half_width")]
     rows: list[list[Cell]] = []
@@ -201,7 +201,7 @@ def _rank_text(standing: Standing) -> str:
     return "-" if standing.rank is None else str(standing.rank)
 
 
-def _title(board: Board) -> str:
+def _title(board: Leaderboard) -> str:
     seeds = "1 seed" if len(board.seeds) == 1 else f"{len(board.seeds)} seeds"
     learned = ", trained" if board.is_learned else ""
     return f"{board.scenario}: {board.clients} clients, {board.rounds} rounds, {seeds}{learned}"

@@ -31,7 +31,7 @@ class _PointName(Record, frozen=True):
 
 
 @dataclass(frozen=True, eq=False)
-class Entrant:
+class ScheduledScenario:
     """A scenario with its scheduler; shared by points that differ in their seed alone."""
 
     scenario: Scenario
@@ -46,7 +46,7 @@ class Point:
     settings: Settings
     choice: str  # the scheduler as written in the sweep file
     seed: int
-    entrant: Entrant
+    entrant: ScheduledScenario
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +57,7 @@ class Group:
     measures: tuple[str, ...]
     seed: int
     ids: tuple[str, ...]
-    entrants: tuple[Entrant, ...]
+    entrants: tuple[ScheduledScenario, ...]
 
     def alone(self) -> "list[Group]":
         """Return each point as a group of its own."""
@@ -98,13 +98,13 @@ def group_points(sweep: Sweep, points: Sequence[Point]) -> list[Group]:
     ]
 
 
-def _enter(scenario: Scenario, known: dict[bytes, Scheduler]) -> Entrant:
+def _enter(scenario: Scenario, known: dict[bytes, Scheduler]) -> ScheduledScenario:
     """Return the scenario with its scheduler, which is looked up once."""
     choice = scenario.scheduler
     key = msgspec.json.encode((choice.name, choice.parameters), order="sorted")
     if key not in known:
         known[key] = get_scheduler(choice.name, choice.parameters)
-    return Entrant(scenario, known[key])
+    return ScheduledScenario(scenario, known[key])
 
 
 def _name(mode: Mode, digest: str, seed: int) -> str:
@@ -181,7 +181,7 @@ def _play_points(group: Group) -> list[PointResult]:
         return [_failed(id, describe_failure(error), began) for id in group.ids]
     drawn, share = _now() - began, 1.0 / len(group.ids)
 
-    def play_one(entrant: Entrant) -> tuple[dict[str, float | None], float]:
+    def play_one(entrant: ScheduledScenario) -> tuple[dict[str, float | None], float]:
         timed = _Timed(entrant.scheduler)
         run = play(_seeded(entrant.scenario, group.seed), timed, draws)
         return measure_run(run, group.measures), timed.cpu_s
@@ -195,7 +195,7 @@ def _play_points(group: Group) -> list[PointResult]:
 def _learn_points(group: Group) -> list[PointResult]:
     """Compute whole learning runs, each in a temporary folder."""
 
-    def learn_one(entrant: Entrant) -> tuple[dict[str, float | None], float]:
+    def learn_one(entrant: ScheduledScenario) -> tuple[dict[str, float | None], float]:
         from bdfl.experiment.training_run import RunOptions, run
 
         options = RunOptions(workers=1, verify=False)
@@ -237,7 +237,10 @@ class _Timed:
 
 
 def _attempt(
-    id: str, entrant: Entrant, compute: Callable[[Entrant], tuple[dict[str, float | None], float]], drawn: _Moment
+    id: str,
+    entrant: ScheduledScenario,
+    compute: Callable[[ScheduledScenario], tuple[dict[str, float | None], float]],
+    drawn: _Moment,
 ) -> PointResult:
     began = _now()
     try:

@@ -2,7 +2,7 @@
 
 Byzantine members: honest nodes whose effects are changed before they are carried out, with the member's own key.
 
-One small class per misbehaviour, a `Lie`; a `Liar` is a member with one or several of them.
+One small class per misbehaviour, a `Misbehaviour`; a `ByzantineMember` is a member with one or several of them.
 """
 
 from collections import deque
@@ -29,7 +29,7 @@ from bdfl.protocol.events import (
     Timer,
     TimerFired,
 )
-from bdfl.protocol.messages import Content, Decided, Hearsay, Message, Proposal
+from bdfl.protocol.messages import Content, Decided, Gossip, Message, Proposal
 from bdfl.protocol.state import Context, NodeState
 
 _MESSAGES_REMEMBERED = 200
@@ -114,16 +114,16 @@ def each_receiver(moment: Moment, effect: Send) -> Iterator[Send]:
             yield Send(receiver, effect.message)
 
 
-class Lie(Protocol):
+class Misbehaviour(Protocol):
     """A misbehaviour: a function from the honest node's effects to those carried out instead."""
 
     def change(self, moment: Moment, effects: tuple[Effect, ...]) -> tuple[Effect, ...]: ...
 
 
-class Liar:
+class ByzantineMember:
     """A Byzantine member, as a `Tamper`: it applies its lies to the effects one after the other."""
 
-    def __init__(self, lies: Sequence[Lie]) -> None:
+    def __init__(self, lies: Sequence[Misbehaviour]) -> None:
         self._lies = tuple(lies)
         self._memory = Memory()
 
@@ -199,7 +199,7 @@ class Forgery:
             yield moment.say(effect.to, Decided(content.block, votes), height)
             header = msgspec.structs.replace(content.block.header, proposer=others[0])
             yield moment.say(effect.to, Proposal(msgspec.structs.replace(content.block, header=header)), height)
-        if not isinstance(content, Hearsay):
+        if not isinstance(content, Gossip):
             return
         mine = [signed.vote for signed in content.votes if signed.vote.voter == moment.number]
         votes = tuple(self._vote(moment, vote, place, member) for vote in mine for member in others)
@@ -216,7 +216,7 @@ class Forgery:
             for member in others
         )
         if votes or updates or reports:
-            said = Hearsay(content.attempt, updates=updates, reports=reports, votes=votes)
+            said = Gossip(content.attempt, updates=updates, reports=reports, votes=votes)
             yield moment.say(effect.to, said, height)
 
     def _vote(self, moment: Moment, vote: Vote, place: Place, voter: int) -> SignedVote:
@@ -261,7 +261,7 @@ class TwoVotes:
     def _split(self, moment: Moment, effect: Effect) -> Iterator[Effect]:
         content = effect.message.content if isinstance(effect, Send) else None
         place = moment.place(effect.message.height) if isinstance(effect, Send) else None
-        if not isinstance(effect, Send) or not isinstance(content, Hearsay) or place is None:
+        if not isinstance(effect, Send) or not isinstance(content, Gossip) or place is None:
             yield effect
             return
         changed = tuple(self._other_votes(moment, content.votes, place))
@@ -309,7 +309,7 @@ class OtherUpdate:
         if self._receivers is None and isinstance(content, Proposal) and content.block.header.proposer == moment.number:
             return  # its block would contain the update that it did not send
         place = moment.place(effect.message.height)
-        if not isinstance(content, Hearsay) or place is None:
+        if not isinstance(content, Gossip) or place is None:
             yield effect
             return
         updates = tuple(self._other(moment, signed, place) for signed in content.updates)

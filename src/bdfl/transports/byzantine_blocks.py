@@ -30,7 +30,7 @@ from bdfl.ledger.proof_of_work import is_worked, search_nonce
 from bdfl.ledger.rules import make_body
 from bdfl.ledger.schedule import assess
 from bdfl.protocol.events import Effect, MessageArrived, Send
-from bdfl.protocol.messages import BlockWanted, Hearsay, Proposal
+from bdfl.protocol.messages import BlockWanted, Gossip, Proposal
 from bdfl.protocol.state import NodeState
 from bdfl.transports.byzantine import Moment, each_receiver
 
@@ -56,7 +56,7 @@ class FalseBlocks:
 
     def _split(self, moment: Moment, effect: Effect) -> Iterator[Effect]:
         content = effect.message.content if isinstance(effect, Send) else None
-        if not isinstance(effect, Send) or not isinstance(content, Proposal | Hearsay):
+        if not isinstance(effect, Send) or not isinstance(content, Proposal | Gossip):
             yield effect
             return
         false = self._falsify(moment, content, effect.message.height)
@@ -67,7 +67,7 @@ class FalseBlocks:
             is_told = self._receivers is None or send.to in self._receivers
             yield moment.say(send.to, false, effect.message.height) if is_told else send
 
-    def _falsify(self, moment: Moment, content: Proposal | Hearsay, height: int) -> Proposal | Hearsay:
+    def _falsify(self, moment: Moment, content: Proposal | Gossip, height: int) -> Proposal | Gossip:
         """The content with the false block in place of its own one; the same object if nothing changes."""
         if isinstance(content, Proposal):
             block = content.block
@@ -165,7 +165,7 @@ def _slow_others_down(moment: Moment, block: Block) -> Body:
     changed = msgspec.structs.replace(schedule, mining_hz=tuple(slower))
     chain = _state_before(moment, block).chain
     prospect = prospect_after(chain, settle_round(chain, body.updates, body.reports, body.entries))
-    objective_nano = assess(chain.coming_params, prospect, changed, moment.context.toolbox).objective_nano
+    objective_nano = assess(chain.coming_params, prospect, changed, moment.context.cache).objective_nano
     changed = msgspec.structs.replace(changed, objective_nano=objective_nano)
     return msgspec.structs.replace(body, next_schedule=changed)
 
@@ -220,7 +220,7 @@ def rebuild_block(
             reports=block.body.reports,
             entries=entries,
             blobs=moment.memory.blobs,
-            toolbox=moment.context.toolbox,
+            cache=moment.context.cache,
         )
     except MissingBlob:
         return None

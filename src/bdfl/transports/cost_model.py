@@ -31,7 +31,7 @@ Account = Callable[[int, ChainState], int]
 FindConditions = Callable[[int, int], Conditions | None]
 
 
-class World(Protocol):
+class CostModel(Protocol):
     """A driver's queries about client `client`, which works on the block after `chain`. Durations in ns."""
 
     def train(self, client: int, chain: ChainState, model: bytes) -> bytes | None:
@@ -110,7 +110,7 @@ class ScenarioTimes:
         return found
 
 
-class ScenarioWorld(ScenarioTimes):
+class ScenarioCostModel(ScenarioTimes):
     """The world of a scenario, with training."""
 
     def __init__(

@@ -12,9 +12,9 @@ from bdfl.scenario import Scenario
 from bdfl.scenario.schema_learning import Behaviour
 from bdfl.transports.byzantine import (
     BAD_MODELS,
+    ByzantineMember,
     Forgery,
-    Liar,
-    Lie,
+    Misbehaviour,
     OtherUpdate,
     Replay,
     Silence,
@@ -31,7 +31,7 @@ from bdfl.transports.byzantine_blocks import (
     block_without_others,
     twin_block,
 )
-from bdfl.transports.interfaces import Parcel, Postman, Tamper
+from bdfl.transports.interfaces import Delivery, Parcel, Tamper
 from bdfl.transports.simulated import Network
 
 # Network faults: loss, delay, duplication and reordering of messages, and partitions.
@@ -67,8 +67,8 @@ class Partition:
         return leaves or (enters and not self.is_one_way)
 
 
-class FaultyPostman:
-    """A `Postman` with random faults and partitions; draws from one random stream, in order of calls.
+class FaultyDelivery:
+    """A `Delivery` with random faults and partitions; draws from one random stream, in order of calls.
 
     Faults end at `until_ns`, and random ones also above the height `last_height`; delays then have the mean `calm_ns`.
     """
@@ -136,10 +136,10 @@ class Freeze:
 
 
 @dataclass(frozen=True, eq=False)
-class Trouble:
-    """All faults of a network; construct the network with the `postman`."""
+class FaultInjection:
+    """All faults of a network; construct the network with the `delivery`."""
 
-    postman: Postman
+    delivery: Delivery
     tampers: Mapping[int, Tamper]
     crashes: Sequence[Crash] = ()
     freezes: Sequence[Freeze] = ()
@@ -147,7 +147,7 @@ class Trouble:
     quiet_ns: int | None = None  # when slow nodes recover and pending crashes are cancelled; none: never
 
     def bring_to(self, network: Network) -> None:
-        """Schedule everything but the postman in a network that does not run yet."""
+        """Schedule everything but the delivery in a network that does not run yet."""
         for member, tamper in self.tampers.items():
             network.nodes[member].tamper = tamper
         for crash in self.crashes:
@@ -167,7 +167,7 @@ def _calm(network: Network) -> None:
         node.effects_left = None
 
 
-def faults_of(scenario: Scenario, round_ns: int) -> Trouble | None:
+def faults_of(scenario: Scenario, round_ns: int) -> FaultInjection | None:
     """The faults of a scenario's `[faults]` and `[adversaries]`; none if there are none.
 
     `round_ns` is the approximate length of a round; incidents are spread over the rounds that have faults. Members that
@@ -192,22 +192,22 @@ def faults_of(scenario: Scenario, round_ns: int) -> Trouble | None:
     }
     if weather == Weather() and not (partitions or crashes or freezes or slow or tampers):
         return None
-    postman = FaultyPostman(
+    delivery = FaultyDelivery(
         weather,
         partitions,
         stream(scenario.seed, Purpose.FAULTS, 1, MESSAGES),
         last_height=faults.until_round or None,
     )
-    return Trouble(postman, tampers, crashes, freezes, slow, quiet_ns if faults.until_round else None)
+    return FaultInjection(delivery, tampers, crashes, freezes, slow, quiet_ns if faults.until_round else None)
 
 
-def make_liar(seed: int, member: int, kinds: Sequence[Behaviour], camp: frozenset[int]) -> Liar:
+def make_liar(seed: int, member: int, kinds: Sequence[Behaviour], camp: frozenset[int]) -> ByzantineMember:
     """A Byzantine member with these behaviours; `camp` are the receivers that it equivocates to."""
     rng = stream(seed, Purpose.FAULTS, 1, member + 1)
-    return Liar([lie for kind in kinds for lie in _make_lies(kind, camp, rng)])
+    return ByzantineMember([lie for kind in kinds for lie in _make_lies(kind, camp, rng)])
 
 
-def _make_lies(kind: Behaviour, camp: frozenset[int], rng: np.random.Generator) -> Sequence[Lie]:
+def _make_lies(kind: Behaviour, camp: frozenset[int], rng: np.random.Generator) -> Sequence[Misbehaviour]:
     """The lies of a Byzantine behaviour; none if it only poisons its models."""
     match kind:
         case Behaviour.SILENT:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from bdfl.ledger.block import Block, Certificate, Conditions, Header, ModelUpdate, Receipt
-from bdfl.ledger.cache import Toolbox
+from bdfl.ledger.cache import VerificationCache
 from bdfl.ledger.chain import ChainState, apply_block, start_chain
 from bdfl.ledger.store import Store
 from bdfl.protocol.events import (
@@ -52,7 +52,7 @@ class BlobReply:
 Parcel: TypeAlias = Message | BlobRequest | BlobReply
 
 
-class Postman(Protocol):
+class Delivery(Protocol):
     """The delivery of messages and blobs: their loss, delay and duplication."""
 
     def deliveries(self, now_ns: int, sender: int, receiver: int, parcel: Parcel) -> Sequence[int]:
@@ -277,15 +277,15 @@ def keep(store: Store, kept: Kept) -> None:
 
 def recover(context: Context, store: Store) -> NodeState:
     """Recover the state of a node from its store alone."""
-    chain = recover_chain(store, context.toolbox)
+    chain = recover_chain(store, context.cache)
     return begin(context, chain, read_recovered(store, chain))
 
 
-def recover_chain(store: Store, toolbox: Toolbox) -> ChainState:
+def recover_chain(store: Store, cache: VerificationCache) -> ChainState:
     """Replay the blocks of a store and return the chain at its tip."""
-    chain = start_chain(store.genesis, toolbox)
+    chain = start_chain(store.genesis, cache)
     for block in store.blocks():
-        chain = apply_block(chain, block, toolbox)
+        chain = apply_block(chain, block, cache)
     return chain
 
 

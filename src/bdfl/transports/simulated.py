@@ -3,7 +3,7 @@
 A discrete-event simulation of a network of nodes: effects take the durations of the cost model on a virtual clock.
 
 Events are handled in order of time, and at equal times in order of scheduling. There is no other clock and no
-randomness here: the same world, postman and incidents reproduce the run. The wall clock starts at the genesis time and
+randomness here: the same world, delivery and incidents reproduce the run. The wall clock starts at the genesis time and
 advances with the virtual clock.
 """
 
@@ -16,7 +16,7 @@ from typing import TypeAlias
 from bdfl.identity import Signer
 from bdfl.ledger import store as keeping
 from bdfl.ledger.block import Block, Certificate, Genesis, Kind, MembershipChange, header_seal
-from bdfl.ledger.cache import Toolbox
+from bdfl.ledger.cache import VerificationCache
 from bdfl.ledger.proof_of_work import search_nonce
 from bdfl.ledger.store import MemoryStore
 from bdfl.protocol.events import (
@@ -44,11 +44,11 @@ from bdfl.protocol.events import (
     Train,
     TrainingFinished,
 )
-from bdfl.protocol.messages import Decided, Hearsay, Message, Proposal, decode_message, encode_message
+from bdfl.protocol.messages import Decided, Gossip, Message, Proposal, decode_message, encode_message
 from bdfl.protocol.node import step
 from bdfl.protocol.state import Context, NodeState, Timing
-from bdfl.transports.cost_model import World
-from bdfl.transports.interfaces import BlobReply, BlobRequest, Observer, Parcel, Postman, Tamper, keep, recover
+from bdfl.transports.cost_model import CostModel
+from bdfl.transports.interfaces import BlobReply, BlobRequest, Delivery, Observer, Parcel, Tamper, keep, recover
 
 # A simulated node: the pure node, its store, and the driver's records of it.
 
@@ -119,15 +119,15 @@ def make_nodes(
     signers: Sequence[Signer],
     timing: Timing,
     *,
-    toolbox: Toolbox | None = None,
+    cache: VerificationCache | None = None,
     last_height: int | None = None,
     keep_blocks: int = 0,
 ) -> list[SimulatedNode]:
-    """Make a node for every key, at genesis; all share a toolbox, each has a store in memory.
+    """Make a node for every key, at genesis; all share a cache, each has a store in memory.
 
     Nodes beyond the members of genesis are future members: they follow the chain once it admits them.
     """
-    shared = Toolbox() if toolbox is None else toolbox
+    shared = VerificationCache() if cache is None else cache
     contexts = [
         Context(number, signer, timing, shared, last_height, is_alone=True, keep_blocks=keep_blocks)
         for number, signer in enumerate(signers)
@@ -167,9 +167,9 @@ class Network:
     def __init__(
         self,
         nodes: Sequence[SimulatedNode],
-        world: World,
+        world: CostModel,
         *,
-        postman: Postman | None = None,
+        delivery: Delivery | None = None,
         observer: Observer | None = None,
         on_commit: Callable[[int, Block, Certificate], None] | None = None,
         voting_ns: int = 0,
@@ -181,7 +181,7 @@ class Network:
         self.set_clock(self.nodes[0].store.genesis.time_ms)
         self.num_events = 0
         self._world = world
-        self._postman = postman
+        self._delivery = delivery
         self._observer = observer
         self._on_commit = on_commit
         self._vote_ns = voting_ns // 2, voting_ns - voting_ns // 2
@@ -406,14 +406,14 @@ class Network:
         """Deliver a message, a request or a blob, as `due`."""
         arrival_ns = self._arrival_ns(node, parcel)
         receivers = (receiver for receiver in to if receiver != node.number and receiver < len(self.nodes))
-        postman = self._postman
-        if postman is None:
+        delivery = self._delivery
+        if delivery is None:
             first = next(receivers, _NOBODY)
             if first != _NOBODY:
                 self._push(arrival_ns, first, _ANY_LIFE, _ToAll(due, receivers))
             return
         for receiver in receivers:
-            for extra_ns in postman.deliveries(self.now_ns, node.number, receiver, parcel):
+            for extra_ns in delivery.deliveries(self.now_ns, node.number, receiver, parcel):
                 self._push(arrival_ns + _slowed(node, extra_ns), receiver, _ANY_LIFE, due)
 
     def _receivers(self, node: SimulatedNode) -> Iterable[int]:
@@ -441,7 +441,7 @@ class Network:
         if type(parcel) is not Message:
             return arrival_ns if type(parcel) is BlobRequest else max(arrival_ns, node.uploaded_ns)
         message, content = parcel, parcel.content
-        if type(content) is Hearsay:
+        if type(content) is Gossip:
             if content.votes and self._vote_ns[1]:
                 is_late = any(signed.vote.kind is Kind.PRECOMMIT for signed in content.votes)
                 arrival_ns += _slowed(node, self._vote_ns[is_late])

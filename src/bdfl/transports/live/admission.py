@@ -172,7 +172,7 @@ class _Member:
     window: CounterWindow = field(default_factory=CounterWindow)
 
 
-class Gate:
+class AdmissionControl:
     """Members with their rate limits, MAC keys and replay windows. Thread-safe."""
 
     def __init__(self, keyring: Keyring, number: int, limits: Limits) -> None:
@@ -342,7 +342,7 @@ class _Standing:
     lasts_s: float = 0.0
 
 
-class Mutes:
+class MutedSenders:
     """Block list of muted members. Time is the caller's monotonic clock, in ns. Not thread-safe."""
 
     def __init__(self, limits: Limits) -> None:
@@ -376,7 +376,7 @@ class Mutes:
         return min((one.ends_ns for one in self._standings.values() if now_ns < one.ends_ns), default=None)
 
 
-class Pressed:
+class ThrottledSenders:
     """Throttled names: more arrives under them than is checked. Time as above. Not thread-safe."""
 
     def __init__(self, limits: Limits) -> None:

@@ -11,7 +11,7 @@ from bdfl.encoding import digest
 from bdfl.ledger.costs import NANO
 from bdfl.ledger.store import Store
 from bdfl.transports.interfaces import Offer
-from bdfl.transports.live.blob_transfer import PIECE_SIZE, Answer, Errand, Pull, Pulls
+from bdfl.transports.live.blob_transfer import PIECE_SIZE, Answer, Download, DownloadRequest, Downloads
 from bdfl.transports.live.envelope import PieceRequest
 
 # Blob client: a thread that requests pieces, collects answers and delivers whole blobs.
@@ -19,25 +19,25 @@ from bdfl.transports.live.envelope import PieceRequest
 _SHORTEST_WAIT_S = 0.001
 
 
-class Asking(Protocol):
+class SendRequest(Protocol):
     """Sends a request to a holder. The answer comes by callback, from any thread, at most once."""
 
     def __call__(self, holder: int, request: PieceRequest, on_answer: Callable[[Answer], None]) -> None: ...
 
 
-class Puller:
+class BlobClient:
     """Downloads any number of blobs. Thread-safe. Close it after use."""
 
     def __init__(
         self,
-        ask: Asking,
+        ask: SendRequest,
         deliver: Callable[[int, bytes], None],
         count: Callable[[str], None],
         patience_s: float,
         piece_size: int = PIECE_SIZE,
     ) -> None:
         self._ask, self._deliver, self._count = ask, deliver, count
-        self._pulls = Pulls(round(patience_s * NANO), piece_size)
+        self._pulls = Downloads(round(patience_s * NANO), piece_size)
         self._is_closed = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._work, name="puller", daemon=True)
@@ -88,7 +88,7 @@ class Puller:
             for errand in errands:
                 self._ask(errand.holder, errand.request, self._taking(errand))
 
-    def _plan(self, now_ns: int) -> list[Errand]:
+    def _plan(self, now_ns: int) -> list[DownloadRequest]:
         for _ in range(self._pulls.expire(now_ns)):
             self._count("fetch_timeouts")
         return self._pulls.plan(now_ns)
@@ -97,7 +97,7 @@ class Puller:
         next_ns = self._pulls.next_time_ns(now_ns)
         return None if next_ns is None else max(_SHORTEST_WAIT_S, (next_ns - now_ns) / NANO)
 
-    def _taking(self, errand: Errand) -> Callable[[Answer], None]:
+    def _taking(self, errand: DownloadRequest) -> Callable[[Answer], None]:
         def take(answer: Answer) -> None:
             with self._changed:
                 if self._pulls.answer(errand, answer, time.monotonic_ns()):
@@ -106,7 +106,7 @@ class Puller:
 
         return take
 
-    def _finish(self, pull: Pull) -> None:
+    def _finish(self, pull: Download) -> None:
         data = pull.whole()
         giver = pull.main_giver
         with self._changed:
@@ -133,7 +133,7 @@ class _Upload:
     done_ns: int
 
 
-class BlobShelf:
+class BlobCache:
     """FIFO cache over the store; a repeated `put` renews a blob. Thread-safe; disk reads happen outside the lock."""
 
     def __init__(self, store: Store, max_bytes: int) -> None:

@@ -13,7 +13,7 @@ from typing import TypeAlias
 from bdfl.encoding import digest
 from bdfl.ledger.costs import NANO
 from bdfl.transports.live.envelope import PieceRequest
-from bdfl.transports.live.fetch_timeouts import Patience
+from bdfl.transports.live.fetch_timeouts import FetchTimeouts
 
 PIECE_SIZE = 512 * 1024
 _MAX_WINDOW = 4  # pieces in flight from one holder, for one blob
@@ -60,7 +60,7 @@ class _Holder:
 
 
 @dataclass(frozen=True)
-class Asked:
+class RequestInFlight:
     """A request in flight."""
 
     holder: int
@@ -69,16 +69,16 @@ class Asked:
 
 
 @dataclass
-class Pull:
+class Download:
     """The state machine of one download: pieces received, requests in flight, next holder. No clock, no I/O."""
 
     blob: bytes
     size: int
     piece_size: int
-    patience: Patience
+    patience: FetchTimeouts
     started_ns: int
     holders: dict[int, _Holder] = field(default_factory=dict)
-    asked: dict[int, Asked] = field(default_factory=dict)  # by offset
+    asked: dict[int, RequestInFlight] = field(default_factory=dict)  # by offset
     givers: dict[int, int] = field(default_factory=dict)  # by offset: the holder whose piece was taken
     is_single: bool = False  # after a wrong digest: download from one holder at a time
     turn_ns: int | None = None  # when it became active; None: queued
@@ -117,7 +117,7 @@ class Pull:
         if offset is None or number is None:
             return None
         self.holders[number].num_asked += 1
-        self.asked[offset] = Asked(number, now_ns, now_ns + self.patience.wait_ns(number, now_ns))
+        self.asked[offset] = RequestInFlight(number, now_ns, now_ns + self.patience.wait_ns(number, now_ns))
         return number, PieceRequest(self.blob, offset, min(self.piece_size, self.size - offset))
 
     @property
@@ -281,16 +281,16 @@ _MAX_ACTIVE_BYTES = 256 * 2**20  # of active downloads; the others are queued
 
 
 @dataclass(frozen=True, eq=False)
-class Errand:
+class DownloadRequest:
     """A request to send, for one of the downloads."""
 
-    pull: Pull
+    pull: Download
     holder: int
     request: PieceRequest
     asked_ns: int
 
 
-class Pulls:
+class Downloads:
     """Any number of downloads, a bounded number of bytes active. Times are the caller's, in ns. Not thread-safe.
 
     A stalled download does not block the others: it goes to the end of the queue and keeps its pieces.
@@ -298,15 +298,15 @@ class Pulls:
 
     def __init__(self, patience_ns: int, piece_size: int) -> None:
         self._piece_size = piece_size
-        self._patience = Patience(patience_ns, _MAX_IN_FLIGHT)
-        self._pulls: dict[bytes, Pull] = {}
+        self._patience = FetchTimeouts(patience_ns, _MAX_IN_FLIGHT)
+        self._pulls: dict[bytes, Download] = {}
         self._present: frozenset[int] = frozenset()
         self._wrong: dict[int, int] = {}  # bytes of wrong blobs in this round, by holder
 
     def __len__(self) -> int:
         return len(self._pulls)
 
-    def __contains__(self, pull: Pull) -> bool:
+    def __contains__(self, pull: Download) -> bool:
         return self._pulls.get(pull.blob) is pull
 
     def want(self, blob: bytes, size: int, holders: Sequence[int], now_ns: int) -> bool:
@@ -314,7 +314,7 @@ class Pulls:
         pull = self._pulls.get(blob)
         is_new = pull is None
         if pull is None:
-            pull = self._pulls[blob] = Pull(blob, size, self._piece_size, self._patience, now_ns)
+            pull = self._pulls[blob] = Download(blob, size, self._piece_size, self._patience, now_ns)
             for liar, num_bytes in self._wrong.items():
                 if num_bytes >= _MAX_WRONG * size:
                     pull.bar(liar)
@@ -329,14 +329,14 @@ class Pulls:
             self._patience.welcome(newcomer)
         self._present = present
 
-    def find_whole(self) -> Pull | None:
+    def find_whole(self) -> Download | None:
         """Return a download with all its pieces, or None."""
         return next((pull for pull in self._pulls.values() if pull.is_whole), None)
 
-    def remove(self, pull: Pull) -> None:
+    def remove(self, pull: Download) -> None:
         del self._pulls[pull.blob]
 
-    def blame(self, pull: Pull) -> None:
+    def blame(self, pull: Download) -> None:
         """Discard a blob with a wrong digest; bar a holder of too many such bytes until `clear`."""
         liar = pull.blame()
         if liar is None:
@@ -355,9 +355,9 @@ class Pulls:
         """Time out overdue requests; return their number."""
         return sum(pull.expire(now_ns) for pull in self._pulls.values())
 
-    def plan(self, now_ns: int) -> list[Errand]:
+    def plan(self, now_ns: int) -> list[DownloadRequest]:
         """Return the requests to send now, noted as in flight; downloads with fewest timeouts first."""
-        errands: list[Errand] = []
+        errands: list[DownloadRequest] = []
         self._pass_turns(now_ns)
         patience = self._patience
         asked = [one.holder for pull in self._pulls.values() for one in pull.asked.values()]
@@ -368,12 +368,12 @@ class Pulls:
                 found = pull.next_request(self._present, now_ns, with_doubted=doubted_room > 0)
                 if found is None:
                     break
-                errands.append(Errand(pull, *found, now_ns))
+                errands.append(DownloadRequest(pull, *found, now_ns))
                 room -= 1
                 doubted_room -= patience.is_doubted(found[0])
         return errands
 
-    def answer(self, errand: Errand, answer: Answer, now_ns: int) -> bool:
+    def answer(self, errand: DownloadRequest, answer: Answer, now_ns: int) -> bool:
         """Handle an answer; return whether it was a useful piece after its timeout."""
         pull, holder, offset, asked_ns = errand.pull, errand.holder, errand.request.offset, errand.asked_ns
         asked = pull.asked.get(offset) if pull in self else None
@@ -406,9 +406,9 @@ class Pulls:
             if pull.turn_ns is None:
                 pull.turn_ns = now_ns
 
-    def _active(self) -> list[Pull]:
+    def _active(self) -> list[Download]:
         """Return the active downloads: the first in the queue, up to the byte limit."""
-        active: list[Pull] = []
+        active: list[Download] = []
         num_bytes = 0
         for pull in self._pulls.values():
             num_bytes += pull.size

@@ -32,15 +32,15 @@ from bdfl.protocol.events import (
     SetTimer,
     Started,
 )
-from bdfl.protocol.messages import Decided, Hearsay, Message, Proposal
+from bdfl.protocol.messages import Decided, Gossip, Message, Proposal
 from bdfl.protocol.node import begin, step
 from bdfl.protocol.state import Context, NodeState, Phase, clock_offset_ms, is_same
 from bdfl.transports.interfaces import Link, LiveObserver, Observers, Offer, Work, read_recovered, recover_chain
-from bdfl.transports.live.blob_client import BlobShelf
+from bdfl.transports.live.blob_client import BlobCache
 from bdfl.transports.live.effects import Effects
 from bdfl.transports.live.event_log import EVENTS_FILE, MAX_BYTES, EventLog, log_beginning, log_event
-from bdfl.transports.live.prevalidation import Arrival, Rehearsals
-from bdfl.transports.live.queues import Inbox, Timers
+from bdfl.transports.live.prevalidation import Arrival, Prevalidator
+from bdfl.transports.live.queues import FairQueue, Timers
 
 NUM_THREADS = 2
 _INBOX_WEIGHT = 8192  # of all members' messages together
@@ -122,10 +122,10 @@ class LiveNode:
     ) -> None:
         """`folder` holds the event log; without it, or with `max_log_bytes` 0, events are not logged.
 
-        The toolbox must be a `SharedToolbox` unless `num_threads` is 0. A node that is done keeps serving the others
-        unless it `stops_when_done`.
+        The cache must be a `SharedVerificationCache` unless `num_threads` is 0. A node that is done keeps serving the
+        others unless it `stops_when_done`.
         """
-        self._signer = _Notary(context.signer)
+        self._signer = _RecordingSigner(context.signer)
         self._context = replace(context, signer=self._signer)
         self._store = store
         self._link = link
@@ -138,7 +138,7 @@ class LiveNode:
         self._last_ns = 0
         self._num_trusted = len(store.trusted)
         self._turned_ns = clock()
-        chain = recover_chain(store, context.toolbox)
+        chain = recover_chain(store, context.cache)
         recovered = read_recovered(store, chain)
         self._state = begin(self._context, chain, recovered)
         self._log: EventLog | None = None
@@ -147,8 +147,8 @@ class LiveNode:
             self._log.begin(log_beginning(context, chain, recovered))
         num_members, size = chain.num_members, chain.genesis.model.size
         share = max(_LEAST_SHARE, _INBOX_WEIGHT // num_members)
-        self._inbox: Inbox[Arrival] = Inbox(share)
-        self._rehearsals = Rehearsals(
+        self._inbox: FairQueue[Arrival] = FairQueue(share)
+        self._prevalidator = Prevalidator(
             self._context,
             num_threads,
             find_state=lambda: self._state,
@@ -156,13 +156,13 @@ class LiveNode:
             wall_clock=_read_wall_clock,
             give=self._put,
         )
-        self._shelf = BlobShelf(store, (num_members + _SHELF_MODELS) * size)
+        self._blob_cache = BlobCache(store, (num_members + _SHELF_MODELS) * size)
         self._effects = Effects(
             context.number,
             store,
             link,
             work,
-            self._shelf,
+            self._blob_cache,
             give=self._give_own,
             find_chain=lambda: self._state.chain,
             clock=clock,
@@ -189,7 +189,7 @@ class LiveNode:
         own = self._state.updates.get(self._context.number)
         try:
             self._effects.start(chain, own.update.model if own is not None and own.update.samples else None)
-            self._rehearsals.start()
+            self._prevalidator.start()
             self._link.open(self)
             if self._barrier is not None:
                 self._barrier.wait(self._link, self._is_stopping)
@@ -235,7 +235,7 @@ class LiveNode:
             attempt=state.attempt,
             present=self._present,
             num_waiting=len(self._inbox),
-            num_rehearsing=len(self._rehearsals),
+            num_rehearsing=len(self._prevalidator),
             num_effects=len(self._effects),
             num_dropped=counts.num_dropped,
             num_trusted=self._num_trusted,
@@ -253,14 +253,14 @@ class LiveNode:
 
     def receive(self, message: Message) -> None:
         arrival = Arrival(MessageArrived(message), message.sender, _weigh(message))
-        self._put(self._rehearsals.rehearse(arrival) if self._rehearsals.is_worth_it(arrival) else arrival)
+        self._put(self._prevalidator.rehearse(arrival) if self._prevalidator.is_worth_it(arrival) else arrival)
 
     def receive_blob(self, holder: int, data: bytes) -> None:
         self._give_own(BlobArrived(holder, data))  # it was requested: never dropped
 
     def offer(self, to: int, blob: bytes) -> Offer | None:
         try:
-            return self._shelf.offer(blob)
+            return self._blob_cache.offer(blob)
         except StoreError as error:
             self.refuse(None, f"store: {error}")
             return None
@@ -279,8 +279,8 @@ class LiveNode:
     def _give_own(self, event: Event) -> None:
         """Queue a costly event for prevalidation, any other for the event loop."""
         arrival = Arrival(event, None)
-        if self._rehearsals.is_worth_it(arrival):
-            self._rehearsals.put(arrival)
+        if self._prevalidator.is_worth_it(arrival):
+            self._prevalidator.put(arrival)
         else:
             self._put(arrival)
 
@@ -299,8 +299,8 @@ class LiveNode:
             self._give_own(fired)
         if arrival is None:
             return
-        if arrival.sender is None and self._rehearsals.is_worth_it(arrival):  # the state has changed since
-            self._rehearsals.put(arrival)
+        if arrival.sender is None and self._prevalidator.is_worth_it(arrival):  # the state has changed since
+            self._prevalidator.put(arrival)
         else:
             self._take_in(arrival.event)
 
@@ -320,7 +320,7 @@ class LiveNode:
         signatures = self._signer.pop()
         is_news = bool(signatures) or not is_same(before, after) or not all(isinstance(one, _SAYING) for one in effects)
         if self._log is not None and is_news:  # a replay does not need the others
-            self._log.append(now_ns, utc_ms, log_event(event, after, self._context.toolbox), signatures)
+            self._log.append(now_ns, utc_ms, log_event(event, after, self._context.cache), signatures)
         self._state = after
         self._num_trusted += sum(isinstance(effect, Commit) and effect.is_trusted for effect in effects)
         self._observer.stepped(now_ns, before, event, after, effects)
@@ -360,11 +360,11 @@ class LiveNode:
             steps.callback(self._effects.end)
             steps.callback(self._work.stop_training)
             steps.callback(self._work.stop_mining)
-            steps.callback(self._rehearsals.end)
+            steps.callback(self._prevalidator.end)
             steps.callback(self._inbox.close)
 
 
-class _Notary(Signer):
+class _RecordingSigner(Signer):
     """A signer that records its signatures."""
 
     def __init__(self, signer: Signer) -> None:
@@ -424,6 +424,6 @@ def _weigh(message: Message) -> int:
     content = message.content
     if isinstance(content, (Proposal, Decided)):
         return _BLOCK_WEIGHT
-    if isinstance(content, Hearsay):
+    if isinstance(content, Gossip):
         return 1 + (len(content.votes) + len(content.updates) + len(content.reports)) // _STATEMENTS_PER_WEIGHT
     return 1

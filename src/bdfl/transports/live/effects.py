@@ -30,9 +30,9 @@ from bdfl.protocol.events import (
     TrainingFinished,
 )
 from bdfl.protocol.events import Store as Keep
-from bdfl.protocol.messages import Content, Decided, Hearsay, Message
+from bdfl.protocol.messages import Content, Decided, Gossip, Message
 from bdfl.transports.interfaces import Link, LiveObserver, Work, keep
-from bdfl.transports.live.blob_client import BlobShelf
+from bdfl.transports.live.blob_client import BlobCache
 
 MAX_WAITING = 4096  # effects; back-pressure: beyond this the event loop waits for the disk
 
@@ -48,7 +48,7 @@ class Effects:
         store: Store,
         link: Link,
         work: Work,
-        shelf: BlobShelf,
+        blob_cache: BlobCache,
         *,
         give: Callable[[Event], None],
         find_chain: Callable[[], ChainState],
@@ -63,7 +63,7 @@ class Effects:
         self._store = store
         self._link = link
         self._work = work
-        self._shelf = shelf
+        self._blob_cache = blob_cache
         self._give = give
         self._find_chain = find_chain
         self._clock = clock
@@ -84,7 +84,7 @@ class Effects:
 
     def start(self, chain: ChainState, own_update: bytes | None) -> None:
         """Start the thread; `own_update` is the node's recovered update of the current round, if any."""
-        self._shelf.withhold(own_update)
+        self._blob_cache.withhold(own_update)
         self._set_members(chain)
         self._thread.start()
 
@@ -160,10 +160,10 @@ class Effects:
         """Carry out the part of an effect that is not a write to the store."""
         match effect:
             case Keep(KeptBlob(blob, data)):
-                self._shelf.put(blob, data)
+                self._blob_cache.put(blob, data)
             case Keep(KeptUpdate(height, signed)):
                 if height == chain.height + 1:
-                    self._shelf.withhold(signed.update.model if signed.update.samples else None)
+                    self._blob_cache.withhold(signed.update.model if signed.update.samples else None)
             case Commit():
                 self._finish_height(effect, chain)
             case Send():
@@ -188,7 +188,7 @@ class Effects:
 
     def _finish_height(self, effect: Commit, chain: ChainState) -> None:
         self._link.forget_fetches()
-        self._shelf.withhold(None)
+        self._blob_cache.withhold(None)
         if self._training is not None:
             self._training = None
             self._work.stop_training()
@@ -205,14 +205,14 @@ class Effects:
 
     def _send(self, effect: Send, chain: ChainState) -> None:
         message, content = effect.message, effect.message.content
-        if self._shelf.is_withholding and message.height == chain.height + 1 and self._is_announcement(content):
+        if self._blob_cache.is_withholding and message.height == chain.height + 1 and self._is_announcement(content):
             now_ns = self._clock()
-            self._shelf.upload(now_ns, now_ns + self._work.upload(chain))
+            self._blob_cache.upload(now_ns, now_ns + self._work.upload(chain))
         self._link.send(effect.to, message)
 
     def _is_announcement(self, content: Content) -> bool:
         """Return whether a message announces the node's own update."""
-        return isinstance(content, Hearsay) and any(signed.update.client == self._number for signed in content.updates)
+        return isinstance(content, Gossip) and any(signed.update.client == self._number for signed in content.updates)
 
     def _serve_decided(self, effect: ServeDecided, chain: ChainState) -> None:
         if 1 <= effect.height <= self._store.height:
@@ -222,7 +222,7 @@ class Effects:
     def _train(self, effect: Train, chain: ChainState) -> None:
         if effect.parent != chain.tip or effect.parent != self._find_chain().tip:
             return  # outdated
-        model = self._shelf.get(effect.model)
+        model = self._blob_cache.get(effect.model)
         if model is None:
             raise RuntimeError(f"the model {effect.model.hex()} of round {effect.height} is gone")
 

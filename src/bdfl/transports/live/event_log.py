@@ -32,7 +32,7 @@ from bdfl.ledger.block import (
     SignedVote,
     TimeMs,
 )
-from bdfl.ledger.cache import Toolbox
+from bdfl.ledger.cache import VerificationCache
 from bdfl.ledger.chain import ChainState
 from bdfl.protocol.events import (
     BlobArrived,
@@ -71,7 +71,7 @@ class LoggedProgress(Record, frozen=True):
     lock: Certificate
 
 
-class Began(Record, frozen=True, tag="began"):
+class LogHeader(Record, frozen=True, tag="began"):
     """The start of a node, with the state recovered from its store."""
 
     format: Whole
@@ -154,7 +154,7 @@ LoggedEvent: TypeAlias = (
 )
 
 
-class Happened(Record, frozen=True, tag="happened"):
+class LoggedStep(Record, frozen=True, tag="happened"):
     """An event, its time by both clocks, and the signatures made in its step, in order."""
 
     now_ns: Whole
@@ -165,23 +165,23 @@ class Happened(Record, frozen=True, tag="happened"):
 
 @prepared
 class _Entry(Record, frozen=True):
-    entry: Began | Happened
+    entry: LogHeader | LoggedStep
 
 
-def log_event(event: Event, after: NodeState, toolbox: Toolbox) -> LoggedEvent:
+def log_event(event: Event, after: NodeState, cache: VerificationCache) -> LoggedEvent:
     """Return the log record of an event; `after` is the state after its step."""
     match event:
         case MessageArrived(message):
             return LoggedMessage(message)
         case BlobArrived(holder, data):
-            blob = toolbox.digest(data)
+            blob = cache.digest(data)
             return LoggedBlob(holder, blob, data if blob in after.refused else b"")
         case PeersAppeared():
             return LoggedPeers()
         case TimerFired(timer, height, attempt):
             return LoggedTimer(timer.value, height, attempt)
         case TrainingFinished(height, parent, model, epsilon_micro):
-            return LoggedTraining(height, parent, _NO_BLOB if model is None else toolbox.digest(model), epsilon_micro)
+            return LoggedTraining(height, parent, _NO_BLOB if model is None else cache.digest(model), epsilon_micro)
         case Measured(round, conditions, receipt):
             return LoggedMeasures(round, conditions, receipt)
         case NonceFound(header, nonce):
@@ -192,10 +192,10 @@ def log_event(event: Event, after: NodeState, toolbox: Toolbox) -> LoggedEvent:
             return LoggedStart()
 
 
-def log_beginning(context: Context, chain: ChainState, recovered: Recovered) -> Began:
+def log_beginning(context: Context, chain: ChainState, recovered: Recovered) -> LogHeader:
     """Return the log record of a node's start."""
     timing, progress = context.timing, recovered.progress
-    return Began(
+    return LogHeader(
         FORMAT,
         chain.chain,
         context.number,
@@ -218,7 +218,7 @@ def log_beginning(context: Context, chain: ChainState, recovered: Recovered) -> 
     )
 
 
-def progress_of(began: Began) -> KeptProgress | None:
+def progress_of(began: LogHeader) -> KeptProgress | None:
     progress = began.progress
     return None if progress is None else KeptProgress(began.height + 1, progress.attempt, progress.lock)
 
@@ -250,7 +250,7 @@ class EventLog:
         """True if the next incarnation should begin in a new file."""
         return self._is_cut or self._size > self._max_bytes
 
-    def begin(self, began: Began) -> None:
+    def begin(self, began: LogHeader) -> None:
         """Log the start of an incarnation, in a new file if this one is full."""
         if self.is_full and self._file is not None:
             try:
@@ -266,7 +266,7 @@ class EventLog:
     def append(self, now_ns: int, utc_ms: int, event: LoggedEvent, signatures: Sequence[bytes]) -> None:
         if not self.is_writing:
             return
-        data = encode(_Entry(Happened(now_ns, utc_ms, event, tuple(signatures))))
+        data = encode(_Entry(LoggedStep(now_ns, utc_ms, event, tuple(signatures))))
         self._is_cut = len(data) > _MAX_FRAME or self._size + _HEAD.size + len(data) > 2 * self._max_bytes
         if not self._is_cut:
             self._write(data)
@@ -309,7 +309,7 @@ def former_log(path: Path) -> Path:
     return path.with_name(path.name + ".1")
 
 
-def read_entries(path: Path) -> Iterator[Began | Happened]:
+def read_entries(path: Path) -> Iterator[LogHeader | LoggedStep]:
     """Yield all entries of a log up to a torn tail; raises `BrokenLog` if it is not a node's log."""
     try:
         for data, _ in _read_frames(path):

@@ -39,7 +39,7 @@ class _Habit:
         self.last_ns, self.num_silences = now_ns, 0
 
 
-class Patience:
+class FetchTimeouts:
     """Timeouts and congestion window of a node, for all its downloads. Times are the caller's, in ns."""
 
     def __init__(self, least_ns: int, most_in_flight: int) -> None:

@@ -24,7 +24,7 @@ from bdfl.transports.live.calibration import (
     read_battery,
 )
 from bdfl.transports.live.training_process import TrainingProcess
-from bdfl.transports.live.work import OnFailure, Workshop
+from bdfl.transports.live.work import OnFailure, WorkProcesses
 
 _WEIGHT = 0.25  # of the newest transfer in the moving average
 
@@ -47,7 +47,7 @@ class UplinkGauge:
                 self._bytes_per_s += _WEIGHT * (num_bytes / duration_s - self._bytes_per_s)
 
 
-class MeasuredWork(Workshop):
+class MeasuredWork(WorkProcesses):
     """A `Work` with the machine's real durations, conditions and receipts."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Prevalidation: costly events are executed speculatively outside the event loop to warm the toolbox's cache.
+"""Prevalidation: costly events are executed speculatively outside the event loop to warm the verification cache.
 
 Messages are prevalidated in the receiving thread of their sender, the node's own events in threads of their own.
 
@@ -15,7 +15,7 @@ from queue import SimpleQueue
 from bdfl.encoding import SIGNATURE_SIZE, Record
 from bdfl.identity import Meaning, Place, Signer
 from bdfl.protocol.events import BlobArrived, Event, Measured, MessageArrived, Timer, TimerFired, TrainingFinished
-from bdfl.protocol.messages import Content, Decided, Hearsay, Proposal
+from bdfl.protocol.messages import Content, Decided, Gossip, Proposal
 from bdfl.protocol.node import step
 from bdfl.protocol.state import Context, NodeState, Phase
 from bdfl.protocol.votes import key_of
@@ -46,7 +46,7 @@ class _NoSigner(Signer):
         return bytes(SIGNATURE_SIZE)
 
 
-class Rehearsals:
+class Prevalidator:
     """Prevalidation, of at most `num_threads` events at a time."""
 
     def __init__(
@@ -130,7 +130,7 @@ def _is_costly_content(state: NodeState, content: Content) -> bool:
     match content:
         case Proposal(block) | Decided(block):
             return block.digest not in state.candidates
-        case Hearsay():
+        case Gossip():
             num_new = sum(key_of(vote) not in state.votes for vote in content.votes)
             num_new += sum(signed.update.client not in state.updates for signed in content.updates)
             num_new += sum(signed.report.client not in state.reports for signed in content.reports)

@@ -15,7 +15,7 @@ _Item = TypeVar("_Item")
 # A fair bounded queue: no sender can use up the space of the others.
 
 
-class Inbox(Generic[_Item]):
+class FairQueue(Generic[_Item]):
     """A queue with a quota per sender, served round-robin. The node's own items come first and have no quota."""
 
     def __init__(self, max_weight: int) -> None:
@@ -102,7 +102,7 @@ class Outbox:
 
     def __init__(self, send: Callable[[int | None, bytes], None], limits: Limits) -> None:
         self._send, self._limits = send, limits
-        self._waiting: Inbox[_Outgoing] = Inbox(limits.answers_bytes)
+        self._waiting: FairQueue[_Outgoing] = FairQueue(limits.answers_bytes)
         self._num_shared = self._shared_bytes = 0  # broadcasts
         self._is_closed = False
         self._lock = threading.Lock()

@@ -11,7 +11,7 @@ from pathlib import Path
 from bdfl.encoding import Record, encode
 from bdfl.errors import BdflError, other_format
 from bdfl.identity import Meaning, Place, Signer, is_signed, statement_digest
-from bdfl.ledger.cache import Toolbox
+from bdfl.ledger.cache import VerificationCache
 from bdfl.ledger.chain import ChainState, apply_block, start_chain
 from bdfl.ledger.store import Store
 from bdfl.protocol.events import (
@@ -32,9 +32,7 @@ from bdfl.transports.interfaces import Observer
 from bdfl.transports.live.event_log import (
     EVENTS_FILE,
     FORMAT,
-    Began,
     BrokenLog,
-    Happened,
     LoggedBlob,
     LoggedChange,
     LoggedEvent,
@@ -43,8 +41,10 @@ from bdfl.transports.live.event_log import (
     LoggedNonce,
     LoggedPeers,
     LoggedStart,
+    LoggedStep,
     LoggedTimer,
     LoggedTraining,
+    LogHeader,
     former_log,
     progress_of,
     read_entries,
@@ -103,18 +103,20 @@ class _Tape(Signer):
         return signature
 
 
-def replay(log: Path, store: Store, toolbox: Toolbox | None = None, observer: Observer | None = None) -> ReplayResult:
+def replay(
+    log: Path, store: Store, cache: VerificationCache | None = None, observer: Observer | None = None
+) -> ReplayResult:
     """Replay a log and the rotated one before it against the node's `store`, which may be read-only.
 
     Raises `ReplayDiffers` if the core decides or signs differently, `BrokenLog` if the log is empty or invalid.
     """
-    shared = Toolbox() if toolbox is None else toolbox
+    shared = VerificationCache() if cache is None else cache
     player: _Player | None = None
     lives: list[ReplayedLife] = []
     decided: set[int] = set()
     chain = start_chain(store.genesis, shared)
     for entry in _entries_of(log):
-        if isinstance(entry, Began):
+        if isinstance(entry, LogHeader):
             if player is not None:
                 lives.append(player.end())
             chain = _advance(chain, entry.height, store, shared)
@@ -130,22 +132,22 @@ def replay(log: Path, store: Store, toolbox: Toolbox | None = None, observer: Ob
     return ReplayResult(player.number, tuple(lives), len(decided), missing)
 
 
-def _entries_of(log: Path) -> Iterator[Began | Happened]:
+def _entries_of(log: Path) -> Iterator[LogHeader | LoggedStep]:
     for path in (former_log(log), log):
         if path == log or path.exists():
             yield from read_entries(path)
 
 
-def _advance(chain: ChainState, height: int, store: Store, toolbox: Toolbox) -> ChainState:
+def _advance(chain: ChainState, height: int, store: Store, cache: VerificationCache) -> ChainState:
     """Return the chain at that height."""
     if height > store.height:
         raise ReplayDiffers(f"a life began at block {height}, the store has {store.height}")
     if height < chain.height:
-        chain = start_chain(store.genesis, toolbox)
+        chain = start_chain(store.genesis, cache)
     for block in store.blocks(chain.height + 1):
         if chain.height == height:
             break
-        chain = apply_block(chain, block, toolbox)
+        chain = apply_block(chain, block, cache)
     return chain
 
 
@@ -154,10 +156,10 @@ class _Player:
 
     def __init__(
         self,
-        began: Began,
+        began: LogHeader,
         chain: ChainState,
         store: Store,
-        toolbox: Toolbox,
+        cache: VerificationCache,
         decided: set[int],
         observer: Observer,
     ) -> None:
@@ -175,11 +177,11 @@ class _Player:
         self._tape = _Tape(began.public_key)
         timing = Timing(began.grace_ns, began.attempt_ns, began.resend_ns, float.fromhex(began.time_scale))
         self._context = Context(
-            began.number, self._tape, timing, toolbox, began.last_height, keep_blocks=began.keep_blocks
+            began.number, self._tape, timing, cache, began.last_height, keep_blocks=began.keep_blocks
         )
         self._state: NodeState = begin(self._context, chain, self._recovered(began))
 
-    def play(self, entry: Happened) -> None:
+    def play(self, entry: LoggedStep) -> None:
         if not self._is_whole:
             return
         event = self._event_of(entry.event)
@@ -223,7 +225,7 @@ class _Player:
         self._last_height = height
         self._decided.add(height)
 
-    def _recovered(self, began: Began) -> Recovered:
+    def _recovered(self, began: LogHeader) -> Recovered:
         blobs = {blob: self._store.get_blob(blob) for blob in began.blobs}
         return Recovered(
             certificate=began.certificate,

@@ -15,7 +15,7 @@ from bdfl.learning.dataset import BadData
 from bdfl.learning.partition import draw_partition
 from bdfl.learning.privacy_accounting import spent_micro
 from bdfl.learning.sgd import Samples
-from bdfl.learning.trainer import BlockTask, LocalTrainer, LoopTrainer, Material, gather_material
+from bdfl.learning.trainer import BlockTask, LocalTrainer, LoopTrainer, TrainingArrays, gather_material
 from bdfl.learning.training import LocalResult
 from bdfl.learning.weights import Vector, decode_weights, encode_weights
 from bdfl.scenario import Engine, Scenario
@@ -103,7 +103,7 @@ class ShareTrainer:
         return (function(self._bench, task) for task in tasks)
 
 
-def _dealt_share(scenario: Scenario, client: int) -> Material:
+def _dealt_share(scenario: Scenario, client: int) -> TrainingArrays:
     """Load the client's partition of the scenario's data; inputs are normalised over all clients."""
     if client >= scenario.clients.count:
         found = f"client {client} of {scenario.clients.count}"
@@ -121,7 +121,7 @@ def _dealt_share(scenario: Scenario, client: int) -> Material:
     )
 
 
-def _own_share(scenario: Scenario, client: int, source: str) -> Material:
+def _own_share(scenario: Scenario, client: int, source: str) -> TrainingArrays:
     """Load all of a member's own data; it has `partition.num_labels` labels, some perhaps without samples."""
     data = load_data(msgspec.structs.replace(scenario.data, source=source))
     num_labels = scenario.partition.num_labels

@@ -7,7 +7,7 @@ from typing import Self, TypeVar
 
 from bdfl.learning.weights import Layout, Vector
 from bdfl.ledger.block import ModelUpdate
-from bdfl.ledger.cache import MAX_BYTES, MAX_ENTRIES, LruCache, Toolbox
+from bdfl.ledger.cache import MAX_BYTES, MAX_ENTRIES, LruCache, VerificationCache
 from bdfl.scenario.schema_learning import Aggregation, WorkKind
 
 _ROUNDS = 4  # cached
@@ -33,8 +33,8 @@ class _SharedCache(LruCache[_Key, _Value]):
             return super().put(key, value, size)
 
 
-class SharedToolbox(Toolbox):
-    """A thread-safe `Toolbox` with one lock per key: only threads that need the same result wait.
+class SharedVerificationCache(VerificationCache):
+    """A thread-safe `VerificationCache` with one lock per key: only threads that need the same result wait.
 
     A computation may request other results but never its own, so there is no deadlock.
     """

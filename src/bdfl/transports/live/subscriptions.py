@@ -48,7 +48,7 @@ class Entity(Protocol):
     def undeclare(self) -> None: ...
 
 
-class Pace(Generic[_Heard_contra]):
+class SubscriptionRate(Generic[_Heard_contra]):
     """Rate limit of a subscription: a token bucket with a cost per message."""
 
     def __init__(
@@ -72,7 +72,7 @@ class Pace(Generic[_Heard_contra]):
             is_over.wait(wait_ns / 1e9)
 
 
-class Ear(Generic[_Heard]):
+class Subscription(Generic[_Heard]):
     """A thread that handles all messages of a subscriber or queryable, in order. End and join it after use."""
 
     def __init__(
@@ -81,7 +81,7 @@ class Ear(Generic[_Heard]):
         entity: Entity,
         channel: HeardChannel[_Heard],
         handle: Callable[[_Heard], None],
-        pace: Pace[_Heard] | None = None,
+        pace: SubscriptionRate[_Heard] | None = None,
     ) -> None:
         """Without a `pace` there is no rate limit."""
         self._entity, self._channel, self._handle, self._pace = entity, channel, handle, pace
@@ -133,7 +133,7 @@ class Declared(Entity, Protocol[_Heard_co]):
 
 
 @dataclass(frozen=True)
-class Audience:
+class Senders:
     """The members to subscribe to, one subscription each."""
 
     members: frozenset[int]
@@ -141,7 +141,7 @@ class Audience:
     relays: frozenset[int] = frozenset()  # members that relay their clients' messages
 
 
-class Listening(Generic[_Heard]):
+class Subscriptions(Generic[_Heard]):
     """Subscriptions to members; each is handled in order. Not thread-safe. End and join it after use."""
 
     def __init__(
@@ -149,12 +149,12 @@ class Listening(Generic[_Heard]):
         name: str,
         declare: Callable[[int, bool], Declared[_Heard]],
         handle: Callable[[_Heard], None],
-        pace_of: Callable[[int], Pace[_Heard]],
+        pace_of: Callable[[int], SubscriptionRate[_Heard]],
     ) -> None:
         """`declare` subscribes to a member or relay, throttled or not; `pace_of` gives a throttled one's rate limit."""
         self._name, self._declare, self._handle, self._pace_of = name, declare, handle, pace_of
-        self._ears: dict[tuple[int, bool], Ear[_Heard]] = {}
-        self._ending: list[Ear[_Heard]] = []  # may still be replying to a peer that does not read
+        self._ears: dict[tuple[int, bool], Subscription[_Heard]] = {}
+        self._ending: list[Subscription[_Heard]] = []  # may still be replying to a peer that does not read
 
     def listen_to(self, members: frozenset[int], slow: frozenset[int] = frozenset()) -> None:
         """Subscribe to these members only. Messages during the change may arrive twice but are not lost."""
@@ -162,7 +162,9 @@ class Listening(Generic[_Heard]):
         for who, is_slow in sorted(wanted - self._ears.keys()):
             declared = self._declare(who, is_slow)
             pace = self._pace_of(who) if is_slow else None
-            self._ears[who, is_slow] = Ear(f"{self._name}-{who}", declared, declared.handler, self._handle, pace)
+            self._ears[who, is_slow] = Subscription(
+                f"{self._name}-{who}", declared, declared.handler, self._handle, pace
+            )
         for one in self._ears.keys() - wanted:
             self._end(one)
 

@@ -22,7 +22,7 @@ _WEIGHT_SIZE = 4  # bytes
 
 
 @dataclass(frozen=True)
-class Waits:
+class Timeouts:
     """Timeouts of a live node."""
 
     timing: Timing
@@ -35,7 +35,7 @@ def live_timing(scenario: Scenario, model_size: int) -> Timing:
     return live_waits(scenario, model_size).timing
 
 
-def live_waits(scenario: Scenario, model_size: int) -> Waits:
+def live_waits(scenario: Scenario, model_size: int) -> Timeouts:
     """Return all timeouts of a node in a scenario's network; `model_size` in bytes.
 
     The deadline of a round is twice its modelled exchange, times the time scale, plus the grace: the cost of a dead
@@ -56,7 +56,7 @@ def live_waits(scenario: Scenario, model_size: int) -> Waits:
         time_scale=live.time_scale if live.mode is LiveMode.EMULATE else 1.0,
     )
     fetch_s = _or(live.fetch_s, max(_LEAST_FETCH_S, 2.0 * model_size / _BYTES_PER_S))
-    return Waits(timing, fetch_s, _or(live.lease_s, _LEASE_S))
+    return Timeouts(timing, fetch_s, _or(live.lease_s, _LEASE_S))
 
 
 def _or(given: float | None, derived: float) -> float:

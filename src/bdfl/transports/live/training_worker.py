@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from bdfl.errors import BdflError, one_line, require
 from bdfl.learning.attacks import poison_results
 from bdfl.learning.dataset import BadData
-from bdfl.learning.flower_trainer import Beginning, FlowerLocalTrainer, FlowerTask, rehearse, validate_examples
+from bdfl.learning.flower_trainer import FlowerLocalTrainer, FlowerTask, InitialModel, rehearse, validate_examples
 from bdfl.learning.training import NAN, InvalidTraining, Outcome
 from bdfl.learning.weights import InvalidWeights, decode_weights, encode_weights
 from bdfl.processes import Channel, open_parent_channel
@@ -225,7 +225,7 @@ class FlowerShare:
         self._beginning = self._bench.begin(client)
         if model:
             form = self._beginning.form
-            self._beginning = Beginning(form, decode_weights(model, form.layout))
+            self._beginning = InitialModel(form, decode_weights(model, form.layout))
         found = rehearse(self._bench, self._beginning, client)
         if model and found.result.outcome is Outcome.DIVERGED:
             raise InvalidTraining(f"learning.flower: {scenario.learning.flower} diverges with the agreed model")

@@ -46,7 +46,7 @@ class Spent:
         )
 
 
-class Workshop:
+class WorkProcesses:
     """The part of a `Work` that is alike in every mode: a training process and a miner, both closed with it.
 
     Results are due at once unless a subclass says otherwise. Only `close` blocks.
@@ -225,7 +225,7 @@ class DrawnConditions:
         self._next = 1
 
 
-class EmulatedWork(Workshop):
+class EmulatedWork(WorkProcesses):
     """A `Work` with the durations, conditions and receipts of a simulated run, durations times `time_scale`.
 
     Time beyond the model is overhead, reported by `spent`. With a factor of 0 nothing waits.

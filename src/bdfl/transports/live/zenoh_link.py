@@ -21,14 +21,14 @@ from bdfl.protocol.events import Effect, Event, MessageArrived, ServeDecided
 from bdfl.protocol.messages import Message, encode_message
 from bdfl.protocol.state import NodeState
 from bdfl.transports.interfaces import LiveObserver, Receiver
-from bdfl.transports.live.admission import Bucket, Gate, Mutes, Pressed, Refusal, Refused
-from bdfl.transports.live.blob_client import Puller
+from bdfl.transports.live.admission import AdmissionControl, Bucket, MutedSenders, Refusal, Refused, ThrottledSenders
+from bdfl.transports.live.blob_client import BlobClient
 from bdfl.transports.live.blob_transfer import Absent, Answer, NotYet, Piece
 from bdfl.transports.live.envelope import Keyring, PieceAnswer, PieceRequest, Purpose, Sealer
 from bdfl.transports.live.queues import Outbox
-from bdfl.transports.live.subscriptions import Audience
+from bdfl.transports.live.subscriptions import Senders
 from bdfl.transports.live.zenoh_config import Line, line_of
-from bdfl.transports.live.zenoh_session import Hearers, LinkSettings, ZenohSession
+from bdfl.transports.live.zenoh_session import LinkSettings, SessionCallbacks, ZenohSession
 
 _CLOSE_WAIT_S = 2.0
 _MUTE_SLACK_S = 0.01
@@ -45,7 +45,7 @@ class ZenohLink:
         self._settings = settings
         self._session = ZenohSession(
             settings,
-            Hearers(
+            SessionCallbacks(
                 self._hear_all,
                 self._hear_own,
                 self._hear_query,
@@ -57,7 +57,7 @@ class ZenohLink:
         )
         keyring = Keyring(settings.signer, settings.chain)
         self._sealer = Sealer(keyring, settings.number, settings.life, settings.public_keys)
-        self._gate = Gate(keyring, settings.number, settings.limits)
+        self._admission = AdmissionControl(keyring, settings.number, settings.limits)
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
         self._refusals = Bucket(_MAX_REFUSALS_PER_S, _MAX_REFUSALS_PER_S)
@@ -65,8 +65,8 @@ class ZenohLink:
         self._twin_since_s: float | None = None
         self._presence_lock = threading.Lock()
         self._receiver: Receiver | None = None
-        self._mutes = Mutes(settings.limits)
-        self._pressed = Pressed(settings.limits)
+        self._mutes = MutedSenders(settings.limits)
+        self._pressed = ThrottledSenders(settings.limits)
         self._mute_news = threading.Condition()
         self._muter: threading.Thread | None = None
         self._connector: threading.Thread | None = None
@@ -79,7 +79,7 @@ class ZenohLink:
         limits = self._settings.limits
         self._receiver = receiver
         self._sending = Outbox(self._send, limits)
-        self._puller = Puller(
+        self._blob_client = BlobClient(
             self._ask, receiver.receive_blob, self._count, self._settings.fetch_s, self._settings.piece_size
         )
         try:
@@ -103,26 +103,26 @@ class ZenohLink:
     def fetch(self, blob: bytes, size: int, holders: Sequence[int]) -> None:
         """Download a blob of `size` bytes, preferably from these members, until it is complete or forgotten."""
         if 0 <= size <= self._settings.max_blob_size:
-            self._puller.fetch(blob, size, [number for number in holders if self._gate.is_member(number)])
+            self._blob_client.fetch(blob, size, [number for number in holders if self._admission.is_member(number)])
         else:
             self._count("fetches_too_large")
 
     def forget_fetches(self) -> None:
         """Cancel all downloads."""
-        self._puller.forget()
+        self._blob_client.forget()
 
     def set_members(self, public_keys: Sequence[bytes | None]) -> None:
         """Set the members by number; None: no longer a member. TLS follows at the next `reload`."""
-        self._gate.set_members(public_keys)
+        self._admission.set_members(public_keys)
         self._sealer.set_members(public_keys)
-        self._session.members = self._gate.members  # excludes this node: no session may send under its name
+        self._session.members = self._admission.members  # excludes this node: no session may send under its name
         self._wake_muter()
         if self._session.is_open:
             self._notice()
 
     @property
     def present(self) -> frozenset[int]:
-        return frozenset(line.member for line in tuple(self._tokens) if self._gate.is_member(line.member))
+        return frozenset(line.member for line in tuple(self._tokens) if self._admission.is_member(line.member))
 
     @property
     def has_twin(self) -> bool:
@@ -153,7 +153,7 @@ class ZenohLink:
             num_muted, num_pressed = len(self._mutes.muted(now_ns)), len(self._pressed.pressed(now_ns))
         return {
             "sending": len(self._sending),
-            "fetching": self._puller.num_pulls,
+            "fetching": self._blob_client.num_pulls,
             "muted": num_muted,  # members
             "slowed": num_pressed,  # members' names
         }
@@ -169,12 +169,12 @@ class ZenohLink:
     def blame(self, sender: int | None) -> None:
         """Charge a member for an authenticated message that the node refused."""
         if sender is not None:
-            self._gate.charge(sender, time.monotonic_ns())
+            self._admission.charge(sender, time.monotonic_ns())
             self._lose_patience(sender, 0)
 
     def charge_aside(self, sender: int, num_asides: int) -> None:
         """Charge a member for messages and answers outside the current round."""
-        self._gate.charge_aside(sender, num_asides, time.monotonic_ns())
+        self._admission.charge_aside(sender, num_asides, time.monotonic_ns())
 
     def close(self) -> None:
         """Close the session and end all threads; no callback is called afterwards."""
@@ -186,7 +186,7 @@ class ZenohLink:
         for thread in (self._connector, self._muter):
             if thread is not None:
                 thread.join(_CLOSE_WAIT_S)
-        self._puller.close(_CLOSE_WAIT_S)
+        self._blob_client.close(_CLOSE_WAIT_S)
         self._sending.close(_CLOSE_WAIT_S)
         self._session.close()
 
@@ -209,7 +209,7 @@ class ZenohLink:
     def _end_session(self) -> None:
         with self._presence_lock:
             self._tokens.clear()
-            self._puller.set_present(frozenset())
+            self._blob_client.set_present(frozenset())
 
     def _send(self, to: int | None, payload: bytes) -> None:
         if not self._session.is_open:
@@ -235,8 +235,10 @@ class ZenohLink:
         self._count("heard")
         self._count("heard_bytes", size)
         try:
-            line = self._gate.admit(line, size, time.monotonic_ns())
-            message = self._gate.read_message(line.member, receiver, sample.payload.to_bytes(), time.monotonic_ns())
+            line = self._admission.admit(line, size, time.monotonic_ns())
+            message = self._admission.read_message(
+                line.member, receiver, sample.payload.to_bytes(), time.monotonic_ns()
+            )
         except Refused as refused:
             self._refuse(line, refused, size)
             return
@@ -251,9 +253,9 @@ class ZenohLink:
             if self._is_closed:
                 return
             try:
-                line = self._gate.admit_request(line, size, time.monotonic_ns())
+                line = self._admission.admit_request(line, size, time.monotonic_ns())
                 data = _to_bytes(query.payload)
-                request = self._gate.read_request(line.member, data, time.monotonic_ns())
+                request = self._admission.read_request(line.member, data, time.monotonic_ns())
             except Refused as refused:
                 self._refuse(line, refused, size)
                 return
@@ -280,7 +282,7 @@ class ZenohLink:
         now_ns = time.monotonic_ns()
         wait_ns = offer.ready_ns(end) - now_ns
         if wait_ns <= 0:
-            wait_ns = self._gate.serving_wait_ns(asker, request.length, now_ns)
+            wait_ns = self._admission.serving_wait_ns(asker, request.length, now_ns)
         if wait_ns > 0:
             self._count("served_not_yet")
             return NotYet(wait_ns)
@@ -295,7 +297,7 @@ class ZenohLink:
     def _read_answer(self, holder: int, request: bytes, sample: zenoh.Sample) -> Answer | None:
         """Return the holder's answer to a request; None if it is not authentic, which is not charged to the holder."""
         try:
-            said = self._gate.read_answer(holder, request, _to_bytes(sample.attachment))
+            said = self._admission.read_answer(holder, request, _to_bytes(sample.attachment))
         except Refused:
             self._count("answers_ignored")
             return None
@@ -312,7 +314,7 @@ class ZenohLink:
         line, session = line_of(key), key.rpartition("/")[0].rpartition("/")[2]
         if self._is_closed or line is None or session == self._sealer.session:
             return
-        known = self._gate.members | {self._settings.number}
+        known = self._admission.members | {self._settings.number}
         if line.member not in known or (line.relay is not None and line.relay not in known):
             return
         with self._presence_lock:
@@ -337,7 +339,7 @@ class ZenohLink:
     def _notice(self) -> None:
         with self._presence_lock:
             present = self.present
-            self._puller.set_present(present)
+            self._blob_client.set_present(present)
             if self._receiver is not None:
                 self._receiver.notice(present)
 
@@ -355,20 +357,20 @@ class ZenohLink:
                     end_ns = min((one for one in ends_ns if one is not None), default=None)
                     self._mute_news.wait(None if end_ns is None else (end_ns - now_ns) / 1e9 + _MUTE_SLACK_S)
 
-    def _find_heard(self) -> Audience:
+    def _find_heard(self) -> Senders:
         """Return the members to subscribe to now. The caller holds `_mute_news`."""
         now_ns = time.monotonic_ns()
-        members = self._gate.members
+        members = self._admission.members
         muted, pressed = self._mutes.muted(now_ns) & members, self._pressed.pressed(now_ns) & members
         relays = {line.relay for line in tuple(self._tokens) if line.member in members and line.relay is not None}
-        return Audience(members - muted, pressed - muted, frozenset(relays & (members | {self._settings.number})))
+        return Senders(members - muted, pressed - muted, frozenset(relays & (members | {self._settings.number})))
 
     def _wake_muter(self) -> None:
         with self._mute_news:
             self._mute_news.notify_all()
 
     def _lose_patience(self, sender: int, size: int) -> None:
-        if not self._gate.is_member(sender):
+        if not self._admission.is_member(sender):
             return
         with self._mute_news:
             if self._mutes.note(sender, size, time.monotonic_ns()):
@@ -378,7 +380,7 @@ class ZenohLink:
 
     def _press(self, sender: int) -> None:
         """Throttle a name under which more arrives than is checked."""
-        if not self._gate.is_member(sender):
+        if not self._admission.is_member(sender):
             return
         with self._mute_news:
             if self._pressed.note(sender, time.monotonic_ns()):
@@ -395,7 +397,7 @@ class ZenohLink:
         self._count(f"refused_{reason.value}")
         if refused.is_proven and sender is not None:
             if reason is not Refusal.RATE:  # its budget is already empty
-                self._gate.charge(sender, now_ns)
+                self._admission.charge(sender, now_ns)
             self._lose_patience(sender, size)
         elif reason in _PRESSING and sender is not None and relay is None:
             self._press(sender)
@@ -416,7 +418,7 @@ def _to_bytes(data: zenoh.ZBytes | None) -> bytes:
 _BY_THE_LINK = frozenset(reason.value for reason in Refusal)  # already counted by the link
 
 
-class BlameForRefused(LiveObserver):
+class Penalties(LiveObserver):
     """An observer that reports to the link refused messages and work outside the current round."""
 
     def __init__(self, link: ZenohLink) -> None:

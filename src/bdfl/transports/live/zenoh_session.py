@@ -18,7 +18,7 @@ from bdfl.transports.live.blob_transfer import PIECE_SIZE, Answer, Silence
 from bdfl.transports.live.certificates import TlsFiles, member_name
 from bdfl.transports.live.envelope import overhead
 from bdfl.transports.live.fetch_timeouts import MOST_TIMES
-from bdfl.transports.live.subscriptions import Audience, Channel, Entity, Listening, Pace, new_channel
+from bdfl.transports.live.subscriptions import Channel, Entity, Senders, SubscriptionRate, Subscriptions, new_channel
 from bdfl.transports.live.zenoh_config import Line, Role, chain_keys, max_sessions, session_config
 
 _CLOSE_WAIT_S = 2.0
@@ -60,7 +60,7 @@ class LinkSettings:
 
 
 @dataclass(frozen=True)
-class Hearers:
+class SessionCallbacks:
     """Callbacks of a session: messages come from receiving threads, `presence` from zenoh's."""
 
     to_all: Callable[[zenoh.Sample], None]
@@ -75,7 +75,7 @@ class Hearers:
 class ZenohSession:
     """A session that can be reopened. Close it after use."""
 
-    def __init__(self, settings: LinkSettings, hearers: Hearers) -> None:
+    def __init__(self, settings: LinkSettings, hearers: SessionCallbacks) -> None:
         self._settings = settings
         self._hearers = hearers
         self._keys = chain_keys(settings.chain)
@@ -84,12 +84,12 @@ class ZenohSession:
         self._num_failed = 0  # attempts of a client to open
         self._presence: list[Entity] = []
         self._token: Entity | None = None
-        self._listenings: list[Listening[zenoh.Sample] | Listening[zenoh.Query]] = []
-        self._relayed: list[Listening[zenoh.Sample] | Listening[zenoh.Query]] = []  # by relay
+        self._listenings: list[Subscriptions[zenoh.Sample] | Subscriptions[zenoh.Query]] = []
+        self._relayed: list[Subscriptions[zenoh.Sample] | Subscriptions[zenoh.Query]] = []  # by relay
         self._own_keys = self._keys  # under which this member publishes
         self._lock = threading.Lock()
         self.members: frozenset[int] = frozenset()  # set by the link; used at the next opening
-        self.heard = Audience(frozenset())  # current subscriptions
+        self.heard = Senders(frozenset())  # current subscriptions
 
     @property
     def is_open(self) -> bool:
@@ -188,11 +188,13 @@ class ZenohSession:
             return session.declare_queryable(key, channel, allowed_origin=_OTHERS)
 
         self._listenings += (
-            Listening("link-all", lambda who, slow: subscribe(keys.to_all(who), slow), hearers.to_all, self._pace_of),
-            Listening(
+            Subscriptions(
+                "link-all", lambda who, slow: subscribe(keys.to_all(who), slow), hearers.to_all, self._pace_of
+            ),
+            Subscriptions(
                 "link-own", lambda who, slow: subscribe(keys.to_one(number, who), slow), hearers.to_own, self._pace_of
             ),
-            Listening(
+            Subscriptions(
                 "link-server",
                 lambda who, slow: serve(keys.blob(number, who), slow),
                 hearers.query,
@@ -200,26 +202,26 @@ class ZenohSession:
             ),
         )
         self._relayed += (
-            Listening(
+            Subscriptions(
                 "relay-all",
                 lambda relay, _: subscribe_relayed(keys.via(relay).to_all("*")),
                 hearers.to_all,
                 self._pace_of_relay,
             ),
-            Listening(
+            Subscriptions(
                 "relay-own",
                 lambda relay, _: subscribe_relayed(keys.via(relay).to_one(number, "*")),
                 hearers.to_own,
                 self._pace_of_relay,
             ),
-            Listening(
+            Subscriptions(
                 "relay-server",
                 lambda relay, _: serve(keys.via(relay).blob(number, "*"), False),
                 hearers.query,
                 self._pace_of_relay,
             ),
         )
-        self._listen_to(Audience(self.members))
+        self._listen_to(Senders(self.members))
         alive = session.liveliness()
         for path in (keys, keys.via("*")):
             on_presence = _direct(hearers.presence)
@@ -235,26 +237,28 @@ class ZenohSession:
             self._own_keys.here(self._settings.number, str(session.info.zid()))
         )
 
-    def _pace_of(self, member: int) -> Pace[zenoh.Sample]:
+    def _pace_of(self, member: int) -> SubscriptionRate[zenoh.Sample]:
         limits = self._settings.limits
         return self._new_pace(limits.slow_per_s, limits.slow_burst, lambda: self._hearers.wait(member))
 
-    def _pace_of_requests(self, member: int) -> Pace[zenoh.Query]:
+    def _pace_of_requests(self, member: int) -> SubscriptionRate[zenoh.Query]:
         limits = self._settings.limits
         return self._new_pace(limits.slow_requests_per_s, limits.slow_burst, lambda: self._hearers.wait(member))
 
-    def _pace_of_relay(self, _: int) -> Pace[zenoh.Sample | zenoh.Query]:
+    def _pace_of_relay(self, _: int) -> SubscriptionRate[zenoh.Sample | zenoh.Query]:
         """Return a rate limit above the traffic of an honest relay's clients; waits are not reported."""
         limits = self._settings.limits
         return self._new_pace(_RELAYED_TIMES * limits.slow_per_s, _RELAYED_TIMES * limits.slow_burst, _nothing)
 
-    def _new_pace(self, per_s: int, burst: int, on_wait: Callable[[], None]) -> Pace[zenoh.Sample | zenoh.Query]:
+    def _new_pace(
+        self, per_s: int, burst: int, on_wait: Callable[[], None]
+    ) -> SubscriptionRate[zenoh.Sample | zenoh.Query]:
         limits = self._settings.limits
 
         def cost(heard: zenoh.Sample | zenoh.Query) -> float:
             return 1 + (0 if heard.payload is None else len(heard.payload)) / limits.slow_bytes
 
-        return Pace(Bucket(per_s, burst), cost, on_wait)
+        return SubscriptionRate(Bucket(per_s, burst), cost, on_wait)
 
     def reopen(self) -> None:
         """Reconnect with the current TLS files; raises `LinkError`. Messages meanwhile are lost."""
@@ -262,12 +266,12 @@ class ZenohSession:
             self._disconnect()
             self._open()
 
-    def listen_to(self, audience: Audience) -> None:
+    def listen_to(self, audience: Senders) -> None:
         """Subscribe to these members only."""
         with self._lock, suppress(zenoh.ZError):  # the session may be closed
             self._listen_to(audience)
 
-    def _listen_to(self, audience: Audience) -> None:
+    def _listen_to(self, audience: Senders) -> None:
         self.heard = audience
         for listening in self._listenings:
             listening.listen_to(audience.members, audience.slow)
