@@ -55,13 +55,13 @@ package: $(VENV)/.installed-dev ## build the wheel and the source archive into d
 	$(BIN)/python -m build --quiet
 
 environments: package ## every command in new environments: the core, each extra alone, all of them (an hour); ONLY="core live" for some
-	$(BIN)/python -m tests.environments dist/*.whl $(ONLY)
+	$(BIN)/python -m campaigns.installation.environments dist/*.whl $(ONLY)
 
 pages: package ## the tutorial and every how-to, typed in environments installed as each says (half an hour); ONLY="tutorial" for some
-	$(BIN)/python -m tests.pages dist/*.whl $(ONLY)
+	$(BIN)/python -m campaigns.installation.pages dist/*.whl $(ONLY)
 
 newcomer: $(VENV)/.installed-dev ## from a clone to a report in two commands, everything installed anew, timed (minutes)
-	$(BIN)/python -m tests.newcomer
+	$(BIN)/python -m campaigns.installation.newcomer
 
 format: $(VENV)/.installed-dev ## rewrite the sources in the house format
 	$(BIN)/ruff check --fix .
@@ -148,7 +148,7 @@ model: $(VENV)/.installed-dev browser ## every state of the formal model of agre
 	$(BIN)/python -m campaigns model traces --seeds 100
 
 fuzz: $(VENV)/.installed-dev ## a million mutated encodings of every record (half an hour)
-	$(BIN)/python -m tests.fuzz --count 1000000
+	$(BIN)/python -m campaigns fuzz --count 1000000
 
 poisoning: $(VENV)/.installed-learn ## aggregation rules against poisoning members (minutes)
 	$(BIN)/bdfl poison --out $(RESULTS)/poisoning

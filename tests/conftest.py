@@ -1,5 +1,7 @@
 """Settings of all tests: the same examples every time, no clock in the verdict, pictures of few points, markers."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import settings
 
@@ -20,9 +22,9 @@ NETWORK = [
     "live/test_driver.py",
     "live/test_emulated_network.py",
     "live/test_evidence.py",
-    "live/test_zenoh_link.py",
     "live/test_relay.py",
     "live/test_training_process.py",
+    "live/test_zenoh_link.py",
     "localnet/test_network.py",
     "localnet/test_new_member.py",
     "node/test_service.py",
@@ -35,6 +37,7 @@ NETWORK = [
 SLOW = [
     "audit/test_audit_report.py",
     "campaigns/test_faults_command.py",
+    "campaigns/test_model.py",
     "campaigns/test_selfish.py",
     "campaigns/test_soak.py",
     "cli/test_chain.py",
@@ -48,18 +51,20 @@ SLOW = [
     "experiment/test_robustness.py",
     "experiment/test_training_run.py",
     "explorer/test_explore_command.py",
-    "explorer/test_worker.py",
     "explorer/test_library.py",
+    "explorer/test_worker.py",
+    "federation/test_genesis_file.py",
     "gym/test_scheduling_env.py",
     "laws/test_bad_input.py",
     "laws/test_bounds_are_proven.py",
     "laws/test_constraints.py",
     "laws/test_exact_is_optimal.py",
+    "laws/test_extremes.py",
     "laws/test_paper_results.py",
     "learning/test_label_supply.py",
-    "learning/test_training.py",
     "learning/test_sgd_vmap.py",
     "learning/test_trainer_pool.py",
+    "learning/test_training.py",
     "ledger/test_costs.py",
     "ledger/test_miner.py",
     "ledger/test_schedule.py",
@@ -67,13 +72,12 @@ SLOW = [
     "live/test_blob_client.py",
     "live/test_work.py",
     "node/test_doctor.py",
-    "federation/test_genesis_file.py",
     "report/test_data.py",
     "report/test_figures.py",
     "report/test_learning_figures.py",
     "report/test_page.py",
-    "report/test_robustness.py",
     "report/test_privacy.py",
+    "report/test_robustness.py",
     "reproduce/test_accuracy.py",
     "reproduce/test_reproduce.py",
     "scheduling/test_allocation.py",
@@ -90,14 +94,20 @@ SLOW = [
     "test_scenario.py",
     "test_site.py",
     "tracking/test_mlflow.py",
-    "transports/test_membership.py",
     "transports/test_faults.py",
     "transports/test_faults_of_honest_members.py",
     "transports/test_leads.py",
+    "transports/test_membership.py",
     "transports/test_pruned_networks.py",
     "transports/test_simulated.py",
     "verifiers/test_verifiers.py",
 ]
+
+
+def pytest_configure() -> None:
+    missing = [name for name in NETWORK + SLOW if not (Path(__file__).parent / name).exists()]
+    if missing:
+        raise pytest.UsageError(f"tests/conftest.py: no such files: {', '.join(missing)}")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

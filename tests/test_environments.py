@@ -12,7 +12,7 @@ import pytest
 
 from bdfl import errors
 from bdfl.errors import MissingExtra, install_command, require
-from tests.environments import Answer, Environment, list_extras, make_environment, make_samples
+from campaigns.installation.environments import Answer, Environment, list_extras, make_environment, make_samples
 from tests.once import make_once
 from tests.test_wheel import build
 

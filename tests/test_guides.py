@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from typer.testing import CliRunner
 
 from bdfl.cli import app
-from tests.pages import GUIDES, ROOT, blocks_of, type_page
+from campaigns.installation.pages import GUIDES, ROOT, blocks_of, type_page
 from tests.test_docs import parse
 
 SHOWN = ("text", "console", "")  # blocks that nobody is meant to type

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.newcomer import COMMANDS, NAME, ROOT, validate_report, walk
+from campaigns.installation.newcomer import COMMANDS, NAME, ROOT, validate_report, walk
 
 
 def is_repository() -> bool:

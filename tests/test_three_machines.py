@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from bdfl.ledger.sqlite_store import ChainStore
-from tests.machines import HUB, PORT, Machine, open_machines
-from tests.pages import ROOT, blocks_of
+from campaigns.installation.machines import HUB, PORT, Machine, open_machines
+from campaigns.installation.pages import ROOT, blocks_of
 
 PAGE = ROOT / "docs" / "how-to" / "three-machines.md"
 NUM_BLOCKS = 20

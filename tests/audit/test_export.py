@@ -8,7 +8,7 @@ from bdfl.audit.export import export_lines, plain_block
 from bdfl.audit.lineage import NotOnChain, prove_update
 from bdfl.audit.summary import summarise_chain
 from bdfl.ledger.block import chain_id
-from tests.drawn_records import record_kinds
+from campaigns.fuzz.records import record_kinds
 from tests.ledger.lying import new_maker
 from tests.vectors import independent_format
 from tests.vectors.independent_format import Record

@@ -10,7 +10,7 @@ import pytest
 
 from bdfl.encoding import encode
 from bdfl.experiment.run_folder import CHAIN_FOLDER
-from bdfl.explorer.app import STATIC_FOLDER
+from bdfl.explorer.static_files import STATIC_FOLDER
 from bdfl.ledger.sqlite_store import ChainStore
 from bdfl.ledger.sqlite_tables import encode_certificate
 from bdfl.node.http import Page as Answer

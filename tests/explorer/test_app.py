@@ -13,8 +13,8 @@ import pytest
 pytest.importorskip("starlette")
 
 from bdfl.errors import BdflError
-from bdfl.explorer.app import StaticFiles
 from bdfl.explorer.server import CONTENT_POLICY, CannotServe, ExplorerServer, serve_in_background
+from bdfl.explorer.static_files import StaticFiles
 from tests.explorer.asking import TIMEOUT_S, ask
 from tests.explorer.fake_library import FakeLibrary
 

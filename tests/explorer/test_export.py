@@ -9,8 +9,8 @@ import subprocess
 
 import pytest
 
-from bdfl.explorer.app import STATIC_FOLDER
 from bdfl.explorer.export import MANIFEST, CannotBundle, CannotExport, bundle, export_site
+from bdfl.explorer.static_files import STATIC_FOLDER
 from tests.explorer.fake_library import FakeLibrary
 
 HOSTILE = "</script><img src=x onerror=alert(1)><!-- \u2028 ' \" & ]]>"

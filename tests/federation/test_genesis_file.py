@@ -23,8 +23,8 @@ from bdfl.ledger.chain import start_chain
 from bdfl.scenario import dump_scenario
 from bdfl.storage import BadSetUpFile, write_record
 from bdfl.transports.live.certificates import make_ap_certificate
+from campaigns.fuzz.mutations import Mutator
 from tests.federation.founders import NAMES, access_point, agreed, card, signed, signer, unsigned
-from tests.mutations import Mutator
 
 replace = msgspec.structs.replace
 

@@ -8,8 +8,8 @@ from bdfl.errors import BdflError
 from bdfl.federation.member_card import BadCard, SignedCard, make_card, read_card, validate_card
 from bdfl.identity import Meaning, Place
 from bdfl.storage import BadSetUpFile, write_record
+from campaigns.fuzz.mutations import Mutator
 from tests.federation.founders import card, signer
-from tests.mutations import Mutator
 
 
 def resign(signed, **changes):

@@ -30,8 +30,8 @@ from bdfl.ledger.chain import start_chain
 from bdfl.ledger.sqlite_store import ChainStore
 from bdfl.ledger.statements import validate_change
 from bdfl.storage import write_record
+from campaigns.fuzz.mutations import Mutator
 from tests.federation.founders import INITIAL, agreed, card, signed, signer
-from tests.mutations import Mutator
 
 replace = msgspec.structs.replace
 

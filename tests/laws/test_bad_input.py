@@ -21,9 +21,9 @@ from bdfl.ledger.merkle import MerkleProof
 from bdfl.ledger.schedule import Prospect, assess, find_candidates, plan_round, validate_schedule
 from bdfl.protocol.messages import Gossip, Message, decode_message
 from benchmarks.ledger.valid_chain import CONDITIONS, SMALL, example_genesis, example_weights
-from tests.bad_input import MAX_SIZE, make_mutator, try_decoding
-from tests.drawn_records import record_kinds
-from tests.hostile import judged_kinds, try_judging
+from campaigns.fuzz.decoding import MAX_SIZE, make_mutator, try_decoding
+from campaigns.fuzz.judging import judged_kinds, try_judging
+from campaigns.fuzz.records import record_kinds
 
 NUM_MUTATIONS = 20_000
 SCHEDULERS = ("all", "random", "round-robin", "channel-best", "drc", "exact", "exact-power")

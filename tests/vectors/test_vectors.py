@@ -15,9 +15,9 @@ from bdfl.identity import Place, is_public_key
 from bdfl.ledger.merkle import MerkleProof, proven_root
 from bdfl.ledger.store import MemoryStore
 from bdfl.ledger.verify import verify_chain
-from tests.drawn_records import record_kinds
+from campaigns.fuzz.mutations import Mutator
+from campaigns.fuzz.records import record_kinds
 from tests.ledger.lying import new_admission
-from tests.mutations import Mutator
 from tests.vectors import independent_format, independent_models, independent_verifier
 from tests.vectors.format_tables import documented_kinds, with_tables
 from tests.vectors.independent_format import Record, Wrong

@@ -5,17 +5,11 @@ limit of their own. Static files are a fixed list, made when the server starts: 
 never used as a path on the disk, so path traversal is impossible. Symbolic links are not followed.
 """
 
-import gzip
-import hashlib
 import math
-import os
 import re
 import zlib
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
-from pathlib import Path
 
 import msgspec
 from anyio import CapacityLimiter, to_thread
@@ -31,6 +25,7 @@ from bdfl.explorer import BadRequest, Busy, NotHere
 from bdfl.explorer.documents import WhatIfSettings
 from bdfl.explorer.events import EventStream, Feed, TooManyViewers
 from bdfl.explorer.library import Library
+from bdfl.explorer.static_files import SHELL, StaticFile, StaticFiles
 
 # Parse numbers in URLs; all other text is rejected.
 
@@ -80,74 +75,6 @@ def what_if_settings(query: Query) -> WhatIfSettings:
         client=whole(query, "client"),
         gain_db=number(query, "gain_db"),
     )
-
-
-STATIC_FOLDER = Path(__file__).parent / "static"
-SHELL = "index.html"
-_KINDS = {
-    ".html": "text/html; charset=utf-8",
-    ".css": "text/css; charset=utf-8",
-    ".js": "text/javascript; charset=utf-8",
-    ".json": "application/json",
-    ".svg": "image/svg+xml",
-    ".png": "image/png",
-    ".ico": "image/x-icon",
-    ".woff2": "font/woff2",
-    ".txt": "text/plain; charset=utf-8",
-}
-
-
-@dataclass(frozen=True)
-class StaticFile:
-    """A file as it is served."""
-
-    content: bytes
-    kind: str
-    tag: str  # ETag
-
-    @cached_property
-    def packed(self) -> bytes:
-        """The content as gzip."""
-        return gzip.compress(self.content, 6, mtime=0)
-
-
-class StaticFiles:
-    """The files of a folder by their names in it, such as js/app.js."""
-
-    def __init__(self, folder: Path = STATIC_FOLDER) -> None:
-        self._paths: Mapping[str, Path] = dict(_list_files(folder))
-        self._kept: dict[str, tuple[tuple[int, int], StaticFile]] = {}
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(self._paths)
-
-    def find(self, name: str) -> StaticFile | None:
-        """Return the file's current content; None if it is not on the list or was removed."""
-        path = self._paths.get(name)
-        if path is None:
-            return None
-        try:
-            found = path.stat(follow_symlinks=False)
-            state = (found.st_mtime_ns, found.st_size)
-            kept = self._kept.get(name)
-            if kept is None or kept[0] != state:
-                content = path.read_bytes()
-                tag = '"' + hashlib.sha256(content).hexdigest()[:16] + '"'
-                kept = state, StaticFile(content, _KINDS[path.suffix], tag)
-                self._kept[name] = kept
-        except OSError:
-            return None
-        return kept[1]
-
-
-def _list_files(folder: Path) -> Iterator[tuple[str, Path]]:
-    for place, folders, files in os.walk(folder, followlinks=False):
-        folders.sort()
-        for name in sorted(files):
-            path = Path(place) / name
-            if path.suffix in _KINDS and not path.is_symlink():
-                yield path.relative_to(folder).as_posix(), path
 
 
 JSON = "application/json"

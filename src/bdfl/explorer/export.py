@@ -19,9 +19,9 @@ import msgspec
 
 from bdfl import __version__
 from bdfl.errors import BdflError
-from bdfl.explorer.app import SHELL, StaticFiles
 from bdfl.explorer.documents import MAX_LISTED, Overview, WhatIfSettings
 from bdfl.explorer.library import Library
+from bdfl.explorer.static_files import SHELL, StaticFiles
 
 _NAME = r"[A-Za-z_$][A-Za-z0-9_$]*"
 _IMPORT = re.compile(rf'import \{{ ({_NAME}(?:, {_NAME})*) \}} from "\./([a-z0-9_]+\.js)";')

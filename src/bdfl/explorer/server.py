@@ -26,9 +26,10 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from bdfl.addresses import LOOPBACK, is_own_name
 from bdfl.errors import BdflError, one_line
 from bdfl.explorer import CannotOpen
-from bdfl.explorer.app import StaticFiles, make_app
+from bdfl.explorer.app import make_app
 from bdfl.explorer.events import POLL_S, Feed
 from bdfl.explorer.library import Library, open_library
+from bdfl.explorer.static_files import StaticFiles
 
 CONTENT_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "

@@ -22,7 +22,6 @@ from bdfl.node.run_file import RunFile, forget_run, lock_folder, write_run
 from bdfl.node.settings import ROOTS_FILE, TLS_FOLDER, roots_of
 from bdfl.processes import raise_file_limit
 from bdfl.storage import OWN_FOLDER, replace_file
-from bdfl.transports.live.access_point import open_access_point
 from bdfl.transports.live.certificates import TlsFiles, make_ap_certificate, validate_access_point, validate_tls
 
 # Files of an access point: its private TLS key, and its certificate, which the genesis lists.
@@ -118,6 +117,8 @@ class AccessPointService:
 @contextmanager
 def open_service(settings: AccessPointSettings, *, echo: TextIO | None = None) -> Iterator[AccessPointService]:
     """Run an access point; raises a `BdflError` unless the genesis lists its certificate."""
+    from bdfl.transports.live.access_point import open_access_point
+
     raise_file_limit()
     genesis = read_genesis(settings.genesis, allowed=settings.allowed)
     name = find_name(genesis, settings.certificate)

@@ -1,6 +1,6 @@
 """Pages walked as a person would type them, each in a new environment installed as the page itself says.
 
-`python -m tests.pages WHEEL [PAGE ...]` (`make pages`); minutes, and the package registry. Blocks are read as
+`python -m campaigns.installation.pages WHEEL [PAGE ...]` (`make pages`): minutes, and the registry. Blocks are read as
 `tests/test_guides.py` reads them, which runs the same pages in the environment there is.
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 GUIDES = [
     ROOT / "docs" / "tutorial.md",
     ROOT / "docs" / "installation.md",
@@ -73,7 +73,7 @@ def run_here(line: str) -> None:
 
 
 def main(wheel: Path, names: list[str]) -> int:
-    from tests.environments import CORE, make_environment
+    from campaigns.installation.environments import CORE, make_environment
 
     pages = [page for page in GUIDES if not names or page.stem in names]
     failed = []

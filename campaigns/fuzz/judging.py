@@ -53,6 +53,7 @@ from bdfl.ledger.store import MemoryStore
 from bdfl.protocol.events import Commit, KeptBlock, MessageArrived, Started, Store
 from bdfl.protocol.messages import (
     BlockWanted,
+    Content,
     Decided,
     DecidedWanted,
     Gossip,
@@ -72,8 +73,8 @@ from benchmarks.ledger.valid_chain import (
     example_signer,
     example_weights,
 )
-from tests.bad_input import MAX_SIZE, AcceptedWrongly, Tally
-from tests.mutations import Mutator
+from campaigns.fuzz.decoding import MAX_SIZE, AcceptedWrongly, Tally
+from campaigns.fuzz.mutations import Mutator
 
 _NODE = 3  # the member that messages come to
 _MINED_HERE = 64  # highest difficulty that is worth the time
@@ -252,7 +253,7 @@ def _judge_genesis(record: Record) -> bool:
     try:
         validate_proposal(state, court.maker.store.block(1), court.maker.cache)
     except RuleBroken:
-        return state.chain != court.maker.state.chain
+        return bool(state.chain != court.maker.state.chain)
     return False
 
 
@@ -298,7 +299,7 @@ def _evidence() -> dict[type[Record], Sequence[Record]]:
 
 def _messages() -> list[Message]:
     court = hold_court()
-    contents = [
+    contents: list[Content] = [
         Gossip(
             attempt=1,
             wants_answer=True,
@@ -350,8 +351,8 @@ def try_judging(kind: type[Record], count: int, seed: int) -> Tally:
     mutator = Mutator([encode(original) for original in originals], seed)
     decoded = unchanged = 0
     for _ in range(count):
-        original, mutated = mutator.mutate()
-        unchanged += mutated == original
+        encoded, mutated = mutator.mutate()
+        unchanged += mutated == encoded
         try:
             record = decode_message(mutated) if kind is Message else decode(mutated, kind, MAX_SIZE)
         except BadEncoding:

@@ -1,22 +1,18 @@
-"""The long version of tests/laws/test_bad_input.py: `python -m tests.fuzz --count 1000000`."""
+"""The long version of tests/laws/test_bad_input.py: `python -m campaigns fuzz --count 1000000`."""
 
 import os
 import resource
-import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from bdfl.encoding import Record
-from tests.bad_input import Tally, try_decoding
-from tests.drawn_records import record_kinds
-from tests.hostile import judged_kinds, try_judging
+from campaigns.fuzz.decoding import Tally, try_decoding
+from campaigns.fuzz.judging import judged_kinds, try_judging
+from campaigns.fuzz.records import record_kinds
 
 _MEMORY_LIMIT = 2 * 2**30  # bytes of address space of a worker
 

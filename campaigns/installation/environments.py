@@ -1,8 +1,8 @@
 """Every command in environments made for it, from a wheel: the core alone, with each extra alone, and with all.
 
-A command works there, or ends in one line that says what to install. `python -m tests.environments WHEEL [NAME ...]`
-(`make environments`) tries all of them, which takes minutes each and pip's index; `tests/test_environments.py` the
-core alone.
+A command works there, or ends in one line that says what to install. `python -m campaigns.installation.environments
+WHEEL [NAME ...]` (`make environments`) tries all of them, which takes minutes each and pip's index;
+`tests/test_environments.py` the core alone.
 """
 
 import json
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 CORE, ALL = "core", "all"
 _TOOLS = ("docs", "bench", "dev")  # extras without which every command works
 _LIMIT_S = 3600.0
@@ -170,9 +170,9 @@ def make_samples(place: Path) -> None:
     shutil.copytree(place / "run", place / "whole")
     _run([sys.executable, "-m", "bdfl.cli", "genesis", "new", "quickstart", "--out", "our.draft"], place, os.environ)
     client = {"queue": 0.4, "cycles": 3e8, "capacitance": 5e-28, "energy_budget_j": 0.4, "gain": 2.5e-8, "power_w": 0.2}
-    client |= {"power_max_w": 0.2, "model_bits": 1e6, "cpu_max_hz": None, "mining_max_hz": None}
+    rest = {"power_max_w": 0.2, "model_bits": 1e6, "cpu_max_hz": None, "mining_max_hz": None}
     problem = {"min_clients": 3, "tradeoff": 50.0, "work_cycles": 7e8, "bandwidth_hz": 180e3, "noise_w_per_hz": 1e-16}
-    (place / "problem.json").write_text(json.dumps({**problem, "clients": [client] * 5}))
+    (place / "problem.json").write_text(json.dumps({**problem, "clients": [{**client, **rest}] * 5}))
     (place / "sweep.toml").write_text('scenario = "minimal"\nrounds = 3\nseeds = 2\nschedulers = ["drc"]\n')
 
 

@@ -1,4 +1,4 @@
-"""What decoding does with mutated encodings: shared by the tests, which try thousands, and `python -m tests.fuzz`."""
+"""Decoding of mutated encodings: the tests try thousands of each kind, `python -m campaigns fuzz` millions."""
 
 import time
 from dataclasses import dataclass
@@ -6,8 +6,8 @@ from random import Random
 from zlib import crc32
 
 from bdfl.encoding import BadEncoding, Record, decode, encode
-from tests.drawn_records import draw_record
-from tests.mutations import Mutator
+from campaigns.fuzz.mutations import Mutator
+from campaigns.fuzz.records import draw_record
 
 MAX_SIZE = 200_000  # bytes; some mutations are longer
 _EXAMPLES = 8

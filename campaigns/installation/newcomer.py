@@ -1,21 +1,20 @@
 """A newcomer's path: from a clone to a finished run with its report, in two commands, timed.
 
-`python -m tests.newcomer` (`make newcomer`) walks it for real in an empty folder, with a new environment that pip
-fills; that takes minutes and a network. `tests/test_newcomer.py` walks it with the environment there is.
+`make newcomer` walks it for real in an empty folder, with a new environment that pip fills; that takes minutes and
+a network. `tests/test_newcomer.py` walks it with the environment there is.
 """
 
 import os
 import re
 import shlex
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 NAME = "bdfl"
 COMMANDS = (f"git clone {{source}} {NAME}", f"make -C {NAME} run")
 REPORT = Path("runs", "quickstart", "report.html")
@@ -79,4 +78,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -16,7 +16,7 @@ from tests.live.network_of_links import free_ports
 
 HUB = "192.0.2.7"  # the first machine's address, as pages print it (TEST-NET-1)
 PORT = 7447
-PYTHON = os.environ.get("BDFL_WALKED_BY", sys.executable)  # of another environment, for `tests/pages.py`
+PYTHON = os.environ.get("BDFL_WALKED_BY", sys.executable)  # of another environment, for `pages.py`
 _CARD = "card"
 
 
