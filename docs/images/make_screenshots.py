@@ -86,7 +86,7 @@ def whole_page(look: Look) -> bytes:
 
 
 def settle(look: Look) -> None:
-    """Timeouts until nothing is fetched and nothing is drawn any more."""
+    """Waits until nothing is fetched and nothing is drawn any more."""
     look.page.mouse.move(0, 0)
     look.page.evaluate("() => document.fonts.ready")
     look.wait_until_still()

@@ -59,16 +59,16 @@ class Look:
         return self
 
     def wait_until_filled(self) -> None:
-        """Timeouts until the page has its heading and nothing in it is still loading."""
+        """Waits until the page has its heading and nothing in it is still loading."""
         self.page.wait_for_function(_IS_FILLED)
 
     def wait_until_still(self) -> None:
-        """Timeouts until the page is filled and its text has stayed the same for half a second of frames."""
+        """Waits until the page is filled and its text has stayed the same for half a second of frames."""
         self.wait_until_filled()
         self.page.wait_for_function(_IS_STILL)
 
     def wait_until(self, is_so: Callable[[], bool], what: str) -> None:
-        """Timeouts until something outside the page's scripts is so; fails with what it is otherwise."""
+        """Waits until something outside the page's scripts is so; fails with what it is otherwise."""
         deadline_s = time.monotonic() + PATIENCE_MS / 1000
         while not is_so():
             assert time.monotonic() < deadline_s, f"{what}: not so; complaints: {self.complaints}"

@@ -73,7 +73,7 @@ def is_quiet(near: socket.socket) -> bool:
 
 
 def is_over(near: socket.socket) -> bool:
-    """Timeouts for the other end to close, properly or not."""
+    """Waits for the other end to close, properly or not."""
     try:
         return near.recv(1) == b""
     except ConnectionResetError:

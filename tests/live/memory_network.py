@@ -128,7 +128,7 @@ def running(*threads):
 
 
 def wait_until(condition):
-    """Timeouts for a condition; fails if it does not come true in a long time."""
+    """Waits for a condition; fails if it does not come true in a long time."""
     pause = threading.Event()
     for _ in range(int(LIMIT_S / 0.01)):
         if condition():

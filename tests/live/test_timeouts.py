@@ -1,4 +1,4 @@
-"""Timeouts that a scenario does not give are derived; those it gives are taken."""
+"""Waits that a scenario does not give are derived; those it gives are taken."""
 
 import pytest
 

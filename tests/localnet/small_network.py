@@ -37,7 +37,7 @@ def found_single(folder, *changes):
 
 
 def wait_for(is_so, what, patience_s=PATIENCE_S):
-    """Timeouts until something is so; fails with what it is otherwise."""
+    """Waits until something is so; fails with what it is otherwise."""
     deadline_s = time.monotonic() + patience_s
     while not (found := is_so()):
         assert time.monotonic() < deadline_s, f"{what}: not within {patience_s:.0f} s"

@@ -252,7 +252,7 @@ class Presence:
 
 
 def gather(link, **settings):
-    """Timeouts at the barrier in a thread, until that is over."""
+    """Waits at the barrier in a thread, until that is over."""
     is_over = threading.Event()
     barrier = Barrier(num_others=3, num_enough=2, **settings)
     thread = threading.Thread(target=barrier.wait, args=(link, is_over))

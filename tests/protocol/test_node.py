@@ -351,7 +351,7 @@ def test_a_whole_block_of_a_later_attempt_costs_less_work_and_is_voted_for_only_
     assert [(one.attempt, one.block) for one in node.votes(Kind.PREVOTE)] == [(2, later.digest)]
 
 
-# Timeouts that voters sign
+# Waits that voters sign
 
 
 def collect_at(network, now_ns):
