@@ -16,7 +16,7 @@ _MUTATIONS_OF_AN_EXAMPLE = 2000  # then others are drawn
 
 @dataclass(frozen=True)
 class Tally:
-    """What became of the mutations of one kind."""
+    """Outcomes of the mutations of one kind."""
 
     kind: str
     tried: int

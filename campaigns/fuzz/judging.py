@@ -1,4 +1,4 @@
-"""What the law and a node do with mutated statements, blocks and messages: nothing that was changed is ever accepted.
+"""Mutated statements, blocks and messages before the rules and a node: nothing that was changed is ever accepted.
 
 The originals are all that honest members say for one block. A mutation that is well-formed goes to the rules that judge
 its kind; only what equals an original may pass.

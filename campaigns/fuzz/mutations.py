@@ -37,7 +37,7 @@ _OTHER_TYPES = (
 
 
 class Form(Enum):
-    """What an element of an encoding is."""
+    """Kind of an element of an encoding."""
 
     NUMBER = auto()
     BYTES = auto()

@@ -93,7 +93,7 @@ CALLS = (
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command said and did."""
+    """Output and exit code of a command."""
 
     call: Call
     missing: tuple[str, ...]  # modules it needs that are not installed
@@ -102,7 +102,7 @@ class Answer:
     stderr: str
 
     def find_fault(self, extras: set[str]) -> str | None:
-        """What is wrong with the answer, if anything; `extras` are those that bdfl has."""
+        """Return the fault of the answer, if any; `extras` are those that bdfl has."""
         said = self.stdout + self.stderr
         if "Traceback" in said:
             return f"a traceback\n{said}"
@@ -153,7 +153,7 @@ def make_environment(folder: Path, wheel: Path, extra: str = CORE) -> Environmen
 
 
 def make_samples(place: Path) -> None:
-    """What the calls need, made by the environment this runs in: a run of two rounds, a draft, a problem, a sweep."""
+    """Make the files that the calls need: a run of two rounds, a draft, a problem, a sweep."""
     from bdfl.experiment.run_folder import create_run_folder
     from bdfl.experiment.training_run import prepare_run, train_run
     from bdfl.learning.trainer_pool import open_trainer

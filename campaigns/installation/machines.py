@@ -39,7 +39,7 @@ class Machine:
         return [*self.prefix, PYTHON, "-m", "bdfl.cli", *words]
 
     def run(self, line: str, *, expected: int = 0) -> str:
-        """What a command prints; it has to end with that exit code."""
+        """Return the output of a command, which must end with that exit code."""
         done = subprocess.run(self.words(line), cwd=self.folder, capture_output=True, text=True, timeout=600)
         assert done.returncode == expected, f"{line}\n{done.stdout}{done.stderr}"
         return done.stdout

@@ -133,7 +133,7 @@ def test_a_relay_cannot_use_up_what_is_looked_into_of_a_member_that_is_connected
             return net.links[0].counters().get("refused_rate", 0) > 100
 
         wait_until(is_refused, "what is looked into on its line is used up")
-        gate = net.links[0]._gate
+        gate = net.links[0]._admission
         assert gate._members[2].lines.keys() <= {None, 1}  # nothing came under others' prefixes
         say_until_heard(net, 9)
         assert net.links[0].counters().get("slowed", 0) == 0
@@ -240,7 +240,7 @@ def test_lines_are_read_from_keys_as_they_are_written():
 def test_a_line_by_way_of_somebody_who_is_no_member_is_refused(tmp_path):
     with Links(3) as net:
         net.open_all()
-        gate = net.links[0]._gate
+        gate = net.links[0]._admission
         gate.admit(Line(1, 2), 10, 0)
         gate.admit(Line(1, 0), 10, 0)
         with pytest.raises(Exception, match=Refusal.STRANGER.value):

@@ -459,7 +459,7 @@ def test_what_comes_in_a_connected_members_name_is_refused_and_costs_it_nothing(
         session = raw_session(stack, leaf_in_name_of(net, 2, 1, tmp_path / "forger"), ports[:1])
         wait_until(lambda: len(session.info.transports()) >= 1, "connected")
         link = net.links[0]
-        allowance = link._gate._members[1].allowance
+        allowance = link._admission._members[1].allowance
         forged = encode(Envelope(1, None, 2**62, "", encode_message(message_of(1, 8)), bytes(48)))
 
         def is_refused():

@@ -60,7 +60,7 @@ def test_a_newcomer_is_let_in_catches_up_and_is_needed_from_then_on(tmp_path):
         write_record(place / "admission", change)
         for node in nodes:
             submit_change(node, change, read_members(node))
-        wait_for(lambda: len(read_members(nodes[0]).roll.members) == 3, "the admission on the chain")
+        wait_for(lambda: len(read_members(nodes[0]).member_set.members) == 3, "the admission on the chain")
         arguments = [
             "node", "--genesis", folder / GENESIS_FILE, "--key", place / "key.pem", "--folder", place / "node",
             "--admission", place / "admission", "--listen", find_ports(1)[0], "--while-input",
