@@ -373,6 +373,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "stale-updates",
         "updates signed for the round before are taken",
         (Swap(statements, "validate_update", _also_last_round),),
+        "tests/transports/test_faults.py::test_one_liar_of_four_changes_nothing_but_is_noticed",
     ),
     Mutant(
         "any-aggregate",
@@ -421,6 +422,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "past-quorums-ignored",
         "a quorum of prevotes of a past attempt moves no lock",
         (Swap(consensus, "_move_lock", _only_this_attempt),),
+        "tests/protocol/test_node.py"
+        "::test_a_later_quorum_moves_the_lock_even_when_its_attempt_is_over_and_then_without_a_precommit",
     ),
     Mutant(
         "second-prevote", "a better block is prevoted for in the same attempt", (Swap(consensus, "_prevote", _again),)
@@ -435,6 +438,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "follow-anybody",
         "one member's vote is enough to leave an attempt",
         (Swap(votes, "reached_attempt", _follows_anybody),),
+        "tests/protocol/test_node.py::test_enough_votes_of_a_later_attempt_take_a_node_there",
     ),
     Mutant("fixed-timers", "later attempts last no longer", (Swap(consensus, "_time_attempt", _fixed_timer),)),
     Mutant(
