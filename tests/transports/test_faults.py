@@ -140,6 +140,11 @@ def play_calm(*lies, seed=CALM.seed):
     return trial, listener
 
 
+def test_a_liar_may_spoil_a_model_and_then_tell_others_of_another():
+    trial, _ = play_calm(Behaviour.BAD_BLOB, Behaviour.TWO_UPDATES)
+    assert find_breaches(trial, VerificationCache()) == []
+
+
 @pytest.mark.parametrize("lie", LIES)
 def test_one_liar_of_four_changes_nothing_but_is_noticed(lie):
     trial, listener = play_calm(lie)

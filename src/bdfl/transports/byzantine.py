@@ -15,7 +15,7 @@ import numpy as np
 
 from bdfl.encoding import digest
 from bdfl.identity import Meaning, Place, Signer
-from bdfl.learning.weights import Layout, decode_weights, encode_weights
+from bdfl.learning.weights import InvalidWeights, Layout, decode_weights, encode_weights
 from bdfl.ledger.block import MAX_ATTEMPT, Block, Kind, ModelUpdate, Seal, SignedReport, SignedUpdate, SignedVote, Vote
 from bdfl.protocol.events import (
     Commit,
@@ -327,7 +327,11 @@ class OtherUpdate:
         if update.client != moment.number or model is None:
             return signed
         if update.model not in self._names:
-            self._names[update.model] = moment.keep(self._change(model, moment.after.chain.layout))
+            try:
+                changed = self._change(model, moment.after.chain.layout)
+            except InvalidWeights:
+                return signed  # another behaviour of the member made it invalid already
+            self._names[update.model] = moment.keep(changed)
         return moment.sign_update(msgspec.structs.replace(update, model=self._names[update.model]), place)
 
 
