@@ -77,8 +77,6 @@ def train(ray, path):
 
 def sweep(second, folder):
     """A sweep that is interrupted at once, gone on with, and loses a node that is in the middle of a batch."""
-    scheduler = partial(holding, place=folder, node=second.node_id)
-    points.get_scheduler = lambda name, given: scheduler if name == "random" else get_scheduler(name, given)
     planned = load_sweep(folder / "sweep.toml")
     with open_sweep_folder(folder / "out", planned) as opened:
 
@@ -88,7 +86,9 @@ def sweep(second, folder):
         with suppress(KeyboardInterrupt), open_ray_executor(None, None, with_torch=False) as executor:
             run_sweep(planned, opened, executor, on_progress=interrupt)
         num_before = len(opened.done)
-        (folder / "hold").touch()
+        # Only now: a batch of the first sweep that is not yet cancelled must not be the one that is held.
+        scheduler = partial(holding, place=folder, node=second.node_id)
+        points.get_scheduler = lambda name, given: scheduler if name == "random" else get_scheduler(name, given)
         Thread(target=kill_when_held, args=(second, folder), daemon=True).start()
         with open_ray_executor(None, None, with_torch=False) as executor:
             outcome = run_sweep(planned, opened, executor)
