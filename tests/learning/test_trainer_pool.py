@@ -218,6 +218,12 @@ def test_without_torch_the_line_says_how_to_get_it(settings, small_data, deal, m
     assert str(caught.value) == f"training needs PyTorch: {install_command('learn')}"
 
 
+def test_training_without_privacy_needs_no_opacus():
+    modules = "bdfl.learning.trainer, bdfl.transports.live.training_worker"
+    code = f"import sys; sys.modules['opacus'] = None; import {modules}"
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
+
+
 def test_everything_but_training_works_without_torch():
     """Also for speed: processes that import it take seconds to begin."""
     sources = Path(__file__).parents[2] / "src"

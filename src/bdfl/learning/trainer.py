@@ -18,7 +18,6 @@ from torch.nn.functional import cross_entropy
 from bdfl.environment import Purpose
 from bdfl.errors import BdflError
 from bdfl.learning.dataset import DataSet, pack, unpack
-from bdfl.learning.dp_sgd import SecretNoise, SeededNoise
 from bdfl.learning.privacy_accounting import Mechanism, mechanism_of, noise_micro_of, validate_opacus
 from bdfl.learning.sgd import Samples, VectorisedModel, draw_batches, make_descent, train_client
 from bdfl.learning.torch_model import (
@@ -252,6 +251,8 @@ class LocalTrainer:
 
     def _train_privately(self, private: "PrivateModel", task: ClientTask) -> LocalResult:
         seed, round, client = self.scenario.seed, task.round, task.client
+        from bdfl.learning.dp_sgd import SecretNoise, SeededNoise  # needs Opacus
+
         noise = SecretNoise() if self._is_secret else SeededNoise(seed, round, client)
         with self._working("trained"):
             seed_torch(seed, Purpose.TRAINING, round, client)
