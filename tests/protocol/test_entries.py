@@ -1,5 +1,7 @@
 """Entries: changes of membership and evidence are passed on, put into blocks, and kept out of none for long."""
 
+import dataclasses
+
 import pytest
 from msgspec.structs import replace
 
@@ -358,8 +360,11 @@ def test_a_member_can_be_replaced():
 # Nothing is kept off the chain
 
 
-def block_without_entries(node):
-    return make_block(node, change={"entries": ()})
+def collect_beside_censor(network):
+    """All collect and mine, member 3 as if it had heard of no entries."""
+    censor = network.nodes[3]
+    censor.state = dataclasses.replace(censor.state, evidence={}, changes=(), held_since={})
+    network.collect()
 
 
 def hold(network, num_rounds, **entries):
@@ -367,8 +372,8 @@ def hold(network, num_rounds, **entries):
     for node in network.nodes[:3]:
         node.hear(replace_sender(node.message(Gossip(1, **entries)), 3))
     for _ in range(num_rounds):
-        network.collect()
-        block = block_without_entries(network.nodes[3])
+        collect_beside_censor(network)
+        block = make_block(network.nodes[3])
         network.deliver(network.nodes[3], [Send(None, network.nodes[3].message(Proposal(block)))])
 
 
@@ -378,8 +383,8 @@ def test_a_first_block_without_an_entry_held_for_two_heights_is_not_voted_for(ki
     entry = removal_of(network, 3) if kind == "change" else two_votes(network.nodes[0], 3)
     hold(network, HELD_HEIGHTS, **{"changes" if kind == "change" else "evidence": (entry,)})
     assert {node.state.chain.height for node in network.nodes} == {HELD_HEIGHTS}  # patient at first
-    network.collect()
-    censored, voter = block_without_entries(network.nodes[3]), network.nodes[0]
+    collect_beside_censor(network)
+    censored, voter = make_block(network.nodes[3]), network.nodes[0]
     voter.hear(network.nodes[3].message(Proposal(censored)))
     assert voter.state.candidates[censored.digest].is_valid
     assert not [one for one in voter.votes(Kind.PREVOTE) if one.block == censored.digest]
@@ -389,11 +394,37 @@ def test_a_first_block_without_an_entry_held_for_two_heights_is_not_voted_for(ki
     assert [one for one in voter.votes(Kind.PREVOTE) if one.block == whole.digest]
 
 
+@pytest.mark.parametrize("kind", ["change", "evidence"])
+def test_an_entry_that_a_block_omitted_is_broadcast_again_when_the_next_height_begins(kind):
+    """The first broadcast is lost, as to members that are ahead; quick rounds end before a re-broadcast is due."""
+    network = started()
+    entry = removal_of(network, 3) if kind == "change" else two_votes(network.nodes[0], 3)
+    gossip = Gossip(1, **{"changes" if kind == "change" else "evidence": (entry,)})
+    network.nodes[0].hear(replace_sender(network.nodes[0].message(gossip), 1))
+    network.play_round(winner=1)
+    assert find_entries(network, 1) == ()
+    network.play_round(winner=1)
+    assert find_entries(network, 2) == (entry,)
+
+
+def test_an_entry_that_is_not_possible_yet_is_not_broadcast_at_every_height():
+    network = started()
+    offer(network, joins(network, 5))  # nobody has number 4
+    for node in network.nodes:
+        node.effects.clear()
+    play(network, 2)
+    assert not [content for node in network.nodes for content in node.sent(Gossip) if content.changes]
+
+
+def find_entries(network, height):
+    return network.decided[height][0].body.entries
+
+
 def test_in_a_later_attempt_an_entry_may_be_missing_twice_as_long():
     network = started()
     hold(network, HELD_HEIGHTS, changes=(removal_of(network, 3),))
-    network.collect()
-    censored, voter = block_without_entries(network.nodes[3]), network.nodes[0]
+    collect_beside_censor(network)
+    censored, voter = make_block(network.nodes[3]), network.nodes[0]
     voter.hear(network.nodes[3].message(Proposal(censored)))
     network.fire(voter, Timer.ATTEMPT)
     assert [one.attempt for one in voter.votes(Kind.PREVOTE) if one.block == censored.digest] == [2]

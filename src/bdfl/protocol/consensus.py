@@ -17,7 +17,7 @@ from bdfl.ledger.chain import ChainState, apply_block
 from bdfl.ledger.errors import InvalidBlock
 from bdfl.ledger.rules import validate_model, validate_tip_vote, validate_vote
 from bdfl.protocol.deadlines import charge_lateness, hasten_resend, is_head_start, set_review
-from bdfl.protocol.entries import drop_settled, note_offence
+from bdfl.protocol.entries import drop_settled, note_offence, repeat_entries
 from bdfl.protocol.events import Commit, KeptBlob, KeptVote, Store, Timer
 from bdfl.protocol.messages import DecidedWanted, Gossip
 from bdfl.protocol.proposals import (
@@ -359,6 +359,7 @@ def _commit(draft: Draft, candidate: Candidate, certificate: Certificate, *, is_
     draft.end = find_end(draft.context, draft.chain)
     if not is_last:
         enter_round(draft)
+        repeat_entries(draft)
         if decision is not None and not draft.ahead:  # the sender may have more decided blocks
             draft.send(decision.teller, DecidedWanted())
 

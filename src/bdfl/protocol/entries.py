@@ -73,6 +73,18 @@ def choose_entries(draft: Draft) -> tuple[Entry, ...]:
     return tuple(evidence) if change is None else (*evidence, change)
 
 
+def repeat_entries(draft: Draft) -> None:
+    """Broadcast the entries of this node's block again, as a height begins.
+
+    Members that were ahead ignored the first broadcast, and quick rounds end before a re-broadcast is due.
+    """
+    entries = choose_entries(draft)
+    if entries:
+        change = find_change(entries)
+        changes = () if change is None else (change,)
+        draft.send(None, Gossip(draft.attempt, changes=changes, evidence=tuple(find_evidence(entries))))
+
+
 def drops_entries(draft: Draft, entries: tuple[Entry, ...]) -> bool:
     """Return whether a block with these entries omits one that this node has held for too long.
 
