@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from bdfl.identity import Meaning
 from bdfl.ledger.block import SignedReport
+from bdfl.protocol.consensus import leader_of
 from bdfl.protocol.deadlines import (
     LATE_BLOCK_FACTOR,
     MAX_BACK_OFF_NS,
@@ -150,6 +151,21 @@ def test_a_late_members_block_waits_four_times_as_long_as_the_others_waited_for_
     assert not prevotes(voter)
     voter.give(TimerFired(Timer.REVIEW, 1, 1), heard_ns + LATE_BLOCK_FACTOR * lateness_ns)
     assert prevotes(voter) == [block.digest]
+
+
+@pytest.mark.parametrize("speaker", [1, 2])
+def test_a_leader_whose_clock_says_otherwise_is_followed_to_a_late_members_block(network, speaker):
+    """Nodes measure lateness differently: where each kept to its own measure, attempt after attempt was split."""
+    late, voter = all_but_one(network), network.nodes[0]
+    heard_ns = rounds_ns(network)[0] + 10_000_000
+    hear_at(network, voter, statements(late), heard_ns)
+    block = make_block(late)
+    hear_at(network, voter, late.message(Proposal(block)), heard_ns + 1)
+    leads = leader_of(voter.state.chain, 4) == speaker
+    said = voter.message(Gossip(4, votes=(vote(voter, Kind.PREVOTE, 4, block.digest, number=speaker),)))
+    voter.give_at(replace(said, sender=speaker), heard_ns + 2)
+    assert voter.state.attempt == 4
+    assert prevotes(voter) == ([block.digest] if leads else [])
 
 
 def test_another_members_block_need_not_wait_for_the_late_one(network):

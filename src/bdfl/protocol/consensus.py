@@ -234,18 +234,15 @@ def _prevote(draft: Draft) -> None:
 
 def _choose(draft: Draft) -> Candidate | None:
     """The block to prevote for; none if there is none, or while the leader's prevote is awaited."""
-    own = _choose_alone(draft)
-    if own is None or draft.attempt <= LEADERLESS_ATTEMPTS:
-        return own
-    leader = leader_of(draft.chain, draft.attempt)
-    if leader == draft.number:
+    own, leader = _choose_alone(draft), leader_of(draft.chain, draft.attempt)
+    if draft.attempt <= LEADERLESS_ATTEMPTS or leader == draft.number:
         return own
     led = [key[3] for key in draft.votes if key[:3] == (draft.attempt, Kind.PREVOTE, leader)]
     followed = next((block for block in led if _may_follow(draft, block)), None)
     if followed is not None:
         return _find_valid(draft, followed)
     is_declined = bool(led) and all(_find_valid(draft, block) for block in led)
-    return own if is_declined or not _awaits_leader(draft) else None
+    return own if own is None or is_declined or not _awaits_leader(draft) else None
 
 
 def leader_of(chain: ChainState, attempt: int) -> int:
@@ -283,7 +280,7 @@ def _may_follow(draft: Draft, block: bytes) -> bool:
     quorums = find_quorums(draft.votes, Kind.PREVOTE, draft.chain.quorum)
     if any(what == block and bound <= attempt <= draft.attempt for attempt, what in quorums):
         return True
-    return not bound and is_votable(draft, candidate)
+    return not bound and is_votable(draft, candidate, is_led=True)
 
 
 def _precommit(draft: Draft) -> None:

@@ -259,21 +259,22 @@ def is_premature(draft: Draft, body: Body) -> bool:
     return draft.chain.schedule.is_feasible or not body.next_schedule.is_feasible
 
 
-def is_votable(draft: Draft, candidate: Candidate) -> bool:
+def is_votable(draft: Draft, candidate: Candidate, *, is_led: bool = False) -> bool:
     """Return whether this node may vote for a block it is not locked on: valid, well scheduled, timely and complete.
 
     A block without a scheduled member's update must wait until that member is given up; otherwise a miner that does not
     train would win every round. In the first attempt a block must have every statement that this node held while
     collecting. Later, nodes that hold different statements must converge: a first-attempt block must have every
     scheduled update, which all nodes see alike, and any later block will do. It must not have an update of a member
-    that equivocated, since not all nodes request both.
+    that equivocated, since not all nodes request both. A leader's block may be a head start here: nodes measure
+    lateness differently.
     """
     header, body = candidate.block.header, candidate.block.body
     if not candidate.is_valid or candidate.complaint is not None or header.attempt > draft.attempt:
         return False
     if is_premature(draft, body) and not _is_vouched_for(draft, candidate.digest):
         return False
-    if not _is_timely(draft, candidate.block) or is_head_start(draft, candidate.block):
+    if not _is_timely(draft, candidate.block) or (not is_led and is_head_start(draft, candidate.block)):
         return False
     if drops_entries(draft, body.entries):
         return False
