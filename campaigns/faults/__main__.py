@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from bdfl.scenario import QuorumRule
     from campaigns.faults.campaign import Campaign
 
-app = typer.Typer(cls=OneLineErrors, rich_markup_mode="markdown", invoke_without_command=True)
+app = typer.Typer(cls=OneLineErrors, rich_markup_mode="rich", invoke_without_command=True)
 
 FirstOption = Annotated[int, typer.Option("--first", min=0, help="The first seed.")]
 

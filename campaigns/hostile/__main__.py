@@ -31,7 +31,7 @@ class UnknownAttack(BdflError):
     """An unknown name of an attack."""
 
 
-app = typer.Typer(cls=OneLineErrors, rich_markup_mode="markdown", invoke_without_command=True)
+app = typer.Typer(cls=OneLineErrors, rich_markup_mode="rich", invoke_without_command=True)
 
 
 @app.callback()

@@ -20,7 +20,7 @@ DEFAULT_FOLDER = Path("runs/live-faults")
 FAILED_EXIT = 1
 
 
-app = typer.Typer(cls=OneLineErrors, rich_markup_mode="markdown", invoke_without_command=True)
+app = typer.Typer(cls=OneLineErrors, rich_markup_mode="rich", invoke_without_command=True)
 
 
 @app.callback()

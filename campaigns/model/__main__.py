@@ -11,7 +11,7 @@ from campaigns.model.spin import check as check_instance
 from campaigns.model.spin import check_trace
 from campaigns.model.traces import record_seed
 
-app = typer.Typer(cls=OneLineErrors, rich_markup_mode="markdown", no_args_is_help=True)
+app = typer.Typer(cls=OneLineErrors, rich_markup_mode="rich", no_args_is_help=True)
 
 
 class _Unknown(BdflError):

@@ -11,7 +11,7 @@ from bdfl.cli.terminal import OneLineErrors, print_files, print_json, print_out,
 from bdfl.errors import require_extra
 from campaigns.faults.attacks import Attack
 
-app = typer.Typer(cls=OneLineErrors, rich_markup_mode="markdown", invoke_without_command=True)
+app = typer.Typer(cls=OneLineErrors, rich_markup_mode="rich", invoke_without_command=True)
 
 OutOption = Annotated[Path | None, typer.Option("--out", help="Folder for the tables as Markdown.")]
 

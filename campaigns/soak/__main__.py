@@ -14,7 +14,7 @@ from bdfl.errors import require_extra
 FAILED_EXIT = 1
 
 
-app = typer.Typer(cls=OneLineErrors, rich_markup_mode="markdown", invoke_without_command=True)
+app = typer.Typer(cls=OneLineErrors, rich_markup_mode="rich", invoke_without_command=True)
 
 
 @app.callback()

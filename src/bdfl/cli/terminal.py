@@ -32,6 +32,8 @@ def join_paragraphs(text: str) -> str:
     for line in cleandoc(text).splitlines():
         if line.startswith("  "):
             lines.append(f"[cyan]{line}[/cyan]")
+        elif line.startswith("[cyan]"):  # joined before
+            lines.append(line)
         elif line and lines and lines[-1]:
             lines[-1] += f" {line}"
         else:
@@ -44,10 +46,10 @@ class OneLineErrors(TyperGroup):
 
     def __init__(self, **settings: Any) -> None:  # Typer's own, passed on
         super().__init__(**settings)
-        below = list(self.commands.values())
+        below: list[Any] = [self, *self.commands.values()]
         for command in below:
             command.help = join_paragraphs(command.help or "")
-            below += getattr(command, "commands", {}).values()
+            below += getattr(command, "commands", {}).values() if command is not self else ()
 
     def invoke(self, ctx: Any) -> Any:  # Typer does not export the type of its contexts
         try:
