@@ -11,8 +11,9 @@ import msgspec
 import numpy as np
 
 from bdfl.learning.data import load_data
+from bdfl.learning.models import draw_model
 from bdfl.learning.partition import draw_partition
-from bdfl.learning.torch_model import draw_model, find_scaling, input_shape, is_image, layout_of
+from bdfl.learning.torch_model import find_scaling, input_shape, is_image, layout_of
 from bdfl.scenario import Clients, DataChoice, Engine, LocalUnit, Scenario, dump_scenario
 from benchmarks.flower.bdfl_side import SCENARIO_FILE
 from benchmarks.flower.task import Task, save_task

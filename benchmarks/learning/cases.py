@@ -6,9 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bdfl.learning.data import DataSet, load_data
+from bdfl.learning.models import draw_model
 from bdfl.learning.partition import Partition, draw_partition
 from bdfl.learning.sgd import draw_batches
-from bdfl.learning.torch_model import draw_model, find_scaling, input_shape, layout_of
+from bdfl.learning.torch_model import find_scaling, input_shape, layout_of
 from bdfl.scenario import (
     Clients,
     Compute,

@@ -82,7 +82,9 @@ def bench(settings, small_data, deal):
 
 def train(bench, client, chance, *, weights=None):
     weights = bench.initial_weights if weights is None else weights
-    return bench._private.train(weights, client, bench.material.indices[client], bench.mechanism(client), chance)
+    return bench._private.train(
+        weights, client, bench.material.indices[client], bench.mechanism(client), chance, bench.optimizer_settings(1)
+    )
 
 
 def gradients_by_hand(bench, weights, numbers):

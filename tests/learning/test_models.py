@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from bdfl.learning.torch_model import FlatModel, build_model, draw_model, layout_of, suits_channels_last
+from bdfl.learning.models import build_model, draw_model, suits_channels_last
+from bdfl.learning.torch_model import FlatModel, layout_of
 from bdfl.learning.training import InvalidTraining
 from bdfl.plugins import BadFunction
 from bdfl.scenario import Learning
@@ -129,7 +130,7 @@ def test_a_perceptron_has_the_layers_asked_for(hidden):
 
 
 def test_an_unknown_model_is_refused():
-    with pytest.raises(InvalidTraining, match="'resnet' given, expected mlp, paper-cnn or module:function"):
+    with pytest.raises(InvalidTraining, match="'resnet' given, expected mlp, paper-cnn, resnet-20 or module:function"):
         build_model(Learning(model="resnet"), (3, 32, 32), 10)
 
 

@@ -242,7 +242,10 @@ for name in {names}:
     assert found.splitlines() == [
         f"{name} torch"
         for name in (
+            "bdfl.learning.augmentation",
             "bdfl.learning.dp_sgd",
+            "bdfl.learning.models",
+            "bdfl.learning.optimizers",
             "bdfl.learning.sgd",
             "bdfl.learning.torch_model",
             "bdfl.learning.trainer",

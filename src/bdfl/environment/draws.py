@@ -57,6 +57,7 @@ class Purpose(IntEnum):
     FAULTS = 27  # faults of machines and messages
     NOISE = 28  # gradient noise of a client's private training in a round
     SWEEP = 29  # settings of a random sweep; its "round" is the number of the draw, its "client" the key
+    AUGMENTATION = 30  # random changes of a client's training images in a round
 
 
 def stream(seed: int, purpose: Purpose, round: int = 0, client: int | None = None) -> np.random.Generator:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from bdfl.learning.training import Outcome, num_local_steps
 from bdfl.records import LearningRecord, PerRound, RunRecord
-from bdfl.scenario import LocalUnit, Scenario
+from bdfl.scenario import LocalUnit, Optimizer, RateSchedule, Scenario
 from bdfl.scheduling.queues import ConvergenceBound, convergence_bound
 from bdfl.types import PerClient
 
@@ -131,6 +131,14 @@ def list_unmet(
         found.append(
             f"Momentum {settings.momentum:g}: the proof has plain steps, these are up to {longer:.3g} times longer."
         )
+    if settings.optimizer is not Optimizer.SGD:
+        found.append(f"Optimizer {settings.optimizer}: the proof has steps along the gradient.")
+    if settings.schedule is not RateSchedule.CONSTANT:
+        found.append(f"Learning rate by {settings.schedule}: the proof has one for all rounds, the first is taken.")
+    if settings.clip_norm is not None:
+        found.append(f"Gradients clipped to {settings.clip_norm:g}: the proof has them whole.")
+    if settings.proximal > 0 or settings.label_smoothing > 0 or settings.augment:
+        found.append("Proximal term, label smoothing or augmentation: the steps follow another function than F.")
     if settings.weight_decay > 0:
         found.append(f"Weight decay {settings.weight_decay:g}: the steps follow another function than F.")
     if settings.aggregation.rule != "mean":

@@ -29,8 +29,9 @@ from torch.nn.functional import cross_entropy
 
 from bdfl.environment import Purpose, stream
 from bdfl.errors import one_line
+from bdfl.learning.optimizers import OptimizerSettings, make_torch_optimizer
 from bdfl.learning.privacy_accounting import Mechanism
-from bdfl.learning.sgd import Samples, SgdSettings, take_samples
+from bdfl.learning.sgd import Samples, take_samples
 from bdfl.learning.torch_model import FlatModel, Inputs
 from bdfl.learning.training import NAN, InvalidTraining, LocalResult, Outcome, no_samples
 from bdfl.learning.weights import Vector, is_finite
@@ -98,14 +99,11 @@ class Clipping:
 class PrivateModel:
     """Trains a copy of `model` with per-sample gradients."""
 
-    def __init__(
-        self, model: FlatModel, inputs: Inputs, descent: SgdSettings, clipping: Clipping, *, name: str
-    ) -> None:
+    def __init__(self, model: FlatModel, inputs: Inputs, clipping: Clipping, *, name: str) -> None:
         module = copy.deepcopy(model.module).train()
         _validate_module(module, inputs, name)
-        self._flat = FlatModel(module, channels_last=False)
+        self._flat = FlatModel(module, channels_last=False, device=model.device)
         self._inputs = replace(inputs, keeps_channels_last=False)
-        self._descent = descent
         self._clipping = clipping
         for part in module.modules():
             if isinstance(part, (nn.Conv1d, nn.Conv2d, nn.Conv3d)):
@@ -114,40 +112,38 @@ class PrivateModel:
             self._sampled = GradSampleModule(module, loss_reduction="sum")
 
     def train(
-        self, weights: Vector, client: int, samples: Samples, mechanism: Mechanism, noise: NoiseSource
+        self,
+        weights: Vector,
+        client: int,
+        samples: Samples,
+        mechanism: Mechanism,
+        noise: NoiseSource,
+        settings: OptimizerSettings,
     ) -> LocalResult:
         """Train the client for the steps of a round, starting from `weights`."""
         if mechanism.steps == 0:
             return no_samples(client)
         self._flat.load(weights)
         self._sampled.train()
-        optimizer = self._make_optimizer(len(samples) * mechanism.rate, noise)
+        trained = [one for one in self._sampled.parameters() if one.requires_grad]
+        expected_batch = len(samples) * mechanism.rate
+        wrapped = make_torch_optimizer(settings, trained)
+        optimizer = _NoisyOptimizer(wrapped, self._clipping, expected_batch, noise)
         losses: list[float] = []
         largest_norm = 0.0
         with _known_warnings():
             for _ in range(mechanism.steps):
                 taken = take_samples(samples, mechanism.rate, noise.draw_uniform(len(samples)))
-                losses += self._make_step(optimizer, taken)
+                losses += self._make_step(optimizer, taken, settings.label_smoothing)
                 largest_norm = max(largest_norm, _norm(optimizer.params))
         optimizer.zero_grad(set_to_none=True)
-        trained = self._flat.read()
-        if not is_finite(trained):  # decided by the noisy weights alone: the effect of a single sample stays hidden
+        weights = self._flat.read()
+        if not is_finite(weights):  # decided by the noisy weights alone: the effect of a single sample stays hidden
             return LocalResult(client, Outcome.DIVERGED, None, NAN, NAN, mechanism.steps)
         loss = math.fsum(losses) / len(losses) if losses else NAN
-        return LocalResult(client, Outcome.TRAINED, trained, loss, largest_norm, mechanism.steps)
+        return LocalResult(client, Outcome.TRAINED, weights, loss, largest_norm, mechanism.steps)
 
-    def _make_optimizer(self, expected_batch: float, noise: NoiseSource) -> "_NoisyOptimizer":
-        descent, trained = self._descent, [one for one in self._sampled.parameters() if one.requires_grad]
-        return _NoisyOptimizer(
-            torch.optim.SGD(
-                trained, lr=descent.learning_rate, momentum=descent.momentum, weight_decay=descent.weight_decay
-            ),
-            self._clipping,
-            expected_batch,
-            noise,
-        )
-
-    def _make_step(self, optimizer: "_NoisyOptimizer", taken: Samples) -> list[float]:
+    def _make_step(self, optimizer: "_NoisyOptimizer", taken: Samples, smoothing: float) -> list[float]:
         """Make one noisy step on these samples, in parts that fit in memory; return their mean loss, if there are any.
 
         All parts but the last are only clipped and accumulated.
@@ -155,7 +151,7 @@ class PrivateModel:
         if len(taken) == 0:
             optimizer.zero_grad(set_to_none=True)
             for parameter in optimizer.params:
-                parameter.grad_sample = torch.zeros(0, *parameter.shape)
+                parameter.grad_sample = parameter.new_zeros(0, *parameter.shape)
             optimizer.step()
             return []
         together = max(1, _MOST_ENTRIES // sum(parameter.numel() for parameter in optimizer.params))
@@ -164,7 +160,8 @@ class PrivateModel:
             numbers = torch.from_numpy(taken[start : start + together])
             optimizer.zero_grad(set_to_none=True)
             scores = self._sampled(self._inputs.take(numbers))
-            loss = cross_entropy(scores, self._inputs.labels.index_select(0, numbers), reduction="sum")
+            labels = self._inputs.take_labels(numbers)
+            loss = cross_entropy(scores, labels, reduction="sum", label_smoothing=smoothing)
             loss.backward()  # type: ignore[no-untyped-call]
             total += loss.item()
             optimizer.signal_skip_step(start + together < len(taken))
@@ -193,13 +190,13 @@ class _NoisyOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus has no types
         if not bool(is_number.all()):
             for parameter, one in zip(self.params, given, strict=True):
                 kept = is_number.view(-1, *[1] * (one.dim() - 1))
-                parameter.grad_sample = torch.where(kept, one, torch.zeros((), dtype=one.dtype))
+                parameter.grad_sample = torch.where(kept, one, one.new_zeros(()))
         super().clip_and_accumulate()
 
     def add_noise(self) -> None:
         deviation = self.noise_multiplier * self.max_grad_norm
         for parameter in self.params:
-            noise = self._noise.draw_normal(parameter.shape).mul_(deviation)
+            noise = self._noise.draw_normal(parameter.shape).mul_(deviation).to(parameter.device)
             parameter.grad = (parameter.summed_grad + noise).view_as(parameter)
 
 

@@ -1,4 +1,4 @@
-"""Mini-batch SGD of one client, and of all clients of a round in one call: the same steps, equal up to rounding.
+"""Mini-batch training of one client, and of all clients of a round in one call: the same steps, equal up to rounding.
 
 In one call, every client has a row of weights. A step for one client is written with `torch.func` and turned into a
 step for all rows by `vmap`. It is traced once per shape into plain tensor operations, which saves most of the time of
@@ -19,11 +19,13 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.functional import cross_entropy, log_softmax
 
 from bdfl.environment import Purpose, stream
+from bdfl.learning.augmentation import Changes
+from bdfl.learning.optimizers import LocalOptimizer, OptimizerSettings, norm_of
 from bdfl.learning.torch_model import FlatModel, Inputs
 from bdfl.learning.training import NAN, InvalidTraining, LocalResult, Outcome, no_samples
 from bdfl.learning.weights import Vector, is_finite
 from bdfl.plugins import show_exception
-from bdfl.scenario import Learning, LocalUnit
+from bdfl.scenario import LocalUnit
 
 # Mini-batches of a client, drawn from (seed, round, client), and Poisson sampling from given chances.
 
@@ -60,76 +62,62 @@ def take_samples(samples: Samples, rate: float, chances: NDArray[np.float64]) ->
     return samples[chances < rate]
 
 
-# Training of clients one after the other: H mini-batch updates of stochastic gradient descent.
+# Training of clients one after the other: H mini-batch updates.
 
-_LARGEST = float(np.finfo(np.float32).max)
 _GATHERED_BYTES = 2**20  # of inputs prepared at a time: several small batches, or one large one
 
 
-@dataclass(frozen=True)
-class SgdSettings:
-    """Parameters of a step of `torch.optim.SGD`; the momentum starts at zero."""
-
-    learning_rate: float
-    momentum: float
-    weight_decay: float
-
-
-def make_descent(choice: Learning) -> SgdSettings:
-    """Return the SGD parameters of the scenario; raise `InvalidTraining` if float32 cannot hold them."""
-    for key in ("learning_rate", "weight_decay"):
-        value: float = getattr(choice, key)
-        if value > _LARGEST:
-            raise InvalidTraining(f"learning.{key}: {value:g} given, expected at most {_LARGEST:g}")
-    return SgdSettings(choice.learning_rate, choice.momentum, choice.weight_decay)
-
-
 def train_client(
-    model: FlatModel, inputs: Inputs, weights: Vector, client: int, batches: Sequence[Samples], descent: SgdSettings
+    model: FlatModel,
+    inputs: Inputs,
+    weights: Vector,
+    client: int,
+    batches: Sequence[Samples],
+    settings: OptimizerSettings,
+    changes: Changes | None = None,
 ) -> LocalResult:
     """Result of the client after a step on each of `batches`, starting from `weights`: [Li24, Eq. 2].
 
-    A loss, gradient norm or weight that is not finite ends the client's training.
+    `changes` of the samples of all batches augment them. A loss, gradient norm or weight that is not finite ends the
+    client's training.
     """
     if not batches:
         return no_samples(client)
     model.load(weights)
     model.module.train()
-    module, tensors = model.module, model.tensors
-    velocity = [torch.zeros_like(tensor) for tensor in tensors] if descent.momentum else []
+    optimizer = LocalOptimizer(settings, model.tensors)
     losses: list[float] = []
     largest_norm = 0.0
-    for batch, labels in gather_batches(inputs, batches):
-        loss = cross_entropy(module(batch), labels)
+    for batch, labels in gather_batches(inputs, batches, changes):
+        loss = cross_entropy(model.scores(batch), labels, label_smoothing=settings.label_smoothing)
         model.forget_gradient()
         loss.backward()  # type: ignore[no-untyped-call]
-        steps = model.gradients()
-        value, norm = loss.item(), torch.linalg.vector_norm(torch.stack(torch._foreach_norm(steps))).item()
+        gradients = model.gradients()
+        value, norm = loss.item(), norm_of(gradients).item()
         if not (math.isfinite(value) and math.isfinite(norm)):
             return LocalResult(client, Outcome.DIVERGED, None, NAN, NAN, len(losses))
         losses.append(value)
         largest_norm = max(largest_norm, norm)
-        if descent.weight_decay:
-            torch._foreach_add_(steps, tensors, alpha=descent.weight_decay)
-        if descent.momentum:
-            torch._foreach_mul_(velocity, descent.momentum)
-            torch._foreach_add_(velocity, steps)
-            steps = velocity
-        torch._foreach_add_(tensors, steps, alpha=-descent.learning_rate)
+        optimizer.step(gradients)
     trained = model.read()
     if not is_finite(trained):
         return LocalResult(client, Outcome.DIVERGED, None, NAN, NAN, len(losses))
     return LocalResult(client, Outcome.TRAINED, trained, math.fsum(losses) / len(losses), largest_norm, len(losses))
 
 
-def gather_batches(inputs: Inputs, batches: Sequence[Samples]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+def gather_batches(
+    inputs: Inputs, batches: Sequence[Samples], changes: Changes | None
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Yield inputs and labels of every batch; small batches are prepared together to save calls."""
     together = max(1, _GATHERED_BYTES // (inputs.bytes_per_sample * len(batches[0])))
+    done = 0
     for start in range(0, len(batches), together):
         group = batches[start : start + together]
         sizes = [len(batch) for batch in group]
         samples = torch.from_numpy(np.concatenate(group))
-        taken, labels = inputs.take(samples), inputs.labels.index_select(0, samples)
+        own = None if changes is None else torch.from_numpy(changes[done : done + len(samples)])
+        done += len(samples)
+        taken, labels = inputs.take(samples, own), inputs.take_labels(samples)
         yield from zip(torch.split(taken, sizes), torch.split(labels, sizes), strict=True)
 
 
@@ -148,20 +136,26 @@ class Plan:
     samples: Samples  # (steps, rows, width)
     shares: NDArray[np.float32]  # (steps, rows, width): 1 / size of the batch, 0 for padding
     num_steps: NDArray[np.int64]  # (rows,)
+    changes: NDArray[np.int64] | None  # (steps, rows, width, 3): augmentation
 
 
-def plan_batches(batches: Sequence[Sequence[Samples]], batch: int) -> Plan:
+def plan_batches(batches: Sequence[Sequence[Samples]], batch: int, changes: Sequence[Changes] | None = None) -> Plan:
     """Arrange the batches of each client, at most `batch` samples in each, padded to few different shapes."""
     num_steps = np.zeros(_power_of_two_from(len(batches)), np.int64)
     num_steps[: len(batches)] = [len(own) for own in batches]
     largest = max(len(one) for own in batches for one in own)
     shape = (int(num_steps.max()), len(num_steps), min(batch, _power_of_two_from(largest)))
     samples, shares = np.full(shape, batches[0][0][0]), np.zeros(shape, np.float32)
+    changed = None if changes is None else np.zeros((*shape, 3), np.int64)
     for row, own in enumerate(batches):
+        done = 0
         for step, one in enumerate(own):
             samples[step, row, : len(one)] = one
             shares[step, row, : len(one)] = 1.0 / len(one)
-    return Plan(samples, shares, num_steps)
+            if changes is not None and changed is not None:
+                changed[step, row, : len(one)] = changes[row][done : done + len(one)]
+            done += len(one)
+    return Plan(samples, shares, num_steps, changed)
 
 
 class VectorisedModel:
@@ -183,57 +177,64 @@ class VectorisedModel:
         self._validate(name)
 
     def train(
-        self, weights: Vector, clients: Sequence[int], batches: Sequence[Sequence[Samples]], descent: SgdSettings
+        self,
+        weights: Vector,
+        clients: Sequence[int],
+        batches: Sequence[Sequence[Samples]],
+        settings: OptimizerSettings,
+        changes: Sequence[Changes] | None = None,
     ) -> list[LocalResult]:
         """Train these clients, each with a step on each of its batches, starting from `weights`; results in order."""
         self._model.load(weights)  # entries that are not trained are read from the module
         self._model.module.train()
         results = {client: no_samples(client) for client in clients}
-        busy = [(client, own) for client, own in zip(clients, batches, strict=True) if own]
+        busy = [place for place, own in enumerate(batches) if own]
         for start in range(0, len(busy), self._max_rows):
             group = busy[start : start + self._max_rows]
-            plan = plan_batches([own for _, own in group], self._batch)
-            rows, losses, norms = self._descend(self._row_of(weights), plan, descent)
-            for row, (client, own) in enumerate(group):
+            own_changes = None if changes is None else [changes[place] for place in group]
+            plan = plan_batches([batches[place] for place in group], self._batch, own_changes)
+            rows, losses, norms = self._descend(self._row_of(weights), plan, settings)
+            for row, place in enumerate(group):
+                client, steps = clients[place], len(batches[place])
                 trained = self._weights_of(weights, rows[row])
-                results[client] = _judge(client, trained, losses[: len(own), row], norms[: len(own), row])
+                results[client] = _judge(client, trained, losses[:steps, row], norms[:steps, row])
         return [results[client] for client in clients]
 
-    def _descend(self, row: Vector, plan: Plan, descent: SgdSettings) -> tuple[Vector, PerStep, PerStep]:
+    def _descend(self, row: Vector, plan: Plan, settings: OptimizerSettings) -> tuple[Vector, PerStep, PerStep]:
         """Return the rows after their steps, (rows, columns); losses and gradient norms, both (steps, rows)."""
-        rows = torch.from_numpy(row).repeat(len(plan.num_steps), 1)
-        velocity = torch.zeros_like(rows) if descent.momentum else None
+        rows = torch.from_numpy(row).to(self._model.device).repeat(len(plan.num_steps), 1)
+        optimizer = LocalOptimizer(settings, [rows], by_row=True)
         first_to_end = int(plan.num_steps.min())
-        num_steps = torch.from_numpy(plan.num_steps)[:, None]
+        num_steps = torch.from_numpy(plan.num_steps).to(rows.device)[:, None]
         losses: list[torch.Tensor] = []
         norms: list[torch.Tensor] = []
         with torch.no_grad():
-            for step, (inputs, targets) in enumerate(self._gather(plan)):
-                change, loss, norm = self._step(inputs.shape[:2])(rows, inputs, targets)
+            for step, (inputs, targets) in enumerate(self._gather(plan, settings.label_smoothing)):
+                gradient, loss, norm = self._step(inputs.shape[:2])(rows, inputs, targets)
                 losses.append(loss)
                 norms.append(norm)
-                if descent.weight_decay:
-                    change.add_(rows, alpha=descent.weight_decay)
-                if velocity is not None:
-                    change = velocity.mul_(descent.momentum).add_(change)
-                if step >= first_to_end:
-                    change = change.masked_fill(num_steps <= step, 0.0)
-                rows.add_(change, alpha=-descent.learning_rate)
-        return rows.numpy(), torch.stack(losses).double().numpy(), torch.stack(norms).double().numpy()
+                optimizer.step([gradient], num_steps <= step if step >= first_to_end else None)
+        found_losses, found_norms = (torch.stack(found).cpu().double().numpy() for found in (losses, norms))
+        return rows.cpu().numpy(), found_losses, found_norms
 
-    def _gather(self, plan: Plan) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    def _gather(self, plan: Plan, smoothing: float) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Yield inputs (rows, width, ...) and targets (rows, width, labels) of every step, prepared in groups.
 
-        A target is minus the sample's share at its label: its product with the log-probabilities is the loss.
+        A target is minus the sample's share at its label, less what smoothing spreads over all labels: its product with
+        the log-probabilities is the loss.
         """
         _, rows, width = plan.samples.shape
         together = max(1, _VMAP_BYTES // (rows * width * self._inputs.bytes_per_sample))
+        spread = smoothing / self._num_labels
         for start in range(0, len(plan.samples), together):
             samples = torch.from_numpy(plan.samples[start : start + together].reshape(-1))
-            shares = torch.from_numpy(plan.shares[start : start + together].reshape(-1, 1))
-            labels = self._inputs.labels.index_select(0, samples)[:, None]
-            targets = torch.zeros(len(samples), self._num_labels).scatter_(1, labels, -shares)
-            inputs = self._inputs.take(samples)
+            shares = torch.from_numpy(plan.shares[start : start + together].reshape(-1, 1)).to(self._model.device)
+            own = None if plan.changes is None else plan.changes[start : start + together].reshape(-1, 3)
+            labels = self._inputs.take_labels(samples)[:, None]
+            targets = (
+                (-spread * shares).repeat(1, self._num_labels).scatter_(1, labels, -(1 - smoothing + spread) * shares)
+            )
+            inputs = self._inputs.take(samples, None if own is None else torch.from_numpy(own))
             shape = (-1, rows, width)
             yield from zip(inputs.view(*shape, *inputs.shape[1:]), targets.view(*shape, self._num_labels), strict=True)
 
@@ -246,7 +247,9 @@ class VectorisedModel:
 
     def _vectorised(self) -> Step:
         def loss_of(parts: dict[str, torch.Tensor], inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-            return (log_softmax(functional_call(self._model.module, parts, (inputs,)), dim=-1) * targets).sum()
+            with self._model.reduced():
+                scores = functional_call(self._model.module, parts, (inputs,))
+            return (log_softmax(scores.float(), dim=-1) * targets).sum()
 
         def step(
             row: torch.Tensor, inputs: torch.Tensor, targets: torch.Tensor
@@ -261,10 +264,11 @@ class VectorisedModel:
 
     def _example(self, rows: int, width: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         inputs = self._inputs.take(torch.zeros(rows * width, dtype=torch.int64))
+        device = self._model.device
         return (
-            torch.zeros(rows, self._num_columns),
+            torch.zeros(rows, self._num_columns, device=device),
             inputs.view(rows, width, *inputs.shape[1:]),
-            torch.zeros(rows, width, self._num_labels),
+            torch.zeros(rows, width, self._num_labels, device=device),
         )
 
     def _row_of(self, weights: Vector) -> Vector:

@@ -1,10 +1,10 @@
-"""Models that clients train, as flat vectors: modules, inputs, and deterministic PyTorch."""
+"""Training on a device: inputs, a model as a flat vector, and deterministic PyTorch."""
 
+import os
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,147 +14,13 @@ from numpy.typing import NDArray
 from torch import nn
 
 from bdfl.environment import Purpose, stream
+from bdfl.learning.augmentation import take_changed
 from bdfl.learning.dataset import DataSet, blocks_of
 from bdfl.learning.training import InvalidTraining
 from bdfl.learning.weights import Layout, Vector
-from bdfl.plugins import find_function, importing_from_here, show_exception
-from bdfl.scenario import Learning, Normalisation
-from bdfl.scenario.schema_learning import MLP, PAPER_CNN, is_function
+from bdfl.scenario import Device, Normalisation, Precision
 
-_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-_KEY = "learning.model"
-
-
-def build_model(choice: Learning, input_shape: tuple[int, ...], num_labels: int) -> nn.Module:
-    """Build the named model for inputs of `input_shape` (channels first), with a score for each label.
-
-    Its initial weights come from PyTorch's global generator. Raises `InvalidTraining` or `BadFunction` if the model
-    does not exist or does not fit the data.
-    """
-    if choice.model == MLP:
-        model = _build_mlp(choice.hidden, input_shape, num_labels)
-    elif choice.model == PAPER_CNN:
-        model = _build_paper_cnn(input_shape, num_labels)
-    elif is_function(choice.model):
-        model = _build_own(choice.model, input_shape, num_labels)
-    else:
-        raise InvalidTraining(f"{_KEY}: {choice.model!r} given, expected {MLP}, {PAPER_CNN} or module:function")
-    _validate_model(model, choice.model, input_shape, num_labels)
-    return model
-
-
-def draw_model(choice: Learning, input_shape: tuple[int, ...], num_labels: int, seed: int) -> nn.Module:
-    """Build the model with the initial weights of that seed: reproducible, and without effect on other draws."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(stream(seed, Purpose.MODEL).integers(2**63)))
-        return build_model(choice, input_shape, num_labels)
-
-
-def layout_of(model: nn.Module) -> Layout:
-    """Layout of all floating-point entries of the model's state: parameters, and buffers such as running means.
-
-    Integers (counters) are excluded: they cannot be averaged.
-    """
-    entries = {name: entry for name, entry in model.state_dict().items() if entry.is_floating_point()}
-    return Layout(tuple(entries), tuple(tuple(entry.shape) for entry in entries.values()))
-
-
-def suits_channels_last(model: nn.Module, input_shape: tuple[int, ...]) -> bool:
-    """Return whether the model accepts images in channels-last memory order, which makes convolutions fastest.
-
-    False for a model without convolutions, or one that uses `view`, which needs the other order.
-    """
-    if len(input_shape) != 3 or not any(isinstance(module, _CONVOLUTIONS) for module in model.modules()):
-        return False
-    inputs = torch.zeros(2, *input_shape).to(memory_format=torch.channels_last)
-    try:
-        _try_model(model, inputs)
-    except RuntimeError:
-        return False
-    return True
-
-
-def _build_mlp(hidden: tuple[int, ...], input_shape: tuple[int, ...], num_labels: int) -> nn.Module:
-    """Dense layers with ReLU between them, over the flattened input."""
-    sizes = [torch.Size(input_shape).numel(), *hidden, num_labels]
-    layers: list[nn.Module] = [nn.Flatten()]
-    for num_inputs, num_outputs in pairwise(sizes):
-        layers += [nn.Linear(num_inputs, num_outputs), nn.ReLU()]
-    return nn.Sequential(*layers[:-1])
-
-
-def _build_paper_cnn(input_shape: tuple[int, ...], num_labels: int) -> nn.Module:
-    """The paper's network [Li24, Section VI-A]: 1,072,458 parameters for images of 3 x 32 x 32 and ten labels.
-
-    Two convolutions 5 x 5 without padding, each with ReLU and pooling 3 stride 2, then dense layers of 384 and 192.
-    Here ReLU comes after pooling: outputs and gradients have the same bits, at a seventh less time.
-    """
-    if len(input_shape) != 3:
-        raise InvalidTraining(f"{_KEY}: {PAPER_CNN} needs images, inputs of shape {input_shape} given")
-    channels, height, width = input_shape
-    rows, columns = (_after_pooling(_after_pooling(side)) for side in (height, width))
-    if min(rows, columns) < 1:
-        raise InvalidTraining(f"{_KEY}: {PAPER_CNN} needs images of at least 19 x 19, {height} x {width} given")
-    return nn.Sequential(
-        nn.Conv2d(channels, 64, 5),
-        nn.MaxPool2d(3, 2),
-        nn.ReLU(),
-        nn.Conv2d(64, 128, 5),
-        nn.MaxPool2d(3, 2),
-        nn.ReLU(),
-        nn.Flatten(),
-        nn.Linear(128 * rows * columns, 384),
-        nn.ReLU(),
-        nn.Linear(384, 192),
-        nn.ReLU(),
-        nn.Linear(192, num_labels),
-    )
-
-
-def _after_pooling(side: int) -> int:
-    """Length of a side after a convolution 5 x 5 and a pooling 3 stride 2."""
-    return (side - 4 - 3) // 2 + 1
-
-
-def _build_own(name: str, input_shape: tuple[int, ...], num_labels: int) -> nn.Module:
-    function = find_function(name)
-    try:
-        with importing_from_here():
-            model = function(input_shape, num_labels)
-    except Exception as error:  # user code may raise anything
-        raise InvalidTraining(f"{_KEY}: {name!r} failed: {show_exception(error)}") from error
-    if not isinstance(model, nn.Module):
-        raise InvalidTraining(f"{_KEY}: {name!r} gave a {type(model).__name__}, expected a torch.nn.Module")
-    return model
-
-
-def _validate_model(model: nn.Module, name: str, input_shape: tuple[int, ...], num_labels: int) -> None:
-    """Raise `InvalidTraining` unless the model maps inputs to scores and has trainable weights."""
-    try:
-        scores = _try_model(model, torch.zeros(2, *input_shape))
-    except Exception as error:  # user code may raise anything
-        raise InvalidTraining(
-            f"{_KEY}: {name!r} fails on inputs of shape {input_shape}: {show_exception(error)}"
-        ) from error
-    if not isinstance(scores, torch.Tensor) or scores.shape != (2, num_labels):
-        found = f"shape {tuple(scores.shape)}" if isinstance(scores, torch.Tensor) else type(scores).__name__
-        raise InvalidTraining(f"{_KEY}: {name!r} gave {found} for 2 inputs, expected scores of shape (2, {num_labels})")
-    for entry, values in model.state_dict().items():
-        if (values.is_floating_point() or values.is_complex()) and values.dtype != torch.float32:
-            raise InvalidTraining(f"{_KEY}: {name!r} has {entry!r} of type {values.dtype}, expected torch.float32")
-    if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise InvalidTraining(f"{_KEY}: {name!r} has nothing to train, expected parameters with gradients")
-
-
-def _try_model(model: nn.Module, inputs: torch.Tensor) -> object:
-    """Output of the model for `inputs` in evaluation mode, which is reset afterwards."""
-    was_training = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            return model(inputs)
-    finally:
-        model.train(was_training)
+CPU = torch.device("cpu")
 
 
 # Inputs of a data set as one shared tensor, converted to floats and normalised per batch.
@@ -187,14 +53,25 @@ class Inputs:
         """Memory of one sample as passed to a model (bytes)."""
         return 4 * self.stored[0].numel()
 
-    def take(self, samples: torch.Tensor) -> torch.Tensor:
-        """Return the inputs of these samples, (batch, ...): float32, normalised, channels first."""
-        batch = self.stored.index_select(0, samples).float()
+    def take(self, samples: torch.Tensor, changes: torch.Tensor | None = None) -> torch.Tensor:
+        """Return the inputs of these samples, (batch, ...): float32, normalised, channels first.
+
+        `changes` are those of `augmentation.draw_changes`, a row for each sample.
+        """
+        places = samples.to(self.stored.device)
+        if changes is None:
+            batch = self.stored.index_select(0, places).float()
+        else:
+            batch = take_changed(self.stored, places, changes.to(self.stored.device)).float()
         if self.centre is not None and self.factor is not None:
             batch = batch.sub_(self.centre).mul_(self.factor)
         if self.is_image:
             batch = batch.permute(0, 3, 1, 2)
         return batch if self.keeps_channels_last else batch.contiguous()
+
+    def take_labels(self, samples: torch.Tensor) -> torch.Tensor:
+        """Return the labels of these samples, (batch,)."""
+        return self.labels.index_select(0, samples.to(self.labels.device))
 
 
 def is_image(inputs: NDArray[Any]) -> bool:
@@ -251,14 +128,19 @@ def _feature_moments(features: NDArray[Any]) -> tuple[NDArray[np.float64], NDArr
 
 
 def make_inputs(
-    inputs: NDArray[Any], labels: NDArray[np.int64], scaling: Scaling | None, *, keeps_channels_last: bool
+    inputs: NDArray[Any],
+    labels: NDArray[np.int64],
+    scaling: Scaling | None,
+    *,
+    keeps_channels_last: bool,
+    device: torch.device = CPU,
 ) -> Inputs:
-    """Return the samples as tensors that share the arrays' memory."""
+    """Return the samples as tensors on the device; on the CPU they share the arrays' memory."""
     return Inputs(
-        stored=share_array(inputs),
-        labels=share_array(labels),
-        centre=None if scaling is None else torch.from_numpy(scaling.centre),
-        factor=None if scaling is None else torch.from_numpy(scaling.factor),
+        stored=share_array(inputs).to(device),
+        labels=share_array(labels).to(device),
+        centre=None if scaling is None else torch.from_numpy(scaling.centre).to(device),
+        factor=None if scaling is None else torch.from_numpy(scaling.factor).to(device),
         is_image=is_image(inputs),
         keeps_channels_last=keeps_channels_last,
     )
@@ -277,6 +159,15 @@ _GATHERED_ENTRIES = 2**16  # above, one call for all gradients saves less than a
 _ALIGNMENT = 16  # entries: parameters start at multiples of 64 bytes, where vector instructions are fastest
 
 
+def layout_of(model: nn.Module) -> Layout:
+    """Layout of all floating-point entries of the model's state: parameters, and buffers such as running means.
+
+    Integers (counters) are excluded: they cannot be averaged.
+    """
+    entries = {name: entry for name, entry in model.state_dict().items() if entry.is_floating_point()}
+    return Layout(tuple(entries), tuple(tuple(entry.shape) for entry in entries.values()))
+
+
 class FlatModel:
     """Owns a module whose trained parameters are views of one tensor.
 
@@ -284,13 +175,22 @@ class FlatModel:
     padding entries stay 0. In a large model every backward pass allocates new gradients.
     """
 
-    def __init__(self, module: nn.Module, *, channels_last: bool) -> None:
-        self.module = module
+    def __init__(
+        self,
+        module: nn.Module,
+        *,
+        channels_last: bool,
+        device: torch.device = CPU,
+        precision: Precision = Precision.FLOAT32,
+    ) -> None:
+        self.module = module.to(device)
+        self.device = device
+        self._precision = precision
         self.layout: Layout = layout_of(module)
         trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
         starts = np.cumsum([0] + [-(-parameter.numel() // _ALIGNMENT) * _ALIGNMENT for parameter in trained]).tolist()
-        flat = torch.zeros(starts[-1])
-        gradient = torch.zeros(starts[-1]) if len(flat) <= _GATHERED_ENTRIES else None
+        flat = torch.zeros(starts[-1], device=device)
+        gradient = torch.zeros_like(flat) if len(flat) <= _GATHERED_ENTRIES else None
         for parameter, start in zip(trained, starts, strict=False):
             place = _view(flat, start, parameter.shape, channels_last=channels_last)
             place.copy_(parameter.detach())
@@ -303,6 +203,17 @@ class FlatModel:
         self._restarted = {
             name: buffer.clone() for name, buffer in module.named_buffers() if name not in set(self.layout.names)
         }
+
+    def scores(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return the model's scores for these inputs as float32, computed in its precision."""
+        with self.reduced():
+            return self.module(inputs).float()  # type: ignore[no-any-return]
+
+    def reduced(self) -> AbstractContextManager[object]:
+        """Compute in the model's precision inside; weights that change need a new context."""
+        if self._precision is Precision.FLOAT32:
+            return nullcontext()
+        return torch.autocast(self.device.type, torch.bfloat16)
 
     def forget_gradient(self) -> None:
         """Reset the gradients before a backward pass."""
@@ -332,7 +243,7 @@ class FlatModel:
     def read(self) -> Vector:
         """Return a copy of the module's weights."""
         state = self.module.state_dict()
-        weights: Vector = torch.cat([state[name].reshape(-1) for name in self.layout.names]).numpy()
+        weights: Vector = torch.cat([state[name].reshape(-1) for name in self.layout.names]).cpu().numpy()
         return weights
 
     def read_gradient(self) -> NDArray[np.float64]:
@@ -341,7 +252,7 @@ class FlatModel:
         parts: list[NDArray[np.float64]] = []
         for name, size in zip(self.layout.names, self.layout.sizes, strict=True):
             gradient = gradients.get(name)
-            parts.append(np.zeros(size) if gradient is None else gradient.double().reshape(-1).numpy())
+            parts.append(np.zeros(size) if gradient is None else gradient.cpu().double().reshape(-1).numpy())
         return np.concatenate(parts)
 
 
@@ -354,28 +265,46 @@ def _view(flat: torch.Tensor, start: int, shape: torch.Size, *, channels_last: b
     return part.view(shape)
 
 
-# Deterministic PyTorch, as a context that restores all settings.
+# Devices, and deterministic PyTorch as a context that restores all settings.
+
+
+def choose_device(choice: Device) -> torch.device:
+    """Return the device of that name; `auto` is an accelerator if there is one. Raises `InvalidTraining`."""
+    is_there = {
+        Device.CUDA: torch.cuda.is_available(),
+        Device.MPS: torch.backends.mps.is_available(),
+        Device.CPU: True,
+    }
+    if choice is Device.AUTO:
+        choice = next(device for device, found in is_there.items() if found)
+    if not is_there[choice]:
+        found = ", ".join(device for device, is_here in is_there.items() if is_here)
+        raise InvalidTraining(f"learning.device: {choice} given, PyTorch {torch.__version__} finds only {found} here")
+    if choice is Device.CUDA:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # for reproducible sums, read when CUDA starts
+    return torch.device(choice)
 
 
 @contextmanager
-def steady_torch(threads: int, *, strict: bool) -> Iterator[None]:
+def steady_torch(threads: int, *, strict: bool, device: torch.device = CPU) -> Iterator[None]:
     """Compute with `threads` threads and reproducible bits inside.
 
     `strict` makes PyTorch reject or replace operations that may be nondeterministic. It costs a few per cent of the
-    time, and models without such operations do not need it. Threads, random generator and settings are restored
-    afterwards.
+    time, and models without such operations do not need it. An accelerator replaces what it can and warns of the rest.
+    Threads, random generators and settings are restored afterwards.
     """
     former_threads = torch.get_num_threads()
     former_mode = torch.get_deterministic_debug_mode()
     deterministic: Any = torch.utils.deterministic  # its setting is a property, unknown to type checkers
     former_fill = deterministic.fill_uninitialized_memory
+    is_accelerated = device.type != CPU.type
+    mode = "warn" if is_accelerated else "error" if strict else "default"
+    generators = [torch.get_device_module(device).current_device()] if device.type == "cuda" else []
     try:
         torch.set_num_threads(threads)
-        torch.set_deterministic_debug_mode(
-            "error" if strict else "default"
-        )  # not use_deterministic_algorithms, which loads the compiler
+        torch.set_deterministic_debug_mode(mode)  # not use_deterministic_algorithms, which loads the compiler
         deterministic.fill_uninitialized_memory = False  # a debugging aid that takes time
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=generators):
             yield
     finally:
         deterministic.fill_uninitialized_memory = former_fill

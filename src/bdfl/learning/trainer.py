@@ -17,20 +17,22 @@ from torch.nn.functional import cross_entropy
 
 from bdfl.environment import Purpose
 from bdfl.errors import BdflError
+from bdfl.learning.augmentation import Augmenter, Changes
 from bdfl.learning.dataset import DataSet, pack, unpack
+from bdfl.learning.models import draw_model, suits_channels_last
+from bdfl.learning.optimizers import OptimizerSettings, make_settings
 from bdfl.learning.privacy_accounting import Mechanism, mechanism_of, noise_micro_of, validate_opacus
-from bdfl.learning.sgd import Samples, VectorisedModel, draw_batches, make_descent, train_client
+from bdfl.learning.sgd import Samples, VectorisedModel, draw_batches, train_client
 from bdfl.learning.torch_model import (
     FlatModel,
     Inputs,
     Scaling,
-    draw_model,
+    choose_device,
     find_scaling,
     input_shape,
     make_inputs,
     seed_torch,
     steady_torch,
-    suits_channels_last,
 )
 from bdfl.learning.training import (
     Evaluation,
@@ -81,15 +83,15 @@ def blocks_of(num_samples: int) -> list[range]:
 def evaluate_block(model: FlatModel, inputs: Inputs, samples: torch.Tensor, num_labels: int) -> EvaluationPart:
     """Evaluate the loaded model on these samples."""
     losses: list[float] = []
-    all_labels = inputs.labels.index_select(0, samples)
+    all_labels = inputs.take_labels(samples).cpu()
     is_right: list[torch.Tensor] = []
     model.module.eval()
     with torch.no_grad():
         for chunk in torch.split(samples, _CHUNK):
-            labels = inputs.labels.index_select(0, chunk)
-            scores = model.module(inputs.take(chunk))
+            labels = inputs.take_labels(chunk)
+            scores = model.scores(inputs.take(chunk))
             losses += cross_entropy(scores, labels, reduction="none").tolist()
-            is_right.append(scores.argmax(dim=1) == labels)
+            is_right.append((scores.argmax(dim=1) == labels).cpu())
     return EvaluationPart(
         math.fsum(losses),
         np.bincount(all_labels[torch.cat(is_right)].numpy(), minlength=num_labels),
@@ -114,7 +116,7 @@ def differentiate_block(model: FlatModel, inputs: Inputs, samples: torch.Tensor)
     gradient_sum = np.zeros(model.layout.num_parameters)
     model.module.eval()
     for chunk in torch.split(samples, _CHUNK):
-        loss = cross_entropy(model.module(inputs.take(chunk)), inputs.labels.index_select(0, chunk), reduction="sum")
+        loss = cross_entropy(model.scores(inputs.take(chunk)), inputs.take_labels(chunk), reduction="sum")
         model.forget_gradient()
         loss.backward()  # type: ignore[no-untyped-call]
         losses.append(loss.item())
@@ -205,18 +207,22 @@ class LocalTrainer:
         self.scenario = scenario
         self.material = material
         self.num_steps = num_local_steps(scenario)
-        self.descent = make_descent(learning)
+        self.device = choose_device(learning.device)
+        self.optimizer_settings(1)  # checked now
         with self._working("built"):
             module = draw_model(learning, material.input_shape, material.num_labels, scenario.seed)
             channels_last = suits_channels_last(module, material.input_shape)
-            self.model = FlatModel(module, channels_last=channels_last)
-        self.train_inputs, self.test_inputs = (
-            make_inputs(inputs, labels, material.scaling, keeps_channels_last=channels_last)
-            for inputs, labels in (
-                (material.train_inputs, material.train_labels),
-                (material.test_inputs, material.test_labels),
+            self.model = FlatModel(
+                module, channels_last=channels_last, device=self.device, precision=learning.precision
             )
-        )
+            self.train_inputs, self.test_inputs = (
+                make_inputs(inputs, labels, material.scaling, keeps_channels_last=channels_last, device=self.device)
+                for inputs, labels in (
+                    (material.train_inputs, material.train_labels),
+                    (material.test_inputs, material.test_labels),
+                )
+            )
+        self._augmenter = self._make_augmenter() if learning.augment else None
         self.initial_weights = self.model.read()
         self.vectorised = self._vectorise() if learning.engine is Engine.VMAP else None
         self._is_secret = is_secret
@@ -236,14 +242,25 @@ class LocalTrainer:
             batch=self.scenario.learning.batch,
         )
 
+    def optimizer_settings(self, round: int) -> OptimizerSettings:
+        """Parameters of the local steps in that round."""
+        return make_settings(self.scenario.learning, round, self.scenario.rounds)
+
+    def changes(self, round: int, client: int, batches: Sequence[Samples]) -> Changes | None:
+        """Augmentation of the samples of these batches; None if there is none."""
+        if self._augmenter is None:
+            return None
+        return self._augmenter.draw(round, client, sum(len(batch) for batch in batches))
+
     def train(self, task: ClientTask) -> LocalResult:
         """Train the client in a round; all randomness is determined by this client and round."""
         if self._private is not None:
             return self._train_privately(self._private, task)
         batches = self.batches(task.round, task.client)
+        settings, changes = self.optimizer_settings(task.round), self.changes(task.round, task.client, batches)
         with self._working("trained"):
             seed_torch(self.scenario.seed, Purpose.TRAINING, task.round, task.client)
-            return train_client(self.model, self.train_inputs, task.weights, task.client, batches, self.descent)
+            return train_client(self.model, self.train_inputs, task.weights, task.client, batches, settings, changes)
 
     def mechanism(self, client: int) -> Mechanism:
         """Mechanism of the client's private training; only in a private scenario."""
@@ -256,14 +273,17 @@ class LocalTrainer:
         noise = SecretNoise() if self._is_secret else SeededNoise(seed, round, client)
         with self._working("trained"):
             seed_torch(seed, Purpose.TRAINING, round, client)
-            return private.train(task.weights, client, self.material.indices[client], self.mechanism(client), noise)
+            samples, settings = self.material.indices[client], self.optimizer_settings(round)
+            return private.train(task.weights, client, samples, self.mechanism(client), noise, settings)
 
     def train_together(self, weights: Vector, round: int, clients: Sequence[int]) -> list[LocalResult]:
         """Train these clients in a round in one call; only with the engine vmap."""
         assert self.vectorised is not None, "only with the engine vmap"
         batches = [self.batches(round, client) for client in clients]
+        changes = [self.changes(round, client, own) for client, own in zip(clients, batches, strict=True)]
+        drawn = [one for one in changes if one is not None]
         with self._working("trained"):
-            return self.vectorised.train(weights, clients, batches, self.descent)
+            return self.vectorised.train(weights, clients, batches, self.optimizer_settings(round), drawn or None)
 
     def evaluate(self, task: BlockTask) -> EvaluationPart:
         """Evaluate the model on a block of the test set."""
@@ -286,7 +306,11 @@ class LocalTrainer:
         self._noise_micro = noise_micro_of(self.scenario, [len(held) for held in self.material.indices])
         clipping = Clipping(self._noise_micro / MICRO, privacy.clip_micro / MICRO)
         with self._working("trained privately"):
-            return PrivateModel(self.model, self.train_inputs, self.descent, clipping, name=learning.model)
+            return PrivateModel(self.model, self.train_inputs, clipping, name=learning.model)
+
+    def _make_augmenter(self) -> Augmenter:
+        inputs, shape = self.train_inputs, self.material.train_inputs.shape[1:]
+        return Augmenter(self.scenario.learning.augment, shape, is_image=inputs.is_image, seed=self.scenario.seed)
 
     def _vectorise(self) -> VectorisedModel:
         learning = self.scenario.learning
@@ -301,10 +325,15 @@ class LocalTrainer:
         try:
             learning = self.scenario.learning
             is_own = is_function(learning.model)
-            with steady_torch(learning.threads, strict=is_own), importing_from_here() if is_own else nullcontext():
+            steady = steady_torch(learning.threads, strict=is_own, device=self.device)
+            with steady, importing_from_here() if is_own else nullcontext():
                 yield
         except BdflError:
             raise
+        except torch.OutOfMemoryError as error:
+            raise TrainingFailed(
+                f"learning.device: {self.device} has too little memory; a smaller learning.batch or model may help"
+            ) from error
         except Exception as error:  # user code may raise anything
             name = self.scenario.learning.model
             raise TrainingFailed(f"learning.model: {name!r} cannot be {what}: {show_exception(error)}") from error

@@ -24,7 +24,7 @@ from bdfl.learning.weights import Vector
 from bdfl.plugins import show_exception
 from bdfl.processes import open_process_pool
 from bdfl.ray_cluster import OtherSoftware, count_cpus, describe_trouble, find_difference, list_software, open_ray
-from bdfl.scenario import Engine, Scenario
+from bdfl.scenario import Device, Engine, Scenario
 
 if TYPE_CHECKING:
     from bdfl.learning.flower_trainer import FlowerClients
@@ -187,7 +187,8 @@ class _Actors:
 
     def __init__(self, ray: Any, scenario: Scenario, material: "TrainingArrays", number: int) -> None:
         self._ray = ray
-        self._class = ray.remote(num_cpus=scenario.learning.threads, max_restarts=0)(TrainingActor)
+        share = {"num_cpus": scenario.learning.threads, "num_gpus": _share_gpus(ray, scenario.learning.device, number)}
+        self._class = ray.remote(**share, max_restarts=0)(TrainingActor)
         parts = tuple(_in_memory(getattr(material, field.name)) for field in fields(material))
         self._parts = ray.put(parts)  # one copy per node
         self._given = scenario, list_software(with_torch=True)
@@ -291,6 +292,14 @@ class _Actors:
             if isinstance(cause, BdflError):
                 raise cause from None
             raise TrainingFailed(f"ray: {describe_trouble(error)}") from error
+
+
+def _share_gpus(ray: Any, device: Device, num_actors: int) -> float:
+    """Share of a GPU that each actor reserves, so that all fit; an actor without one would not see any."""
+    if device not in (Device.CUDA, Device.AUTO):
+        return 0.0
+    num_gpus = float(ray.cluster_resources().get("GPU", 0.0))
+    return num_gpus / num_actors if num_gpus < num_actors else 1.0
 
 
 def _in_memory(part: Any) -> Any:

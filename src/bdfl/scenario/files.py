@@ -13,7 +13,7 @@ from msgspec import inspect
 from bdfl.errors import BdflError, one_line, other_format
 from bdfl.scenario.distributions import Source
 from bdfl.scenario.schema import Scenario, walk_keys
-from bdfl.scenario.schema_learning import HUB_PREFIX, is_function, is_path
+from bdfl.scenario.schema_learning import HUB_PREFIX, OPTIMIZATION_KEYS, DataChoice, Learning, is_function, is_path
 from bdfl.scenario.validation import (
     MAX_TOML_SIZE,
     Plain,
@@ -31,7 +31,10 @@ from bdfl.storage import read_regular
 FORMAT = 1  # of scenario files; the default of a file without the key
 _FORMAT_KEY = "format"
 _Table: TypeAlias = dict[str, Plain]
-_YOUNGER_KEYS = ("inputs", "input_range")  # of data: left out of the digest if unset, so older scenarios keep theirs
+_YOUNGER_KEYS = {  # left out of the digest where they have their default, so older scenarios keep theirs
+    "data": ("inputs", "input_range"),
+    "learning": OPTIMIZATION_KEYS,
+}
 _INLINE = (
     "scheduler.parameters",
     "partition.parameters",
@@ -160,9 +163,11 @@ def scenario_digest(scenario: Scenario) -> str:
             raise ScenarioError("radio.trace", f"{radio.trace}: {error.strerror}", "expected a readable file") from None
         scenario = msgspec.structs.replace(scenario, radio=msgspec.structs.replace(radio, trace=content))
     plain: dict[str, dict[str, Plain]] = msgspec.to_builtins(scenario)
-    for key in _YOUNGER_KEYS:
-        if plain["data"][key] is None:
-            del plain["data"][key]
+    usual = msgspec.to_builtins({"data": DataChoice(), "learning": Learning()})
+    for table, keys in _YOUNGER_KEYS.items():
+        for key in keys:
+            if plain[table][key] == usual[table][key]:
+                del plain[table][key]
     return hashlib.sha256(msgspec.json.encode(plain, order="sorted")).hexdigest()
 
 

@@ -32,6 +32,7 @@ from bdfl.scenario.distributions import (
     is_per_client,
 )
 from bdfl.scenario.schema_learning import (
+    OPTIMIZATION_KEYS,
     Adversaries,
     Behaviour,
     DataChoice,
@@ -338,6 +339,10 @@ def _validate_flower(scenario: Scenario) -> None:
         return
     if learning.gradient_every:
         raise refuse_value("learning.gradient_every", learning.gradient_every, "0: a Flower client gives no gradients")
+    for key in OPTIMIZATION_KEYS:
+        if getattr(learning, key) != getattr(Learning(), key):
+            allowed = "no such key: a Flower client has its own optimizer and device"
+            raise refuse_value(f"learning.{key}", getattr(learning, key), allowed)
     if adversaries.kind is Behaviour.LABEL_FLIP and adversaries.members:
         raise refuse_value("adversaries.kind", adversaries.kind, "another: a Flower client keeps its labels to itself")
 
@@ -349,6 +354,10 @@ def _validate_privacy(scenario: Scenario) -> None:
         raise refuse_value("privacy.epsilon", privacy.epsilon, allowed)
     if privacy.is_on and scenario.learning.engine is Engine.VMAP:
         raise refuse_value("learning.engine", "vmap", "loop where training is private")
+    for key in ("proximal", "clip_norm", "augment", "precision"):
+        found = getattr(scenario.learning, key)
+        if privacy.is_on and found != getattr(Learning(), key):
+            raise refuse_value(f"learning.{key}", found, "no such key where training is private")
     if privacy.is_on and scenario.learning.flower is not None:
         allowed = "none where training is private: clipping and noise of a Flower client cannot be enforced"
         raise refuse_value("learning.flower", scenario.learning.flower, allowed)

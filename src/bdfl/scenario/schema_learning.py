@@ -17,6 +17,7 @@ HUB_PREFIX = "hub:"
 FLOWER_PREFIX = "flwr:"
 MLP = "mlp"
 PAPER_CNN = "paper-cnn"
+RESNET = "resnet-20"
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
@@ -70,6 +71,45 @@ class Engine(StrEnum):
 
     LOOP = "loop"  # one client after the other, or in parallel processes
     VMAP = "vmap"  # all clients in one vectorised call: for small models
+
+
+class Precision(StrEnum):
+    """Arithmetic of the model's passes; weights, updates and aggregation are float32 in any case."""
+
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"  # automatic mixed precision
+
+
+class Device(StrEnum):
+    """Device of training and evaluation."""
+
+    CPU = "cpu"
+    CUDA = "cuda"
+    MPS = "mps"
+    AUTO = "auto"  # cuda if there is one, else mps, else cpu
+
+
+class Optimizer(StrEnum):
+    """Local optimizer; its state begins at zero in every round."""
+
+    SGD = "sgd"
+    ADAM = "adam"  # weight decay is part of the gradient
+    ADAMW = "adamw"  # weight decay is apart from it
+
+
+class RateSchedule(StrEnum):
+    """Learning rate over the rounds of a run."""
+
+    CONSTANT = "constant"
+    STEP = "step"  # times schedule_factor every schedule_rounds
+    COSINE = "cosine"  # half a cosine, from learning_rate in round 1 towards 0 after the last
+
+
+class Augmentation(StrEnum):
+    """Random change of a training image, drawn anew each time a client uses it."""
+
+    FLIP = "flip"  # mirrored, one time in two
+    CROP = "crop"  # shifted by up to an eighth of each side, black beyond the edge
 
 
 class DataChoice(Section, frozen=True, kw_only=True):
@@ -128,6 +168,9 @@ def validate_partition(choice: PartitionChoice) -> None:
         raise refuse_value("partition.parameters", choice.parameters, allowed)
 
 
+Decay = Annotated[float, Meta(ge=0, lt=1)]
+
+
 class Aggregation(Section, frozen=True, kw_only=True):
     """Aggregation of updates into the next global model."""
 
@@ -145,7 +188,7 @@ class Aggregation(Section, frozen=True, kw_only=True):
 class Learning(Section, frozen=True, kw_only=True):
     """The model and its training."""
 
-    model: Annotated[Text, about("", "paper", "mlp, paper-cnn or your own module:function")] = MLP
+    model: Annotated[Text, about("", "paper", "mlp, paper-cnn, resnet-20 or your own module:function")] = MLP
     flower: Annotated[
         Text | None, about("", "ours", "a Flower client instead of model and data: module:client_fn or module:app")
     ] = None
@@ -163,9 +206,37 @@ class Learning(Section, frozen=True, kw_only=True):
         WholePositive | None, about("", "ours", "local steps made; none: compute.local_updates, as in the cost model")
     ] = None
     batch: Annotated[WholePositive, about("", "ours", "samples in a mini-batch")] = 64
-    learning_rate: Annotated[Positive, about("", "paper", "step eta of stochastic gradient descent")] = 0.001
-    momentum: Annotated[float, Meta(ge=0, lt=1), about("", "ours", "momentum, from zero in every round")] = 0.0
+    learning_rate: Annotated[Positive, about("", "paper", "step eta of the local optimizer")] = 0.001
+    schedule: Annotated[RateSchedule, about("", "ours", "learning rate over the rounds: constant, step or cosine")] = (
+        RateSchedule.CONSTANT
+    )
+    schedule_rounds: Annotated[WholePositive, about("", "ours", "rounds from one step of the rate to the next")] = 30
+    schedule_factor: Annotated[Fraction, about("", "ours", "factor of the learning rate at each step")] = 0.1
+    optimizer: Annotated[Optimizer, about("", "paper", "local optimizer: sgd, adam or adamw")] = Optimizer.SGD
+    momentum: Annotated[float, Meta(ge=0, lt=1), about("", "ours", "momentum of sgd, from zero in every round")] = 0.0
+    betas: Annotated[
+        tuple[Decay, Decay], about("", "ours", "decay of the first and second moments of adam and adamw")
+    ] = (0.9, 0.999)
+    adam_epsilon: Annotated[Positive, about("", "ours", "added to the root of the second moment")] = 1e-8
     weight_decay: Annotated[NotNegative, about("", "ours", "weight of the squared norm of the model")] = 0.0
+    proximal: Annotated[
+        NotNegative, about("", "ours", "FedProx: weight mu of the squared distance from the round's first model")
+    ] = 0.0
+    clip_norm: Annotated[
+        Positive | None, about("", "ours", "norm to which the gradient of a mini-batch is clipped; none: not")
+    ] = None
+    label_smoothing: Annotated[
+        float, Meta(ge=0, lt=1), about("", "ours", "share of a label spread evenly over all labels in training")
+    ] = 0.0
+    augment: Annotated[
+        tuple[Augmentation, ...], about("", "ours", "random changes of training images: flip, crop")
+    ] = ()
+    precision: Annotated[
+        Precision, about("", "ours", "arithmetic of the model: float32, or bfloat16, faster and less exact")
+    ] = Precision.FLOAT32
+    device: Annotated[Device, about("", "ours", "device of training and evaluation: cpu, cuda, mps or auto")] = (
+        Device.CPU
+    )
     engine: Annotated[Engine, about("", "ours", "client after client (loop) or all in one call (vmap)")] = Engine.LOOP
     threads: Annotated[WholePositive, about("", "ours", "threads of a training process; part of the result's bits")] = 1
     evaluate_every: Annotated[WholePositive, about("", "ours", "rounds from one evaluation to the next")] = 1
@@ -174,6 +245,11 @@ class Learning(Section, frozen=True, kw_only=True):
     ] = 0
     aggregation: Aggregation = Aggregation()
 
+
+OPTIMIZATION_KEYS = (
+    *("schedule", "schedule_rounds", "schedule_factor", "optimizer", "betas", "adam_epsilon"),
+    *("proximal", "clip_norm", "label_smoothing", "augment", "precision", "device"),
+)
 
 # Settings of differentially private training, off by default.
 
