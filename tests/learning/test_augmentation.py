@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from bdfl.learning.augmentation import Augmenter, take_changed
+from bdfl.learning.torch_model import Augmenter, take_changed
 from bdfl.learning.training import InvalidTraining
 from bdfl.scenario import Augmentation
 

@@ -242,7 +242,6 @@ for name in {names}:
     assert found.splitlines() == [
         f"{name} torch"
         for name in (
-            "bdfl.learning.augmentation",
             "bdfl.learning.dp_sgd",
             "bdfl.learning.models",
             "bdfl.learning.optimizers",

@@ -19,9 +19,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.functional import cross_entropy, log_softmax
 
 from bdfl.environment import Purpose, stream
-from bdfl.learning.augmentation import Changes
 from bdfl.learning.optimizers import LocalOptimizer, OptimizerSettings, norm_of
-from bdfl.learning.torch_model import FlatModel, Inputs
+from bdfl.learning.torch_model import Changes, FlatModel, Inputs
 from bdfl.learning.training import NAN, InvalidTraining, LocalResult, Outcome, no_samples
 from bdfl.learning.weights import Vector, is_finite
 from bdfl.plugins import show_exception

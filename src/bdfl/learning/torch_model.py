@@ -14,11 +14,10 @@ from numpy.typing import NDArray
 from torch import nn
 
 from bdfl.environment import Purpose, stream
-from bdfl.learning.augmentation import take_changed
 from bdfl.learning.dataset import DataSet, blocks_of
 from bdfl.learning.training import InvalidTraining
 from bdfl.learning.weights import Layout, Vector
-from bdfl.scenario import Device, Normalisation, Precision
+from bdfl.scenario import Augmentation, Device, Normalisation, Precision
 
 CPU = torch.device("cpu")
 
@@ -56,7 +55,7 @@ class Inputs:
     def take(self, samples: torch.Tensor, changes: torch.Tensor | None = None) -> torch.Tensor:
         """Return the inputs of these samples, (batch, ...): float32, normalised, channels first.
 
-        `changes` are those of `augmentation.draw_changes`, a row for each sample.
+        `changes` are those of `Augmenter.draw`, a row for each sample.
         """
         places = samples.to(self.stored.device)
         if changes is None:
@@ -151,6 +150,47 @@ def share_array(array: NDArray[Any]) -> torch.Tensor:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")  # never written to
         return torch.from_numpy(array if array.flags.c_contiguous else np.ascontiguousarray(array))
+
+
+# Augmentation: random flips and shifts of training images, drawn from (seed, round, client).
+
+_MARGIN = 8  # a crop shifts by up to this part of a side: 4 pixels of 32
+
+Changes = NDArray[np.int64]  # (samples, 3): 1 if mirrored, rows shifted down, columns shifted right
+
+
+class Augmenter:
+    """Draws the changes of a client's samples in a round, in the order of their use."""
+
+    def __init__(self, kinds: tuple[Augmentation, ...], shape: tuple[int, ...], *, is_image: bool, seed: int) -> None:
+        """`shape` is that of a stored image: height, width, channels."""
+        if not is_image:
+            raise InvalidTraining(f"learning.augment: {', '.join(kinds)} given, expected none for data without images")
+        self._kinds = frozenset(kinds)
+        self._most = [max(1, side // _MARGIN) for side in shape[:2]]
+        self._seed = seed
+
+    def draw(self, round: int, client: int, count: int) -> Changes:
+        """Draw the changes of `count` samples."""
+        rng = stream(self._seed, Purpose.AUGMENTATION, round, client)
+        changes = np.zeros((count, 3), np.int64)
+        if Augmentation.FLIP in self._kinds:
+            changes[:, 0] = rng.integers(2, size=count)
+        if Augmentation.CROP in self._kinds:
+            for column, most in enumerate(self._most, start=1):
+                changes[:, column] = rng.integers(-most, most + 1, size=count)
+        return changes
+
+
+def take_changed(stored: torch.Tensor, samples: torch.Tensor, changes: torch.Tensor) -> torch.Tensor:
+    """Return these of the stored images (samples, height, width, channels), each mirrored and shifted; black enters."""
+    height, width = stored.shape[1:3]
+    rows = torch.arange(height, device=stored.device) - changes[:, 1:2]
+    columns = torch.arange(width, device=stored.device) - changes[:, 2:3]
+    inside = ((rows >= 0) & (rows < height))[:, :, None] & ((columns >= 0) & (columns < width))[:, None, :]
+    columns = torch.where(changes[:, :1] == 1, width - 1 - columns, columns)
+    places = samples[:, None, None], rows.clamp(0, height - 1)[:, :, None], columns.clamp(0, width - 1)[:, None, :]
+    return stored[places] * inside[..., None].to(stored.dtype)
 
 
 # A model whose trained parameters are views of one tensor, so that one call updates them all.

@@ -17,13 +17,14 @@ from torch.nn.functional import cross_entropy
 
 from bdfl.environment import Purpose
 from bdfl.errors import BdflError
-from bdfl.learning.augmentation import Augmenter, Changes
 from bdfl.learning.dataset import DataSet, pack, unpack
 from bdfl.learning.models import draw_model, suits_channels_last
 from bdfl.learning.optimizers import OptimizerSettings, make_settings
 from bdfl.learning.privacy_accounting import Mechanism, mechanism_of, noise_micro_of, validate_opacus
 from bdfl.learning.sgd import Samples, VectorisedModel, draw_batches, train_client
 from bdfl.learning.torch_model import (
+    Augmenter,
+    Changes,
     FlatModel,
     Inputs,
     Scaling,
