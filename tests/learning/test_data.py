@@ -279,3 +279,14 @@ def test_the_cache_is_the_users(monkeypatch, tmp_path):
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert default_cache() == tmp_path / ".cache" / "bdfl"
+
+
+def test_validation_samples_take_the_place_of_the_test_set(tmp_path):
+    inputs, labels = np.arange(20.0).reshape(10, 2), np.arange(10) % 3
+    np.savez(tmp_path / "own.npz", train_inputs=inputs, train_labels=labels, test_inputs=inputs, test_labels=labels)
+    data = load(tmp_path / "own.npz", validation_samples=4)
+    assert np.array_equal(data.train_inputs, inputs[:6])
+    assert np.array_equal(data.test_inputs, inputs[6:])
+    assert np.array_equal(data.test_labels, labels[6:])
+    assert len(load(tmp_path / "own.npz", validation_samples=4, test_samples=3).test_labels) == 3
+    assert "10 training samples" in refusal(tmp_path / "own.npz", validation_samples=10)

@@ -5,6 +5,7 @@ import io
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from shutil import rmtree
 
 import numpy as np
 import pyarrow
@@ -18,9 +19,16 @@ from bdfl.experiment.run_folder import BadRunFolder
 from bdfl.learning.training import Evaluation, LocalResult, Outcome
 from bdfl.learning.weights import Layout
 from bdfl.reproduce import Settings, Target, TrainingSettings, reproduce
-from bdfl.reproduce.results import describe_changes, describe_delay, describe_sizes
-from bdfl.reproduce.training import InvalidCampaign, find_data, plan_campaign, run_campaign
-from bdfl.scenario import load_scenario
+from bdfl.reproduce.results import delay_keys, describe_changes, describe_delay, describe_sizes, differing_keys
+from bdfl.reproduce.training import (
+    InvalidCampaign,
+    find_data,
+    load_recipe,
+    load_used,
+    plan_campaign,
+    run_campaign,
+)
+from bdfl.scenario import ScenarioError, load_scenario
 from bdfl.scenario.files import find_scenario
 
 COLUMNS = {"cifar10": "img", "svhn": "image"}
@@ -157,7 +165,7 @@ def test_a_campaign_that_was_stopped_ends_in_the_same_bytes(data, whole, tmp_pat
     with pytest.raises(KeyboardInterrupt):
         train(tmp_path, settings_of(data))
     train(tmp_path, settings_of(data))
-    assert len(opened) == 3 + 8  # two whole runs are used, the third is gone on with
+    assert len(opened) == 3 + 6  # two whole runs are used, the third is gone on with; drc shares channel-best's
     files = [path for path in sorted((whole[1] / "runs").rglob("*")) if path.is_file()]
     assert len(files) > 40
     for path in files:
@@ -178,6 +186,96 @@ def test_a_folder_of_another_scenario_is_refused_before_any_work(data, tmp_path,
     with pytest.raises(BadRunFolder, match=r"cifar10-random-0: begun with learning.batch 2, now 3: another --out"):
         train(tmp_path, changed)
     assert len(opened) == 1
+
+
+def test_summaries_are_enough(data, whole, tmp_path, stub):
+    first, folder = whole
+    (tmp_path / "runs").mkdir()
+    for path in (folder / "runs").glob("*.json"):
+        (tmp_path / "runs" / path.name).write_bytes(path.read_bytes())
+    again = make(tmp_path, settings_of(data))
+    assert stub[0] == []
+    assert (again.tables, again.verdicts, again.notes) == (first.tables, first.verdicts, first.notes)
+
+
+def test_schedulers_that_choose_the_same_clients_are_trained_once(data, tmp_path, stub):
+    choices = {"only": "svhn", "schedulers": ("channel-best", "random", "drc")}
+    shared = train(tmp_path / "shared", settings_of(data, **choices))
+    alone = train(tmp_path / "alone", settings_of(data, **{**choices, "schedulers": ("drc",)}))[0].summary
+    assert [scenario.scheduler.name for scenario in stub[0]] == ["channel-best", "random", "drc"]
+    found = shared[2].summary
+    assert (found.same_as, shared[0].summary.same_as, alone.same_as) == ("channel-best", None, None)
+    assert found.delay_s == pytest.approx(alone.delay_s, rel=1e-6)  # a chain has whole Hz and microwatts
+    assert found.delay_s != shared[0].summary.delay_s
+    assert (found.selected, found.accuracy, found.loss) == (alone.selected, alone.accuracy, alone.loss)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"{}", "not a summary of a run"),
+        (b'{"format": 9}', "format 9 found, bdfl .* reads format 1"),
+        (b'{"format": 1, "scenario": 5}', "not a summary of a run"),
+        (b"\xff", "not a summary of a run"),
+    ],
+)
+def test_a_damaged_summary_is_one_line(content, message, data, tmp_path, stub):
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "svhn-drc-0.json").write_bytes(content)
+    with pytest.raises(BadRunFolder, match=rf"svhn-drc-0.json: {message}"):
+        train(tmp_path, settings_of(data, only="svhn", schedulers=("drc",)))
+
+
+def test_a_summary_of_other_settings_is_refused(data, tmp_path, stub):
+    one = {"only": "svhn", "schedulers": ("drc",)}
+    planned = train(tmp_path, settings_of(data, **one))[0].planned
+    rmtree(planned.folder)
+    changed = replace(settings_of(data, **one), overrides=(*TINY, "learning.batch=3"))
+    with pytest.raises(BadRunFolder, match=r"svhn-drc-0.json: of a run with other settings: another --out"):
+        train(tmp_path, changed)
+
+
+# Recipes.
+
+
+@pytest.mark.parametrize("recipe", ["table4", "literal"])
+def test_shipped_recipes_change_training_alone_and_say_why(recipe, data):
+    for data_set in COLUMNS:
+        shipped = load_scenario(find_scenario(f"paper-{data_set}"))
+        used = load_used(data_set, data / data_set, TrainingSettings(data=data, recipe=recipe))
+        assert delay_keys(used, shipped) == []
+        assert used.rounds == shipped.rounds
+        changed = {key for key, _, _ in differing_keys(used, shipped, leave_out=("data.source",))}
+        unsaid = {"learning.evaluate_every", "learning.unit", "learning.local_steps"}
+        assert changed - unsaid <= load_recipe(recipe).reasons.keys()
+
+
+def test_options_win_over_the_recipe_and_reasons_are_told(data, tmp_path, stub):
+    path = tmp_path / "own.toml"
+    path.write_text(
+        'description = "mine"\n[svhn.learning]\nbatch = 7\nmomentum = 0.0\n[reasons]\n"learning.momentum" = "because"'
+    )
+    training = settings_of(data, only="svhn", schedulers=("drc",), recipe=str(path))
+    found = make(tmp_path / "out", training)
+    assert (stub[0][0].learning.batch, stub[0][0].learning.momentum) == (2, 0.0)
+    assert "SVHN, learning.momentum: because" in found.notes
+
+
+@pytest.mark.parametrize(
+    ("content", "error", "message"),
+    [
+        (None, InvalidCampaign, "--recipe: .* given, expected literal, table4 or a TOML file"),
+        ("not TOML", InvalidCampaign, "--recipe: .* given, expected literal, table4 or a TOML file"),
+        ('description = "x"\nsvnh = {}', InvalidCampaign, "--recipe: .*own.toml: .*svnh"),
+        ('description = "x"\n[svhn.learning]\nbatsh = 3', ScenarioError, "learning.batsh"),
+    ],
+)
+def test_a_wrong_recipe_is_one_line(content, error, message, data, tmp_path, stub):
+    path = tmp_path / "own.toml"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(error, match=message):
+        train(tmp_path, settings_of(data, only="svhn", recipe=str(path)))
 
 
 def test_progress_counts_down_over_all_runs(data, tmp_path, stub):
@@ -268,7 +366,7 @@ def test_local_steps_really_made_leave_simulated_time_as_it_is(data, tmp_path, s
         training = replace(
             settings_of(data, schedulers=("drc", "random")), overrides=(*TINY, f"learning.local_steps={steps}")
         )
-        return [run.record.delay_s.tolist() for run in train(tmp_path / str(steps), training)]
+        return [run.summary.delay_s for run in train(tmp_path / str(steps), training)]
 
     assert delays(1) == delays(7)
 
@@ -359,7 +457,7 @@ def test_the_command_passes_its_options_on(data, tmp_path, stub):
     options = ("--rounds", 2, "--local-steps", 3, "--unit", "updates", "--batch", 5, "--evaluate-every", 2)
     result = call(
         "table4", "--data", data, *options, "--set", "clients.samples=3", "--set", "learning.momentum=0.5",
-        "--schedulers", "drc,exact:tradeoff=40", "--only", "svhn", "--out", tmp_path,
+        "--schedulers", "drc,exact:tradeoff=40", "--only", "svhn", "--seeds", 1, "--out", tmp_path,
     )  # fmt: skip
     assert result.exit_code == 0, result.output
     learning = opened[0].learning
@@ -374,7 +472,7 @@ def test_a_stopped_command_says_where_it_is_and_how_to_go_on(data, tmp_path, stu
     stub[1][2] = 1
     result = call("table4", "--data", data, "--rounds", 3, "--set", "clients.samples=3", "--out", tmp_path)
     assert result.exit_code == 130
-    assert "stopped in run 2 of 10 (SVHN, round-robin, seed 0) after round 1; the same command goes on" in result.stderr
+    assert "stopped in run 2 of 36 (SVHN, round-robin, seed 0) after round 1; the same command goes on" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -382,6 +480,9 @@ def test_a_stopped_command_says_where_it_is_and_how_to_go_on(data, tmp_path, stu
     [
         (("table4", "--rounds", "3"), "rounds=3 given, which needs --data DIR"),
         (("table4", "--only", "svhn"), "--only given, which needs --data DIR"),
+        (("table4", "--recipe", "literal"), "--recipe given, which needs --data DIR"),
+        (("table4", "--quick"), "rounds=3 given, which needs --data DIR"),
+        (("table4", "--data", ".", "--address", "auto"), "--address: given with --engine local"),
         (("fig2", "--data", "."), "--data given, which is for table4"),
         (("table4", "--data", "nowhere"), "nowhere not found"),
     ],

@@ -7,17 +7,19 @@ import numpy as np
 import pytest
 
 from bdfl.experiment import simulate
+from bdfl.learning.data import make_data_set
 from bdfl.records import LearningRecord
 from bdfl.records.learning import FORMAT, JournalHeader
 from bdfl.reproduce.results import PAPER_ACCURACY_PERCENT
-from bdfl.reproduce.training import (
+from bdfl.reproduce.training import PlannedRun, TrainedRun, summarise_run
+from bdfl.reproduce.verdicts import (
     DataSetRuns,
-    PlannedRun,
-    TrainedRun,
+    accuracy_differences,
     common_levels,
     describe_unjudged,
     judge_runs,
     reach_level,
+    time_differences,
 )
 from bdfl.scenario import load_scenario
 from bdfl.scenario.files import find_scenario
@@ -51,16 +53,14 @@ def records():
 
 def runs_of(records, finals, used=SHIPPED):
     """Runs that rise evenly to their final accuracies (%), a list of seeds for each scheduler."""
-    by_choice = {
-        choice: [
-            TrainedRun(
-                PlannedRun("cifar10", choice, used, Path()), records[choice],
-                learned(np.linspace(0.1, final / 100, SHIPPED.rounds)), HEADER, 50_000, 10_000,
-            )
-            for final in of_seeds
-        ]
-        for choice, of_seeds in finals.items()
-    }  # fmt: skip
+    data = make_data_set("none", *(np.zeros((2, 1)), np.arange(2)) * 2)
+
+    def run(choice, final):
+        planned = PlannedRun("cifar10", choice, used, Path("run"))
+        accuracy = np.linspace(0.1, final / 100, SHIPPED.rounds)
+        return TrainedRun(planned, summarise_run(planned, records[choice], learned(accuracy), HEADER, data))
+
+    by_choice = {choice: [run(choice, final) for final in of_seeds] for choice, of_seeds in finals.items()}
     return DataSetRuns("cifar10", SHIPPED, used, by_choice)
 
 
@@ -91,6 +91,12 @@ def test_times_of_parts_or_of_other_delays_are_not_judged(records, change):
     assert holds(runs_of(records, papers(records), used), "time within") is None
 
 
+def test_more_samples_that_take_as_many_cycles_leave_times_comparable(records):
+    changes = ["clients.samples=6000", "compute.cycles_per_sample=2500"]
+    used = load_scenario(find_scenario("paper-cifar10"), changes)
+    assert holds(runs_of(records, papers(records), used), "time within") is True
+
+
 @pytest.mark.parametrize(("off", "expected"), [(0.0, True), (-1.9, True), (-2.1, False), (2.1, False)])
 def test_accuracy_is_the_papers_within_two_points(records, off, expected):
     assert holds(runs_of(records, papers(records, off=off)), "of the paper's (random") is expected
@@ -111,8 +117,9 @@ def test_a_scheduler_that_learns_slower_is_not_called_fastest(records):
 
 def test_an_accuracy_counts_from_the_first_round_that_has_it(records):
     found = runs_of(records, {"drc": [75.0]})
-    accuracy = found.runs[0].learning.accuracy
+    accuracy = found.runs[0].accuracy
     round, time_s = reach_level(found.runs[0], 50.0)
+    assert reach_level(found.runs[0], 75.1) is None
     assert accuracy[round - 2] < 0.5 <= accuracy[round - 1]
     assert time_s == pytest.approx(float(np.sum(records["drc"].delay_s[:round])))
 
@@ -130,3 +137,13 @@ def test_noise_is_judged_only_where_seeds_can_tell(records):
     vague = runs_of(records, {"random": [60.0, 75.0, 90.0], "drc": [80.0, 60.0, 65.0]})
     assert holds(vague, "beyond the noise") is None
     assert any("is not judged" in note for note in describe_unjudged(vague, [5.0]))
+
+
+def test_differences_are_paired_over_seeds(records):
+    found = runs_of(records, {"random": [70.0, 75.0, 80.0], "drc": [71.0, 76.5, 81.5]})
+    points = accuracy_differences(found)["drc"]
+    assert points.mean == pytest.approx(4 / 3)
+    assert points.half_width == pytest.approx(4.302653 * np.std([1.0, 1.5, 1.5], ddof=1) / 3**0.5, rel=1e-6)
+    seconds = time_differences(found)["drc"]
+    assert seconds.mean == pytest.approx(float(np.sum(records["drc"].delay_s) - np.sum(records["random"].delay_s)))
+    assert accuracy_differences(runs_of(records, {"random": [70.0], "drc": [71.0]})) == {}

@@ -1,6 +1,6 @@
 """Registration of all commands. Libraries are imported in functions: `bdfl --help` must not wait for matplotlib."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -30,7 +30,6 @@ from bdfl.cli.options import (
     save_result,
 )
 from bdfl.cli.run import report, run
-from bdfl.cli.simulate import show_aggregate
 from bdfl.cli.studies import leaderboard, poison, reproduce
 from bdfl.cli.sweep import plot, sweep
 from bdfl.cli.terminal import (
@@ -46,6 +45,8 @@ from bdfl.cli.terminal import (
 
 if TYPE_CHECKING:
     from bdfl.records import RoundRecord
+    from bdfl.scenario import Scenario
+    from bdfl.tracking import Tracker
 
 MAX_DRAWN_ROUNDS = 20_000  # of a run with records; a figure of more rounds is unreadable
 
@@ -154,7 +155,7 @@ def simulate(
     played = played if scheduler is None else choose_scheduler(played, scheduler)
     opened = open_trackers(trackers)
     if is_aggregated(played) if sums is None else sums:
-        show_aggregate(played, opened, gaps=gaps, out=out, as_json=as_json)
+        _show_aggregate(played, opened, gaps=gaps, out=out, as_json=as_json)
         return
 
     def on_round(row: "RoundRecord") -> None:
@@ -182,6 +183,36 @@ def simulate(
         typer.echo(f"no figure of more than {MAX_DRAWN_ROUNDS} rounds; look at them: bdfl explore {out}")
     if as_json:
         print_json(encode_run(record))
+
+
+def _show_aggregate(
+    scenario: "Scenario", trackers: "Mapping[str, Tracker]", *, gaps: bool, out: Path | None, as_json: bool
+) -> None:
+    """Simulate the scenario, print tables or JSON, and write the records into `out` if given."""
+    from bdfl.experiment.run_folder import write_aggregate
+    from bdfl.experiment.simulation import simulate_aggregate
+    from bdfl.records import encode_aggregate
+
+    def on_round(row: "RoundRecord") -> None:
+        on_progress(row.round, scenario.rounds)
+        tracking.settle(row)
+
+    with (
+        progress(f"simulating {scenario.name}", "rounds") as on_progress,
+        tracking_scenario(trackers, scenario) as tracking,
+    ):
+        record = simulate_aggregate(scenario, prove_gaps=gaps, on_round=on_round)
+    if as_json:
+        print_json(encode_aggregate(record))
+    else:
+        from bdfl.report.tables import tabulate_crowd
+
+        print_out(*tabulate_crowd(record))
+    if out is not None:
+        with writing_to(out):
+            files = write_aggregate(scenario, record, out)
+        if not as_json:
+            print_files(files)
 
 
 def compare(

@@ -120,10 +120,27 @@ def load_data(choice: DataChoice, *, cache: Path | None = None) -> DataSet:
     """
     data = _load_source(choice, default_cache() if cache is None else cache)
     _validate_inputs(data, choice)
+    if choice.validation_samples is not None:
+        data = _hold_out(data, choice.validation_samples)
     if choice.test_samples is None or choice.test_samples >= len(data.test_labels):
         return data
     used = choice.test_samples
     return replace(data, test_inputs=data.test_inputs[:used], test_labels=data.test_labels[:used])
+
+
+def _hold_out(data: DataSet, count: int) -> DataSet:
+    """Evaluate on the last training samples in place of the test set, and train on the others."""
+    kept = len(data.train_labels) - count
+    if kept < 1:
+        found = f"{len(data.train_labels)} training samples"
+        raise BadData(data.name, found, f"more than {count}, as data.validation_samples holds out so many")
+    return replace(
+        data,
+        train_inputs=data.train_inputs[:kept],
+        train_labels=data.train_labels[:kept],
+        test_inputs=data.train_inputs[kept:],
+        test_labels=data.train_labels[kept:],
+    )
 
 
 def _load_source(choice: DataChoice, cache: Path) -> DataSet:

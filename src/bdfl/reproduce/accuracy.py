@@ -1,6 +1,6 @@
 """Accuracies of Table IV, and their figure."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -10,8 +10,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from bdfl.experiment.statistics import Interval, cumulative_delay, mean_interval
-from bdfl.learning.training import Outcome
+from bdfl.experiment.statistics import Interval, mean_interval
 from bdfl.report.style import (
     DASHES,
     SOFT_INK,
@@ -38,23 +37,23 @@ from bdfl.reproduce.results import (
     describe_changes,
     describe_delay,
     describe_sizes,
+    differing_keys,
     finish,
     load_shipped,
     write_page,
 )
-from bdfl.reproduce.training import (
+from bdfl.reproduce.training import TrainedRun, find_data, load_recipe, load_used, plan_campaign, run_campaign
+from bdfl.reproduce.verdicts import (
+    PAPER_LEVELS,
     DataSetRuns,
-    TrainedRun,
+    accuracy_differences,
     best_percent,
     common_levels,
     describe_unjudged,
     final_percent,
-    find_data,
     judge_runs,
-    load_used,
-    plan_campaign,
     reach_level,
-    run_campaign,
+    time_differences,
     total_s,
 )
 from bdfl.scheduling.registry import show_choice
@@ -181,7 +180,8 @@ def reproduce_accuracies(settings: Settings, training: TrainingSettings) -> Repr
     found = _group_runs(runs, training)
     levels = {of_data.data_set: common_levels(of_data.runs) for of_data in found}
     verdicts = [verdict for of_data in found for verdict in judge_runs(of_data, levels[of_data.data_set])]
-    notes = [note for of_data in found for note in _describe(of_data, levels[of_data.data_set])]
+    reasons = {} if training.recipe is None else load_recipe(training.recipe).reasons
+    notes = [note for of_data in found for note in _describe(of_data, levels[of_data.data_set], reasons)]
     notes += _describe_campaign(found, training)
     picture = draw_accuracies([_panel(of_data) for of_data in found])
     tables = _tabulate(found, levels, training.num_seeds)
@@ -217,13 +217,15 @@ def _group_runs(runs: Sequence[TrainedRun], training: TrainingSettings) -> list[
 # Notes: shortened or changed settings, and failures.
 
 
-def _describe(found: DataSetRuns, levels: Sequence[float]) -> list[str]:
+def _describe(found: DataSetRuns, levels: Sequence[float], reasons: Mapping[str, str]) -> list[str]:
     notes: list[str] = []
     phrases = describe_changes(found.used, found.shipped)
     if phrases:
         word = "shortened" if found.used.rounds < found.shipped.rounds else "changed"
         notes.append(f"{found.name}, {word}: {'; '.join(phrases)}; {describe_delay(found.used, found.shipped)}")
-    sizes = describe_sizes(found.data_set, found.runs[0].num_train, found.runs[0].num_test)
+    changed = {key for key, _, _ in differing_keys(found.used, found.shipped, leave_out=())}
+    notes += [f"{found.name}, {key}: {reason}" for key, reason in reasons.items() if key in changed]
+    sizes = describe_sizes(found.data_set, found.runs[0].summary.num_train, found.runs[0].summary.num_test)
     if sizes is not None:
         notes.append(f"{found.name}, {sizes}")
     notes += describe_unjudged(found, levels)
@@ -232,8 +234,8 @@ def _describe(found: DataSetRuns, levels: Sequence[float]) -> list[str]:
 
 def _describe_trouble(run: TrainedRun) -> list[str]:
     counts = {
-        "local updates diverged and were left out": run.learning.count_outcomes(Outcome.DIVERGED),
-        "rounds were infeasible": run.record.num_infeasible,
+        "local updates diverged and were left out": run.summary.num_diverged,
+        "rounds were infeasible": run.summary.num_infeasible,
     }
     return [f"{run.planned.title}: {count} {what}" for what, count in counts.items() if count]
 
@@ -266,16 +268,38 @@ def _tabulate(found: Sequence[DataSetRuns], levels: dict[str, list[float]], num_
             [_time_row(of_data, choice) for of_data in found for choice in of_data.by_choice],
         ),
     ]
+    if num_seeds > 1:
+        rows = [row for of_data in found for row in _difference_rows(of_data)]
+        header = ["data", "scheduler", "minus", "accuracy (points)", "95 % +-", "time (s)", "95 % +- "]
+        tables.append(NumberTable("differences", f"Differences of the same seeds, {seeds}", header, rows))
     rows = [
         _reach_row(of_data, choice, level)
         for of_data in found
-        for level in levels[of_data.data_set]
+        for level in sorted({*levels[of_data.data_set], *_reached_levels(of_data)})
         for choice in of_data.by_choice
     ]
     if rows:
-        header = ["data", "scheduler", "accuracy (%)", "rounds", "seconds", "95 % +-"]
+        header = ["data", "scheduler", "accuracy (%)", "reached by", "rounds", "seconds", "95 % +-"]
         tables.append(NumberTable("reach", f"Simulated seconds until an accuracy is reached, {seeds}", header, rows))
     return tables
+
+
+def _reached_levels(found: DataSetRuns) -> list[float]:
+    """Levels of the paper's accuracies that some run reached."""
+    return [
+        level
+        for level in PAPER_LEVELS[found.data_set]
+        if any(reach_level(run, level) is not None for run in found.runs)
+    ]
+
+
+def _difference_rows(found: DataSetRuns) -> list[list[Cell]]:
+    first, times = next(iter(found.by_choice)), time_differences(found)
+    return [
+        [found.name, show_choice(choice), show_choice(first), points.mean, _width(points), times[choice].mean,
+         _width(times[choice])]
+        for choice, points in accuracy_differences(found).items()
+    ]  # fmt: skip
 
 
 def _accuracy_row(found: DataSetRuns, choice: str) -> list[Cell]:
@@ -294,10 +318,13 @@ def _time_row(found: DataSetRuns, choice: str) -> list[Cell]:
 
 
 def _reach_row(found: DataSetRuns, choice: str, level: float) -> list[Cell]:
-    reached = [reach_level(run, level) for run in found.by_choice[choice]]
+    places = [reach_level(run, level) for run in found.by_choice[choice]]
+    reached = [place for place in places if place is not None]
+    row: list[Cell] = [found.name, show_choice(choice), level, f"{len(reached)} of {len(places)}"]
+    if not reached:
+        return [*row, None, None, None]
     seconds = mean_interval([time_s for _, time_s in reached])
-    rounds = float(np.mean([round for round, _ in reached]))
-    return [found.name, show_choice(choice), level, rounds, seconds.mean, _width(seconds)]
+    return [*row, float(np.mean([round for round, _ in reached])), seconds.mean, _width(seconds)]
 
 
 def _rounds_text(found: DataSetRuns) -> str:
@@ -319,8 +346,8 @@ def _panel(found: DataSetRuns) -> AccuracyPanel:
 def _curve(found: DataSetRuns, choice: str) -> AccuracyCurve:
     """Return the mean over seeds at every evaluated round, from the untrained model at 0 s on."""
     runs = found.by_choice[choice]
-    percent = np.array([[run.learning.initial_accuracy, *run.learning.accuracy] for run in runs]) * 100.0
-    time_s = np.array([[0.0, *cumulative_delay(run.record)] for run in runs])
+    percent = np.array([[run.initial_accuracy, *run.accuracy] for run in runs]) * 100.0
+    time_s = np.array([[0.0, *run.seconds] for run in runs])
     evaluated = np.flatnonzero(~np.isnan(percent).any(axis=0))
     accuracy = PAPER_ACCURACY_PERCENT[found.data_set].get(choice)
     return AccuracyCurve(
@@ -340,12 +367,16 @@ def _seed_sheet(runs: Sequence[TrainedRun]) -> Sheet:
     rows: list[list[SheetCell]] = []
     for run in runs:
         who: list[SheetCell] = [run.planned.data_set, run.planned.choice, run.planned.scenario.seed]
-        rows.append([*who, 0, 0.0, run.learning.initial_accuracy, run.learning.initial_loss])
-        columns = (cumulative_delay(run.record), run.learning.accuracy, run.learning.loss)
+        rows.append([*who, 0, 0.0, run.initial_accuracy, _or_nan(run.summary.initial_loss)])
+        columns = (run.seconds, run.accuracy, run.summary.loss)
         for round, (time_s, accuracy, loss) in enumerate(zip(*columns, strict=True), start=1):
             if not np.isnan(accuracy):
-                rows.append([*who, round, float(time_s), float(accuracy), float(loss)])
+                rows.append([*who, round, float(time_s), float(accuracy), _or_nan(loss)])
     return Sheet(("data", "scheduler", "seed", "round", "simulated_s", "accuracy", "loss"), rows)
+
+
+def _or_nan(value: float | None) -> float:
+    return float("nan") if value is None else value
 
 
 def _provenance(runs: Sequence[TrainedRun]) -> Sheet:
@@ -355,14 +386,16 @@ def _provenance(runs: Sequence[TrainedRun]) -> Sheet:
             run.planned.data_set,
             run.planned.choice,
             run.planned.scenario.seed,
-            run.learning.num_rounds,
-            run.num_train,
-            run.num_test,
-            run.header.data_digest[:16],
-            run.header.version,
-            run.header.torch,
+            run.summary.same_as or run.planned.choice,
+            len(run.summary.delay_s),
+            run.summary.num_train,
+            run.summary.num_test,
+            run.summary.data_digest[:16],
+            run.summary.version,
+            run.summary.torch,
         ]
         for run in runs
     ]
-    header = ("data", "scheduler", "seed", "rounds", "train_images", "test_images", "data_digest", "bdfl", "torch")
+    images = ("train_images", "test_images", "data_digest")
+    header = ("data", "scheduler", "seed", "trained_as", "rounds", *images, "bdfl", "torch")
     return Sheet(header, rows)

@@ -112,8 +112,11 @@ class TrainingSettings:
     num_seeds: int = 1
     schedulers: tuple[str, ...] = DEFAULT_SCHEDULERS
     only: str | None = None  # one data set instead of all
-    overrides: tuple[str, ...] = ()  # "key=value"
+    recipe: str | None = None  # name or file of the changes in training; none: the scenarios as they are
+    overrides: tuple[str, ...] = ()  # "key=value", after those of the recipe
     workers: int | None = None  # training processes of a run; none: by engine and cores
+    on_ray: bool = False  # train on a Ray cluster, that at `address` or a local one
+    address: str | None = None
     on_progress: Callable[[CampaignProgress], None] | None = None
 
 
@@ -185,6 +188,7 @@ def finish(
 
 _LOCAL_STEPS = ("learning.unit", "learning.local_steps")  # described in one phrase
 _SAID_ELSEWHERE = ("rounds", "seed", "data.source", *_LOCAL_STEPS)
+_WORK_KEYS = ("clients.samples", "compute.cycles_per_sample")
 _WITHOUT_DELAY = ("data.", "learning.")  # sections that the delay model does not read
 
 
@@ -216,8 +220,21 @@ def differing_keys(used: Scenario, shipped: Scenario, leave_out: Sequence[str] =
 
 
 def delay_keys(used: Scenario, shipped: Scenario) -> list[str]:
-    """Return the changed keys that simulated time may depend on; data and learning settings do not affect it."""
-    return [key for key, _, _ in differing_keys(used, shipped) if not key.startswith(_WITHOUT_DELAY)]
+    """Return the changed keys that simulated time may depend on; data and learning settings do not affect it.
+
+    Nor do more samples that take as many cycles in all.
+    """
+    keys = [key for key, _, _ in differing_keys(used, shipped) if not key.startswith(_WITHOUT_DELAY)]
+    is_same_work = None is not _cycles_of_pass(used) == _cycles_of_pass(shipped)
+    return [key for key in keys if not (is_same_work and key in _WORK_KEYS)]
+
+
+def _cycles_of_pass(scenario: Scenario) -> float | None:
+    """Cycles of a pass over a client's data; None if clients differ."""
+    samples, cycles = scenario.clients.samples, scenario.compute.cycles_per_sample
+    if not isinstance(samples, int) or not isinstance(cycles, (int, float)):
+        return None
+    return samples * cycles
 
 
 def describe_delay(used: Scenario, shipped: Scenario) -> str:

@@ -1,50 +1,88 @@
-"""Training runs behind Table IV's accuracies: their folders, numbers by seed, and verdicts; needs the extra `learn`.
+"""Training runs behind Table IV's accuracies: recipe, folders and summaries; needs the extra `learn`.
 
-Every run has a folder of its own, so that an interrupted campaign can resume. There are two accuracies. `final` is of
-the last model; verdicts use it. `best` is of the best round, chosen on the test set and hence biased upwards. The paper
-does not state which of the two it reports.
+Every run has a folder, so that an interrupted campaign can resume, and a summary beside it. A summary is all that the
+table needs: a campaign with the summaries of its runs trains nothing.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
-from bdfl.errors import BdflError
+from bdfl.errors import BdflError, other_format
 from bdfl.experiment.run_folder import BadRunFolder, RunFolder, open_run_folder
-from bdfl.experiment.statistics import Interval, cumulative_delay, mean_interval
-from bdfl.experiment.training_run import RunOptions, load_run, resume
+from bdfl.experiment.simulation import play
+from bdfl.experiment.training_run import RunOptions, load_run, prepare_run, resume
 from bdfl.experiment.training_run import run as train
 from bdfl.learning.data import DataSet
+from bdfl.learning.training import Outcome
 from bdfl.records import LearningRecord, LearningRound, RoundRecord, RunRecord
-from bdfl.records.learning import SCENARIO_FILE, JournalHeader
-from bdfl.reproduce.figures import TIME_TOLERANCE_PERCENT
+from bdfl.records.learning import SCENARIO_FILE, JournalHeader, best_round
+from bdfl.records.run import PerRound
 from bdfl.reproduce.results import (
     DATA_SET_NAMES,
     DATA_SETS,
-    PAPER_ACCURACY_PERCENT,
-    PAPER_TIME_S,
     CampaignProgress,
     TrainingSettings,
-    Verdict,
-    delay_keys,
     differing_keys,
 )
-from bdfl.scenario import Scenario, load_scenario, scenario_digest
-from bdfl.scenario.files import find_scenario
-from bdfl.scenario.validation import toml_value
-from bdfl.scheduling.registry import BASELINES, choose_scheduler, show_choice, validate_choices
+from bdfl.scenario import Scenario, SchedulerChoice, load_scenario, scenario_digest
+from bdfl.scenario.files import find_scenario, scenario_folder
+from bdfl.scenario.validation import MAX_TOML_SIZE, parse_toml, toml_value
+from bdfl.scheduling.registry import choose_scheduler, get_scheduler, show_choice, validate_choices
+from bdfl.storage import read_regular, replace_file
 
 _NOT_OVERRIDDEN = {"scheduler.name": "--schedulers", "data.source": "--data"}  # and the option to use instead
 
 
 class InvalidCampaign(BdflError):
-    """Training runs that cannot be planned: missing data or invalid settings."""
+    """Training runs that cannot be planned: missing data, an unknown recipe or invalid settings."""
+
+
+# Recipes: what differs from the shipped scenarios in training, and why.
+
+
+class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Changes of the shipped scenarios, as a TOML file has them."""
+
+    description: str
+    cifar10: dict[str, Any] = {}  # keys of a scenario, nested as there
+    svhn: dict[str, Any] = {}
+    reasons: dict[str, str] = {}  # by key of a scenario
+
+    def overrides(self, data_set: str) -> list[str]:
+        """Return the changes for a data set as "key=value"."""
+        return list(_flatten(self.cifar10 if data_set == "cifar10" else self.svhn))
+
+
+def load_recipe(name: str) -> Recipe:
+    """Load a shipped recipe by its name, or one from a file. Raises `InvalidCampaign`."""
+    shipped = {path.stem: path for path in sorted((scenario_folder() / "recipes").glob("*.toml"))}
+    path = shipped.get(name, Path(name))
+    try:
+        data = parse_toml(read_regular(path, MAX_TOML_SIZE).decode())
+    except (OSError, ValueError):
+        raise InvalidCampaign(f"--recipe: {name!r} given, expected {', '.join(shipped)} or a TOML file") from None
+    try:
+        return msgspec.convert(data, Recipe)
+    except msgspec.ValidationError as error:
+        raise InvalidCampaign(f"--recipe: {path}: {error}") from None
+
+
+def _flatten(table: dict[str, Any], prefix: str = "") -> Iterator[str]:
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from _flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}={toml_value(value)}"
+
+
+# Runs, planned and trained.
 
 
 @dataclass(frozen=True)
@@ -61,17 +99,111 @@ class PlannedRun:
         """Display name of the run."""
         return f"{DATA_SET_NAMES[self.data_set]}, {show_choice(self.choice)}, seed {self.scenario.seed}"
 
+    @property
+    def summary_path(self) -> Path:
+        return self.folder.with_name(f"{self.folder.name}.json")
+
+    @property
+    def digest(self) -> str:
+        """Digest of the scenario, whatever the folder of its data is called."""
+        return _digest_without_path(self.scenario, self.data_set)
+
+    @property
+    def training_digest(self) -> str:
+        """The same without the scheduler: equal for runs that differ in their schedules alone."""
+        return _digest_without_path(msgspec.structs.replace(self.scenario, scheduler=SchedulerChoice()), self.data_set)
+
+
+def _digest_without_path(scenario: Scenario, data_set: str) -> str:
+    data = msgspec.structs.replace(scenario.data, source=data_set)
+    return scenario_digest(msgspec.structs.replace(scenario, data=data))
+
+
+SUMMARY_FORMAT = 1
+_MAX_SUMMARY = 2**24  # bytes
+
+
+class RunSummary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All that the table needs of a finished run; lists have an entry for each round."""
+
+    format: int = SUMMARY_FORMAT
+    scenario: str  # digest
+    training: str  # digest of the scenario without its scheduler
+    same_as: str | None = None  # the scheduler whose training this is, as both chose the same clients in every round
+    selected: list[list[int]]
+    delay_s: list[float]
+    num_infeasible: int
+    num_diverged: int
+    initial_accuracy: float | None
+    initial_loss: float | None
+    accuracy: list[float | None]  # none where it was not evaluated
+    loss: list[float | None]
+    num_train: int  # all images, not only those that clients hold
+    num_test: int
+    data_digest: str
+    version: str
+    torch: str
+
+
+def summarise_run(
+    planned: PlannedRun, record: RunRecord, learning: LearningRecord, header: JournalHeader, data: DataSet
+) -> RunSummary:
+    """Summarise a finished run."""
+    return RunSummary(
+        scenario=planned.digest,
+        training=planned.training_digest,
+        selected=[np.flatnonzero(row).tolist() for row in record.selected],
+        delay_s=record.delay_s.tolist(),
+        num_infeasible=record.num_infeasible,
+        num_diverged=learning.count_outcomes(Outcome.DIVERGED),
+        initial_accuracy=_or_none(learning.initial_accuracy),
+        initial_loss=_or_none(learning.initial_loss),
+        accuracy=[_or_none(value) for value in learning.accuracy.tolist()],
+        loss=[_or_none(value) for value in learning.loss.tolist()],
+        num_train=len(data.train_labels),
+        num_test=len(data.test_labels),
+        data_digest=header.data_digest,
+        version=header.version,
+        torch=header.torch,
+    )
+
+
+def _or_none(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
 
 @dataclass(frozen=True, eq=False)
 class TrainedRun:
     """A finished run."""
 
     planned: PlannedRun
-    record: RunRecord
-    learning: LearningRecord
-    header: JournalHeader
-    num_train: int  # all images, not only those that clients hold
-    num_test: int
+    summary: RunSummary
+
+    @cached_property
+    def accuracy(self) -> PerRound:
+        """Accuracy after each round; NaN where it was not evaluated."""
+        return np.array([np.nan if value is None else value for value in self.summary.accuracy])
+
+    @cached_property
+    def seconds(self) -> PerRound:
+        """Simulated time at the end of each round."""
+        return np.cumsum(self.summary.delay_s)
+
+    @property
+    def initial_accuracy(self) -> float:
+        return np.nan if self.summary.initial_accuracy is None else self.summary.initial_accuracy
+
+    @property
+    def final_accuracy(self) -> float:
+        """Accuracy of the last model evaluated; NaN if none was."""
+        known = self.accuracy[np.isfinite(self.accuracy)]
+        return float(known[-1]) if known.size else float("nan")
+
+    @property
+    def best_accuracy(self) -> float:
+        """Accuracy of the best round; NaN if no evaluation gave finite numbers."""
+        best = best_round(self.summary.accuracy, self.summary.loss)
+        return float("nan") if best is None else float(self.accuracy[best - 1])
 
 
 def find_data(folder: Path, only: str | None = None) -> dict[str, Path]:
@@ -130,31 +262,83 @@ def plan_campaign(settings: TrainingSettings, folder: Path) -> list[PlannedRun]:
 
 
 def load_used(data_set: str, source: Path, settings: TrainingSettings) -> Scenario:
-    """Load the shipped scenario of a data set with the folder of its data and the overrides of the settings."""
-    overrides = [*settings.overrides, f"data.source={toml_value(str(source.absolute()))}"]
+    """Load the shipped scenario of a data set with the folder of its data, the recipe and the overrides."""
+    changes = [] if settings.recipe is None else load_recipe(settings.recipe).overrides(data_set)
+    overrides = [*changes, *settings.overrides, f"data.source={toml_value(str(source.absolute()))}"]
     return load_scenario(find_scenario(f"paper-{data_set}"), overrides)
 
 
 def run_campaign(runs: Sequence[PlannedRun], settings: TrainingSettings) -> list[TrainedRun]:
     """Return every run, trained one after the other where it is not finished yet.
 
-    Before any training, every existing folder is checked to belong to its run.
+    Before any training, every existing summary and folder is checked to belong to its run. Runs whose schedulers choose
+    the same clients in every round are trained once.
     """
     done = [count_done(run) for run in runs]
     in_all = sum(run.scenario.rounds for run in runs)
     counter = _Counter(len(runs), in_all - sum(done), settings)
-    return [_finish_run(run, place, counter) for place, run in enumerate(runs, start=1)]
+    finished: list[TrainedRun] = []
+    for place, planned in enumerate(runs, start=1):
+        summary = read_summary(planned) or _share_training(planned, finished, counter)
+        if summary is None:
+            summary = _finish_run(planned, place, counter)
+        replace_file(planned.summary_path, msgspec.json.format(msgspec.json.encode(summary)))
+        finished.append(TrainedRun(planned, summary))
+    return finished
+
+
+def read_summary(planned: PlannedRun) -> RunSummary | None:
+    """Return the summary of a finished run; raise `BadRunFolder` if it is of another one."""
+    path = planned.summary_path
+    if not path.exists():
+        return None
+    try:
+        content = read_regular(path, _MAX_SUMMARY)
+        found_format = msgspec.json.decode(content, type=_Formatted).format
+        if found_format != SUMMARY_FORMAT:
+            raise BadRunFolder(f"{path}: {other_format(found_format, SUMMARY_FORMAT)}")
+        summary = msgspec.json.decode(content, type=RunSummary)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise BadRunFolder(f"{path}: not a summary of a run: {error}") from None
+    if summary.scenario != planned.digest:
+        raise BadRunFolder(f"{path}: of a run with other settings: another --out, or remove it to start again")
+    return summary
+
+
+class _Formatted(msgspec.Struct):
+    format: int
+
+
+def _share_training(planned: PlannedRun, finished: Sequence[TrainedRun], counter: "_Counter") -> RunSummary | None:
+    """Summary of a run that trains as a finished one does, with its own delays; None if it must be trained."""
+    alike = [run for run in finished if run.summary.training == planned.training_digest]
+    if not alike or planned.folder.exists():
+        return None
+    scenario = planned.scenario
+    scheduler = get_scheduler(scenario.scheduler.name, scenario.scheduler.parameters)
+    record = play(scenario, scheduler, prepare_run(scenario).draws)
+    selected = [np.flatnonzero(row).tolist() for row in record.selected]
+    twin = next((run for run in alike if run.summary.selected == selected), None)
+    if twin is None:
+        return None
+    counter.skip(planned)
+    return msgspec.structs.replace(
+        twin.summary,
+        scenario=planned.digest,
+        same_as=twin.summary.same_as or twin.planned.choice,
+        delay_s=record.delay_s.tolist(),
+        num_infeasible=record.num_infeasible,
+    )
 
 
 def count_done(run: PlannedRun) -> int:
-    """Return the number of rounds in a run's folder; raise if the folder is of another run."""
-    if not run.folder.exists():
-        return 0
-    if run.folder.is_dir() and not any(run.folder.iterdir()):
-        return 0
-    with open_run_folder(run.folder) as opened:
-        validate_same(opened, run)
-        return len(opened.rounds)
+    """Return the number of rounds trained already; raise if its summary or folder is of another run."""
+    num_rounds = 0
+    if run.folder.exists() and not (run.folder.is_dir() and not any(run.folder.iterdir())):
+        with open_run_folder(run.folder) as opened:
+            validate_same(opened, run)
+            num_rounds = len(opened.rounds)
+    return num_rounds if read_summary(run) is None else run.scenario.rounds
 
 
 def validate_same(opened: RunFolder, run: PlannedRun) -> None:
@@ -176,6 +360,10 @@ class _Counter:
     settings: TrainingSettings
     rounds_trained: int = 0
 
+    def skip(self, run: PlannedRun) -> None:
+        """Count a run out that needs no training."""
+        self.rounds_left -= run.scenario.rounds
+
     def count(self, place: int, run: PlannedRun, row: LearningRound) -> None:
         self.rounds_trained += 1
         self.rounds_left -= 1
@@ -194,7 +382,7 @@ class _Counter:
             )
 
 
-def _finish_run(run: PlannedRun, place: int, counter: _Counter) -> TrainedRun:
+def _finish_run(run: PlannedRun, place: int, counter: _Counter) -> RunSummary:
     done_before = 0
 
     def begin(folder: RunFolder) -> None:
@@ -206,7 +394,10 @@ def _finish_run(run: PlannedRun, place: int, counter: _Counter) -> TrainedRun:
         if row.round > done_before:
             counter.count(place, run, row)
 
-    options = RunOptions(counter.settings.workers, on_begun=begin, on_settled=count, verify=False)
+    settings = counter.settings
+    options = RunOptions(
+        settings.workers, settings.on_ray, settings.address, on_begun=begin, on_settled=count, verify=False
+    )
     if not (run.folder / SCENARIO_FILE).is_file():
         made = train(run.scenario, run.folder, options)
     elif count_done(run) < run.scenario.rounds:
@@ -215,232 +406,4 @@ def _finish_run(run: PlannedRun, place: int, counter: _Counter) -> TrainedRun:
         made = load_run(run.folder, options=options)
     data = made.federated.data
     assert isinstance(data, DataSet), "the paper's runs have data of their own"
-    return TrainedRun(run, made.record, made.learning, made.header, len(data.train_labels), len(data.test_labels))
-
-
-STEP_PERCENT = 5  # compared accuracies are multiples of it
-MOST_LEVELS = 3
-
-PerSeed = NDArray[np.float64]  # (seeds,)
-
-
-@dataclass(frozen=True, eq=False)
-class DataSetRuns:
-    """All runs on one data set, and the scenario they share beside the shipped one."""
-
-    data_set: str
-    shipped: Scenario
-    used: Scenario  # before choosing schedulers and seeds
-    by_choice: Mapping[str, Sequence[TrainedRun]]  # a scheduler's runs in the order of the seeds
-
-    @property
-    def name(self) -> str:
-        """Display name of the data set."""
-        return DATA_SET_NAMES[self.data_set]
-
-    @property
-    def runs(self) -> list[TrainedRun]:
-        """All runs, scheduler by scheduler."""
-        return [run for of_choice in self.by_choice.values() for run in of_choice]
-
-    @property
-    def num_seeds(self) -> int:
-        """Number of runs of each scheduler."""
-        return len(next(iter(self.by_choice.values())))
-
-    @property
-    def is_full_length(self) -> bool:
-        """True if runs have as many rounds as the shipped scenario."""
-        return self.used.rounds == self.shipped.rounds
-
-
-def final_percent(runs: Sequence[TrainedRun]) -> PerSeed:
-    """Return the accuracy (%) of the last model evaluated, (seeds,)."""
-    return np.array([100.0 * run.learning.final_accuracy for run in runs])
-
-
-def best_percent(runs: Sequence[TrainedRun]) -> PerSeed:
-    """Return the accuracy (%) of the best round, (seeds,); NaN if no round was evaluated with finite loss."""
-    rounds = [(run.learning.accuracy, run.learning.best_round) for run in runs]
-    return np.array([np.nan if best is None else 100.0 * float(accuracy[best - 1]) for accuracy, best in rounds])
-
-
-def total_s(runs: Sequence[TrainedRun]) -> PerSeed:
-    """Return the simulated time (s) of all rounds, (seeds,)."""
-    return np.array([float(np.sum(run.record.delay_s)) for run in runs])
-
-
-def common_levels(runs: Sequence[TrainedRun]) -> list[float]:
-    """Return the highest few accuracies (%) that every run reached and no untrained model has, ascending."""
-    lowest_best = float(np.min(best_percent(runs)))
-    if np.isnan(lowest_best):
-        return []
-    highest_start = max(100.0 * float(np.nan_to_num(run.learning.initial_accuracy)) for run in runs)
-    levels = np.arange(STEP_PERCENT, lowest_best + 1e-9, STEP_PERCENT)
-    return [float(level) for level in levels[levels > highest_start][-MOST_LEVELS:]]
-
-
-def reach_level(run: TrainedRun, level_percent: float) -> tuple[int, float]:
-    """Return the first evaluated round with this accuracy (%), and the simulated seconds up to its end."""
-    place = int(np.flatnonzero(100.0 * run.learning.accuracy >= level_percent - 1e-9)[0])
-    return place + 1, float(cumulative_delay(run.record)[place])
-
-
-def seconds_to(runs: Sequence[TrainedRun], level_percent: float) -> PerSeed:
-    """Return the simulated seconds to reach this accuracy (%), (seeds,)."""
-    return np.array([reach_level(run, level_percent)[1] for run in runs])
-
-
-# Verdicts of training runs on the paper's claims; claims that the runs cannot decide get no verdict.
-
-ACCURACY_TOLERANCE_POINTS = 2.0  # of the paper's
-BASELINE_TOLERANCE_POINTS = 1.0  # below the best baseline's
-
-
-def judge_runs(found: DataSetRuns, levels: Sequence[float]) -> list[Verdict]:
-    """Return all verdicts on one data set; `levels` are accuracies (%) that all runs reached."""
-    return [*_judge_accuracy(found), *_judge_time(found), *_judge_baseline(found), *_judge_reach(found, levels),
-            *_judge_noise(found)]  # fmt: skip
-
-
-def _judge_accuracy(found: DataSetRuns) -> list[Verdict]:
-    paper = PAPER_ACCURACY_PERCENT[found.data_set]
-    off = {
-        choice: float(np.mean(final_percent(runs))) - paper[choice]
-        for choice, runs in found.by_choice.items()
-        if choice in paper
-    }
-    if not off:
-        return []
-    worst = max(off, key=lambda choice: float(np.nan_to_num(abs(off[choice]), nan=np.inf)))
-    best = float(np.mean(best_percent(found.by_choice[worst])))
-    return [
-        Verdict(
-            f"{found.name}: final accuracy within {ACCURACY_TOLERANCE_POINTS:g} points of the paper's"
-            f" ({', '.join(off)})",
-            all(abs(points) <= ACCURACY_TOLERANCE_POINTS for points in off.values()),
-            f"furthest is {worst}, {off[worst]:+.2f} points; its best round {best - paper[worst]:+.2f}",
-        )
-    ]
-
-
-def _judge_time(found: DataSetRuns) -> list[Verdict]:
-    """Judge full-length runs with the shipped delays only: a part of a run does not compare with the paper's time."""
-    paper = PAPER_TIME_S[found.data_set]
-    if not found.is_full_length or delay_keys(found.used, found.shipped):
-        return []
-    off = {
-        choice: 100.0 * (float(np.mean(total_s(runs))) / paper[choice] - 1.0)
-        for choice, runs in found.by_choice.items()
-        if choice in paper
-    }
-    if not off:
-        return []
-    worst = max(off, key=lambda choice: abs(off[choice]))
-    return [
-        Verdict(
-            f"{found.name}: time within {TIME_TOLERANCE_PERCENT:g} % of the paper's ({', '.join(off)})",
-            abs(off[worst]) <= TIME_TOLERANCE_PERCENT,
-            f"furthest is {worst}, {off[worst]:+.2f} %",
-        )
-    ]
-
-
-def _judge_baseline(found: DataSetRuns) -> list[Verdict]:
-    """Compare with the best baseline, which is the stricter test."""
-    final = {choice: float(np.mean(final_percent(runs))) for choice, runs in found.by_choice.items()}
-    baselines = [choice for choice in final if choice.partition(":")[0] in BASELINES]
-    others = [choice for choice in final if choice not in baselines]
-    if not baselines or not others:
-        return []
-    best = max(baselines, key=lambda choice: float(np.nan_to_num(final[choice], nan=-np.inf)))
-    shown = ", ".join(f"{show_choice(choice)} {final[choice] - final[best]:+.2f}" for choice in others)
-    return [
-        Verdict(
-            f"{found.name}: {' and '.join(map(show_choice, others))} end at most"
-            f" {BASELINE_TOLERANCE_POINTS:g} point below the best baseline's accuracy",
-            all(final[choice] >= final[best] - BASELINE_TOLERANCE_POINTS for choice in others),
-            f"against {best} with {final[best]:.2f} %: {shown} points",
-        )
-    ]
-
-
-def _judge_reach(found: DataSetRuns, levels: Sequence[float]) -> list[Verdict]:
-    """Compare the seconds to the highest accuracy that all runs reached."""
-    exact = next((choice for choice in found.by_choice if choice.partition(":")[0] == "exact"), None)
-    if exact is None or len(found.by_choice) < 2 or not levels:
-        return []
-    seconds = {choice: float(np.mean(seconds_to(runs, levels[-1]))) for choice, runs in found.by_choice.items()}
-    return [
-        Verdict(
-            f"{found.name}: {show_choice(exact)} needs least simulated seconds to reach {levels[-1]:g} %",
-            all(seconds[exact] < other_s for choice, other_s in seconds.items() if choice != exact),
-            ", ".join(f"{show_choice(choice)} {time_s:.1f} s" for choice, time_s in seconds.items()),
-        )
-    ]
-
-
-def _judge_noise(found: DataSetRuns) -> list[Verdict]:
-    """Judge if accuracies differ; no verdict if the intervals are too wide to exclude a difference."""
-    differences = _differences(found)
-    if not differences or (not _any_differs(differences) and _widest(differences) > ACCURACY_TOLERANCE_POINTS):
-        return []
-    first = next(iter(found.by_choice))
-    shown = ", ".join(
-        f"{show_choice(choice)} {points.mean:+.2f} ± {points.half_width:.2f}" for choice, points in differences.items()
-    )
-    return [
-        Verdict(
-            f"{found.name}: no final accuracy differs from {show_choice(first)}'s beyond the noise of"
-            f" {found.num_seeds} seeds ({len(differences)} comparisons at 95 %)",
-            not _any_differs(differences),
-            f"points: {shown}",
-        )
-    ]
-
-
-def describe_unjudged(found: DataSetRuns, levels: Sequence[float]) -> list[str]:
-    """Describe the claims without a verdict, and pairs of schedulers with the same training."""
-    notes = [
-        f"{found.name}: {show_choice(one)} and {show_choice(other)} trained the same clients in every round, so their"
-        " models are the same: their accuracies are one measurement, not two"
-        for one, other in combinations(found.by_choice, 2)
-        if _is_same_training(found, one, other)
-    ]
-    if not levels:
-        notes.append(
-            f"{found.name}: no multiple of {STEP_PERCENT} % above the untrained models was reached by all runs,"
-            " so there are no seconds to compare"
-        )
-    differences = _differences(found)
-    if differences and not _judge_noise(found):
-        notes.append(
-            f"{found.name}: {found.num_seeds} seeds leave differences of accuracy uncertain by up to"
-            f" {_widest(differences):.1f} points, so whether schedulers differ is not judged"
-        )
-    return notes
-
-
-def _is_same_training(found: DataSetRuns, one: str, other: str) -> bool:
-    pairs = zip(found.by_choice[one], found.by_choice[other], strict=True)
-    return all(np.array_equal(left.record.selected, right.record.selected) for left, right in pairs)
-
-
-def _differences(found: DataSetRuns) -> dict[str, Interval]:
-    """Return final accuracy (points) minus the first scheduler's, paired over seeds; empty for a single seed.
-
-    The reference is the first scheduler: one chosen by its result would bias every difference.
-    """
-    if found.num_seeds < 2:
-        return {}
-    first, *others = found.by_choice
-    reference = final_percent(found.by_choice[first])
-    return {choice: mean_interval(final_percent(found.by_choice[choice]) - reference) for choice in others}
-
-
-def _any_differs(differences: Mapping[str, Interval]) -> bool:
-    return any(abs(points.mean) > points.half_width for points in differences.values())
-
-
-def _widest(differences: Mapping[str, Interval]) -> float:
-    return max(points.half_width for points in differences.values())
+    return summarise_run(run, made.record, made.learning, made.header, data)

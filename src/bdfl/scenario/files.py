@@ -32,7 +32,7 @@ FORMAT = 1  # of scenario files; the default of a file without the key
 _FORMAT_KEY = "format"
 _Table: TypeAlias = dict[str, Plain]
 _YOUNGER_KEYS = {  # left out of the digest where they have their default, so older scenarios keep theirs
-    "data": ("inputs", "input_range"),
+    "data": ("inputs", "input_range", "validation_samples"),
     "learning": OPTIMIZATION_KEYS,
 }
 _INLINE = (
@@ -227,10 +227,14 @@ def find_scenario(name_or_path: str) -> Path:
 
 def shipped_scenarios() -> dict[str, Path]:
     """Files of all shipped scenarios by name, in alphabetical order."""
+    return {path.stem: path for path in sorted(scenario_folder().glob("*.toml"))}
+
+
+def scenario_folder() -> Path:
+    """Folder of the shipped scenarios."""
     package = Path(__file__).parents[1]
     inside, beside = package / "scenarios", package.parents[1] / "scenarios"  # installed, or in a source tree
-    folder = inside if inside.is_dir() else beside
-    return {path.stem: path for path in sorted(folder.glob("*.toml"))}
+    return inside if inside.is_dir() else beside
 
 
 # A scenario as table rows: every key with its value, unit, default, source and meaning.

@@ -124,6 +124,10 @@ class DataChoice(Section, frozen=True, kw_only=True):
         Normalisation.CHANNEL
     )
     test_samples: Annotated[WholePositive | None, about("", "ours", "test samples used, the first; none: all")] = None
+    validation_samples: Annotated[
+        WholePositive | None,
+        about("", "ours", "training samples held out, the last, and evaluated in place of the test set; none: none"),
+    ] = None
     inputs: Annotated[
         Text | None, about("", "ours", "type and shape that every input must have, such as uint8 8x8x1; none: any")
     ] = None
