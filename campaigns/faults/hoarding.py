@@ -14,12 +14,12 @@ from bdfl.identity import Meaning
 from bdfl.learning.weights import decode_weights, encode_weights
 from bdfl.ledger.block import Block, Kind, SignedUpdate, SignedVote, Vote
 from bdfl.ledger.rules import make_body, make_header
-from bdfl.protocol.events import Effect, Event, MessageArrived, Send, Timer, TimerFired
+from bdfl.protocol.events import Effect, MessageArrived, Send, Timer, TimerFired
 from bdfl.protocol.messages import BlockWanted, Gossip, Proposal
-from bdfl.protocol.state import Context, NodeState
+from bdfl.protocol.state import Context
 from bdfl.transports.byzantine import Memory, Moment, each_receiver
 from bdfl.transports.byzantine_blocks import seal_block
-from bdfl.transports.interfaces import Tamper
+from bdfl.transports.interfaces import Tamper, Transition
 
 
 class Hoarder:
@@ -34,17 +34,9 @@ class Hoarder:
         self._blocks: dict[bytes, Block] = {}
         self._votes: tuple[SignedVote, ...] = ()
 
-    def effects(
-        self,
-        now_ns: int,
-        context: Context,
-        before: NodeState,
-        event: Event,
-        after: NodeState,
-        effects: tuple[Effect, ...],
-    ) -> tuple[Effect, ...]:
-        told = self._liar.effects(now_ns, context, before, event, after, effects)
-        moment = Moment(now_ns, context, before, event, after, Memory())
+    def effects(self, now_ns: int, context: Context, done: Transition) -> tuple[Effect, ...]:
+        told = self._liar.effects(now_ns, context, done)
+        moment = Moment(now_ns, context, done.before, done.event, done.after, Memory())
         split = (changed for effect in told for changed in self._split(moment, effect))
         return (*split, *self._hoard(moment), *self._answer(moment))
 

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from bdfl.ledger.block import Block, Certificate, Kind, MembershipChange, SignedVote
 from bdfl.ledger.chain import ChainState
 from bdfl.ledger.store import Store
-from bdfl.protocol.events import Commit, Effect, Event, KeptBlob, KeptProgress, Send
+from bdfl.protocol.events import Commit, Effect, KeptBlob, KeptProgress, Send
 from bdfl.protocol.events import Store as Keep
 from bdfl.protocol.messages import Gossip, Message, Proposal
 from bdfl.protocol.state import NodeState, Phase
-from bdfl.transports.interfaces import Observer
+from bdfl.transports.interfaces import Observer, Transition
 
 
 @dataclass(frozen=True)
@@ -79,15 +79,8 @@ class Recorder(Observer):
         self.held: dict[tuple[int, bytes], dict[int, frozenset[int]]] = {}
         self._sent: set[tuple[int, bytes]] = set()
 
-    def stepped(
-        self,
-        now_ns: int,
-        number: int,
-        before: NodeState,
-        event: Event,
-        after: NodeState,
-        effects: tuple[Effect, ...],
-    ) -> None:
+    def stepped(self, now_ns: int, number: int, done: Transition) -> None:
+        before, after = done.before, done.after
         self._note_memory(self.nodes[number], after)
         self.nodes[number].accused.update(after.evidence)
         self._note_entries(self.nodes[number], after)

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from bdfl.ledger.block import SignedVote
 from bdfl.ledger.member_set import find_change
 from bdfl.ledger.store import Store
-from bdfl.protocol.events import Commit, Effect, Event, Refused, Send, TrainingFinished
+from bdfl.protocol.events import Commit, Effect, Refused, Send, TrainingFinished
 from bdfl.protocol.messages import Gossip, Proposal
 from bdfl.protocol.state import NodeState, Phase
 from bdfl.transports.faults import Partition
+from bdfl.transports.interfaces import Transition
 from campaigns.faults.plan import FaultPlan, Offer
 from campaigns.faults.recorder import Recorder
 
@@ -38,16 +39,9 @@ class Storyteller(Recorder):
     def tell(self, now_ns: int, node: int, what: str) -> None:
         self.lines.append(Line(now_ns, f"{node}*" if node in self._liars else str(node), what))
 
-    def stepped(
-        self,
-        now_ns: int,
-        number: int,
-        before: NodeState,
-        event: Event,
-        after: NodeState,
-        effects: tuple[Effect, ...],
-    ) -> None:
-        super().stepped(now_ns, number, before, event, after, effects)
+    def stepped(self, now_ns: int, number: int, done: Transition) -> None:
+        super().stepped(now_ns, number, done)
+        before, event, after = done.before, done.event, done.after
         height = after.chain.height + 1
         if before.chain.height != after.chain.height:
             return

@@ -18,8 +18,8 @@ from bdfl.ledger.store import Store as ChainKeeping
 from bdfl.protocol.consensus import leader_of
 from bdfl.protocol.events import Commit, Effect, Event, KeptProgress, KeptVote, MessageArrived, Send, Started, Store
 from bdfl.protocol.messages import Gossip
-from bdfl.protocol.state import NodeState
 from bdfl.scenario.schema_learning import QuorumRule
+from bdfl.transports.interfaces import Transition
 from bdfl.transports.live.replay import replay
 from campaigns.faults.plan import draw_plan
 from campaigns.faults.recorder import Recorder
@@ -106,16 +106,9 @@ class TraceRecorder(Recorder):
         self._chains: dict[int, ChainState] = {}  # by height
         self._cache = VerificationCache()
 
-    def stepped(
-        self,
-        now_ns: int,
-        number: int,
-        before: NodeState,
-        event: Event,
-        after: NodeState,
-        effects: tuple[Effect, ...],
-    ) -> None:
-        super().stepped(now_ns, number, before, event, after, effects)
+    def stepped(self, now_ns: int, number: int, done: Transition) -> None:
+        super().stepped(now_ns, number, done)
+        before, event, after = done.before, done.event, done.after
         known = self._known.get(number)
         if known is None:
             return

@@ -7,6 +7,7 @@ from bdfl.protocol.events import Effect, Event
 from bdfl.protocol.node import step
 from bdfl.protocol.state import Context, NodeState
 from bdfl.transports.byzantine import ByzantineMember
+from bdfl.transports.interfaces import Transition
 from campaigns.faults.attacks import Attack, make_attack
 
 _liar = ByzantineMember(make_attack(Attack.WITHHOLD))
@@ -17,7 +18,7 @@ def lying_step(
 ) -> tuple[NodeState, tuple[Effect, ...]]:
     """Take the honest step, and alter its effects."""
     after, effects = step(context, state, event, now_ns, utc_ms)
-    return after, _liar.effects(now_ns, context, state, event, after, effects)
+    return after, _liar.effects(now_ns, context, Transition(state, event, after, effects))
 
 
 if __name__ == "__main__":

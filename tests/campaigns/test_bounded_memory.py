@@ -10,6 +10,7 @@ from bdfl.protocol.proposals import MAX_AHEAD
 from bdfl.protocol.sync import MAX_EARLY
 from bdfl.protocol.updates import MAX_BLOBS
 from bdfl.scenario import QuorumRule
+from bdfl.transports.interfaces import Transition
 from campaigns.faults.hoarding import Hoarder
 from campaigns.faults.laws import check_bounded_memory, find_breaches
 from campaigns.faults.plan import draw_plan
@@ -24,8 +25,8 @@ NUM_ATTEMPTS, NUM_EACH = 17, 9
 class Frank:
     """A tamper that changes nothing."""
 
-    def effects(self, now_ns, context, before, event, after, effects):
-        return effects
+    def effects(self, now_ns, context, done):
+        return done.effects
 
     def serve(self, blob, data):
         return data
@@ -36,7 +37,7 @@ def hoard(network, victim):
     hoarder, node = Hoarder(Frank(), NUM_ATTEMPTS, NUM_EACH), network.nodes[LIAR]
 
     def tell(event):
-        return hoarder.effects(0, node.context, node.state, event, node.state, ())
+        return hoarder.effects(0, node.context, Transition(node.state, event, node.state, ()))
 
     said = list(tell(Started()))
     num_asked = 0

@@ -96,10 +96,11 @@ class Ear(Observer):
         self.number, self.height = number, height
         self.heard, self.blobs = [], []
 
-    def stepped(self, now_ns, number, before, event, after, effects):
+    def stepped(self, now_ns, number, done):
+        event = done.event
         if number == self.number and isinstance(event, MessageArrived) and event.message.height == self.height:
             self.heard.append(event.message)
-        if number == self.number and isinstance(event, BlobArrived) and before.chain.height + 1 == self.height:
+        if number == self.number and isinstance(event, BlobArrived) and done.before.chain.height + 1 == self.height:
             self.blobs.append(event.data)
 
     def num_bytes(self, is_wanted):

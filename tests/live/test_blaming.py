@@ -3,6 +3,7 @@ from types import SimpleNamespace
 import pytest
 
 from bdfl.protocol.events import MessageArrived, ServeDecided, Started
+from bdfl.transports.interfaces import Transition
 from bdfl.transports.live.zenoh_link import Penalties
 from tests.live.network_of_links import message_of
 
@@ -32,8 +33,8 @@ class Link:
 def test_messages_of_the_past_and_blocks_sent_as_answers_cost_their_sender_more(height, effects, asides):
     link = Link()
     state = SimpleNamespace(chain=SimpleNamespace(height=7))
-    Penalties(link).stepped(0, state, MessageArrived(message_of(2, height)), state, effects)
-    Penalties(link).stepped(0, state, Started(), state, effects)
+    Penalties(link).stepped(0, Transition(state, MessageArrived(message_of(2, height)), state, effects))
+    Penalties(link).stepped(0, Transition(state, Started(), state, effects))
     assert link.asides == asides
 
 

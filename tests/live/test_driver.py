@@ -259,8 +259,8 @@ class _Diary(LiveObserver):
     def __init__(self):
         self.stepped_events, self.effects, self.blocks, self.refusals = [], [], [], []
 
-    def stepped(self, now_ns, before, event, after, effects):
-        self.stepped_events.append((now_ns, event))
+    def stepped(self, now_ns, done):
+        self.stepped_events.append((now_ns, done.event))
 
     def did(self, effect):
         self.effects.append(effect)

@@ -46,9 +46,9 @@ class Clocks(Observer):
         self.clocks = clocks
         self.works = works
 
-    def stepped(self, now_ns, number, before, event, after, effects):
-        self.works[number].remember(before.chain)
-        self.clocks[number].stepped(now_ns, before, event, after, effects)
+    def stepped(self, now_ns, number, done):
+        self.works[number].remember(done.before.chain)
+        self.clocks[number].stepped(now_ns, done)
 
 
 def play(folder, *, scenario=SCENARIO, incident=None, **options):

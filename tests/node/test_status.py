@@ -33,6 +33,7 @@ from bdfl.node.status import (
 )
 from bdfl.protocol.events import Commit, MessageArrived, Started
 from bdfl.storage import write_record
+from bdfl.transports.interfaces import Transition
 from bdfl.transports.live.training_process import TrainingProcess
 from tests.localnet.small_network import BY_FORMULA, FORMULA_CLIENT, found_single, tiny_scenario, wait_for
 from tests.node.test_http import LAST, SNAPSHOT
@@ -166,7 +167,7 @@ def test_height_blocks_and_commits_are_of_one_moment_while_blocks_are_decided():
     looking.start()
     for height in range(1, 3000):
         block = SimpleNamespace(header=SimpleNamespace(height=height))
-        watch.stepped(height, state_at(height - 1), Started(), state_at(height), (Commit(block, ()),))
+        watch.stepped(height, Transition(state_at(height - 1), Started(), state_at(height), (Commit(block, ()),)))
     is_over.set()
     looking.join()
     seen.append(watch.moment)
@@ -196,7 +197,7 @@ def test_heights_of_others_count_once_more_claim_them_than_may_lie():
 
     def hear(sender, height, now_ns):
         message = SimpleNamespace(sender=sender, height=height)
-        watch.stepped(now_ns, state_at(0), MessageArrived(message), state_at(0), ())
+        watch.stepped(now_ns, Transition(state_at(0), MessageArrived(message), state_at(0), ()))
 
     assert watch.claimed_height([1, 2, 3], 1) == 0
     hear(1, 10**9, 5 * 10**9)

@@ -32,9 +32,9 @@ class Watch(Recorder):
         super().__init__(num_nodes)
         self.num_blobs = [0] * num_nodes
 
-    def stepped(self, now_ns, number, before, event, after, effects):
-        super().stepped(now_ns, number, before, event, after, effects)
-        self.num_blobs[number] += isinstance(event, BlobArrived)
+    def stepped(self, now_ns, number, done):
+        super().stepped(now_ns, number, done)
+        self.num_blobs[number] += isinstance(done.event, BlobArrived)
 
 
 def open_network(plan, keep_blocks=KEEP):

@@ -241,7 +241,7 @@ def test_what_happens_to_a_frozen_node_waits_for_it():
     times = []
 
     class Watch(Observer):
-        def stepped(self, now_ns, number, before, event, after, effects):
+        def stepped(self, now_ns, number, done):
             if number == 5:
                 times.append(now_ns)
 

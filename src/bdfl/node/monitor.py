@@ -12,8 +12,6 @@ from bdfl.node.log import NodeLog
 from bdfl.node.status import LastBlock
 from bdfl.protocol.events import (
     Commit,
-    Effect,
-    Event,
     MessageArrived,
     Mine,
     NonceFound,
@@ -22,7 +20,7 @@ from bdfl.protocol.events import (
     TrainingFinished,
 )
 from bdfl.protocol.state import NodeState
-from bdfl.transports.interfaces import LiveObserver
+from bdfl.transports.interfaces import LiveObserver, Transition
 
 _MAX_REASONS = 64  # counted separately
 _SAY_AGAIN_S = 60.0
@@ -118,12 +116,12 @@ class NodeMonitor(LiveObserver):
         """Initialise with the node before its first event, and its newest stored block."""
         self.moment = Moment(state, tip, None, None, 0, 0)
 
-    def stepped(
-        self, now_ns: int, before: NodeState, event: Event, after: NodeState, effects: tuple[Effect, ...]
-    ) -> None:
-        if isinstance(event, TrainingFinished) or after.chain.height != before.chain.height:
+    def stepped(self, now_ns: int, done: Transition) -> None:
+        event, after = done.event, done.after
+        is_higher = after.chain.height != done.before.chain.height
+        if isinstance(event, TrainingFinished) or is_higher:
             self.training.stop(now_ns)
-        if isinstance(event, NonceFound) or after.chain.height != before.chain.height:
+        if isinstance(event, NonceFound) or is_higher:
             self.mining.stop(now_ns)
         if isinstance(event, MessageArrived):
             sender, height = event.message.sender, event.message.height
@@ -133,7 +131,7 @@ class NodeMonitor(LiveObserver):
         num_failures = last.num_failures
         if isinstance(event, TrainingFinished):
             num_failures = 0 if event.model is not None else num_failures + 1
-        for effect in effects:
+        for effect in done.effects:
             match effect:
                 case Commit():
                     round_s = None if came_ns is None else (now_ns - came_ns) / 1e9

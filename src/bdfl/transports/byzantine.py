@@ -31,6 +31,7 @@ from bdfl.protocol.events import (
 )
 from bdfl.protocol.messages import Content, Decided, Gossip, Message, Proposal
 from bdfl.protocol.state import Context, NodeState
+from bdfl.transports.interfaces import Transition
 
 _MESSAGES_REMEMBERED = 200
 _BLOCKS_REMEMBERED = 3
@@ -127,18 +128,11 @@ class ByzantineMember:
         self._lies = tuple(lies)
         self._memory = Memory()
 
-    def effects(
-        self,
-        now_ns: int,
-        context: Context,
-        before: NodeState,
-        event: Event,
-        after: NodeState,
-        effects: tuple[Effect, ...],
-    ) -> tuple[Effect, ...]:
+    def effects(self, now_ns: int, context: Context, done: Transition) -> tuple[Effect, ...]:
         """The effects to carry out instead of the honest node's."""
-        self._memory.note(event, effects)
-        moment = Moment(now_ns, context, before, event, after, self._memory)
+        effects = done.effects
+        self._memory.note(done.event, effects)
+        moment = Moment(now_ns, context, done.before, done.event, done.after, self._memory)
         for lie in self._lies:
             effects = lie.change(moment, effects)
         return effects

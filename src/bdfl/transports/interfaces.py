@@ -60,18 +60,20 @@ class Delivery(Protocol):
         ...
 
 
+@dataclass(frozen=True, eq=False)
+class Transition:
+    """An event that a node handled: its states before and after, and the effects."""
+
+    before: NodeState
+    event: Event
+    after: NodeState
+    effects: tuple[Effect, ...]
+
+
 class Tamper(Protocol):
     """A Byzantine member: an honest node whose effects and served blobs are changed before they leave it."""
 
-    def effects(
-        self,
-        now_ns: int,
-        context: Context,
-        before: NodeState,
-        event: Event,
-        after: NodeState,
-        effects: tuple[Effect, ...],
-    ) -> tuple[Effect, ...]: ...
+    def effects(self, now_ns: int, context: Context, done: Transition) -> tuple[Effect, ...]: ...
 
     def serve(self, blob: bytes, data: bytes | None) -> bytes | None:
         """Return the answer to a request for a blob, where the honest node's is `data`; none: no answer."""
@@ -81,16 +83,8 @@ class Tamper(Protocol):
 class Observer:
     """A listener to everything that happens in a network; this base class ignores it."""
 
-    def stepped(
-        self,
-        now_ns: int,
-        number: int,
-        before: NodeState,
-        event: Event,
-        after: NodeState,
-        effects: tuple[Effect, ...],
-    ) -> None:
-        """Called after a node handled an event; `effects` are carried out next."""
+    def stepped(self, now_ns: int, number: int, done: Transition) -> None:
+        """Called after a node handled an event; its effects are carried out next."""
 
     def did(self, now_ns: int, number: int, effect: Effect) -> None:
         """Called before an effect of a node is carried out."""
@@ -117,9 +111,7 @@ class LiveObserver:
     Implementations must return quickly and not raise.
     """
 
-    def stepped(
-        self, now_ns: int, before: NodeState, event: Event, after: NodeState, effects: tuple[Effect, ...]
-    ) -> None:
+    def stepped(self, now_ns: int, done: Transition) -> None:
         """Called after a step of the event loop."""
 
     def did(self, effect: Effect) -> None:
@@ -138,11 +130,9 @@ class Observers(LiveObserver):
     def __init__(self, *observers: LiveObserver) -> None:
         self._observers = observers
 
-    def stepped(
-        self, now_ns: int, before: NodeState, event: Event, after: NodeState, effects: tuple[Effect, ...]
-    ) -> None:
+    def stepped(self, now_ns: int, done: Transition) -> None:
         for observer in self._observers:
-            observer.stepped(now_ns, before, event, after, effects)
+            observer.stepped(now_ns, done)
 
     def did(self, effect: Effect) -> None:
         for observer in self._observers:

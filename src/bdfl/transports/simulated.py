@@ -48,7 +48,17 @@ from bdfl.protocol.messages import Decided, Gossip, Message, Proposal, decode_me
 from bdfl.protocol.node import step
 from bdfl.protocol.state import Context, NodeState, Timing
 from bdfl.transports.cost_model import CostModel
-from bdfl.transports.interfaces import BlobReply, BlobRequest, Delivery, Observer, Parcel, Tamper, keep, recover
+from bdfl.transports.interfaces import (
+    BlobReply,
+    BlobRequest,
+    Delivery,
+    Observer,
+    Parcel,
+    Tamper,
+    Transition,
+    keep,
+    recover,
+)
 
 # A simulated node: the pure node, its store, and the driver's records of it.
 
@@ -342,10 +352,10 @@ class Network:
         before, observer = node.state, self._observer
         after, effects = step(node.context, before, event, self.now_ns, self.utc_ms(node))
         if node.tamper is not None:
-            effects = node.tamper.effects(self.now_ns, node.context, before, event, after, effects)
+            effects = node.tamper.effects(self.now_ns, node.context, Transition(before, event, after, effects))
         node.state = after
         if observer is not None:
-            observer.stepped(self.now_ns, node.number, before, event, after, effects)
+            observer.stepped(self.now_ns, node.number, Transition(before, event, after, effects))
         for effect in effects:
             if node.effects_left is not None:
                 left, down_ns = node.effects_left

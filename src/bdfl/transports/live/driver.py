@@ -35,7 +35,16 @@ from bdfl.protocol.events import (
 from bdfl.protocol.messages import Decided, Gossip, Message, Proposal
 from bdfl.protocol.node import begin, step
 from bdfl.protocol.state import Context, NodeState, Phase, clock_offset_ms, is_same
-from bdfl.transports.interfaces import Link, LiveObserver, Observers, Offer, Work, read_recovered, recover_chain
+from bdfl.transports.interfaces import (
+    Link,
+    LiveObserver,
+    Observers,
+    Offer,
+    Transition,
+    Work,
+    read_recovered,
+    recover_chain,
+)
 from bdfl.transports.live.blob_client import BlobCache
 from bdfl.transports.live.effects import Effects
 from bdfl.transports.live.event_log import EVENTS_FILE, MAX_BYTES, EventLog, log_beginning, log_event
@@ -323,7 +332,7 @@ class LiveNode:
             self._log.append(now_ns, utc_ms, log_event(event, after, self._context.cache), signatures)
         self._state = after
         self._num_trusted += sum(isinstance(effect, Commit) and effect.is_trusted for effect in effects)
-        self._observer.stepped(now_ns, before, event, after, effects)
+        self._observer.stepped(now_ns, Transition(before, event, after, effects))
         for effect in effects:
             if isinstance(effect, SetTimer):
                 self._timers.set(effect, now_ns)

@@ -28,7 +28,7 @@ from bdfl.protocol.events import (
 )
 from bdfl.protocol.node import begin, step
 from bdfl.protocol.state import Context, NodeState, Recovered, Timing
-from bdfl.transports.interfaces import Observer
+from bdfl.transports.interfaces import Observer, Transition
 from bdfl.transports.live.event_log import (
     EVENTS_FILE,
     FORMAT,
@@ -202,7 +202,7 @@ class _Player:
                 f"event {self._num_events} of the life from block {self._first_height}: "
                 f"{self._tape.num_left} recorded signatures that nothing needs"
             )
-        self._observer.stepped(entry.now_ns, self.number, before, event, self._state, effects)
+        self._observer.stepped(entry.now_ns, self.number, Transition(before, event, self._state, effects))
         for effect in effects:
             self._observer.did(entry.now_ns, self.number, effect)
             if isinstance(effect, Commit):

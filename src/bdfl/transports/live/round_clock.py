@@ -15,7 +15,7 @@ from bdfl.ledger.chain import ChainState
 from bdfl.protocol.events import Commit, Effect, Event, Started, Train, TrainingFinished
 from bdfl.protocol.state import NodeState, Phase
 from bdfl.records.files import ModelledRound, RoundTimes, former_rounds
-from bdfl.transports.interfaces import LiveObserver
+from bdfl.transports.interfaces import LiveObserver, Transition
 from bdfl.transports.live.work import Spent
 
 MAX_BYTES = 64 * 2**20  # of a file of rounds
@@ -71,13 +71,12 @@ class RoundClock(LiveObserver):
         self._pending: dict[int, tuple[_Watch, int]] = {}  # by height: a finished round and its end
         _drop_torn_line(path)
 
-    def stepped(
-        self, now_ns: int, before: NodeState, event: Event, after: NodeState, effects: tuple[Effect, ...]
-    ) -> None:
+    def stepped(self, now_ns: int, done: Transition) -> None:
+        event, after = done.event, done.after
         if isinstance(event, Started) or self._watch is None:
-            self._watch = _Watch(before.chain, now_ns, is_whole=False)
-        commits = [effect for effect in effects if isinstance(effect, Commit)]
-        self._note_training(now_ns, event, effects)
+            self._watch = _Watch(done.before.chain, now_ns, is_whole=False)
+        commits = [effect for effect in done.effects if isinstance(effect, Commit)]
+        self._note_training(now_ns, event, done.effects)
         if not commits:
             _note_progress(self._watch, now_ns, self._number, after)
             return
@@ -88,7 +87,7 @@ class RoundClock(LiveObserver):
                     self._pending.pop(next(iter(self._pending)))
         is_next = len(commits) == 1
         self._watch = _Watch(after.chain, now_ns, is_whole=is_next)
-        self._note_training(now_ns, event, effects)
+        self._note_training(now_ns, event, done.effects)
         _note_progress(self._watch, now_ns, self._number, after)
 
     def committed(self, block: Block, certificate: Certificate, chain: ChainState) -> None:

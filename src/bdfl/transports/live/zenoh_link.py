@@ -17,10 +17,9 @@ import zenoh
 
 from bdfl.encoding import digest, encode
 from bdfl.errors import BdflError
-from bdfl.protocol.events import Effect, Event, MessageArrived, ServeDecided
+from bdfl.protocol.events import MessageArrived, ServeDecided
 from bdfl.protocol.messages import Message, encode_message
-from bdfl.protocol.state import NodeState
-from bdfl.transports.interfaces import LiveObserver, Receiver
+from bdfl.transports.interfaces import LiveObserver, Receiver, Transition
 from bdfl.transports.live.admission import AdmissionControl, Bucket, MutedSenders, Refusal, Refused, ThrottledSenders
 from bdfl.transports.live.blob_client import BlobClient
 from bdfl.transports.live.blob_transfer import Absent, Answer, NotYet, Piece
@@ -424,14 +423,12 @@ class Penalties(LiveObserver):
     def __init__(self, link: ZenohLink) -> None:
         self._link = link
 
-    def stepped(
-        self, now_ns: int, before: NodeState, event: Event, after: NodeState, effects: tuple[Effect, ...]
-    ) -> None:
-        if not isinstance(event, MessageArrived):
+    def stepped(self, now_ns: int, done: Transition) -> None:
+        if not isinstance(done.event, MessageArrived):
             return
-        message = event.message
-        num_asides = int(message.height <= before.chain.height)
-        num_asides += sum(isinstance(effect, ServeDecided) for effect in effects)
+        message = done.event.message
+        num_asides = int(message.height <= done.before.chain.height)
+        num_asides += sum(isinstance(effect, ServeDecided) for effect in done.effects)
         if num_asides:
             self._link.charge_aside(message.sender, num_asides)
 
