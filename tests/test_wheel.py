@@ -62,7 +62,7 @@ def test_the_wheel_has_every_file_of_the_package_and_every_scenario(wheel: zipfi
     source = ROOT / "src"
     ours = {path for path in source.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
     expected = {str(path.relative_to(source)) for path in ours if path.suffix != ".pyc"}
-    expected |= {f"bdfl/scenarios/{path.name}" for path in (ROOT / "scenarios").glob("*.toml")}
+    expected |= {f"bdfl/{path.relative_to(ROOT)}" for path in (ROOT / "scenarios").rglob("*.toml")}
     assert {name for name in names if ".dist-info/" not in name} == expected
     for must in (
         "bdfl/py.typed",

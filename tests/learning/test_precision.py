@@ -61,8 +61,10 @@ def test_options_change_the_weights_and_engines_agree(changes, images, two_round
     plain, _ = two_rounds(images)
     loop, one = two_rounds(images, *changes)
     vmap, other = two_rounds(images, *changes, "learning.engine=vmap")
-    assert not np.allclose(loop, plain, atol=1e-5)
-    np.testing.assert_allclose(loop, vmap, rtol=2e-4, atol=2e-5)
+    effect, difference = (np.linalg.norm(loop - other, axis=1) for other in (plain, vmap))
+    assert (effect > 1e-4 * np.linalg.norm(plain, axis=1)).all()
+    assert (difference < 0.05 * effect).all()  # a rounding may move a sample across a ReLU's kink
+    assert np.median(difference / effect) < 1e-5
     assert one.loss == pytest.approx(other.loss, rel=1e-4)
 
 
