@@ -4,10 +4,11 @@ The functions here are all that a script needs; each is imported at its first us
 """
 
 from importlib import import_module
-from pathlib import Path
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False  # as in typing, which takes longer to import than all of this
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from bdfl.experiment.comparison import Comparison, compare
     from bdfl.experiment.run_folder import verify_chain
     from bdfl.experiment.simulation import simulate
@@ -43,7 +44,7 @@ _HOMES = {
 
 def run(
     scenario: "Scenario",
-    out: Path | str | None = None,
+    out: "Path | str | None" = None,
     *,
     workers: int | None = None,
     on_round: "Settled | None" = None,
@@ -53,13 +54,15 @@ def run(
     Without `out` no tables and figures are written, and the folder lives as long as the result. `workers` processes
     train (default: by engine and cores), with the same result. `on_round` is called with the records of every round.
     """
+    from pathlib import Path
+
     from bdfl.experiment.training_run import RunOptions, run
 
     options = RunOptions(workers=workers, on_settled=on_round, write=None if out is None else _write_report)
     return run(scenario, None if out is None else Path(out), options)
 
 
-def _write_report(made: "Run") -> list[Path]:
+def _write_report(made: "Run") -> "list[Path]":
     from bdfl.report.page import write_run  # needs Matplotlib
 
     return write_run(made)
