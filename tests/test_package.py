@@ -14,24 +14,18 @@ HEAVY = {"torch", "matplotlib", "typer", "rich", "pyarrow", "pyscipopt", "zenoh"
 
 
 def modules_after(statement):
-    """Top-level modules that a fresh interpreter has loaded after the statement, and the CPU seconds that took."""
-    script = (
-        "import sys, time; start = time.process_time()\n"
-        f"{statement}\n"
-        "print(time.process_time() - start, *{name.partition('.')[0] for name in sys.modules})"
-    )
-    answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
-    return float(answer[0]), set(answer[1:])
+    """Top-level modules that a fresh interpreter has loaded after the statement."""
+    script = f"import sys\n{statement}\nprint(*{{name.partition('.')[0] for name in sys.modules}})"
+    answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return set(answer.stdout.split())
 
 
 def test_importing_the_package_is_light():
-    seconds, modules = modules_after("import bdfl")
-    assert seconds < 0.3
-    assert not modules & (HEAVY | {"numpy", "msgspec"})
+    assert modules_after("import bdfl") - modules_after("import importlib") == {"bdfl"}
 
 
 def test_scheduling_needs_no_pictures_commands_or_learning_library():
-    _, modules = modules_after("import bdfl.scheduling.registry, bdfl.scheduling.drc, bdfl.scheduling.baselines")
+    modules = modules_after("import bdfl.scheduling.registry, bdfl.scheduling.drc, bdfl.scheduling.baselines")
     assert not modules & (HEAVY - {"socket", "http", "asyncio"})  # importlib.metadata and numpy may load those
 
 
