@@ -18,7 +18,7 @@ from bdfl.experiment.network_run import NetworkRun
 from bdfl.experiment.run_folder import RunFolder, create_run_folder
 from bdfl.experiment.training_run import Learner, prepare_run, train_run
 from bdfl.learning.trainer_pool import open_trainer
-from bdfl.learning.training import Evaluation, FullGradient, LocalResult, Trainer
+from bdfl.learning.training import NO_PERSONAL, Evaluation, FullGradient, LocalResult, Personal, Trainer
 from bdfl.learning.weights import Vector
 from bdfl.ledger import chain, schedule
 from bdfl.ledger.cache import VerificationCache
@@ -133,16 +133,19 @@ class MeasuredTrainer:
     """A trainer whose time counts as training."""
 
     def __init__(self, trainer: Trainer, watch: Stopwatch) -> None:
-        self.layout = trainer.layout
+        self.layout, self.personal_layout = trainer.layout, trainer.personal_layout
         self.initial_weights = trainer.initial_weights
         self._trainer = trainer
         self._watch = watch
 
-    def train(self, weights: Vector, round: int, clients: Sequence[int]) -> list[LocalResult]:
-        return self._watch.count(TRAINING, self._trainer.train)(weights, round, clients)  # type: ignore[return-value]
+    def train(
+        self, weights: Vector, round: int, clients: Sequence[int], personal: Personal = NO_PERSONAL
+    ) -> list[LocalResult]:
+        train = self._watch.count(TRAINING, self._trainer.train)
+        return train(weights, round, clients, personal)  # type: ignore[return-value]
 
-    def evaluate(self, weights: Vector) -> Evaluation:
-        return self._watch.count(TRAINING, self._trainer.evaluate)(weights)  # type: ignore[return-value]
+    def evaluate(self, weights: Vector, personal: Personal = NO_PERSONAL) -> Evaluation:
+        return self._watch.count(TRAINING, self._trainer.evaluate)(weights, personal)  # type: ignore[return-value]
 
     def full_gradient(self, weights: Vector) -> FullGradient:
         return self._watch.count(TRAINING, self._trainer.full_gradient)(weights)  # type: ignore[return-value]

@@ -131,8 +131,10 @@ def test_a_round_whose_line_is_cut_is_trained_again(whole, stopped, tmp_path):
     assert contents(tmp_path / "cut") == contents(whole(small())[1])
 
 
-def test_a_process_that_is_killed_loses_at_most_the_round_under_way(tmp_path):
-    scenario = small("rounds=7", "learning.local_steps=200", "learning.engine=loop", "learning.gradient_every=0")
+@pytest.mark.parametrize("personal", ["[]", '["3"]'])
+def test_a_process_that_is_killed_loses_at_most_the_round_under_way(tmp_path, personal):
+    lasting = ("rounds=7", "learning.local_steps=200", "learning.engine=loop", "learning.gradient_every=0")
+    scenario = small(*lasting, f"learning.personal={personal}")
     journal = tmp_path / "killed" / "journal.jsonl"
     process = prepared_context().Process(target=run, args=(scenario, tmp_path / "killed"))
     process.start()

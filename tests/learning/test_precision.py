@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from bdfl.learning.models import build_model
-from bdfl.learning.trainer import ClientTask, LocalTrainer, gather_material
+from bdfl.learning.trainer import BlockTask, ClientTask, LocalTrainer, gather_material
 from bdfl.learning.trainer_pool import open_trainer
 from bdfl.learning.training import InvalidTraining, Outcome, TrainingFailed
 from bdfl.scenario import Learning, Scenario, ScenarioError, override_scenario, scenario_digest
@@ -120,16 +120,32 @@ def test_a_device_that_is_not_there_is_one_line(images, two_rounds):
         two_rounds(images, "learning.device=cuda")
 
 
-def test_a_device_that_runs_out_of_memory_is_one_line(images, settings, deal, monkeypatch):
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate 20.00 MiB."),
+        RuntimeError("MPS backend out of memory (MPS allocated: 8.00 GB)"),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:121] . DefaultCPUAllocator: can't allocate memory"),
+        MemoryError(),
+    ],
+    ids=["cuda", "mps", "cpu", "python"],
+)
+def test_a_device_that_runs_out_of_memory_is_one_line(images, settings, deal, monkeypatch, error):
     scenario = settings(*ONE_CLIENT)
     trainer = LocalTrainer(scenario, gather_material(scenario, images, deal(images, [40]).indices))
 
     def fail(_):
-        raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate 20.00 MiB.")
+        raise error
 
     monkeypatch.setattr(trainer.model, "scores", fail)
-    with pytest.raises(TrainingFailed, match=r"^learning.device: cpu has too little memory; a smaller learning.batch"):
-        trainer.train(ClientTask(trainer.initial_weights, 1, 0))
+    for work, task in (
+        (trainer.train, ClientTask(trainer.initial_weights, 1, 0)),
+        (trainer.evaluate, BlockTask(trainer.initial_weights, range(20))),
+    ):
+        with pytest.raises(TrainingFailed) as caught:
+            work(task)
+        advice = "a smaller learning.batch or model may help"
+        assert str(caught.value) == f"learning.device: cpu has too little memory; {advice}"
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")

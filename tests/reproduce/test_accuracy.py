@@ -80,7 +80,7 @@ class Stub:
     def initial_weights(self):
         return np.zeros(1, dtype=np.float32)
 
-    def train(self, weights, round, clients):
+    def train(self, weights, round, clients, personal):
         if self.stop_after is not None and round > self.stop_after:
             raise KeyboardInterrupt
         trained = weights + np.float32(1.0)

@@ -19,4 +19,4 @@ schedulers = ["drc", "random"]
 [grid]
 "energy.budget_j" = [0.4, 0.8]
 """  # long enough for both nodes to take part
-LEARNING = ("rounds=3", "learning.local_steps=2")  # of the scenario minimal
+LEARNING = ("rounds=3", "learning.local_steps=2", 'learning.personal=["3"]')  # of the scenario minimal

@@ -16,6 +16,7 @@ import pytest
 from bdfl.errors import MissingExtra
 from bdfl.experiment.run_folder import create_run_folder
 from bdfl.experiment.training_run import prepare_run, train_run
+from bdfl.learning.personal import PERSONAL_FOLDER
 from bdfl.learning.trainer_pool import open_trainer
 from bdfl.learning.training import InvalidTraining
 from bdfl.ray_cluster import NoCluster, find_difference, list_software, open_ray
@@ -111,7 +112,9 @@ def test_clients_trained_on_two_nodes_of_which_one_seat_is_killed_give_the_same_
         create_run_folder(tmp_path / "run", federated.scenario) as run,
     ):
         train_run(federated, trainer, run)
-    for name in ("journal.jsonl", FINAL_MODEL):
+    personal = [path.relative_to(tmp_path / "run") for path in (tmp_path / "run" / PERSONAL_FOLDER).glob("*/*")]
+    assert personal
+    for name in ("journal.jsonl", FINAL_MODEL, *personal):
         for place in ("run", "run-by-command"):
             assert (folder / place / name).read_bytes() == (tmp_path / "run" / name).read_bytes()
 

@@ -280,7 +280,13 @@ def _open_judge(path: Path, chain: "ChainStore", data: str | None, allowed: froz
     from bdfl.experiment.training_run import prepare_run
     from bdfl.learning.trainer_pool import open_trainer
 
-    federated = prepare_run(_find_scenario(path, chain, data, allowed))
+    scenario = _find_scenario(path, chain, data, allowed)
+    if scenario.learning.personal:
+        layers = ", ".join(scenario.learning.personal)
+        raise NoChain(
+            f"{path}: the layers {layers} are personal, without which no loss is known; bdfl chain without works"
+        )
+    federated = prepare_run(scenario)
     with open_trainer(federated.scenario, federated.data, federated.partition) as trainer:
         if trainer.layout != layout_of(chain.genesis):
             raise NoChain(f"{path}: the scenario's model has other tensors than the chain's, the same expected")

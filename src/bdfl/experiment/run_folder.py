@@ -16,6 +16,9 @@ from typing import TypeVar
 import msgspec
 
 from bdfl.errors import BdflError, one_line, other_format
+from bdfl.learning.personal import PERSONAL_FOLDER, PersonalFolder
+from bdfl.learning.training import Outcome
+from bdfl.learning.weights import Layout
 from bdfl.ledger import verify
 from bdfl.ledger.blob_store import BLOBS_FOLDER
 from bdfl.ledger.sqlite_store import DATABASE_FILE, ChainStore
@@ -82,6 +85,24 @@ class RunFolder:
         del self.rounds[num_rounds:]
         lines = [self.header, *self.rounds]
         replace_file(self.path / JOURNAL_FILE, b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
+
+    def open_personal(self, layout: Layout) -> PersonalFolder:
+        """Open the clients' personal layers as they were after the last round; raise if that is not possible."""
+        kept, clients = self.scenario.ledger.keep_blocks, range(self.scenario.clients.count)
+        personal = PersonalFolder(self.path / PERSONAL_FOLDER, layout, num_kept=kept and max(2, kept))
+        trained = dict.fromkeys(clients, 0)
+        for row in self.rounds:
+            told = zip(row.selected, row.outcome, strict=True)
+            trained |= {client: row.round for client, outcome in told if outcome == Outcome.TRAINED}
+        for client, found in personal.forget_after(len(self.rounds), clients).items():
+            if (
+                found != trained[client] and client not in self.scenario.adversaries.members
+            ):  # they tell another outcome
+                wrong = (
+                    f"of round {found} found, of round {trained[client]} expected: going on would end in other bytes"
+                )
+                raise BadRunFolder(f"{self.path}: personal layers of client {client}: {wrong}")
+        return personal
 
     @property
     def best_round(self) -> int | None:

@@ -34,7 +34,8 @@ from bdfl.learning.data import DataSet, load_data
 from bdfl.learning.flower_trainer import FlowerClients, OnRehearsed, rehearse_clients, suggest_workers
 from bdfl.learning.participation import participation_of
 from bdfl.learning.partition import Partition, draw_partition
-from bdfl.learning.training import Evaluation, FullGradient, LocalResult, Trainer
+from bdfl.learning.personal import PersonalFolder
+from bdfl.learning.training import NO_PERSONAL, Evaluation, FullGradient, LocalResult, Trainer
 from bdfl.learning.weights import Vector, decode_weights, encode_weights
 from bdfl.ledger.block import Block, Genesis
 from bdfl.ledger.chain import ChainState
@@ -55,13 +56,24 @@ _ROUNDS_REMEMBERED = 2  # a late member may still request their results
 class Learner:
     """Trains for all members of a simulated network, and evaluates the global model."""
 
-    def __init__(self, scenario: Scenario, trainer: Trainer, model: bytes, weights: Vector) -> None:
-        """`model` is the digest of the global model that the next round starts from, `weights` are its values."""
+    def __init__(
+        self,
+        scenario: Scenario,
+        trainer: Trainer,
+        model: bytes,
+        weights: Vector,
+        personal: PersonalFolder | None = None,
+    ) -> None:
+        """`model` is the digest of the global model that the next round starts from, `weights` are its values.
+
+        `personal` keeps the clients' personal layers; none: there are none.
+        """
         self._scenario = scenario
         self._settings = scenario.learning
         self._trainer = trainer
         self._model = model
         self._weights = weights
+        self._personal = personal
         self._measured: tuple[Vector, NDArray[np.float64]] | None = None  # a model, and the full gradient there
         self._evaluated: tuple[bytes, Evaluation] | None = None  # digest of a model, and its evaluation
         self._results: OrderedDict[bytes, list[LocalResult]] = OrderedDict()  # by the tip they were trained on
@@ -81,7 +93,7 @@ class Learner:
         measured, smoothness = self._measure(round)
         results = self._train_all(chain, self._weights)
         weights = self._weights if block.body.is_empty else decode_weights(model, self._trainer.layout)
-        found = self._evaluate(weights, block.body.model) if self._is_evaluated(round) else None
+        found = self._evaluate(round, weights, block.body.model) if self._is_evaluated(round) else None
         spent_micro = {signed.update.client: signed.update.epsilon_micro for signed in block.body.updates}
         row = LearningRound(
             round=round,
@@ -113,7 +125,10 @@ class Learner:
         if known is not None:
             return known
         round, clients = chain.height + 1, list(chain.schedule.selected)
-        results = self._trainer.train(weights, round, clients) if clients else []
+        own = NO_PERSONAL if self._personal is None else self._personal.find(clients, before=round)
+        results = self._trainer.train(weights, round, clients, own) if clients else []
+        if self._personal is not None:
+            self._personal.keep(round, results)
         self._results[chain.tip] = poison_results(self._scenario, weights, round, results)
         if len(self._results) > _ROUNDS_REMEMBERED:
             self._results.popitem(last=False)
@@ -122,7 +137,10 @@ class Learner:
     def _is_evaluated(self, round: int) -> bool:
         return round % self._settings.evaluate_every == 0 or round == self._scenario.rounds
 
-    def _evaluate(self, weights: Vector, model: bytes) -> Evaluation:
+    def _evaluate(self, round: int, weights: Vector, model: bytes) -> Evaluation:
+        if self._personal is not None:
+            own = self._personal.find(range(self._scenario.clients.count), before=round + 1)
+            return self._trainer.evaluate(weights, own)
         if self._evaluated is None or self._evaluated[0] != model:
             self._evaluated = model, self._trainer.evaluate(weights)
         return self._evaluated[1]
@@ -228,7 +246,7 @@ def train_run(
             folder.drop_rounds(archive.height)
         network = _follow_journal(federated, folder, archive, on_settled)
         if len(folder.rounds) < scenario.rounds:
-            learner = _recall_learner(scenario, trainer, archive, len(folder.rounds))
+            learner = _recall_learner(trainer, archive, folder)
 
             def plan() -> None:
                 if on_planned is not None and len(folder.rounds) < scenario.rounds:
@@ -309,13 +327,15 @@ def _collect(federated: Federated, folder: RunFolder, network: NetworkRun) -> tu
     return collect_rounds(federated.scenario, federated.draws, network.records), learning
 
 
-def _recall_learner(scenario: Scenario, trainer: Trainer, archive: ChainStore, num_rounds: int) -> Learner:
-    """Return a learner after `num_rounds` rounds, restored from the archive."""
+def _recall_learner(trainer: Trainer, archive: ChainStore, folder: RunFolder) -> Learner:
+    """Return a learner after the rounds of the folder, restored from the archive and the clients' personal layers."""
+    scenario, num_rounds = folder.scenario, len(folder.rounds)
 
     def read(round: int) -> Vector:
         return decode_weights(_read_model(archive, round), trainer.layout)
 
-    learner = Learner(scenario, trainer, _model_name(archive, num_rounds), read(num_rounds))
+    personal = folder.open_personal(trainer.personal_layout) if scenario.learning.personal else None
+    learner = Learner(scenario, trainer, _model_name(archive, num_rounds), read(num_rounds), personal)
     every = scenario.learning.gradient_every
     if every and num_rounds:
         learner.measure_again(read((num_rounds - 1) // every * every))

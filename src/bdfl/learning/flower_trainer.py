@@ -30,11 +30,13 @@ from bdfl.learning.partition import Partition
 from bdfl.learning.trainer_pool import open_trainer_processes
 from bdfl.learning.training import (
     NAN,
+    NO_PERSONAL,
     Evaluation,
     FullGradient,
     InvalidTraining,
     LocalResult,
     Outcome,
+    Personal,
     TaskMap,
     TrainingFailed,
     map_here,
@@ -319,6 +321,7 @@ class FlowerTrainer:
 
     def __init__(self, clients: FlowerClients, map: TaskMap) -> None:
         self.layout: Layout = clients.beginning.form.layout
+        self.personal_layout = Layout((), ())
         self._form = clients.beginning.form
         self._initial = clients.beginning.weights
         self._samples = clients.samples
@@ -327,7 +330,9 @@ class FlowerTrainer:
     def initial_weights(self) -> Vector:
         return self._initial.copy()
 
-    def train(self, weights: Vector, round: int, clients: Sequence[int]) -> list[LocalResult]:
+    def train(
+        self, weights: Vector, round: int, clients: Sequence[int], personal: Personal = NO_PERSONAL
+    ) -> list[LocalResult]:
         validate_weights(weights, self.layout)
         validate_clients(clients, len(self._samples))
         holders = [client for client in clients if self._samples[client]]
@@ -340,7 +345,7 @@ class FlowerTrainer:
             results[one.result.client] = one.result
         return [results.get(client, no_samples(client)) for client in clients]
 
-    def evaluate(self, weights: Vector) -> Evaluation:
+    def evaluate(self, weights: Vector, personal: Personal = NO_PERSONAL) -> Evaluation:
         """Means over all clients, weighted by the examples each evaluated on; NaN if no client evaluates."""
         validate_weights(weights, self.layout)
         everybody = range(len(self._samples))

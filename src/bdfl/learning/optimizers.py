@@ -69,10 +69,19 @@ class LocalOptimizer:
     The tensors are one client's; or, `by_row`, a single one with a row for each of several clients.
     """
 
-    def __init__(self, settings: OptimizerSettings, tensors: list[torch.Tensor], *, by_row: bool = False) -> None:
+    def __init__(
+        self,
+        settings: OptimizerSettings,
+        tensors: list[torch.Tensor],
+        *,
+        by_row: bool = False,
+        is_shared: list[torch.Tensor] | None = None,
+    ) -> None:
+        """`is_shared` has factors of the proximal term for each tensor, 0 where it is personal; none: all 1."""
         self._settings = settings
         self._tensors = tensors
         self._by_row = by_row
+        self._is_shared = is_shared
         self._num_steps = 0
         is_sgd = settings.optimizer is Optimizer.SGD
         self._first = _zeros(tensors) if not is_sgd or settings.momentum else []
@@ -84,7 +93,10 @@ class LocalOptimizer:
         settings, tensors = self._settings, self._tensors
         self._num_steps += 1
         if settings.proximal:
-            torch._foreach_add_(gradients, torch._foreach_sub(tensors, self._start), alpha=settings.proximal)
+            distances = list(torch._foreach_sub(tensors, self._start))
+            if self._is_shared is not None:
+                torch._foreach_mul_(distances, self._is_shared)
+            torch._foreach_add_(gradients, distances, alpha=settings.proximal)
         if settings.clip_norm is not None:
             factor = (settings.clip_norm / (self._norm(gradients) + _TINY)).clamp(max=1.0)
             for gradient in gradients:

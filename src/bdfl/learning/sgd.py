@@ -21,8 +21,8 @@ from torch.nn.functional import cross_entropy, log_softmax
 from bdfl.environment import Purpose, stream
 from bdfl.learning.optimizers import LocalOptimizer, OptimizerSettings, norm_of
 from bdfl.learning.torch_model import Changes, FlatModel, Inputs
-from bdfl.learning.training import NAN, InvalidTraining, LocalResult, Outcome, no_samples
-from bdfl.learning.weights import Vector, is_finite
+from bdfl.learning.training import NAN, NO_PERSONAL, InvalidTraining, LocalResult, Outcome, Personal, no_samples
+from bdfl.learning.weights import Layout, Vector, is_finite
 from bdfl.plugins import show_exception
 from bdfl.scenario import LocalUnit
 
@@ -74,6 +74,7 @@ def train_client(
     batches: Sequence[Samples],
     settings: OptimizerSettings,
     changes: Changes | None = None,
+    personal: Vector | None = None,
 ) -> LocalResult:
     """Result of the client after a step on each of `batches`, starting from `weights`: [Li24, Eq. 2].
 
@@ -82,9 +83,9 @@ def train_client(
     """
     if not batches:
         return no_samples(client)
-    model.load(weights)
+    model.load(weights, personal)
     model.module.train()
-    optimizer = LocalOptimizer(settings, model.tensors)
+    optimizer = LocalOptimizer(settings, model.tensors, is_shared=model.is_shared)
     losses: list[float] = []
     largest_norm = 0.0
     for batch, labels in gather_batches(inputs, batches, changes):
@@ -98,10 +99,11 @@ def train_client(
         losses.append(value)
         largest_norm = max(largest_norm, norm)
         optimizer.step(gradients)
-    trained = model.read()
-    if not is_finite(trained):
+    trained, own = model.read(), model.read_personal()
+    if not (is_finite(trained) and is_finite(own)):
         return LocalResult(client, Outcome.DIVERGED, None, NAN, NAN, len(losses))
-    return LocalResult(client, Outcome.TRAINED, trained, math.fsum(losses) / len(losses), largest_norm, len(losses))
+    mean = math.fsum(losses) / len(losses)
+    return LocalResult(client, Outcome.TRAINED, trained, mean, largest_norm, len(losses), own)
 
 
 def gather_batches(
@@ -171,6 +173,9 @@ class VectorisedModel:
             key: slice(end - item.numel(), end) for (key, item), end in zip(self._parameters.items(), ends, strict=True)
         }
         self._num_columns: int = ends[-1]
+        self._is_shared = [torch.ones(self._num_columns, device=model.device)]
+        for _, columns in self._places(model.personal_layout):
+            self._is_shared[0][columns] = 0.0
         self._max_rows = _power_of_two_to(min(_MAX_ROWS, _MAX_ENTRIES // self._num_columns))
         self._traced: dict[tuple[int, int], Step] = {}
         self._validate(name)
@@ -182,6 +187,7 @@ class VectorisedModel:
         batches: Sequence[Sequence[Samples]],
         settings: OptimizerSettings,
         changes: Sequence[Changes] | None = None,
+        personal: Personal = NO_PERSONAL,
     ) -> list[LocalResult]:
         """Train these clients, each with a step on each of its batches, starting from `weights`; results in order."""
         self._model.load(weights)  # entries that are not trained are read from the module
@@ -192,17 +198,26 @@ class VectorisedModel:
             group = busy[start : start + self._max_rows]
             own_changes = None if changes is None else [changes[place] for place in group]
             plan = plan_batches([batches[place] for place in group], self._batch, own_changes)
-            rows, losses, norms = self._descend(self._row_of(weights), plan, settings)
+            own = [personal.get(clients[place], self._model.initial_personal) for place in group]
+            rows, losses, norms = self._descend(self._row_of(weights), np.stack(own), plan, settings)
             for row, place in enumerate(group):
                 client, steps = clients[place], len(batches[place])
-                trained = self._weights_of(weights, rows[row])
-                results[client] = _judge(client, trained, losses[:steps, row], norms[:steps, row])
+                trained = self._replace(weights, self._model.layout, rows[row])
+                kept = self._replace(own[row], self._model.personal_layout, rows[row])
+                results[client] = _judge(client, trained, kept, losses[:steps, row], norms[:steps, row])
         return [results[client] for client in clients]
 
-    def _descend(self, row: Vector, plan: Plan, settings: OptimizerSettings) -> tuple[Vector, PerStep, PerStep]:
-        """Return the rows after their steps, (rows, columns); losses and gradient norms, both (steps, rows)."""
+    def _descend(
+        self, row: Vector, personal: NDArray[np.float32], plan: Plan, settings: OptimizerSettings
+    ) -> tuple[Vector, PerStep, PerStep]:
+        """Return the rows after their steps, (rows, columns); losses and gradient norms, both (steps, rows).
+
+        All start from `row`, with the columns of `personal`, which has a row for each client.
+        """
         rows = torch.from_numpy(row).to(self._model.device).repeat(len(plan.num_steps), 1)
-        optimizer = LocalOptimizer(settings, [rows], by_row=True)
+        for place, columns in self._places(self._model.personal_layout):
+            rows[: len(personal), columns] = torch.from_numpy(personal[:, place]).to(rows.device)
+        optimizer = LocalOptimizer(settings, [rows], by_row=True, is_shared=self._is_shared)
         first_to_end = int(plan.num_steps.min())
         num_steps = torch.from_numpy(plan.num_steps).to(rows.device)[:, None]
         losses: list[torch.Tensor] = []
@@ -271,25 +286,25 @@ class VectorisedModel:
         )
 
     def _row_of(self, weights: Vector) -> Vector:
-        """Return the trained part of the weights."""
+        """Return the trained part of the weights; 0 where it is personal."""
         row = np.zeros(self._num_columns, np.float32)
-        for place, columns in self._places():
+        for place, columns in self._places(self._model.layout):
             row[columns] = weights[place]
         return row
 
-    def _weights_of(self, weights: Vector, row: Vector) -> Vector:
-        """Return the weights with their trained part from `row`."""
-        trained = weights.copy()
-        for place, columns in self._places():
+    def _replace(self, values: Vector, layout: Layout, row: Vector) -> Vector:
+        """Return values of that layout with their trained part from `row`."""
+        trained = values.copy()
+        for place, columns in self._places(layout):
             trained[place] = row[columns]
         return trained
 
-    def _places(self) -> Iterator[tuple[slice, slice]]:
-        """Positions of each trained tensor in the weights and in a row; a tensor with two names occurs twice."""
+    def _places(self, layout: Layout) -> Iterator[tuple[slice, slice]]:
+        """Positions of each trained tensor in the layout and in a row; a tensor with two names occurs twice."""
         key_of = {id(item): key for key, item in self._parameters.items()}
         named = dict(self._model.module.named_parameters(remove_duplicate=False))
         start = 0
-        for name, size in zip(self._model.layout.names, self._model.layout.sizes, strict=True):
+        for name, size in zip(layout.names, layout.sizes, strict=True):
             key = key_of.get(id(named.get(name)))
             if key is not None:
                 yield slice(start, start + size), self._columns[key]
@@ -314,15 +329,15 @@ class VectorisedModel:
             raise InvalidTraining(f"learning.engine: vmap cannot train {name!r}: {reason}; {advice}") from error
 
 
-def _judge(client: int, trained: Vector, losses: PerStep, norms: PerStep) -> LocalResult:
-    """Make a client's result of its weights, losses and gradient norms."""
+def _judge(client: int, trained: Vector, own: Vector, losses: PerStep, norms: PerStep) -> LocalResult:
+    """Make a client's result of its weights, personal values, losses and gradient norms."""
     is_good = np.isfinite(losses) & np.isfinite(norms)
     if not is_good.all():
         return LocalResult(client, Outcome.DIVERGED, None, NAN, NAN, int(np.argmin(is_good)))
-    if not is_finite(trained):
+    if not (is_finite(trained) and is_finite(own)):
         return LocalResult(client, Outcome.DIVERGED, None, NAN, NAN, len(losses))
     loss = math.fsum(losses.tolist()) / len(losses)
-    return LocalResult(client, Outcome.TRAINED, trained, loss, float(norms.max()), len(losses))
+    return LocalResult(client, Outcome.TRAINED, trained, loss, float(norms.max()), len(losses), own)
 
 
 def _power_of_two_from(number: int) -> int:

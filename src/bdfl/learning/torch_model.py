@@ -2,9 +2,12 @@
 
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from itertools import chain
+from textwrap import shorten
 from typing import Any
 
 import numpy as np
@@ -208,6 +211,31 @@ def layout_of(model: nn.Module) -> Layout:
     return Layout(tuple(entries), tuple(tuple(entry.shape) for entry in entries.values()))
 
 
+def split_layout(module: nn.Module, prefixes: Sequence[str]) -> tuple[Layout, Layout]:
+    """Layouts of the shared and of the personal tensors: those whose names begin with a prefix, up to a dot.
+
+    `*` in a prefix is any text. Raises `InvalidTraining` for a prefix of no tensor, a tensor on both sides, or if
+    nothing trained is shared.
+    """
+    whole, own = layout_of(module), set[str]()
+    for prefix in prefixes:
+        found = {name for name in whole.names if fnmatchcase(f"{name}.", f"{prefix}.*")}
+        if not found:
+            layers = shorten(", ".join(dict.fromkeys(name.rpartition(".")[0] for name in whole.names)), 200)
+            raise InvalidTraining(f"learning.personal: {prefix!r} given, expected some of the model's layers: {layers}")
+        own |= found
+    shared, personal = whole.part(set(whole.names) - own), whole.part(own)
+    parameters = dict(module.named_parameters(remove_duplicate=False))
+    own_ids = {id(parameters[name]) for name in personal.names if name in parameters}
+    for name in shared.names:
+        if id(parameters.get(name)) in own_ids:
+            raise InvalidTraining(f"learning.personal: {name!r} is tied to a personal tensor, expected both or neither")
+    if own and not any(parameters[name].requires_grad for name in shared.names if name in parameters):
+        given = ", ".join(prefixes)
+        raise InvalidTraining(f"learning.personal: {given} given, expected trained layers to be left that are shared")
+    return shared, personal
+
+
 class FlatModel:
     """Owns a module whose trained parameters are views of one tensor.
 
@@ -222,12 +250,15 @@ class FlatModel:
         channels_last: bool,
         device: torch.device = CPU,
         precision: Precision = Precision.FLOAT32,
+        personal: Sequence[str] = (),
     ) -> None:
+        """`personal` are the prefixes of tensors that are no part of the weights and have values of their own."""
         self.module = module.to(device)
         self.device = device
         self._precision = precision
-        self.layout: Layout = layout_of(module)
-        trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        self.layout, self.personal_layout = split_layout(module, personal)
+        named = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
+        trained = list(named.values())
         starts = np.cumsum([0] + [-(-parameter.numel() // _ALIGNMENT) * _ALIGNMENT for parameter in trained]).tolist()
         flat = torch.zeros(starts[-1], device=device)
         gradient = torch.zeros_like(flat) if len(flat) <= _GATHERED_ENTRIES else None
@@ -240,9 +271,13 @@ class FlatModel:
         self._trained = trained
         self._gradient = gradient
         self.tensors = [flat] if gradient is not None else [parameter.detach() for parameter in trained]
-        self._restarted = {
-            name: buffer.clone() for name, buffer in module.named_buffers() if name not in set(self.layout.names)
-        }
+        shared = torch.tensor([float(name not in self.personal_layout.names) for name in named], device=device)
+        if gradient is not None:
+            shared = shared.repeat_interleave(torch.tensor(np.diff(starts), device=device))[None]
+        self.is_shared = list(shared) if self.personal_layout.names else None  # for each of `tensors`: 0 where personal
+        floats = {*self.layout.names, *self.personal_layout.names}
+        self._restarted = {name: buffer.clone() for name, buffer in module.named_buffers() if name not in floats}
+        self.initial_personal = self.read_personal()
 
     def scores(self, inputs: torch.Tensor) -> torch.Tensor:
         """Return the model's scores for these inputs as float32, computed in its precision."""
@@ -271,10 +306,11 @@ class FlatModel:
             torch.zeros_like(parameter) if parameter.grad is None else parameter.grad for parameter in self._trained
         ]
 
-    def load(self, weights: Vector) -> None:
-        """Copy `weights` into the module; buffers outside of them (counters) are reset."""
+    def load(self, weights: Vector, personal: Vector | None = None) -> None:
+        """Copy `weights` and personal values, by default the initial ones, into the module; reset other buffers."""
         state = self.module.state_dict()
-        for name, part in self.layout.split(weights):
+        own = self.initial_personal if personal is None else personal
+        for name, part in chain(self.layout.split(weights), self.personal_layout.split(own)):
             state[name].copy_(share_array(part))
         for name, buffer in self.module.named_buffers():
             if name in self._restarted:
@@ -282,9 +318,17 @@ class FlatModel:
 
     def read(self) -> Vector:
         """Return a copy of the module's weights."""
+        return self._read(self.layout)
+
+    def read_personal(self) -> Vector:
+        """Return a copy of the personal values; empty if nothing is personal."""
+        return self._read(self.personal_layout)
+
+    def _read(self, layout: Layout) -> Vector:
         state = self.module.state_dict()
-        weights: Vector = torch.cat([state[name].reshape(-1) for name in self.layout.names]).cpu().numpy()
-        return weights
+        parts = [state[name].reshape(-1) for name in layout.names]
+        values: Vector = torch.cat(parts).cpu().numpy() if parts else np.zeros(0, np.float32)
+        return values
 
     def read_gradient(self) -> NDArray[np.float64]:
         """Current gradient, (parameters,) in the order of the weights; 0 for entries that are not trained."""

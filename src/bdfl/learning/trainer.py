@@ -5,9 +5,11 @@ process computes a block.
 """
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +22,7 @@ from bdfl.errors import BdflError
 from bdfl.learning.dataset import DataSet, pack, unpack
 from bdfl.learning.models import draw_model, suits_channels_last
 from bdfl.learning.optimizers import OptimizerSettings, make_settings
+from bdfl.learning.personal import deal_test
 from bdfl.learning.privacy_accounting import Mechanism, mechanism_of, noise_micro_of, validate_opacus
 from bdfl.learning.sgd import Samples, VectorisedModel, draw_batches, train_client
 from bdfl.learning.torch_model import (
@@ -36,10 +39,13 @@ from bdfl.learning.torch_model import (
     steady_torch,
 )
 from bdfl.learning.training import (
+    NAN,
+    NO_PERSONAL,
     Evaluation,
     FullGradient,
     InvalidTraining,
     LocalResult,
+    Personal,
     TaskMap,
     TrainingFailed,
     num_local_steps,
@@ -56,6 +62,7 @@ if TYPE_CHECKING:
 
 _CHUNK = 250  # samples passed through the model together
 _BLOCK = 8 * _CHUNK  # samples of one task
+_NO_MEMORY = re.compile("out of memory|can't allocate memory|not enough memory")  # mps, and the CPU
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,9 +107,11 @@ def evaluate_block(model: FlatModel, inputs: Inputs, samples: torch.Tensor, num_
     )
 
 
-def combine_evaluation(parts: Iterable[EvaluationPart]) -> Evaluation:
+def combine_evaluation(parts: Iterable[EvaluationPart], num_labels: int) -> Evaluation:
     """Accuracy, mean loss and recall of every label over all parts."""
-    known = list(parts)
+    known = [part for part in parts if part.num_samples.any()]
+    if not known:
+        return Evaluation(NAN, NAN, np.full(num_labels, NAN))
     num_right = sum((part.num_right for part in known[1:]), start=known[0].num_right)
     num_samples = sum((part.num_samples for part in known[1:]), start=known[0].num_samples)
     total = int(num_samples.sum())
@@ -175,6 +184,7 @@ class ClientTask:
     weights: Vector
     round: int
     client: int
+    personal: Vector | None = None  # none: the initial ones
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,7 +192,12 @@ class BlockTask:
     """Evaluation of a model on a block of samples."""
 
     weights: Vector
-    block: range
+    block: range | Samples
+    personal: Vector | None = None
+
+    @property
+    def samples(self) -> torch.Tensor:
+        return torch.from_numpy(np.asarray(self.block, np.int64))
 
 
 def gather_material(scenario: Scenario, data: DataSet, indices: tuple[Samples, ...]) -> TrainingArrays:
@@ -214,7 +229,11 @@ class LocalTrainer:
             module = draw_model(learning, material.input_shape, material.num_labels, scenario.seed)
             channels_last = suits_channels_last(module, material.input_shape)
             self.model = FlatModel(
-                module, channels_last=channels_last, device=self.device, precision=learning.precision
+                module,
+                channels_last=channels_last,
+                device=self.device,
+                precision=learning.precision,
+                personal=learning.personal,
             )
             self.train_inputs, self.test_inputs = (
                 make_inputs(inputs, labels, material.scaling, keeps_channels_last=channels_last, device=self.device)
@@ -261,7 +280,9 @@ class LocalTrainer:
         settings, changes = self.optimizer_settings(task.round), self.changes(task.round, task.client, batches)
         with self._working("trained"):
             seed_torch(self.scenario.seed, Purpose.TRAINING, task.round, task.client)
-            return train_client(self.model, self.train_inputs, task.weights, task.client, batches, settings, changes)
+            return train_client(
+                self.model, self.train_inputs, task.weights, task.client, batches, settings, changes, task.personal
+            )
 
     def mechanism(self, client: int) -> Mechanism:
         """Mechanism of the client's private training; only in a private scenario."""
@@ -277,27 +298,29 @@ class LocalTrainer:
             samples, settings = self.material.indices[client], self.optimizer_settings(round)
             return private.train(task.weights, client, samples, self.mechanism(client), noise, settings)
 
-    def train_together(self, weights: Vector, round: int, clients: Sequence[int]) -> list[LocalResult]:
+    def train_together(
+        self, weights: Vector, round: int, clients: Sequence[int], personal: Personal
+    ) -> list[LocalResult]:
         """Train these clients in a round in one call; only with the engine vmap."""
         assert self.vectorised is not None, "only with the engine vmap"
         batches = [self.batches(round, client) for client in clients]
         changes = [self.changes(round, client, own) for client, own in zip(clients, batches, strict=True)]
         drawn = [one for one in changes if one is not None]
         with self._working("trained"):
-            return self.vectorised.train(weights, clients, batches, self.optimizer_settings(round), drawn or None)
+            settings = self.optimizer_settings(round)
+            return self.vectorised.train(weights, clients, batches, settings, drawn or None, personal)
 
     def evaluate(self, task: BlockTask) -> EvaluationPart:
         """Evaluate the model on a block of the test set."""
         with self._working("evaluated"):
-            self.model.load(task.weights)
-            samples = torch.arange(task.block.start, task.block.stop)
-            return evaluate_block(self.model, self.test_inputs, samples, self.material.num_labels)
+            self.model.load(task.weights, task.personal)
+            return evaluate_block(self.model, self.test_inputs, task.samples, self.material.num_labels)
 
     def differentiate(self, task: BlockTask) -> GradientPart:
         """Loss and gradient over a block of all clients' data, concatenated in client order."""
         with self._working("differentiated"):
             self.model.load(task.weights)
-            return differentiate_block(self.model, self.train_inputs, self.held[task.block.start : task.block.stop])
+            return differentiate_block(self.model, self.train_inputs, self.held[task.samples])
 
     def _make_private(self) -> "PrivateModel":
         validate_opacus()
@@ -331,11 +354,11 @@ class LocalTrainer:
                 yield
         except BdflError:
             raise
-        except torch.OutOfMemoryError as error:
-            raise TrainingFailed(
-                f"learning.device: {self.device} has too little memory; a smaller learning.batch or model may help"
-            ) from error
         except Exception as error:  # user code may raise anything
+            if isinstance(error, (torch.OutOfMemoryError, MemoryError)) or _NO_MEMORY.search(str(error)):
+                raise TrainingFailed(
+                    f"learning.device: {self.device} has too little memory; a smaller learning.batch or model may help"
+                ) from error
             name = self.scenario.learning.model
             raise TrainingFailed(f"learning.model: {name!r} cannot be {what}: {show_exception(error)}") from error
 
@@ -348,20 +371,31 @@ class LoopTrainer:
 
     def __init__(self, bench: LocalTrainer, map: TaskMap) -> None:
         self.layout: Layout = bench.model.layout
+        self.personal_layout: Layout = bench.model.personal_layout
         self._bench = bench
         self._map = map
 
     def initial_weights(self) -> Vector:
         return self._bench.initial_weights.copy()
 
-    def train(self, weights: Vector, round: int, clients: Sequence[int]) -> list[LocalResult]:
+    def train(
+        self, weights: Vector, round: int, clients: Sequence[int], personal: Personal = NO_PERSONAL
+    ) -> list[LocalResult]:
         self._validate(weights, clients)
-        return list(self._map(LocalTrainer.train, [ClientTask(weights, round, client) for client in clients]))
+        tasks = [ClientTask(weights, round, client, personal.get(client)) for client in clients]
+        return list(self._map(LocalTrainer.train, tasks))
 
-    def evaluate(self, weights: Vector) -> Evaluation:
+    def evaluate(self, weights: Vector, personal: Personal = NO_PERSONAL) -> Evaluation:
         self._validate(weights)
-        blocks = blocks_of(len(self._bench.test_inputs))
-        return combine_evaluation(self._map(LocalTrainer.evaluate, [BlockTask(weights, block) for block in blocks]))
+        if self.personal_layout.names:
+            tasks = [
+                BlockTask(weights, own[block.start : block.stop], personal.get(client))
+                for client, own in enumerate(self._dealt)
+                for block in blocks_of(len(own))
+            ]
+        else:
+            tasks = [BlockTask(weights, block) for block in blocks_of(len(self._bench.test_inputs))]
+        return combine_evaluation(self._map(LocalTrainer.evaluate, tasks), self._bench.material.num_labels)
 
     def full_gradient(self, weights: Vector) -> FullGradient:
         self._validate(weights)
@@ -369,6 +403,13 @@ class LoopTrainer:
         if not blocks:
             raise InvalidTraining("partition: no client holds data, expected some for the gradient of their loss")
         return combine_gradient(self._map(LocalTrainer.differentiate, [BlockTask(weights, block) for block in blocks]))
+
+    @cached_property
+    def _dealt(self) -> list[Samples]:
+        """Test samples that each client judges by its personal layers."""
+        material = self._bench.material
+        held = [np.bincount(material.train_labels[own], minlength=material.num_labels) for own in material.indices]
+        return deal_test(material.test_labels, np.array(held))
 
     def _validate(self, weights: Vector, clients: Sequence[int] = ()) -> None:
         validate_weights(weights, self.layout)
@@ -378,6 +419,8 @@ class LoopTrainer:
 class VmapTrainer(LoopTrainer):
     """Trains all clients of a round in one call."""
 
-    def train(self, weights: Vector, round: int, clients: Sequence[int]) -> list[LocalResult]:
+    def train(
+        self, weights: Vector, round: int, clients: Sequence[int], personal: Personal = NO_PERSONAL
+    ) -> list[LocalResult]:
         self._validate(weights, clients)
-        return self._bench.train_together(weights, round, clients)
+        return self._bench.train_together(weights, round, clients, personal)

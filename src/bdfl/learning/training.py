@@ -1,9 +1,10 @@
 """Interface of local training, independent of the engine; needs no PyTorch."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Protocol, TypeVar
+from types import MappingProxyType
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,9 @@ from bdfl.learning.weights import Layout, Vector
 from bdfl.scenario import Scenario
 
 NAN = float("nan")
+
+Personal: TypeAlias = Mapping[int, Vector]  # values of the personal tensors by client; the initial ones if missing
+NO_PERSONAL: Personal = MappingProxyType({})
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -44,11 +48,12 @@ class LocalResult:
     loss: float  # mean training loss over the local steps; NaN where there is none
     gradient_norm: float  # largest norm of a mini-batch gradient seen; NaN where there is none
     num_steps: int  # mini-batch updates made; if diverged, those before
+    personal: Vector | None = None  # tensors that stay with the client; only if trained, and then finite
 
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """Accuracy, loss and recall of a model on the test set."""
+    """Accuracy, loss and recall of a model on the test set; NaN if it has no samples to judge by."""
 
     accuracy: float
     loss: float
@@ -82,14 +87,19 @@ class Trainer(Protocol):
     """Trains and evaluates models of one scenario: pure functions of their arguments."""
 
     layout: Layout
+    personal_layout: Layout  # of tensors that are no part of the weights; empty unless `learning.personal`
 
     def initial_weights(self) -> Vector: ...
 
-    def train(self, weights: Vector, round: int, clients: Sequence[int]) -> list[LocalResult]:
+    def train(
+        self, weights: Vector, round: int, clients: Sequence[int], personal: Personal = NO_PERSONAL
+    ) -> list[LocalResult]:
         """Train these clients in that round, all starting from `weights`; results in the order of `clients`."""
         ...
 
-    def evaluate(self, weights: Vector) -> Evaluation: ...
+    def evaluate(self, weights: Vector, personal: Personal = NO_PERSONAL) -> Evaluation:
+        """Evaluate a model; with personal layers, each test sample with those of a client that holds its label."""
+        ...
 
     def full_gradient(self, weights: Vector) -> FullGradient: ...
 

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
 
@@ -37,6 +37,11 @@ class Layout:
     @cached_property
     def num_parameters(self) -> int:
         return sum(self.sizes)
+
+    def part(self, names: Container[str]) -> "Layout":
+        """Layout of these tensors alone, in the same order."""
+        kept = [(name, shape) for name, shape in zip(self.names, self.shapes, strict=True) if name in names]
+        return Layout(tuple(name for name, _ in kept), tuple(shape for _, shape in kept))
 
     def split(self, weights: Vector) -> Iterator[tuple[str, Vector]]:
         """Yield every tensor's name and its part of `weights`, in its shape: views, not copies."""

@@ -191,7 +191,7 @@ def summarise_network(folder: Path, verdict: NetworkVerdict, took_s: float) -> N
                 empty += block.body.is_empty
                 updates += 0 if block.body.is_empty else len(block.body.updates)
             model = store.get_blob(store.block(verdict.height).body.model)
-        if model is not None:
+        if model is not None and not scenario.learning.personal:  # those layers are the members'
             accuracy, loss = evaluate_model(scenario, model)
     failures = [f"node {node}: {failure}" for node, failure in verdict.failures]
     return NetworkSummary(

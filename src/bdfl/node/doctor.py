@@ -302,7 +302,7 @@ def _check_data(options: NodeOptions, members: KnownMembers, scenario: Scenario)
     if options.data is None or members.signer is None or number is None:
         return
     identity = Identity(members.signer, members.genesis, scenario, number, members.admissions)
-    with begin_training(identity, options.data, options.flower) as training:
+    with begin_training(identity, options.data, options.flower, options.folder) as training:
         try:
             ready = training.wait_ready(_DATA_S)
         except TrainingFailed as error:

@@ -418,7 +418,7 @@ def open_node(settings: NodeSettings, *, echo: TextIO | None = None) -> Iterator
             life = raise_life(settings.folder)
         except OSError as error:
             raise NotRunnable(f"{error.filename or settings.folder}: {error.strerror}") from None
-        training = begin_training(identity, settings.data, settings.flower)
+        training = begin_training(identity, settings.data, settings.flower, settings.folder)
         resources.callback(training.close)
         service = NodeService(settings, identity, life, store, tls, training, log)
         resources.callback(service.close)

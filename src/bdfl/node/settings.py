@@ -15,6 +15,7 @@ from bdfl.federation.keys import key_fingerprint, load_key
 from bdfl.federation.member_card import Card
 from bdfl.federation.membership_change import ChangeFile, find_admission, find_number, read_admissions
 from bdfl.identity import Signer
+from bdfl.learning.personal import PERSONAL_FOLDER
 from bdfl.ledger.sqlite_store import DATABASE_FILE, ChainStore
 from bdfl.scenario import Scenario
 from bdfl.transports.live.certificates import TlsFiles, common_name_of, issue_leaf, issuer_of, member_name, roots_pem
@@ -96,8 +97,11 @@ def own_learning(scenario: Scenario, flower: str | None) -> Scenario:
     return msgspec.structs.replace(scenario, learning=msgspec.structs.replace(scenario.learning, flower=flower))
 
 
-def begin_training(identity: Identity, data: str, flower: str | None) -> TrainingProcess:
-    """Start the training process, which first checks the data against the agreed model and the card."""
+def begin_training(identity: Identity, data: str, flower: str | None, folder: Path | None = None) -> TrainingProcess:
+    """Start the training process, which first checks the data against the agreed model and the card.
+
+    Personal layers are kept in the node's `folder`, apart for each chain.
+    """
     card = identity.card
     return TrainingProcess(
         own_learning(identity.scenario, flower),
@@ -105,6 +109,7 @@ def begin_training(identity: Identity, data: str, flower: str | None) -> Trainin
         data,
         model=identity.genesis.initial_model,
         label_counts=card.label_counts,
+        personal=None if folder is None else folder / PERSONAL_FOLDER / identity.genesis.chain.hex()[:16],
     )
 
 

@@ -324,6 +324,10 @@ def validate_scenario(scenario: Scenario) -> None:
     validate_partition(scenario.partition)
     _validate_flower(scenario)
     _validate_privacy(scenario)
+    learning = scenario.learning
+    if learning.personal and learning.gradient_every:
+        allowed = "0 where layers are personal: the loss of Lemma 1 is that of one model for all"
+        raise refuse_value("learning.gradient_every", learning.gradient_every, allowed)
     for member in scenario.adversaries.members:
         if not 0 <= member < clients.count:
             raise refuse_value("adversaries.members", member, f"client numbers, 0 to {clients.count - 1}")
@@ -341,7 +345,7 @@ def _validate_flower(scenario: Scenario) -> None:
         raise refuse_value("learning.gradient_every", learning.gradient_every, "0: a Flower client gives no gradients")
     for key in OPTIMIZATION_KEYS:
         if getattr(learning, key) != getattr(Learning(), key):
-            allowed = "no such key: a Flower client has its own optimizer and device"
+            allowed = "no such key: a Flower client has its own layers, optimizer and device"
             raise refuse_value(f"learning.{key}", getattr(learning, key), allowed)
     if adversaries.kind is Behaviour.LABEL_FLIP and adversaries.members:
         raise refuse_value("adversaries.kind", adversaries.kind, "another: a Flower client keeps its labels to itself")
@@ -354,7 +358,7 @@ def _validate_privacy(scenario: Scenario) -> None:
         raise refuse_value("privacy.epsilon", privacy.epsilon, allowed)
     if privacy.is_on and scenario.learning.engine is Engine.VMAP:
         raise refuse_value("learning.engine", "vmap", "loop where training is private")
-    for key in ("proximal", "clip_norm", "augment", "precision"):
+    for key in ("proximal", "clip_norm", "augment", "personal", "precision"):
         found = getattr(scenario.learning, key)
         if privacy.is_on and found != getattr(Learning(), key):
             raise refuse_value(f"learning.{key}", found, "no such key where training is private")

@@ -235,6 +235,9 @@ class Learning(Section, frozen=True, kw_only=True):
     augment: Annotated[
         tuple[Augmentation, ...], about("", "ours", "random changes of training images: flip, crop")
     ] = ()
+    personal: Annotated[
+        tuple[Text, ...], about("", "ours", "layers that stay with each client: beginnings of parameter names")
+    ] = ()
     precision: Annotated[
         Precision, about("", "ours", "arithmetic of the model: float32, or bfloat16, faster and less exact")
     ] = Precision.FLOAT32
@@ -252,7 +255,7 @@ class Learning(Section, frozen=True, kw_only=True):
 
 OPTIMIZATION_KEYS = (
     *("schedule", "schedule_rounds", "schedule_factor", "optimizer", "betas", "adam_epsilon"),
-    *("proximal", "clip_norm", "label_smoothing", "augment", "precision", "device"),
+    *("proximal", "clip_norm", "label_smoothing", "augment", "personal", "precision", "device"),
 )
 
 # Settings of differentially private training, off by default.

@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TypeVar
 
 import msgspec
@@ -13,10 +14,11 @@ from bdfl.learning.attacks import poison_labels, poison_results
 from bdfl.learning.data import load_data
 from bdfl.learning.dataset import BadData
 from bdfl.learning.partition import draw_partition
+from bdfl.learning.personal import PersonalFolder
 from bdfl.learning.privacy_accounting import spent_micro
 from bdfl.learning.sgd import Samples
 from bdfl.learning.trainer import BlockTask, LocalTrainer, LoopTrainer, TrainingArrays, gather_material
-from bdfl.learning.training import LocalResult
+from bdfl.learning.training import NO_PERSONAL, LocalResult
 from bdfl.learning.weights import Vector, decode_weights, encode_weights
 from bdfl.scenario import Engine, Scenario
 from bdfl.transports.live.training_process import DEALT, Judged, JudgeOrder, Ready, Trained, TrainOrder
@@ -24,12 +26,17 @@ from bdfl.transports.live.training_process import DEALT, Judged, JudgeOrder, Rea
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
+_TRAININGS_KEPT = 2  # of personal layers: a round that is trained again starts from the training before
+
 
 class ShareTrainer:
     """Trains one client on its own data, bit-identical to a run that holds all clients' data."""
 
-    def __init__(self, scenario: Scenario, client: int, data: str, model: bytes = b"") -> None:
-        """Try the agreed `model` on a batch; raises a `BdflError` if the data do not fit it."""
+    def __init__(self, scenario: Scenario, client: int, data: str, model: bytes = b"", personal: str = "") -> None:
+        """Try the agreed `model` on a batch; raises a `BdflError` if the data do not fit it.
+
+        `personal` is the folder of the client's personal layers, if they are kept; a damaged one is an error now.
+        """
         # not worth vectorising for one client; engines agree up to rounding
         learning = msgspec.structs.replace(scenario.learning, engine=Engine.LOOP)
         self._scenario = msgspec.structs.replace(scenario, learning=learning)
@@ -39,6 +46,10 @@ class ShareTrainer:
         self._material = _dealt_share(scenario, client) if self._is_dealt else _own_share(scenario, client, data)
         self._bench = LocalTrainer(self._scenario, self._material, is_secret=True)
         self._trainer = LoopTrainer(self._bench, self._map)
+        self._personal: PersonalFolder | None = None
+        if personal and scenario.learning.personal:
+            self._personal = PersonalFolder(Path(personal), self._trainer.personal_layout, num_kept=_TRAININGS_KEPT)
+            self._personal.find([client])
         if model:
             self._rehearse(decode_weights(model, self._trainer.layout))
 
@@ -57,9 +68,14 @@ class ShareTrainer:
     def train(self, order: TrainOrder) -> Trained:
         layout = self._trainer.layout
         start = decode_weights(order.model, layout) if order.model else self._trainer.initial_weights()
+        kept = self._personal if order.model else None
+        own = NO_PERSONAL if kept is None else kept.find([self._client], before=order.round)
         begun_ns = time.monotonic_ns()
-        result = self._trainer.train(start, order.round, [self._client])[0]
+        result = self._trainer.train(start, order.round, [self._client], own)[0]
         duration_ns = time.monotonic_ns() - begun_ns
+        if kept is not None:
+            kept.forget_after(order.round, [self._client])  # of a chain that was lost since
+            kept.keep(order.round, [result])
         sent = self._bend(start, order.round, result).weights
         return Trained(
             number=order.number,
@@ -92,7 +108,8 @@ class ShareTrainer:
         return spent_micro(self._bench.mechanism(self._client), num_rounds) if self._scenario.privacy.is_on else 0
 
     def judge(self, order: JudgeOrder) -> Judged:
-        found = self._trainer.evaluate(decode_weights(order.model, self._trainer.layout))
+        own = NO_PERSONAL if self._personal is None else self._personal.find([self._client])
+        found = self._trainer.evaluate(decode_weights(order.model, self._trainer.layout), own)
         return Judged(order.number, found.accuracy, found.loss)
 
     def _bend(self, start: Vector, round: int, result: LocalResult) -> LocalResult:

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeAlias
 
@@ -31,6 +32,7 @@ class Setup(msgspec.Struct, frozen=True, array_like=True, tag="setup"):
     data: str  # `DEALT`, or a file or folder with the client's data only
     model: bytes = b""  # safetensors: the agreed initial model, which data must fit; empty: unknown
     label_counts: tuple[int, ...] = ()  # of the member's card; empty: no card yet
+    personal: str = ""  # the folder of its personal layers; empty: they are not kept
 
 
 class TrainOrder(msgspec.Struct, frozen=True, array_like=True, tag="train"):
@@ -38,7 +40,7 @@ class TrainOrder(msgspec.Struct, frozen=True, array_like=True, tag="train"):
 
     number: int
     round: int
-    model: bytes  # safetensors; empty: the initial model
+    model: bytes  # safetensors; empty: the initial model, and a trial: what it learns is not kept
     rounds_before: int = 0  # in which the client may have spent epsilon
 
 
@@ -150,12 +152,14 @@ class TrainingProcess:
         *,
         model: bytes = b"",
         label_counts: tuple[int, ...] = (),
+        personal: Path | None = None,
     ) -> None:
         """`data` is the client's partition of the scenario's data (`DEALT`), or a file or folder of its own.
 
-        The data must fit the agreed `model` and the `label_counts` of the member's card, if given.
+        The data must fit the agreed `model` and the `label_counts` of the member's card, if given. `personal` is the
+        folder of its personal layers.
         """
-        self._setup = Setup(dump_scenario(scenario), client, data, model, label_counts)
+        self._setup = Setup(dump_scenario(scenario), client, data, model, label_counts, str(personal or ""))
         self._state = threading.Condition()
         self._tasks: dict[int, _Task] = {}
         self._number = 0

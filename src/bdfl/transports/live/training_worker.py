@@ -165,7 +165,7 @@ def _open(setup: Setup) -> "ShareTrainer | FlowerShare":
     require("training", "torch")
     from bdfl.transports.live.share_trainer import ShareTrainer
 
-    return ShareTrainer(scenario, setup.client, setup.data, setup.model)
+    return ShareTrainer(scenario, setup.client, setup.data, setup.model, setup.personal)
 
 
 def _validate_counts(ready: Ready, setup: Setup) -> None:
