@@ -180,8 +180,7 @@ def run_hostile_campaign(
             probe = probe_as_stranger(enemy.unlisted, enemy.chain, num_nodes + 1, enemy.targets)
         running.stop()
     verdict = verify_network(folder, own_functions=frozenset(network.functions), on_progress=on_verified)
-    failures += [f"node {node}: {failure}" for node, failure in verdict.failures]
-    failures += [] if verdict.difference is None else [verdict.difference]
+    failures += verdict.problems
     traces, accused = find_traces(node_folder(folder, 0) / CHAIN_FOLDER, num_nodes)
     return HostileResult(
         num_nodes=num_nodes,

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -12,6 +13,7 @@ import msgspec
 import pytest
 
 from bdfl.ledger.sqlite_store import ChainStore
+from bdfl.ledger.store import rested_on
 from bdfl.ledger.verify import Failure, Verification
 from bdfl.localnet import verdict as judging
 from bdfl.localnet.network import create_network, find_ports, run_network, view_network
@@ -54,7 +56,7 @@ def played(tmp_path_factory):
 
 def test_all_chains_are_the_same_and_valid_though_a_node_was_killed(played):
     verdict = verify_network(played)
-    assert verdict.heights == (BLOCKS,) * 4
+    assert verdict.heights == dict.fromkeys(range(4), BLOCKS)
     assert verdict.failures == ()
     assert verdict.difference is None
     assert verdict.is_good
@@ -124,11 +126,13 @@ def test_a_network_that_ended_is_shown_as_such(played):
     assert not view.is_done
 
 
-def test_a_chain_that_differs_is_noticed(played, monkeypatch):
-    changed = ChainStore.block
+@pytest.fixture
+def changed(monkeypatch):
+    """Block 3 of node 2 has another nonce, which nothing but the comparison notices."""
+    unchanged = ChainStore.block
 
     def block(self, height):
-        found = changed(self, height)
+        found = unchanged(self, height)
         if "node-2" in str(self._path) and height == 3:
             return msgspec.structs.replace(found, nonce=bytes(255 - byte for byte in found.nonce))
         return found
@@ -136,7 +140,50 @@ def test_a_chain_that_differs_is_noticed(played, monkeypatch):
     nothing_wrong = Verification(chain="", height=0, checkpoint=0, blocks=(), failure=None)
     monkeypatch.setattr(judging, "verify_chain", lambda *_, **__: nothing_wrong)
     monkeypatch.setattr(ChainStore, "block", block)
+
+
+def test_a_chain_that_differs_is_noticed(played, changed):
     assert verify_network(played).difference == "block 3 of node 2 is not that of node 0"
+
+
+@pytest.fixture
+def damaged(played, tmp_path):
+    """A copy of the network in which the store of node 0 does not open and that of node 3 ends at block 5."""
+    for name in ("network.json", "scenario.toml"):
+        shutil.copy(played / name, tmp_path)
+    for number in (1, 2):
+        shutil.copytree(node_folder(played, number) / "chain", node_folder(tmp_path, number) / "chain")
+    with ChainStore.open(node_folder(played, 3) / "chain", read_only=True) as whole:
+        initial = whole.get_blob(whole.genesis.model.initial)
+        with ChainStore.create(node_folder(tmp_path, 3) / "chain", whole.genesis, initial) as short:
+            for height in range(1, 6):
+                block = whole.block(height)
+                for use in rested_on(block):
+                    short.put_blob(use.blob, whole.get_blob(use.blob))
+                short.append(block, whole.certificate(height))
+    return tmp_path
+
+
+def test_chains_keep_their_nodes_numbers_where_another_does_not_open(damaged):
+    verdict = verify_network(damaged)
+    assert verdict.heights == {1: BLOCKS, 2: BLOCKS, 3: 5}
+    assert [node for node, _ in verdict.failures] == [0]
+    assert verdict.problems == (f"node 0: {verdict.failures[0][1]}",)
+
+
+def test_a_chain_that_differs_is_named_by_its_node_where_another_does_not_open(damaged, changed):
+    verdict = verify_network(damaged)
+    assert verdict.problems[1:] == ("block 3 of node 2 is not that of node 1",)
+
+
+def test_means_are_of_the_common_blocks_of_whichever_chain_opens(damaged, played):
+    summary = summarise_network(damaged, verify_network(damaged), 30.0)
+    with ChainStore.open(node_folder(played, 2) / "chain", read_only=True) as store:
+        common = [store.block(height).body for height in range(1, 6)]
+    assert summary.height == 5
+    assert summary.mean_updates == sum(len(body.updates) for body in common if not body.is_empty) / 5
+    assert summary.empty_blocks == sum(body.is_empty for body in common)
+    assert summary.accuracy is not None
 
 
 def test_a_chain_that_is_not_there_is_a_failure(played, tmp_path):
