@@ -204,6 +204,7 @@ while (order := channel.receive(ORDERS)) is not None:
         os.kill(process.process_id, signal.SIGKILL)
         assert ask(process.train, b"model", 1).model == b"model" + dump_scenario(SCENARIO).encode() + bytes([3])
         assert process.num_restarts == 1
+    assert process.num_restarts == 1  # closing is none
 
 
 def test_an_order_that_kills_the_process_twice_fails(monkeypatch, tmp_path):

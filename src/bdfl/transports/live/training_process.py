@@ -283,10 +283,11 @@ class TrainingProcess:
             if not was_ready:
                 with self._state:
                     self._state.wait_for(lambda: self._tasks or self._is_closed)
-            self.num_restarts += 1
 
     def _begin(self) -> ChildProcess:
-        self._child = child = ChildProcess(*_WORKER, max_bytes=MAX_BYTES)
+        child = ChildProcess(*_WORKER, max_bytes=MAX_BYTES)
+        self.num_restarts += self._child is not None
+        self._child = child
         child.post(self._setup)
         for task in self._tasks.values():
             child.post(task.order)
