@@ -7,6 +7,7 @@ from http import HTTPStatus
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 
 from bdfl.encoding import encode
@@ -156,6 +157,17 @@ def test_rounds_took_what_a_node_measured(network: Path) -> None:
         assert story.time_s[2] == pytest.approx(sum(story.delay_s[:3]), rel=1e-5)  # type: ignore[arg-type]
         assert story.accuracy[2] == 0.5
         assert library.overview(0).summary.accuracy == 0.5
+
+
+def test_models_are_as_good_as_a_nodes_log_says_and_a_loss_that_it_does_not_say_is_unknown(network: Path) -> None:
+    log = NodeLog(node_folder(network, 0) / "node.log")
+    for height, accuracy, loss in ((3, 0.5, 1.25), (4, 0.625, 1.0), (5, 0.75, float("nan"))):
+        log.info("accuracy", {"height": height, "accuracy": accuracy, "loss": loss})
+    with open_library([network]) as library:
+        story, summary = library.story(0), library.overview(0).summary
+        assert story.accuracy[2:5] == [0.5, 0.625, 0.75]
+        np.testing.assert_array_equal(story.loss[2:5], [1.25, 1.0, np.nan])
+        assert (summary.best_round, summary.accuracy) == (4, 0.75)
 
 
 def test_a_node_folder_is_a_node(network: Path) -> None:

@@ -106,7 +106,7 @@ def test_the_summary_says_what_came_out(played):
 
 def test_a_node_evaluates_where_it_is_told_to(played):
     lines = [json.loads(line) for line in (node_folder(played, 0) / "node.log").read_text().splitlines()]
-    assert any(line["event"] == "accuracy" and 0 < line["accuracy"] <= 1 for line in lines)
+    assert any(line["event"] == "accuracy" and 0 < line["accuracy"] <= 1 and line["loss"] > 0 for line in lines)
     assert "accuracy" not in (node_folder(played, 1) / "node.log").read_text()
 
 

@@ -352,7 +352,7 @@ class Journal:
 
 
 class NodeLogs:
-    """Accuracies from the logs of evaluating nodes."""
+    """Accuracies and losses from the logs of evaluating nodes."""
 
     def __init__(self, folders: Sequence[Path]) -> None:
         self.learning = Learning()
@@ -374,7 +374,7 @@ class NodeLogs:
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 continue
             if 1 <= fact.height <= _MAX_HEIGHT:
-                self.learning.note(fact.height, fact.accuracy, 0.0)
+                self.learning.note(fact.height, fact.accuracy, fact.loss)
 
 
 _MAX_HEIGHT = 10_000_000
@@ -383,6 +383,7 @@ _MAX_HEIGHT = 10_000_000
 class _AccuracyFact(msgspec.Struct):
     height: int
     accuracy: float
+    loss: float | None = None  # none: not finite
 
 
 class MeasuredTimes:

@@ -364,7 +364,8 @@ class NodeService:
         self._is_evaluating = False
         if isinstance(answer, Judged) and isfinite(answer.accuracy):
             self._accuracy = answer.accuracy
-            self._log.info("accuracy", {"height": height, "accuracy": round(answer.accuracy, 4)})
+            facts = {"height": height, "accuracy": round(answer.accuracy, 4), "loss": round(answer.loss, 4)}
+            self._log.info("accuracy", facts)
 
     def _log_state(self, found: Snapshot) -> None:
         """Log a state change; `run` logs the end."""
