@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -153,6 +154,20 @@ def test_a_record_tells_the_same_story_as_its_table(library: Library) -> None:
     assert overview.summary.energy_use == pytest.approx(record.mean_energy_use, rel=1e-5)
     with pytest.raises(NotHere):
         library.block(1, 1)
+
+
+def test_a_record_names_the_clients_whose_updates_are_missing(tmp_path: Path) -> None:
+    record = simulate(example_scenario())
+    delivered = record.delivered.copy()
+    delivered[1:3] = False
+    write_parquet(replace(record, delivered=delivered), None, tmp_path)
+    with open_library([tmp_path]) as library:
+        rows = {row.height: row for row in library.blocks(0, 1, 3).blocks}
+        for height, row in rows.items():
+            chosen = np.flatnonzero(record.selected[height - 1]).tolist()
+            assert (row.trained, row.missing) == (([], chosen) if height > 1 else (chosen, []))
+        missed = [library.client(0, number).num_missed for number in range(record.num_clients)]
+    np.testing.assert_array_equal(missed, record.selected[1:3].sum(axis=0))
 
 
 def test_the_law_finds_the_same_block_broken(library: Library) -> None:

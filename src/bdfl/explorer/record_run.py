@@ -12,6 +12,7 @@ from bdfl.errors import BdflError, one_line
 from bdfl.explorer import NotHere
 from bdfl.explorer.columns import (
     DELIVERED,
+    MISSED,
     PER_CLIENT,
     PER_ROUND,
     Columns,
@@ -180,12 +181,12 @@ class RecordRun:
     def _row(self, height: int) -> BlockRow:
         columns, place = self.columns, height - 1
         states = columns["client_state"][place]
-        trained = [int(number) for number in np.flatnonzero(states == DELIVERED)]
         winner = int(columns["proposer"][place])
         return BlockRow(
             height=height,
             proposer=None if winner == NOBODY else winner,
-            trained=trained,
+            trained=np.flatnonzero(states == DELIVERED).tolist(),
+            missing=np.flatnonzero(states == MISSED).tolist(),
             delay_s=float(columns["delay_s"][place]),
             mean_queue=float(columns["mean_queue"][place]),
             accuracy=self.accuracy(height),
@@ -209,6 +210,7 @@ class RecordRun:
             share=count / num_rounds if num_rounds else None,
             mined=mined_blocks(columns, number),
             num_contributions=count,
+            num_missed=int(np.count_nonzero(columns["client_state"][:, number] == MISSED)),
             rounds=read_client_series(columns, number, CLIENT_POINTS),
         )
 
