@@ -2,15 +2,17 @@
 
 import shutil
 import sqlite3
+import threading
 import time
 from pathlib import Path
+from queue import SimpleQueue
 
 import msgspec
 import pytest
 
 from bdfl.audit.summary import summarise_chain
 from bdfl.encoding import decode, encode
-from bdfl.explorer import BadRequest, CannotOpen, NotHere
+from bdfl.explorer import BadRequest, CannotOpen, NotHere, chain_run
 from bdfl.explorer.block_source import find_forgeries
 from bdfl.explorer.documents import BackEvent, BlockEvent, GoneEvent
 from bdfl.explorer.library import open_library
@@ -128,6 +130,36 @@ def test_a_forged_signature_is_found_where_it_is(run: Path, tmp_path: Path) -> N
         until_s = time.monotonic() + 240
         while not library.overview(0).problems and time.monotonic() < until_s:
             time.sleep(0.1)
+        assert [problem.height for problem in library.overview(0).problems] == [8]
+
+
+def test_signatures_whose_check_failed_are_checked_again_and_those_checked_are_not(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, int]] = []
+    answers: SimpleQueue[dict[int, str] | None] = SimpleQueue()
+
+    def ask(path: Path, first: int, last: int) -> dict[int, str] | None:
+        asked.append((first, last))
+        return answers.get()
+
+    monkeypatch.setattr(chain_run, "ask_for_forgeries", ask)
+    monkeypatch.setattr(chain_run, "_CHECK_EVERY_S", 0.0)
+    with open_library([run]) as library:
+
+        def look() -> None:
+            until_s = time.monotonic() + 60
+            while any(thread.name == "signatures" for thread in threading.enumerate()):
+                assert time.monotonic() < until_s
+            library._run(0).refresh(at_once=True)
+
+        library._run(0).refresh(at_once=True)
+        assert asked == [(1, 12)]  # no second check while one is under way
+        answers.put(None)
+        look()
+        answers.put({8: "forged"})
+        look()
+        assert asked == [(1, 12)] * 2
         assert [problem.height for problem in library.overview(0).problems] == [8]
 
 

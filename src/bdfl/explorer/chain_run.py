@@ -121,11 +121,11 @@ class ChainRun:
         self.gone: str | None = None  # why it cannot be read any more
         self.is_live = False
         self.tallies = MemberCounts()
-        self._read_s = float("-inf")
+        self._read_s = -math.inf
         self._summary: tuple[tuple[int, int], Summary] | None = None
         self._num_changes = 0  # of rows that were there before
-        self._num_checked = 0  # blocks whose signatures were, or are being, checked
-        self._checked_s = float("-inf")
+        self._num_checked = 0  # blocks whose signatures were checked
+        self._checked_s = -math.inf  # time of the last check; infinite: under way
         self._is_closed = False
         self._read(_OPENING_S)
 
@@ -143,7 +143,7 @@ class ChainRun:
     def read_all(self) -> None:
         """Read the whole chain, without a time limit."""
         with self.lock:
-            self._read(float("inf"))
+            self._read(math.inf)
 
     def refresh(self, *, at_once: bool = False) -> None:
         """Read new blocks and files."""
@@ -167,16 +167,19 @@ class ChainRun:
         self._read_s = time.monotonic()
 
     def _check_signatures(self) -> None:
-        """Start a process that checks the signatures of new blocks, unless one was started recently."""
-        path, last = self.chain_path, self.height
+        """Start a process that checks the signatures of new blocks, unless one runs or ran recently."""
+        path, first, last = self.chain_path, self._num_checked + 1, self.height
         is_due = time.monotonic() - self._checked_s >= _CHECK_EVERY_S
-        if path is None or last == self._num_checked or not is_due or self._is_closed:
+        if path is None or last < first or not is_due or self._is_closed:
             return
-        first, self._num_checked, self._checked_s = self._num_checked + 1, last, time.monotonic()
+        self._checked_s = math.inf  # under way
 
         def check() -> None:
-            for height, what in ask_for_forgeries(path, first, last).items():
-                with self.lock:
+            forged = ask_for_forgeries(path, first, last)
+            with self.lock:
+                self._checked_s = time.monotonic()
+                self._num_checked = self._num_checked if forged is None else last
+                for height, what in (forged or {}).items():
                     self.note_problem(height, what)
 
         threading.Thread(target=check, daemon=True, name="signatures").start()
