@@ -15,6 +15,7 @@ from typing import Protocol
 
 import msgspec
 
+from bdfl.addresses import split_address
 from bdfl.encoding import BadEncoding, encode
 from bdfl.errors import BdflError, one_line
 from bdfl.identity import Meaning, is_signed, statement_digest
@@ -277,8 +278,7 @@ class NodeSource:
 
     def _ask(self, path: str) -> bytes:
         if self._connection is None:
-            host, _, port = self.address.rpartition(":")
-            self._connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=_PATIENCE_S)
+            self._connection = http.client.HTTPConnection(*split_address(self.address), timeout=_PATIENCE_S)
         self._connection.request("GET", path)
         answer = self._connection.getresponse()
         content = answer.read(2 * MAX_BLOCK_SIZE)
