@@ -385,7 +385,7 @@ class NodeService:
     def _deadline_s(self, chain: ChainState) -> float:
         """Return the longest duration of a normal round: until an idle block is allowed, plus a first attempt."""
         timing, cache = self._context.timing, self._context.cache
-        costs = cache.once((modelled_costs, chain), lambda: modelled_costs(chain, cache))
+        costs = cache.once(modelled_costs, chain)
         mining_ns = costs.mining_ns * timing.time_scale
         return (back_off_ns(chain, timing, cache) + mining_ns + 1.5 * timing.attempt_ns) / NANO
 

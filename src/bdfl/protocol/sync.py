@@ -158,7 +158,7 @@ def receive_decided(draft: Draft, sender: int, height: int, decided: Decided) ->
     try:
         validate_certificate(draft.chain if is_present else head, block.digest, decided.certificate, cache)
         if is_followed:
-            cache.once((validate_proposal, head, block), lambda: validate_proposal(head, block, cache))
+            cache.once(validate_proposal, head, block)
     except InvalidBlock as error:
         draft.refuse(sender, error)
         return
@@ -168,7 +168,7 @@ def receive_decided(draft: Draft, sender: int, height: int, decided: Decided) ->
         found = draft.candidates.get(block.digest)
         is_followed = is_followed and not (found is not None and found.is_valid)
     if is_followed:
-        chain = cache.once((apply_block, head, block), lambda: apply_block(head, block, cache))
+        chain = cache.once(apply_block, head, block)
         draft.ahead = (*draft.ahead, Followed(block, decided.certificate, sender, chain))
         draft.asked = frozenset({sender})
         draft.send(sender, DecidedWanted(), chain.height + 1)

@@ -130,8 +130,7 @@ class Draft:
 
     def approve(self, rule: Callable[[ChainState, _Statement, VerificationCache], None], statement: _Statement) -> None:
         """Raise as the rule does; a statement it accepts on this chain is not checked again in this process."""
-        chain, cache = self.chain, self.cache
-        cache.once((rule, chain, statement), lambda: rule(chain, statement, cache))
+        self.cache.once(rule, self.chain, statement)
 
     @property
     def number(self) -> int:
