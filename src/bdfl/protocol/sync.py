@@ -65,8 +65,12 @@ def note_news(draft: Draft) -> None:
 
 
 def greet(draft: Draft) -> None:
-    """Re-broadcast soon, to members that appeared."""
-    hasten_resend(draft, draft.context.timing.resend_ns // NEWCOMER_SHARE)
+    """Re-broadcast soon, to members that appeared, but not twice in an interval: presence is not authenticated."""
+    interval_ns = draft.context.timing.resend_ns
+    due_ns = max(draft.now_ns + interval_ns // NEWCOMER_SHARE, draft.greeting_from_ns)
+    if due_ns < draft.resend_at_ns:
+        hasten_resend(draft, due_ns - draft.now_ns)
+        draft.greeting_from_ns = due_ns + interval_ns
 
 
 def ask_others(draft: Draft, sender: int, content: Content) -> None:

@@ -91,6 +91,7 @@ class Draft:
     turn: int
     num_resends: int
     resend_at_ns: int
+    greeting_from_ns: int
     mining_since_ns: int
     mining_ms: int
     end: str
