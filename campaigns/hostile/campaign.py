@@ -240,10 +240,10 @@ class _Enemy:
             key, certificate = issue_leaf(signer, genesis.authorities[number], member_name(victim))
             write_tls_files(folder_as(self._folder, victim), key, certificate, roots_of(genesis))
         self._public_keys = tuple(public_key.hex() for public_key in genesis.public_keys)
-        self._life = 0
+        self._incarnation = 0
 
     def order(self, attack: Attack, count: int, rate: float) -> Order:
-        self._life += 1
+        self._incarnation += 1
         return Order(
             attack=attack.name,
             count=count,
@@ -253,9 +253,9 @@ class _Enemy:
             member=self.number,
             public_keys=self._public_keys,
             folder=str(self._folder),
-            life=self._life,
+            incarnation=self._incarnation,
             max_message_size=message_limit(self.number + 1),
-            seed=self._life,
+            seed=self._incarnation,
         )
 
     @contextmanager

@@ -31,7 +31,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def snapshot(store: ChainStore, height: int) -> Snapshot:
     return Snapshot(
-        number=2, name="example", chain=chain_id(store.genesis).hex(), version="0", pid=1, up_s=1.0, life=1,
+        number=2, name="example", chain=chain_id(store.genesis).hex(), version="0", pid=1, up_s=1.0, incarnation=1,
         height=height, last_height=None, phase="mining", attempt=1, is_training=False, is_mining=True, present=(0, 1),
         num_members=5, queues={}, counters={}, refused={}, last_block=None, accuracy=None, deadline_s=1.0,
         memory_bytes=1, num_threads=1, store_bytes=1, training_s=0.0, mining_s=0.0,

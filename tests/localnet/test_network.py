@@ -19,7 +19,7 @@ from bdfl.localnet import verdict as judging
 from bdfl.localnet.network import create_network, find_ports, run_network, view_network
 from bdfl.localnet.processes import BadNetwork, node_folder, read_network
 from bdfl.localnet.verdict import summarise_network, verify_network
-from bdfl.node.run_file import is_locked, lock_folder, read_life
+from bdfl.node.run_file import is_locked, lock_folder, read_incarnation
 from bdfl.node.status import read_status
 from bdfl.transports.live.event_log import EVENTS_FILE
 from bdfl.transports.live.replay import replay
@@ -64,8 +64,8 @@ def test_all_chains_are_the_same_and_valid_though_a_node_was_killed(played):
 
 def test_the_killed_node_came_back_with_a_higher_number(played):
     killed, other = (Diary(node_folder(played, number)).read().joinings for number in (3, 0))
-    assert [joining.life - killed[0].life for joining in killed] == [0, 1]
-    assert read_life(node_folder(played, 3)) == killed[-1].life
+    assert [joining.incarnation - killed[0].incarnation for joining in killed] == [0, 1]
+    assert read_incarnation(node_folder(played, 3)) == killed[-1].incarnation
     assert len(other) == 1
 
 
@@ -90,7 +90,7 @@ def test_recorded_events_played_again_give_the_same_blocks(played, number):
     with ChainStore.open(folder / "chain", read_only=True) as store:
         found = replay(folder / EVENTS_FILE, store)
     assert found.num_blocks >= 1
-    assert (number == 3) == (len(found.lives) == 2)
+    assert (number == 3) == (len(found.incarnations) == 2)
     assert number == 3 or found.not_recorded == ()
 
 

@@ -90,7 +90,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     pid: int
     up_s: float
-    life: int  # restart counter
+    incarnation: int = msgspec.field(name="life")  # number of this start
     height: int
     last_height: int | None  # the end of the run
     phase: str
