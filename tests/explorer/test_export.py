@@ -32,10 +32,10 @@ def exported(tmp_path_factory):
 def test_everything_that_pages_ask_for_is_inside(exported):
     _, _, page = exported
     data = data_of(page)
-    for path in ("/index.json", "/story.json", "/blocks.json", "/network.json", "/compare.json", "/desk.json"):
+    for path in ("/index.json", "/rounds.json", "/blocks.json", "/network.json", "/compare.json", "/what-if.json"):
         assert path in data
     for height in range(1, 6):
-        for path in (f"/block/{height}.json", f"/model/{height}.json", f"/desk/{height}.json"):
+        for path in (f"/block/{height}.json", f"/model/{height}.json", f"/what-if/{height}.json"):
             assert path in data
             assert f"{path}?run=1" in data
         assert b"block %d" % height in base64.b64decode(data[f"/raw/{height}"])
@@ -96,7 +96,7 @@ def test_only_the_last_blocks_are_written_where_that_is_wanted(tmp_path):
     made = export_site(FakeLibrary(height=30), tmp_path / "site", last=4)
     data = data_of((tmp_path / "site" / "index.html").read_text(encoding="utf-8"))
     assert [height for height in range(1, 31) if f"/block/{height}.json" in data] == [27, 28, 29, 30]
-    assert data["/story.json"]["num_rounds"] == 30
+    assert data["/rounds.json"]["num_rounds"] == 30
     assert made.notes == ("client 0: details of the newest 4 of 30 blocks",)
 
 

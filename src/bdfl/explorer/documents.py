@@ -135,7 +135,7 @@ class ClientColumns(Document, frozen=True):
 
 
 class SeriesDocument(Document, frozen=True, kw_only=True):
-    """`/story.json`: rounds `first` to `last` in rows of `bucket` rounds each; the last row may have fewer."""
+    """`/rounds.json`: rounds `first` to `last` in rows of `bucket` rounds each; the last row may have fewer."""
 
     first: int
     last: int
@@ -565,7 +565,7 @@ class FrontierPoint(Document, frozen=True):
 
 
 class WhatIfDocument(Document, frozen=True):
-    """`/desk/<h>.json`: the problem of round h."""
+    """`/what-if/<h>.json`: the problem of round h."""
 
     height: int
     is_next: bool  # a round that is planned and has no block yet
@@ -669,7 +669,7 @@ class Growth(Document, frozen=True):
 class BlockEvent(Document, frozen=True, tag_field="event", tag="block"):
     """`event: block`"""
 
-    story: SeriesDocument  # of one row
+    rounds: SeriesDocument  # of one row
     overview: Growth
 
 
