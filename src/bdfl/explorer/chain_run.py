@@ -15,12 +15,11 @@ import numpy as np
 from bdfl.encoding import encode
 from bdfl.errors import one_line
 from bdfl.explorer import NotHere
-from bdfl.explorer.block_page import show_block, show_row, show_schedule
+from bdfl.explorer.block_page import list_rows, show_block, show_row, show_schedule
 from bdfl.explorer.block_source import BlockSource, Found, ask_for_forgeries, find_block, find_forgery
 from bdfl.explorer.columns import OUTSIDE, RESTING, UNKNOWN, Columns, summarise
 from bdfl.explorer.documents import (
     FLAG_PROBLEM,
-    MAX_LISTED,
     AccessPointRow,
     BlockDocument,
     BlockList,
@@ -35,7 +34,7 @@ from bdfl.explorer.documents import (
 )
 from bdfl.explorer.follower import Follower, Journal, Learning, MeasuredTimes, NodeLogs, is_member
 from bdfl.explorer.node_status import StatusPoller
-from bdfl.explorer.pages import RoundView, show_client
+from bdfl.explorer.pages import RoundView, show_member
 from bdfl.explorer.worker_client import FindMining
 from bdfl.ledger.block import Block, Conditions, Schedule, chain_id
 from bdfl.ledger.chain_params import problem_of, read_decision
@@ -380,14 +379,13 @@ class ChainRun:
 
     def blocks(self, first: int | None, last: int | None) -> BlockList:
         """Return a page of blocks by descending height."""
+
+        def show(height: int) -> BlockRow:
+            found = self.find(height)
+            return show_row(found, self._problems.get(height, found.problem), self.accuracy(height))
+
         with self.lock:
-            last = self.height if last is None else min(last, self.height)
-            first = max(1, last - MAX_LISTED + 1 if first is None else max(first, last - MAX_LISTED + 1))
-            rows: list[BlockRow] = []
-            for height in range(last, first - 1, -1):
-                found = self.find(height)
-                rows.append(show_row(found, self._problems.get(height, found.problem), self.accuracy(height)))
-            return BlockList(first=first, last=max(last, 0), height=self.height, blocks=rows)
+            return list_rows(self.height, first, last, show)
 
     def accuracy(self, height: int) -> float | None:
         """Return the accuracy of the model after a block; None if unknown."""
@@ -415,7 +413,7 @@ class ChainRun:
         with self.lock:
             if not 0 <= number < self.num_members:
                 raise NotHere(f"client {number}: no member of the chain, 0 to {self.num_members - 1} expected")
-            return show_client(
+            return show_member(
                 self.clients()[number],
                 self.follower.member_set.members[number].limits,
                 self.columns,

@@ -393,16 +393,9 @@ class OffenceRow(Document, frozen=True):
     evidence: Plain
 
 
-class ClientDocument(Document, frozen=True, kw_only=True):
+class ClientDocument(ClientRow, frozen=True, kw_only=True):
     """`/client/<n>.json`"""
 
-    client: int
-    name: str
-    public_key: str | None
-    samples: int | None
-    rate: float
-    since: int
-    until: int | None
     share: float | None  # of its rounds as a member with an update that counts
     epsilon: float | None = None  # spent so far, by its newest update; none: not private, or no chain
     cycles: float | None = None
