@@ -4,7 +4,7 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -15,9 +15,10 @@ import numpy as np
 from bdfl.encoding import encode
 from bdfl.errors import one_line
 from bdfl.explorer import NotHere
-from bdfl.explorer.block_page import list_rows, show_block, show_row, show_schedule
+from bdfl.explorer.block_page import list_rows, show_block, show_row
 from bdfl.explorer.block_source import BlockSource, Found, ask_for_forgeries, find_block, find_forgery
-from bdfl.explorer.columns import OUTSIDE, RESTING, UNKNOWN, Columns, summarise
+from bdfl.explorer.chain_rounds import ChainRounds
+from bdfl.explorer.columns import Columns, summarise
 from bdfl.explorer.documents import (
     FLAG_PROBLEM,
     AccessPointRow,
@@ -36,9 +37,8 @@ from bdfl.explorer.follower import Follower, Journal, Learning, MeasuredTimes, N
 from bdfl.explorer.node_status import StatusPoller
 from bdfl.explorer.pages import RoundView, show_member
 from bdfl.explorer.worker_client import FindMining
-from bdfl.ledger.block import Block, Conditions, Schedule, chain_id
-from bdfl.ledger.chain_params import problem_of, read_decision
-from bdfl.ledger.costs import ATTO, MICROWATT, NANO, NOISE
+from bdfl.ledger.block import Block, chain_id
+from bdfl.ledger.costs import NANO
 from bdfl.ledger.member_set import find_evidence, offender_of, quorum_size
 from bdfl.ledger.store import StoreError
 from bdfl.records.learning import LearningRound
@@ -116,6 +116,7 @@ class ChainRun:
         self.lock = threading.RLock()
         self.columns = Columns(len(self.genesis.members))
         self.follower = Follower(self.genesis)
+        self._rounds = ChainRounds(self.genesis, self.follower, self.columns, self.find)
         self._problems: dict[int, str] = {}
         self.gone: str | None = None  # why it cannot be read any more
         self.is_live = False
@@ -424,7 +425,7 @@ class ChainRun:
                 is_mean=self.genesis.law.aggregation == "mean",
             )
 
-    # One round
+    # Rounds
 
     @property
     def newest_round(self) -> int:
@@ -435,77 +436,8 @@ class ChainRun:
 
     def view_round(self, round: int) -> RoundView:
         with self.lock:
-            schedule, conditions, block = self._round_at(round)
-            num = self.num_members
-            gain, power_w = [float("nan")] * num, [0.0] * num
-            for client, member in enumerate(self.follower.member_set.members):
-                power_w[client] = member.limits.power_uw / MICROWATT
-            for client, found in conditions.items():
-                if client < num:
-                    gain[client] = found.gain_atto / ATTO
-            shown = show_schedule(schedule)
-            for client in schedule.selected:
-                if client < min(num, len(shown.power_w)):
-                    power_w[client] = shown.power_w[client]
-            updates = () if block is None else block.body.updates
-            physics = self.genesis.physics
-            return RoundView(
-                round=round,
-                gain=gain,
-                power_w=power_w,
-                cpu_hz=shown.cpu_hz,
-                mining_hz=shown.mining_hz,
-                reachable=frozenset(client for client, found in conditions.items() if found.is_reachable),
-                selected=frozenset(schedule.selected),
-                delivered=frozenset(one.update.client for one in updates if not one.update.is_declined),
-                winner=None if block is None else block.header.proposer,
-                bandwidth_hz=float(physics.bandwidth_hz),
-                noise_w_per_hz=physics.noise / NOISE,
-            )
-
-    def _round_at(self, round: int) -> tuple[Schedule, Mapping[int, Conditions], Block | None]:
-        """Return the schedule of a round, the clients' reported conditions, and its block if it has one."""
-        if not 1 <= round <= self.height + 1:
-            raise NotHere(f"round {round}: 1 to {self.height + 1} expected")
-        if round == self.height + 1:
-            return self.follower.schedule, self.follower.conditions, None
-        block = self.find(round).block
-        if block is None:
-            raise NotHere(f"round {round}: its block cannot be read")
-        if round == 1:
-            return block.body.schedule, dict(enumerate(one.conditions for one in self.genesis.members)), block
-        before = self.find(round - 1).block
-        if before is None:
-            raise NotHere(f"round {round}: the block before it cannot be read")
-        reports = {signed.report.client: signed.report.conditions for signed in before.body.reports}
-        return block.body.schedule, reports, block
+            return self._rounds.view(round)
 
     def problem_at(self, round: int) -> tuple[RoundProblem, Decision | None]:
-        """Return a round's problem and the decision on the chain."""
         with self.lock:
-            schedule, conditions, _ = self._round_at(round)
-            if round == self.height + 1:
-                problem = self.follower.next_problem()
-            else:
-                problem = self._past_problem(round, schedule, conditions)
-            if problem is None:
-                raise NotHere(f"round {round}: its problem cannot be worked out from this chain")
-            return problem, read_decision(schedule)
-
-    def _past_problem(
-        self, round: int, schedule: Schedule, conditions: Mapping[int, Conditions]
-    ) -> RoundProblem | None:
-        """Return the problem of a past round: candidates from the columns, queues from the block before."""
-        num = len(schedule.mining_hz)
-        base = self.follower.base(num)
-        before = None if round == 1 else self.find(round - 1).block
-        queue_nano = (0,) * num if before is None else before.body.queue_nano[:num]
-        if base is None or len(queue_nano) != num:
-            return None
-        states = self.columns["client_state"][round - 1]
-        candidates = {
-            client: found
-            for client, found in sorted(conditions.items())
-            if client < num and states[client] not in (RESTING, OUTSIDE, UNKNOWN)
-        }
-        return problem_of(base, round, queue_nano, candidates)
+            return self._rounds.problem(round)
