@@ -12,6 +12,7 @@ import pytest
 from bdfl.explorer.export import MANIFEST, CannotBundle, CannotExport, bundle, export_site
 from bdfl.explorer.static_files import STATIC_FOLDER
 from tests.explorer.fake_library import FakeLibrary
+from tests.verifiers.nodejs import require_node
 
 HOSTILE = "</script><img src=x onerror=alert(1)><!-- \u2028 ' \" & ]]>"
 
@@ -84,12 +85,12 @@ def test_the_policy_allows_the_one_script_and_nothing_else(exported):
     assert "\r" not in page
 
 
-@pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
 def test_the_script_is_one_classic_script(exported, tmp_path):
+    node = require_node()
     _, _, page = exported
     path = tmp_path / "script.cjs"
     path.write_text(re.search(r"<script>(.*?)</script>", page, re.DOTALL)[1], encoding="utf-8")
-    subprocess.run(["node", "--check", str(path)], check=True, timeout=240)
+    subprocess.run([node, "--check", path], check=True, timeout=240)
 
 
 def test_only_the_last_blocks_are_written_where_that_is_wanted(tmp_path):
