@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bdfl.experiment.training_run import Learner, found_chain, prepare_run
+from bdfl.experiment.learner import Learner
+from bdfl.experiment.training_run import found_chain, prepare_run
 from bdfl.learning.data import BadData
 from bdfl.learning.privacy_accounting import mechanism_of, spent_micro
 from bdfl.learning.trainer_pool import open_trainer
